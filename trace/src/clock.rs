@@ -1,0 +1,30 @@
+//! Time inside tokengap: nanoseconds of `CLOCK_MONOTONIC`, the clock the kernel stamps probes with.
+
+use serde::{Deserialize, Serialize};
+
+/// An instant on `CLOCK_MONOTONIC`, in nanoseconds. Comparable between processes of one machine, never between machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MonoNs(pub u64);
+
+impl MonoNs {
+    /// The clock's reading now.
+    pub fn now() -> Self {
+        Self(reading(rustix::time::ClockId::Monotonic))
+    }
+
+    /// Nanoseconds from `earlier` to `self`; 0 when `earlier` is the later one (two observers, one clock, small skew).
+    pub fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Nanoseconds since the Unix epoch by the wall clock, for the anchor that ties a capture to log lines.
+pub fn wall_ns() -> u64 {
+    reading(rustix::time::ClockId::Realtime)
+}
+
+fn reading(clock: rustix::time::ClockId) -> u64 {
+    let t = rustix::time::clock_gettime(clock);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}

@@ -1,0 +1,25 @@
+//! What the engine does with tokens, in the words of its releases.
+
+use serde::{Deserialize, Serialize};
+
+/// What the tokenizer hands to a waiting request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// New tokens only: a chunk that is lost is lost for good.
+    Incremental,
+    /// All tokens so far: a later chunk replaces an earlier one.
+    Cumulative,
+}
+
+/// What a waiter (`_wait_one_response`) does when several chunks are queued for its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Waiter {
+    /// Keeps `out_list[-1]` only: 0.4.0 to 0.5.9.
+    KeepsLast,
+    /// Yields every chunk: 0.5.10rc0.
+    YieldsAll,
+    /// Merges them into one: 0.5.10 and later.
+    Merges,
+}

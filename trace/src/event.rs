@@ -1,0 +1,227 @@
+//! The one type every source speaks and every sink reads.
+//!
+//! An event borrows from the source's buffers: a frame of 256 chunks passes from wire to ledger without an allocation.
+//! Sources give events in the order of their lanes; between lanes and stages times may step back a little.
+
+use crate::clock::MonoNs;
+use crate::engine::{Mode, Waiter};
+use crate::id::{FrameId, HopId};
+
+/// One observation, and when it was made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Event<'a> {
+    /// When it happened on `CLOCK_MONOTONIC`, as near as the source can tell.
+    pub at: MonoNs,
+    /// What happened.
+    pub what: What<'a>,
+}
+
+/// What was observed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum What<'a> {
+    /// The source learned something about the engine; replaces what it said before.
+    Engine(Engine<'a>),
+    /// A hop exists; said before any frame on it, and again when its name becomes known.
+    Hop(Hop<'a>),
+    /// A frame entered a hop (`zmq_msg_send`, or its last byte reached the relay). Carries what the frame says.
+    Sent(Frame<'a>),
+    /// The relay wrote the frame's last byte to the receiver's socket.
+    Forwarded(FrameId),
+    /// The application took the frame out of its socket (`zmq_msg_recv` returned it).
+    Taken(Taken<'a>),
+    /// The application asked for the next frame: it is done with this one.
+    Handled(FrameId),
+    /// Tokens of one request were accepted for the client.
+    Delivered(Delivery<'a>),
+    /// A frame crossed the hop and could not be read: what it says is unknown, so nothing may be concluded from its absence.
+    Undecoded(Undecoded<'a>),
+    /// We lost observations: whatever rested on them is void from here on.
+    Lost(Lost),
+}
+
+/// What is known of the engine. `None` is "not known", never a guess.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Engine<'a> {
+    /// Release, for example `0.5.9`; a range `0.5.12..0.5.13` where only the wire's form is known.
+    pub version: Option<&'a str>,
+    /// What the tokenizer hands to its waiters.
+    pub mode: Option<Mode>,
+    /// What a waiter does with several queued chunks.
+    pub waiter: Option<Waiter>,
+}
+
+/// A directed ZMQ channel between two roles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hop<'a> {
+    /// The id that frames on it carry.
+    pub id: HopId,
+    /// `from->to` in the words of the path: `scheduler->tokenizer`. Hops of one name are reported as one line.
+    pub name: &'a str,
+    /// Where it is, as ZMQ writes endpoints; empty when unknown.
+    pub endpoint: &'a str,
+    /// Which member of a worker group is at the receiving end.
+    pub worker: Option<u16>,
+    /// The first hop of the path: its sends are the scheduler's.
+    pub origin: bool,
+    /// The last hop of the path: its takes are the tokenizer's.
+    pub last: bool,
+    /// Which stages the source can see here. A stage that is not seen is `null` in reports, never 0.
+    pub sees: Sees,
+}
+
+/// The stages of a frame that a source can observe on a hop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sees {
+    /// `Sent` events come.
+    pub sent: bool,
+    /// `Forwarded` events come (the relay is in the path).
+    pub forwarded: bool,
+    /// `Taken` events come.
+    pub taken: bool,
+    /// `Handled` events come.
+    pub handled: bool,
+    /// `Delivered` events come for requests that cross this hop.
+    pub delivered: bool,
+}
+
+/// One ZMQ message and what it says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Frame<'a> {
+    /// Which frame.
+    pub id: FrameId,
+    /// Length of the message in bytes, without ZMTP headers.
+    pub bytes: u64,
+    /// What kind of message it is.
+    pub kind: Kind,
+    /// What its `output_ids` column means in the release that wrote it.
+    pub ids: IdColumn,
+    /// The requests it speaks of; empty for control messages and idle batches.
+    pub chunks: &'a [Chunk<'a>],
+}
+
+/// Kinds of message that matter to the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `BatchTokenIDOut` / `BatchTokenIDOutput`: the scheduler's output.
+    TokenIds,
+    /// `BatchStrOut` / `BatchStrOutput`: the detokenizer's output.
+    Text,
+    /// `BatchEmbeddingOut` / `BatchEmbeddingOutput`.
+    Embedding,
+    /// `BatchMultimodalOut` and its siblings.
+    Multimodal,
+    /// `AbortReq`: its one chunk names the request, with [`Finish::Abort`] and no counts.
+    Abort,
+    /// Anything else that crosses these sockets.
+    Control,
+}
+
+/// What the ids listed in a chunk are, by release (docs/WIRE.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IdColumn {
+    /// New ids only (0.4.6.post4 and later).
+    Delta,
+    /// All ids so far (up to 0.4.6.post3).
+    Cumulative,
+    /// New ids, but a stream's first chunk may list up to 5 ids of the prompt's tail before them (text frames of 0.5.1 to 0.5.4.post2).
+    DeltaAfterPromptTail,
+    /// The column is absent or empty by design; only `completion_tokens` counts.
+    Absent,
+}
+
+/// One request's part of a frame.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chunk<'a> {
+    /// `SGLang`'s request id.
+    pub rid: &'a str,
+    /// How many ids the frame lists for it; `None` when the frame lists none by design.
+    pub listed: Option<u32>,
+    /// Cumulative count of generated tokens, as the scheduler keeps it.
+    pub completion_tokens: Option<u32>,
+    /// Length of the prompt.
+    pub prompt_tokens: Option<u32>,
+    /// Prompt tokens found in the prefix cache.
+    pub cached_tokens: Option<u32>,
+    /// Set on a request's last chunk.
+    pub finish: Option<Finish>,
+    /// How often the scheduler has retracted the request so far.
+    pub retractions: Option<u32>,
+    /// `http_worker_ipc`: the tokenizer worker that waits for it.
+    pub worker: Option<&'a str>,
+    /// The listed ids; empty unless token payload was asked for.
+    pub ids: &'a [i64],
+}
+
+/// Why a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Finish {
+    /// Reached its length limit.
+    Length,
+    /// Matched a stop token or string.
+    Stop,
+    /// Aborted by the client, the scheduler or an error.
+    Abort,
+    /// A type this version does not know.
+    Other,
+}
+
+/// A frame leaving the receiver's inbox.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Taken<'a> {
+    /// Which frame.
+    pub id: FrameId,
+    /// Counts the receiver's trips to its poll: frames taken in one wakeup share it. `None` when not observed.
+    pub wakeup: Option<u64>,
+    /// What the frame says, when its `Sent` was never observed; `None` when it was.
+    pub frame: Option<Frame<'a>>,
+}
+
+/// Tokens of one request, accepted for its client.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Delivery<'a> {
+    /// `SGLang`'s request id.
+    pub rid: &'a str,
+    /// Tokens in this delivery: new ones in incremental mode, all so far in cumulative mode.
+    pub tokens: u32,
+    /// Whether `tokens` counts new ones or all so far.
+    pub mode: Mode,
+    /// The cumulative count the delivery claims.
+    pub completion_tokens: Option<u32>,
+    /// The delivery says the request is finished.
+    pub finished: bool,
+}
+
+/// A frame that was seen and not understood.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Undecoded<'a> {
+    /// Which frame.
+    pub id: FrameId,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Why, in words.
+    pub reason: &'a str,
+}
+
+/// Observations that were made and thrown away, or could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The hop they belong to; `None` when it could be any.
+    pub hop: Option<HopId>,
+    /// How many, as far as it can be counted.
+    pub count: u64,
+    /// Why.
+    pub cause: LostCause,
+}
+
+/// Why observations were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LostCause {
+    /// The queue between source and ledger was full.
+    QueueFull,
+    /// The byte stream could not be framed (garbage, encryption, an attach in mid-stream).
+    Unframed,
+    /// The frame was larger than the capture limit.
+    TooLarge,
+    /// A connection ended inside a frame.
+    CutShort,
+}

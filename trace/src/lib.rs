@@ -1,0 +1,13 @@
+//! The language of tokengap: what a source says ([`Event`]), what is remembered of it (`ledger`), what is judged
+//! (`detect`) and what is told (`report`).
+//!
+//! This crate opens no socket and draws no screen. Sources hand it events by reference; nothing here blocks.
+
+pub mod clock;
+pub mod engine;
+pub mod event;
+pub mod id;
+
+pub use clock::MonoNs;
+pub use event::{Chunk, Event, What};
+pub use id::{FrameId, HopId};

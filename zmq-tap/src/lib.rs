@@ -1,0 +1,6 @@
+//! The tap: what `SGLang`'s ZMQ messages say ([`wire`]), where they begin and end in a byte stream ([`zmtp`]), and the
+//! relay that lets them pass unchanged ([`relay`]).
+
+pub mod relay;
+pub mod wire;
+pub mod zmtp;

@@ -1,0 +1,1 @@
+//! The byte-transparent relay.

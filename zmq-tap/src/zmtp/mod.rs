@@ -1,0 +1,1 @@
+//! Incremental frame scanner for ZMTP streams. No I/O.
