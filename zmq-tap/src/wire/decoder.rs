@@ -8,6 +8,7 @@ use super::columns::{self, Rowwise, Table};
 use super::doc::Doc;
 use super::msgpack::{self, Head};
 use super::schema::{self, Columns, Form, Ids, Layout};
+use super::tokens::Tokens;
 use super::{Limits, Undecoded, not_a_codec, pickle};
 
 /// Python's module of every message class.
@@ -313,7 +314,7 @@ fn fill<'a>(
     if generates && !chunks.is_empty() && chunks.iter().any(|chunk| chunk.completion_tokens.is_none()) {
         return Err(table.unfit("no completion_tokens"));
     }
-    if generates && finished.len() != chunks.len() {
+    if generates && !chunks.is_empty() && !table.present(columns.finish) && columns.meta.is_none() {
         return Err(table.unfit("no finished_reasons"));
     }
     let (schema, waiter) = match found {
@@ -344,9 +345,7 @@ fn column(ids: Ids, chunks: &[Chunk<'_>]) -> IdColumn {
 
 fn copy_ids(doc: Doc<'_>, listed: &[Node], ids: &mut Vec<i64>) {
     for node in listed {
-        if let Some((tokens, _)) = super::Tokens::of(doc, *node) {
-            ids.extend(tokens);
-        }
+        ids.extend(Tokens::of(doc, *node));
     }
 }
 

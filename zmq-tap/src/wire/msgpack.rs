@@ -110,11 +110,48 @@ fn number<const N: usize>(b: &[u8], at: usize) -> Option<[u8; N]> {
     b.get(at..)?.first_chunk().copied()
 }
 
+/// Length of a value by its first byte, payload included; 0 where that takes more than the first byte to know.
+const LENGTH: [u8; 256] = {
+    let mut length = [0; 256];
+    let mut first = 0;
+    while first < 256 {
+        length[first] = match first {
+            0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => 1,
+            0xa0..=0xbf => 1 + (first as u8 & 0x1f),
+            0xcc | 0xd0 => 2,
+            0xcd | 0xd1 => 3,
+            0xca | 0xce | 0xd2 => 5,
+            0xcb | 0xcf | 0xd3 => 9,
+            _ => 0,
+        };
+        first += 1;
+    }
+    length
+};
+
 /// Where the value at `at` ends. Needs no recursion: a container only adds to what is still to come.
 pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
     let mut left = 1u64;
     while left > 0 {
+        if left >= 8 {
+            let words = b.get(at..).unwrap_or_default().as_chunks().0;
+            let same = words
+                .iter()
+                .take(left as usize / 8)
+                .take_while(|word| all_single(u64::from_le_bytes(**word)));
+            let run = 8 * same.count();
+            at += run;
+            left -= run as u64;
+            if left == 0 {
+                break;
+            }
+        }
+        let length = b.get(at).map_or(0, |first| LENGTH[usize::from(*first)]);
         left -= 1;
+        if length > 0 {
+            at += usize::from(length);
+            continue;
+        }
         let (head, payload) = head(b, at).ok_or_else(|| broken(b, at))?;
         at = match head {
             Head::Str { end } | Head::Bin { end } | Head::Ext { end, .. } => end,
@@ -129,7 +166,18 @@ pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
             _ => payload,
         };
     }
-    Ok(at)
+    if at <= b.len() {
+        Ok(at)
+    } else {
+        Err(Undecoded::Truncated { at: b.len() })
+    }
+}
+
+/// Eight values of one byte each: all small integers, all nil, or all booleans.
+fn all_single(word: u64) -> bool {
+    word & 0x8080_8080_8080_8080 == 0
+        || word == 0xc0c0_c0c0_c0c0_c0c0
+        || word & 0xfefe_fefe_fefe_fefe == 0xc2c2_c2c2_c2c2_c2c2
 }
 
 fn broken(b: &[u8], at: usize) -> Undecoded {

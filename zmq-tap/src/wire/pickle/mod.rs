@@ -10,7 +10,7 @@ mod scalar;
 mod vm;
 
 pub(super) use flat::item as flat_item;
-pub(super) use scalar::{float, int, payload};
+pub(super) use scalar::{float, int, payload, short_int};
 
 use super::arena::{Arena, Node};
 use super::{Limits, Undecoded};
