@@ -32,7 +32,7 @@ impl<'a> Table<'a, '_> {
             });
         }
         chunks.reserve(count);
-        self.doc.each(rids, |row, rid| {
+        self.doc.each_str(rids, |row, rid| {
             chunks.push(chunk(self.text("rids", row, rid)?));
             Ok(())
         })?;
@@ -41,7 +41,7 @@ impl<'a> Table<'a, '_> {
         };
         self.doc.each(workers, |row, worker| {
             if !self.doc.is_nil(worker) {
-                chunks[row].worker = Some(self.text("http_worker_ipcs", row, worker)?);
+                chunks[row].worker = Some(self.text("http_worker_ipcs", row, self.doc.string(worker))?);
             }
             Ok(())
         })
@@ -117,12 +117,12 @@ impl<'a> Table<'a, '_> {
         };
         if let Some(rids) = self.doc.items(rid) {
             for (row, rid) in rids.take(self.limits.items).enumerate() {
-                chunks.push(abort(self.text("rid", row, rid)?));
+                chunks.push(abort(self.text("rid", row, self.doc.string(rid))?));
             }
             return Ok(());
         }
         // An empty id goes with `abort_all`.
-        let rid = self.text("rid", 0, rid)?;
+        let rid = self.text("rid", 0, self.doc.string(rid))?;
         if !rid.is_empty() {
             chunks.push(abort(rid));
         }
@@ -195,18 +195,15 @@ impl<'a> Table<'a, '_> {
         ))
     }
 
-    fn text(&self, field: &'static str, row: usize, node: Node) -> Result<&'a str, Undecoded> {
-        let bytes = self
-            .doc
-            .string(node)
-            .ok_or_else(|| self.bad(field, row, "not a string"))?;
-        if bytes.len() > self.limits.text {
+    fn text(&self, field: &'static str, row: usize, text: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
+        let text = text.ok_or_else(|| self.bad(field, row, "not a string"))?;
+        if text.len() > self.limits.text {
             return Err(Undecoded::Limit {
                 limit: "text",
                 value: self.limits.text,
             });
         }
-        std::str::from_utf8(bytes).map_err(|_| self.bad(field, row, "not UTF-8"))
+        std::str::from_utf8(text).map_err(|_| self.bad(field, row, "not UTF-8"))
     }
 
     /// The value of a field; `None` when the layout lacks it or it is `None` as a whole.

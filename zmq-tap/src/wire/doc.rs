@@ -109,6 +109,38 @@ impl<'a> Doc<'a> {
         }
     }
 
+    /// Calls `f` with the bytes of each string of a list of strings and its place; `None` for an item that is none.
+    pub(super) fn each_str<E>(
+        self,
+        list: Node,
+        mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(items) = self.items(list) else { return Ok(()) };
+        match (items.run, items.next, list) {
+            (Run::Flat { mut at }, NONE, Node::List(seq)) if self.arena.seqs[seq as usize].kinds == kinds::STR => {
+                for row in 0..items.left as usize {
+                    let Some((start, end)) = pickle::payload(self.bytes, at) else {
+                        break;
+                    };
+                    f(row, self.bytes.get(start..end))?;
+                    at = pickle::after_put(self.bytes, end);
+                }
+                Ok(())
+            }
+            (Run::Pack { mut at }, ..) => {
+                for row in 0..items.left as usize {
+                    let Some((Head::Str { end }, start)) = msgpack::head(self.bytes, at) else {
+                        return f(row, None);
+                    };
+                    f(row, self.bytes.get(start..end))?;
+                    at = end;
+                }
+                Ok(())
+            }
+            _ => self.each(list, |row, item| f(row, self.string(item))),
+        }
+    }
+
     /// Calls `f` with each item of a list of integers and its place.
     pub(super) fn each_int<E>(self, list: Node, mut f: impl FnMut(usize, Item) -> Result<(), E>) -> Result<(), E> {
         let Some(items) = self.items(list) else { return Ok(()) };

@@ -146,11 +146,22 @@ pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
                 break;
             }
         }
-        let length = b.get(at).map_or(0, |first| LENGTH[usize::from(*first)]);
         left -= 1;
-        if length > 0 {
-            at += usize::from(length);
-            continue;
+        match *b.get(at..).unwrap_or_default() {
+            [first, ..] if LENGTH[usize::from(first)] > 0 => {
+                at += usize::from(LENGTH[usize::from(first)]);
+                continue;
+            }
+            // Strings, bytes and extensions of one length byte.
+            [0xd9 | 0xc4, len, ..] => {
+                at += 2 + usize::from(len);
+                continue;
+            }
+            [0xc7, len, ..] => {
+                at += 3 + usize::from(len);
+                continue;
+            }
+            _ => {}
         }
         let (head, payload) = head(b, at).ok_or_else(|| broken(b, at))?;
         at = match head {
@@ -193,6 +204,11 @@ fn broken(b: &[u8], at: usize) -> Undecoded {
 /// The raw machine words of an `array('q')` that `SGLang`'s encoder wrote: extension type 1 (0.5.19 and later), or the
 /// pair `["q", bytes]` (0.5.15 to 0.5.18). Gives where they begin and end.
 pub(super) fn array_q(b: &[u8], at: usize) -> Option<(usize, usize)> {
+    // As it nearly always is: up to 31 words behind two bytes of metadata.
+    if let [0xc7, len, 1, 0, 0, 0, 2, 0xa1, b'q', ..] = *b.get(at..)? {
+        let end = at + 3 + usize::from(len);
+        return (end <= b.len() && len >= 6 && (len - 6) % 8 == 0).then_some((at + 9, end));
+    }
     let (start, end) = match head(b, at)? {
         (Head::Ext { kind: 1, end }, start) => {
             // A big-endian length, that much metadata (the msgpack string of the type code), then the words.

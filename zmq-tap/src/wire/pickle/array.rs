@@ -65,7 +65,9 @@ impl Vm<'_, '_> {
             return None;
         }
         let array = Node::Array(data as u32);
-        self.arena.memo.extend([Node::Bytes(data as u32), Node::Unbuilt, array]);
+        self.arena.memo.push(Node::Bytes(data as u32));
+        self.arena.memo.push(Node::Unbuilt);
+        self.arena.memo.push(array);
         self.stack.push(array);
         self.at = end + 5;
         Some(())

@@ -3,7 +3,7 @@
 //! Nine columns in ten are `MARK item... APPENDS` with nothing but numbers, `None`, booleans, strings and references to
 //! strings inside. They are measured here and left where they are; a column that is read decodes them in place.
 
-use super::super::arena::{Node, kinds};
+use super::super::arena::{Node, Seq, kinds};
 use super::{op, scalar};
 
 /// A batch that stays in the message.
@@ -13,6 +13,12 @@ pub(super) struct Flat {
     pub(super) end: usize,
     pub(super) len: u32,
     pub(super) kinds: u8,
+}
+
+impl Flat {
+    pub(super) fn run(&self) -> Seq {
+        Seq::flat(self.start as u32, self.end as u32, self.len, self.kinds)
+    }
 }
 
 /// Measures the batch whose first item is at `start`. `None` when an item needs the machine (or the bytes end): the
@@ -116,16 +122,21 @@ fn runs(b: &[u8], at: usize, same: impl Fn(u64) -> bool) -> usize {
         .count()
 }
 
-/// An `APPEND` of one number to the list before it: where the number ends.
-pub(super) fn single(b: &[u8], at: usize) -> Option<usize> {
-    let end = at
-        + match *b.get(at)? {
+/// The batch of one number before an `APPEND`.
+pub(super) fn single(b: &[u8], start: usize) -> Option<Flat> {
+    let end = start
+        + match *b.get(start)? {
             op::BININT1 => 2,
             op::BININT2 => 3,
             op::BININT => 5,
             _ => return None,
         };
-    (*b.get(end)? == op::APPEND).then_some(end)
+    (*b.get(end)? == op::APPEND).then_some(Flat {
+        start,
+        end,
+        len: 1,
+        kinds: kinds::INT,
+    })
 }
 
 /// The memo slot that the `GET` at `at` names, and what follows it.
@@ -164,20 +175,21 @@ pub(in super::super) fn item(b: &[u8], at: usize, memo: &[Node]) -> Option<(Node
         op::NEWTRUE => (Node::Bool(true), at + 1),
         op::NEWFALSE => (Node::Bool(false), at + 1),
         op::BINFLOAT => (Node::Float(here), at + 9),
-        op::SHORT_BINUNICODE | op::BINUNICODE => {
-            let end = scalar::payload(b, at)?.1;
-            let put = match *b.get(end)? {
-                op::MEMOIZE => 1,
-                op::BINPUT => 2,
-                op::LONG_BINPUT => 5,
-                _ => 0,
-            };
-            (Node::Str(here), end + put)
-        }
+        op::SHORT_BINUNICODE | op::BINUNICODE => (Node::Str(here), after_put(b, scalar::payload(b, at)?.1)),
         _ => {
             let (slot, next) = slot(b, at)?;
             (*memo.get(slot)?, next)
         }
     };
     Some((node, next))
+}
+
+/// What follows the opcode at `at` if that one numbers a value, else `at`.
+pub(in super::super) fn after_put(b: &[u8], at: usize) -> usize {
+    at + match b.get(at) {
+        Some(&op::MEMOIZE) => 1,
+        Some(&op::BINPUT) => 2,
+        Some(&op::LONG_BINPUT) => 5,
+        _ => 0,
+    }
 }

@@ -9,7 +9,7 @@ mod op;
 mod scalar;
 mod vm;
 
-pub(super) use flat::item as flat_item;
+pub(super) use flat::{after_put, item as flat_item};
 pub(super) use scalar::{float, int, payload, short_int};
 
 use super::arena::{Arena, Node};

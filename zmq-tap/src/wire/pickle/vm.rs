@@ -95,6 +95,8 @@ impl<'m, 'x> Vm<'m, 'x> {
                     self.at += 1;
                     let callable = self.pop()?;
                     self.object(callable, Node::Tuple(self.empty_tuple))?;
+                    self.memoize_next()?;
+                    self.empty_state();
                 }
                 op::EMPTY_TUPLE => self.push(Node::Tuple(self.empty_tuple))?,
                 op::MARK => self.mark()?,
@@ -191,8 +193,7 @@ impl<'m, 'x> Vm<'m, 'x> {
             && let Some(batch) = flat::scan(self.b, self.at, &mut self.arena.memo, self.limits.memo)
         {
             self.at = batch.end + 1;
-            let span = (batch.start as u32, batch.end as u32);
-            return self.arena.extend_flat(seq, span, batch.len, batch.kinds, self.limits);
+            return self.arena.append(seq, batch.run(), self.limits);
         }
         if self.marks.len() >= self.limits.depth {
             return Err(Undecoded::Limit {
@@ -237,7 +238,7 @@ impl<'m, 'x> Vm<'m, 'x> {
             .ok_or_else(|| self.malformed("a reference to nothing"))?;
         match node {
             Node::Global(_) if self.b.get(self.at) == Some(&op::MARK) && self.call_again(at).is_some() => Ok(()),
-            Node::Unbuilt => Err(self.malformed("a reference to a call's arguments")),
+            Node::Unbuilt => Err(self.malformed("a reference to what only its object can refer to")),
             _ => self.push(node),
         }
     }
