@@ -71,7 +71,7 @@ pub(super) struct Seq {
 }
 
 impl Seq {
-    const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         start: 0,
         end: 0,
         len: 0,
@@ -81,6 +81,18 @@ impl Seq {
         flat: false,
         kinds: 0,
     };
+
+    /// A run of lists in the cells.
+    pub(super) fn cells(start: u32, end: u32) -> Self {
+        Self {
+            start,
+            end,
+            len: end - start,
+            total: end - start,
+            kinds: kinds::OTHER,
+            ..Self::EMPTY
+        }
+    }
 
     /// A run of `len` flat values in the message.
     pub(super) fn flat(start: u32, end: u32, len: u32, kinds: u8) -> Self {

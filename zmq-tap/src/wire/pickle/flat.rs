@@ -32,42 +32,37 @@ pub(super) fn scan(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
     flat
 }
 
-fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<Flat> {
+/// [`scan`] without the clean-up.
+pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<Flat> {
     let (mut at, mut len, mut set) = (start, 0usize, 0u8);
     loop {
         match *b.get(at)? {
             op::BININT1 => {
                 set |= kinds::INT;
-                let run = runs(b, at, |word| word & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b);
-                len += 4 * run;
-                at += 8 * run;
-                while b.get(at) == Some(&op::BININT1) {
-                    len += 1;
-                    at += 2;
+                at += 2;
+                if b.get(at) == Some(&op::BININT1) {
+                    let run = runs(b, at, |word| word & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b);
+                    len += 4 * run;
+                    at += 8 * run;
                 }
-                continue;
             }
             op::NONE => {
                 set |= kinds::NIL;
-                let run = 8 * runs(b, at, |word| word == 0x4e4e_4e4e_4e4e_4e4e);
-                len += run;
-                at += run;
-                while b.get(at) == Some(&op::NONE) {
-                    len += 1;
-                    at += 1;
+                at += 1;
+                if b.get(at) == Some(&op::NONE) {
+                    let run = 8 * runs(b, at, |word| word == 0x4e4e_4e4e_4e4e_4e4e);
+                    len += run;
+                    at += run;
                 }
-                continue;
             }
             op::NEWTRUE | op::NEWFALSE => {
                 set |= kinds::OTHER;
-                let run = 8 * runs(b, at, |word| word & 0xfefe_fefe_fefe_fefe == 0x8888_8888_8888_8888);
-                len += run;
-                at += run;
-                while matches!(b.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
-                    len += 1;
-                    at += 1;
+                at += 1;
+                if matches!(b.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
+                    let run = 8 * runs(b, at, |word| word & 0xfefe_fefe_fefe_fefe == 0x8888_8888_8888_8888);
+                    len += run;
+                    at += run;
                 }
-                continue;
             }
             op::BININT2 => {
                 set |= kinds::INT;
@@ -81,7 +76,17 @@ fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Opti
                 set |= kinds::OTHER;
                 at += 9;
             }
-            op::SHORT_BINUNICODE | op::BINUNICODE => {
+            op::SHORT_BINUNICODE => {
+                let end = at + 2 + usize::from(*b.get(at + 1)?);
+                set |= kinds::STR;
+                if b.get(end) == Some(&op::MEMOIZE) && memo.len() < memo_limit {
+                    memo.push(Node::Str(at as u32));
+                    at = end + 1;
+                } else {
+                    at = remember(b, Node::Str(at as u32), end, memo, memo_limit)?;
+                }
+            }
+            op::BINUNICODE => {
                 let (_, end) = scalar::payload(b, at)?;
                 set |= kinds::STR;
                 at = remember(b, Node::Str(at as u32), end, memo, memo_limit)?;

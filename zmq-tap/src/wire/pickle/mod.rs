@@ -5,6 +5,7 @@
 mod array;
 mod build;
 mod flat;
+mod nested;
 mod op;
 mod scalar;
 mod vm;
