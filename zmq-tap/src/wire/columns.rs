@@ -19,8 +19,22 @@ pub(super) struct Table<'a, 'x> {
 }
 
 impl<'a> Table<'a, '_> {
+    /// The fields without which a message that carries generated tokens is not understood.
+    pub(super) fn generates(&self, chunks: &[Chunk<'a>]) -> Result<(), Undecoded> {
+        if chunks.iter().any(|chunk| chunk.completion_tokens.is_none()) {
+            return Err(self.unfit("no completion_tokens"));
+        }
+        if self.columns.meta.is_none() && !self.present(self.columns.finish) {
+            return Err(self.unfit("no finished_reasons"));
+        }
+        Ok(())
+    }
+
     /// One chunk a request, with its id. `http_worker_ipcs` are filled in here, too.
     pub(super) fn requests(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
+        if self.columns.rids.is_none() {
+            return Err(self.unfit("no rids"));
+        }
         let Some(rids) = self.column(self.columns.rids) else {
             return Ok(());
         };
@@ -87,12 +101,16 @@ impl<'a> Table<'a, '_> {
             return Ok(self.present(place));
         };
         let mut total = 0;
+        listed.reserve(chunks.len());
         self.doc.each(ids, |row, ids| {
             listed.push(ids);
-            if !self.doc.is_nil(ids) {
-                let count = Tokens::count(self.doc, ids).ok_or_else(|| self.bad("output_ids", row, "not token ids"))?;
-                chunks[row].listed = Some(count);
-                total += count as usize;
+            match Tokens::count(self.doc, ids) {
+                Some(count) => {
+                    chunks[row].listed = Some(count);
+                    total += count as usize;
+                }
+                None if self.doc.is_nil(ids) => {}
+                None => return Err(self.bad("output_ids", row, "not token ids")),
             }
             // References may list one long list many times over.
             if total > self.limits.items {
@@ -270,7 +288,9 @@ fn chunk(rid: &str) -> Chunk<'_> {
 /// What decoding keeps between messages beside the arena.
 #[derive(Debug, Default)]
 pub(super) struct Rowwise {
-    /// The message's fields in wire order.
+    /// Names of a pickled message's fields, in wire order.
+    pub(super) names: Vec<Node>,
+    /// The message's fields, in wire order.
     pub(super) values: Vec<Node>,
     pub(super) listed: Vec<Node>,
     pub(super) finished: Vec<Node>,
@@ -280,31 +300,10 @@ pub(super) struct Rowwise {
 
 impl Rowwise {
     pub(super) fn clear(&mut self) {
+        self.names.clear();
         self.values.clear();
         self.listed.clear();
         self.finished.clear();
         self.ids.clear();
     }
-}
-
-/// Fills `values` with the fields of a pickled object's state dict; gives false when it has none to give.
-pub(super) fn spread(doc: Doc<'_>, state: Node, values: &mut Vec<Node>) -> bool {
-    let Some(mut entries) = doc.entries(state) else {
-        return doc.is_nil(state);
-    };
-    while let (Some(_), Some(value)) = (entries.next(), entries.next()) {
-        values.push(value);
-    }
-    true
-}
-
-/// Keys of a pickled object's state dict.
-pub(super) fn keys(doc: Doc<'_>, state: Node) -> impl Iterator<Item = &[u8]> {
-    let mut entries = doc.entries(state);
-    std::iter::from_fn(move || {
-        let entries = entries.as_mut()?;
-        let key = entries.next()?;
-        entries.next()?;
-        Some(doc.string(key).unwrap_or_default())
-    })
 }

@@ -92,11 +92,17 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
                 at = remember(b, Node::Str(at as u32), end, memo, memo_limit)?;
             }
             op::BINGET | op::LONG_BINGET => {
-                let (slot, next) = slot(b, at)?;
+                let (slot, mut next) = slot(b, at)?;
                 if slot >= memo.len() {
                     return None;
                 }
                 set |= kinds::GET;
+                // The same string over and over.
+                let get = &b[at..next];
+                while b[next..].starts_with(get) {
+                    next += get.len();
+                    len += 1;
+                }
                 at = next;
             }
             op::LONG1 | op::LONG4 => {
@@ -125,6 +131,28 @@ fn runs(b: &[u8], at: usize, same: impl Fn(u64) -> bool) -> usize {
         .iter()
         .take_while(|word| same(u64::from_le_bytes(**word)))
         .count()
+}
+
+/// The batch of short integers alone that begins at `start`: most lists of token ids.
+pub(super) fn numbers(b: &[u8], start: usize) -> Option<Flat> {
+    let (mut at, mut len) = (start, 0);
+    loop {
+        at += match *b.get(at)? {
+            op::BININT1 => 2,
+            op::BININT2 => 3,
+            op::BININT => 5,
+            op::APPENDS => {
+                return Some(Flat {
+                    start,
+                    end: at,
+                    len,
+                    kinds: kinds::INT,
+                });
+            }
+            _ => return None,
+        };
+        len += 1;
+    }
 }
 
 /// The batch of one number before an `APPEND`.

@@ -36,7 +36,10 @@ impl Vm<'_, '_> {
                     arena.memo.push(list);
                     arena.cells.push(list);
                     let batch = match *next {
-                        op::MARK => Some(flat::walk(b, at + 3, &mut arena.memo, limits.memo)?),
+                        op::MARK => Some(match flat::numbers(b, at + 3) {
+                            Some(batch) => batch,
+                            None => flat::walk(b, at + 3, &mut arena.memo, limits.memo)?,
+                        }),
                         op::EMPTY_LIST | op::APPENDS => None,
                         _ => Some(flat::single(b, at + 2)?),
                     };
