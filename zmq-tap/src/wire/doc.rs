@@ -78,10 +78,17 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// True when a list holds nothing but `None`, as far as decoding has noted it.
+    /// True when a list holds nothing but `None`; false when it may hold more.
     pub(super) fn all_nil(self, node: Node) -> bool {
         match node {
             Node::List(seq) => self.arena.seqs[seq as usize].kinds == kinds::NIL,
+            Node::Pack(at) => match msgpack::head(self.bytes, at as usize) {
+                Some((Head::Array { len }, at)) => self
+                    .bytes
+                    .get(at..at + len as usize)
+                    .is_some_and(|items| items.iter().all(|item| *item == 0xc0)),
+                _ => false,
+            },
             _ => false,
         }
     }
@@ -101,6 +108,16 @@ impl<'a> Doc<'a> {
                         break;
                     };
                     f(row, item)?;
+                    at = next;
+                }
+                Ok(())
+            }
+            (Run::Pack { mut at }, _) => {
+                for row in 0..items.left as usize {
+                    let Some(next) = msgpack::next(self.bytes, at) else {
+                        break;
+                    };
+                    f(row, Node::Pack(at as u32))?;
                     at = next;
                 }
                 Ok(())

@@ -129,25 +129,32 @@ const LENGTH: [u8; 256] = {
     length
 };
 
+/// Where the value at `at` of a message that is known to be whole ends.
+pub(super) fn next(b: &[u8], at: usize) -> Option<usize> {
+    match *b.get(at..)? {
+        [0xc7, len, ..] => Some(at + 3 + usize::from(len)),
+        [first, ..] if LENGTH[usize::from(first)] > 0 => Some(at + usize::from(LENGTH[usize::from(first)])),
+        _ => skip(b, at).ok(),
+    }
+}
+
 /// Where the value at `at` ends. Needs no recursion: a container only adds to what is still to come.
 pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
     let mut left = 1u64;
     while left > 0 {
-        if left >= 8 {
-            let words = b.get(at..).unwrap_or_default().as_chunks().0;
-            let same = words
-                .iter()
-                .take(left as usize / 8)
-                .take_while(|word| all_single(u64::from_le_bytes(**word)));
-            let run = 8 * same.count();
-            at += run;
-            left -= run as u64;
-            if left == 0 {
-                break;
-            }
-        }
         left -= 1;
-        match *b.get(at..).unwrap_or_default() {
+        let rest = b.get(at..).unwrap_or_default();
+        match *rest {
+            [first, ..] if LENGTH[usize::from(first)] == 1 => {
+                let run = if left >= 8 {
+                    8 * same(&rest[1..], left as usize / 8)
+                } else {
+                    0
+                };
+                at += 1 + run;
+                left -= run as u64;
+                continue;
+            }
             [first, ..] if LENGTH[usize::from(first)] > 0 => {
                 at += usize::from(LENGTH[usize::from(first)]);
                 continue;
@@ -184,11 +191,19 @@ pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
     }
 }
 
-/// Eight values of one byte each: all small integers, all nil, or all booleans.
-fn all_single(word: u64) -> bool {
-    word & 0x8080_8080_8080_8080 == 0
-        || word == 0xc0c0_c0c0_c0c0_c0c0
-        || word & 0xfefe_fefe_fefe_fefe == 0xc2c2_c2c2_c2c2_c2c2
+/// How many words, at most `most`, are eight values of one byte each: all small integers, all nil or all booleans.
+fn same(b: &[u8], most: usize) -> usize {
+    let single = |word: u64| {
+        word & 0x8080_8080_8080_8080 == 0
+            || word == 0xc0c0_c0c0_c0c0_c0c0
+            || word & 0xfefe_fefe_fefe_fefe == 0xc2c2_c2c2_c2c2_c2c2
+    };
+    b.as_chunks()
+        .0
+        .iter()
+        .take(most)
+        .take_while(|word| single(u64::from_le_bytes(**word)))
+        .count()
 }
 
 fn broken(b: &[u8], at: usize) -> Undecoded {
