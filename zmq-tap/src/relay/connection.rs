@@ -60,7 +60,11 @@ async fn both_ways(journal: &Arc<Journal>, accepted: &Socket, upstream: &Socket,
                 }
                 () = until(deadline) => break,
             }
-            let failed = |end: Option<End>| matches!(end, Some(End::Source(_) | End::Sink(_)));
+            let reset = |end: Option<End>| matches!(end, Some(End::Source { carried: false, .. }));
+            if reset(forward_end) || reset(backward_end) {
+                break;
+            }
+            let failed = |end: Option<End>| matches!(end, Some(End::Source { .. } | End::Sink(_)));
             if deadline.is_none() && (stopping || failed(forward_end) || failed(backward_end)) {
                 deadline = Some(Instant::now() + journal.shared.options.drain);
             }
@@ -91,7 +95,7 @@ async fn until(deadline: Option<Instant>) {
 
 fn connector_failure(forward: Option<End>, backward: Option<End>) -> Option<std::io::ErrorKind> {
     match (forward, backward) {
-        (Some(End::Source(kind)), _) | (_, Some(End::Sink(kind))) => Some(kind),
+        (Some(End::Source { kind, .. }), _) | (_, Some(End::Sink(kind))) => Some(kind),
         _ => None,
     }
 }

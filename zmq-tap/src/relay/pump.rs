@@ -17,7 +17,11 @@ pub(super) enum End {
     /// The source said that nothing more comes, and all of it was passed on.
     Finished,
     /// The source failed.
-    Source(io::ErrorKind),
+    Source {
+        kind: io::ErrorKind,
+        /// Messages had come from it: the sink was told that they are all. If not, a reset can tell it.
+        carried: bool,
+    },
     /// The sink failed.
     Sink(io::ErrorKind),
 }
@@ -27,7 +31,7 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut Watch, mut wind
     let mut turn = 0;
     loop {
         if let Err(error) = from.readable().await {
-            return End::Source(error.kind());
+            return source_failed(&error, to, watch);
         }
         let kept = window.make_room(watch.keep());
         if !kept {
@@ -43,11 +47,7 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut Watch, mut wind
                 window.settle(watch.keep().from);
                 continue;
             }
-            Err(error) => {
-                // What came before the failure has been passed on; the sink learns that it was all.
-                to.end_writing();
-                return End::Source(error.kind());
-            }
+            Err(error) => return source_failed(&error, to, watch),
         };
         watch.read(window.fresh(count), MonoNs::now(), kept);
         while !window.unwritten().is_empty() {
@@ -71,6 +71,18 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut Watch, mut wind
             turn = 0;
             tokio::task::yield_now().await;
         }
+    }
+}
+
+fn source_failed(error: &io::Error, to: &Socket, watch: &Watch) -> End {
+    let carried = watch.has_carried();
+    if carried {
+        // In order, and behind what the kernel still holds for the sink.
+        to.end_writing();
+    }
+    End::Source {
+        kind: error.kind(),
+        carried,
     }
 }
 

@@ -178,15 +178,9 @@ fn a_claim_of_a_gibibyte_costs_nothing() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let mut streams = Vec::new();
-    for claim in [
-        1_u64 << 30,
-        u64::MAX >> 1,
-        15 << 20,
-        15 << 20,
-        15 << 20,
-        15 << 20,
-        15 << 20,
-    ] {
+    // Two beyond what is ever kept, and together five times what may be.
+    let claims = [&[1_u64 << 30, u64::MAX >> 1][..], &[15 << 20; 20]].concat();
+    for claim in claims {
         let (mut sender, receiver) = bench.through(&upstream);
         sender
             .write_all(&[handshake(), [&[2][..], &claim.to_be_bytes(), b"and no more"].concat()].concat())
@@ -199,10 +193,8 @@ fn a_claim_of_a_gibibyte_costs_nothing() {
         receiver.read_exact(&mut heard).expect("passed on");
     }
     let (sender, receiver) = bench.through(&upstream);
-    let _others = (
-        write_all(sender, [handshake(), message(&noise(1, 300_000))].concat()),
-        receiver,
-    );
+    std::thread::spawn(move || read_all(receiver));
+    let _sender = write_all(sender, [handshake(), message(&noise(1, 300_000))].concat());
     bench.watch(|observation| {
         matches!(
             observation,
@@ -212,7 +204,7 @@ fn a_claim_of_a_gibibyte_costs_nothing() {
             }
         )
     });
-    assert!(bench.relay.stats().held_bytes <= 8 << 20, "{:?}", bench.relay.stats());
+    assert!(bench.relay.stats().held_bytes <= 22 << 20, "{:?}", bench.relay.stats());
 }
 
 #[test]
