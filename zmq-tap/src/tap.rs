@@ -43,6 +43,29 @@ pub struct Tap {
     hops: Vec<Tapped>,
     /// The release range that the last decoded frame's layout belongs to.
     schema: Option<&'static str>,
+    forms: Vec<Form>,
+}
+
+/// A form in which messages came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// Class without its module.
+    pub class: &'static str,
+    /// `pickle` or `msgpack`.
+    pub codec: &'static str,
+    /// The releases whose layout it fits.
+    pub schema: &'static str,
+    /// How many frames had it.
+    pub frames: u64,
+}
+
+/// Few enough to look through for every frame.
+fn count(forms: &mut Vec<Form>, seen: Form) {
+    let same = |f: &&mut Form| (f.class, f.codec, f.schema) == (seen.class, seen.codec, seen.schema);
+    match forms.iter_mut().find(same) {
+        Some(form) => form.frames += seen.frames,
+        None => forms.push(seen),
+    }
 }
 
 #[derive(Debug)]
@@ -72,7 +95,7 @@ impl Tap {
         let tapped = tapped.collect();
         let relay = Relay::start(hops.into_iter().map(|hop| hop.pair).collect(), options)?;
         let observations = relay.observations();
-        Ok(Self { relay: Running::Yes(relay), observations, decoder: Decoder::new(limits), hops: tapped, schema: None })
+        Ok(Self { relay: Running::Yes(relay), observations, decoder: Decoder::new(limits), hops: tapped, schema: None, forms: Vec::new() })
     }
 
     /// Hands over at most `most` observations as events, each frame's first one with the frame's bytes; returns how many
@@ -111,6 +134,11 @@ impl Tap {
         matches!(self.relay, Running::Closed(_)) && self.observations.is_empty()
     }
 
+    /// The forms in which messages came so far.
+    pub fn forms(&self) -> &[Form] {
+        &self.forms
+    }
+
     fn translate(&mut self, observation: Observation, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
         match observation {
             Observation::Frame { pair, direction, lane, seq, read_at, written_at, bytes, payload } => {
@@ -133,19 +161,19 @@ impl Tap {
     }
 
     fn frame(&mut self, id: FrameId, at: MonoNs, bytes: u64, payload: &Payload, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
+        let tapped = &mut self.hops[usize::from(id.hop.0)];
         let message = match payload {
             Payload::Whole(message) => message,
-            Payload::Multipart(_) => return self.undecoded(id, at, bytes, "multipart", sink),
-            Payload::NotKept(_) => return self.undecoded(id, at, bytes, "not-kept", sink),
+            Payload::Multipart(_) => return tapped.undecoded(id, at, bytes, "multipart", sink),
+            Payload::NotKept(_) => return tapped.undecoded(id, at, bytes, "not-kept", sink),
         };
         let batch = match self.decoder.decode(message) {
             Ok(batch) => batch,
             Err(why) => {
                 tracing::debug!(?id, "undecoded: {why}");
-                return self.undecoded(id, at, bytes, why.reason(), sink);
+                return tapped.undecoded(id, at, bytes, why.reason(), sink);
             }
         };
-        let tapped = &mut self.hops[usize::from(id.hop.0)];
         tapped.name_after(batch.kind());
         tapped.announce(id.hop, at, sink);
         if !batch.is_empty() && self.schema != Some(batch.schema()) {
@@ -153,13 +181,9 @@ impl Tap {
             let engine = Engine { version: self.schema, mode: None, waiter: batch.waiter() };
             sink(&Event { at, what: What::Engine(engine) }, &[]);
         }
+        count(&mut self.forms, Form { class: batch.class(), codec: batch.codec().as_str(), schema: batch.schema(), frames: 1 });
         let frame = Frame { id, bytes, kind: batch.kind(), ids: batch.ids(), chunks: batch.chunks() };
         sink(&Event { at, what: What::Sent(frame) }, message);
-    }
-
-    fn undecoded(&mut self, id: FrameId, at: MonoNs, bytes: u64, reason: &str, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
-        self.announce(id.hop, at, sink);
-        sink(&Event { at, what: What::Undecoded(Undecoded { id, bytes, reason }) }, &[]);
     }
 
     fn lost(&mut self, hop: HopId, at: MonoNs, count: u64, cause: LostCause, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
@@ -199,6 +223,11 @@ impl Tapped {
             self.named = true;
             self.announced = false;
         }
+    }
+
+    fn undecoded(&mut self, id: FrameId, at: MonoNs, bytes: u64, reason: &str, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
+        self.announce(id.hop, at, sink);
+        sink(&Event { at, what: What::Undecoded(Undecoded { id, bytes, reason }) }, &[]);
     }
 
     fn announce(&mut self, id: HopId, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
