@@ -5,7 +5,7 @@ mod message;
 mod pickle;
 
 pub(super) use layout::Release;
-pub(super) use message::{Finish, Row, text_batch, token_batch};
+pub(super) use message::{Finish, READ_OFFSET, Row, text_batch, token_batch};
 
 #[cfg(test)]
 mod tests;
