@@ -109,12 +109,19 @@ impl Demo {
 
     /// The peers' own account so far; final once [`Source::poll`] has said [`Flow::Ended`].
     pub(crate) fn account(&self) -> DemoTruth {
-        DemoTruth { scenario: self.script.name, seed: self.seed, truth: self.account.truth() }
+        DemoTruth {
+            scenario: self.script.name,
+            seed: self.seed,
+            truth: self.account.truth(),
+        }
     }
 
     fn announce(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let at = MonoNs::now();
-        sink(&Event { at, what: self.teller.engine(self.script.phases[0].mode) });
+        sink(&Event {
+            at,
+            what: self.teller.engine(self.script.phases[0].mode),
+        });
         self.hops.iter().for_each(|hop| sink(&hop.announce(at)));
         self.announced = true;
     }
@@ -130,7 +137,11 @@ impl Demo {
         match self.reports.take_dropped() {
             0 => {}
             count => {
-                let lost = Lost { hop: None, count, cause: LostCause::QueueFull };
+                let lost = Lost {
+                    hop: None,
+                    count,
+                    cause: LostCause::QueueFull,
+                };
                 self.timeline.seen(MonoNs::now(), Moment::Lost(lost));
             }
         }
@@ -143,8 +154,21 @@ impl Demo {
 
     fn observed(&mut self, observation: Observation) {
         match observation {
-            Observation::Frame { pair, direction: Direction::Forward, lane, seq, read_at, written_at, bytes, payload } => {
-                let id = FrameId { hop: HopId(pair), lane, seq };
+            Observation::Frame {
+                pair,
+                direction: Direction::Forward,
+                lane,
+                seq,
+                read_at,
+                written_at,
+                bytes,
+                payload,
+            } => {
+                let id = FrameId {
+                    hop: HopId(pair),
+                    lane,
+                    seq,
+                };
                 let message = match payload {
                     Payload::Whole(message) => Ok(message),
                     Payload::Multipart(_) => Err("multipart".to_owned()),
@@ -154,11 +178,19 @@ impl Demo {
                 self.timeline.seen(written_at, Moment::Forwarded(id));
             }
             Observation::Lost { pair, count, cause, .. } => {
-                let lost = Lost { hop: Some(HopId(pair)), count, cause };
+                let lost = Lost {
+                    hop: Some(HopId(pair)),
+                    count,
+                    cause,
+                };
                 self.timeline.seen(MonoNs::now(), Moment::Lost(lost));
             }
             Observation::Unread { pair, at, .. } => {
-                let lost = Lost { hop: Some(HopId(pair)), count: 1, cause: LostCause::Unframed };
+                let lost = Lost {
+                    hop: Some(HopId(pair)),
+                    count: 1,
+                    cause: LostCause::Unframed,
+                };
                 self.timeline.seen(at, Moment::Lost(lost));
             }
             Observation::Frame { .. } | Observation::Opened { .. } | Observation::Closed { .. } => {}
@@ -217,7 +249,12 @@ impl Source for Demo {
 fn start_relay(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Relay> {
     let pairs = hops
         .iter()
-        .map(|hop| Ok(Pair { listen: hop.listen.parse()?, upstream: hop.upstream.parse()? }))
+        .map(|hop| {
+            Ok(Pair {
+                listen: hop.listen.parse()?,
+                upstream: hop.upstream.parse()?,
+            })
+        })
         .collect::<anyhow::Result<Vec<_>>>();
     let pairs = pairs.with_context(|| format!("{} cannot hold the demo's sockets", folder.display()))?;
     Relay::start(pairs, Options::default()).context("cannot start the demo's relay")

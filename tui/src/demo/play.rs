@@ -33,16 +33,23 @@ impl Play {
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        played = stage.play(random, move || drop(ready.send(()))) => played,
+                        played = stage.play(random, move || { ready.send(()).ok(); }) => played,
                         _ = fallen => Ok(()),
                     }
                 })
             })
             .context("cannot start the demo's thread")?;
-        let mut play = Self { ending, curtain: Some(curtain), thread: Some(thread) };
+        let mut play = Self {
+            ending,
+            curtain: Some(curtain),
+            thread: Some(thread),
+        };
         match is_ready.recv() {
             Ok(()) => Ok(play),
-            Err(_) => Err(play.join().err().unwrap_or_else(|| anyhow::anyhow!("the demo's peers ended before they began"))),
+            Err(_) => Err(play
+                .join()
+                .err()
+                .unwrap_or_else(|| anyhow::anyhow!("the demo's peers ended before they began"))),
         }
     }
 

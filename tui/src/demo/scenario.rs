@@ -110,10 +110,55 @@ const fn us(us: u64) -> Duration {
     Duration::from_micros(us)
 }
 
-const PROMPT: Lengths = Lengths { least: 8, median: 400.0, sigma: 1.2, most: 8000 };
-const ANSWER: Lengths = Lengths { least: 4, median: 80.0, sigma: 0.7, most: 600 };
+const PROMPT: Lengths = Lengths {
+    least: 8,
+    median: 400.0,
+    sigma: 1.2,
+    most: 8000,
+};
+const ANSWER: Lengths = Lengths {
+    least: 4,
+    median: 80.0,
+    sigma: 0.7,
+    most: 600,
+};
 
-const QUICK: Phase = Phase { mode: Mode::Cumulative, clients_add_up: false, per_frame: us(300), per_chunk: us(15) };
+/// Keeps up easily, and gives all tokens so far.
+const QUICK: Phase = Phase {
+    mode: Mode::Cumulative,
+    clients_add_up: false,
+    per_frame: us(300),
+    per_chunk: us(15),
+};
+/// Needs 23 ms for a frame of 128 requests.
+const SLOW: Phase = Phase {
+    per_frame: us(1000),
+    per_chunk: us(170),
+    ..QUICK
+};
+/// New tokens only.
+const DELTAS: Phase = Phase {
+    mode: Mode::Incremental,
+    per_chunk: us(30),
+    ..QUICK
+};
+/// All tokens so far, to clients that take them for new ones.
+const ADDED_UP: Phase = Phase {
+    clients_add_up: true,
+    per_chunk: us(50),
+    ..QUICK
+};
+/// New tokens only, at a cost that a full frame every 10 ms does not leave time for.
+const COSTLY_DELTAS: Phase = Phase {
+    per_chunk: us(125),
+    ..DELTAS
+};
+/// One request a frame.
+const SMALL_FRAMES: Phase = Phase {
+    per_frame: us(60),
+    per_chunk: us(20),
+    ..DELTAS
+};
 
 impl Scenario {
     pub(super) fn script(self) -> Script {
@@ -139,21 +184,37 @@ impl Scenario {
                 phase: ms(1000),
                 pauses: None,
             },
-            // A token every 13 ms, up to 850 requests open and a tokenizer that needs 23 ms for a full frame.
+            // As in the report: a token every 13 ms, up to 850 requests open.
             Self::Backlog => Script {
                 name: "backlog",
                 path: Path::Direct,
-                load: Load { step: ms(13), running: 128, open: 850, arrivals: 120.0, ..load },
-                phases: &[Phase { per_frame: us(1000), per_chunk: us(170), ..QUICK }],
+                load: Load {
+                    step: ms(13),
+                    running: 128,
+                    open: 850,
+                    arrivals: 120.0,
+                    ..load
+                },
+                phases: &[SLOW],
                 ..Self::Healthy.script()
             },
             Self::Race => Script {
                 name: "race",
                 path: Path::Direct,
-                load: Load { step: ms(10), running: 96, arrivals: 80.0, burst: 4, ..load },
+                load: Load {
+                    step: ms(10),
+                    running: 96,
+                    arrivals: 80.0,
+                    burst: 4,
+                    ..load
+                },
                 waiter_turns: 3,
-                phases: &[Phase { mode: Mode::Incremental, per_chunk: us(30), ..QUICK }],
-                pauses: Some(Pauses { every: ms(700), least: ms(40), most: ms(150) }),
+                phases: &[DELTAS],
+                pauses: Some(Pauses {
+                    every: ms(700),
+                    least: ms(40),
+                    most: ms(150),
+                }),
                 ..Self::Healthy.script()
             },
             Self::Coalesce => Script {
@@ -166,11 +227,13 @@ impl Scenario {
             Self::Regression => Script {
                 name: "regression",
                 path: Path::Direct,
-                load: Load { step: ms(10), running: 96, arrivals: 80.0, ..load },
-                phases: &[
-                    Phase { clients_add_up: true, per_chunk: us(50), ..QUICK },
-                    Phase { mode: Mode::Incremental, per_chunk: us(125), ..QUICK },
-                ],
+                load: Load {
+                    step: ms(10),
+                    running: 96,
+                    arrivals: 80.0,
+                    ..load
+                },
+                phases: &[ADDED_UP, COSTLY_DELTAS],
                 phase: ms(2500),
                 ..Self::Healthy.script()
             },
@@ -178,9 +241,15 @@ impl Scenario {
                 name: "router",
                 release: Release::V0_5_13,
                 path: Path::Router,
-                load: Load { step: ms(25), running: 48, open: 96, arrivals: 20.0, ..load },
+                load: Load {
+                    step: ms(25),
+                    running: 48,
+                    open: 96,
+                    arrivals: 20.0,
+                    ..load
+                },
                 waiter: Waiter::Merges,
-                phases: &[Phase { mode: Mode::Incremental, per_frame: us(60), per_chunk: us(20), ..QUICK }],
+                phases: &[SMALL_FRAMES],
                 ..Self::Healthy.script()
             },
         }

@@ -24,7 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub(super) enum Moment {
     /// A frame reached the relay; its bytes, or why they were not kept.
-    Sent { id: FrameId, bytes: u64, message: Result<Bytes, String> },
+    Sent {
+        id: FrameId,
+        bytes: u64,
+        message: Result<Bytes, String>,
+    },
     /// It was passed on.
     Forwarded(FrameId),
     /// The receiver took it.
@@ -83,7 +87,12 @@ impl Eq for Entry {}
 impl Timeline {
     /// Enters what the relay observed. A sent frame must be entered before reports of it can pass.
     pub(super) fn seen(&mut self, at: MonoNs, moment: Moment) {
-        if let Moment::Sent { id, message: Ok(message), .. } = &moment {
+        if let Moment::Sent {
+            id,
+            message: Ok(message),
+            ..
+        } = &moment
+        {
             self.frames.insert((id.hop, Fingerprint::of(message)), *id);
         }
         self.enter(at, What::Seen(moment));
@@ -96,7 +105,11 @@ impl Timeline {
 
     fn enter(&mut self, at: MonoNs, what: What) {
         self.entered += 1;
-        self.waiting.push(Reverse(Entry { at, order: self.entered, what }));
+        self.waiting.push(Reverse(Entry {
+            at,
+            order: self.entered,
+            what,
+        }));
     }
 
     /// The next entry that is due at `now`. With `last`, nothing more will be entered: all that is left is due.
@@ -128,7 +141,10 @@ impl Timeline {
     /// A report in the ledger's names; `None` when its frame was never observed.
     fn name(&mut self, did: Did) -> Option<Moment> {
         Some(match did {
-            Did::Taken { hop, print, wakeup } => Moment::Taken { id: *self.frames.get(&(hop, print))?, wakeup },
+            Did::Taken { hop, print, wakeup } => Moment::Taken {
+                id: *self.frames.get(&(hop, print))?,
+                wakeup,
+            },
             Did::Handled { hop, print } => Moment::Handled(self.frames.remove(&(hop, print))?),
             Did::Delivered(given) => Moment::Delivered(given),
             Did::Serves(mode) => Moment::Serves(mode),
@@ -148,18 +164,32 @@ mod tests {
     }
 
     fn sent(seq: u64, message: &'static [u8]) -> Moment {
-        Moment::Sent { id: frame(seq), bytes: message.len() as u64, message: Ok(Bytes::from_static(message)) }
+        Moment::Sent {
+            id: frame(seq),
+            bytes: message.len() as u64,
+            message: Ok(Bytes::from_static(message)),
+        }
     }
 
     fn taken(message: &[u8], at: u64) -> PeerEvent {
-        PeerEvent { at: MonoNs(at), did: Did::Taken { hop: HOP, print: Fingerprint::of(message), wakeup: 1 } }
+        PeerEvent {
+            at: MonoNs(at),
+            did: Did::Taken {
+                hop: HOP,
+                print: Fingerprint::of(message),
+                wakeup: 1,
+            },
+        }
     }
 
     #[test]
     fn a_report_waits_for_its_frame_and_comes_after_it() {
         let mut timeline = Timeline::default();
         timeline.told(taken(b"frame", 100 * MS));
-        assert!(timeline.next(MonoNs(200 * MS), false).is_none(), "the relay has not told of the frame");
+        assert!(
+            timeline.next(MonoNs(200 * MS), false).is_none(),
+            "the relay has not told of the frame"
+        );
         timeline.seen(MonoNs(99 * MS), sent(7, b"frame"));
         let order: Vec<_> = std::iter::from_fn(|| timeline.next(MonoNs(200 * MS), false)).collect();
         assert!(
@@ -175,7 +205,9 @@ mod tests {
         timeline.seen(MonoNs(50 * MS), Moment::Forwarded(frame(2)));
         assert!(timeline.next(MonoNs(60 * MS), false).is_none());
         timeline.seen(MonoNs(45 * MS), Moment::Forwarded(frame(1)));
-        let at: Vec<_> = std::iter::from_fn(|| timeline.next(MonoNs(75 * MS), false)).map(|(at, _)| at.0 / MS).collect();
+        let at: Vec<_> = std::iter::from_fn(|| timeline.next(MonoNs(75 * MS), false))
+            .map(|(at, _)| at.0 / MS)
+            .collect();
         assert_eq!(at, [45, 50]);
     }
 
@@ -184,7 +216,9 @@ mod tests {
         let mut timeline = Timeline::default();
         timeline.told(taken(b"lost", 100 * MS));
         timeline.seen(MonoNs(101 * MS), Moment::Forwarded(frame(1)));
-        let (at, _) = timeline.next(MonoNs(3000 * MS), false).unwrap_or((MonoNs(0), Moment::Forwarded(frame(0))));
+        let (at, _) = timeline
+            .next(MonoNs(3000 * MS), false)
+            .unwrap_or((MonoNs(0), Moment::Forwarded(frame(0))));
         assert_eq!(at, MonoNs(101 * MS));
     }
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use trace::HopId;
-use trace::event::{Event, Hop, Sees, What};
 use trace::MonoNs;
+use trace::event::{Event, Hop, Sees, What};
 
 use super::scenario;
 
@@ -27,10 +27,27 @@ pub(super) struct HopPlan {
 impl HopPlan {
     /// Announces the hop: the relay sees it sent and forwarded, the peers tell the rest.
     pub(super) fn announce(&self, at: MonoNs) -> Event<'_> {
-        let sees = Sees { sent: true, forwarded: true, taken: true, handled: true, delivered: self.last };
+        let sees = Sees {
+            sent: true,
+            forwarded: true,
+            taken: true,
+            handled: true,
+            delivered: self.last,
+        };
         let (id, name, worker) = (self.id, self.name, self.worker);
-        let hop = Hop { id, name, endpoint: &self.listen, worker, origin: self.origin, last: self.last, sees };
-        Event { at, what: What::Hop(hop) }
+        let hop = Hop {
+            id,
+            name,
+            endpoint: &self.listen,
+            worker,
+            origin: self.origin,
+            last: self.last,
+            sees,
+        };
+        Event {
+            at,
+            what: What::Hop(hop),
+        }
     }
 }
 
@@ -50,19 +67,23 @@ pub(super) fn hops(path: scenario::Path, folder: &Path) -> Vec<HopPlan> {
         }
     }
     hops[0].origin = true;
-    hops.iter_mut().filter(|hop| hop.name.ends_with("->tokenizer")).for_each(|hop| hop.last = true);
+    hops.iter_mut()
+        .filter(|hop| hop.name.ends_with("->tokenizer"))
+        .for_each(|hop| hop.last = true);
     hops
 }
 
 fn push(hops: &mut Vec<HopPlan>, folder: &Path, name: &'static str, worker: Option<usize>) {
     let id = hops.len();
     let endpoint = |suffix: &str| format!("ipc://{}/{id}{suffix}", folder.display());
-    // The detokenizer of a tokenizer worker is chosen by its endpoint's checksum; a name that leads to each is picked, so
-    // that both work.
-    let listen = (0_u32..)
-        .map(|i| endpoint(&format!("-{i}")))
-        .find(|listen| worker.is_none_or(|worker| detokenizer_of(listen) == worker))
-        .unwrap_or_default();
+    // The detokenizer of a tokenizer worker is chosen by its endpoint's checksum: names are tried until both have work.
+    let mut listen = endpoint("-0");
+    for i in 1_u32.. {
+        if worker.is_none_or(|worker| detokenizer_of(&listen) == worker) {
+            break;
+        }
+        listen = endpoint(&format!("-{i}"));
+    }
     hops.push(HopPlan {
         id: HopId(id as u16),
         name,
@@ -86,7 +107,11 @@ mod tests {
     #[test]
     fn every_detokenizer_of_the_router_has_a_worker_to_serve() {
         let hops = hops(scenario::Path::Router, Path::new("/tmp/demo"));
-        let served: Vec<_> = hops.iter().filter(|hop| hop.last).map(|hop| detokenizer_of(&hop.listen)).collect();
+        let served: Vec<_> = hops
+            .iter()
+            .filter(|hop| hop.last)
+            .map(|hop| detokenizer_of(&hop.listen))
+            .collect();
         assert_eq!(served, [0, 1]);
         assert_eq!(hops.iter().filter(|hop| hop.origin).count(), 1);
     }

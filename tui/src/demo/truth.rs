@@ -100,7 +100,10 @@ impl Account {
 
     /// The account as it stands.
     pub(super) fn truth(&self) -> Truth {
-        self.with(|a| Truth { rids_affected: a.affected.len() as u64, ..a.truth.clone() })
+        self.with(|a| Truth {
+            rids_affected: a.affected.len() as u64,
+            ..a.truth.clone()
+        })
     }
 
     fn with<T>(&self, use_it: impl FnOnce(&mut Inner) -> T) -> T {

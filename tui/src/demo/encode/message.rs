@@ -52,7 +52,12 @@ pub(in crate::demo) fn text_batch(release: Release, rows: &[Row<'_>], split: boo
 
 fn batch(release: Release, class: &'static Own, rows: &[Row<'_>], split: bool) -> Vec<u8> {
     let mut pickler = Pickler::new();
-    let columns = Columns { release, rows, split, load: !split && (class.class == TOKEN_IDS.class || release.text_carries_load()) };
+    let columns = Columns {
+        release,
+        rows,
+        split,
+        load: !split && (class.class == TOKEN_IDS.class || release.text_carries_load()),
+    };
     pickler.instance((IO_STRUCT, class.class), |p| {
         p.dict(|p| {
             for field in release.fields(class).into_iter().flatten() {
@@ -84,7 +89,13 @@ impl Columns<'_> {
             }),
             "finished_reasons" => self.each(p, |p, row| finish(p, row.finish)),
             "decoded_texts" => self.each(p, |p, _| p.interned("")),
-            "output_strs" => self.each(p, |p, row| if row.text.is_empty() { p.interned("") } else { p.text(row.text) }),
+            "output_strs" => self.each(p, |p, row| {
+                if row.text.is_empty() {
+                    p.interned("");
+                } else {
+                    p.text(row.text);
+                }
+            }),
             "decode_ids" => self.each(p, |p, row| self.ids(p, &[row.prompt_tail, row.ids].concat())),
             "output_ids" => self.each(p, |p, row| self.ids(p, row.ids)),
             "read_offsets" => self.each(p, |p, _| p.int(READ_OFFSET as u32)),

@@ -30,7 +30,12 @@ impl Pickler {
         let mut out = Vec::with_capacity(4096);
         out.extend_from_slice(&[0x80, 4, 0x95]);
         out.extend_from_slice(&[0; 8]);
-        Self { out, memo: 0, shared: Vec::with_capacity(64), array: None }
+        Self {
+            out,
+            memo: 0,
+            shared: Vec::with_capacity(64),
+            array: None,
+        }
     }
 
     /// The finished pickle.
@@ -70,13 +75,7 @@ impl Pickler {
 
     /// A string that is an object of its own.
     pub(in crate::demo) fn text(&mut self, text: &str) {
-        match u8::try_from(text.len()) {
-            Ok(length) => self.out.extend_from_slice(&[0x8c, length]),
-            Err(_) => {
-                self.out.push(b'X');
-                self.out.extend_from_slice(&(text.len() as u32).to_le_bytes());
-            }
-        }
+        self.sized(0x8c, b'X', text.len() as u32);
         self.out.extend_from_slice(text.as_bytes());
         self.memoize();
     }
@@ -100,7 +99,9 @@ impl Pickler {
                 self.out.push(b'a');
             } else {
                 self.out.push(b'(');
-                batch.iter().for_each(|one| item(self, one));
+                for one in batch {
+                    item(self, one);
+                }
                 self.out.push(b'e');
             }
         }
@@ -136,7 +137,11 @@ impl Pickler {
                 self.get(memo.reconstructor);
                 memo
             }
-            None => ArrayMemo { reconstructor: self.global_afresh("array", "_array_reconstructor"), class: 0, typecode: 0 },
+            None => ArrayMemo {
+                reconstructor: self.global_afresh("array", "_array_reconstructor"),
+                class: 0,
+                typecode: 0,
+            },
         };
         self.out.push(b'(');
         if known.is_some() {
@@ -144,7 +149,11 @@ impl Pickler {
             self.get(memo.typecode);
         } else {
             let class = self.global_afresh("array", "array");
-            self.array = Some(ArrayMemo { class, typecode: self.memo, ..memo });
+            self.array = Some(ArrayMemo {
+                class,
+                typecode: self.memo,
+                ..memo
+            });
             self.text("q");
         }
         self.int(12);
@@ -157,14 +166,10 @@ impl Pickler {
 
     fn bytes_of(&mut self, ids: &[u32]) {
         let length = ids.len() * 8;
-        match u8::try_from(length) {
-            Ok(length) => self.out.extend_from_slice(&[b'C', length]),
-            Err(_) => {
-                self.out.push(b'B');
-                self.out.extend_from_slice(&(length as u32).to_le_bytes());
-            }
+        self.sized(b'C', b'B', length as u32);
+        for id in ids {
+            self.out.extend_from_slice(&i64::from(*id).to_le_bytes());
         }
-        ids.iter().for_each(|id| self.out.extend_from_slice(&i64::from(*id).to_le_bytes()));
         self.memoize();
     }
 
@@ -197,12 +202,16 @@ impl Pickler {
     }
 
     fn get(&mut self, entry: u32) {
-        match u8::try_from(entry) {
-            Ok(entry) => self.out.extend_from_slice(&[b'h', entry]),
-            Err(_) => {
-                self.out.push(b'j');
-                self.out.extend_from_slice(&entry.to_le_bytes());
-            }
+        self.sized(b'h', b'j', entry);
+    }
+
+    /// An opcode and its number: one byte where that suffices, else the long form with four.
+    fn sized(&mut self, short: u8, long: u8, number: u32) {
+        if let Ok(byte) = u8::try_from(number) {
+            self.out.extend_from_slice(&[short, byte]);
+        } else {
+            self.out.push(long);
+            self.out.extend_from_slice(&number.to_le_bytes());
         }
     }
 }

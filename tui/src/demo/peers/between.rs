@@ -6,20 +6,23 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use trace::event::{self, Kind};
 use trace::HopId;
-use zmq_tap::wire::{Batch, Decoder};
+use trace::event::{self, Kind};
+use zmq_tap::wire::{Batch, Decoder, Limits};
 
-use super::super::encode::{Finish, Release, Row, text_batch, token_batch};
-use super::super::topology::detokenizer_of;
 use super::busy::Busy;
 use super::inbox::{Inbox, Outlet};
 use super::report::{Did, Fingerprint, Reports};
 use super::text;
+use crate::demo::encode::{Finish, Release, Row, text_batch, token_batch};
+use crate::demo::topology::detokenizer_of;
 
 /// What a detokenizer's or a router's work costs.
 const PER_FRAME: Duration = Duration::from_micros(100);
 const PER_CHUNK: Duration = Duration::from_micros(10);
+
+/// A message with the number of the outlet it leaves through.
+type Outgoing = (usize, Vec<u8>);
 
 /// A peer that passes on what it takes.
 pub(super) struct Between {
@@ -41,7 +44,7 @@ pub(super) enum Role {
 impl Between {
     /// Passes on messages for as long as they come.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
-        let (mut decoder, mut busy, mut wakeup) = (Decoder::default(), Busy::new(), 0);
+        let (mut decoder, mut busy, mut wakeup) = (Decoder::new(Limits::default()), Busy::new(), 0);
         loop {
             if self.inbox.is_empty() {
                 self.inbox.wait().await;
@@ -59,23 +62,35 @@ impl Between {
         }
     }
 
-    /// What `message` becomes: chunks in it, and messages with the number of the outlet they leave through.
-    fn transform(&self, decoder: &mut Decoder, message: &Bytes) -> anyhow::Result<(u32, Vec<(usize, Vec<u8>)>)> {
+    /// How many chunks `message` has, and what becomes of it.
+    fn transform(&self, decoder: &mut Decoder, message: &Bytes) -> anyhow::Result<(u32, Vec<Outgoing>)> {
         let batch = decoder.decode(message).context("a demo peer cannot read a frame")?;
-        anyhow::ensure!(batch.kind() == Kind::TokenIds, "a {} where the scheduler's output was expected", batch.class());
+        anyhow::ensure!(
+            batch.kind() == Kind::TokenIds,
+            "a {} where the scheduler's output was expected",
+            batch.class()
+        );
         let content = Content::of(&batch)?;
         let rows: Vec<_> = (0..batch.len()).map(|i| content.row(&batch, i)).collect();
         let outgoing = match &self.role {
             Role::Router(_) => rows
                 .iter()
-                .map(|row| (detokenizer_of(row.worker.unwrap_or_default()), token_batch(self.release, &[*row], true)))
+                .map(|row| {
+                    (
+                        detokenizer_of(row.worker.unwrap_or_default()),
+                        token_batch(self.release, &[*row], true),
+                    )
+                })
                 .collect(),
             Role::Detokenizer(workers) if workers.len() > 1 => rows
                 .iter()
                 .map(|row| {
                     let to = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
                     let alone = Row { worker: None, ..*row };
-                    Ok((to.context("a chunk for a worker that is not there")?, text_batch(self.release, &[alone], true)))
+                    Ok((
+                        to.context("a chunk for a worker that is not there")?,
+                        text_batch(self.release, &[alone], true),
+                    ))
                 })
                 .collect::<anyhow::Result<_>>()?,
             Role::Detokenizer(_) => vec![(0, text_batch(self.release, &rows, false))],

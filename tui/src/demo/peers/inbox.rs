@@ -24,7 +24,10 @@ impl Inbox {
     /// Binds `endpoint` and fills the inbox from it for as long as the runtime lives.
     pub(super) async fn bind(endpoint: &str) -> anyhow::Result<Self> {
         let mut socket = PullSocket::new();
-        socket.bind(endpoint).await.with_context(|| format!("cannot bind {endpoint}"))?;
+        socket
+            .bind(endpoint)
+            .await
+            .with_context(|| format!("cannot bind {endpoint}"))?;
         let inbox = Self::default();
         let filled = inbox.clone();
         tokio::spawn(async move {
@@ -40,18 +43,31 @@ impl Inbox {
         Ok(inbox)
     }
 
-    fn put(&self, message: Bytes) {
-        self.0.messages.lock().unwrap_or_else(PoisonError::into_inner).push_back(message);
+    /// A message has arrived.
+    pub(super) fn put(&self, message: Bytes) {
+        self.0
+            .messages
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back(message);
         self.0.arrived.notify_one();
     }
 
     /// `zmq_msg_recv`: the oldest message.
     pub(super) fn take(&self) -> Option<Bytes> {
-        self.0.messages.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        self.0
+            .messages
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.messages.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.0
+            .messages
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
     }
 
     /// The poll: returns when there is a message.
@@ -68,7 +84,10 @@ pub(super) struct Outlet(PushSocket);
 impl Outlet {
     pub(super) async fn connect(endpoint: &str) -> anyhow::Result<Self> {
         let mut socket = PushSocket::new();
-        socket.connect(endpoint).await.with_context(|| format!("cannot connect to {endpoint}"))?;
+        socket
+            .connect(endpoint)
+            .await
+            .with_context(|| format!("cannot connect to {endpoint}"))?;
         Ok(Self(socket))
     }
 

@@ -58,7 +58,16 @@ impl Stage {
             } else {
                 let (reports, release) = (self.reports.clone(), self.script.release);
                 let role = self.role(hop).await?;
-                peers.spawn(Between { hop: hop.id, inbox, reports, release, role }.run());
+                peers.spawn(
+                    Between {
+                        hop: hop.id,
+                        inbox,
+                        reports,
+                        release,
+                        role,
+                    }
+                    .run(),
+                );
             }
         }
         let workers = match self.script.path {

@@ -22,7 +22,11 @@ pub(in crate::demo) struct PeerEvent {
 #[derive(Clone, Debug)]
 pub(in crate::demo) enum Did {
     /// Took a frame out of its inbox, on its `wakeup`th return from its poll.
-    Taken { hop: HopId, print: Fingerprint, wakeup: u64 },
+    Taken {
+        hop: HopId,
+        print: Fingerprint,
+        wakeup: u64,
+    },
     /// Was done with it.
     Handled { hop: HopId, print: Fingerprint },
     /// Gave tokens to a client.
@@ -67,7 +71,10 @@ struct Inner {
 
 impl Reports {
     pub(in crate::demo) fn new() -> Self {
-        Self(Arc::new(Inner { queue: ArrayQueue::new(QUEUE), dropped: AtomicU64::new(0) }))
+        Self(Arc::new(Inner {
+            queue: ArrayQueue::new(QUEUE),
+            dropped: AtomicU64::new(0),
+        }))
     }
 
     /// Reports that something was done just now.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::super::encode::{Finish, READ_OFFSET};
-use super::super::random::Random;
-use super::super::scenario::{Lengths, Load};
+use crate::demo::encode::{Finish, READ_OFFSET};
+use crate::demo::random::Random;
+use crate::demo::scenario::{Lengths, Load};
 
 /// Token ids below this occur (the size of a common vocabulary).
 const VOCABULARY: u32 = 151_643;
@@ -116,10 +116,19 @@ mod tests {
             for request in &mut requests {
                 while request.step(load.burst, false, &mut ids).is_none() {}
             }
-            (ids, requests.iter().map(|r| (Arc::clone(&r.rid), r.generated)).collect::<Vec<_>>())
+            (
+                ids,
+                requests
+                    .iter()
+                    .map(|r| (Arc::clone(&r.rid), r.generated))
+                    .collect::<Vec<_>>(),
+            )
         };
         let (ids, requests) = play();
         assert_eq!((&ids, &requests), (&play().0, &play().1));
-        assert_eq!(ids.len() as u32, requests.iter().map(|(_, generated)| generated).sum::<u32>());
+        assert_eq!(
+            ids.len() as u32,
+            requests.iter().map(|(_, generated)| generated).sum::<u32>()
+        );
     }
 }

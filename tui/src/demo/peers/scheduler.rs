@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::super::encode::{Release, Row, token_batch};
-use super::super::scenario::Load;
-use super::super::truth::Account;
 use super::inbox::Outlet;
 use super::requests::{Clients, Request};
+use crate::demo::encode::{Release, Row, token_batch};
+use crate::demo::scenario::Load;
+use crate::demo::truth::Account;
 
 /// What the scheduler plays and where it sends.
 pub(super) struct Scheduler {

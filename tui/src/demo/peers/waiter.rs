@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use trace::engine::{Mode, Waiter};
 
-use super::super::truth::Account;
 use super::report::Given;
+use crate::demo::truth::Account;
 
 /// One queued chunk, as the tokenizer put it into `out_list`.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,14 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(rid: &str, mode: Mode, clients_add_up: bool) -> Self {
-        Self { rid: rid.into(), mode, clients_add_up, out_list: Vec::new(), woken: false, given: 0 }
+        Self {
+            rid: rid.into(),
+            mode,
+            clients_add_up,
+            out_list: Vec::new(),
+            woken: false,
+            given: 0,
+        }
     }
 
     pub(super) fn rid(&self) -> &Arc<str> {
@@ -46,12 +53,16 @@ impl State {
     pub(super) fn wake(&mut self, waiter: Waiter, account: &Account, mut give: impl FnMut(Given)) {
         self.woken = false;
         let queued = std::mem::take(&mut self.out_list);
-        let Some((&last, earlier)) = queued.split_last() else { return };
+        let Some((&last, earlier)) = queued.split_last() else {
+            return;
+        };
         let tokens_before: u32 = earlier.iter().map(|chunk| chunk.tokens).sum();
         let others = earlier.len() as u64;
         match (self.mode, waiter) {
             (Mode::Incremental, Waiter::YieldsAll) => {
-                queued.iter().for_each(|&chunk| give(self.hand_out(chunk.tokens, chunk, account)));
+                for &chunk in &queued {
+                    give(self.hand_out(chunk.tokens, chunk, account));
+                }
                 return;
             }
             (Mode::Incremental, Waiter::KeepsLast) => {
@@ -71,7 +82,11 @@ impl State {
 
     /// The client gets `tokens` and counts them: as new ones, or as all so far, from which it takes what it has.
     fn hand_out(&mut self, tokens: u32, chunk: Queued, account: &Account) -> Given {
-        let mode = if self.clients_add_up { Mode::Incremental } else { self.mode };
+        let mode = if self.clients_add_up {
+            Mode::Incremental
+        } else {
+            self.mode
+        };
         let counted = match mode {
             Mode::Incremental => tokens,
             Mode::Cumulative => tokens - self.given,
@@ -81,7 +96,13 @@ impl State {
         if chunk.finished {
             account.closed();
         }
-        Given { rid: Arc::clone(&self.rid), tokens, mode, completion_tokens: chunk.completion_tokens, finished: chunk.finished }
+        Given {
+            rid: Arc::clone(&self.rid),
+            tokens,
+            mode,
+            completion_tokens: chunk.completion_tokens,
+            finished: chunk.finished,
+        }
     }
 }
 
@@ -95,7 +116,11 @@ mod tests {
         account.request();
         let mut state = State::new("d5a06630b7c75f3897de269456fef0c2", mode, clients_add_up);
         for (tokens, completion_tokens) in [(1, 1), (2, 3), (4, 7)] {
-            state.queue(Queued { tokens, completion_tokens, finished: completion_tokens == 7 });
+            state.queue(Queued {
+                tokens,
+                completion_tokens,
+                finished: completion_tokens == 7,
+            });
         }
         let mut given = Vec::new();
         state.wake(waiter, &account, |g| given.push(g.tokens));
@@ -108,7 +133,15 @@ mod tests {
         let (given, account) = wake(Mode::Incremental, Waiter::KeepsLast, false);
         let truth = account.truth();
         assert_eq!(given, [4]);
-        assert_eq!((truth.chunks_dropped, truth.tokens_lost, truth.chunks_coalesced, truth.rids_affected), (2, 3, 0, 1));
+        assert_eq!(
+            (
+                truth.chunks_dropped,
+                truth.tokens_lost,
+                truth.chunks_coalesced,
+                truth.rids_affected
+            ),
+            (2, 3, 0, 1)
+        );
     }
 
     #[test]
@@ -116,7 +149,10 @@ mod tests {
         let (given, account) = wake(Mode::Incremental, Waiter::Merges, false);
         let truth = account.truth();
         assert_eq!(given, [7]);
-        assert_eq!((truth.chunks_dropped, truth.chunks_coalesced, truth.rids_affected), (0, 2, 1));
+        assert_eq!(
+            (truth.chunks_dropped, truth.chunks_coalesced, truth.rids_affected),
+            (0, 2, 1)
+        );
         assert_eq!(truth.tokens_claimed, 7);
     }
 
@@ -132,7 +168,10 @@ mod tests {
         let (given, account) = wake(Mode::Cumulative, Waiter::KeepsLast, false);
         let truth = account.truth();
         assert_eq!(given, [7]);
-        assert_eq!((truth.chunks_dropped, truth.chunks_coalesced, truth.tokens_claimed), (0, 2, 7));
+        assert_eq!(
+            (truth.chunks_dropped, truth.chunks_coalesced, truth.tokens_claimed),
+            (0, 2, 7)
+        );
     }
 
     #[test]
@@ -141,7 +180,11 @@ mod tests {
         account.request();
         let mut state = State::new("r", Mode::Cumulative, true);
         for n in 1..=4 {
-            state.queue(Queued { tokens: 1, completion_tokens: n, finished: n == 4 });
+            state.queue(Queued {
+                tokens: 1,
+                completion_tokens: n,
+                finished: n == 4,
+            });
             state.wake(Waiter::KeepsLast, &account, |_| {});
         }
         assert_eq!(account.truth().tokens_claimed, 1 + 2 + 3 + 4);
