@@ -1,0 +1,1 @@
+//! The scanner against streams built from real messages.
