@@ -67,7 +67,7 @@ pub(crate) struct Demo {
     // Dropped in this order: the peers, the relay that they talk through, the folder with its sockets.
     play: Play,
     relay: Option<Relay>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Demo {
@@ -103,7 +103,7 @@ impl Demo {
             announced: false,
             play,
             relay: Some(relay),
-            _folder: folder,
+            folder: folder,
         })
     }
 
@@ -145,7 +145,10 @@ impl Demo {
                 self.timeline.seen(MonoNs::now(), Moment::Lost(lost));
             }
         }
-        for observation in std::iter::from_fn(|| self.observations.poll()).take(FRAMES_A_TURN) {
+        for _ in 0..FRAMES_A_TURN {
+            let Some(observation) = self.observations.poll() else {
+                break;
+            };
             self.observed(observation);
             busy = true;
         }

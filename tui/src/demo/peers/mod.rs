@@ -2,6 +2,7 @@
 
 mod between;
 mod busy;
+mod clock;
 mod inbox;
 mod report;
 mod requests;

@@ -7,20 +7,19 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use tokio::time::Instant;
 use trace::HopId;
 use zmq_tap::wire::{Decoder, Limits};
 
 use super::busy::Busy;
+use super::clock::Clock;
 use super::inbox::Inbox;
 use super::report::{Did, Fingerprint, Reports};
 use super::waiter::{Queued, State};
 use crate::demo::random::Random;
-use crate::demo::scenario::{Pauses, Phase, Script};
+use crate::demo::scenario::{Phase, Script};
 use crate::demo::truth::Account;
 
 /// Turns from one `await recv_pyobj()` to the next while messages are queued.
@@ -148,65 +147,10 @@ impl Tokenizer {
     }
 }
 
-/// What time it is in the scenario: which phase is played, and when the loop stands still.
-struct Clock {
-    phases: &'static [Phase],
-    phase: Duration,
-    pauses: Option<Pauses>,
-    next_pause: Instant,
-    start: Instant,
-    current: usize,
-    random: Random,
-}
-
-impl Clock {
-    fn new(script: &Script, random: Random) -> Self {
-        let start = Instant::now();
-        let mut clock = Self {
-            phases: script.phases,
-            phase: script.phase,
-            pauses: script.pauses,
-            next_pause: start,
-            start,
-            current: 0,
-            random,
-        };
-        clock.plan_pause();
-        clock
-    }
-
-    /// The phase that is on; a change of mode is reported.
-    fn phase(&mut self, reports: &Reports) -> Phase {
-        let count = (self.start.elapsed().as_nanos() / self.phase.as_nanos().max(1)) as usize;
-        let current = count % self.phases.len();
-        if current != self.current {
-            self.current = current;
-            reports.tell(Did::Serves(self.phases[current].mode));
-        }
-        self.phases[current]
-    }
-
-    /// How long the loop stands still now.
-    fn pause(&mut self) -> Duration {
-        match self.pauses {
-            Some(pauses) if Instant::now() >= self.next_pause => {
-                self.plan_pause();
-                let (least, most) = (pauses.least.as_micros() as u32, pauses.most.as_micros() as u32);
-                Duration::from_micros(u64::from(self.random.between(least, most)))
-            }
-            _ => Duration::ZERO,
-        }
-    }
-
-    fn plan_pause(&mut self) {
-        if let Some(pauses) = self.pauses {
-            self.next_pause = Instant::now() + Duration::from_secs_f64(self.random.wait(pauses.every.as_secs_f64()));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use trace::engine::Waiter;
 
     use super::*;
@@ -221,7 +165,9 @@ mod tests {
     fn queued(account: &Account) -> Inbox {
         let inbox = Inbox::default();
         let rids: Vec<_> = (0..REQUESTS).map(|i| format!("{i:032x}")).collect();
-        rids.iter().for_each(|_| account.request());
+        for _ in &rids {
+            account.request();
+        }
         for step in 1..=STEPS {
             let row = |rid| Row {
                 rid,
