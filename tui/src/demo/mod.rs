@@ -67,7 +67,7 @@ pub(crate) struct Demo {
     // Dropped in this order: the peers, the relay that they talk through, the folder with its sockets.
     play: Play,
     relay: Option<Relay>,
-    folder: TempDir,
+    _folder: TempDir,
 }
 
 impl Demo {
@@ -103,7 +103,7 @@ impl Demo {
             announced: false,
             play,
             relay: Some(relay),
-            folder: folder,
+            _folder: folder,
         })
     }
 
