@@ -7,6 +7,8 @@ pub mod clock;
 pub mod engine;
 pub mod event;
 pub mod id;
+pub mod ledger;
+pub mod stats;
 
 pub use clock::MonoNs;
 pub use event::{Chunk, Event, What};
