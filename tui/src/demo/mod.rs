@@ -212,8 +212,8 @@ impl Demo {
 }
 
 impl Source for Demo {
-    fn kind(&self) -> trace::report::SourceKind {
-        trace::report::SourceKind::Demo
+    fn kind(&self) -> &'static str {
+        "demo"
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
