@@ -180,7 +180,10 @@ fn router_agrees_over_three_hops() {
 #[test]
 fn a_demo_that_is_left_early_leaves_nothing_behind() {
     let demo = Demo::play(Scenario::Race.script(), 1).expect("a demo needs nothing but a folder");
-    let folder = demo.hops[0].listen.strip_prefix("ipc://").and_then(|path| Path::new(path).parent());
+    let folder = demo.hops[0]
+        .listen
+        .strip_prefix("ipc://")
+        .and_then(|path| Path::new(path).parent());
     let folder = folder.expect("a socket in a folder").to_owned();
     let mode = folder.metadata().expect("the folder is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
