@@ -49,16 +49,86 @@ const INCREMENTAL: Handout = Handout::ByFlag("--incremental-streaming-output");
 
 /// Each row holds from its release to the one before the next row's.
 const ROWS: &[Row] = &[
-    row("0.4.0", Waiter::KeepsLast, ALL, ALL, IdColumn::Cumulative, IdColumn::Absent),
-    row("0.4.3.post4", Waiter::KeepsLast, STREAM_OUTPUT, ALL, IdColumn::Cumulative, IdColumn::Absent),
-    row("0.4.6.post4", Waiter::KeepsLast, STREAM_OUTPUT, ALL, IdColumn::Delta, IdColumn::Absent),
-    row("0.5.0rc0", Waiter::KeepsLast, STREAM_OUTPUT, NEW, IdColumn::Delta, IdColumn::DeltaAfterPromptTail),
-    row("0.5.0rc1", Waiter::KeepsLast, STREAM_OUTPUT, NEW, IdColumn::Delta, IdColumn::Delta),
-    row("0.5.1", Waiter::KeepsLast, STREAM_OUTPUT, NEW, IdColumn::Delta, IdColumn::DeltaAfterPromptTail),
-    row("0.5.4.post3", Waiter::KeepsLast, STREAM_OUTPUT, NEW, IdColumn::Delta, IdColumn::Delta),
-    row("0.5.6", Waiter::KeepsLast, STREAM_OUTPUT, STREAM_OUTPUT, IdColumn::Delta, IdColumn::Delta),
-    row("0.5.10rc0", Waiter::YieldsAll, INCREMENTAL, INCREMENTAL, IdColumn::Delta, IdColumn::Delta),
-    row("0.5.10", Waiter::Merges, INCREMENTAL, INCREMENTAL, IdColumn::Delta, IdColumn::Delta),
+    row(
+        "0.4.0",
+        Waiter::KeepsLast,
+        ALL,
+        ALL,
+        IdColumn::Cumulative,
+        IdColumn::Absent,
+    ),
+    row(
+        "0.4.3.post4",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        ALL,
+        IdColumn::Cumulative,
+        IdColumn::Absent,
+    ),
+    row(
+        "0.4.6.post4",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        ALL,
+        IdColumn::Delta,
+        IdColumn::Absent,
+    ),
+    row(
+        "0.5.0rc0",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        NEW,
+        IdColumn::Delta,
+        IdColumn::DeltaAfterPromptTail,
+    ),
+    row(
+        "0.5.0rc1",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        NEW,
+        IdColumn::Delta,
+        IdColumn::Delta,
+    ),
+    row(
+        "0.5.1",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        NEW,
+        IdColumn::Delta,
+        IdColumn::DeltaAfterPromptTail,
+    ),
+    row(
+        "0.5.4.post3",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        NEW,
+        IdColumn::Delta,
+        IdColumn::Delta,
+    ),
+    row(
+        "0.5.6",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        STREAM_OUTPUT,
+        IdColumn::Delta,
+        IdColumn::Delta,
+    ),
+    row(
+        "0.5.10rc0",
+        Waiter::YieldsAll,
+        INCREMENTAL,
+        INCREMENTAL,
+        IdColumn::Delta,
+        IdColumn::Delta,
+    ),
+    row(
+        "0.5.10",
+        Waiter::Merges,
+        INCREMENTAL,
+        INCREMENTAL,
+        IdColumn::Delta,
+        IdColumn::Delta,
+    ),
 ];
 
 const fn row(
@@ -69,18 +139,29 @@ const fn row(
     token_ids: IdColumn,
     text_ids: IdColumn,
 ) -> Row {
-    Row { from, waiter, token_path, text_path, token_ids, text_ids }
+    Row {
+        from,
+        waiter,
+        token_path,
+        text_path,
+        token_ids,
+        text_ids,
+    }
 }
 
 impl Behaviour {
     /// What is known of a release or of a range such as `0.5.12..0.5.14`; nothing, when the text is neither.
     pub fn of(version: &str) -> Self {
-        let Ok(range) = version.parse::<VersionRange>() else { return Self::default() };
+        let Ok(range) = version.parse::<VersionRange>() else {
+            return Self::default();
+        };
         let starts = |row: &Row| row.from.parse::<super::Version>().ok();
         // The row in force at the range's first release, and every row that begins inside it.
         let first = ROWS.iter().rposition(|r| starts(r).is_some_and(|v| v <= range.first));
         let last = ROWS.iter().rposition(|r| starts(r).is_some_and(|v| v <= range.last));
-        let (Some(first), Some(last)) = (first, last) else { return Self::default() };
+        let (Some(first), Some(last)) = (first, last) else {
+            return Self::default();
+        };
         let rows = &ROWS[first..=last];
         Self {
             waiter: agreed(rows, |r| r.waiter),
@@ -101,10 +182,13 @@ impl Behaviour {
 
     /// The flag that makes the release hand out new tokens only, if one does.
     pub fn flag(&self) -> Option<&'static str> {
-        [self.token_path, self.text_path].into_iter().flatten().find_map(|h| match h {
-            Handout::ByFlag(flag) => Some(flag),
-            Handout::Always(_) => None,
-        })
+        [self.token_path, self.text_path]
+            .into_iter()
+            .flatten()
+            .find_map(|h| match h {
+                Handout::ByFlag(flag) => Some(flag),
+                Handout::Always(_) => None,
+            })
     }
 }
 
@@ -144,7 +228,10 @@ mod tests {
         assert_eq!(ids("0.4.6.post3"), Some(IdColumn::Cumulative));
         assert_eq!(ids("0.4.6.post4"), Some(IdColumn::Delta));
         assert_eq!(ids("0.4.6.post3..0.4.6.post4"), None);
-        assert_eq!(Behaviour::of("0.5.4.post2").text_ids, Some(IdColumn::DeltaAfterPromptTail));
+        assert_eq!(
+            Behaviour::of("0.5.4.post2").text_ids,
+            Some(IdColumn::DeltaAfterPromptTail)
+        );
     }
 
     #[test]

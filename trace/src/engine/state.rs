@@ -35,9 +35,23 @@ mod tests {
     #[test]
     fn the_release_completes_what_the_source_leaves_open() {
         let mut state = EngineState::default();
-        state.set(&event::Engine { version: Some("0.5.9"), mode: Some(Mode::Incremental), waiter: None });
-        assert_eq!((state.mode, state.waiter), (Some(Mode::Incremental), Some(Waiter::KeepsLast)));
-        state.set(&event::Engine { version: None, mode: None, waiter: Some(Waiter::Merges) });
-        assert_eq!((state.mode, state.waiter, state.version), (None, Some(Waiter::Merges), None));
+        state.set(&event::Engine {
+            version: Some("0.5.9"),
+            mode: Some(Mode::Incremental),
+            waiter: None,
+        });
+        assert_eq!(
+            (state.mode, state.waiter),
+            (Some(Mode::Incremental), Some(Waiter::KeepsLast))
+        );
+        state.set(&event::Engine {
+            version: None,
+            mode: None,
+            waiter: Some(Waiter::Merges),
+        });
+        assert_eq!(
+            (state.mode, state.waiter, state.version),
+            (None, Some(Waiter::Merges), None)
+        );
     }
 }

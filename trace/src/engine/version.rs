@@ -23,7 +23,9 @@ enum Phase {
 
 /// A string that is no version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a release of SGLang: expected numbers with an optional rc, post or dev suffix, for example 0.5.9 or 0.5.10rc0")]
+#[error(
+    "`{0}` is not a release of SGLang: expected numbers with an optional rc, post or dev suffix, for example 0.5.9 or 0.5.10rc0"
+)]
 pub struct BadVersion(String);
 
 impl FromStr for Version {
@@ -42,7 +44,9 @@ fn parse(text: &str) -> Option<Version> {
     let mut release = [0; 3];
     for (place, number) in release.iter_mut().enumerate() {
         let after_dot = if place == 0 { Some(rest) } else { rest.strip_prefix('.') };
-        let Some(digits) = after_dot.filter(|r| r.starts_with(|c: char| c.is_ascii_digit())) else { break };
+        let Some(digits) = after_dot.filter(|r| r.starts_with(|c: char| c.is_ascii_digit())) else {
+            break;
+        };
         (*number, rest) = number_of(digits)?;
     }
     if rest.len() == text.len() {
@@ -99,8 +103,15 @@ impl FromStr for VersionRange {
 
     fn from_str(text: &str) -> Result<Self, BadVersion> {
         let (first, last) = text.split_once("..").unwrap_or((text, text));
-        let range = Self { first: first.parse()?, last: last.trim_start_matches('=').parse()? };
-        if range.first <= range.last { Ok(range) } else { Err(BadVersion(text.chars().take(64).collect())) }
+        let range = Self {
+            first: first.parse()?,
+            last: last.trim_start_matches('=').parse()?,
+        };
+        if range.first <= range.last {
+            Ok(range)
+        } else {
+            Err(BadVersion(text.chars().take(64).collect()))
+        }
     }
 }
 
@@ -113,8 +124,24 @@ mod tests {
     #[test]
     fn releases_are_ordered_as_they_came_out() {
         let order = [
-            "0.4.0", "0.4.6", "0.4.6.post3", "0.4.6.post4", "0.4.10.post2", "0.5.0rc0", "0.5.0rc2", "0.5.1", "0.5.3rc0",
-            "0.5.3", "0.5.3.post2", "0.5.9.dev3", "0.5.9", "0.5.10rc0", "0.5.10", "0.5.10.post1", "0.5.23", "1.0",
+            "0.4.0",
+            "0.4.6",
+            "0.4.6.post3",
+            "0.4.6.post4",
+            "0.4.10.post2",
+            "0.5.0rc0",
+            "0.5.0rc2",
+            "0.5.1",
+            "0.5.3rc0",
+            "0.5.3",
+            "0.5.3.post2",
+            "0.5.9.dev3",
+            "0.5.9",
+            "0.5.10rc0",
+            "0.5.10",
+            "0.5.10.post1",
+            "0.5.23",
+            "1.0",
         ];
         let versions: Vec<Version> = order.iter().map(|v| v.parse().unwrap()).collect();
         assert!(versions.windows(2).all(|w| w[0] < w[1]), "{versions:?}");

@@ -69,7 +69,9 @@ impl Ledger {
 
     /// The request has ended; its last takes and deliveries may be under way.
     pub(super) fn finish(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
-        let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else { return };
+        let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else {
+            return;
+        };
         request.finish = Some(finish);
         self.totals.requests.settling += 1;
         if self.settling.len() >= self.limits.live_rids.max(1)
@@ -77,12 +79,15 @@ impl Ledger {
         {
             self.close(oldest, Closed::Over);
         }
-        self.settling.push_back((MonoNs(at.0.saturating_add(self.limits.settle_ns)), ticket));
+        self.settling
+            .push_back((MonoNs(at.0.saturating_add(self.limits.settle_ns)), ticket));
     }
 
     /// Queues the request for closing if all that can be seen of it has been seen.
     pub(super) fn settle_if_over(&mut self, ticket: Ticket, at: MonoNs) {
-        let Some(request) = self.table.get(ticket).filter(|r| !r.queued && r.finish.is_some()) else { return };
+        let Some(request) = self.table.get(ticket).filter(|r| !r.queued && r.finish.is_some()) else {
+            return;
+        };
         let mut arrived = request.streams.iter().all(super::Stream::finished);
         if self.hops.any_last {
             let last = |s: &&super::Stream| self.hops.all.iter().find(|h| h.id == s.hop).filter(|h| h.last);
@@ -104,7 +109,9 @@ impl Ledger {
     }
 
     fn close(&mut self, ticket: Ticket, why: Closed) -> bool {
-        let Some(request) = self.table.remove(ticket) else { return false };
+        let Some(request) = self.table.remove(ticket) else {
+            return false;
+        };
         self.totals.requests.settling -= u64::from(request.finish.is_some());
         match why {
             Closed::Orphaned if request.finish.is_none() => self.totals.requests.orphaned += 1,

@@ -109,7 +109,9 @@ pub(crate) struct Count {
 impl Count {
     /// Enters a chunk. `epoch` changes whenever observations of the hop were lost.
     pub(crate) fn step(&mut self, said: Said, epoch: u32) -> Step {
-        let Some(completion) = said.completion else { return self.uncounted(said) };
+        let Some(completion) = said.completion else {
+            return self.uncounted(said);
+        };
         if self.finished {
             let lists_new = said.listed.is_some_and(|l| l > 0) && self.reads_as(said.claim) == Evidence::Delta;
             let repeat = said.finish.is_some() && (completion == self.high || completion == self.last) && !lists_new;
@@ -175,7 +177,15 @@ impl Count {
             IdColumn::DeltaAfterPromptTail => extra <= PROMPT_TAIL,
             _ => true,
         };
-        Step::of(completion, completion, if explained { Verdict::Fits } else { Verdict::Surplus { extra } })
+        Step::of(
+            completion,
+            completion,
+            if explained {
+                Verdict::Fits
+            } else {
+                Verdict::Surplus { extra }
+            },
+        )
     }
 
     fn absent(&mut self, completion: u32) -> Step {
@@ -192,7 +202,14 @@ impl Count {
         let claimed_delta = self.contradictions >= CONTRADICTIONS;
         let step = self.absent(completion);
         if claimed_delta && listed > step.new {
-            return Step { verdict: Verdict::Inflated { listed, new: step.new, confirmed: true }, ..step };
+            return Step {
+                verdict: Verdict::Inflated {
+                    listed,
+                    new: step.new,
+                    confirmed: true,
+                },
+                ..step
+            };
         }
         step
     }
@@ -214,7 +231,9 @@ impl Count {
 
     fn delta(&mut self, said: Said, listed: u32, completion: u32, epoch: u32) -> Step {
         let tail = said.claim == IdColumn::DeltaAfterPromptTail;
-        let surplus_of_first = listed.checked_sub(completion).is_some_and(|extra| extra <= if tail { PROMPT_TAIL } else { 0 });
+        let surplus_of_first = listed
+            .checked_sub(completion)
+            .is_some_and(|extra| extra <= if tail { PROMPT_TAIL } else { 0 });
         let from_zero = listed > 0 && surplus_of_first && !(tail && said.finish.is_some());
         if completion <= self.high && from_zero {
             return Step::of(0, 0, Verdict::Restart);
@@ -224,7 +243,11 @@ impl Count {
             self.epoch = epoch;
             self.contradictions = 0;
             self.catch_up = if listed == 0 { CatchUp::SinceLoss } else { CatchUp::No };
-            self.high = if listed > 0 { completion } else { self.high.max(completion) };
+            self.high = if listed > 0 {
+                completion
+            } else {
+                self.high.max(completion)
+            };
             return Step::of(new, new.min(listed), Verdict::Rebased);
         }
         if self.catch_up != CatchUp::No {
@@ -246,7 +269,11 @@ impl Count {
             let carried = listed;
             // Text frames of 0.5.1 to 0.5.4.post2 cut their window anew after a retraction.
             let explained = tail && said.retracted;
-            let verdict = if explained { Verdict::Rebased } else { Verdict::Loss { missing: new - listed } };
+            let verdict = if explained {
+                Verdict::Rebased
+            } else {
+                Verdict::Loss { missing: new - listed }
+            };
             return Step::of(new, carried, verdict);
         }
         if listed == completion && !tail {
@@ -257,18 +284,30 @@ impl Count {
             }
             return Step::of(new, new, Verdict::Inflated { listed, new, confirmed });
         }
-        let verdict = if tail { Verdict::Fits } else { Verdict::Surplus { extra: listed - new } };
+        let verdict = if tail {
+            Verdict::Fits
+        } else {
+            Verdict::Surplus { extra: listed - new }
+        };
         Step::of(new, new, verdict)
     }
 
     fn catching_up(&mut self, listed: u32, completion: u32, new: u32) -> Step {
         let joined = self.catch_up == CatchUp::SinceJoin;
-        self.high = if listed > 0 { completion } else { self.high.max(completion) };
+        self.high = if listed > 0 {
+            completion
+        } else {
+            self.high.max(completion)
+        };
         if listed > 0 {
             self.catch_up = CatchUp::No;
         }
         let new = if joined { listed } else { new };
-        Step::of(new, new.min(listed), if listed > 0 { Verdict::Rebased } else { Verdict::Fits })
+        Step::of(
+            new,
+            new.min(listed),
+            if listed > 0 { Verdict::Rebased } else { Verdict::Fits },
+        )
     }
 }
 
@@ -277,13 +316,22 @@ mod tests {
     use super::*;
 
     fn said(claim: IdColumn, listed: u32, completion: u32) -> Said {
-        Said { claim, listed: Some(listed), completion: Some(completion), finish: None, retracted: false }
+        Said {
+            claim,
+            listed: Some(listed),
+            completion: Some(completion),
+            finish: None,
+            retracted: false,
+        }
     }
 
     /// Enters (listed, completion) pairs and gives back the verdicts.
     fn verdicts(claim: IdColumn, chunks: &[(u32, u32)]) -> (Count, Vec<Step>) {
         let mut count = Count::default();
-        let steps = chunks.iter().map(|&(listed, completion)| count.step(said(claim, listed, completion), 0)).collect();
+        let steps = chunks
+            .iter()
+            .map(|&(listed, completion)| count.step(said(claim, listed, completion), 0))
+            .collect();
         (count, steps)
     }
 
@@ -297,13 +345,23 @@ mod tests {
     #[test]
     fn a_missing_frame_is_a_loss_of_exactly_its_tokens() {
         let (_, steps) = verdicts(IdColumn::Delta, &[(1, 1), (1, 2), (2, 7), (1, 8)]);
-        assert_eq!(steps[2], Step { new: 5, carried: 2, verdict: Verdict::Loss { missing: 3 } });
+        assert_eq!(
+            steps[2],
+            Step {
+                new: 5,
+                carried: 2,
+                verdict: Verdict::Loss { missing: 3 }
+            }
+        );
         assert_eq!(steps[3].verdict, Verdict::Fits);
     }
 
     #[test]
     fn recomputing_after_a_retraction_with_embeds_is_healthy() {
-        let (_, steps) = verdicts(IdColumn::Delta, &[(1, 1), (99, 100), (0, 1), (0, 60), (0, 99), (3, 103), (1, 104)]);
+        let (_, steps) = verdicts(
+            IdColumn::Delta,
+            &[(1, 1), (99, 100), (0, 1), (0, 60), (0, 99), (3, 103), (1, 104)],
+        );
         assert!(steps.iter().all(|s| s.verdict == Verdict::Fits), "{steps:?}");
         assert_eq!(steps.iter().map(|s| s.new).sum::<u32>(), 104);
     }
@@ -311,7 +369,13 @@ mod tests {
     #[test]
     fn joining_while_a_request_recomputes_is_no_loss() {
         let (_, steps) = verdicts(IdColumn::Delta, &[(0, 50), (0, 51), (0, 99), (3, 103), (1, 104)]);
-        let expected = [Verdict::JoinedLate, Verdict::Fits, Verdict::Fits, Verdict::Rebased, Verdict::Fits];
+        let expected = [
+            Verdict::JoinedLate,
+            Verdict::Fits,
+            Verdict::Fits,
+            Verdict::Rebased,
+            Verdict::Fits,
+        ];
         assert_eq!(steps.iter().map(|s| s.verdict).collect::<Vec<_>>(), expected);
         assert_eq!(steps.iter().map(|s| s.new).sum::<u32>(), 4);
     }
@@ -321,7 +385,14 @@ mod tests {
         let mut count = Count::default();
         count.step(said(IdColumn::Delta, 1, 1), 0);
         let step = count.step(said(IdColumn::Delta, 1, 9), 1);
-        assert_eq!(step, Step { new: 8, carried: 1, verdict: Verdict::Rebased });
+        assert_eq!(
+            step,
+            Step {
+                new: 8,
+                carried: 1,
+                verdict: Verdict::Rebased
+            }
+        );
         assert_eq!(count.step(said(IdColumn::Delta, 1, 10), 1).verdict, Verdict::Fits);
     }
 
@@ -338,9 +409,30 @@ mod tests {
     fn a_delta_claim_that_lists_everything_is_given_up_after_three_chunks() {
         let (count, steps) = verdicts(IdColumn::Delta, &[(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]);
         assert_eq!(count.evidence, Evidence::Cumulative);
-        assert_eq!(steps[1].verdict, Verdict::Inflated { listed: 2, new: 1, confirmed: false });
-        assert_eq!(steps[3].verdict, Verdict::Inflated { listed: 4, new: 1, confirmed: true });
-        assert_eq!(steps[4].verdict, Verdict::Inflated { listed: 5, new: 1, confirmed: true });
+        assert_eq!(
+            steps[1].verdict,
+            Verdict::Inflated {
+                listed: 2,
+                new: 1,
+                confirmed: false
+            }
+        );
+        assert_eq!(
+            steps[3].verdict,
+            Verdict::Inflated {
+                listed: 4,
+                new: 1,
+                confirmed: true
+            }
+        );
+        assert_eq!(
+            steps[4].verdict,
+            Verdict::Inflated {
+                listed: 5,
+                new: 1,
+                confirmed: true
+            }
+        );
         assert_eq!(steps.iter().map(|s| s.new).sum::<u32>(), 5);
     }
 
@@ -353,19 +445,35 @@ mod tests {
     #[test]
     fn a_finish_said_twice_is_a_repeat_and_a_chunk_after_it_a_new_request() {
         let mut count = Count::default();
-        let finish = |listed, completion| Said { finish: Some(Finish::Stop), ..said(IdColumn::Cumulative, listed, completion) };
+        let finish = |listed, completion| Said {
+            finish: Some(Finish::Stop),
+            ..said(IdColumn::Cumulative, listed, completion)
+        };
         count.step(said(IdColumn::Cumulative, 1, 1), 0);
         assert_eq!(count.step(finish(2, 2), 0).verdict, Verdict::Fits);
         assert_eq!(count.step(finish(2, 2), 0).verdict, Verdict::Repeat);
-        assert_eq!(count.step(said(IdColumn::Cumulative, 1, 1), 0).verdict, Verdict::Restart);
+        assert_eq!(
+            count.step(said(IdColumn::Cumulative, 1, 1), 0).verdict,
+            Verdict::Restart
+        );
     }
 
     #[test]
     fn a_finish_trimmed_to_the_stop_is_no_surplus() {
         let mut count = Count::default();
         count.step(said(IdColumn::Delta, 10, 10), 0);
-        let finish = Said { finish: Some(Finish::Stop), ..said(IdColumn::Delta, 0, 9) };
-        assert_eq!(count.step(finish, 0), Step { new: 0, carried: 0, verdict: Verdict::Fits });
+        let finish = Said {
+            finish: Some(Finish::Stop),
+            ..said(IdColumn::Delta, 0, 9)
+        };
+        assert_eq!(
+            count.step(finish, 0),
+            Step {
+                new: 0,
+                carried: 0,
+                verdict: Verdict::Fits
+            }
+        );
     }
 
     #[test]

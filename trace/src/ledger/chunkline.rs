@@ -84,7 +84,10 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn new(epoch: u32) -> Self {
-        Self { epoch, ..Self::default() }
+        Self {
+            epoch,
+            ..Self::default()
+        }
     }
 
     /// Chunks sent and not delivered.
@@ -123,7 +126,12 @@ impl Line {
                 last.tokens = last.tokens.saturating_add(tokens);
                 last.chunks += 1;
             }
-            _ => self.outstanding.push_back(Entry { end, said, tokens, chunks: 1 }),
+            _ => self.outstanding.push_back(Entry {
+                end,
+                said,
+                tokens,
+                chunks: 1,
+            }),
         }
         fates
     }
@@ -139,7 +147,11 @@ impl Line {
             (Mode::Incremental, Some(to)) => self.range(delivery, to, broken),
         };
         let claimed = u64::from(delivery.tokens);
-        self.claimed = if delivery.mode == Mode::Cumulative { claimed } else { self.claimed + claimed };
+        self.claimed = if delivery.mode == Mode::Cumulative {
+            claimed
+        } else {
+            self.claimed + claimed
+        };
         outcome.repeated = delivery.tokens.saturating_sub(outcome.new);
         self.finished |= delivery.finished;
         self.fates.add(outcome.fates);
@@ -152,7 +164,11 @@ impl Line {
         while let Some(entry) = self.pop_if(|e| e.end <= to) {
             fates.inside(u64::from(entry.chunks), &mut carrier);
         }
-        Outcome { fates, new: self.advance(to, u32::MAX), repeated: 0 }
+        Outcome {
+            fates,
+            new: self.advance(to, u32::MAX),
+            repeated: 0,
+        }
     }
 
     /// `(to-n, to]` is with the client; what lies before and is still outstanding is not.
@@ -174,17 +190,29 @@ impl Line {
             }
             let lost = entry.end.min(from).saturating_sub(start);
             // Of several neighbours in one entry it cannot be said which were lost, only how many tokens.
-            let whose = if broken || (entry.chunks > 1 && entry.end > from) { &mut fates.unjudged } else { &mut fates.dropped };
+            let whose = if broken || (entry.chunks > 1 && entry.end > from) {
+                &mut fates.unjudged
+            } else {
+                &mut fates.dropped
+            };
             *whose += chunks;
             fates.tokens_lost += if broken { 0 } else { u64::from(lost) };
         }
-        Outcome { fates, new: self.advance(to, delivery.tokens), repeated: 0 }
+        Outcome {
+            fates,
+            new: self.advance(to, delivery.tokens),
+            repeated: 0,
+        }
     }
 
     /// A delivery without tokens is an empty chunk; what was queued before it is superseded.
     fn empty(&mut self, to: u32, broken: bool) -> Outcome {
         let mut fates = Fates::default();
-        let Some(at) = self.outstanding.iter().position(|e| e.tokens == 0 && (e.said == to || e.end == to)) else {
+        let Some(at) = self
+            .outstanding
+            .iter()
+            .position(|e| e.tokens == 0 && (e.said == to || e.end == to))
+        else {
             return Outcome::default();
         };
         for _ in 0..at {
@@ -202,7 +230,10 @@ impl Line {
         let carrier = self.pop_front().map_or(0, |e| u64::from(e.chunks));
         fates.inside(carrier, &mut false);
         self.advance(to, 0);
-        Outcome { fates, ..Outcome::default() }
+        Outcome {
+            fates,
+            ..Outcome::default()
+        }
     }
 
     /// Where counts do not help (none given, or running behind after a retraction) chunks settle in order, by tokens alone.
@@ -220,7 +251,11 @@ impl Line {
             }
         }
         self.advance(to, covered);
-        Outcome { fates, new: covered, repeated: 0 }
+        Outcome {
+            fates,
+            new: covered,
+            repeated: 0,
+        }
     }
 
     fn advance(&mut self, to: u32, at_most: u32) -> u32 {
@@ -254,7 +289,13 @@ mod tests {
     }
 
     fn delivery(mode: Mode, tokens: u32, to: u32, finished: bool) -> Delivery<'static> {
-        Delivery { rid: "r", tokens, mode, completion_tokens: Some(to), finished }
+        Delivery {
+            rid: "r",
+            tokens,
+            mode,
+            completion_tokens: Some(to),
+            finished,
+        }
     }
 
     fn incremental(tokens: u32, to: u32) -> Delivery<'static> {
@@ -265,22 +306,50 @@ mod tests {
     fn a_waiter_that_keeps_the_last_chunk_drops_the_others() {
         let mut line = line(&[(1, 1), (2, 1), (4, 2), (5, 1)]);
         let outcome = line.deliver(&incremental(1, 5), 0);
-        assert_eq!(outcome.fates, Fates { delivered: 1, dropped: 3, tokens_lost: 4, ..Fates::default() });
+        assert_eq!(
+            outcome.fates,
+            Fates {
+                delivered: 1,
+                dropped: 3,
+                tokens_lost: 4,
+                ..Fates::default()
+            }
+        );
         assert_eq!((outcome.new, line.outstanding()), (1, 0));
     }
 
     #[test]
     fn a_waiter_that_merges_loses_nothing() {
         let mut line = line(&[(1, 1), (2, 1), (4, 2), (5, 1)]);
-        assert_eq!(line.deliver(&incremental(4, 4), 0).fates, Fates { delivered: 1, coalesced: 2, ..Fates::default() });
-        assert_eq!(line.deliver(&incremental(1, 5), 0).fates, Fates { delivered: 1, ..Fates::default() });
+        assert_eq!(
+            line.deliver(&incremental(4, 4), 0).fates,
+            Fates {
+                delivered: 1,
+                coalesced: 2,
+                ..Fates::default()
+            }
+        );
+        assert_eq!(
+            line.deliver(&incremental(1, 5), 0).fates,
+            Fates {
+                delivered: 1,
+                ..Fates::default()
+            }
+        );
     }
 
     #[test]
     fn cumulative_deliveries_cover_what_they_skip() {
         let mut line = line(&[(1, 1), (2, 1), (3, 1), (4, 1)]);
         let outcome = line.deliver(&delivery(Mode::Cumulative, 3, 3, false), 0);
-        assert_eq!(outcome.fates, Fates { delivered: 1, coalesced: 2, ..Fates::default() });
+        assert_eq!(
+            outcome.fates,
+            Fates {
+                delivered: 1,
+                coalesced: 2,
+                ..Fates::default()
+            }
+        );
         assert_eq!((outcome.new, line.outstanding()), (3, 1));
     }
 
@@ -288,21 +357,52 @@ mod tests {
     fn an_empty_finish_travels_with_its_merge_or_alone() {
         let mut merged = line(&[(1, 1), (1, 0)]);
         let last = delivery(Mode::Incremental, 1, 1, true);
-        assert_eq!(merged.deliver(&last, 0).fates, Fates { delivered: 1, coalesced: 1, ..Fates::default() });
+        assert_eq!(
+            merged.deliver(&last, 0).fates,
+            Fates {
+                delivered: 1,
+                coalesced: 1,
+                ..Fates::default()
+            }
+        );
         let mut kept = line(&[(1, 1), (1, 0)]);
         let empty = delivery(Mode::Incremental, 0, 1, true);
-        let fates = Fates { delivered: 1, dropped: 1, tokens_lost: 1, ..Fates::default() };
+        let fates = Fates {
+            delivered: 1,
+            dropped: 1,
+            tokens_lost: 1,
+            ..Fates::default()
+        };
         assert_eq!(kept.deliver(&empty, 0).fates, fates);
         let mut apart = line(&[(1, 1), (1, 0)]);
-        assert_eq!(apart.deliver(&incremental(1, 1), 0).fates, Fates { delivered: 1, ..Fates::default() });
-        assert_eq!(apart.deliver(&empty, 0).fates, Fates { delivered: 1, ..Fates::default() });
+        assert_eq!(
+            apart.deliver(&incremental(1, 1), 0).fates,
+            Fates {
+                delivered: 1,
+                ..Fates::default()
+            }
+        );
+        assert_eq!(
+            apart.deliver(&empty, 0).fates,
+            Fates {
+                delivered: 1,
+                ..Fates::default()
+            }
+        );
     }
 
     #[test]
     fn missed_deliveries_are_not_taken_for_drops() {
         let mut line = line(&[(1, 1), (2, 1), (3, 1)]);
         let outcome = line.deliver(&incremental(1, 3), 1);
-        assert_eq!(outcome.fates, Fates { delivered: 1, unjudged: 2, ..Fates::default() });
+        assert_eq!(
+            outcome.fates,
+            Fates {
+                delivered: 1,
+                unjudged: 2,
+                ..Fates::default()
+            }
+        );
     }
 
     #[test]
@@ -320,9 +420,22 @@ mod tests {
         line.push(100, 100, 1, true);
         line.push(100, 51, 0, true);
         let fates = line.deliver(&incremental(1, 51), 0).fates;
-        assert_eq!(fates, Fates { delivered: 1, coalesced: 1, ..Fates::default() });
+        assert_eq!(
+            fates,
+            Fates {
+                delivered: 1,
+                coalesced: 1,
+                ..Fates::default()
+            }
+        );
         line.push(101, 101, 1, true);
-        assert_eq!(line.deliver(&incremental(1, 101), 0).fates, Fates { delivered: 1, ..Fates::default() });
+        assert_eq!(
+            line.deliver(&incremental(1, 101), 0).fates,
+            Fates {
+                delivered: 1,
+                ..Fates::default()
+            }
+        );
     }
 
     #[test]
@@ -334,6 +447,14 @@ mod tests {
         line.push(5, 5, 1, true);
         assert_eq!((line.entries(), line.outstanding()), (2, 5));
         let outcome = line.deliver(&incremental(1, 5), 0);
-        assert_eq!(outcome.fates, Fates { delivered: 1, dropped: 4, tokens_lost: 4, ..Fates::default() });
+        assert_eq!(
+            outcome.fates,
+            Fates {
+                delivered: 1,
+                dropped: 4,
+                tokens_lost: 4,
+                ..Fates::default()
+            }
+        );
     }
 }

@@ -24,9 +24,13 @@ impl Ledger {
             self.totals.deliveries_unmatched += 1;
             return;
         };
-        let Some(request) = self.table.get_mut(ticket) else { return };
+        let Some(request) = self.table.get_mut(ticket) else {
+            return;
+        };
         request.last_at = request.last_at.max(at);
-        let line = request.line.get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
+        let line = request
+            .line
+            .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
         let entries = line.entries();
         let before = line.fates;
         let outcome = line.deliver(delivery, self.delivery_epoch);
@@ -41,10 +45,14 @@ impl Ledger {
             self.itl_delivered.record(at, at.since(last));
         }
         if outcome.fates.tokens_lost > 0 {
-            totals.drops.enter(at, &request.rid, line.fates.tokens_lost, before.tokens_lost == 0);
+            totals
+                .drops
+                .enter(at, &request.rid, line.fates.tokens_lost, before.tokens_lost == 0);
         }
         if outcome.fates.coalesced > 0 {
-            totals.merges.enter(at, &request.rid, line.fates.coalesced, before.coalesced == 0);
+            totals
+                .merges
+                .enter(at, &request.rid, line.fates.coalesced, before.coalesced == 0);
         }
         let made = u64::from(delivery.completion_tokens.unwrap_or(0)).max(line.delivered_to());
         if delivery.completion_tokens.is_some() && line.claimed > made + SLACK {

@@ -77,7 +77,11 @@ impl Ledger {
             sent,
         };
         if frame.kind == Kind::Abort {
-            for chunk in frame.chunks.iter().filter(|c| !c.rid.is_empty() && !HealthChecks::is_one(c.rid)) {
+            for chunk in frame
+                .chunks
+                .iter()
+                .filter(|c| !c.rid.is_empty() && !HealthChecks::is_one(c.rid))
+            {
                 self.abort_request(at, chunk.rid);
             }
             return;
@@ -88,7 +92,9 @@ impl Ledger {
         for chunk in frame.chunks {
             tokens += u64::from(self.chunk(&seen, chunk));
         }
-        self.hops.groups[group].rate.record(at, frame.chunks.len() as u64, tokens, frame.bytes);
+        self.hops.groups[group]
+            .rate
+            .record(at, frame.chunks.len() as u64, tokens, frame.bytes);
     }
 
     /// Enters one chunk; gives back its new tokens.
@@ -122,19 +128,31 @@ impl Ledger {
 
     /// Checks the chunk against its stream; gives back the stream's place in the request.
     fn step(&mut self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> (usize, Step) {
-        let nothing = Step { new: 0, carried: 0, verdict: Verdict::Fits };
-        let Some(request) = self.table.get_mut(ticket) else { return (0, nothing) };
-        let at = request.streams.iter().position(|s| s.hop == seen.hop).unwrap_or_else(|| {
-            request.streams.push(Stream::new(seen.hop, seen.at));
-            request.streams.len() - 1
-        });
+        let nothing = Step {
+            new: 0,
+            carried: 0,
+            verdict: Verdict::Fits,
+        };
+        let Some(request) = self.table.get_mut(ticket) else {
+            return (0, nothing);
+        };
+        let at = request
+            .streams
+            .iter()
+            .position(|s| s.hop == seen.hop)
+            .unwrap_or_else(|| {
+                request.streams.push(Stream::new(seen.hop, seen.at));
+                request.streams.len() - 1
+            });
         (at, request.streams[at].step(chunk, seen.claim, seen.epoch))
     }
 
     /// The stream begins again. If it had been seen from its start, the rid belongs to another request now; a stream that began
     /// with stragglers of an earlier request is started afresh.
     fn restart(&mut self, ticket: Ticket, stream: usize, seen: &Seen, rid: &str) -> Ticket {
-        let Some(request) = self.table.get_mut(ticket) else { return ticket };
+        let Some(request) = self.table.get_mut(ticket) else {
+            return ticket;
+        };
         if stream > 0 && !request.streams[stream].whole() {
             request.streams[stream] = Stream::new(seen.hop, seen.at);
             return ticket;
@@ -152,7 +170,9 @@ impl Ledger {
         if step.verdict == Verdict::Fits {
             return;
         }
-        let Some(request) = self.table.get_mut(ticket) else { return };
+        let Some(request) = self.table.get_mut(ticket) else {
+            return;
+        };
         let totals = &mut self.totals;
         match step.verdict {
             Verdict::JoinedLate if request.streams.len() == 1 => totals.requests.joined_late += 1,
@@ -160,7 +180,10 @@ impl Ledger {
                 let new_rid = request.wire_missing == 0;
                 request.wire_missing = request.wire_missing.saturating_add(missing);
                 totals.wire_loss.1 += u64::from(missing);
-                totals.wire_loss.0.enter(seen.at, rid, u64::from(request.wire_missing), new_rid);
+                totals
+                    .wire_loss
+                    .0
+                    .enter(seen.at, rid, u64::from(request.wire_missing), new_rid);
             }
             Verdict::Surplus { extra } => {
                 totals.anomalies.1 += 1;
@@ -182,7 +205,9 @@ impl Ledger {
 
     fn enter_chunk(&mut self, ticket: Ticket, at: usize, seen: &Seen, chunk: &Chunk<'_>, step: Step) {
         let origin_known = self.hops.any_origin;
-        let Some(request) = self.table.get_mut(ticket) else { return };
+        let Some(request) = self.table.get_mut(ticket) else {
+            return;
+        };
         let origin = if origin_known { seen.origin } else { at == 0 };
         request.last_at = request.last_at.max(seen.at);
         request.prompt_tokens = chunk.prompt_tokens.or(request.prompt_tokens);
@@ -206,11 +231,22 @@ impl Ledger {
         stream.last_at = seen.at;
         let (whole, end) = (stream.whole(), stream.count.high);
         if seen.last {
-            let tokens = if matches!(step.verdict, Verdict::Loss { .. }) { step.carried } else { step.new };
-            self.scratch.push(PendingChunk { ticket, tokens, first: first && whole, last: chunk.finish.is_some() });
+            let tokens = if matches!(step.verdict, Verdict::Loss { .. }) {
+                step.carried
+            } else {
+                step.new
+            };
+            self.scratch.push(PendingChunk {
+                ticket,
+                tokens,
+                first: first && whole,
+                last: chunk.finish.is_some(),
+            });
         }
         if seen.lines_up && step.verdict != Verdict::Repeat && chunk.completion_tokens.is_some() {
-            let line = request.line.get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
+            let line = request
+                .line
+                .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
             let before = line.entries();
             let room = before < self.limits.outstanding_per_rid && self.outstanding < self.limits.outstanding;
             let fates = line.push(end, chunk.completion_tokens.unwrap_or(end), step.carried, room);
@@ -233,7 +269,9 @@ impl Ledger {
             Some(ticket) => ticket,
             None => self.admit(rid, at),
         };
-        let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else { return };
+        let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else {
+            return;
+        };
         request.last_at = request.last_at.max(at);
         let unseen = request.streams.is_empty();
         self.totals.requests.aborted += 1;

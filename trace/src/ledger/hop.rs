@@ -183,7 +183,11 @@ impl Group {
         if let Some(count) = self.undecoded.get_mut(reason) {
             *count += 1;
         } else {
-            let key = if self.undecoded.len() < REASONS { reason } else { "other reasons" };
+            let key = if self.undecoded.len() < REASONS {
+                reason
+            } else {
+                "other reasons"
+            };
             *self.undecoded.entry(key.to_owned()).or_default() += 1;
         }
     }
@@ -218,7 +222,9 @@ impl Hops {
     }
 
     pub(crate) fn announce(&mut self, said: &event::Hop<'_>, limit: usize) -> bool {
-        let Some(place) = self.place(said.id, limit) else { return false };
+        let Some(place) = self.place(said.id, limit) else {
+            return false;
+        };
         let group = self.group(said.name);
         let hop = &mut self.all[place];
         let (before, backlog) = (std::mem::replace(&mut hop.group, group), hop.counts.backlog);
@@ -240,7 +246,10 @@ impl Hops {
 
     fn group(&mut self, name: &str) -> usize {
         self.groups.iter().position(|g| g.name == name).unwrap_or_else(|| {
-            self.groups.push(Group { name: name.to_owned(), ..Group::default() });
+            self.groups.push(Group {
+                name: name.to_owned(),
+                ..Group::default()
+            });
             self.groups.len() - 1
         })
     }
@@ -250,7 +259,11 @@ impl Hops {
         if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
             return None;
         }
-        let quietest = hop.lanes.iter().min_by_key(|(_, l)| (l.waiting(), l.last_at)).map(|(&id, _)| id)?;
+        let quietest = hop
+            .lanes
+            .iter()
+            .min_by_key(|(_, l)| (l.waiting(), l.last_at))
+            .map(|(&id, _)| id)?;
         hop.lanes.remove(&quietest)
     }
 }
@@ -260,8 +273,19 @@ mod tests {
     use super::*;
 
     fn named(id: u16, name: &str) -> event::Hop<'_> {
-        let sees = Sees { sent: true, ..Sees::default() };
-        event::Hop { id: HopId(id), name, endpoint: "", worker: None, origin: id == 0, last: false, sees }
+        let sees = Sees {
+            sent: true,
+            ..Sees::default()
+        };
+        event::Hop {
+            id: HopId(id),
+            name,
+            endpoint: "",
+            worker: None,
+            origin: id == 0,
+            last: false,
+            sees,
+        }
     }
 
     #[test]

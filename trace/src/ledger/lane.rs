@@ -90,7 +90,10 @@ impl Lane {
     pub(crate) fn take(&mut self, seq: u64) -> Sent {
         match self.frames.front() {
             Some(f) if f.seq == seq => {
-                let found = Sent::At { at: f.at, chunks: f.chunks };
+                let found = Sent::At {
+                    at: f.at,
+                    chunks: f.chunks,
+                };
                 self.frames.pop_front();
                 found
             }
@@ -130,7 +133,13 @@ mod tests {
         assert_eq!(lane.seen(8, MonoNs(2)), 0);
         lane.push(8, MonoNs(2), 0);
         assert_eq!(lane.seen(11, MonoNs(3)), 2);
-        assert_eq!(lane.take(7), Sent::At { at: MonoNs(1), chunks: 0 });
+        assert_eq!(
+            lane.take(7),
+            Sent::At {
+                at: MonoNs(1),
+                chunks: 0
+            }
+        );
         assert_eq!(lane.take(5), Sent::Forgotten);
         assert_eq!(lane.take(12), Sent::NotYet);
         assert_eq!(lane.overtaken(9), Some(0));

@@ -25,9 +25,7 @@ pub use hop::{Group, Hop, HopCounts};
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use request::{Request, Summary};
 pub use stream::Stream;
-pub use totals::{
-    ChunkCounts, Inflation, OwnLosses, Predictions, RequestCounts, Sightings, TokenCounts, Totals,
-};
+pub use totals::{ChunkCounts, Inflation, OwnLosses, Predictions, RequestCounts, Sightings, TokenCounts, Totals};
 
 use self::health::HealthChecks;
 use self::hop::Hops;
@@ -132,7 +130,9 @@ impl Ledger {
     fn undecoded(&mut self, at: MonoNs, undecoded: &Undecoded<'_>) {
         self.totals.undecoded += 1;
         self.totals.undecoded_since.get_or_insert(at);
-        let Some(place) = self.place(at, undecoded.id) else { return };
+        let Some(place) = self.place(at, undecoded.id) else {
+            return;
+        };
         let hop = &mut self.hops.all[place];
         hop.counts.undecoded += 1;
         hop.counts.bytes += undecoded.bytes;
@@ -149,7 +149,12 @@ impl Ledger {
     fn lost(&mut self, at: MonoNs, lost: &Lost) {
         self.totals.lost.enter(at, lost.cause, lost.count);
         let mut deliveries = lost.hop.is_none();
-        for hop in self.hops.all.iter_mut().filter(|h| lost.hop.is_none_or(|id| id == h.id)) {
+        for hop in self
+            .hops
+            .all
+            .iter_mut()
+            .filter(|h| lost.hop.is_none_or(|id| id == h.id))
+        {
             hop.epoch += 1;
             hop.excused += lost.count;
             hop.counts.lost += lost.count;

@@ -18,7 +18,14 @@ pub struct Stream {
 
 impl Stream {
     pub(crate) fn new(hop: HopId, at: MonoNs) -> Self {
-        Self { hop, count: Count::default(), chunks: 0, retractions: 0, first_at: at, last_at: at }
+        Self {
+            hop,
+            count: Count::default(),
+            chunks: 0,
+            retractions: 0,
+            first_at: at,
+            last_at: at,
+        }
     }
 
     /// Checks a chunk against the stream; the times are the caller's to move.

@@ -51,10 +51,15 @@ impl Table {
             self.slots[slot as usize].request = Some(request);
             slot
         } else {
-            self.slots.push(Slot { age: 0, request: Some(request) });
+            self.slots.push(Slot {
+                age: 0,
+                request: Some(request),
+            });
             (self.slots.len() - 1) as u32
         };
-        let Self { by_rid, hasher, slots, .. } = self;
+        let Self {
+            by_rid, hasher, slots, ..
+        } = self;
         by_rid.insert_unique(hasher.hash_one(rid), slot, |&s| {
             hasher.hash_one(slots[s as usize].request.as_ref().map_or("", |r| &r.rid))
         });
@@ -63,7 +68,9 @@ impl Table {
 
     /// Takes the rid away from its record, so that another request may have it; the record stays.
     pub(crate) fn unmap(&mut self, ticket: Ticket) {
-        let Some(request) = self.get_mut(ticket).filter(|r| r.mapped) else { return };
+        let Some(request) = self.get_mut(ticket).filter(|r| r.mapped) else {
+            return;
+        };
         request.mapped = false;
         let hash = {
             let rid = self.slots[ticket.slot as usize].request.as_ref().map_or("", |r| &r.rid);
@@ -116,7 +123,10 @@ impl Table {
     }
 
     fn ticket(&self, slot: u32) -> Ticket {
-        Ticket { slot, age: self.slots[slot as usize].age }
+        Ticket {
+            slot,
+            age: self.slots[slot as usize].age,
+        }
     }
 }
 

@@ -16,7 +16,9 @@ impl Ledger {
     pub(super) fn enter_sent(&mut self, at: MonoNs, id: FrameId, place: usize, chunks: usize) {
         let hop = &mut self.hops.all[place];
         hop.counts.frames_sent += 1;
-        let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
+        let Some(lane) = hop.lanes.get_mut(&id.lane) else {
+            return;
+        };
         if hop.sees.forwarded {
             if self.pending_frames >= self.limits.pending_frames {
                 self.reached.pending_frames += 1;
@@ -30,7 +32,11 @@ impl Ledger {
         if !hop.sees.taken {
             return;
         }
-        let early = hop.early.iter().position(|e| e.id == id).and_then(|at| hop.early.remove(at));
+        let early = hop
+            .early
+            .iter()
+            .position(|e| e.id == id)
+            .and_then(|at| hop.early.remove(at));
         if let Some(early) = early {
             let group = &mut self.hops.groups[hop.group];
             group.residence.record(early.at, early.at.since(at));
@@ -41,7 +47,11 @@ impl Ledger {
             || self.pending_chunks + chunks > self.limits.pending_chunks
         {
             let for_chunks = self.pending_frames < self.limits.pending_frames;
-            *(if for_chunks { &mut self.reached.pending_chunks } else { &mut self.reached.pending_frames }) += 1;
+            *(if for_chunks {
+                &mut self.reached.pending_chunks
+            } else {
+                &mut self.reached.pending_frames
+            }) += 1;
             let Some(gone) = lane.forget() else {
                 // Other lanes hold all there is: this frame goes unremembered, and its take will be a bare count.
                 return;
@@ -63,10 +73,14 @@ impl Ledger {
     }
 
     pub(super) fn forwarded(&mut self, at: MonoNs, id: FrameId) {
-        let Some(place) = self.hops.place(id.hop, self.limits.hops) else { return };
+        let Some(place) = self.hops.place(id.hop, self.limits.hops) else {
+            return;
+        };
         let hop = &mut self.hops.all[place];
         hop.counts.frames_forwarded += 1;
-        let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
+        let Some(lane) = hop.lanes.get_mut(&id.lane) else {
+            return;
+        };
         let (sent, left) = lane.forwarded(id.seq);
         self.pending_frames -= left;
         if let Some(sent) = sent {
@@ -75,7 +89,9 @@ impl Ledger {
     }
 
     pub(super) fn handled(&mut self, at: MonoNs, id: FrameId) {
-        let Some(place) = self.hops.place(id.hop, self.limits.hops) else { return };
+        let Some(place) = self.hops.place(id.hop, self.limits.hops) else {
+            return;
+        };
         let hop = &mut self.hops.all[place];
         hop.counts.frames_handled += 1;
         if let Some(taken) = hop.handled(id) {
@@ -105,7 +121,10 @@ impl Ledger {
         }
         self.overtake(id, place, at);
         let hop = &mut self.hops.all[place];
-        let sent = hop.lanes.get_mut(&id.lane).map_or(Sent::NotYet, |lane| lane.take(id.seq));
+        let sent = hop
+            .lanes
+            .get_mut(&id.lane)
+            .map_or(Sent::NotYet, |lane| lane.take(id.seq));
         match sent {
             Sent::At { at: sent, chunks } => {
                 self.left(place, id.lane, chunks);
@@ -118,7 +137,11 @@ impl Ledger {
                     hop.early.pop_front();
                     self.reached.early_takes += 1;
                 }
-                hop.early.push_back(EarlyTake { id, at, wakeup: taken.wakeup });
+                hop.early.push_back(EarlyTake {
+                    id,
+                    at,
+                    wakeup: taken.wakeup,
+                });
             }
             Sent::NotYet | Sent::Forgotten => {}
         }
@@ -126,7 +149,11 @@ impl Ledger {
 
     /// A lane keeps its order: what was sent before the taken frame has been taken too, unseen.
     fn overtake(&mut self, id: FrameId, place: usize, at: MonoNs) {
-        while let Some(chunks) = self.hops.all[place].lanes.get_mut(&id.lane).and_then(|l| l.overtaken(id.seq)) {
+        while let Some(chunks) = self.hops.all[place]
+            .lanes
+            .get_mut(&id.lane)
+            .and_then(|l| l.overtaken(id.seq))
+        {
             let hop = &mut self.hops.all[place];
             hop.counts.frames_taken += 1;
             hop.counts.takes_inferred += 1;
@@ -160,7 +187,9 @@ impl Ledger {
     fn take_chunk(&mut self, hop: HopId, at: MonoNs, wakeup: Option<u64>, chunk: PendingChunk, timed: bool) {
         self.totals.chunks.taken += 1;
         self.totals.tokens.taken += u64::from(chunk.tokens);
-        let Some(request) = self.table.get_mut(chunk.ticket) else { return };
+        let Some(request) = self.table.get_mut(chunk.ticket) else {
+            return;
+        };
         request.tokens_taken = request.tokens_taken.saturating_add(chunk.tokens);
         if chunk.first && timed && request.taken_first.is_none() {
             request.taken_first = Some(at);
@@ -183,12 +212,16 @@ impl Ledger {
             let (waiter, mode) = (self.engine.waiter, self.engine.mode);
             *match (waiter, mode) {
                 (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => &mut predicted.dropped,
-                (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) | (Some(Waiter::Merges), _) => &mut predicted.coalesced,
+                (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) | (Some(Waiter::Merges), _) => {
+                    &mut predicted.coalesced
+                }
                 (Some(Waiter::YieldsAll), _) => &mut predicted.passed,
                 _ => &mut predicted.unknown,
             } += 1;
             let new_rid = !std::mem::replace(&mut request.burst_seen, true);
-            self.totals.bursts.enter(at, &request.rid, u64::from(request.burst), new_rid);
+            self.totals
+                .bursts
+                .enter(at, &request.rid, u64::from(request.burst), new_rid);
         } else {
             request.wakeup = trip;
             request.burst = 1;

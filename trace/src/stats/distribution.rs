@@ -30,7 +30,12 @@ impl Distribution {
     pub fn record(&mut self, at: MonoNs, ns: u64) {
         let inner = self.inner.get_or_insert_with(|| {
             let slices = std::array::from_fn(|_| histogram(2));
-            Box::new(Inner { whole: histogram(3), max: 0, slices, held: [0; SLICES] })
+            Box::new(Inner {
+                whole: histogram(3),
+                max: 0,
+                slices,
+                held: [0; SLICES],
+            })
         });
         inner.max = inner.max.max(ns);
         inner.whole.saturating_record(ns);

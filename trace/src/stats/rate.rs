@@ -44,7 +44,10 @@ impl Rate {
             if bucket.second > second {
                 return;
             }
-            *bucket = Bucket { second, ..Bucket::default() };
+            *bucket = Bucket {
+                second,
+                ..Bucket::default()
+            };
         }
         bucket.frames += 1;
         bucket.chunks += chunks;
@@ -55,7 +58,9 @@ impl Rate {
     /// The rates over the whole seconds of the window before `now`; the second that is still running is left out.
     pub fn recent(&self, now: MonoNs) -> PerSecond {
         let running = now.0 / SECOND_NS;
-        let Some(first) = self.first else { return PerSecond::default() };
+        let Some(first) = self.first else {
+            return PerSecond::default();
+        };
         let from = running.saturating_sub(SECONDS as u64 - 1).max(first);
         let seconds = running.saturating_sub(from);
         if seconds == 0 {
@@ -69,7 +74,12 @@ impl Rate {
             sum.bytes += b.bytes;
         }
         let per = |n: u64| n as f64 / seconds as f64;
-        PerSecond { frames: per(sum.frames), chunks: per(sum.chunks), tokens: per(sum.tokens), bytes: per(sum.bytes) }
+        PerSecond {
+            frames: per(sum.frames),
+            chunks: per(sum.chunks),
+            tokens: per(sum.tokens),
+            bytes: per(sum.bytes),
+        }
     }
 }
 
@@ -84,7 +94,10 @@ mod tests {
             rate.record(MonoNs(tick * SECOND_NS / 10), 256, 256, 25_000);
         }
         let now = rate.recent(MonoNs(20 * SECOND_NS));
-        assert!((now.frames - 10.0).abs() < 1e-9 && (now.chunks - 2560.0).abs() < 1e-9, "{now:?}");
+        assert!(
+            (now.frames - 10.0).abs() < 1e-9 && (now.chunks - 2560.0).abs() < 1e-9,
+            "{now:?}"
+        );
         assert_eq!(rate.recent(MonoNs(40 * SECOND_NS)), PerSecond::default());
     }
 }

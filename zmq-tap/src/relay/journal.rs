@@ -51,7 +51,6 @@ impl Journal {
     }
 
     /// Tells, or gives back what the queue has no place for.
-    #[expect(clippy::result_large_err, reason = "the caller counts what could not be told")]
     pub(super) fn tell(&self, observation: Observation) -> Result<(), Observation> {
         if self.announce() {
             self.shared.observations.push(observation)

@@ -59,7 +59,6 @@ impl Observations {
     }
 
     /// Queues, or gives the observation back when the queue is full.
-    #[expect(clippy::result_large_err, reason = "the caller keeps what could not be queued")]
     pub(super) fn push(&self, observation: Observation) -> Result<(), Observation> {
         self.frames.push(observation)
     }

@@ -123,7 +123,7 @@ impl Arena {
     }
 
     pub(super) fn new_seq(&mut self, limits: &Limits) -> Result<u32, Undecoded> {
-        self.check(self.seqs.len(), limits)?;
+        Self::check(self.seqs.len(), limits)?;
         self.seqs.push(Seq::EMPTY);
         Ok((self.seqs.len() - 1) as u32)
     }
@@ -134,7 +134,7 @@ impl Arena {
             return Ok(());
         }
         let start = self.cells.len() as u32;
-        self.check(self.cells.len() + items.len(), limits)?;
+        Self::check(self.cells.len() + items.len(), limits)?;
         self.cells.extend_from_slice(items);
         let kinds = items.iter().fold(0, |set, item| set | kind(*item));
         let run = Seq {
@@ -202,7 +202,7 @@ impl Arena {
         Ok(())
     }
 
-    fn check(&self, len: usize, limits: &Limits) -> Result<(), Undecoded> {
+    fn check(len: usize, limits: &Limits) -> Result<(), Undecoded> {
         if len >= limits.items {
             Err(Undecoded::Limit {
                 limit: "items",

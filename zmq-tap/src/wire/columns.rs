@@ -288,7 +288,7 @@ pub(super) fn spread(doc: Doc<'_>, state: Node, values: &mut Vec<Node>) -> bool 
 }
 
 /// Keys of a pickled object's state dict.
-pub(super) fn keys<'a>(doc: Doc<'a>, state: Node) -> impl Iterator<Item = &'a [u8]> {
+pub(super) fn keys(doc: Doc<'_>, state: Node) -> impl Iterator<Item = &[u8]> {
     let mut entries = doc.entries(state);
     std::iter::from_fn(move || {
         let entries = entries.as_mut()?;

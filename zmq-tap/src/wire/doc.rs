@@ -150,7 +150,7 @@ impl<'a> Doc<'a> {
 }
 
 /// Items of a list, in order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Items<'a> {
     doc: Doc<'a>,
     run: Run,

@@ -4,10 +4,10 @@ use super::arena::{Node, kinds};
 use super::doc::{Doc, Items};
 
 /// One request's listed token ids, in order. Decoding has proved every one an integer of 64 bits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Tokens<'a>(Ids<'a>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Ids<'a> {
     None,
     /// Signed 64-bit little endian words.
@@ -36,7 +36,7 @@ impl<'a> Tokens<'a> {
         if let Some(len) = len {
             count = len;
         } else {
-            for item in items {
+            for item in items.clone() {
                 doc.int(item)?;
                 count += 1;
             }

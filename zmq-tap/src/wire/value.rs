@@ -6,7 +6,7 @@ use super::msgpack::{self, Head};
 use super::pickle;
 
 /// A value as it is on the wire. Containers may share their parts or contain themselves: whoever walks one bounds it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Value<'a> {
     /// `None`, nil.
     Null,
@@ -29,11 +29,11 @@ pub enum Value<'a> {
 }
 
 /// Items of a [`Value::List`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct List<'a>(Doc<'a>, Items<'a>);
 
 /// Entries of a [`Value::Map`], in wire order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Map<'a>(Doc<'a>, Items<'a>);
 
 impl<'a> Iterator for List<'a> {

@@ -2,7 +2,7 @@
 //! begins as `SGLang`'s messages do.
 //!
 //! How unlikely is a false one? At one position of random bytes:
-//! - pickle 4 and 5 (CPython 3.8 and later): flags (2^-7), `80 04|05 95` (2^-23), then the pickle's own frame length, an
+//! - pickle 4 and 5 (Python 3.8 and later): flags (2^-7), `80 04|05 95` (2^-23), then the pickle's own frame length, an
 //!   eight-byte number that must be the ZMTP length less 11 or, in a large pickle of several frames, lie between 4 and that:
 //!   below 2^-30 in all, however long the frame;
 //! - msgpack: flags (2^-7), array header with a string header (2^-6), and a class name of 8 to 64 characters, a capital and

@@ -7,7 +7,7 @@ use super::scanner::Opaque;
 /// Length of a ZMTP 3 greeting in bytes.
 const V3_LENGTH: usize = 64;
 /// Length of a ZMTP 2.0 greeting: signature, revision, socket type. The identity frame follows.
-const V2_LENGTH: usize = 12;
+pub(super) const V2_LENGTH: usize = 12;
 /// A version 3 peer that answers a 2.0 peer sends its major version, then a socket type, then the identity frame's zero
 /// flag byte; a version 3 greeting has the first letter of its mechanism here.
 const DECIDES: usize = 12;

@@ -33,6 +33,11 @@ pub enum Garbage {
     Length(u64),
 }
 
+/// Whether a header that begins with this byte is a command's.
+pub(super) fn is_command(flags: u8) -> bool {
+    flags & COMMAND != 0
+}
+
 /// Reads a header off the front of `bytes`. `None`: more bytes are needed.
 pub(super) fn read(bytes: &[u8], version: Version) -> Result<Option<Header>, Garbage> {
     let Some(&flags) = bytes.first() else { return Ok(None) };
@@ -40,7 +45,7 @@ pub(super) fn read(bytes: &[u8], version: Version) -> Result<Option<Header>, Gar
         Version::V2 => MORE | LONG,
         Version::V3 { .. } => MORE | LONG | COMMAND,
     };
-    let command = flags & COMMAND != 0;
+    let command = is_command(flags);
     let more = flags & MORE != 0;
     if flags & !known != 0 || (command && more) {
         return Err(Garbage::Flags(flags));

@@ -1,7 +1,7 @@
 //! The scanner: bytes in, marks out.
 
 use super::command::{Command, Name};
-use super::greeting::{Greeting, Mechanism, Reading, Step, Version};
+use super::greeting::{Greeting, Mechanism, Reading, Step, V2_LENGTH, Version};
 use super::header::{self, Garbage, Header};
 use super::seek::Seeker;
 
@@ -145,8 +145,7 @@ impl Scanner {
     /// The message under way, if any; commands are none.
     pub fn pending(&self) -> Option<Pending> {
         match &self.state {
-            State::Header { have: 0, .. } => self.message.map(|start| Pending { start, frame_end: None }),
-            State::Header { have, .. } => Some(Pending {
+            State::Header { held, have: have @ 1.. } if !header::is_command(held[0]) => Some(Pending {
                 start: self.message.unwrap_or(self.at - *have as u64),
                 frame_end: None,
             }),
@@ -154,7 +153,7 @@ impl Scanner {
                 start: self.message.unwrap_or(*at),
                 frame_end: self.at.checked_add(*left),
             }),
-            State::Body { .. } => self.message.map(|start| Pending { start, frame_end: None }),
+            State::Header { .. } | State::Body { .. } => self.message.map(|start| Pending { start, frame_end: None }),
             State::Greeting(_) | State::Seeking(_) | State::Opaque => None,
         }
     }
@@ -277,7 +276,8 @@ impl Scanner {
             end: self.at,
         };
         self.state = NO_HEADER;
-        if self.version == Version::V2 && self.message.is_none() && self.identity_due(span) {
+        // A ZMTP 2.0 stream's first frame is its sender's identity.
+        if self.version == Version::V2 && span.header == V2_LENGTH as u64 {
             mark(Mark::Command(Command::Identity, span));
         } else if header.command {
             mark(Mark::Command(name.command(), span));
@@ -292,11 +292,6 @@ impl Scanner {
                 more: header.more,
             });
         }
-    }
-
-    /// A ZMTP 2.0 stream's first frame follows its 12-byte greeting.
-    fn identity_due(&self, span: Span) -> bool {
-        span.header == 12
     }
 
     fn seek(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {

@@ -82,10 +82,10 @@ impl Seeker {
                 Verdict::Yes { .. } if expected => return Some(start),
                 Verdict::Yes { length, tail } => self.wait_for(at.saturating_add(length), tail),
                 // Heartbeats may stand between two messages.
-                Verdict::No if expected => match command_length(rest) {
-                    Some(Some(length)) => self.wait_for(at + length, None),
-                    Some(None) => break,
-                    None => {}
+                Verdict::No if expected => match heartbeat(rest) {
+                    Verdict::Yes { length, tail } => self.wait_for(at + length, tail),
+                    Verdict::More => break,
+                    Verdict::No => {}
                 },
                 Verdict::No => {}
             }
@@ -116,19 +116,22 @@ impl Seeker {
     }
 }
 
-/// Length of a heartbeat command at the front of `bytes` with its header; `Some(None)` when too few bytes tell.
-fn command_length(bytes: &[u8]) -> Option<Option<u64>> {
+/// Whether a heartbeat command begins here.
+fn heartbeat(bytes: &[u8]) -> Verdict {
     match *bytes {
-        [4] => Some(None),
-        [4, length, ref body @ ..] if (5..128).contains(&length) => {
+        [4] => Verdict::More,
+        [4, length @ 5..128, ref body @ ..] => {
             let mut name = Name::default();
             name.push(&body[..body.len().min(5)]);
             match name.command() {
-                Command::Ping | Command::Pong => Some(Some(2 + u64::from(length))),
-                _ if body.len() < 5 => Some(None),
-                _ => None,
+                Command::Ping | Command::Pong => Verdict::Yes {
+                    length: 2 + u64::from(length),
+                    tail: None,
+                },
+                _ if body.len() < 5 => Verdict::More,
+                _ => Verdict::No,
             }
         }
-        _ => None,
+        _ => Verdict::No,
     }
 }

@@ -9,7 +9,7 @@ use trace::event::LostCause;
 use zmq_tap::relay::{Ending, Endpoint, Observation, Options, Pair, Payload, Relay, Unread};
 use zmq_tap::zmtp::{Garbage, Opaque};
 
-use crate::support::{Bench, eventually, handshake, message, noise, read_all, write_all};
+use crate::support::{Bench, eventually, fill, handshake, message, noise, read_all, write_all};
 
 #[test]
 fn a_sender_that_dies_inside_a_frame_cuts_its_own_lane_only() {
@@ -212,20 +212,9 @@ fn stopping_lets_accepted_bytes_flow_out() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let (mut sender, receiver) = bench.through(&upstream);
-    sender.set_nonblocking(true).expect("non-blocking");
     // As much as the kernel and the relay take while nobody reads.
     let stream = [handshake(), message(&noise(1, 4 << 20))].concat();
-    let mut sent = 0;
-    let mut quiet = 0;
-    while quiet < 20 {
-        match sender.write(&stream[sent..]) {
-            Ok(count) => (sent, quiet) = (sent + count, 0),
-            Err(_) => {
-                std::thread::sleep(Duration::from_millis(5));
-                quiet += 1;
-            }
-        }
-    }
+    let sent = fill(&mut sender, &stream);
     let reading = std::thread::spawn(move || read_all(receiver));
     let observations = bench.relay.observations();
     let stats = bench.relay.stop();

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 use zmq_tap::relay::{Options, Relay, RelayError};
 
-use crate::support::{Bench, eventually, message, pair, read_all};
+use crate::support::{Bench, PATIENCE, eventually, message, pair, read_all};
 
 fn start(folder: &TempDir) -> Result<Relay, RelayError> {
     Relay::start(vec![pair(folder)], Options::default())
@@ -121,7 +121,7 @@ fn a_killed_relay_is_replaced() {
             upstream: at("out.sock"),
         };
         let _relay = Relay::start(vec![pair], Options::default()).expect("the relay starts");
-        std::thread::sleep(std::time::Duration::from_secs(60));
+        std::thread::sleep(PATIENCE);
         return;
     }
     let folder = folder();

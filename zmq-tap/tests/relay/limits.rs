@@ -6,7 +6,7 @@ use std::time::Duration;
 use trace::event::LostCause;
 use zmq_tap::relay::{NotKept, Observation, Options, Payload};
 
-use crate::support::{Bench, eventually, handshake, message, noise, part, read_all, write_all};
+use crate::support::{Bench, eventually, fill, handshake, message, noise, part, read_all, write_all};
 
 #[test]
 fn a_full_queue_loses_observations_and_no_bytes() {
@@ -216,20 +216,8 @@ fn a_receiver_that_stops_stops_the_sender() {
     let bench = Bench::with(options);
     let upstream = bench.upstream();
     let (mut sender, mut receiver) = bench.through(&upstream);
-    sender.set_nonblocking(true).expect("non-blocking");
     let stream = noise(3, 8 << 20);
-    let mut sent = 0;
-    // Full when nothing more goes in for a while.
-    let mut quiet = 0;
-    while quiet < 20 {
-        match sender.write(&stream[sent..]) {
-            Ok(count) => (sent, quiet) = (sent + count, 0),
-            Err(_) => {
-                std::thread::sleep(Duration::from_millis(5));
-                quiet += 1;
-            }
-        }
-    }
+    let sent = fill(&mut sender, &stream);
     let taken = bench.relay.stats().bytes_forward;
     assert!(sent < stream.len(), "the sender was stopped");
     // What the kernel holds for the sender's socket is not ours; the relay itself holds one buffer at most.
@@ -238,7 +226,6 @@ fn a_receiver_that_stops_stops_the_sender() {
         sent as u64 - taken <= (64 << 10) + sender_queue,
         "sent {sent}, passed on {taken}"
     );
-    sender.set_nonblocking(false).expect("blocking");
     let (rest, mut writer) = (stream[sent..].to_vec(), sender.try_clone().expect("cloned"));
     let writing = std::thread::spawn(move || writer.write_all(&rest));
     let mut heard = vec![0; stream.len()];

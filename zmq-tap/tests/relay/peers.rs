@@ -116,7 +116,7 @@ fn the_side_that_connects_may_be_the_receiver() {
 
 #[test]
 fn questions_and_answers_pass_over_tcp_as_multipart_messages() {
-    let bench = tokio_tcp();
+    let bench = over_tcp();
     let questions = 10;
     runtime().block_on(within(async {
         let mut router = RouterSocket::new();
@@ -144,9 +144,9 @@ fn questions_and_answers_pass_over_tcp_as_multipart_messages() {
             }) => {
                 assert_eq!((parts.len(), &parts[1][..]), (2, &b"more"[..]));
                 if direction == Direction::Forward {
-                    told.0 += 1
+                    told.0 += 1;
                 } else {
-                    told.1 += 1
+                    told.1 += 1;
                 }
             }
             Some(Observation::Frame { payload, .. }) => panic!("{payload:?}"),
@@ -162,7 +162,7 @@ struct Tcp {
     upstream: String,
 }
 
-fn tokio_tcp() -> Tcp {
+fn over_tcp() -> Tcp {
     // A port that was just free; nobody else takes ports by number here.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .and_then(|bound| bound.local_addr())

@@ -138,3 +138,19 @@ pub(crate) fn write_all(mut stream: UnixStream, bytes: Vec<u8>) -> std::thread::
         stream
     })
 }
+
+/// Writes until nothing more goes in for a while; says how much did.
+pub(crate) fn fill(stream: &mut UnixStream, bytes: &[u8]) -> usize {
+    stream.set_nonblocking(true).expect("non-blocking");
+    let (mut sent, mut quiet) = (0, 0);
+    while quiet < 20 {
+        if let Ok(count) = stream.write(&bytes[sent..]) {
+            (sent, quiet) = (sent + count, 0);
+        } else {
+            std::thread::sleep(Duration::from_millis(5));
+            quiet += 1;
+        }
+    }
+    stream.set_nonblocking(false).expect("blocking");
+    sent
+}
