@@ -80,7 +80,7 @@ impl Demo {
         // Mode 0700: nobody else's process can reach the sockets.
         let folder = tempfile::Builder::new().prefix("tokengap-").tempdir();
         let folder = folder.context("cannot make a folder for the demo's sockets; set TMPDIR to a writable one")?;
-        let hops = topology::hops(script.path, folder.path());
+        let hops = topology::hops(script.route, folder.path());
         let relay = start_relay(&hops, folder.path())?;
         let (account, reports) = (Account::default(), Reports::new());
         let stage = Stage {

@@ -1,7 +1,6 @@
 //! Limits: reaching one is told, and the copy goes on.
 
 use std::io::{Read, Write};
-use std::time::Duration;
 
 use trace::event::LostCause;
 use zmq_tap::relay::{NotKept, Observation, Options, Payload};
