@@ -14,6 +14,10 @@ use crate::id::{FrameId, HopId};
 
 /// Where and how a frame is seen: what its chunks need to know of the hop.
 #[derive(Clone, Copy)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about the hop, read by its name"
+)]
 pub(super) struct Seen {
     pub(super) at: MonoNs,
     hop: HopId,

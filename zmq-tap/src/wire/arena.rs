@@ -33,6 +33,8 @@ pub(super) enum Node {
     Array(u32),
     /// Position of a msgpack value.
     Pack(u32),
+    /// A call's arguments that were left where they are. Nothing refers to them.
+    Unbuilt,
 }
 
 /// Which kinds of item a [`Seq`] holds, as a set of bits.

@@ -3,7 +3,7 @@
 //! Nine columns in ten are `MARK item... APPENDS` with nothing but numbers, `None`, booleans, strings and references to
 //! strings inside. They are measured here and left where they are; a column that is read decodes them in place.
 
-use super::super::arena::{Arena, Node, kinds};
+use super::super::arena::{Node, kinds};
 use super::{op, scalar};
 
 /// A batch that stays in the message.
@@ -17,22 +17,51 @@ pub(super) struct Flat {
 
 /// Measures the batch whose first item is at `start`. `None` when an item needs the machine (or the bytes end): the
 /// memo is then as it was. `memo_limit` is not exceeded; the machine reports it.
-pub(super) fn scan(b: &[u8], start: usize, arena: &mut Arena, memo_limit: usize) -> Option<Flat> {
-    let before = arena.memo.len();
-    let flat = walk(b, start, &mut arena.memo, memo_limit);
+pub(super) fn scan(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<Flat> {
+    let before = memo.len();
+    let flat = walk(b, start, memo, memo_limit);
     if flat.is_none() {
-        arena.memo.truncate(before);
+        memo.truncate(before);
     }
     flat
 }
 
 fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<Flat> {
-    let (mut at, mut len, mut set) = (start, 0u32, 0u8);
+    let (mut at, mut len, mut set) = (start, 0usize, 0u8);
     loop {
         match *b.get(at)? {
             op::BININT1 => {
                 set |= kinds::INT;
-                at += 2;
+                let run = runs(b, at, |word| word & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b);
+                len += 4 * run;
+                at += 8 * run;
+                while b.get(at) == Some(&op::BININT1) {
+                    len += 1;
+                    at += 2;
+                }
+                continue;
+            }
+            op::NONE => {
+                set |= kinds::NIL;
+                let run = 8 * runs(b, at, |word| word == 0x4e4e_4e4e_4e4e_4e4e);
+                len += run;
+                at += run;
+                while b.get(at) == Some(&op::NONE) {
+                    len += 1;
+                    at += 1;
+                }
+                continue;
+            }
+            op::NEWTRUE | op::NEWFALSE => {
+                set |= kinds::OTHER;
+                let run = 8 * runs(b, at, |word| word & 0xfefe_fefe_fefe_fefe == 0x8888_8888_8888_8888);
+                len += run;
+                at += run;
+                while matches!(b.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
+                    len += 1;
+                    at += 1;
+                }
+                continue;
             }
             op::BININT2 => {
                 set |= kinds::INT;
@@ -41,14 +70,6 @@ fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Opti
             op::BININT => {
                 set |= kinds::INT;
                 at += 5;
-            }
-            op::NONE => {
-                set |= kinds::NIL;
-                at += 1;
-            }
-            op::NEWTRUE | op::NEWFALSE => {
-                set |= kinds::OTHER;
-                at += 1;
             }
             op::BINFLOAT => {
                 set |= kinds::OTHER;
@@ -71,18 +92,28 @@ fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Opti
                 set |= kinds::OTHER;
                 at += scalar::int_len(b, at)?;
             }
-            op::APPENDS => {
-                return Some(Flat {
-                    start,
-                    end: at,
-                    len,
-                    kinds: set,
-                });
-            }
+            op::APPENDS => return Some(Flat { start, end: at, len: len as u32, kinds: set }),
             _ => return None,
         }
         len += 1;
     }
+}
+
+/// How many 8-byte words from `at` on satisfy `same`: long runs of one short opcode are most of a frame.
+fn runs(b: &[u8], at: usize, same: impl Fn(u64) -> bool) -> usize {
+    b[at..].as_chunks().0.iter().take_while(|word| same(u64::from_le_bytes(**word))).count()
+}
+
+/// An `APPEND` of one number to the list before it: where the number ends.
+pub(super) fn single(b: &[u8], at: usize) -> Option<usize> {
+    let end = at
+        + match *b.get(at)? {
+            op::BININT1 => 2,
+            op::BININT2 => 3,
+            op::BININT => 5,
+            _ => return None,
+        };
+    (*b.get(end)? == op::APPEND).then_some(end)
 }
 
 /// The memo slot that the `GET` at `at` names, and what follows it.
