@@ -32,12 +32,17 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("the workspace")?;
     let python = match &args.python {
         Some(python) => python.clone(),
         None => environment(&root.join("target/bench-venv"))?,
     };
-    println!("{:44} {:>8} {:>10} {:>10} {:>7}", "frame", "bytes", "ours us", "Python us", "ratio");
+    println!(
+        "{:44} {:>8} {:>10} {:>10} {:>7}",
+        "frame", "bytes", "ours us", "Python us", "ratio"
+    );
     for frame in FRAMES {
         let path = root.join("zmq-tap/fixtures/messages").join(frame);
         let message = std::fs::read(&path).with_context(|| path.display().to_string())?;
@@ -55,15 +60,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             theirs.push(peer.turn(args.messages.div_ceil(8))? / 1e3);
         }
         let (ours, theirs) = (median(&mut ours), median(&mut theirs));
-        println!("{frame:44} {:8} {ours:10.2} {theirs:10.2} {:7.1}", message.len(), theirs / ours);
+        println!(
+            "{frame:44} {:8} {ours:10.2} {theirs:10.2} {:7.1}",
+            message.len(),
+            theirs / ours
+        );
     }
     Ok(())
 }
 
 /// The fields of the class in that release, for the stand-in class of the peer.
 fn fields(truth: &serde_json::Value) -> anyhow::Result<Vec<String>> {
-    let fields = truth["field_order"].as_array().context("a sidecar without field_order")?;
-    Ok(fields.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
+    let fields = truth["field_order"]
+        .as_array()
+        .context("a sidecar without field_order")?;
+    Ok(fields
+        .iter()
+        .filter_map(|name| name.as_str().map(str::to_owned))
+        .collect())
 }
 
 /// The median without the first turn, which warms the caches.

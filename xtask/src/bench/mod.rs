@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measurements as ratios, the peers of each taking turns in one run.
 
 mod decode;
+mod relay;
 
 use clap::Subcommand;
 
@@ -8,10 +9,13 @@ use clap::Subcommand;
 pub(crate) enum Bench {
     /// Decoding a frame: ours, CPython's pickle, msgspec
     Decode(decode::Args),
+    /// The relay: a direct connection, ours, `zmq_proxy`
+    Relay(relay::Args),
 }
 
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Decode(args) => decode::run(args),
+        Bench::Relay(args) => relay::run(args),
     }
 }
