@@ -39,10 +39,12 @@ class Received:
             self.finish = meta["finish_reason"]["type"]
 
     def summary(self) -> dict:
-        """A line of truth. `lost` counts tokens that never came; `missing` names them as [first, after last] places."""
+        """A line of truth. `lost` counts tokens that never came, `missing` names them as [first, after last] places;
+        both are null where the release gives no ids (text mode before 0.5.0rc0)."""
         total = self.completion_tokens or 0
+        known = self.ids > 0 or total == 0
         missing: list[list[int]] = []
-        for place in sorted(set(range(total)) - self.places) if self.ids else ():
+        for place in sorted(set(range(total)) - self.places) if known else ():
             if missing and missing[-1][1] == place:
                 missing[-1][1] += 1
             else:
@@ -53,8 +55,8 @@ class Received:
             "ids": self.ids,
             "distinct_ids": len(self.places),
             "completion_tokens": self.completion_tokens,
-            "lost": sum(after - first for first, after in missing),
-            "missing": missing,
+            "lost": sum(after - first for first, after in missing) if known else None,
+            "missing": missing if known else None,
             "finish": self.finish,
             "first_ns": self.first_ns,
             "last_ns": self.last_ns,
@@ -90,11 +92,11 @@ class Pace:
 
 
 class Totals:
-    """Sums over the clients of a run."""
+    """Sums over the clients of a run; `lost` over those that were given ids."""
 
     def __init__(self):
         self.clients = self.finished = self.outputs = self.ids = self.completion_tokens = self.lost = 0
-        self.clients_with_loss = 0
+        self.clients_with_loss = self.clients_without_ids = 0
 
     def add(self, line: dict) -> None:
         """Adds one client's summary."""
@@ -103,5 +105,6 @@ class Totals:
         self.outputs += line["outputs"]
         self.ids += line["ids"]
         self.completion_tokens += line["completion_tokens"] or 0
-        self.lost += line["lost"]
-        self.clients_with_loss += line["lost"] > 0
+        self.lost += line["lost"] or 0
+        self.clients_with_loss += bool(line["lost"])
+        self.clients_without_ids += line["lost"] is None

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import zmq
+
 from . import plan as plans
 from . import process
 from .consumer import Pace, Received, Totals
@@ -54,10 +56,8 @@ class Receiver:
         self.waiting: set[asyncio.Task] = set()
 
     async def run(self) -> int:
-        import zmq
-
         context = StampedAsyncContext(2)
-        socket = self.release.zmq_socket(context, zmq.PULL, self.options.bind, True)
+        self.socket = socket = self.release.zmq_socket(context, zmq.PULL, self.options.bind, True)
         self.inbox = Inbox(socket, self.truth)
         skip = not self.options.detokenizer
         self.tokenizer = Tokenizer(self.release, socket, not self.options.cumulative, skip)
@@ -98,7 +98,7 @@ class Receiver:
         """Returns when every client has its finish (or we are told to stop) and no frame has come for a while."""
         while not self.life.expired and not loop.done():
             await asyncio.sleep(0.02)
-            quiet = mono_ns() - self.inbox.last_ns > self.options.linger * 1e9
+            quiet = mono_ns() - self.inbox.last_ns > self.options.linger * 1e9 and not self.socket.get(zmq.EVENTS)
             # A round that goes on for ever, or a finish that was lost, ends by being told.
             if quiet and (self.life.stopped.is_set() or (self.done and self.plan.rounds)):
                 break

@@ -28,7 +28,7 @@ class Server:
         self.receiver = receiver
         app = FastAPI()
         app.post("/generate")(self.generate)
-        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_keep_alive=60))
+        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
         self.server.install_signal_handlers = lambda: None
 
     async def start(self) -> str:

@@ -39,13 +39,14 @@ def describe(message) -> dict:
         return {"class": name, "abort": message.rid, "chunks": []}
     if not name.startswith(("BatchTokenIDOut", "BatchStrOut")):
         return {"class": name, "chunks": []}
-    listed = getattr(message, "output_ids", None)
+    # Text frames before 0.5.0rc0 list no ids: the column is absent, None or empty.
+    listed = getattr(message, "output_ids", None) or [None] * len(message.rids)
     return {
         "class": name,
         "chunks": [
             [
                 rid,
-                None if listed is None or listed[i] is None else len(listed[i]),
+                None if listed[i] is None else len(listed[i]),
                 message.completion_tokens[i],
                 message.finished_reasons[i] and message.finished_reasons[i]["type"],
             ]
