@@ -79,7 +79,6 @@ pub(crate) struct SenderTotals {
 /// Totals of `detokenize`.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct DetokenizerTotals {
-    pub(crate) taken: u64,
     pub(crate) output: Counts,
 }
 
@@ -87,12 +86,10 @@ pub(crate) struct DetokenizerTotals {
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct ReceiverTotals {
     pub(crate) frames: u64,
-    pub(crate) bytes: u64,
     /// Clients that were given a finish.
     pub(crate) finished: u64,
-    /// What all clients were given: how many outputs, how many token ids.
+    /// How many outputs all clients were given.
     pub(crate) outputs: u64,
-    pub(crate) ids: u64,
     /// Tokens that the finishes claim, and how many of them never came.
     pub(crate) completion_tokens: u64,
     pub(crate) lost: u64,
