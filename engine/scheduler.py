@@ -44,7 +44,9 @@ class Scheduler:
 
     def _streamer(self, outlet, skip_tokenizer):
         """The release's `stream_output`, bound to an object that has what it reads."""
-        settings = Settings(stream_interval=1, weight_version="default", skip_tokenizer_init=skip_tokenizer)
+        settings = Settings(
+            stream_interval=1, weight_version="default", skip_tokenizer_init=skip_tokenizer, attn_tp_rank=0, dp_rank=0
+        )
         if self.release.has("sglang.srt.managers.scheduler_components.output_streamer"):
             module = self.release.module("sglang.srt.managers.scheduler_components.output_streamer")
             self.release.replace_config_getters(module, settings)
@@ -56,7 +58,7 @@ class Scheduler:
                 "spec_algorithm": NoSpeculation(),
                 "disaggregation_mode": None,
                 "enable_hicache_storage": lambda: False,
-                "ps": Settings(attn_tp_rank=0, dp_rank=0),
+                "ps": settings,
                 "rust_server": None,
                 "load_inquirer_get_loads": self._loads,
             }

@@ -66,6 +66,11 @@ impl Process {
         writeln!(stdin, "{word}").with_context(|| format!("telling {} to {word}{}", self.name, self.complaint()))
     }
 
+    /// Asks it to end when it has nothing more to do; it may have ended by itself already.
+    pub(crate) fn stop(&mut self) {
+        let _ = self.say("stop");
+    }
+
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_child(&self.child);

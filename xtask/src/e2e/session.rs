@@ -5,7 +5,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
@@ -147,6 +147,13 @@ impl<'a> Session<'a> {
     /// Waits for the senders, lets everything drain, ends every process and reads what they say.
     pub(crate) fn finish(mut self) -> Result<Outcome> {
         let patience = Duration::from_secs(DEADLINE_S + 15);
+        // A receiver that fails early would leave the senders waiting for it until their deadline.
+        while !self.senders.iter_mut().map(Process::ended).collect::<Result<Vec<_>>>()?.iter().all(Option::is_some) {
+            if let Some(complaint) = self.receiver.ended()? {
+                bail!("{complaint}");
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
         let mut senders = Vec::new();
         for (number, sender) in self.senders.drain(..).enumerate() {
             sender.end_well(patience)?;
@@ -154,7 +161,7 @@ impl<'a> Session<'a> {
         }
         let detokenizer = match self.detokenizer {
             Some(mut detokenizer) => {
-                detokenizer.say("stop")?;
+                detokenizer.stop();
                 detokenizer.end_well(patience)?;
                 Some(Truth::read(&self.dir.join("detokenizer.truth"))?)
             }
@@ -165,7 +172,7 @@ impl<'a> Session<'a> {
             thread::sleep(Duration::from_millis(300));
             self.receiver.say("go")?;
         }
-        self.receiver.say("stop")?;
+        self.receiver.stop();
         self.receiver.end_well(patience)?;
         let receiver = Truth::read(&self.dir.join("receiver.truth"))?;
         let report = self.tap.take().context("no tap is running")?.report()?;
