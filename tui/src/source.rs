@@ -66,21 +66,27 @@ impl Source for TapSource {
     }
 
     fn wire(&self) -> Option<Value> {
-        let forms = self.tap.forms().iter().map(
-            |form| json!({"class": form.class, "codec": form.codec, "schema": form.schema, "frames": form.frames}),
-        );
-        let relay = self.tap.stats();
-        Some(json!({"forms": forms.collect::<Vec<_>>(), "relay": {
-            "connections": relay.connections_total,
-            "connections_refused": relay.connections_refused,
-            "connections_unanswered": relay.connections_unanswered,
-            "bytes_forward": relay.bytes_forward,
-            "bytes_backward": relay.bytes_backward,
-        }}))
+        Some(wire_forms(&self.tap))
     }
 
     fn stop(&mut self) {
         self.tap.stop();
         self.stopping = true;
     }
+}
+
+/// The forms in which messages came through `tap`, and the relay's own counters.
+pub(crate) fn wire_forms(tap: &Tap) -> Value {
+    let forms = tap
+        .forms()
+        .iter()
+        .map(|form| json!({"class": form.class, "codec": form.codec, "schema": form.schema, "frames": form.frames}));
+    let relay = tap.stats();
+    json!({"forms": forms.collect::<Vec<_>>(), "relay": {
+        "connections": relay.connections_total,
+        "connections_refused": relay.connections_refused,
+        "connections_unanswered": relay.connections_unanswered,
+        "bytes_forward": relay.bytes_forward,
+        "bytes_backward": relay.bytes_backward,
+    }})
 }

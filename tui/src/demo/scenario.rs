@@ -150,7 +150,7 @@ const ADDED_UP: Phase = Phase {
 };
 /// New tokens only, at a cost that a frame every 10 ms does not leave time for.
 const COSTLY_DELTAS: Phase = Phase {
-    per_chunk: us(125),
+    per_chunk: us(250),
     ..DELTAS
 };
 /// One request a frame.
