@@ -1,0 +1,226 @@
+//! `tokengap demo`: an engine played in this process, over real ZMQ sockets and through the real relay.
+//!
+//! The peers write the frames of real releases byte for byte ([`encode`]), pass them on as the real processes do
+//! ([`peers`]) and keep their own account of what was lost ([`truth`]). In place of a probe they report what they take,
+//! handle and deliver; [`join`] brings that together with what the tap saw. The ledger gets nothing else.
+
+mod encode;
+mod join;
+mod peers;
+mod play;
+mod random;
+mod scenario;
+mod topology;
+mod truth;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use serde_json::Value;
+use tempfile::TempDir;
+use trace::MonoNs;
+use trace::event::{Event, Lost, LostCause, Sees, What};
+use zmq_tap::relay::{Options, Pair};
+use zmq_tap::tap::{Tap, TapHop};
+
+use join::Join;
+use peers::{Reports, Stage};
+use play::Play;
+use random::Random;
+pub(crate) use scenario::Scenario;
+use scenario::Script;
+use topology::{HopPlan, Receiver};
+use truth::{Account, DemoTruth};
+
+use crate::source::{Flow, Source, wire_forms};
+
+/// What to play.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DemoOptions {
+    /// Which scenario.
+    pub(crate) scenario: Scenario,
+    /// The same seed plays the same requests.
+    pub(crate) seed: u64,
+}
+
+/// Observations and reports taken over in one turn: some milliseconds of work, so that ticks and signals are not kept
+/// waiting.
+const FRAMES_A_TURN: usize = 256;
+const REPORTS_A_TURN: usize = 8192;
+
+/// A running demo.
+pub(crate) struct Demo {
+    script: Script,
+    seed: u64,
+    account: Account,
+    reports: Reports,
+    join: Join,
+    announced: bool,
+    stopping: bool,
+    // Dropped in this order: the peers, the tap that they talk through, the folder with its sockets.
+    play: Play,
+    tap: Tap,
+    _folder: TempDir,
+}
+
+impl Demo {
+    /// Makes a private folder for the sockets, starts the relay in it and the peers around the relay.
+    pub(crate) fn start(options: &DemoOptions) -> anyhow::Result<Self> {
+        Self::play(options.scenario.script(), options.seed, private_folder()?)
+    }
+
+    fn play(script: Script, seed: u64, folder: TempDir) -> anyhow::Result<Self> {
+        let hops = topology::hops(script.route, folder.path());
+        let tap = start_tap(&hops, folder.path())?;
+        let (account, reports) = (Account::default(), Reports::new());
+        let stage = Stage {
+            script: script.clone(),
+            hops,
+            account: account.clone(),
+            reports: reports.clone(),
+            ending: Arc::new(AtomicBool::new(false)),
+        };
+        let play = Play::start(stage, Random::new(seed))?;
+        Ok(Self {
+            join: Join::new(script.release.version(), script.waiter),
+            script,
+            seed,
+            account,
+            reports,
+            announced: false,
+            stopping: false,
+            play,
+            tap,
+            _folder: folder,
+        })
+    }
+
+    /// The peers' own account so far; final once [`Source::poll`] has said [`Flow::Ended`].
+    pub(crate) fn account(&self) -> DemoTruth {
+        DemoTruth {
+            scenario: self.script.name,
+            seed: self.seed,
+            truth: self.account.truth(),
+        }
+    }
+
+    /// Takes over what the peers report; whether there was anything.
+    fn collect(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
+        let mut any = false;
+        for report in std::iter::from_fn(|| self.reports.next()).take(REPORTS_A_TURN) {
+            self.join.told(report);
+            any = true;
+        }
+        let count = self.reports.take_dropped();
+        if count > 0 {
+            let lost = Lost {
+                hop: None,
+                count,
+                cause: LostCause::QueueFull,
+            };
+            sink(&Event {
+                at: MonoNs::now(),
+                what: What::Lost(lost),
+            });
+        }
+        any
+    }
+
+    /// When every client has its last tokens, the tap can go too.
+    fn stop_tap_after_play(&mut self) {
+        if !self.stopping && self.play.is_over() {
+            if let Err(error) = self.play.join() {
+                tracing::error!("the demo failed, so its account is not to be trusted: {error:#}");
+            }
+            self.tap.stop();
+            self.stopping = true;
+        }
+    }
+}
+
+impl Source for Demo {
+    fn kind(&self) -> &'static str {
+        "demo"
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        if !std::mem::replace(&mut self.announced, true) {
+            sink(&Event {
+                at: MonoNs::now(),
+                what: self.join.engine(self.script.phases[0].mode),
+            });
+        }
+        self.stop_tap_after_play();
+        // Asked before anything is taken over: what comes after the end was there before it.
+        let ended = self.stopping && self.tap.has_ended();
+        let told = self.collect(sink);
+        let join = &mut self.join;
+        let seen = self
+            .tap
+            .poll(FRAMES_A_TURN, &mut |event, message| join.seen(event, message, sink))
+            > 0;
+        let all = ended && !told && !seen;
+        let settled = self.join.settle(MonoNs::now(), all, sink);
+        match (told || seen || settled, all) {
+            (true, _) => Flow::Busy,
+            (false, true) => Flow::Ended,
+            (false, false) => Flow::Idle,
+        }
+    }
+
+    fn wire(&self) -> Option<Value> {
+        Some(wire_forms(&self.tap))
+    }
+
+    fn stop(&mut self) {
+        self.play.end();
+    }
+
+    fn truth(&self) -> Option<Value> {
+        serde_json::to_value(self.account()).ok()
+    }
+}
+
+/// A folder that no other user's process can reach into.
+fn private_folder() -> anyhow::Result<TempDir> {
+    let private = Permissions::from_mode(0o700);
+    let folder = tempfile::Builder::new()
+        .prefix("tokengap-")
+        .permissions(private)
+        .tempdir();
+    folder.context("cannot make a folder for the demo's sockets; set TMPDIR to a writable one")
+}
+
+fn start_tap(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Tap> {
+    let taps = hops.iter().map(tap_hop).collect::<anyhow::Result<_>>();
+    let taps = taps.with_context(|| format!("{} cannot hold the demo's sockets", folder.display()))?;
+    Tap::start(taps, Options::default()).context("cannot start the demo's relay")
+}
+
+/// The hop as the tap is to tell of it: the peers see what the relay cannot.
+fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
+    let last = hop.to == Receiver::Tokenizer;
+    Ok(TapHop {
+        pair: Pair {
+            listen: hop.listen.parse()?,
+            upstream: hop.upstream.parse()?,
+        },
+        name: Some(hop.name.to_owned()),
+        worker: hop.worker,
+        also: Sees {
+            taken: true,
+            handled: true,
+            delivered: last,
+            ..Sees::default()
+        },
+        origin: hop.is_origin(),
+        last,
+    })
+}
