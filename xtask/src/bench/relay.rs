@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use zmq_tap::relay::{Observation, Options, Pair, Payload, Relay};
+use zmq_tap::relay::{Observation, Options, Pair, Payload, Relay, step_aside};
 use zmq_tap::wire::{Decoder, Limits};
 
 const FIXTURE: &str = "zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl";
@@ -168,6 +168,8 @@ fn serve(listen: &str, upstream: &str, decode: bool) -> anyhow::Result<()> {
     )?;
     let observations = relay.observations();
     std::thread::Builder::new().name("reader".into()).spawn(move || {
+        // Decoding takes what the traffic leaves.
+        let _ = step_aside();
         let (mut decoder, mut seen) = (Decoder::new(Limits::default()), 0_u64);
         loop {
             match observations.poll() {

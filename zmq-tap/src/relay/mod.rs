@@ -26,6 +26,7 @@ mod listener;
 mod observation;
 mod options;
 mod pool;
+mod priority;
 mod pump;
 mod queue;
 mod socket;
@@ -44,6 +45,7 @@ pub use endpoint::{Endpoint, EndpointError, Pair};
 pub use error::RelayError;
 pub use observation::{Direction, Ending, NotKept, Observation, Payload, Unread};
 pub use options::Options;
+pub use priority::step_aside;
 pub use queue::Observations;
 pub use stats::Stats;
 
