@@ -175,6 +175,11 @@ impl Source for Demo {
         }
     }
 
+    fn under_way(&self) -> Option<String> {
+        let open = self.account.open();
+        (open > 0).then(|| format!("{open} requests of the demo still wait for their last tokens"))
+    }
+
     fn wire(&self) -> Option<Value> {
         Some(wire_forms(&self.tap))
     }
