@@ -16,9 +16,14 @@ use super::tap::{Relay, Splice, Tap, Transport};
 use super::truth::{DetokenizerTotals, ReceiverTotals, SenderTotals, Truth};
 
 /// Importing a release takes seconds on a busy machine.
-const STARTUP: Duration = Duration::from_secs(60);
+const STARTUP: Duration = Duration::from_mins(1);
 /// Bound of every process of a run.
 const DEADLINE_S: u64 = 90;
+
+/// The path with a detokenizer in it.
+pub(crate) const HOPS: [&str; 2] = ["scheduler->detokenizer", "detokenizer->tokenizer"];
+/// The path without: what a tap calls it that sees only who sends.
+pub(crate) const ONLY_HOP: &str = "scheduler->upstream";
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -76,6 +81,8 @@ impl<'a> Session<'a> {
         if setting.detokenizer {
             output = Splice::new(setting.transport, dir, "detokenizer")?;
             splices.insert(0, output.clone());
+            splices[0].hop = Some(HOPS[0]);
+            splices[1].hop = Some(HOPS[1]);
             let detokenize = role(home, setting, "detokenize");
             let ends = ["--bind", &output.back, "--connect", &tokenizer.front];
             detokenizer = Some(detokenize.args(ends).start("detokenizer", dir)?);
@@ -148,7 +155,14 @@ impl<'a> Session<'a> {
     pub(crate) fn finish(mut self) -> Result<Outcome> {
         let patience = Duration::from_secs(DEADLINE_S + 15);
         // A receiver that fails early would leave the senders waiting for it until their deadline.
-        while !self.senders.iter_mut().map(Process::ended).collect::<Result<Vec<_>>>()?.iter().all(Option::is_some) {
+        while !self
+            .senders
+            .iter_mut()
+            .map(Process::ended)
+            .collect::<Result<Vec<_>>>()?
+            .iter()
+            .all(Option::is_some)
+        {
             if let Some(complaint) = self.receiver.ended()? {
                 bail!("{complaint}");
             }
@@ -176,7 +190,12 @@ impl<'a> Session<'a> {
         self.receiver.end_well(patience)?;
         let receiver = Truth::read(&self.dir.join("receiver.truth"))?;
         let report = self.tap.take().context("no tap is running")?.report()?;
-        Ok(Outcome { senders, detokenizer, receiver, report })
+        Ok(Outcome {
+            senders,
+            detokenizer,
+            receiver,
+            report,
+        })
     }
 }
 
@@ -191,7 +210,9 @@ struct Role(Command);
 
 fn role(home: &Home, setting: &Setting, name: &str) -> Role {
     let mut command = Command::new(&home.python);
-    command.current_dir(&home.root).args(["-m", "engine", &setting.engine.release, name]);
+    command
+        .current_dir(&home.root)
+        .args(["-m", "engine", &setting.engine.release, name]);
     command.env("SGLANG_USE_PICKLE_IPC", if setting.engine.msgpack { "0" } else { "1" });
     command.args(["--wait-go", "--deadline", &DEADLINE_S.to_string()]);
     Role(command)
