@@ -143,6 +143,7 @@ impl World {
             version: None,
             mode: Some(mode),
             waiter: Some(waiter),
+            turnaround: None,
         }));
         world
     }

@@ -92,7 +92,7 @@ impl Demo {
         };
         let play = Play::start(stage, Random::new(seed))?;
         Ok(Self {
-            join: Join::new(script.release.version(), script.waiter),
+            join: Join::new(script.release.version(), script.waiter, script.waiter_turns),
             script,
             seed,
             account,

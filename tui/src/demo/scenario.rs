@@ -35,7 +35,7 @@ pub(super) struct Script {
     pub(super) waiter: Waiter,
     /// Loop turns from a waiter's wake-up call to its run: 3 inside `asyncio.wait_for` up to `CPython` 3.11, 1 from 3.12,
     /// more where another thread stands between. The loop takes a message every 2 turns.
-    pub(super) waiter_turns: u64,
+    pub(super) waiter_turns: u8,
     /// Played in turn, for [`Self::phase`] each.
     pub(super) phases: &'static [Phase],
     pub(super) phase: Duration,
