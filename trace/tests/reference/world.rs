@@ -66,6 +66,10 @@ struct Part {
 }
 
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about the request, read by its name"
+)]
 struct Living {
     born: u64,
     made: u32,
