@@ -174,6 +174,8 @@ pub struct Group {
     pub rate: Rate,
     /// The backlog, second by second.
     pub trend: Trend,
+    /// Streams whose own arithmetic shows new ids only, and such that list all so far.
+    pub streams: (u64, u64),
     /// Why frames could not be read, and how often.
     pub undecoded: BTreeMap<String, u64>,
 }
