@@ -127,6 +127,7 @@ fn everything_seen() -> Report {
             version: Some("0.5.9"),
             mode: Some(Mode::Incremental),
             waiter: None,
+            turnaround: Some(3),
         }),
     );
     run.send(10, &[(FAST, 1, 1, None)]);

@@ -162,6 +162,7 @@ impl World {
             version: None,
             mode: Some(mode),
             waiter: Some(waiter),
+            turnaround: None,
         }));
         world
     }
