@@ -57,8 +57,7 @@ class Tokenizer:
             request_metrics_exporter_manager=Settings(exporter_enabled=lambda: False),
             config_value=lambda name: getattr(settings, name),
         )
-        takes_state = "state" in inspect.signature(self.module.TokenizerManager._wait_one_response).parameters
-        self._takes_state = takes_state
+        self._takes_state = "state" in inspect.signature(self.manager._wait_one_response).parameters
 
     def _dispatch(self, message):
         """What `_result_dispatcher` does with the messages that the harness sends."""
