@@ -3,7 +3,7 @@
 /// A release, and what it puts on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Engine {
-    /// SGLang release, as on the package index.
+    /// `SGLang` release, as on the package index.
     pub(crate) release: String,
     /// msgpack instead of the default pickle (0.5.15 and later).
     pub(crate) msgpack: bool,
@@ -74,6 +74,9 @@ impl Plan {
             ("queued-aborts", self.queued_aborts),
             ("unary", self.unary),
         ];
-        numbers.iter().flat_map(|(name, value)| [format!("--{name}"), value.to_string()]).collect()
+        numbers
+            .iter()
+            .flat_map(|(name, value)| [format!("--{name}"), value.to_string()])
+            .collect()
     }
 }
