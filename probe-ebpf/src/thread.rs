@@ -24,7 +24,7 @@ pub struct Thread {
     pub tid: u32,
     /// [`State`] as a number; 0 is [`State::Unknown`].
     pub state: u32,
-    /// 1 while it is inside a poll call.
+    /// 1 while it is inside `epoll_wait` or `epoll_pwait`.
     pub polling: u32,
     /// `CLOCK_MONOTONIC` of the last change of state.
     pub since_ns: u64,
@@ -38,11 +38,11 @@ pub struct Thread {
     pub switches: u64,
     /// Times it left a CPU although it could have gone on.
     pub preempted: u64,
-    /// Poll calls (`epoll_wait`, `epoll_pwait`, `poll`) that it entered.
+    /// Poll calls (`epoll_wait`, `epoll_pwait`, `poll`) that it made.
     pub polls: u64,
     /// Those that were allowed to sleep (timeout not 0): its wakeups. An event loop with work to do polls with timeout 0.
     pub waits: u64,
-    /// Time inside poll calls, up to the last return.
+    /// Time inside `epoll_wait` and `epoll_pwait`, up to the last return.
     pub polled_ns: u64,
     /// When it entered the poll call it is in.
     pub poll_ns: u64,
@@ -104,10 +104,16 @@ impl Thread {
     /// It entered a poll call at `now_ns`, one that may sleep if `may_sleep`.
     #[inline(always)]
     pub fn poll_entered(&mut self, now_ns: u64, may_sleep: bool) {
-        self.polls += 1;
-        self.waits += may_sleep as u64;
+        self.polled(may_sleep);
         self.poll_ns = now_ns;
         self.polling = 1;
+    }
+
+    /// It made a poll call whose return is not observed.
+    #[inline(always)]
+    pub fn polled(&mut self, may_sleep: bool) {
+        self.polls += 1;
+        self.waits += may_sleep as u64;
     }
 
     /// It returned from its poll call at `now_ns`; a return whose entry was before the attach counts for nothing.
@@ -168,6 +174,7 @@ mod tests {
         t.poll_left(40);
         t.poll_entered(50, false);
         t.poll_left(51);
-        assert_eq!((t.polls, t.waits, t.polled_ns), (2, 1, 31));
+        t.polled(true);
+        assert_eq!((t.polls, t.waits, t.polled_ns), (3, 2, 31));
     }
 }
