@@ -10,12 +10,14 @@ pub mod capability;
 pub mod degraded;
 pub mod library;
 mod load;
+pub mod matcher;
 pub mod observation;
 mod plain;
 pub mod probe;
 
 pub use capability::{Capability, Feature, Permissions};
 pub use degraded::{Degraded, Missing};
+pub use matcher::{FrameRef, Matcher};
 pub use observation::{Call, CpuTimes, Message, Observation, SocketId};
 pub use probe::{Options, Probe, ProbeError, Target};
 pub use probe_ebpf::{Capture, Loss};
