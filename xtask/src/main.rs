@@ -1,5 +1,7 @@
 //! `cargo xtask`: what the project does to itself. One file a command.
 
+mod ebpf;
+
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -10,8 +12,12 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    Ebpf(ebpf::Args),
+}
 
 fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {}
+    match Cli::parse().command {
+        Command::Ebpf(args) => ebpf::run(&args),
+    }
 }
