@@ -96,7 +96,7 @@ pub(crate) fn examine(
         }
         Err(e) => return Err(e),
     };
-    let zmq = files.iter().find(|f| libzmq::is_libzmq(f));
+    let zmq = libzmq::mapped(&files);
     if zmq.is_none() && !named {
         return Ok(Examined::Other);
     }

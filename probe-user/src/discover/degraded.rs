@@ -5,52 +5,7 @@ use std::path::PathBuf;
 
 use super::proc::ReadError;
 use super::sock::netlink::DiagError;
-
-/// A Linux capability that discovery can lack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Capability {
-    /// `CAP_SYS_PTRACE`: `maps`, `root`, `exe`, `ns` of other users' processes.
-    SysPtrace,
-    /// `CAP_DAC_READ_SEARCH`: `fd` and `environ` of other users' processes, in addition.
-    DacReadSearch,
-    /// `CAP_SYS_ADMIN`: to enter another network namespace, and for `map_files`.
-    SysAdmin,
-}
-
-impl Capability {
-    /// Its number in `CapEff` (`linux/capability.h`).
-    fn bit(self) -> u32 {
-        match self {
-            Self::DacReadSearch => 2,
-            Self::SysPtrace => 19,
-            Self::SysAdmin => 21,
-        }
-    }
-
-    /// Without the `CAP_` that securityContext leaves out.
-    fn short(self) -> &'static str {
-        match self {
-            Self::SysPtrace => "SYS_PTRACE",
-            Self::DacReadSearch => "DAC_READ_SEARCH",
-            Self::SysAdmin => "SYS_ADMIN",
-        }
-    }
-
-    /// Those of `wanted` that an effective set lacks.
-    pub(crate) fn missing(effective: u64, wanted: &[Self]) -> Vec<Self> {
-        wanted
-            .iter()
-            .copied()
-            .filter(|c| effective & (1 << c.bit()) == 0)
-            .collect()
-    }
-}
-
-impl fmt::Display for Capability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CAP_{}", self.short())
-    }
-}
+use crate::capability::{Capability, Permissions};
 
 /// A part of a process that the kernel shows only to its owner and the privileged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,7 +43,12 @@ impl Part {
         }
     }
 
-    pub(crate) fn wants(self) -> &'static [Capability] {
+    /// What of that we lack.
+    pub(crate) fn lacks(self, permissions: Permissions) -> Vec<Capability> {
+        self.needs().iter().copied().filter(|c| !permissions.has(*c)).collect()
+    }
+
+    fn needs(self) -> &'static [Capability] {
         match self {
             Self::Maps | Self::Root | Self::Namespaces => &[Capability::SysPtrace],
             Self::Descriptors | Self::Environment => &[Capability::SysPtrace, Capability::DacReadSearch],
@@ -202,7 +162,7 @@ impl fmt::Display for Blind {
 
 impl Blind {
     /// What to do about it, as a line to copy; `None` where nothing helps.
-    pub fn grant(&self) -> Option<String> {
+    pub fn remedy(&self) -> Option<String> {
         match self {
             Self::Unreadable { missing, .. } | Self::Unexamined { missing, .. } => capabilities(missing),
             Self::LibZmq {
@@ -234,7 +194,7 @@ fn capabilities(missing: &[Capability]) -> Option<String> {
     if missing.is_empty() {
         return None;
     }
-    let short: Vec<&str> = missing.iter().map(|c| c.short()).collect();
+    let short: Vec<&str> = missing.iter().map(|c| c.name()).collect();
     let setcap: Vec<String> = missing.iter().map(|c| c.to_string().to_ascii_lowercase()).collect();
     Some(format!(
         "securityContext: {{capabilities: {{add: [{}]}}}}, or on a host: sudo, or setcap {}+ep tokengap",
@@ -269,9 +229,7 @@ mod tests {
 
     #[test]
     fn the_missing_capability_is_named_with_the_line_that_grants_it() {
-        let effective = 1 << Capability::DacReadSearch.bit();
-        let missing = Capability::missing(effective, Part::Descriptors.wants());
-        assert_eq!(missing, [Capability::SysPtrace]);
+        let missing = vec![Capability::SysPtrace];
         let blind = Blind::Unreadable {
             part: Part::Descriptors,
             pids: vec![7, 8, 9, 10, 11],
@@ -282,7 +240,7 @@ mod tests {
             "/proc/PID/fd of pids 7, 8, 9, 10 and 1 more may not be read: its sockets and hops unknown"
         );
         assert_eq!(
-            blind.grant().unwrap(),
+            blind.remedy().unwrap(),
             "securityContext: {capabilities: {add: [SYS_PTRACE]}}, or on a host: sudo, or setcap cap_sys_ptrace+ep tokengap"
         );
     }
@@ -291,7 +249,7 @@ mod tests {
     fn a_container_without_the_engine_is_told_how_to_join_it() {
         assert!(
             Blind::OwnPidNamespace
-                .grant()
+                .remedy()
                 .unwrap()
                 .contains("shareProcessNamespace: true")
         );

@@ -45,10 +45,15 @@ pub struct LibZmq {
     pub functions: Option<Vec<&'static str>>,
 }
 
-/// Whether a mapped file is a libzmq, by its name.
-pub(crate) fn is_libzmq(file: &MappedFile) -> bool {
-    let name = file.name();
-    name.starts_with(b"libzmq") && name.windows(3).any(|w| w == b".so")
+/// The mapped file that holds libzmq, by its name: one of its own (`libzmq-2f02442c.so.5.2.5` of the pyzmq wheels, a
+/// distribution's `libzmq.so.5.2.5`), else an extension module that may have it linked in (`_zmq.abi3.so`).
+pub(crate) fn mapped(files: &[MappedFile]) -> Option<&MappedFile> {
+    let has = |name: &[u8], part: &[u8]| name.windows(part.len()).any(|w| w == part);
+    let zmq = |f: &&MappedFile| has(f.name(), b"zmq") && has(f.name(), b".so");
+    files
+        .iter()
+        .find(|f| zmq(f) && f.name().starts_with(b"libzmq"))
+        .or_else(|| files.iter().find(zmq))
 }
 
 /// What was already learned of files, by device and inode.

@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use change::Change;
-pub use degraded::{Blind, Capability, Part};
+pub use degraded::{Blind, Part};
 pub use error::DiscoverError;
 pub use launch::Launcher;
 pub use libzmq::{FUNCTIONS, LibZmq};

@@ -1,7 +1,8 @@
 //! What matters of ourselves: where we run, and as whom.
 
-use super::degraded::{Blind, Capability};
-use super::proc::{ProcRoot, stat};
+use super::degraded::{Blind, Part};
+use super::proc::ProcRoot;
+use crate::capability::Permissions;
 
 /// Our own process.
 #[derive(Debug)]
@@ -9,8 +10,7 @@ pub(crate) struct Own {
     /// As the procfs counts; `None` when it is of a pid namespace that we are not in.
     pub(crate) pid: Option<u32>,
     pub(crate) net_ns: Option<u64>,
-    /// Effective capabilities.
-    pub(crate) capabilities: u64,
+    pub(crate) permissions: Permissions,
     in_initial_pid_ns: bool,
     hidepid: bool,
 }
@@ -22,17 +22,14 @@ impl Own {
         let link = std::fs::read_link(root.path().join("self")).ok();
         let pid = link.and_then(|l| l.to_str()?.parse().ok());
         let process = pid.and_then(|pid| root.process(pid).ok());
-        let read = |name: &str, limit: usize| {
-            process
-                .as_ref()
-                .and_then(|p| p.read(name, limit).ok())
-                .unwrap_or_default()
-        };
-        let mounts = read("mountinfo", 4 << 20);
+        let mounts = process
+            .as_ref()
+            .and_then(|p| p.read("mountinfo", 4 << 20).ok())
+            .unwrap_or_default();
         Self {
             pid,
             net_ns: process.as_ref().and_then(|p| p.namespace("net").ok()),
-            capabilities: stat::effective_capabilities(&read("status", 64 << 10)).unwrap_or(0),
+            permissions: Permissions::here(),
             in_initial_pid_ns: process.as_ref().and_then(|p| p.namespace("pid").ok()) == Some(INITIAL_PID_NS),
             hidepid: hides_pids(&String::from_utf8_lossy(&mounts), &root.path().to_string_lossy()),
         }
@@ -40,7 +37,7 @@ impl Own {
 
     /// What we cannot see from here: `unexamined` processes were refused, and an engine was `found` or not.
     pub(crate) fn blindness(&self, unexamined: usize, found: bool) -> Vec<Blind> {
-        let missing = Capability::missing(self.capabilities, &[Capability::SysPtrace]);
+        let missing = Part::Maps.lacks(self.permissions);
         let mut blind = Vec::new();
         if self.hidepid && !missing.is_empty() {
             blind.push(Blind::HiddenPids);
@@ -98,7 +95,7 @@ mod tests {
         let own = Own {
             pid: Some(1),
             net_ns: None,
-            capabilities: 0,
+            permissions: Permissions::here(),
             in_initial_pid_ns: false,
             hidepid: false,
         };

@@ -18,8 +18,8 @@ impl fmt::Display for Topology {
         }
         for blind in &self.blind {
             writeln!(f, "not seen: {blind}")?;
-            if let Some(grant) = blind.grant() {
-                writeln!(f, "          {grant}")?;
+            if let Some(remedy) = blind.remedy() {
+                writeln!(f, "          {remedy}")?;
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use super::Options;
 use super::assemble;
 use super::candidate::Candidate;
 use super::change::{Change, Departed};
-use super::degraded::{Blind, Capability, Part};
+use super::degraded::{Blind, Part};
 use super::error::DiscoverError;
 use super::known::Known;
 use super::links::{self, Diags, Limits};
@@ -128,7 +128,7 @@ impl Watcher {
             Blind::Unreadable {
                 part,
                 pids,
-                missing: Capability::missing(self.own.capabilities, part.wants()),
+                missing: part.lacks(self.own.permissions),
             }
         })
     }

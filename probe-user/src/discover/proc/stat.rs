@@ -44,11 +44,6 @@ pub(crate) fn ns_pids(status: &[u8]) -> Vec<u32> {
         .unwrap_or_default()
 }
 
-/// Its effective capabilities (`CapEff`).
-pub(crate) fn effective_capabilities(status: &[u8]) -> Option<u64> {
-    u64::from_str_radix(line(status, b"CapEff:")?.first()?, 16).ok()
-}
-
 fn line<'a>(status: &'a [u8], key: &[u8]) -> Option<Vec<&'a str>> {
     let value = status.split(|&b| b == b'\n').find_map(|l| l.strip_prefix(key))?;
     Some(std::str::from_utf8(value).ok()?.split_ascii_whitespace().collect())
@@ -85,9 +80,8 @@ mod tests {
 
     #[test]
     fn reads_the_pids_of_a_container() {
-        let status = b"Name:\tpython3\nNStgid:\t22336\t1\nNSpid:\t22336\t1\nCapEff:\t000001fffeffffff\n";
+        let status = b"Name:\tpython3\nNStgid:\t22336\t1\nNSpid:\t22336\t1\n";
         assert_eq!(ns_pids(status), [22336, 1]);
-        assert_eq!(effective_capabilities(status), Some(0x1ff_feff_ffff));
         assert_eq!(ns_pids(b"Name:\tx\n"), [0; 0]);
     }
 
@@ -96,7 +90,6 @@ mod tests {
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let _ = Stat::parse(&bytes);
             let _ = ns_pids(&bytes);
-            let _ = effective_capabilities(&bytes);
         }
 
         #[test]
