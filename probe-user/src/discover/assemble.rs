@@ -104,7 +104,8 @@ fn engine(
             })
         })
         .collect();
-    hops.sort_by_key(|hop| (hop.carries, hop.from, hop.to));
+    let role = |end: Option<End>| end.map(|e| e.role);
+    hops.sort_by_key(|hop| (hop.carries, role(hop.from), role(hop.to), hop.from, hop.to));
 
     let mut engine = Engine {
         processes,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::topology::{Process, ProcessId, Topology};
+use super::topology::{Engine, Process, ProcessId, Topology};
 
 /// Processes that left, remembered to tell a restart from a newcomer.
 const REMEMBERED: usize = 64;
@@ -26,16 +26,17 @@ pub enum Change {
     Rewired,
 }
 
-/// Those that left.
+/// Those that left, each with those that it worked with.
 #[derive(Debug, Default)]
-pub(crate) struct Departed(VecDeque<Process>);
+pub(crate) struct Departed(VecDeque<(Process, Vec<ProcessId>)>);
 
 impl Departed {
-    /// What `new` changes about `old`.
-    pub(crate) fn changes(&mut self, old: &Topology, new: &Topology) -> Vec<Change> {
-        let (before, now) = (by_id(old), by_id(new));
+    /// What is different in `latest`.
+    pub(crate) fn changes(&mut self, old: &Topology, latest: &Topology) -> Vec<Change> {
+        let (before, now) = (by_id(old), by_id(latest));
         let left: Vec<ProcessId> = before.keys().filter(|id| !now.contains_key(id)).copied().collect();
-        self.0.extend(left.iter().map(|id| before[id].clone()));
+        self.0
+            .extend(left.iter().map(|id| (before[id].clone(), companions(old, *id))));
         while self.0.len() > REMEMBERED {
             self.0.pop_front();
         }
@@ -49,7 +50,7 @@ impl Departed {
                     old: Box::new((*old).clone()),
                     new,
                 }),
-                None => changes.push(match self.take_place_of(process) {
+                None => changes.push(match self.replaced_by(process, &companions(latest, id)) {
                     Some(old) => {
                         replaced.push(old.id);
                         Change::Replaced {
@@ -65,18 +66,33 @@ impl Departed {
         let gone = left.iter().filter(|id| !replaced.contains(id));
         changes.splice(0..0, gone.map(|id| Change::Exited(Box::new(before[id].clone()))));
         let hops = |t: &Topology| t.engines.iter().flat_map(|e| e.hops.clone()).collect::<Vec<_>>();
-        if changes.is_empty() && hops(old) != hops(new) {
+        if changes.is_empty() && hops(old) != hops(latest) {
             changes.push(Change::Rewired);
         }
         changes
     }
 
-    /// The one that left last of those that `process` looks like.
-    fn take_place_of(&mut self, process: &Process) -> Option<Process> {
-        let alike = |p: &Process| p.role == process.role && p.rank == process.rank && p.title == process.title;
-        let at = self.0.iter().rposition(alike)?;
-        self.0.remove(at)
+    /// The one that left last of those that `new` looks like and that worked with the same processes.
+    fn replaced_by(&mut self, new: &Process, companions: &[ProcessId]) -> Option<Process> {
+        let alike = |p: &Process| p.role == new.role && p.rank == new.rank && p.title == new.title;
+        let at = self
+            .0
+            .iter()
+            .rposition(|(p, with)| alike(p) && with.iter().any(|id| companions.contains(id)))?;
+        self.0.remove(at).map(|(process, _)| process)
     }
+}
+
+/// The other processes of its engine.
+fn companions(topology: &Topology, id: ProcessId) -> Vec<ProcessId> {
+    let ids = |e: &Engine| e.processes.iter().map(|p| p.id).collect::<Vec<_>>();
+    let engine = topology
+        .engines
+        .iter()
+        .map(ids)
+        .find(|ids| ids.contains(&id))
+        .unwrap_or_default();
+    engine.into_iter().filter(|other| *other != id).collect()
 }
 
 fn by_id(topology: &Topology) -> BTreeMap<ProcessId, &Process> {
@@ -91,7 +107,6 @@ fn by_id(topology: &Topology) -> BTreeMap<ProcessId, &Process> {
 #[cfg(test)]
 mod tests {
     use super::super::role::{Rank, Role, RoleSource};
-    use super::super::topology::Engine;
     use super::*;
 
     fn process(pid: u32, role: Role) -> Process {
