@@ -32,6 +32,8 @@ pub(crate) struct Candidate {
     pub(crate) ns_pids: Vec<u32>,
     pub(crate) parent: u32,
     pub(crate) group: u32,
+    /// Its name when it was examined: `setproctitle` changes it along with the title.
+    pub(crate) comm: String,
     pub(crate) title: String,
     /// As stated by hand, title or command; inference adds the rest.
     pub(crate) stated: Option<Played>,
@@ -109,6 +111,7 @@ pub(crate) fn examine(
         ns_pids: stat::ns_pids(&status),
         parent: stat.parent,
         group: stat.group,
+        comm: stat.comm.clone(),
         title: title(&argv, stat, titled.is_some(), launcher),
         stated,
         rank: titled.map(|(_, rank)| rank).unwrap_or_default(),
@@ -240,7 +243,7 @@ fn title(argv: &[String], stat: &Stat, titled: bool, launcher: Option<Launcher>)
 }
 
 /// The threads libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, ...
-fn io_threads(process: &ProcDir) -> Vec<u32> {
+pub(crate) fn io_threads(process: &ProcDir) -> Vec<u32> {
     let (threads, _) = process.numbers("task", THREADS).unwrap_or_default();
     let io = |tid: &u32| {
         process

@@ -15,7 +15,7 @@ pub enum Change {
     /// It left: it exited, or is no longer part of an engine.
     Exited(Box<Process>),
     /// A new process took the place of one that left (which may have been said earlier), or a process turned out to
-    /// play another part.
+    /// play another part or to have another rank.
     Replaced {
         /// Who was there.
         old: Box<Process>,
@@ -45,7 +45,7 @@ impl Departed {
         for (id, process) in now {
             let new = Box::new(process.clone());
             match before.get(&id) {
-                Some(old) if old.role == process.role => {}
+                Some(old) if (old.role, old.rank) == (process.role, process.rank) => {}
                 Some(old) => changes.push(Change::Replaced {
                     old: Box::new((*old).clone()),
                     new,

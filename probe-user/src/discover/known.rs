@@ -69,13 +69,15 @@ impl Known {
             return true;
         };
         match &looked.what {
-            What::Candidate(_, process) => now >= looked.again || running(process).is_none(),
+            What::Candidate(about, process) => {
+                now >= looked.again || running(process).is_none_or(|stat| stat.comm != about.comm)
+            }
             What::Other | What::Refused => now >= looked.again,
         }
     }
 
     fn state(&self) -> BTreeMap<ProcessId, impl PartialEq + use<>> {
-        let known = |c: &Candidate| (c.stated, c.libzmq.is_some(), c.io_threads.len());
+        let known = |c: &Candidate| (c.stated, c.libzmq.is_some());
         self.processes
             .values()
             .filter_map(|looked| match &looked.what {
@@ -97,6 +99,17 @@ impl Known {
             .collect();
         found.sort_by_key(|(about, _)| about.id);
         found
+    }
+
+    /// Looks for I/O threads where there were none yet: libzmq starts them with the first socket.
+    pub(crate) fn find_io_threads(&mut self) {
+        for looked in self.processes.values_mut() {
+            if let What::Candidate(about, process) = &mut looked.what
+                && about.io_threads.is_empty()
+            {
+                about.io_threads = candidate::io_threads(process);
+            }
+        }
     }
 
     /// Keeps the roles that were found this time, in the order of [`Self::candidates`]: they hold on while the

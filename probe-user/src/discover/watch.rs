@@ -89,6 +89,7 @@ impl Watcher {
 
     /// Sockets, roles, engines.
     fn look_at_sockets(&mut self) -> Topology {
+        self.known.find_io_threads();
         let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.known.candidates().into_iter().unzip();
         let limits = Limits {
             descriptors: self.options.max_descriptors,

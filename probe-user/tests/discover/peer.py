@@ -19,7 +19,8 @@ import zmq
 
 
 def take_title(title):
-    """What setproctitle does: the title is written over the arguments and the environment of this process."""
+    """What setproctitle does: the name is set, the title is written over the arguments and the environment."""
+    ctypes.CDLL(None).prctl(15, title.encode())  # PR_SET_NAME
     fields = open("/proc/self/stat").read().rsplit(")", 1)[1].split()
     start, end = int(fields[45]), int(fields[48])  # arg_start, env_end
     ctypes.memset(start, 0, end - start)

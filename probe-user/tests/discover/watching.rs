@@ -83,12 +83,14 @@ fn a_worker_that_takes_its_title_after_it_was_seen() {
     late.tell();
     late.listen();
     let process = added(&mut watcher, late.pid());
-    assert_eq!((process.role, process.rank.tp), (Role::Scheduler, Some(0)));
-    let source = until(&mut watcher, |t| {
-        let process = t.engine_of(late.pid())?.process(late.pid())?;
-        (process.role_source == RoleSource::Title).then_some(process.title.clone())
-    });
-    assert_eq!(source, "sglang::scheduler_TP0");
+    assert_eq!(
+        (process.role, process.role_source),
+        (Role::Scheduler, RoleSource::Title)
+    );
+    assert_eq!(
+        (process.rank.tp, process.title.as_str()),
+        (Some(0), "sglang::scheduler_TP0")
+    );
 }
 
 #[test]
