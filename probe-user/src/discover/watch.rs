@@ -89,13 +89,15 @@ impl Watcher {
 
     /// Sockets, roles, engines.
     fn look_at_sockets(&mut self) -> Topology {
-        self.known.find_io_threads();
-        let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.known.candidates().into_iter().unzip();
         let limits = Limits {
             descriptors: self.options.max_descriptors,
             sockets: self.options.max_sockets,
         };
+        let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.known.candidates().into_iter().unzip();
         let mut found = links::find(&candidates, &processes, self.own.net_ns, &mut self.diags, limits);
+        // After the sockets, so that who is connected has its threads as well.
+        self.known.find_io_threads();
+        let candidates: Vec<&Candidate> = self.known.candidates().into_iter().map(|(about, _)| about).collect();
         let (engines, roles) = assemble::engines(&candidates, &found.links, &mut found.blind);
         for (candidate, role) in candidates.iter().zip(&roles) {
             let pid = candidate.id.pid;
