@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Options;
 use super::assemble;
-use super::candidate::Candidate;
+use super::candidate::{self, Candidate};
 use super::change::{Change, Departed};
 use super::degraded::{Blind, Part};
 use super::error::DiscoverError;
@@ -114,6 +114,12 @@ impl Watcher {
         }
         let mut blind = found.blind;
         blind.extend(self.unreadable(found.refused));
+        if self.known.has_too_large() {
+            blind.push(Blind::Limit {
+                what: "bytes of mappings in one process",
+                limit: candidate::MAPS,
+            });
+        }
         blind.extend(self.own.blindness(self.known.refused(), !engines.is_empty()));
         let roles: Vec<_> = candidates
             .iter()
