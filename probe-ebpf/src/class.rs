@@ -2,7 +2,7 @@
 //! that holds the part of it that is copied.
 
 /// Payload bytes of each class.
-pub const CLASSES: [usize; 7] = [192, 960, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+pub const CLASSES: [usize; 8] = [192, 960, 4096, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
 
 /// Most bytes of a message that are ever copied: the largest class.
 pub const MAX_CAPTURE: u32 = 1 << 20;
