@@ -9,7 +9,9 @@ Each line on stdin is a command; each line on stdout is JSON. First {"pid"}, the
 import argparse
 import asyncio
 import ctypes
+import glob
 import json
+import os
 import sys
 import time
 
@@ -32,6 +34,8 @@ class Native:
     """One socket of a libzmq that no pyzmq of this Python wraps."""
 
     def __init__(self, path, kind, url, bind):
+        for beside in glob.glob(os.path.join(os.path.dirname(path), "libsodium-*")):
+            ctypes.CDLL(beside, ctypes.RTLD_GLOBAL)
         zmq = self.zmq = ctypes.CDLL(path)
         for name in ["zmq_ctx_new", "zmq_socket", "zmq_msg_data"]:
             getattr(zmq, name).restype = ctypes.c_void_p
@@ -117,8 +121,6 @@ def commands():
 
 
 def synchronous():
-    import os
-
     socket = opened()
     say(pid=os.getpid())
     for numbers in commands():
@@ -136,8 +138,6 @@ def synchronous():
 
 
 async def asynchronous():
-    import os
-
     socket = opened()
     say(pid=os.getpid())
     for numbers in commands():

@@ -7,15 +7,15 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::Value;
 
 /// A peer that is running; ended when dropped.
-pub struct Peer {
+pub(crate) struct Peer {
     child: Child,
     commands: ChildStdin,
     answers: BufReader<ChildStdout>,
-    pub pid: u32,
+    pub(crate) pid: u32,
 }
 
 impl Peer {
-    pub fn start(python: &Path, args: &[&str]) -> Self {
+    pub(crate) fn start(python: &Path, args: &[&str]) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/live/peer.py");
         let mut child = Command::new(python)
             .arg(script)
@@ -37,18 +37,18 @@ impl Peer {
         peer
     }
 
-    pub fn order(&mut self, command: &str) {
+    pub(crate) fn order(&mut self, command: &str) {
         writeln!(self.commands, "{command}").expect("the peer reads its commands");
     }
 
-    pub fn answer(&mut self) -> Value {
+    pub(crate) fn answer(&mut self) -> Value {
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("the peer answers");
         serde_json::from_str(&line).expect("the peer answers in JSON")
     }
 
     /// Tells it to end and waits for that; the peer must not have been harmed.
-    pub fn quit(mut self) {
+    pub(crate) fn quit(mut self) {
         self.order("quit");
         assert!(self.child.wait().expect("the peer is ours").success());
     }
@@ -62,7 +62,7 @@ impl Drop for Peer {
 }
 
 /// A Python with this pyzmq, made once.
-pub fn python(pyzmq: &str) -> PathBuf {
+pub(crate) fn python(pyzmq: &str) -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pyzmq-{pyzmq}"));
     let python = home.join("bin/python");
     once(&home, |home| {
@@ -76,7 +76,7 @@ pub fn python(pyzmq: &str) -> PathBuf {
 }
 
 /// The libzmq of a wheel that this Python cannot import: called through its C interface.
-pub fn library(pyzmq: &str) -> PathBuf {
+pub(crate) fn library(pyzmq: &str) -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("wheel-{pyzmq}"));
     once(&home, |home| {
         run(Command::new("python3")
