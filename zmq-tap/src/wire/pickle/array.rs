@@ -22,13 +22,18 @@ impl Vm<'_, '_> {
     /// The array that `callable(*args)` makes: the reconstructor over machine words, or the constructor over a list,
     /// which is how protocol 2 writes it. `None` for any other call.
     pub(super) fn array(&mut self, callable: Node, args: Node) -> Option<Node> {
-        let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else { return None };
+        let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else {
+            return None;
+        };
         let callable = self.arena.globals[callable as usize];
         if self.text(callable.module) != b"array" {
             return None;
         }
         let args = self.arena.seqs[args as usize];
-        match (self.text(callable.name), self.arena.cells.get(args.start as usize..args.end as usize)?) {
+        match (
+            self.text(callable.name),
+            self.arena.cells.get(args.start as usize..args.end as usize)?,
+        ) {
             (b"_array_reconstructor", [_, Node::Str(code), Node::Int(format), Node::Bytes(data)]) => {
                 let format = scalar::int(self.b, *format as usize);
                 if self.string(*code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {

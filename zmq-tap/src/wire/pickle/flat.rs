@@ -92,7 +92,14 @@ fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Opti
                 set |= kinds::OTHER;
                 at += scalar::int_len(b, at)?;
             }
-            op::APPENDS => return Some(Flat { start, end: at, len: len as u32, kinds: set }),
+            op::APPENDS => {
+                return Some(Flat {
+                    start,
+                    end: at,
+                    len: len as u32,
+                    kinds: set,
+                });
+            }
             _ => return None,
         }
         len += 1;
@@ -101,7 +108,12 @@ fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Opti
 
 /// How many 8-byte words from `at` on satisfy `same`: long runs of one short opcode are most of a frame.
 fn runs(b: &[u8], at: usize, same: impl Fn(u64) -> bool) -> usize {
-    b[at..].as_chunks().0.iter().take_while(|word| same(u64::from_le_bytes(**word))).count()
+    b[at..]
+        .as_chunks()
+        .0
+        .iter()
+        .take_while(|word| same(u64::from_le_bytes(**word)))
+        .count()
 }
 
 /// An `APPEND` of one number to the list before it: where the number ends.
