@@ -7,6 +7,7 @@
 mod attach;
 pub mod btf;
 pub mod capability;
+pub mod cpu;
 pub mod degraded;
 pub mod discover;
 pub mod library;
@@ -15,6 +16,7 @@ pub mod matcher;
 pub mod observation;
 mod plain;
 pub mod probe;
+pub mod queue;
 
 pub use capability::{Capability, Feature, Permissions};
 pub use degraded::{Degraded, Missing};

@@ -14,7 +14,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/toke
 #[cfg(target_arch = "aarch64")]
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-aarch64.bpf.o");
 
-/// Inode of the initial pid namespace on every kernel; `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
+/// Inode of the initial pid namespace on every kernel; `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
 const INITIAL_NAMESPACE: u64 = 0xefff_fffc;
 
 /// What the object is told.

@@ -71,6 +71,7 @@ pub struct Hop<'a> {
 
 /// The stages of a frame that a source can observe on a hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "one switch a stage, each read by its name")]
 pub struct Sees {
     /// `Sent` events come.
     pub sent: bool,
@@ -127,6 +128,9 @@ pub enum IdColumn {
     DeltaAfterPromptTail,
     /// The column is absent or empty by design; only `completion_tokens` counts.
     Absent,
+    /// The message's layout is shared by releases on both sides of 0.4.6.post4: `Delta` or `Cumulative`. Each stream's
+    /// second chunk tells: ids listed as many as `completion_tokens` counts are cumulative, fewer are new ones.
+    Undecided,
 }
 
 /// One request's part of a frame.

@@ -1,1 +1,33 @@
-fn main() {}
+//! `tokengap`: where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
+
+mod app;
+mod cli;
+mod cmd;
+mod demo;
+mod live;
+mod source;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    cli::init_log(cli.verbose);
+    match cli.run() {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tokengap: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// A reader that closed early (`tokengap ... | head`) has what it wanted.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+}

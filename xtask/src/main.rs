@@ -1,5 +1,6 @@
 //! `cargo xtask`: what the project does to itself. One file a command.
 
+mod bench;
 mod ebpf;
 
 use clap::{Parser, Subcommand};
@@ -13,11 +14,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure: ratios, the peers taking turns
+    #[command(subcommand)]
+    Bench(bench::Bench),
     Ebpf(ebpf::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
+        Command::Bench(what) => bench::run(&what),
         Command::Ebpf(args) => ebpf::run(&args),
     }
 }

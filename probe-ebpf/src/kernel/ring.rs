@@ -27,7 +27,8 @@ pub(crate) fn send(header: &mut Header, from: u64) {
         n if n <= CLASSES[3] => put::<{ CLASSES[3] }>(header, from),
         n if n <= CLASSES[4] => put::<{ CLASSES[4] }>(header, from),
         n if n <= CLASSES[5] => put::<{ CLASSES[5] }>(header, from),
-        _ => put::<{ CLASSES[6] }>(header, from),
+        n if n <= CLASSES[6] => put::<{ CLASSES[6] }>(header, from),
+        _ => put::<{ CLASSES[7] }>(header, from),
     }
 }
 

@@ -1,0 +1,127 @@
+//! The command line. One source for help, man page and completions: every flag is declared once, here or beside its command.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use trace::detect::Severity;
+use trace::ledger::Limits;
+
+use crate::cmd;
+
+/// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
+#[derive(Parser)]
+#[command(
+    name = "tokengap",
+    version,
+    about,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+#[command(after_help = "Exit codes: 0 done, 1 findings at or above --fail-on, 2 error.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Say more about tokengap's own doings, on stderr (-v, -vv).
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Demo(cmd::demo::Args),
+    Tap(cmd::tap::Args),
+}
+
+impl Cli {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Demo(args) => cmd::demo::run(args),
+            Command::Tap(args) => cmd::tap::run(args),
+        }
+    }
+}
+
+/// What every live source understands.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LiveArgs {
+    /// No screen: run, then print the report. Implied when stdout is not a terminal.
+    #[arg(long)]
+    pub(crate) headless: bool,
+
+    /// Print the report as JSON, schema tokengap.report/1 (implies --headless).
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Stop by itself after this long: 5s, 2m, 1h 30m.
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub(crate) duration: Option<Duration>,
+
+    /// Exit with 1 when a finding is at least this severe.
+    #[arg(long, value_name = "SEVERITY", value_parser = severity)]
+    pub(crate) fail_on: Option<Severity>,
+
+    /// Requests followed at once; the oldest are given up, and counted, beyond it.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = at_least_one)]
+    pub(crate) max_live: usize,
+
+    /// Finished requests kept in detail; older ones live on in the totals.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept)]
+    pub(crate) max_finished: usize,
+}
+
+impl LiveArgs {
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            live_rids: self.max_live,
+            finished_kept: self.max_finished,
+            ..Limits::default()
+        }
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least 1 is needed".into()),
+        Ok(n) => Ok(n),
+        Err(error) => Err(format!("{error}; a whole number is meant, for example 100000")),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let hint = "write it like 5s, 500ms, 2m or 1h 30m";
+    let span: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}; {hint}"))?;
+    match Duration::try_from(span) {
+        Ok(d) if !d.is_zero() => Ok(d),
+        _ => Err(format!("it must be longer than nothing; {hint}")),
+    }
+}
+
+fn severity(text: &str) -> Result<Severity, String> {
+    match text {
+        "info" => Ok(Severity::Info),
+        "warning" => Ok(Severity::Warning),
+        "critical" => Ok(Severity::Critical),
+        other => Err(format!(
+            "{other:?} is no severity; it is one of info, warning, critical"
+        )),
+    }
+}
+
+/// tokengap's own log, on stderr: warnings always, more with -v; `TOKENGAP_LOG` overrides it.
+pub(crate) fn init_log(verbose: u8) {
+    use tracing_subscriber::EnvFilter;
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_env("TOKENGAP_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+}

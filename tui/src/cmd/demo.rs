@@ -1,0 +1,40 @@
+//! `tokengap demo`: an embedded workload over real ZMQ sockets.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::app;
+use crate::cli::LiveArgs;
+use crate::demo::{Demo, DemoOptions, Scenario};
+
+/// Play an engine with a known fault and watch it: no root, no GPU, no `SGLang`.
+///
+/// A simulated scheduler and tokenizer talk over real ZMQ sockets through the real relay; they keep their own account of
+/// what was lost, which the report shows beside what tokengap found.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to play.
+    #[arg(long, value_enum, default_value_t = Scenario::Race)]
+    scenario: Scenario,
+
+    /// The same seed plays the same requests.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+/// How long a demo without --duration plays when nobody can end it with a key.
+const HEADLESS_DURATION: Duration = Duration::from_secs(10);
+
+pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+    if app::is_headless(&args.live) {
+        args.live.duration.get_or_insert(HEADLESS_DURATION);
+    }
+    let demo = Demo::start(&DemoOptions {
+        scenario: args.scenario,
+        seed: args.seed,
+    })?;
+    app::run(demo, &args.live)
+}

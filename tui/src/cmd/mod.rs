@@ -1,0 +1,4 @@
+//! One file a command: its flags and what it does with them.
+
+pub(crate) mod demo;
+pub(crate) mod tap;

@@ -1,0 +1,119 @@
+//! The engine that the demo plays: its processes as tasks, its sockets as real ZMQ sockets.
+
+mod between;
+mod busy;
+mod clock;
+mod inbox;
+mod report;
+mod requests;
+mod scheduler;
+mod text;
+mod tokenizer;
+mod waiter;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::task::JoinSet;
+
+use super::random::Random;
+use super::scenario::{Route, Script};
+use super::topology::{HopPlan, Receiver};
+use super::truth::Account;
+use between::{Between, Role};
+use inbox::{Inbox, Outlet};
+pub(super) use report::{Did, Fingerprint, Given, PeerEvent, Reports};
+use requests::Clients;
+use scheduler::Scheduler;
+use tokenizer::Tokenizer;
+
+/// How often it is looked whether all clients have their last tokens.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What all peers share.
+#[derive(Clone)]
+pub(super) struct Stage {
+    pub(super) script: Script,
+    pub(super) hops: Vec<HopPlan>,
+    pub(super) account: Account,
+    pub(super) reports: Reports,
+    /// Set when the play is to end.
+    pub(super) ending: Arc<AtomicBool>,
+}
+
+impl Stage {
+    /// Binds every inbox, tells `ready`, connects and plays until every client has its last tokens.
+    pub(super) async fn play(self, mut random: Random, ready: impl FnOnce()) -> anyhow::Result<()> {
+        let mut inboxes = Vec::with_capacity(self.hops.len());
+        for hop in &self.hops {
+            inboxes.push(Inbox::bind(&hop.upstream).await?);
+        }
+        let mut peers = JoinSet::new();
+        for (hop, inbox) in self.hops.iter().zip(inboxes) {
+            let (reports, release) = (self.reports.clone(), self.script.release);
+            let role = match hop.to {
+                Receiver::Router => Role::Router(self.outlets(Receiver::Detokenizer).await?),
+                Receiver::Detokenizer => Role::Detokenizer(self.outlets(Receiver::Tokenizer).await?),
+                Receiver::Tokenizer => {
+                    let (account, script, random) = (self.account.clone(), self.script.clone(), random.fork());
+                    peers.spawn(Tokenizer::new(hop.id, inbox, reports, account, script, random).run());
+                    continue;
+                }
+            };
+            peers.spawn(
+                Between {
+                    hop: hop.id,
+                    inbox,
+                    reports,
+                    release,
+                    role,
+                }
+                .run(),
+            );
+        }
+        let workers = match self.script.route {
+            Route::Direct | Route::Detokenizer => Vec::new(),
+            Route::Router => self
+                .hops_to(Receiver::Tokenizer)
+                .map(|hop| hop.listen.as_str().into())
+                .collect(),
+        };
+        let mut scheduler = Scheduler {
+            release: self.script.release,
+            load: self.script.load,
+            clients: Clients::new(self.script.load, workers, random.fork()),
+            outlet: Outlet::connect(&self.hops[0].listen).await?,
+            account: self.account.clone(),
+            ending: self.ending,
+        };
+        ready();
+        let account = self.account.clone();
+        let all_served = async {
+            scheduler.run().await?;
+            while account.open() > 0 {
+                tokio::time::sleep(LOOK).await;
+            }
+            Ok(())
+        };
+        // The peers serve for as long as there are messages: one that returns has failed.
+        tokio::select! {
+            served = all_served => served,
+            failed = peers.join_next() => failed.context("the demo has no peers")?.context("a demo peer ended early")?,
+        }
+    }
+
+    fn hops_to(&self, receiver: Receiver) -> impl Iterator<Item = &HopPlan> {
+        self.hops.iter().filter(move |hop| hop.to == receiver)
+    }
+
+    /// A connection to each such receiver.
+    async fn outlets(&self, receiver: Receiver) -> anyhow::Result<Vec<(Arc<str>, Outlet)>> {
+        let mut outlets = Vec::new();
+        for hop in self.hops_to(receiver) {
+            outlets.push((hop.listen.as_str().into(), Outlet::connect(&hop.listen).await?));
+        }
+        Ok(outlets)
+    }
+}

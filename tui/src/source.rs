@@ -1,0 +1,86 @@
+//! What the application needs of a source, and the sources that are only wiring.
+
+use serde_json::{Value, json};
+use trace::Event;
+use zmq_tap::tap::Tap;
+
+/// What one call of [`Source::poll`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// There was something; there may be more at once.
+    Busy,
+    /// Nothing for now.
+    Idle,
+    /// Nothing, and nothing will come.
+    Ended,
+}
+
+/// Where events come from. All sources are driven alike, live or recorded.
+pub(crate) trait Source {
+    /// What the report calls it.
+    fn kind(&self) -> &'static str;
+
+    /// Hands over what has been observed since the last call, a bounded amount at a time. Never waits.
+    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow;
+
+    /// Asks the source to end. What is under way is still handed over, until [`Flow::Ended`].
+    fn stop(&mut self);
+
+    /// What the report shows under `source.wire`: the forms in which messages came.
+    fn wire(&self) -> Option<Value> {
+        None
+    }
+
+    /// What the report shows under `demo`: the truth that the demo's own peers kept.
+    fn truth(&self) -> Option<Value> {
+        None
+    }
+}
+
+/// The relay as a source.
+pub(crate) struct TapSource {
+    tap: Tap,
+    stopping: bool,
+}
+
+impl TapSource {
+    pub(crate) fn new(tap: Tap) -> Self {
+        Self { tap, stopping: false }
+    }
+}
+
+/// Frames decoded in one turn: some milliseconds of work, so that ticks and signals are not kept waiting.
+const FRAMES_A_TURN: usize = 256;
+
+impl Source for TapSource {
+    fn kind(&self) -> &'static str {
+        "tap"
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        match self.tap.poll(FRAMES_A_TURN, &mut |event, _| sink(event)) {
+            0 if self.stopping && self.tap.has_ended() => Flow::Ended,
+            0 => Flow::Idle,
+            _ => Flow::Busy,
+        }
+    }
+
+    fn wire(&self) -> Option<Value> {
+        let forms = self.tap.forms().iter().map(
+            |form| json!({"class": form.class, "codec": form.codec, "schema": form.schema, "frames": form.frames}),
+        );
+        let relay = self.tap.stats();
+        Some(json!({"forms": forms.collect::<Vec<_>>(), "relay": {
+            "connections": relay.connections_total,
+            "connections_refused": relay.connections_refused,
+            "connections_unanswered": relay.connections_unanswered,
+            "bytes_forward": relay.bytes_forward,
+            "bytes_backward": relay.bytes_backward,
+        }}))
+    }
+
+    fn stop(&mut self) {
+        self.tap.stop();
+        self.stopping = true;
+    }
+}

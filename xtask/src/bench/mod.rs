@@ -1,0 +1,21 @@
+//! `cargo xtask bench`: measurements as ratios, the peers of each taking turns in one run.
+
+mod decode;
+mod relay;
+
+use clap::Subcommand;
+
+#[derive(Subcommand)]
+pub(crate) enum Bench {
+    /// Decoding a frame: ours, CPython's pickle, msgspec
+    Decode(decode::Args),
+    /// The relay: a direct connection, ours, `zmq_proxy`
+    Relay(relay::Args),
+}
+
+pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
+    match bench {
+        Bench::Decode(args) => decode::run(args),
+        Bench::Relay(args) => relay::run(args),
+    }
+}
