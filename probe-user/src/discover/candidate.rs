@@ -66,11 +66,13 @@ pub(crate) enum Examined {
     Candidate(Box<Candidate>),
 }
 
-/// Looks at a process. `by_hand`: it was named by the user.
+/// Looks at a process. `by_hand`: it was named by the user; `is_parent`: it
+/// started a process of an engine.
 pub(crate) fn examine(
     process: &ProcDir,
     stat: &Stat,
     by_hand: Option<&RoleSpec>,
+    is_parent: bool,
     libraries: &mut Libraries,
 ) -> Result<Examined, ReadError> {
     let argv = strings(&process.read("cmdline", ARGUMENTS)?);
@@ -83,20 +85,18 @@ pub(crate) fn examine(
         (None, None, None) => None,
     };
     let named = stated.is_some() || by_hand.is_some();
+    let python = argv
+        .first()
+        .is_some_and(|a| a.rsplit('/').next().is_some_and(|name| name.starts_with("python")));
     let mut refused = Vec::new();
     let mut unread = None;
     let files = match process.read("maps", MAPS) {
         Ok(text) => maps::files(&text),
-        Err(ReadError::Denied) if named => {
+        Err(ReadError::Denied) if named || (is_parent && python) => {
             refused.push(Part::Maps);
             Vec::new()
         }
-        Err(ReadError::Denied) => {
-            let python = argv
-                .first()
-                .is_some_and(|a| a.rsplit('/').next().is_some_and(|n| n.starts_with("python")));
-            return Ok(if python { Examined::Refused } else { Examined::Other });
-        }
+        Err(ReadError::Denied) => return Ok(if python { Examined::Refused } else { Examined::Other }),
         Err(ReadError::TooLong(_)) if !named => return Ok(Examined::TooLarge),
         Err(ReadError::TooLong(limit)) => {
             unread = Some((process.path().join("maps"), ReadError::TooLong(limit)));
@@ -105,7 +105,7 @@ pub(crate) fn examine(
         Err(e) => return Err(e),
     };
     let zmq = libzmq::mapped(&files);
-    if zmq.is_none() && !named {
+    if zmq.is_none() && !named && refused.is_empty() {
         return Ok(Examined::Other);
     }
     let status = process.read("status", 64 << 10)?;
@@ -305,13 +305,13 @@ mod tests {
             .process(std::process::id())
             .unwrap();
         let stat = Stat::parse(&me.read("stat", 4096).unwrap()).unwrap();
-        let examined = examine(&me, &stat, None, &mut Libraries::default()).unwrap();
+        let examined = examine(&me, &stat, None, true, &mut Libraries::default()).unwrap();
         assert!(matches!(examined, Examined::Other));
         let spec = RoleSpec {
             pid: std::process::id(),
             role: Some(Role::Scheduler),
         };
-        let named = examine(&me, &stat, Some(&spec), &mut Libraries::default()).unwrap();
+        let named = examine(&me, &stat, Some(&spec), false, &mut Libraries::default()).unwrap();
         let Examined::Candidate(named) = named else {
             panic!("a process named by hand is always taken")
         };

@@ -53,39 +53,39 @@ impl Known {
         self.processes.retain(|pid, _| listed.contains(pid));
         let parents = self.parents();
         for &pid in pids {
-            if self
+            if !self
                 .processes
                 .get_mut(&pid)
-                .is_some_and(|known| known.is_current(root, pid, parents.contains(&pid)))
+                .is_some_and(|known| known.is_current(root, pid))
             {
-                continue;
+                self.look(root, pid, by_hand, parents.contains(&pid));
             }
-            let earlier = self.processes.remove(&pid);
-            let spec = by_hand.iter().find(|spec| spec.pid == pid);
-            if let Some(mut looked) = look(root, pid, spec, &mut self.libraries) {
-                looked.what.remember(earlier);
-                self.processes.insert(pid, looked);
+        }
+        for pid in self.parents() {
+            if self.processes.get(&pid).is_some_and(Looked::is_due_as_parent) {
+                self.look(root, pid, by_hand, true);
             }
         }
         before != self.state()
     }
 
-    /// Who started a process that says it belongs to an engine, and is not known to belong to one.
+    /// Examines a process anew; one that has exited is forgotten.
+    fn look(&mut self, root: &ProcRoot, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
+        let earlier = self.processes.remove(&pid);
+        let spec = by_hand.iter().find(|spec| spec.pid == pid);
+        if let Some(mut looked) = look(root, pid, spec, is_parent, &mut self.libraries) {
+            looked.what.remember(earlier);
+            self.processes.insert(pid, looked);
+        }
+    }
+
+    /// Who started the processes that say they belong to an engine.
     fn parents(&self) -> HashSet<u32> {
-        let candidates = self.processes.values().filter_map(|known| match &known.what {
+        let stated = self.processes.values().filter_map(|known| match &known.what {
             What::Candidate(about, _) if about.stated.is_some() => Some(about.parent),
             _ => None,
         });
-        let outside = |pid: &u32| {
-            !matches!(
-                self.processes.get(pid),
-                Some(Looked {
-                    what: What::Candidate(..),
-                    ..
-                })
-            )
-        };
-        candidates.filter(outside).collect()
+        stated.collect()
     }
 
     fn state(&self) -> BTreeMap<ProcessId, impl PartialEq + use<>> {
@@ -161,9 +161,8 @@ impl Known {
 
 impl Looked {
     /// Whether it is the same process and was examined recently enough.
-    fn is_current(&mut self, root: &ProcRoot, pid: u32, is_parent: bool) -> bool {
-        let due = if is_parent { Some(PARENT) } else { self.examine_after };
-        if due.is_some_and(|after| self.examined.elapsed() >= after) {
+    fn is_current(&mut self, root: &ProcRoot, pid: u32) -> bool {
+        if self.examine_after.is_some_and(|after| self.examined.elapsed() >= after) {
             return false;
         }
         let stat = match &self.what {
@@ -173,7 +172,16 @@ impl Looked {
         };
         self.seen = Instant::now();
         // `setproctitle` changes the name as well, and so does running another program.
-        stat.is_some_and(|stat| (stat.start_time, stat.comm) == (self.start_time, self.comm.clone()))
+        stat.is_some_and(|stat| stat.start_time == self.start_time && stat.comm == self.comm)
+    }
+
+    /// Whether it has started processes of an engine and may turn out to be one.
+    fn is_due_as_parent(&self) -> bool {
+        match self.what {
+            What::Candidate(..) => false,
+            What::Refused => true,
+            What::Other | What::TooLarge => self.examined.elapsed() >= PARENT,
+        }
     }
 }
 
@@ -195,7 +203,13 @@ impl What {
 }
 
 /// Examines a process; `None` when it has exited.
-fn look(root: &ProcRoot, pid: u32, by_hand: Option<&RoleSpec>, libraries: &mut Libraries) -> Option<Looked> {
+fn look(
+    root: &ProcRoot,
+    pid: u32,
+    by_hand: Option<&RoleSpec>,
+    is_parent: bool,
+    libraries: &mut Libraries,
+) -> Option<Looked> {
     let process = root.process(pid).ok()?;
     let stat = running(&process)?;
     let mut examine_after = Some((age(stat.start_time) / 4).clamp(EXAMINE.0, EXAMINE.1));
@@ -203,7 +217,7 @@ fn look(root: &ProcRoot, pid: u32, by_hand: Option<&RoleSpec>, libraries: &mut L
         examine_after = None;
         What::Other
     } else {
-        match candidate::examine(&process, &stat, by_hand, libraries).ok()? {
+        match candidate::examine(&process, &stat, by_hand, is_parent, libraries).ok()? {
             Examined::Other => What::Other,
             Examined::Refused => What::Refused,
             Examined::TooLarge => What::TooLarge,

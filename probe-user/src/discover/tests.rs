@@ -42,7 +42,7 @@ impl Made {
         }
     }
 
-    fn below(self, parent: u32) -> Self {
+    pub(crate) fn below(self, parent: u32) -> Self {
         Self { parent, ..self }
     }
 
@@ -66,7 +66,12 @@ impl Made {
             ns_pids: vec![self.pid],
             parent: self.parent,
             group: 1,
-            title: self.title.into(),
+            title: if self.title.is_empty() {
+                "python engine.py"
+            } else {
+                self.title
+            }
+            .into(),
             stated,
             rank: titled.map(|(_, rank)| rank).unwrap_or_default(),
             launcher: self.launcher,
