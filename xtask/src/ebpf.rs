@@ -132,9 +132,17 @@ fn flags(root: &Path, tools: &Tools, machine: &str) -> Result<OsString> {
         flags.push("\x1f");
         flags.push(flag);
     }
-    for (from, to) in [(root, "/src"), (&home, "/cargo"), (&tools.library, "/rust-src")] {
+    for (from, to) in [
+        (root, "/src"),
+        (home.as_path(), "/cargo"),
+        (tools.library.as_path(), "/rust-src"),
+    ] {
+        // rustc is given paths without links in them.
+        let from = from
+            .canonicalize()
+            .with_context(|| format!("resolve {}", from.display()))?;
         flags.push("\x1f--remap-path-prefix=");
-        flags.push(from);
+        flags.push(&from);
         flags.push("=");
         flags.push(to);
     }
