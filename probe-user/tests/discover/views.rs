@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use probe_user::discover::{Blind, Engine, Part, Role};
 
 use crate::base;
-use crate::peers::{Peer, SCRIPT, python, until, watcher};
+use crate::peers::{Peer, SCRIPT, python, skipped, until, watcher};
 
 /// Whether we are root with the tools to become somebody else; says loudly when not.
 fn root_with(tool: &str) -> bool {
@@ -18,7 +18,7 @@ fn root_with(tool: &str) -> bool {
         .is_ok();
     let able = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0) && there;
     if !able {
-        eprintln!("SKIPPED: needs root and `{tool}`");
+        skipped(&format!("needs root and `{tool}`"));
     }
     able
 }
@@ -43,10 +43,8 @@ fn seen_by(command: &str, arguments: &[&str]) -> Option<String> {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
-        eprintln!(
-            "SKIPPED: {command} could not run the test: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        skipped(&format!("{command} could not run the test: {stderr}"));
         return None;
     }
     Some(text)
