@@ -17,6 +17,8 @@ mod truth;
 #[cfg(test)]
 mod tests;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -77,8 +79,12 @@ impl Demo {
     }
 
     fn play(script: Script, seed: u64) -> anyhow::Result<Self> {
-        // Mode 0700: nobody else's process can reach the sockets.
-        let folder = tempfile::Builder::new().prefix("tokengap-").tempdir();
+        // Nobody else's process can reach the sockets.
+        let private = Permissions::from_mode(0o700);
+        let folder = tempfile::Builder::new()
+            .prefix("tokengap-")
+            .permissions(private)
+            .tempdir();
         let folder = folder.context("cannot make a folder for the demo's sockets; set TMPDIR to a writable one")?;
         let hops = topology::hops(script.route, folder.path());
         let relay = start_relay(&hops, folder.path())?;

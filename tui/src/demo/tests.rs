@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trace::report::{ReportInput, SelfStats};
+use trace::report::ReportInput;
 use trace::{Analysis, Config, MonoNs};
 
 use super::scenario::{Phase, Script};
@@ -37,13 +37,8 @@ fn play(script: Script, time: Duration) -> (Value, DemoTruth) {
         );
     }
     let input = ReportInput {
-        kind: demo.kind(),
-        own: SelfStats {
-            cpu_ns: 0,
-            rss_bytes: None,
-        },
-        degraded: Vec::new(),
         demo: demo.truth(),
+        ..ReportInput::of(demo.kind())
     };
     (
         serde_json::to_value(analysis.report(&input)).expect("a report is JSON"),
