@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use probe_user::matcher::Limits as MatcherLimits;
 use probe_user::{Call, Message, Matcher, SocketId};
+use trace::engine::Waiter;
 use trace::event::{Event, Frame, Hop, Kind, Sees, Taken, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs};
 use zmq_tap::wire::{Decoder, Limits};
@@ -31,7 +32,16 @@ pub(super) struct Lanes {
     next_hop: usize,
     /// Hops of sockets whose senders are not watched, by the taking socket.
     unseen_senders: HashMap<SocketId, (HopId, u64)>,
+    /// What the messages' layout says of the release, told when discovery found none.
+    wire: Option<Release>,
     pub(super) left_out: u64,
+}
+
+/// A range of releases and what their waiters do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Release {
+    pub(super) schema: &'static str,
+    pub(super) waiter: Option<Waiter>,
 }
 
 /// A lane that is a hop.
@@ -53,12 +63,18 @@ impl Lanes {
             hops: Vec::new(),
             next_hop: 0,
             unseen_senders: HashMap::new(),
+            wire: None,
             left_out: 0,
         }
     }
 
     pub(super) fn roles_mut(&mut self) -> &mut Roles {
         &mut self.roles
+    }
+
+    /// The releases whose layout the last frame with chunks had.
+    pub(super) fn release(&self) -> Option<Release> {
+        self.wire
     }
 
     /// Frames taken that no watched socket was seen to send, and other things that could not be joined.
@@ -92,6 +108,9 @@ impl Lanes {
             }
         };
         let kind = batch.kind();
+        if !batch.is_empty() {
+            self.wire = Some(Release { schema: batch.schema(), waiter: batch.waiter() });
+        }
         if self.hops[lane].is_none() {
             if self.next_hop == MOST_HOPS {
                 self.left_out += 1;
@@ -152,6 +171,7 @@ impl Lanes {
         if batch.is_empty() {
             return;
         }
+        self.wire = Some(Release { schema: batch.schema(), waiter: batch.waiter() });
         let known = self.unseen_senders.get_mut(&socket);
         let (hop, seq) = if let Some((hop, seq)) = known {
             *seq += 1;

@@ -15,7 +15,7 @@ use trace::MonoNs;
 
 use crate::source::{Flow, Source};
 use cpu::CpuWatch;
-use lanes::{Lanes, Sink};
+use lanes::{Lanes, Release, Sink};
 use roles::Roles;
 
 /// How often new workers and exits are looked for.
@@ -40,7 +40,8 @@ pub(crate) struct Attach {
     cpu: CpuWatch,
     options: AttachOptions,
     engine: Engine,
-    engine_told: bool,
+    /// From which release on the wire the engine was last described.
+    told: Option<Option<Release>>,
     stopping: bool,
     looked: Instant,
     degraded: Vec<String>,
@@ -66,7 +67,7 @@ impl Attach {
             cpu: CpuWatch::default(),
             options,
             engine,
-            engine_told: false,
+            told: None,
             stopping: false,
             looked: Instant::now(),
             degraded,
@@ -122,15 +123,18 @@ impl Attach {
         }
     }
 
+    /// What discovery read, and from the wire what it could not.
     fn tell_engine(&mut self, sink: Sink<'_>) {
-        if std::mem::replace(&mut self.engine_told, true) {
+        let release = self.lanes.release();
+        if self.told == Some(release) {
             return;
         }
-        let version = self.engine.sglang.as_ref().map(|setting| setting.value.as_str());
+        self.told = Some(release);
+        let found = self.engine.sglang.as_ref().map(|setting| setting.value.as_str());
         let what = event::Engine {
-            version,
+            version: found.or(release.map(|release| release.schema)),
             mode: self.engine.mode.as_ref().map(|setting| setting.value),
-            waiter: self.engine.waiter.as_ref().map(|setting| setting.value),
+            waiter: self.engine.waiter.as_ref().map(|setting| setting.value).or(release.and_then(|release| release.waiter)),
         };
         sink(&Event { at: MonoNs::now(), what: What::Engine(what) });
     }
