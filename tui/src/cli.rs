@@ -32,6 +32,7 @@ pub(crate) struct Cli {
 enum Command {
     Attach(cmd::attach::Args),
     Demo(cmd::demo::Args),
+    Decode(cmd::decode::Args),
     Tap(cmd::tap::Args),
 }
 
@@ -40,6 +41,7 @@ impl Cli {
         match self.command {
             Command::Attach(args) => cmd::attach::run(args),
             Command::Demo(args) => cmd::demo::run(args),
+            Command::Decode(args) => cmd::decode::run(&args),
             Command::Tap(args) => cmd::tap::run(args),
         }
     }

@@ -1,9 +1,9 @@
 //! What the machine builds: containers, names and records of calls.
 
 use super::super::Undecoded;
-use super::super::arena::{Global, Name, Node, Object, kinds};
+use super::super::arena::{Global, Name, Node, Object};
 use super::vm::Vm;
-use super::{flat, scalar};
+use super::{flat, op, scalar};
 
 impl Vm<'_, '_> {
     pub(super) fn empty(&mut self, node: impl FnOnce(u32) -> Node) -> Result<(), Undecoded> {
@@ -11,17 +11,20 @@ impl Vm<'_, '_> {
         self.push(node(seq))
     }
 
-    /// `EMPTY_LIST`, and at once what most often follows: its memo slot and one number.
+    /// `EMPTY_LIST`, and at once what most often follows: its memo slot and its only batch, left in the message.
     pub(super) fn list(&mut self) -> Result<(), Undecoded> {
-        let seq = self.arena.new_seq(self.limits)?;
-        self.push(Node::List(seq))?;
+        let list = Node::List(self.arena.seqs.len() as u32);
+        self.push(list)?;
         self.memoize_next()?;
-        if let Some(end) = flat::single(self.b, self.at) {
-            let span = (self.at as u32, end as u32);
-            self.at = end + 1;
-            self.arena.extend_flat(seq, span, 1, kinds::INT, self.limits)?;
+        let batch = match self.b.get(self.at) {
+            Some(&op::MARK) => flat::scan(self.b, self.at + 1, &mut self.arena.memo, self.limits.memo),
+            _ => flat::single(self.b, self.at),
+        };
+        if let Some(batch) = &batch {
+            // Past the APPEND or APPENDS that ends it.
+            self.at = batch.end + 1;
         }
-        Ok(())
+        self.arena.new_list(batch.map(|batch| batch.run()), self.limits)
     }
 
     pub(super) fn extend(&mut self, target: Node, items: &[Node]) -> Result<(), Undecoded> {
@@ -79,31 +82,49 @@ impl Vm<'_, '_> {
         let (Node::Str(name), Node::Str(module)) = (name, module) else {
             return Err(self.malformed("a class whose name is not a string"));
         };
-        let node = self.global(Global { module: self.name(module as usize)?, name: self.name(name as usize)? })?;
+        let node = self.global(Global {
+            module: self.name(module as usize)?,
+            name: self.name(name as usize)?,
+        })?;
         self.push(node)
     }
 
     fn name(&self, at: usize) -> Result<Name, Undecoded> {
         let (start, end) = scalar::payload(self.b, at).ok_or(Undecoded::Truncated { at })?;
-        Ok(Name { start: start as u32, len: (end - start) as u32 })
+        Ok(Name {
+            start: start as u32,
+            len: (end - start) as u32,
+        })
     }
 
     /// `GLOBAL` and `INST` carry two lines of text.
     pub(super) fn text_global(&mut self) -> Result<Node, Undecoded> {
-        let global = Global { module: self.line()?, name: self.line()? };
+        let global = Global {
+            module: self.line()?,
+            name: self.line()?,
+        };
         self.global(global)
     }
 
     fn line(&mut self) -> Result<Name, Undecoded> {
         let at = self.at;
-        let len = self.b[at..].iter().position(|b| *b == b'\n').ok_or(Undecoded::Truncated { at })?;
+        let len = self.b[at..]
+            .iter()
+            .position(|b| *b == b'\n')
+            .ok_or(Undecoded::Truncated { at })?;
         self.at += len + 1;
-        Ok(Name { start: at as u32, len: len as u32 })
+        Ok(Name {
+            start: at as u32,
+            len: len as u32,
+        })
     }
 
     fn global(&mut self, global: Global) -> Result<Node, Undecoded> {
         if self.arena.globals.len() >= self.limits.items {
-            return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
+            return Err(Undecoded::Limit {
+                limit: "items",
+                value: self.limits.items,
+            });
         }
         self.arena.globals.push(global);
         Ok(Node::Global((self.arena.globals.len() - 1) as u32))
@@ -117,11 +138,28 @@ impl Vm<'_, '_> {
         }
     }
 
+    /// Leaves out the empty state of an object that was just made: `}`, its memo slot and `BUILD`.
+    pub(super) fn empty_state(&mut self) {
+        if self.b[self.at..].starts_with(&[op::EMPTY_DICT, op::MEMOIZE, op::BUILD])
+            && self.arena.memo.len() < self.limits.memo
+        {
+            self.arena.memo.push(Node::Unbuilt);
+            self.at += 3;
+        }
+    }
+
     pub(super) fn object(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
         if self.arena.objects.len() >= self.limits.items {
-            return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
+            return Err(Undecoded::Limit {
+                limit: "items",
+                value: self.limits.items,
+            });
         }
-        self.arena.objects.push(Object { callable, args, state: Node::Nil });
+        self.arena.objects.push(Object {
+            callable,
+            args,
+            state: Node::Nil,
+        });
         self.push(Node::Object((self.arena.objects.len() - 1) as u32))
     }
 }

@@ -29,7 +29,16 @@ impl<'m, 'x> Vm<'m, 'x> {
         marks.clear();
         let empty_tuple = arena.new_seq(limits)?;
         // After PROTO and its version.
-        Ok(Self { b: message, at: 2, arena, stack, marks, limits, empty_tuple, call: Call::default() })
+        Ok(Self {
+            b: message,
+            at: 2,
+            arena,
+            stack,
+            marks,
+            limits,
+            empty_tuple,
+            call: Call::default(),
+        })
     }
 
     pub(super) fn run(&mut self) -> Result<Node, Undecoded> {
@@ -86,6 +95,8 @@ impl<'m, 'x> Vm<'m, 'x> {
                     self.at += 1;
                     let callable = self.pop()?;
                     self.object(callable, Node::Tuple(self.empty_tuple))?;
+                    self.memoize_next()?;
+                    self.empty_state();
                 }
                 op::EMPTY_TUPLE => self.push(Node::Tuple(self.empty_tuple))?,
                 op::MARK => self.mark()?,
@@ -126,7 +137,10 @@ impl<'m, 'x> Vm<'m, 'x> {
                 }
                 op::OBJ => {
                     let mark = self.pop_mark()?;
-                    let callable = *self.stack.get(mark).ok_or_else(|| self.malformed("an object without a class"))?;
+                    let callable = *self
+                        .stack
+                        .get(mark)
+                        .ok_or_else(|| self.malformed("an object without a class"))?;
                     self.tuple(mark + 1)?;
                     let args = self.pop()?;
                     self.stack.truncate(mark);
@@ -176,14 +190,21 @@ impl<'m, 'x> Vm<'m, 'x> {
     fn mark(&mut self) -> Result<(), Undecoded> {
         if let Some(Node::List(seq)) = self.stack.last().copied()
             && self.stack.len() > self.fence()
-            && let Some(batch) = flat::scan(self.b, self.at, &mut self.arena.memo, self.limits.memo)
         {
-            self.at = batch.end + 1;
-            let span = (batch.start as u32, batch.end as u32);
-            return self.arena.extend_flat(seq, span, batch.len, batch.kinds, self.limits);
+            if self.b.get(self.at) == Some(&op::EMPTY_LIST) {
+                if self.lists(seq).is_some() {
+                    return Ok(());
+                }
+            } else if let Some(batch) = flat::scan(self.b, self.at, &mut self.arena.memo, self.limits.memo) {
+                self.at = batch.end + 1;
+                return self.arena.append(seq, batch.run(), self.limits);
+            }
         }
         if self.marks.len() >= self.limits.depth {
-            return Err(Undecoded::Limit { limit: "depth", value: self.limits.depth });
+            return Err(Undecoded::Limit {
+                limit: "depth",
+                value: self.limits.depth,
+            });
         }
         self.marks.push(self.stack.len() as u32);
         Ok(())
@@ -195,7 +216,10 @@ impl<'m, 'x> Vm<'m, 'x> {
             return Err(self.malformed("memo slots out of order"));
         }
         if slot >= self.limits.memo {
-            return Err(Undecoded::Limit { limit: "memo", value: self.limits.memo });
+            return Err(Undecoded::Limit {
+                limit: "memo",
+                value: self.limits.memo,
+            });
         }
         let top = self.top()?;
         self.arena.memo.push(top);
@@ -212,17 +236,24 @@ impl<'m, 'x> Vm<'m, 'x> {
     }
 
     fn get(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
-        let node = *self.arena.memo.get(slot).ok_or_else(|| self.malformed("a reference to nothing"))?;
+        let node = *self
+            .arena
+            .memo
+            .get(slot)
+            .ok_or_else(|| self.malformed("a reference to nothing"))?;
         match node {
-            Node::Global(_) if self.b.get(self.at) == Some(&op::MARK) && self.call_again(at).is_some() => Ok(()),
-            Node::Unbuilt => Err(self.malformed("a reference to a call's arguments")),
+            Node::Global(_) if self.b.get(self.at) == Some(&op::MARK) && self.calls_again(at) => Ok(()),
+            Node::Unbuilt => Err(self.malformed("a reference to what only its object can refer to")),
             _ => self.push(node),
         }
     }
 
     pub(super) fn push(&mut self, node: Node) -> Result<(), Undecoded> {
         if self.stack.len() >= self.limits.stack {
-            return Err(Undecoded::Limit { limit: "stack", value: self.limits.stack });
+            return Err(Undecoded::Limit {
+                limit: "stack",
+                value: self.limits.stack,
+            });
         }
         self.stack.push(node);
         Ok(())
@@ -267,17 +298,24 @@ impl<'m, 'x> Vm<'m, 'x> {
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Undecoded> {
-        let bytes = self.b[self.at..].first_chunk().ok_or(Undecoded::Truncated { at: self.at })?;
+        let bytes = self.b[self.at..]
+            .first_chunk()
+            .ok_or(Undecoded::Truncated { at: self.at })?;
         self.at += N;
         Ok(*bytes)
     }
 
     fn payload_end(&self, at: usize) -> Result<usize, Undecoded> {
-        scalar::payload(self.b, at).map(|(_, end)| end).ok_or(Undecoded::Truncated { at })
+        scalar::payload(self.b, at)
+            .map(|(_, end)| end)
+            .ok_or(Undecoded::Truncated { at })
     }
 
     pub(super) fn malformed(&self, what: &'static str) -> Undecoded {
-        Undecoded::Malformed { at: self.at.saturating_sub(1), what }
+        Undecoded::Malformed {
+            at: self.at.saturating_sub(1),
+            what,
+        }
     }
 }
 
@@ -287,7 +325,12 @@ fn refuse(op: u8, at: usize) -> Undecoded {
         op::EXT1..=op::EXT4 => "an entry of the receiver's extension registry",
         op::NEXT_BUFFER | op::READONLY_BUFFER => "a buffer sent outside the message",
         b'F' | b'I' | b'L' | b'S' | b'T' | b'U' | b'V' | b'd' | b'g' | b'l' | b'p' => "protocol 0 or 1",
-        _ => return Undecoded::Malformed { at, what: "not a pickle opcode" },
+        _ => {
+            return Undecoded::Malformed {
+                at,
+                what: "not a pickle opcode",
+            };
+        }
     };
     Undecoded::Refused { at, op, what }
 }
