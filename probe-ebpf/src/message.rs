@@ -48,7 +48,7 @@ pub enum Payload {
 pub fn payload(raw: &[u8; SIZE]) -> Payload {
     match raw[AT_TYPE] {
         VSM if raw[AT_INLINE_SIZE] <= INLINE_MAX => Payload::Inline {
-            len: raw[AT_INLINE_SIZE] as u64,
+            len: u64::from(raw[AT_INLINE_SIZE]),
         },
         LMSG | ZCLMSG => Payload::Content {
             content: word::<AT_DATA>(raw),

@@ -80,7 +80,7 @@ impl Thread {
     pub fn switched_out(&mut self, now_ns: u64, runnable: bool) {
         self.close(now_ns);
         self.switches += 1;
-        self.preempted += runnable as u64;
+        self.preempted += u64::from(runnable);
         self.state = if runnable { State::Waiting } else { State::Blocked } as u32;
     }
 
@@ -113,7 +113,7 @@ impl Thread {
     #[inline(always)]
     pub fn polled(&mut self, may_sleep: bool) {
         self.polls += 1;
-        self.waits += may_sleep as u64;
+        self.waits += u64::from(may_sleep);
     }
 
     /// It returned from its poll call at `now_ns`; a return whose entry was before the attach counts for nothing.

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// struct outer { int a; struct { int b; }; inner_t c; }; struct inner { int d; } ; typedef struct inner inner_t;
+    // struct outer { int a; struct { int b; }; inner_t c; }; struct inner { int d; } ; typedef struct inner inner_t;
     fn small() -> Vec<u8> {
         let strings = b"\0int\0outer\0a\0b\0c\0inner\0d\0inner_t\0__state\0";
         let at = |s: &str| {

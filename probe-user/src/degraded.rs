@@ -83,10 +83,9 @@ impl fmt::Display for Degraded {
         write!(f, "{} (", self.feature.without())?;
         match &self.missing {
             Missing::Capabilities(lacking) => write!(f, "missing CAP_{}", names(lacking, ", CAP_"))?,
-            Missing::Kernel {
-                needs: (a, b),
-                runs: (c, d),
-            } => write!(f, "needs Linux {a}.{b}, this is {c}.{d}")?,
+            Missing::Kernel { needs, runs } => {
+                write!(f, "needs Linux {}.{}, this is {}.{}", needs.0, needs.1, runs.0, runs.1)?;
+            }
             Missing::KernelTypes(what) => write!(f, "kernel types: {what}")?,
             Missing::Libzmq => write!(f, "no libzmq is mapped")?,
             Missing::Refused(what) => write!(f, "refused: {what}")?,

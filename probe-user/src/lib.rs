@@ -9,6 +9,7 @@ pub mod btf;
 pub mod capability;
 pub mod cpu;
 pub mod degraded;
+mod diagnostics;
 pub mod discover;
 pub mod library;
 mod load;

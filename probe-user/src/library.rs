@@ -6,13 +6,13 @@ use std::path::PathBuf;
 /// The mapped files whose name says that they hold libzmq: `libzmq-<hash>.so.5.2.5` of the pyzmq wheels, a
 /// distribution's `libzmq.so.5`, or an extension module that has it linked in (`_zmq.abi3.so`). Sorted, each once.
 pub fn libzmq(pid: u32) -> std::io::Result<Vec<PathBuf>> {
-    Ok(libzmq_in(&maps(pid)?).iter().map(|m| m.from_here(pid)).collect())
+    Ok(libzmq_in(&maps(pid)?).iter().map(|m| m.reachable(pid)).collect())
 }
 
 /// The mapped C library: glibc's `libc.so.6` (`libc-2.31.so` before 2.34) or musl's `ld-musl-<machine>.so.1`.
 pub fn libc(pid: u32) -> std::io::Result<Vec<PathBuf>> {
     let named = |file: &str| file == "libc.so.6" || file.starts_with("libc-2.") || file.starts_with("ld-musl-");
-    Ok(mapped(&maps(pid)?, named).iter().map(|m| m.from_here(pid)).collect())
+    Ok(mapped(&maps(pid)?, named).iter().map(|m| m.reachable(pid)).collect())
 }
 
 fn maps(pid: u32) -> std::io::Result<String> {
@@ -37,7 +37,7 @@ struct Mapped {
 
 impl Mapped {
     /// Through the target's root, so that a container's file is found; through its mapping when the file is gone.
-    fn from_here(&self, pid: u32) -> PathBuf {
+    fn reachable(&self, pid: u32) -> PathBuf {
         if self.deleted {
             PathBuf::from(format!("/proc/{pid}/map_files/{}", self.range))
         } else {
@@ -95,7 +95,7 @@ mod tests {
         let found = libzmq_in(WHEEL);
         assert_eq!(found.len(), 1);
         assert_eq!(
-            found[0].from_here(7).to_str(),
+            found[0].reachable(7).to_str(),
             Some("/proc/7/root/srv/venv/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5")
         );
     }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_replaced_file_is_reached_through_its_mapping() {
         let found = libzmq_in("7f00-7f10 r-xp 00000000 fe:00 9 /opt/my libs/libzmq.so.5 (deleted)\n");
-        assert_eq!(found[0].from_here(7).to_str(), Some("/proc/7/map_files/7f00-7f10"));
+        assert_eq!(found[0].reachable(7).to_str(), Some("/proc/7/map_files/7f00-7f10"));
         assert_eq!(found[0].path, "/opt/my libs/libzmq.so.5");
     }
 

@@ -14,7 +14,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/toke
 #[cfg(target_arch = "aarch64")]
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-aarch64.bpf.o");
 
-/// Inode of the initial pid namespace on every kernel; `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
+/// Inode of the initial pid namespace on every kernel; `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
 const INITIAL_NAMESPACE: u64 = 0xefff_fffc;
 
 /// What the object is told.
@@ -26,14 +26,18 @@ pub(crate) struct Settings {
     pub(crate) wake_bytes: u32,
     /// Offsets inside kernel structs.
     pub(crate) offsets: Offsets,
+    /// Let the programs log.
+    pub(crate) diagnostics: bool,
 }
 
 /// Creates the maps and prepares the programs; none is loaded yet.
 pub(crate) fn load(settings: Settings) -> Result<Ebpf, aya::EbpfError> {
     let (device, inode) = namespace();
+    let log_level = if settings.diagnostics { u8::MAX } else { 0 };
     EbpfLoader::new()
         .override_global("OFFSETS", &Plain(settings.offsets), true)
         .override_global("WAKE_BYTES", &settings.wake_bytes, true)
+        .override_global(aya_log::LEVEL, &log_level, true)
         .override_global("NAMESPACE_DEV", &device, true)
         .override_global("NAMESPACE_INO", &inode, true)
         .map_max_entries("RECORDS", settings.ring_bytes)

@@ -20,7 +20,7 @@ const SUMS: &str = "SHA256SUMS";
 /// Build the kernel side of the probe into probe-ebpf/object
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Build elsewhere and fail if the result differs from the objects in the repository
+    /// Lint, build elsewhere, and fail if the result differs from the objects in the repository
     #[arg(long)]
     check: bool,
     /// Write the objects here
@@ -38,6 +38,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let out = args.out.clone().unwrap_or(kept);
         return build(root, &tools, &out);
     }
+    // The host's clippy never sees the kernel side.
+    let mut clippy = cargo(root, &tools, MACHINES[0], "clippy")?;
+    succeed(clippy.args(["--", "--deny", "warnings"]))?;
     let fresh = tempfile::tempdir()?;
     build(root, &tools, fresh.path())?;
     for name in MACHINES.iter().map(|m| object(m)).chain([SUMS.to_owned()]) {
@@ -59,45 +62,13 @@ fn object(machine: &str) -> String {
 fn build(root: &Path, tools: &Tools, out: &Path) -> Result<()> {
     fs::create_dir_all(out)?;
     for machine in MACHINES {
-        let target = root.join("target/bpf").join(machine);
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo
-            .current_dir(root)
-            .args([
-                "build",
-                "--quiet",
-                "--locked",
-                "--package",
-                "probe-ebpf",
-                "--features",
-                "kernel",
-            ])
-            .args([
-                "--bin",
-                "tokengap-bpf",
-                "--profile",
-                "bpf",
-                "-Z",
-                "build-std=core",
-                "--target",
-                "bpfel-unknown-none",
-            ])
-            .arg("--target-dir")
-            .arg(&target)
-            .env("PATH", tools.path()?)
-            // Stable compiles `core` for a target that has none prebuilt only when asked this way.
-            .env("RUSTC_BOOTSTRAP", "1")
-            .env("__CARGO_TESTS_ONLY_SRC_ROOT", &tools.library)
-            .env("CARGO_ENCODED_RUSTFLAGS", flags(root, tools, machine)?)
-            .env_remove("RUSTC_WRAPPER")
-            .env_remove("RUSTC_WORKSPACE_WRAPPER");
-        succeed(&mut cargo)?;
+        succeed(&mut cargo(root, tools, machine, "build")?)?;
         // DWARF holds hashes that differ between builds; the BTF that the kernel reads stays.
         succeed(
             Command::new(&tools.objcopy)
                 .env("LD_LIBRARY_PATH", tools.sysroot.join("lib"))
                 .arg("--strip-debug")
-                .arg(target.join("bpfel-unknown-none/bpf/tokengap-bpf"))
+                .arg(target(root, machine).join("bpfel-unknown-none/bpf/tokengap-bpf"))
                 .arg(out.join(object(machine))),
         )?;
     }
@@ -105,6 +76,46 @@ fn build(root: &Path, tools: &Tools, out: &Path) -> Result<()> {
     fs::write(out.join(SUMS), &sums)?;
     print!("{sums}");
     Ok(())
+}
+
+fn target(root: &Path, machine: &str) -> PathBuf {
+    root.join("target/bpf").join(machine)
+}
+
+/// `cargo build` or `cargo clippy` of the kernel side for one machine.
+fn cargo(root: &Path, tools: &Tools, machine: &str, what: &str) -> Result<Command> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .current_dir(root)
+        .args([
+            what,
+            "--quiet",
+            "--locked",
+            "--package",
+            "probe-ebpf",
+            "--features",
+            "kernel",
+        ])
+        .args([
+            "--bin",
+            "tokengap-bpf",
+            "--profile",
+            "bpf",
+            "-Z",
+            "build-std=core",
+            "--target",
+            "bpfel-unknown-none",
+        ])
+        .arg("--target-dir")
+        .arg(target(root, machine))
+        .env("PATH", tools.path()?)
+        // Stable compiles `core` for a target that has none prebuilt only when asked this way.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("__CARGO_TESTS_ONLY_SRC_ROOT", &tools.library)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags(root, tools, machine)?)
+        .env_remove("RUSTC_WRAPPER")
+        .env_remove("RUSTC_WORKSPACE_WRAPPER");
+    Ok(cargo)
 }
 
 fn flags(root: &Path, tools: &Tools, machine: &str) -> Result<OsString> {
@@ -121,9 +132,17 @@ fn flags(root: &Path, tools: &Tools, machine: &str) -> Result<OsString> {
         flags.push("\x1f");
         flags.push(flag);
     }
-    for (from, to) in [(root, "/src"), (&home, "/cargo"), (&tools.library, "/rust-src")] {
+    for (from, to) in [
+        (root, "/src"),
+        (home.as_path(), "/cargo"),
+        (tools.library.as_path(), "/rust-src"),
+    ] {
+        // rustc is given paths without links in them.
+        let from = from
+            .canonicalize()
+            .with_context(|| format!("resolve {}", from.display()))?;
         flags.push("\x1f--remap-path-prefix=");
-        flags.push(from);
+        flags.push(&from);
         flags.push("=");
         flags.push(to);
     }

@@ -7,6 +7,11 @@
     unsafe_code,
     reason = "BPF helpers and maps are raw pointers; the verifier checks every access"
 )]
+#![expect(
+    clippy::inline_always,
+    reason = "a program is one function: calls cost stack, of which there are 512 bytes"
+)]
+#![expect(clippy::needless_pass_by_value, reason = "aya's macros pass the context by value")]
 
 mod here;
 mod maps;

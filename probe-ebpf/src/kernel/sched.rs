@@ -43,9 +43,9 @@ pub(crate) fn sched_wakeup(ctx: RawTracePointContext) -> i32 {
 /// The accounting of `task`, if its process is watched; created at its first event.
 #[inline(always)]
 fn watched(task: u64, offsets: &Offsets) -> Option<*mut Thread> {
-    let tgid = field(task, offsets.task_tgid)?;
+    let process = field(task, offsets.task_tgid)?;
     // SAFETY: copied at once; targets are only ever added.
-    let target = unsafe { TARGETS.get(tgid) }.copied()?;
+    let target = unsafe { TARGETS.get(process) }.copied()?;
     let tid = field(task, offsets.task_pid)?;
     if let Some(known) = THREADS.get_ptr_mut(tid) {
         return Some(known);

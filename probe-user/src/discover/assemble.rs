@@ -51,11 +51,23 @@ pub(crate) fn engines(
             .then_some((child, parent))
     });
     let groups = super::group::connected(candidates.len(), connected.chain(related));
-    let mut engines: Vec<Engine> = groups
-        .iter()
-        .map(|group| engine(group, candidates, &roles, links, &readings, blind))
-        .filter(|engine| !engine.processes.is_empty())
-        .collect();
+    let mut engines: Vec<Engine> = Vec::new();
+    for group in &groups {
+        let found = engine(group, candidates, &roles, links, &readings, blind);
+        if found.processes.is_empty() {
+            continue;
+        }
+        // Many programs speak ZMQ. Nameless ones are an engine only with a hop that can be nothing but output, now or before.
+        let output = found.hops.iter().any(|hop| hop.carries == Carries::Output);
+        let known = found.is_named() || group.iter().any(|&i| candidates[i].last_role.is_some());
+        if output || known {
+            engines.push(found);
+        } else {
+            for &i in group {
+                roles[i] = None;
+            }
+        }
+    }
     let oldest = |e: &Engine| e.processes.iter().map(|p| p.id.start_time).min();
     engines.sort_by_key(|e| (!e.is_named(), oldest(e)));
     (engines, roles)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::degraded::Part;
-use super::launch::{self, Flags, Launcher};
+use super::launch::{self, Flags, Launcher, Program};
 use super::libzmq::{self, LibZmq, Libraries};
 use super::package::{self, Installed, Interpreter, PythonVersion};
 use super::proc::stat::Stat;
@@ -18,8 +18,8 @@ use super::topology::{Process, ProcessId};
 const VARIABLES: [&str; 4] = [PICKLE_SWITCH, RUST_SERVER, "PYTHONPATH", "VIRTUAL_ENV"];
 /// `MAX_ARG_STRLEN * 48`, the most a program can be started with on common systems.
 const ARGUMENTS: usize = 6 << 20;
-/// 65,530 mappings (`vm.max_map_count`) of long paths.
-const MAPS: usize = 64 << 20;
+/// 65,530 mappings (`vm.max_map_count`) are 6 MiB; some systems allow ten times as many.
+pub(crate) const MAPS: usize = 64 << 20;
 const THREADS: usize = 8192;
 
 /// A role and how it is known.
@@ -32,8 +32,6 @@ pub(crate) struct Candidate {
     pub(crate) ns_pids: Vec<u32>,
     pub(crate) parent: u32,
     pub(crate) group: u32,
-    /// Its name when it was examined: `setproctitle` changes it along with the title.
-    pub(crate) comm: String,
     pub(crate) title: String,
     /// As stated by hand, title or command; inference adds the rest.
     pub(crate) stated: Option<Played>,
@@ -62,15 +60,19 @@ pub(crate) enum Examined {
     Other,
     /// A Python process without a telling title that may not be examined.
     Refused,
+    /// It has more mappings than are read, [`MAPS`] bytes of them.
+    TooLarge,
     /// It may belong to an engine.
     Candidate(Box<Candidate>),
 }
 
-/// Looks at a process. `by_hand`: it was named by the user.
+/// Looks at a process. `by_hand`: it was named by the user; `is_parent`: it
+/// started a process of an engine.
 pub(crate) fn examine(
     process: &ProcDir,
     stat: &Stat,
     by_hand: Option<&RoleSpec>,
+    is_parent: bool,
     libraries: &mut Libraries,
 ) -> Result<Examined, ReadError> {
     let argv = strings(&process.read("cmdline", ARGUMENTS)?);
@@ -83,23 +85,27 @@ pub(crate) fn examine(
         (None, None, None) => None,
     };
     let named = stated.is_some() || by_hand.is_some();
+    let python = argv
+        .first()
+        .is_some_and(|a| a.rsplit('/').next().is_some_and(|name| name.starts_with("python")));
     let mut refused = Vec::new();
+    let mut unread = None;
     let files = match process.read("maps", MAPS) {
         Ok(text) => maps::files(&text),
-        Err(ReadError::Denied) if named => {
+        Err(ReadError::Denied) if named || (is_parent && python) => {
             refused.push(Part::Maps);
             Vec::new()
         }
-        Err(ReadError::Denied) => {
-            let python = argv
-                .first()
-                .is_some_and(|a| a.rsplit('/').next().is_some_and(|n| n.starts_with("python")));
-            return Ok(if python { Examined::Refused } else { Examined::Other });
+        Err(ReadError::Denied) => return Ok(if python { Examined::Refused } else { Examined::Other }),
+        Err(ReadError::TooLong(_)) if !named => return Ok(Examined::TooLarge),
+        Err(ReadError::TooLong(limit)) => {
+            unread = Some((process.path().join("maps"), ReadError::TooLong(limit)));
+            Vec::new()
         }
         Err(e) => return Err(e),
     };
     let zmq = libzmq::mapped(&files);
-    if zmq.is_none() && !named {
+    if zmq.is_none() && !named && refused.is_empty() {
         return Ok(Examined::Other);
     }
     let status = process.read("status", 64 << 10)?;
@@ -111,7 +117,6 @@ pub(crate) fn examine(
         ns_pids: stat::ns_pids(&status),
         parent: stat.parent,
         group: stat.group,
-        comm: stat.comm.clone(),
         title: title(&argv, stat, titled.is_some(), launcher),
         stated,
         rank: titled.map(|(_, rank)| rank).unwrap_or_default(),
@@ -129,7 +134,7 @@ pub(crate) fn examine(
         net_ns: None,
         last_role: None,
         refused,
-        libzmq_error: None,
+        libzmq_error: unread,
     };
     candidate.environment = candidate
         .allowed(Part::Environment, process.read("environ", ARGUMENTS))
@@ -185,7 +190,10 @@ impl Candidate {
             files,
             version: self.python.as_ref().map(|p| p.value),
             argv0: argv.first().map(String::as_str),
-            script: launch::script(argv),
+            script: match launch::program(argv) {
+                Some(Program::Script(script)) => Some(script),
+                _ => None,
+            },
             exe,
             cwd: cwd.as_deref(),
             python_path: self.variable("PYTHONPATH"),
@@ -232,11 +240,12 @@ fn environment(bytes: &[u8]) -> Option<Vec<(String, String)>> {
 fn title(argv: &[String], stat: &Stat, titled: bool, launcher: Option<Launcher>) -> String {
     const LONGEST: usize = 60;
     let name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
-    let text = match (launcher, launch::script(argv)) {
+    let text = match (launcher, launch::program(argv)) {
         _ if titled => argv.first().cloned().unwrap_or_default(),
         (Some(Launcher::Sglang), _) => "python -m sglang.launch_server".into(),
         (Some(Launcher::Dynamo), _) => "python -m dynamo.sglang".into(),
-        (None, Some(script)) => format!("{} {}", stat.comm, name(script)),
+        (None, Some(Program::Script(script))) => format!("{} {}", stat.comm, name(script)),
+        (None, Some(Program::Module(module))) => format!("{} -m {module}", stat.comm),
         (None, None) => stat.comm.clone(),
     };
     text.chars().filter(|c| !c.is_control()).take(LONGEST).collect()
@@ -296,13 +305,13 @@ mod tests {
             .process(std::process::id())
             .unwrap();
         let stat = Stat::parse(&me.read("stat", 4096).unwrap()).unwrap();
-        let examined = examine(&me, &stat, None, &mut Libraries::default()).unwrap();
+        let examined = examine(&me, &stat, None, true, &mut Libraries::default()).unwrap();
         assert!(matches!(examined, Examined::Other));
         let spec = RoleSpec {
             pid: std::process::id(),
             role: Some(Role::Scheduler),
         };
-        let named = examine(&me, &stat, Some(&spec), &mut Libraries::default()).unwrap();
+        let named = examine(&me, &stat, Some(&spec), false, &mut Libraries::default()).unwrap();
         let Examined::Candidate(named) = named else {
             panic!("a process named by hand is always taken")
         };

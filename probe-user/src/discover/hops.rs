@@ -1,6 +1,6 @@
 //! What each connection carries, and which way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::links::Link;
 use super::role::{Role, RoleSource};
@@ -14,81 +14,108 @@ pub(crate) struct Reading {
     pub(crate) confidence: Confidence,
 }
 
+impl Reading {
+    fn forward(carries: Carries, confidence: Confidence) -> Self {
+        Self {
+            reversed: false,
+            carries,
+            confidence,
+        }
+    }
+
+    fn requests_back(confidence: Confidence) -> Self {
+        Self {
+            reversed: true,
+            carries: Carries::Requests,
+            confidence,
+        }
+    }
+}
+
 /// Reads every link; `None` for a connection that is no hop of the token or request path.
 pub(crate) fn read(links: &[Link], roles: &[Option<(Role, RoleSource)>]) -> Vec<Option<Reading>> {
-    // The tokenizer binds several sockets that schedulers connect to; the one for output is the one that
-    // detokenizers connect to as well (they are started even where they stay idle).
-    let with_detokenizer: BTreeSet<(usize, &str)> = links
-        .iter()
-        .filter(|l| {
-            l.connector
-                .is_some_and(|c| matches!(roles[c.candidate], Some((Role::Detokenizer, _))))
-        })
-        .map(|l| (l.acceptor.candidate, l.endpoint.as_str()))
-        .collect();
-    let endpoints: BTreeSet<(usize, &str)> = links
-        .iter()
-        .map(|l| (l.acceptor.candidate, l.endpoint.as_str()))
-        .collect();
-    links
-        .iter()
-        .map(|link| {
-            let (to, to_source) = roles[link.acceptor.candidate]?;
-            let Some(connector) = link.connector else {
-                return one_sided(to);
-            };
-            let (from, from_source) = roles[connector.candidate]?;
-            let output = with_detokenizer.contains(&(link.acceptor.candidate, link.endpoint.as_str()));
-            let elsewhere = with_detokenizer
-                .iter()
-                .any(|(acceptor, _)| *acceptor == link.acceptor.candidate);
-            let sockets = endpoints
-                .iter()
-                .filter(|(acceptor, _)| *acceptor == link.acceptor.candidate)
-                .count();
-            let stated = from_source < RoleSource::Sockets && to_source < RoleSource::Sockets;
-            let sure = if stated {
-                Confidence::Certain
-            } else {
-                Confidence::Inferred
-            };
-            let forward = |carries, confidence| {
-                Some(Reading {
-                    reversed: false,
-                    carries,
-                    confidence,
-                })
-            };
-            let requests = |confidence| {
-                Some(Reading {
-                    reversed: true,
-                    carries: Carries::Requests,
-                    confidence,
-                })
-            };
-            match (from, to) {
-                (Role::Scheduler, Role::Detokenizer | Role::DetokenizerRouter)
-                | (Role::DetokenizerRouter, Role::Detokenizer)
-                | (Role::Detokenizer, Role::Tokenizer | Role::TokenizerRouter | Role::TokenizerWorker)
-                | (Role::TokenizerRouter, Role::TokenizerWorker) => forward(Carries::Output, sure),
-                (Role::Scheduler, Role::Tokenizer | Role::TokenizerRouter) if output => forward(Carries::Output, sure),
-                (Role::Scheduler, Role::Tokenizer | Role::TokenizerRouter) if elsewhere => {
-                    requests(Confidence::Inferred)
-                }
-                (Role::Scheduler, Role::Tokenizer | Role::TokenizerRouter) if sockets == 1 => {
-                    forward(Carries::Output, Confidence::Inferred)
-                }
-                (Role::Scheduler, Role::Tokenizer | Role::TokenizerRouter) => {
-                    forward(Carries::Unknown, Confidence::Inferred)
-                }
-                // The scheduler's sockets for requests connect too, to the controller or straight to the main process.
-                (Role::DpController, Role::Tokenizer | Role::TokenizerRouter)
-                | (Role::Scheduler, Role::DpController) => requests(sure),
-                (Role::TokenizerWorker, Role::TokenizerRouter) => forward(Carries::Requests, sure),
-                _ => None,
+    let bound = Bound::of(links, roles);
+    links.iter().map(|link| one(link, roles, &bound)).collect()
+}
+
+fn one(link: &Link, roles: &[Option<(Role, RoleSource)>], bound: &Bound<'_>) -> Option<Reading> {
+    use Role::{Detokenizer, DetokenizerRouter, DpController, Scheduler, Tokenizer, TokenizerRouter, TokenizerWorker};
+    let (to, to_source) = roles[link.acceptor.candidate]?;
+    let Some(connector) = link.connector else {
+        return one_sided(to);
+    };
+    let (from, from_source) = roles[connector.candidate]?;
+    let stated = from_source < RoleSource::Sockets && to_source < RoleSource::Sockets;
+    let sure = if stated {
+        Confidence::Certain
+    } else {
+        Confidence::Inferred
+    };
+    match (from, to) {
+        (Scheduler, Detokenizer | DetokenizerRouter)
+        | (DetokenizerRouter, Detokenizer)
+        | (Detokenizer, Tokenizer | TokenizerRouter | TokenizerWorker)
+        | (TokenizerRouter, TokenizerWorker) => Some(Reading::forward(Carries::Output, sure)),
+        (Scheduler, Tokenizer | TokenizerRouter) => bound.scheduler_to_main(link, sure),
+        // The sockets that take requests connect too: to the main process, or to the controller in front of them.
+        (DpController, Tokenizer | TokenizerRouter) | (Scheduler, DpController) => Some(Reading::requests_back(sure)),
+        (TokenizerWorker, TokenizerRouter) => Some(Reading::forward(Carries::Requests, sure)),
+        _ => None,
+    }
+}
+
+/// A process and one of the endpoints it has bound.
+type Endpoint<'a> = (usize, &'a str);
+
+/// Who connects to each bound endpoint.
+struct Bound<'a>(BTreeMap<Endpoint<'a>, BTreeSet<Role>>);
+
+impl<'a> Bound<'a> {
+    fn of(links: &'a [Link], roles: &[Option<(Role, RoleSource)>]) -> Self {
+        let mut bound: BTreeMap<Endpoint<'a>, BTreeSet<Role>> = BTreeMap::new();
+        for link in links {
+            if let Some((role, _)) = link.connector.and_then(|c| roles[c.candidate]) {
+                bound
+                    .entry((link.acceptor.candidate, &link.endpoint))
+                    .or_default()
+                    .insert(role);
             }
-        })
-        .collect()
+        }
+        Self(bound)
+    }
+
+    /// Schedulers connect to several sockets of the main process: output, requests, RPC, metrics. The one for output is
+    /// the one that detokenizers connect to as well (they are started even where they stay idle).
+    fn scheduler_to_main(&self, link: &Link, sure: Confidence) -> Option<Reading> {
+        let own = (link.acceptor.candidate, link.endpoint.as_str());
+        let with = |role: Role| {
+            let of_acceptor = self.0.iter().filter(|((acceptor, _), _)| *acceptor == own.0);
+            of_acceptor
+                .filter(|(_, from)| from.contains(&role))
+                .map(|(at, _)| *at)
+                .collect::<Vec<Endpoint<'_>>>()
+        };
+        let output = with(Role::Detokenizer);
+        if output.contains(&own) {
+            return Some(Reading::forward(Carries::Output, sure));
+        }
+        let others = with(Role::Scheduler)
+            .into_iter()
+            .filter(|at| !output.contains(at))
+            .count();
+        let Some((_, output)) = output.first() else {
+            let carries = if others == 1 { Carries::Output } else { Carries::Unknown };
+            return Some(Reading::forward(carries, Confidence::Inferred));
+        };
+        // An engine binds all its sockets with one transport; the server for transfers of a prefill engine is TCP.
+        if output.split(':').next() != own.1.split(':').next() {
+            return None;
+        }
+        if others == 1 && with(Role::DpController).is_empty() {
+            return Some(Reading::requests_back(Confidence::Inferred));
+        }
+        Some(Reading::forward(Carries::Unknown, Confidence::Inferred))
+    }
 }
 
 /// Only the accepting side is seen.
@@ -98,11 +125,7 @@ fn one_sided(acceptor: Role) -> Option<Reading> {
         Role::Tokenizer | Role::TokenizerRouter => Carries::Unknown,
         Role::Scheduler | Role::DpController => return None,
     };
-    Some(Reading {
-        reversed: false,
-        carries,
-        confidence: Confidence::Inferred,
-    })
+    Some(Reading::forward(carries, Confidence::Inferred))
 }
 
 #[cfg(test)]
@@ -132,9 +155,9 @@ mod tests {
         let roles = titled([Role::Scheduler, Role::Detokenizer, Role::Tokenizer]);
         let links = [
             link(0, 1, "detok"),
-            link(0, 2, "tok"),
-            link(1, 2, "tok"),
-            link(0, 2, "input"),
+            link(0, 2, "ipc:tok"),
+            link(1, 2, "ipc:tok"),
+            link(0, 2, "ipc:input"),
         ];
         let read: Vec<_> = read(&links, &roles)
             .into_iter()
@@ -154,6 +177,23 @@ mod tests {
         assert_eq!(one[0].unwrap().carries, Carries::Output);
         let two = read(&[link(0, 1, "tok"), link(0, 1, "input")], &roles);
         assert_eq!(two.map_carries(), [Carries::Unknown, Carries::Unknown]);
+    }
+
+    #[test]
+    fn several_sockets_besides_output_cannot_be_told_apart() {
+        let roles = titled([Role::Scheduler, Role::Detokenizer, Role::Tokenizer, Role::DpController]);
+        let rpc = [link(1, 2, "ipc:tok"), link(0, 2, "ipc:input"), link(0, 2, "ipc:rpc")];
+        assert_eq!(
+            read(&rpc, &roles).map_carries(),
+            [Carries::Output, Carries::Unknown, Carries::Unknown]
+        );
+        let dp = [link(1, 2, "ipc:tok"), link(3, 2, "ipc:input"), link(0, 2, "ipc:rpc")];
+        assert_eq!(
+            read(&dp, &roles).map_carries(),
+            [Carries::Output, Carries::Requests, Carries::Unknown]
+        );
+        let bootstrap = [link(1, 2, "ipc:tok"), link(0, 2, "tcp:8998")];
+        assert_eq!(read(&bootstrap, &roles)[1], None);
     }
 
     #[test]

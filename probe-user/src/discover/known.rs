@@ -10,10 +10,13 @@ use super::proc::{ProcDir, ProcRoot};
 use super::spec::RoleSpec;
 use super::topology::ProcessId;
 
-/// A process that is nobody's is looked at again after a quarter of its age, within these bounds: a worker needs time
-/// to load before it takes its title, and a pid may be used again.
-const SOONEST: Duration = Duration::from_millis(200);
-const LATEST: Duration = Duration::from_secs(30);
+/// A process is examined again after a quarter of its age, within these bounds: a worker needs time to load before it
+/// takes its title and opens its sockets.
+const EXAMINE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(5));
+/// Whether a pid is still the same process, by its start and name, is asked this often; of an engine's process, always.
+const SAME: Duration = Duration::from_secs(30);
+/// Whoever started an engine's process is examined this often until it turns out to be one itself.
+const PARENT: Duration = Duration::from_secs(1);
 
 /// The processes that were looked at.
 #[derive(Debug, Default)]
@@ -24,7 +27,12 @@ pub(crate) struct Known {
 
 #[derive(Debug)]
 struct Looked {
-    again: Instant,
+    start_time: u64,
+    comm: String,
+    seen: Instant,
+    examined: Instant,
+    /// `None`: there is nothing left to be learned.
+    examine_after: Option<Duration>,
     what: What,
 }
 
@@ -32,6 +40,7 @@ struct Looked {
 enum What {
     Other,
     Refused,
+    TooLarge,
     /// With its directory held open: what is read through it is that process, or an error once it has exited.
     Candidate(Box<Candidate>, ProcDir),
 }
@@ -42,38 +51,41 @@ impl Known {
         let before = self.state();
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.processes.retain(|pid, _| listed.contains(pid));
-        let now = Instant::now();
+        let parents = self.parents();
         for &pid in pids {
-            if self.is_due(pid, now) {
-                let spec = by_hand.iter().find(|spec| spec.pid == pid);
-                match look(root, pid, spec, &mut self.libraries) {
-                    Some((mut what, age)) => {
-                        let again = now
-                            + if what.is_complete() {
-                                LATEST
-                            } else {
-                                (age / 4).clamp(SOONEST, LATEST)
-                            };
-                        what.remember(self.processes.remove(&pid));
-                        self.processes.insert(pid, Looked { again, what });
-                    }
-                    None => drop(self.processes.remove(&pid)),
-                }
+            if !self
+                .processes
+                .get_mut(&pid)
+                .is_some_and(|known| known.is_current(root, pid))
+            {
+                self.look(root, pid, by_hand, parents.contains(&pid));
+            }
+        }
+        for pid in self.parents() {
+            if self.processes.get(&pid).is_some_and(Looked::is_due_as_parent) {
+                self.look(root, pid, by_hand, true);
             }
         }
         before != self.state()
     }
 
-    fn is_due(&self, pid: u32, now: Instant) -> bool {
-        let Some(looked) = self.processes.get(&pid) else {
-            return true;
-        };
-        match &looked.what {
-            What::Candidate(about, process) => {
-                now >= looked.again || running(process).is_none_or(|stat| stat.comm != about.comm)
-            }
-            What::Other | What::Refused => now >= looked.again,
+    /// Examines a process anew; one that has exited is forgotten.
+    fn look(&mut self, root: &ProcRoot, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
+        let earlier = self.processes.remove(&pid);
+        let spec = by_hand.iter().find(|spec| spec.pid == pid);
+        if let Some(mut looked) = look(root, pid, spec, is_parent, &mut self.libraries) {
+            looked.what.remember(earlier);
+            self.processes.insert(pid, looked);
         }
+    }
+
+    /// Who started the processes that say they belong to an engine.
+    fn parents(&self) -> HashSet<u32> {
+        let stated = self.processes.values().filter_map(|known| match &known.what {
+            What::Candidate(about, _) if about.stated.is_some() => Some(about.parent),
+            _ => None,
+        });
+        stated.collect()
     }
 
     fn state(&self) -> BTreeMap<ProcessId, impl PartialEq + use<>> {
@@ -82,7 +94,7 @@ impl Known {
             .values()
             .filter_map(|looked| match &looked.what {
                 What::Candidate(about, _) => Some((about.id, known(about))),
-                What::Other | What::Refused => None,
+                _ => None,
             })
             .collect()
     }
@@ -94,7 +106,7 @@ impl Known {
             .values()
             .filter_map(|looked| match &looked.what {
                 What::Candidate(about, process) => Some((&**about, process)),
-                What::Other | What::Refused => None,
+                _ => None,
             })
             .collect();
         found.sort_by_key(|(about, _)| about.id);
@@ -134,17 +146,46 @@ impl Known {
             .count()
     }
 
+    /// Whether some process could not be examined for its size.
+    pub(crate) fn has_too_large(&self) -> bool {
+        self.processes
+            .values()
+            .any(|looked| matches!(looked.what, What::TooLarge))
+    }
+
     /// Whether the pid was there.
     pub(crate) fn has(&self, pid: u32) -> bool {
         self.processes.contains_key(&pid)
     }
 }
 
-impl What {
-    fn is_complete(&self) -> bool {
-        matches!(self, Self::Candidate(c, _) if c.stated.is_some() && c.libzmq.is_some() && !c.io_threads.is_empty())
+impl Looked {
+    /// Whether it is the same process and was examined recently enough.
+    fn is_current(&mut self, root: &ProcRoot, pid: u32) -> bool {
+        if self.examine_after.is_some_and(|after| self.examined.elapsed() >= after) {
+            return false;
+        }
+        let stat = match &self.what {
+            What::Candidate(_, process) => running(process),
+            _ if self.seen.elapsed() < SAME => return true,
+            _ => root.process(pid).ok().and_then(|process| running(&process)),
+        };
+        self.seen = Instant::now();
+        // `setproctitle` changes the name as well, and so does running another program.
+        stat.is_some_and(|stat| stat.start_time == self.start_time && stat.comm == self.comm)
     }
 
+    /// Whether it has started processes of an engine and may turn out to be one.
+    fn is_due_as_parent(&self) -> bool {
+        match self.what {
+            What::Candidate(..) => false,
+            What::Refused => true,
+            What::Other | What::TooLarge => self.examined.elapsed() >= PARENT,
+        }
+    }
+}
+
+impl What {
     /// Takes over what an earlier look at the same process had found out.
     fn remember(&mut self, earlier: Option<Looked>) {
         if let (
@@ -161,20 +202,42 @@ impl What {
     }
 }
 
-/// Examines a process; `None` when it has exited. Its age decides when to look again.
-fn look(root: &ProcRoot, pid: u32, by_hand: Option<&RoleSpec>, libraries: &mut Libraries) -> Option<(What, Duration)> {
+/// Examines a process; `None` when it has exited.
+fn look(
+    root: &ProcRoot,
+    pid: u32,
+    by_hand: Option<&RoleSpec>,
+    is_parent: bool,
+    libraries: &mut Libraries,
+) -> Option<Looked> {
     let process = root.process(pid).ok()?;
     let stat = running(&process)?;
-    let age = age(stat.start_time);
-    if stat.kernel {
-        return Some((What::Other, age));
-    }
-    let what = match candidate::examine(&process, &stat, by_hand, libraries).ok()? {
-        Examined::Other => What::Other,
-        Examined::Refused => What::Refused,
-        Examined::Candidate(about) => What::Candidate(about, process),
+    let mut examine_after = Some((age(stat.start_time) / 4).clamp(EXAMINE.0, EXAMINE.1));
+    let what = if stat.kernel {
+        examine_after = None;
+        What::Other
+    } else {
+        match candidate::examine(&process, &stat, by_hand, is_parent, libraries).ok()? {
+            Examined::Other => What::Other,
+            Examined::Refused => What::Refused,
+            Examined::TooLarge => What::TooLarge,
+            Examined::Candidate(about) => {
+                if about.stated.is_some() && about.libzmq.is_some() {
+                    examine_after = None;
+                }
+                What::Candidate(about, process)
+            }
+        }
     };
-    Some((what, age))
+    let now = Instant::now();
+    Some(Looked {
+        start_time: stat.start_time,
+        comm: stat.comm,
+        seen: now,
+        examined: now,
+        examine_after,
+        what,
+    })
 }
 
 /// Its state, unless it has exited (a zombie has, but for its parent).

@@ -36,69 +36,60 @@ pub(crate) struct Flags {
     pub(crate) config_file: Option<String>,
 }
 
+/// What a Python interpreter was told to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program<'a> {
+    /// `-m MODULE`.
+    Module(&'a str),
+    /// A file.
+    Script(&'a str),
+}
+
 /// Reads the command line of an engine's main process; `None` when it is not one.
 pub(crate) fn launcher(argv: &[String]) -> Option<Launcher> {
+    let serves = || argv.iter().any(|argument| argument == "serve");
+    match program(argv)? {
+        Program::Module("sglang.launch_server" | "sglang.srt.server") => Some(Launcher::Sglang),
+        Program::Module("sglang" | "sglang.cli" | "sglang.cli.main") if serves() => Some(Launcher::Sglang),
+        Program::Module(module) => {
+            let dynamo = module == "dynamo.sglang" || module.starts_with("dynamo.sglang.");
+            dynamo.then_some(Launcher::Dynamo)
+        }
+        Program::Script(script) => {
+            let path = Path::new(script);
+            if path.ends_with("sglang/launch_server.py") || (path.file_name()? == "sglang" && serves()) {
+                return Some(Launcher::Sglang);
+            }
+            let dynamo = path.ends_with("dynamo/sglang/main.py") || path.ends_with("dynamo/sglang/__main__.py");
+            dynamo.then_some(Launcher::Dynamo)
+        }
+    }
+}
+
+/// What a Python command line runs; `None` for other commands, for `-c`, and for the interpreter alone.
+pub(crate) fn program(argv: &[String]) -> Option<Program<'_>> {
     let (python, rest) = argv.split_first()?;
     if !file_name(python).starts_with("python") {
         return None;
     }
-    match program(rest)? {
-        Program::Module(module) => match module {
-            "sglang.launch_server" | "sglang.srt.server" => Some(Launcher::Sglang),
-            _ if module == "dynamo.sglang" || module.starts_with("dynamo.sglang.") => Some(Launcher::Dynamo),
-            "sglang" | "sglang.cli" | "sglang.cli.main" => {
-                rest.iter().any(|a| a == "serve").then_some(Launcher::Sglang)
-            }
-            _ => None,
-        },
-        Program::Script(script) => {
-            let path = Path::new(script);
-            if path.ends_with("sglang/launch_server.py") {
-                Some(Launcher::Sglang)
-            } else if path.components().any(|c| c.as_os_str() == "dynamo") && path.ends_with("sglang/main.py") {
-                Some(Launcher::Dynamo)
-            } else {
-                (file_name(script) == "sglang" && rest.iter().any(|a| a == "serve")).then_some(Launcher::Sglang)
-            }
-        }
-    }
-}
-
-enum Program<'a> {
-    Module(&'a str),
-    Script(&'a str),
-}
-
-/// What the interpreter was told to run: skips its own options, of which `-X`, `-W` and some long ones take a value.
-fn program(arguments: &[String]) -> Option<Program<'_>> {
-    let mut arguments = arguments.iter();
+    let mut arguments = rest.iter();
     while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "-m" => return arguments.next().map(|m| Program::Module(m)),
-            "-c" | "-" => return None,
-            "-X" | "-W" | "--check-hash-based-pycs" => {
-                arguments.next();
-            }
-            other => {
-                if let Some(module) = other.strip_prefix("-m") {
-                    return Some(Program::Module(module));
-                }
-                if !other.starts_with('-') {
-                    return Some(Program::Script(other));
-                }
-            }
+        let Some(letters) = argument.strip_prefix('-') else {
+            return Some(Program::Script(argument));
+        };
+        // Switches may run together, up to one that takes the rest or the next argument: `-um race`.
+        match letters.trim_start_matches(|c| "bBdEiIOPqsSuvVx".contains(c)) {
+            "m" => return arguments.next().map(|module| Program::Module(module)),
+            "c" => return None,
+            "X" | "W" | "-check-hash-based-pycs" => drop(arguments.next()),
+            joined => match joined.strip_prefix('m') {
+                Some(module) => return Some(Program::Module(module)),
+                None if letters.is_empty() || joined.starts_with('c') => return None,
+                None => {}
+            },
         }
     }
     None
-}
-
-/// The script's directory, which Python puts first on its path; `None` for `-m` and `-c`.
-pub(crate) fn script(argv: &[String]) -> Option<&str> {
-    let (python, rest) = argv.split_first()?;
-    match program(rest)? {
-        Program::Script(script) if file_name(python).starts_with("python") => Some(script),
-        _ => None,
-    }
 }
 
 impl Flags {
@@ -183,9 +174,15 @@ mod tests {
     }
 
     #[test]
-    fn the_script_is_the_first_argument_that_is_no_option() {
-        assert_eq!(script(&argv("python3 -W error race.py 0.5.9")), Some("race.py"));
-        assert_eq!(script(&argv("python3 -m race")), None);
-        assert_eq!(script(&argv("bash race.sh")), None);
+    fn the_program_is_the_first_argument_that_is_no_option() {
+        assert_eq!(
+            program(&argv("python3 -W error race.py 0.5.9")),
+            Some(Program::Script("race.py"))
+        );
+        assert_eq!(program(&argv("python3 -um race")), Some(Program::Module("race")));
+        assert_eq!(program(&argv("python3 -Xdev -Bc code race.py")), None);
+        assert_eq!(program(&argv("python3 - race.py")), None);
+        assert_eq!(program(&argv("python3 -mrace 0.5.9")), Some(Program::Module("race")));
+        assert_eq!(program(&argv("bash race.sh")), None);
     }
 }

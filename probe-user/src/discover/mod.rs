@@ -28,6 +28,8 @@ mod sock;
 mod spec;
 mod streaming;
 mod table;
+#[cfg(test)]
+mod tests;
 mod topology;
 mod watch;
 

@@ -16,6 +16,9 @@ impl fmt::Display for Topology {
             }
             writeln!(f, "engine {}: {engine}", i + 1)?;
         }
+        if !self.blind.is_empty() && !self.engines.is_empty() {
+            writeln!(f)?;
+        }
         for blind in &self.blind {
             writeln!(f, "not seen: {blind}")?;
             if let Some(remedy) = blind.remedy() {
@@ -120,4 +123,59 @@ fn table<const N: usize>(f: &mut fmt::Formatter<'_>, head: [&str; N], rows: &[[S
         write!(f, "\n  {}", cells.join("  ").trim_end())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::degraded::Blind;
+    use super::super::tests::{Made, scene};
+    use super::*;
+
+    #[test]
+    fn a_table_of_two_engines_and_what_was_not_seen() {
+        let made = [
+            Made::titled(20, "sglang::scheduler_TP0").below(22),
+            Made::titled(21, "sglang::scheduler_TP1").below(22),
+            Made::nameless(22),
+            Made::nameless(30),
+            Made::nameless(31),
+            Made::nameless(32),
+        ];
+        let connected = [
+            (0, 2, "ipc:///tmp/tmpk3v_0qz7"),
+            (3, 5, "tcp://127.0.0.1:30233"),
+            (4, 5, "tcp://127.0.0.1:30233"),
+        ];
+        let topology = Topology {
+            engines: scene(&made, &connected),
+            blind: vec![Blind::NoRole { pid: 40 }],
+        };
+        let shown = topology.to_string();
+        let expected = "\
+engine 1: SGLang of unknown release
+  pid  role       rank  libzmq  python  known by
+  20   scheduler  TP0   4.3.5   -       title (sglang::scheduler_TP0)
+  21   scheduler  TP1   4.3.5   -       title (sglang::scheduler_TP1)
+  22   tokenizer        4.3.5   -       its children (python engine.py)
+  hop                   pid:fd -> pid:fd  endpoint                carries
+  scheduler->tokenizer  20:1 -> 22:0      ipc:///tmp/tmpk3v_0qz7  tokens   inferred
+
+engine 2: SGLang of unknown release, by the look of its sockets
+  pid  role       rank  libzmq  python  known by
+  30   scheduler        4.3.5   -       its sockets (python engine.py)
+  31   scheduler        4.3.5   -       its sockets (python engine.py)
+  32   tokenizer        4.3.5   -       its sockets (python engine.py)
+  hop                   pid:fd -> pid:fd            endpoint               carries
+  scheduler->tokenizer  30:3 -> 32:2, 31:5 -> 32:4  tcp://127.0.0.1:30233  tokens   inferred
+
+not seen: pid 40: what it does could not be found out from its title, command or sockets
+          --pid 40=scheduler (or detokenizer, tokenizer, ...)
+";
+        assert_eq!(shown, expected, "{shown}");
+    }
+
+    #[test]
+    fn nothing_found_is_said() {
+        assert_eq!(Topology::default().to_string(), "no engine found\n");
+    }
 }

@@ -1,5 +1,7 @@
 //! What discovery found: engines, their processes, and the hops between them.
 
+use std::collections::BTreeSet;
+
 use trace::engine::{Mode, Waiter};
 
 use super::degraded::Blind;
@@ -8,6 +10,7 @@ use super::libzmq::LibZmq;
 use super::package::PythonVersion;
 use super::role::{Rank, Role, RoleSource};
 use super::setting::Setting;
+use super::spec::RoleSpec;
 use super::streaming::Codec;
 
 /// Everything found at one time.
@@ -129,6 +132,17 @@ pub struct HopSeen {
 }
 
 impl HopSeen {
+    /// The first hop of the token path: what is sent here is the scheduler's.
+    pub fn starts_at_scheduler(&self) -> bool {
+        self.carries != Carries::Requests && self.from.is_some_and(|end| end.role == Role::Scheduler)
+    }
+
+    /// The last hop of the token path: who takes from it answers clients.
+    pub fn ends_at_tokenizer(&self) -> bool {
+        let answers = |end: End| matches!(end.role, Role::Tokenizer | Role::TokenizerWorker);
+        self.carries != Carries::Requests && self.to.is_some_and(answers)
+    }
+
     /// `from->to` in the words of the path; `?` for an end that was not seen.
     pub fn name(&self) -> String {
         let word = |end: Option<End>| end.map_or("?", |e| e.role.word());
@@ -152,6 +166,20 @@ impl Engine {
         self.processes.iter().find(|p| p.id.pid == pid)
     }
 
+    /// Processes at an end of a hop that carries output, or may: those to probe. Other ranks of a scheduler send none.
+    pub fn on_token_path(&self) -> impl Iterator<Item = &Process> {
+        let ends = |hop: &HopSeen| [hop.from, hop.to].into_iter().flatten();
+        let carries = |hop: &&HopSeen| hop.carries != Carries::Requests;
+        let pids: BTreeSet<u32> = self
+            .hops
+            .iter()
+            .filter(carries)
+            .flat_map(ends)
+            .map(|end| end.pid)
+            .collect();
+        self.processes.iter().filter(move |p| pids.contains(&p.id.pid))
+    }
+
     /// The process that speaks for the engine: the one that holds the tokenizer or its router, else its oldest.
     pub fn main(&self) -> Option<&Process> {
         let holds = |p: &&Process| matches!(p.role, Role::Tokenizer | Role::TokenizerRouter);
@@ -163,7 +191,7 @@ impl Engine {
 }
 
 /// Why no engine can be taken without asking.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PickError {
     /// Nothing was found.
     #[error(
@@ -174,26 +202,68 @@ pub enum PickError {
     /// Several were found.
     #[error("{0} engines were found: say which with --pid and the pid of one of its processes")]
     Several(usize),
+    /// The processes named by hand are not connected.
+    #[error("the processes given with --pid belong to {0} engines that are not connected: name those of one")]
+    Apart(usize),
 }
 
 impl Topology {
-    /// The engine to attach to: the only one, or the only one that has a name of its own.
-    pub fn pick(&self) -> Result<&Engine, PickError> {
-        let named: Vec<&Engine> = self.engines.iter().filter(|e| e.is_named()).collect();
-        let choice = if named.is_empty() {
-            self.engines.iter().collect()
-        } else {
-            named
+    /// The engine to attach to: that of the processes `named` by hand; without any, the only one, or the only one that
+    /// says what it is.
+    pub fn pick(&self, named: &[RoleSpec]) -> Result<&Engine, PickError> {
+        let holds = |e: &&Engine| named.iter().any(|spec| e.process(spec.pid).is_some());
+        let by_hand: Vec<&Engine> = self.engines.iter().filter(holds).collect();
+        let says: Vec<&Engine> = self.engines.iter().filter(|e| e.is_named()).collect();
+        let choice = match (named, says.as_slice()) {
+            ([], []) => self.engines.iter().collect(),
+            ([], _) => says,
+            _ => by_hand,
         };
         match choice.as_slice() {
             [engine] => Ok(engine),
             [] => Err(PickError::None),
-            several => Err(PickError::Several(several.len())),
+            several if named.is_empty() => Err(PickError::Several(several.len())),
+            several => Err(PickError::Apart(several.len())),
         }
     }
 
     /// The engine that a process belongs to.
     pub fn engine_of(&self, pid: u32) -> Option<&Engine> {
         self.engines.iter().find(|e| e.process(pid).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Made, scene};
+    use super::*;
+
+    #[test]
+    fn the_engine_that_says_what_it_is_goes_before_those_that_do_not() {
+        let engines = |made: &[Made], links: &[(usize, usize, &str)]| Topology {
+            engines: scene(made, links),
+            blind: Vec::new(),
+        };
+        assert_eq!(engines(&[], &[]).pick(&[]), Err(PickError::None));
+
+        let nameless = [
+            Made::nameless(10),
+            Made::nameless(11),
+            Made::nameless(12),
+            Made::nameless(13),
+        ];
+        let two_pairs = [(0, 1, "ipc:///a"), (2, 3, "ipc:///b")];
+        let topology = engines(&nameless, &two_pairs);
+        assert_eq!(topology.pick(&[]), Err(PickError::Several(2)));
+        let spec = |pid| RoleSpec { pid, role: None };
+        assert_eq!(topology.pick(&[spec(12)]).unwrap().main().unwrap().id.pid, 13);
+        assert_eq!(topology.pick(&[spec(12), spec(10)]), Err(PickError::Apart(2)));
+        assert_eq!(topology.pick(&[spec(99)]), Err(PickError::None));
+
+        let mut named = nameless.to_vec();
+        named.extend([Made::titled(20, "sglang::scheduler_TP0"), Made::nameless(21)]);
+        let topology = engines(&named, &[two_pairs[0], two_pairs[1], (4, 5, "ipc:///c")]);
+        assert_eq!(topology.engines.len(), 3);
+        assert!(topology.pick(&[]).unwrap().process(20).is_some());
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Options;
 use super::assemble;
-use super::candidate::Candidate;
+use super::candidate::{self, Candidate};
 use super::change::{Change, Departed};
 use super::degraded::{Blind, Part};
 use super::error::DiscoverError;
@@ -89,13 +89,15 @@ impl Watcher {
 
     /// Sockets, roles, engines.
     fn look_at_sockets(&mut self) -> Topology {
-        self.known.find_io_threads();
-        let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.known.candidates().into_iter().unzip();
         let limits = Limits {
             descriptors: self.options.max_descriptors,
             sockets: self.options.max_sockets,
         };
+        let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.known.candidates().into_iter().unzip();
         let mut found = links::find(&candidates, &processes, self.own.net_ns, &mut self.diags, limits);
+        // After the sockets, so that who is connected has its threads as well.
+        self.known.find_io_threads();
+        let candidates: Vec<&Candidate> = self.known.candidates().into_iter().map(|(about, _)| about).collect();
         let (engines, roles) = assemble::engines(&candidates, &found.links, &mut found.blind);
         for (candidate, role) in candidates.iter().zip(&roles) {
             let pid = candidate.id.pid;
@@ -112,6 +114,12 @@ impl Watcher {
         }
         let mut blind = found.blind;
         blind.extend(self.unreadable(found.refused));
+        if self.known.has_too_large() {
+            blind.push(Blind::Limit {
+                what: "bytes of mappings in one process",
+                limit: candidate::MAPS,
+            });
+        }
         blind.extend(self.own.blindness(self.known.refused(), !engines.is_empty()));
         let roles: Vec<_> = candidates
             .iter()

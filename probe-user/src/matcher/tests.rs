@@ -39,14 +39,23 @@ enum Step {
     Take { sender: usize, lost: bool },
 }
 
-fn steps(loss: f64) -> impl Strategy<Value = Vec<Step>> {
-    let lost = move || prop::bool::weighted(loss);
+fn steps(losing: f64) -> impl Strategy<Value = Vec<Step>> {
+    let lost = move || prop::bool::weighted(losing);
     let step = prop_oneof![
         (0..3_usize, 1..40_usize, lost()).prop_map(|(sender, size, lost)| Step::Send { sender, size, lost }),
         (0..3_usize, lost()).prop_map(|(sender, lost)| Step::Take { sender, lost }),
     ];
     prop::collection::vec(step, 1..300)
 }
+
+/// A frame taken: was its send observed, and what does the matcher say; no answer where the take was not observed.
+struct Take {
+    seq: u64,
+    observed: bool,
+    answer: Option<Answer>,
+}
+
+type Answer = Option<Match>;
 
 struct World {
     matcher: Matcher,
@@ -80,14 +89,18 @@ impl World {
         self.queues[from].push_back((seq, payload, lost));
     }
 
-    /// Takes the oldest frame of `from`: its number, whether its send was observed, and what the matcher says, if asked.
-    fn take(&mut self, from: usize, lost: bool) -> Option<(u64, bool, Option<Option<Match>>)> {
+    /// Takes the oldest frame of `from`.
+    fn take(&mut self, from: usize, lost: bool) -> Option<Take> {
         let (seq, payload, send_lost) = self.queues[from].pop_front()?;
         let taken = self.taken;
         self.taken += 1;
         self.clock += 1;
         let answer = (!lost).then(|| self.matcher.taken(&message(RECEIVER, taken, self.clock, &payload)));
-        Some((seq, !send_lost, answer))
+        Some(Take {
+            seq,
+            observed: !send_lost,
+            answer,
+        })
     }
 
     fn lane_of(&self, from: usize) -> Option<u32> {
@@ -105,7 +118,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Send { sender, size, .. } => world.send(sender, size, false),
-                Step::Take { sender, .. } => if let Some((seq, _, answer)) = world.take(sender, false) {
+                Step::Take { sender, .. } => if let Some(Take { seq, answer, .. }) = world.take(sender, false) {
                     let found = answer.flatten().expect("both sides were observed");
                     prop_assert_eq!((Some(found.frame.lane), found.frame.seq), (world.lane_of(sender), seq));
                     prop_assert_eq!(found.how, How::Content);
@@ -126,7 +139,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Send { sender, size, lost } => world.send(sender, size, lost),
-                Step::Take { sender, lost } => if let Some((seq, observed, answer)) = world.take(sender, lost) {
+                Step::Take { sender, lost } => if let Some(Take { seq, observed, answer }) = world.take(sender, lost) {
                     let Some(answer) = answer else { continue };
                     if observed {
                         let found = answer.expect("both sides were observed");
@@ -150,7 +163,7 @@ fn with_one_sender_a_lost_send_keeps_its_place() {
         world.send(0, 5, lost);
     }
     let frames: Vec<_> = (0..3)
-        .map(|_| world.take(0, false).unwrap().2.flatten().unwrap())
+        .map(|_| world.take(0, false).unwrap().answer.flatten().unwrap())
         .collect();
     assert_eq!(frames.iter().map(|m| m.frame.seq).collect::<Vec<_>>(), [0, 1, 2]);
     assert_eq!(

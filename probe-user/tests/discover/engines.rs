@@ -189,38 +189,34 @@ fn tokenizer_workers_behind_a_router() {
     assert_eq!(names, expected);
 }
 
-/// Runs `python -m sglang.launch_server` with a package of that release in front of the path: its metadata as pip
-/// leaves them, its server replaced by the peers.
-fn server(
-    release: &str,
-    folder: &Path,
-    environment: &[(&str, &str)],
-    arguments: &[&str],
-    peer: &[&str],
-) -> Option<Peer> {
-    let metadata = folder.join(format!("sglang-{release}.dist-info"));
+/// Metadata of an installed package, as pip leaves them.
+fn install(package: &str, release: &str, folder: &Path) {
+    let metadata = folder.join(format!("{package}-{release}.dist-info"));
     std::fs::create_dir_all(&metadata).unwrap();
-    std::fs::write(
-        metadata.join("METADATA"),
-        format!("Metadata-Version: 2.4\nName: sglang\nVersion: {release}\n"),
-    )
-    .unwrap();
-    std::fs::create_dir_all(folder.join("sglang")).unwrap();
+    let text = format!("Metadata-Version: 2.4\nName: {package}\nVersion: {release}\n");
+    std::fs::write(metadata.join("METADATA"), text).unwrap();
+}
+
+/// Runs `python -m MODULE` with `folder` in front of the path, and the peers in the module's place.
+fn launch(module: &str, folder: &Path, variables: &[(&str, &str)], arguments: &[&str], peer: &[&str]) -> Option<Peer> {
     let peer: Vec<String> = std::iter::once(SCRIPT)
         .chain(peer.iter().copied())
         .map(|a| format!("{a:?}"))
         .collect();
-    let run = format!(
-        "import runpy, sys\nsys.argv = [{}]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n",
-        peer.join(", ")
-    );
-    std::fs::write(folder.join("sglang/launch_server.py"), run).unwrap();
+    let list = peer.join(", ");
+    let run = format!("import runpy, sys\nsys.argv = [{list}]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n");
+    let file = folder.join(module.replace('.', "/"));
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(file.with_extension("py"), run).unwrap();
     let mut command = Command::new(python()?);
-    command
-        .args(["-m", "sglang.launch_server", "--api-key", "secret"])
-        .args(arguments);
-    command.env("PYTHONPATH", folder).envs(environment.iter().copied());
+    command.args(["-m", module, "--api-key", "secret"]).args(arguments);
+    command.env("PYTHONPATH", folder).envs(variables.iter().copied());
     Some(Peer::run(&mut command))
+}
+
+fn server(release: &str, folder: &Path, variables: &[(&str, &str)], arguments: &[&str], peer: &[&str]) -> Option<Peer> {
+    install("sglang", release, folder);
+    launch("sglang.launch_server", folder, variables, arguments, peer)
 }
 
 #[test]
@@ -284,4 +280,29 @@ fn a_server_that_writes_msgpack_is_told_by_its_environment() {
     );
     assert_eq!(engine.mode.as_ref().unwrap().value, Mode::Cumulative);
     assert_eq!(engine.waiter.as_ref().unwrap().value, Waiter::Merges);
+}
+
+#[test]
+fn a_dynamo_worker_forces_what_its_release_forces() {
+    let folder = tempfile::tempdir().unwrap();
+    install("sglang", "0.5.8", folder.path());
+    install("ai_dynamo", "0.9.0", folder.path());
+    let peer = ["main", &base(folder.path()), "--skip"];
+    let Some(worker) = launch("dynamo.sglang", folder.path(), &[], &["--model-path", "x"], &peer) else {
+        return;
+    };
+    let engine = engine(&worker, 4);
+    assert_eq!(
+        (engine.launcher, engine.main().unwrap().role),
+        (Some(Launcher::Dynamo), Role::Tokenizer)
+    );
+    assert_eq!(engine.dynamo.as_ref().unwrap().value, "0.9.0");
+    assert_eq!(engine.sglang.as_ref().unwrap().value, "0.5.8");
+    let mode = engine.mode.as_ref().unwrap();
+    assert_eq!(
+        (mode.value, &mode.origin),
+        (Mode::Incremental, &Origin::Release("Dynamo 0.9.0".into()))
+    );
+    assert!(engine.skip_tokenizer_init.as_ref().unwrap().value);
+    assert_eq!(engine.waiter.as_ref().unwrap().value, Waiter::KeepsLast);
 }

@@ -24,6 +24,9 @@ pub(crate) fn python() -> Option<&'static Path> {
 fn make_python() -> Option<PathBuf> {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("discover-pyzmq-{PYZMQ}"));
     let python = home.join("bin/python");
+    // Another run of these tests may be making it.
+    let lock = std::fs::File::create(home.with_extension("lock")).ok()?;
+    lock.lock().ok()?;
     let run = |command: &mut Command| {
         command
             .stdout(Stdio::null())
@@ -33,10 +36,10 @@ fn make_python() -> Option<PathBuf> {
     if run(Command::new(&python).args(["-c", "import zmq"]).stderr(Stdio::null())) {
         return Some(python);
     }
-    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&home))
-        && run(Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "20"])
-            .arg(format!("pyzmq=={PYZMQ}")));
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "20"])
+        .arg(format!("pyzmq=={PYZMQ}"));
+    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&home)) && run(&mut pip);
     made.then_some(python)
 }
 

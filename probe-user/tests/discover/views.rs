@@ -80,6 +80,7 @@ fn another_user_sees_titles_and_is_told_what_is_missing() {
         line(peer.child("scheduler")).contains("title (sglang::scheduler_DP0_TP0)"),
         "{text}"
     );
+    assert!(line(peer.pid()).contains("its children (python peer.py)"), "{text}");
     assert!(text.contains("/proc/PID/maps of pid"), "{text}");
     assert!(text.contains("add: [SYS_PTRACE, DAC_READ_SEARCH]"), "{text}");
     assert!(

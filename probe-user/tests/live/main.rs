@@ -139,17 +139,15 @@ fn attach(peers: &[&Peer], capture: Capture) -> Probe {
 }
 
 fn url(transport: &str, name: &str) -> String {
-    match transport {
-        "ipc" => format!(
+    if transport == "ipc" {
+        return format!(
             "ipc://{}/{name}-{}.sock",
             env!("CARGO_TARGET_TMPDIR"),
             std::process::id()
-        ),
-        _ => {
-            let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-            format!("tcp://{}", free.local_addr().expect("a bound socket"))
-        }
+        );
     }
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    format!("tcp://{}", free.local_addr().expect("a bound socket"))
 }
 
 /// One sender, one receiver, `count` messages of `size` bytes: every one seen sent, taken and handled, and joined.
@@ -159,34 +157,34 @@ fn one_hop(name: &str, transport: &str, pyzmq: &str, receiver: &[&str], sender: 
     }
     let python = peers::python(pyzmq);
     let url = url(transport, name);
-    let mut take = Peer::start(&python, &[&["take", &url, "--bind"], receiver].concat());
-    let mut send = Peer::start(&python, &[&["send", &url], sender].concat());
+    let mut puller = Peer::start(&python, &[&["take", &url, "--bind"], receiver].concat());
+    let mut pusher = Peer::start(&python, &[&["send", &url], sender].concat());
     // The hop is in use before the probe comes.
-    send.order(&format!("send 5 {size} 0 0"));
-    send.answer();
-    take.order("take 5");
-    take.answer();
+    pusher.order(&format!("send 5 {size} 0 0"));
+    pusher.answer();
+    puller.order("take 5");
+    puller.answer();
 
     let mut probe = attach(
-        &[&take, &send],
+        &[&puller, &pusher],
         Capture {
             sent: 64 << 10,
             taken: 4096,
         },
     );
     let mut log = Log::default();
-    take.order(&format!("take {count}"));
-    send.order(&format!("send {count} {size} 200 5"));
+    puller.order(&format!("take {count}"));
+    pusher.order(&format!("send {count} {size} 200 5"));
     watch(&mut probe, &mut log, |log| log.taken.len() >= count);
-    let (sent, taken) = (send.answer(), take.answer());
+    let (sent, taken) = (pusher.answer(), puller.answer());
     drop(probe);
     // Untouched by attach and detach.
-    take.order("take 3");
-    send.order(&format!("send 3 {size} 0 0"));
-    assert_eq!(take.answer()["seen"].as_array().map(Vec::len), Some(3));
-    send.answer();
-    take.quit();
-    send.quit();
+    puller.order("take 3");
+    pusher.order(&format!("send 3 {size} 0 0"));
+    assert_eq!(puller.answer()["seen"].as_array().map(Vec::len), Some(3));
+    pusher.answer();
+    puller.quit();
+    pusher.quit();
 
     assert_eq!(log.lost, HashMap::new());
     assert_eq!(log.matcher.misses(), Misses::default());
@@ -283,12 +281,12 @@ fn three_senders_into_one_receiver() {
     }
     let python = peers::python(PYZMQ);
     let url = url("ipc", "three");
-    let mut take = Peer::start(&python, &["take", &url, "--bind", "--loop", "uvloop"]);
+    let mut puller = Peer::start(&python, &["take", &url, "--bind", "--loop", "uvloop"]);
     let mut senders: Vec<Peer> = ["a", "b", "c"]
         .iter()
         .map(|name| Peer::start(&python, &["send", &url, "--name", name]))
         .collect();
-    let mut all = vec![&take];
+    let mut all = vec![&puller];
     all.extend(&senders);
     let mut probe = attach(
         &all,
@@ -298,7 +296,7 @@ fn three_senders_into_one_receiver() {
         },
     );
     let mut log = Log::default();
-    take.order("take 900");
+    puller.order("take 900");
     for (sender, pace) in senders.iter_mut().zip([100, 230, 310]) {
         sender.order(&format!("send 300 3000 {pace} 0"));
     }
@@ -327,18 +325,18 @@ fn each_frame_is_handled_before_the_next_is_asked_for() {
     }
     let python = peers::python(PYZMQ);
     let url = url("ipc", "handled");
-    let mut take = Peer::start(&python, &["take", &url, "--bind", "--loop", "uvloop"]);
-    let mut send = Peer::start(&python, &["send", &url]);
+    let mut puller = Peer::start(&python, &["take", &url, "--bind", "--loop", "uvloop"]);
+    let mut pusher = Peer::start(&python, &["send", &url]);
     let mut probe = attach(
-        &[&take, &send],
+        &[&puller, &pusher],
         Capture {
             sent: 4096,
             taken: 4096,
         },
     );
     let mut log = Log::default();
-    take.order("take 400");
-    send.order("send 400 2000 100 0");
+    puller.order("take 400");
+    pusher.order("send 400 2000 100 0");
     watch(&mut probe, &mut log, |log| {
         log.taken.len() >= 400 && log.handled.len() >= 399
     });
@@ -367,11 +365,11 @@ fn a_send_without_room_is_taken_back() {
         return;
     }
     let python = peers::python(PYZMQ);
-    let mut send = Peer::start(&python, &["send", &url("ipc", "nobody"), "--room", "5"]);
-    let mut probe = attach(&[&send], Capture { sent: 4096, taken: 0 });
+    let mut pusher = Peer::start(&python, &["send", &url("ipc", "nobody"), "--room", "5"]);
+    let mut probe = attach(&[&pusher], Capture { sent: 4096, taken: 0 });
     let mut log = Log::default();
-    send.order("send 50 500 0 0");
-    let truth = send.answer();
+    pusher.order("send 50 500 0 0");
+    let truth = pusher.answer();
     watch(&mut probe, &mut log, |log| log.sent.len() >= 50);
     drop(probe);
     let refused = truth["refused"].as_u64().expect("a count") as usize;
@@ -388,10 +386,10 @@ fn a_process_that_ends_is_noticed() {
     if !permitted() {
         return;
     }
-    let send = Peer::start(&peers::python(PYZMQ), &["send", &url("ipc", "ends")]);
-    let pid = send.pid;
-    let mut probe = attach(&[&send], Capture::default());
-    send.quit();
+    let pusher = Peer::start(&peers::python(PYZMQ), &["send", &url("ipc", "ends")]);
+    let pid = pusher.pid;
+    let mut probe = attach(&[&pusher], Capture::default());
+    pusher.quit();
     let (mut ended, until) = (None, Instant::now() + Duration::from_secs(10));
     while ended.is_none() && Instant::now() < until {
         let see = |seen: Observation<'_>| {
@@ -411,15 +409,15 @@ fn nothing_is_lost_at_5000_frames_a_second_of_32_kib() {
     }
     let python = peers::python(PYZMQ);
     let url = url("ipc", "rate");
-    let mut take = Peer::start(&python, &["take", &url, "--bind"]);
-    let mut send = Peer::start(&python, &["send", &url]);
+    let mut puller = Peer::start(&python, &["take", &url, "--bind"]);
+    let mut pusher = Peer::start(&python, &["send", &url]);
     let targets = [
         Target {
-            pid: take.pid,
+            pid: puller.pid,
             capture: Capture { sent: 0, taken: 4096 },
         },
         Target {
-            pid: send.pid,
+            pid: pusher.pid,
             capture: Capture {
                 sent: 32 << 10,
                 taken: 0,
@@ -427,8 +425,8 @@ fn nothing_is_lost_at_5000_frames_a_second_of_32_kib() {
         },
     ];
     let mut probe = Probe::attach(&targets, Options::default()).expect("root may attach");
-    take.order("take 15000");
-    send.order("send 15000 32768 200 0");
+    puller.order("take 15000");
+    pusher.order("send 15000 32768 200 0");
     let (mut sent, mut taken, mut lost) = (Vec::new(), 0_u64, 0);
     let until = Instant::now() + Duration::from_secs(40);
     while taken < 15_000 && Instant::now() < until {

@@ -1,90 +1,31 @@
 //! A probe on running processes: attach, read, detach.
 
+mod options;
+mod read;
+
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
-use probe_ebpf::{Capture, Header, Kind, Loss, MAX_TARGETS, Offsets, Record, Thread};
-use rustix::event::{PollFd, PollFlags};
+use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread};
 use rustix::process::{Pid, PidfdFlags};
-use trace::MonoNs;
 
 use crate::attach::{self, Group, Link};
 use crate::btf::Btf;
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
+use crate::diagnostics::Diagnostics;
 use crate::load::{self, Settings};
-use crate::observation::{Call, CpuTimes, Message, Observation, SocketId};
+use crate::observation::Observation;
 use crate::plain::Plain;
 use crate::{btf, library};
 
+pub use options::{Options, ProbeError, Target};
+
 /// Losses and exits are looked at this often; both are rare.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
-
-/// A process to watch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Its id, in our pid namespace.
-    pub pid: u32,
-    /// How much of its messages to copy.
-    pub capture: Capture,
-}
-
-/// What to attach, and the limits of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Size of the ring between kernel and reader in bytes; rounded up to a power of 2. What does not fit is counted.
-    pub ring_bytes: u32,
-    /// Pending bytes at which the reader is woken before its tick.
-    pub wake_bytes: u32,
-    /// See when a taken frame has been handled: 0.3 us per `zmq_getsockopt` of the target.
-    pub handled: bool,
-    /// See the threads' states: 0.1 us per switch of any process.
-    pub scheduler: bool,
-    /// See wakeups and the time away from the poll: 0.8 us per poll of the target.
-    pub polls: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            ring_bytes: 32 << 20,
-            wake_bytes: 64 << 10,
-            handled: true,
-            scheduler: true,
-            polls: true,
-        }
-    }
-}
-
-/// Why there is no probe at all.
-#[derive(Debug, thiserror::Error)]
-pub enum ProbeError {
-    /// Nothing of it is permitted or possible here.
-    #[error("{0}")]
-    Unavailable(Degraded),
-    /// More processes than one probe watches.
-    #[error("cannot watch {asked} processes, one probe watches at most {most}: name the ones of interest with --pid")]
-    TooManyTargets {
-        /// How many were asked for.
-        asked: usize,
-        /// [`MAX_TARGETS`].
-        most: u32,
-    },
-    /// A map of the loaded object could not be used.
-    #[error("the probe's map {name}: {source}; the embedded object and this program are of different builds")]
-    Map {
-        /// Which.
-        name: &'static str,
-        /// What aya said.
-        source: Box<MapError>,
-    },
-    /// Waiting for records failed.
-    #[error("wait for records: {0}")]
-    Wait(#[source] std::io::Error),
-}
 
 /// A probe. Dropping it detaches everything.
 pub struct Probe {
@@ -99,6 +40,7 @@ pub struct Probe {
     degraded: Vec<Degraded>,
     permissions: Permissions,
     options: Options,
+    diagnostics: Option<Diagnostics>,
     told: [u64; Loss::ALL.len()],
     kept_at: Instant,
 }
@@ -128,6 +70,7 @@ impl Probe {
             ring_bytes,
             wake_bytes: options.wake_bytes,
             offsets,
+            diagnostics: options.diagnostics,
         };
         let mut ebpf = load::load(settings).map_err(|error| {
             ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, chain(&error)))
@@ -135,6 +78,11 @@ impl Probe {
         let records = map(&mut ebpf, "RECORDS", RingBuf::try_from)?;
         let losses = map(&mut ebpf, "LOSSES", PerCpuArray::try_from)?;
         let captures = map(&mut ebpf, "CAPTURES", Array::try_from)?;
+        let diagnostics = if options.diagnostics {
+            Diagnostics::of(&mut ebpf)
+        } else {
+            None
+        };
         let mut probe = Self {
             ebpf,
             records,
@@ -146,6 +94,7 @@ impl Probe {
             degraded,
             permissions,
             options,
+            diagnostics,
             told: [0; Loss::ALL.len()],
             kept_at: Instant::now(),
         };
@@ -189,10 +138,7 @@ impl Probe {
         for index in (0..self.targets.len()).filter(|i| self.targets[*i].pid == pid) {
             self.captures
                 .set(index as u32, Plain(capture), 0)
-                .map_err(|source| ProbeError::Map {
-                    name: "CAPTURES",
-                    source: Box::new(source),
-                })?;
+                .map_err(wrong("CAPTURES"))?;
         }
         Ok(())
     }
@@ -207,6 +153,9 @@ impl Probe {
         }
         if self.kept_at.elapsed() >= HOUSEKEEPING {
             self.kept_at = Instant::now();
+            if let Some(diagnostics) = &mut self.diagnostics {
+                diagnostics.tell();
+            }
             seen += self.losses(&mut see)?;
             seen += self.exits(&mut see);
         }
@@ -215,14 +164,10 @@ impl Probe {
 
     /// The accounting of every thread seen so far. The processes' ids are those of [`Target::pid`].
     pub fn threads(&self) -> Result<Vec<(u32, Thread)>, ProbeError> {
-        let wrong = |source| ProbeError::Map {
-            name: "THREADS",
-            source: Box::new(source),
-        };
         let Some(map) = self.ebpf.map("THREADS") else {
             return Ok(Vec::new());
         };
-        let threads: HashMap<_, u32, Plain<Thread>> = HashMap::try_from(map).map_err(wrong)?;
+        let threads: HashMap<_, u32, Plain<Thread>> = HashMap::try_from(map).map_err(wrong("THREADS"))?;
         // An entry may be replaced while the map is walked; the next walk sees it.
         let known = threads.iter().flatten().filter_map(|(key, Plain(mut thread))| {
             if thread.tid == 0 && load::namespace().1 == 0 {
@@ -253,22 +198,10 @@ impl Probe {
 
     fn register(&mut self, target: Target) -> Result<(), ProbeError> {
         let index = self.targets.len() as u32;
-        let wrong = |name| {
-            move |source| ProbeError::Map {
-                name,
-                source: Box::new(source),
-            }
-        };
         self.captures
             .set(index, Plain(target.capture), 0)
             .map_err(wrong("CAPTURES"))?;
-        // In a namespace of our own the id would be another process's; the kernel side learns it at the first probe.
-        if load::namespace().1 == 0
-            && let Some(map) = self.ebpf.map_mut("TARGETS")
-        {
-            let mut targets: HashMap<_, u32, u32> = HashMap::try_from(map).map_err(wrong("TARGETS"))?;
-            targets.insert(target.pid, index, 0).map_err(wrong("TARGETS"))?;
-        }
+        self.tell_programs(target.pid, Some(index))?;
         let alive =
             Pid::from_raw(target.pid as i32).and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
         self.targets.push(Watched {
@@ -278,6 +211,23 @@ impl Probe {
             polls: false,
         });
         Ok(())
+    }
+
+    /// Puts a process into the map of watched ones, or takes it out. In a pid namespace of our own its id would be another
+    /// process's in the kernel: there the kernel side learns it at the target's first probe.
+    fn tell_programs(&mut self, pid: u32, index: Option<u32>) -> Result<(), ProbeError> {
+        if load::namespace().1 != 0 {
+            return Ok(());
+        }
+        let Some(map) = self.ebpf.map_mut("TARGETS") else {
+            return Ok(());
+        };
+        let mut targets: HashMap<_, u32, u32> = HashMap::try_from(map).map_err(wrong("TARGETS"))?;
+        match index {
+            Some(index) => targets.insert(pid, index, 0),
+            None => targets.remove(&pid),
+        }
+        .map_err(wrong("TARGETS"))
     }
 
     fn uprobes(&mut self, group: Group, index: usize) {
@@ -316,68 +266,6 @@ impl Probe {
             self.degraded.push(new);
         }
     }
-
-    fn drain(&mut self, see: &mut impl FnMut(Observation<'_>)) -> usize {
-        let mut seen = 0;
-        while let Some(item) = self.records.next() {
-            if let Some(record) = Record::parse(&item)
-                && let Some(target) = self.targets.get(record.header.target as usize)
-            {
-                see(observation(&record, target, self.scheduler));
-                seen += 1;
-            }
-        }
-        seen
-    }
-
-    fn wait(&self, patience: Duration) -> Result<(), ProbeError> {
-        let timeout = patience.try_into().ok();
-        let mut fds = [PollFd::new(&self.records, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(ProbeError::Wait(error.into())),
-        }
-    }
-
-    fn losses(&mut self, see: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
-        let mut seen = 0;
-        for cause in Loss::ALL {
-            let total = self
-                .losses
-                .get(&(cause as u32), 0)
-                .map_err(|source| ProbeError::Map {
-                    name: "LOSSES",
-                    source: Box::new(source),
-                })?
-                .iter()
-                .sum::<u64>();
-            let told = &mut self.told[cause as usize];
-            if total > *told {
-                see(Observation::Lost {
-                    cause,
-                    count: total - *told,
-                });
-                *told = total;
-                seen += 1;
-            }
-        }
-        Ok(seen)
-    }
-
-    fn exits(&mut self, see: &mut impl FnMut(Observation<'_>)) -> usize {
-        let mut seen = 0;
-        for target in &mut self.targets {
-            let Some(alive) = &target.alive else { continue };
-            let mut fds = [PollFd::new(alive, PollFlags::IN)];
-            if rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).is_ok_and(|ready| ready > 0) {
-                target.alive = None;
-                attach::detach(std::mem::take(&mut target.links));
-                see(Observation::Exited { pid: target.pid });
-                seen += 1;
-            }
-        }
-        seen
-    }
 }
 
 impl Drop for Probe {
@@ -392,53 +280,13 @@ fn map<T>(ebpf: &mut Ebpf, name: &'static str, of: impl FnOnce(Map) -> Result<T,
     let map = ebpf
         .take_map(name)
         .ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
-    map.and_then(of).map_err(|source| ProbeError::Map {
-        name,
-        source: Box::new(source),
-    })
+    map.and_then(of).map_err(wrong(name))
 }
 
-fn observation<'a>(record: &Record<'a>, target: &Watched, scheduler: bool) -> Observation<'a> {
-    let Header {
-        at_ns,
-        socket,
-        seq,
-        bytes,
-        waited_ns,
-        on_ns,
-        wait_ns,
-        blocked_ns,
-        wakeup,
-        tid,
-        more,
-        ..
-    } = record.header;
-    let call = Call {
-        at: MonoNs(at_ns),
-        socket: SocketId {
-            pid: target.pid,
-            address: socket,
-        },
-        tid,
-        seq,
-        cpu: scheduler.then_some(CpuTimes {
-            on_ns,
-            wait_ns,
-            blocked_ns,
-        }),
-        wakeup: target.polls.then_some(wakeup),
-    };
-    let message = Message {
-        call,
-        bytes,
-        more: more != 0,
-        payload: record.payload,
-    };
-    match record.kind {
-        Kind::Sent => Observation::Sent(message),
-        Kind::Unsent => Observation::Unsent(call),
-        Kind::Taken => Observation::Taken { message, waited_ns },
-        Kind::Handled => Observation::Handled(call),
+fn wrong(name: &'static str) -> impl FnOnce(MapError) -> ProbeError {
+    move |source| ProbeError::Map {
+        name,
+        source: Box::new(source),
     }
 }
 
