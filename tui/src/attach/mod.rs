@@ -7,7 +7,7 @@ mod roles;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use probe_user::discover::{Change, Engine, Process, Role, Watcher};
+use probe_user::discover::{Change, Engine, Process, PythonVersion, Role, Watcher};
 use probe_user::{Capture, Observation, Options, Probe, Target};
 use trace::event::{self, Event, Lost, LostCause, What};
 use trace::report::CpuLine;
@@ -135,6 +135,7 @@ impl Attach {
             version: found.or(release.map(|release| release.schema)),
             mode: self.engine.mode.as_ref().map(|setting| setting.value),
             waiter: self.engine.waiter.as_ref().map(|setting| setting.value).or(release.and_then(|release| release.waiter)),
+            turnaround: self.engine.main().and_then(|main| main.python.as_ref()).map(|python| turnaround(python.value)),
         };
         sink(&Event { at: MonoNs::now(), what: What::Engine(what) });
     }
@@ -198,6 +199,13 @@ fn enter(lanes: &mut Lanes, observation: &Observation<'_>, sink: Sink<'_>) {
         }
         Observation::Exited { pid } => tracing::info!("process {pid} has ended"),
     }
+}
+
+/// Event-loop turns from a waiter's wake-up call to its run, at the least: consumers that take extra turns or another
+/// thread need more (docs/WIRE.md).
+fn turnaround(python: PythonVersion) -> u8 {
+    let wait_for_makes_a_task = (python.major, python.minor) < (3, 12);
+    if wait_for_makes_a_task { 3 } else { 1 }
 }
 
 /// What is copied of a process's messages: the output where it is sent, requests not at all, and enough of what is taken

@@ -47,13 +47,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     app::run(attach, &args.live)
 }
 
-/// The engine to watch: the processes named, or the only engine there is, or the one the user picks from a list.
+/// The engine to watch: that of the processes named, or the only one there is, or the one the user picks from a list.
 fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Engine> {
-    if !named.is_empty() {
-        return Ok(only(topology, named));
-    }
-    match topology.pick() {
+    match topology.pick(named) {
         Ok(engine) => Ok(engine.clone()),
+        // Not connected yet, perhaps: whoever names them knows that they belong together.
+        Err(PickError::Apart(_)) => Ok(only(topology, named)),
         Err(PickError::Several(_)) if std::io::stdin().is_terminal() => ask(topology),
         Err(error) => {
             if !topology.engines.is_empty() {
