@@ -1,6 +1,7 @@
 //! `tokengap`: where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 
 mod app;
+mod attach;
 mod cli;
 mod cmd;
 mod demo;

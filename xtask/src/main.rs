@@ -2,6 +2,7 @@
 
 mod bench;
 mod e2e;
+mod ebpf;
 mod fixtures;
 mod schemas;
 
@@ -30,6 +31,8 @@ enum Command {
     PlainRelay(e2e::plain_relay::Options),
     /// Bring the table of SGLang's message layouts up to date
     Schemas(schemas::Args),
+    /// Build the probe's kernel side, or check that the objects kept are what its source builds
+    Ebpf(ebpf::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -40,5 +43,6 @@ fn main() -> anyhow::Result<()> {
         Command::Fixtures(args) => fixtures::run(&args),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
+        Command::Ebpf(args) => ebpf::run(&args),
     }
 }
