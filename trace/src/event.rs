@@ -127,6 +127,9 @@ pub enum IdColumn {
     DeltaAfterPromptTail,
     /// The column is absent or empty by design; only `completion_tokens` counts.
     Absent,
+    /// The message's layout is shared by releases on both sides of 0.4.6.post4: `Delta` or `Cumulative`. Each stream's
+    /// second chunk tells: ids listed as many as `completion_tokens` counts are cumulative, fewer are new ones.
+    Undecided,
 }
 
 /// One request's part of a frame.

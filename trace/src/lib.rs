@@ -3,11 +3,18 @@
 //!
 //! This crate opens no socket and draws no screen. Sources hand it events by reference; nothing here blocks.
 
+pub mod analysis;
 pub mod clock;
+pub mod detect;
 pub mod engine;
 pub mod event;
 pub mod id;
+pub mod ledger;
+pub mod report;
+pub mod stats;
+pub mod words;
 
+pub use analysis::{Analysis, Config};
 pub use clock::MonoNs;
 pub use event::{Chunk, Event, What};
 pub use id::{FrameId, HopId};

@@ -1,5 +1,7 @@
 //! `cargo xtask`: what the project does to itself. One file a command.
 
+mod bench;
+
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -10,8 +12,14 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    /// Measure: ratios, the peers taking turns
+    #[command(subcommand)]
+    Bench(bench::Bench),
+}
 
 fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {}
+    match Cli::parse().command {
+        Command::Bench(what) => bench::run(&what),
+    }
 }

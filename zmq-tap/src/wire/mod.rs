@@ -1,1 +1,38 @@
-//! Bytes to types: what one ZMQ message of `SGLang` says. No I/O.
+//! Bytes to types: what one ZMQ message of `SGLang` says. No I/O, no `unsafe`.
+//!
+//! ```
+//! use zmq_tap::wire::{Decoder, Limits};
+//!
+//! let mut decoder = Decoder::new(Limits::default());
+//! match decoder.decode(b"\x80\x04N.") {
+//!     Ok(batch) => println!("{} with {} requests", batch.class(), batch.len()),
+//!     Err(why) => println!("{}: {why}", why.reason()),
+//! }
+//! ```
+
+mod arena;
+mod batch;
+mod columns;
+mod decoder;
+mod doc;
+mod error;
+mod limits;
+mod msgpack;
+mod pickle;
+mod schema;
+mod tokens;
+mod value;
+
+pub use batch::{Batch, Codec};
+pub use decoder::Decoder;
+pub use error::Undecoded;
+pub use limits::Limits;
+pub use tokens::Tokens;
+pub use value::{List, Map, Value};
+
+/// A message in neither codec.
+fn not_a_codec(message: &[u8]) -> Undecoded {
+    Undecoded::Codec {
+        first: message[..message.len().min(8)].to_vec(),
+    }
+}

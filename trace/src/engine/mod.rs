@@ -1,6 +1,14 @@
 //! What the engine does with tokens, in the words of its releases.
 
+mod releases;
+mod state;
+mod version;
+
 use serde::{Deserialize, Serialize};
+
+pub use releases::{Behaviour, DROPS_FIXED_IN, Handout};
+pub use state::EngineState;
+pub use version::{BadVersion, Version, VersionRange};
 
 /// What the tokenizer hands to a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,0 +1,80 @@
+//! The engine of every source and sink: events in, state and judgement out.
+
+use crate::clock::MonoNs;
+use crate::detect::{Finding, Findings, Look, Thresholds};
+use crate::event::Event;
+use crate::ledger::{Ledger, Limits};
+use crate::report::{self, Report, ReportInput};
+
+/// Detectors look this often; between looks only records age.
+const LOOK_EVERY_NS: u64 = 500_000_000;
+
+/// How much to remember and what to find too much.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Config {
+    /// Bounds of memory and patience.
+    pub limits: Limits,
+    /// What counts as too much.
+    pub thresholds: Thresholds,
+}
+
+/// A run under observation.
+#[derive(Debug)]
+pub struct Analysis {
+    thresholds: Thresholds,
+    ledger: Ledger,
+    findings: Findings,
+    looked: Option<MonoNs>,
+}
+
+impl Analysis {
+    /// Nothing seen yet.
+    pub fn new(config: Config) -> Self {
+        let Config { limits, thresholds } = config;
+        Self {
+            thresholds,
+            ledger: Ledger::new(limits),
+            findings: Findings::default(),
+            looked: None,
+        }
+    }
+
+    /// Enters an event. The hot path: nothing is allocated for a chunk of a known request.
+    pub fn apply(&mut self, event: &Event<'_>) {
+        self.ledger.apply(event);
+    }
+
+    /// Lets time pass: records age, detectors look. Called about every 100 ms.
+    pub fn tick(&mut self, now: MonoNs) {
+        self.ledger.tick(now);
+        if self.looked.is_none_or(|at| now.since(at) >= LOOK_EVERY_NS) {
+            self.looked = Some(now);
+            self.findings.look(&Look {
+                ledger: &self.ledger,
+                thresholds: &self.thresholds,
+                now,
+            });
+        }
+    }
+
+    /// What has been seen so far.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// What has been found so far, worst first.
+    pub fn findings(&self) -> Vec<&Finding> {
+        self.findings.sorted()
+    }
+
+    /// The report of what has been seen and found so far, after a last look.
+    pub fn report(&self, input: &ReportInput) -> Report {
+        let mut findings = self.findings.clone();
+        findings.look(&Look {
+            ledger: &self.ledger,
+            thresholds: &self.thresholds,
+            now: self.ledger.now(),
+        });
+        report::build(&self.ledger, &findings, input)
+    }
+}

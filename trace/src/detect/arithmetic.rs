@@ -1,0 +1,49 @@
+//! Chunks that list more than they can, without a known reason.
+
+use super::{Detector, Look, Severity, Verdict};
+use crate::words::plural;
+
+pub(super) struct WireArithmetic;
+
+impl Detector for WireArithmetic {
+    fn kind(&self) -> &'static str {
+        "wire-arithmetic"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let (seen, chunks) = &look.ledger.totals().anomalies;
+        if seen.rids == 0 {
+            return;
+        }
+        let summary = format!(
+            "{} of {} list more ids than completion_tokens grew by",
+            plural(*chunks, "chunk"),
+            plural(seen.rids, "request"),
+        );
+        found.push(
+            Verdict::new(Severity::Info, summary)
+                .rid(&seen.worst)
+                .since(seen.since)
+                .weight(*chunks)
+                .with("requests", seen.rids)
+                .with("chunks", *chunks)
+                .with("most_extra_ids", seen.amount),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::Scene;
+    use super::*;
+
+    #[test]
+    fn extra_ids_without_a_reason_are_told() {
+        let mut scene = Scene::skip_path();
+        scene.send(0, &[("a", 5, 5)]);
+        scene.send(1, &[("a", 1, 6)]);
+        assert!(scene.check(&WireArithmetic, 2).is_empty());
+        scene.send(2, &[("a", 4, 8)]);
+        assert_eq!(scene.check(&WireArithmetic, 3)[0].evidence["most_extra_ids"], 2);
+    }
+}

@@ -1,0 +1,80 @@
+//! Frames that pile up between send and take.
+
+use super::{Detector, Look, Severity, Verdict};
+use crate::words::{duration, plural};
+
+pub(super) struct BacklogGrowing;
+
+impl Detector for BacklogGrowing {
+    fn kind(&self) -> &'static str {
+        "backlog-growing"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let limits = look.thresholds;
+        for (place, group) in look.ledger.groups().iter().enumerate() {
+            let Some((seconds, from)) = group.trend.rising() else {
+                continue;
+            };
+            if group.backlog < limits.backlog_frames || seconds < limits.backlog_seconds {
+                continue;
+            }
+            let critical = group.backlog >= limits.backlog_critical_frames;
+            let severity = if critical {
+                Severity::Critical
+            } else {
+                Severity::Warning
+            };
+            let oldest = look
+                .ledger
+                .members(place)
+                .filter_map(crate::ledger::Hop::oldest_waiting)
+                .min();
+            let waited = oldest.map_or(0, |at| look.now.since(at));
+            let summary = format!(
+                "{} wait on {}, {} more than {} s before; the oldest for {}",
+                plural(group.backlog, "frame"),
+                group.name,
+                group.backlog.saturating_sub(from),
+                seconds,
+                duration(waited),
+            );
+            found.push(
+                Verdict::new(severity, summary)
+                    .hop(&group.name)
+                    .weight(group.backlog)
+                    .with("backlog_frames", group.backlog)
+                    .with("backlog_frames_before", from)
+                    .with("seconds", seconds)
+                    .with("oldest_waiting_ns", waited)
+                    .advice("the receiver of this hop is the bottleneck: compare its handling time with the frames' interval"),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{SECOND, Scene};
+    use super::*;
+
+    #[test]
+    fn a_backlog_that_grows_is_found_and_one_that_stands_is_not() {
+        let mut scene = Scene::skip_path();
+        for second in 0..5 {
+            for n in 0..30 {
+                scene.send(second * SECOND + n, &[]);
+            }
+            scene.tick(second * SECOND + 100);
+        }
+        let found = scene.check(&BacklogGrowing, 5 * SECOND);
+        assert_eq!(
+            (found[0].severity, &*found[0].hop),
+            (Severity::Warning, "scheduler->tokenizer")
+        );
+        for second in 5..70 {
+            scene.tick(second * SECOND);
+        }
+        assert!(scene.check(&BacklogGrowing, 70 * SECOND).is_empty());
+    }
+}

@@ -1,0 +1,69 @@
+//! Chunks that left inside another chunk's delivery: nothing is lost, but the client sees bursts.
+
+use super::{Detector, Look, Severity, Verdict};
+use crate::words::{plural, share};
+
+pub(super) struct Coalescing;
+
+impl Detector for Coalescing {
+    fn kind(&self) -> &'static str {
+        "coalescing"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let totals = look.ledger.totals();
+        let confirmed = look.ledger.sees_deliveries();
+        let (chunks, of, seen) = if confirmed {
+            (totals.chunks.fates.coalesced, totals.chunks.lined_up, &totals.merges)
+        } else {
+            (totals.predicted.coalesced, totals.chunks.taken, &totals.bursts)
+        };
+        if chunks == 0 {
+            return;
+        }
+        let heavy = chunks as f64 >= look.thresholds.coalesced_warning_share * of as f64;
+        let severity = if heavy { Severity::Warning } else { Severity::Info };
+        let summary = format!(
+            "{} ({}){} inside another's delivery, in {}: no token is lost, but they arrive in bursts",
+            plural(chunks, "chunk"),
+            share(chunks, of),
+            if confirmed {
+                " left"
+            } else {
+                " will have left (predicted)"
+            },
+            plural(seen.rids, "request"),
+        );
+        found.push(
+            Verdict::new(severity, summary)
+                .rid(&seen.worst)
+                .since(seen.since)
+                .weight(chunks)
+                .with("requests", seen.rids)
+                .with("chunks", chunks)
+                .with("confirmed", confirmed),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::Scene;
+    use super::*;
+
+    #[test]
+    fn merged_deliveries_are_told_and_are_no_loss() {
+        let mut scene = Scene::delivering();
+        scene.send(0, &[("a", 1, 1)]);
+        scene.deliver(1, "a", 1, 1, false);
+        assert!(scene.check(&Coalescing, 2).is_empty());
+        scene.send(3, &[("a", 1, 2)]);
+        scene.send(4, &[("a", 1, 3)]);
+        scene.deliver(5, "a", 2, 3, false);
+        let found = scene.check(&Coalescing, 6);
+        assert_eq!(
+            (&found[0].evidence["chunks"], &found[0].evidence["confirmed"]),
+            (&1.into(), &true.into())
+        );
+    }
+}

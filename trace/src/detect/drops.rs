@@ -1,0 +1,116 @@
+//! Chunks that never left for their client: proven by deliveries, or predicted from wakeups.
+
+use super::{Detector, Look, Severity, Verdict};
+use crate::engine::DROPS_FIXED_IN;
+use crate::words::{count, plural, share};
+
+pub(super) struct DroppedChunks;
+
+impl Detector for DroppedChunks {
+    fn kind(&self) -> &'static str {
+        "dropped-chunks"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let totals = look.ledger.totals();
+        let (fates, seen) = (totals.chunks.fates, &totals.drops);
+        if fates.tokens_lost == 0 {
+            return;
+        }
+        let judged = fates.delivered + fates.coalesced + fates.dropped;
+        let critical = fates.dropped as f64 >= look.thresholds.drops_critical_share * judged as f64;
+        let severity = if critical {
+            Severity::Critical
+        } else {
+            Severity::Warning
+        };
+        let summary = format!(
+            "{} never delivered: {} lost ({} of chunks) in {}",
+            plural(fates.dropped, "chunk"),
+            plural(fates.tokens_lost, "token"),
+            share(fates.dropped, judged),
+            plural(seen.rids, "request"),
+        );
+        found.push(
+            Verdict::new(severity, summary)
+                .rid(&seen.worst)
+                .since(seen.since)
+                .weight(fates.tokens_lost)
+                .with("requests", seen.rids)
+                .with("chunks_dropped", fates.dropped)
+                .with("tokens_lost", fates.tokens_lost)
+                .with("worst_tokens_lost", seen.amount)
+                .advice(advice(look)),
+        );
+    }
+}
+
+pub(super) struct DropsPredicted;
+
+impl Detector for DropsPredicted {
+    fn kind(&self) -> &'static str {
+        "dropped-chunks-predicted"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let totals = look.ledger.totals();
+        // Where deliveries are seen they decide, not a prediction.
+        if totals.predicted.dropped == 0 || look.ledger.sees_deliveries() {
+            return;
+        }
+        let summary = format!(
+            "up to {} of {} dropped (predicted): each was taken in one wakeup with an earlier one of its request",
+            plural(totals.predicted.dropped, "chunk"),
+            count(totals.chunks.taken),
+        );
+        found.push(
+            Verdict::new(Severity::Warning, summary)
+                .rid(&totals.bursts.worst)
+                .since(totals.bursts.since)
+                .weight(totals.predicted.dropped)
+                .with("requests", totals.bursts.rids)
+                .with("chunks_dropped_at_most", totals.predicted.dropped)
+                .with("burst_max", totals.predicted.burst_max)
+                .advice(advice(look)),
+        );
+    }
+}
+
+fn advice(look: &Look<'_>) -> String {
+    let flag = look.ledger.engine().behaviour.flag().unwrap_or("--stream-output");
+    format!("fixed in {DROPS_FIXED_IN}, which merges queued chunks; until then run without {flag}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::Scene;
+    use super::*;
+
+    #[test]
+    fn a_prediction_needs_a_shared_wakeup_and_stays_one() {
+        let mut scene = Scene::skip_path();
+        scene.send(0, &[("a", 1, 1), ("b", 1, 1)]);
+        scene.send(1, &[("a", 1, 2)]);
+        scene.take_in(2, 0, 7);
+        assert!(scene.check(&DropsPredicted, 3).is_empty());
+        scene.take_in(3, 1, 7);
+        let found = scene.check(&DropsPredicted, 4);
+        assert_eq!(found[0].evidence["chunks_dropped_at_most"], 1);
+        assert!(found[0].advice.as_deref().is_some_and(|a| a.contains("0.5.10")));
+        assert!(scene.check(&DroppedChunks, 4).is_empty());
+    }
+
+    #[test]
+    fn deliveries_prove_drops() {
+        let mut scene = Scene::delivering();
+        for n in 1..=3 {
+            scene.send(n, &[("a", 1, n as u32)]);
+        }
+        scene.deliver(5, "a", 1, 3, false);
+        let found = scene.check(&DroppedChunks, 6);
+        assert_eq!(
+            (found[0].severity, &found[0].evidence["tokens_lost"]),
+            (Severity::Critical, &2.into())
+        );
+    }
+}

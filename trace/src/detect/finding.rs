@@ -1,0 +1,190 @@
+//! A detector's verdict, and the list of what has been found so far.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{ALL, Look};
+use crate::clock::MonoNs;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing.
+    Info,
+    /// Worth a look.
+    Warning,
+    /// Users feel it.
+    Critical,
+}
+
+impl Severity {
+    /// The word for it in reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+/// What a detector says at one look.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// How bad.
+    pub severity: Severity,
+    /// The hop it is about; empty when it is about none.
+    pub hop: String,
+    /// The worst request; empty when it is about none.
+    pub rid: String,
+    /// When it began; `None` is "now, or when it was first found".
+    pub since: Option<MonoNs>,
+    /// One sentence, with numbers.
+    pub summary: String,
+    /// The numbers by name. Durations end in `_ns`.
+    pub evidence: BTreeMap<String, Value>,
+    /// The setting or release that answers it, where one is known.
+    pub advice: Option<String>,
+    /// Of two verdicts of equal severity on a trouble that comes and goes, the greater is kept.
+    pub weight: u64,
+}
+
+impl Verdict {
+    pub(super) fn new(severity: Severity, summary: String) -> Self {
+        Self {
+            severity,
+            hop: String::new(),
+            rid: String::new(),
+            since: None,
+            summary,
+            evidence: BTreeMap::new(),
+            advice: None,
+            weight: 0,
+        }
+    }
+
+    pub(super) fn hop(mut self, hop: &str) -> Self {
+        hop.clone_into(&mut self.hop);
+        self
+    }
+
+    pub(super) fn rid(mut self, rid: &str) -> Self {
+        rid.clone_into(&mut self.rid);
+        self
+    }
+
+    pub(super) fn since(mut self, since: Option<MonoNs>) -> Self {
+        self.since = since;
+        self
+    }
+
+    pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.evidence.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub(super) fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    pub(super) fn weight(mut self, weight: u64) -> Self {
+        self.weight = weight;
+        self
+    }
+}
+
+/// A verdict that stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// Which detector.
+    pub kind: &'static str,
+    /// When it began.
+    pub began: MonoNs,
+    /// Whether the last look still found it.
+    pub active: bool,
+    /// What it says: of a trouble that has passed, its worst moment.
+    pub verdict: Verdict,
+}
+
+/// What has been found so far: one finding per kind and hop.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    list: Vec<Finding>,
+}
+
+impl Findings {
+    /// Lets every detector look.
+    pub fn look(&mut self, look: &Look<'_>) {
+        let mut found = Vec::new();
+        for detector in ALL {
+            detector.check(look, &mut found);
+            let kind = detector.kind();
+            for finding in self.list.iter_mut().filter(|f| f.kind == kind) {
+                finding.active = false;
+            }
+            for verdict in found.drain(..) {
+                self.enter(kind, verdict, look.now);
+            }
+        }
+    }
+
+    fn enter(&mut self, kind: &'static str, verdict: Verdict, now: MonoNs) {
+        if let Some(known) = self
+            .list
+            .iter_mut()
+            .find(|f| f.kind == kind && f.verdict.hop == verdict.hop)
+        {
+            known.active = true;
+            known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
+            if (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight) {
+                known.verdict = verdict;
+            }
+        } else {
+            self.list.push(Finding {
+                kind,
+                began: verdict.since.unwrap_or(now),
+                active: true,
+                verdict,
+            });
+        }
+    }
+
+    /// The findings, worst first; of equal ones the order of [`ALL`].
+    pub fn sorted(&self) -> Vec<&Finding> {
+        let place = |f: &Finding| ALL.iter().position(|d| d.kind() == f.kind);
+        let mut list: Vec<&Finding> = self.list.iter().collect();
+        list.sort_by_key(|f| (std::cmp::Reverse(f.verdict.severity), place(f), f.began));
+        list
+    }
+
+    /// The worst severity among them.
+    pub fn worst(&self) -> Option<Severity> {
+        self.list.iter().map(|f| f.verdict.severity).max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_finding_per_kind_and_hop_keeps_its_worst_moment_and_its_beginning() {
+        let mut findings = Findings::default();
+        let verdict = |severity, weight| Verdict::new(severity, String::new()).hop("a->b").weight(weight);
+        findings.enter("backlog-growing", verdict(Severity::Warning, 10), MonoNs(5));
+        findings.enter("backlog-growing", verdict(Severity::Critical, 20), MonoNs(6));
+        findings.enter("backlog-growing", verdict(Severity::Warning, 90), MonoNs(7));
+        findings.enter("backlog-growing", verdict(Severity::Warning, 90).hop("b->c"), MonoNs(7));
+        let list = findings.sorted();
+        assert_eq!(list.len(), 2);
+        assert_eq!(
+            (list[0].verdict.severity, list[0].verdict.weight, list[0].began),
+            (Severity::Critical, 20, MonoNs(5))
+        );
+        assert_eq!(findings.worst(), Some(Severity::Critical));
+    }
+}

@@ -1,0 +1,105 @@
+//! First tokens that wait between the scheduler's send and the tokenizer's take.
+
+use super::{Detector, Look, Severity, Verdict};
+use crate::words::{count, duration, plural};
+
+pub(super) struct FirstTokenGap;
+
+impl Detector for FirstTokenGap {
+    fn kind(&self) -> &'static str {
+        "first-token-gap"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let (ledger, limits) = (look.ledger, look.thresholds);
+        if !ledger.sees_gaps() {
+            return;
+        }
+        let (mut waiting, mut oldest_ns, mut oldest_rid) = (0, 0, "");
+        for request in ledger.requests().filter(|r| r.taken_first().is_none()) {
+            let Some(sent) = request.sent_first() else { continue };
+            waiting += 1;
+            let waited = look.now.since(sent);
+            if waited > oldest_ns {
+                (oldest_ns, oldest_rid) = (waited, request.rid());
+            }
+        }
+        let gap = ledger.gap();
+        let taken_worst = ledger.worst_gap().map_or(0, |w| w.ns);
+        let worst = taken_worst.max(oldest_ns);
+        if worst < limits.gap_warning_ns {
+            return;
+        }
+        let severity = if worst >= limits.gap_critical_ns {
+            Severity::Critical
+        } else {
+            Severity::Warning
+        };
+        let quantile = |q| gap.quantile(q).unwrap_or(0);
+        let over = gap.above(limits.gap_warning_ns);
+        let mut summary = if gap.count() == 0 {
+            String::from("no first token has been taken by the tokenizer yet")
+        } else {
+            format!(
+                "first tokens wait up to {} between scheduler and tokenizer: median {}, p95 {}; {} of {} above {}",
+                duration(taken_worst),
+                duration(quantile(0.5)),
+                duration(quantile(0.95)),
+                count(over),
+                plural(gap.count(), "request"),
+                duration(limits.gap_warning_ns),
+            )
+        };
+        if oldest_ns >= limits.gap_warning_ns {
+            summary += &format!(
+                "; {} waiting now, the oldest for {}",
+                count(waiting),
+                duration(oldest_ns)
+            );
+        }
+        let rid = match ledger.worst_gap() {
+            Some(gap) if gap.ns >= oldest_ns => &gap.rid,
+            _ => oldest_rid,
+        };
+        found.push(
+            Verdict::new(severity, summary)
+                .rid(rid)
+                .weight(worst)
+                .with("requests", gap.count())
+                .with("requests_above_warning", over)
+                .with("p50_ns", quantile(0.5))
+                .with("p95_ns", quantile(0.95))
+                .with("p99_ns", quantile(0.99))
+                .with("max_ns", taken_worst)
+                .with("waiting_now", waiting)
+                .with("oldest_waiting_ns", oldest_ns)
+                .advice(
+                    "the tokenizer takes frames more slowly than they are sent; --tokenizer-worker-num spreads its work, \
+                     a larger --stream-interval makes fewer and larger chunks",
+                ),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{MS, SECOND, Scene};
+    use super::*;
+
+    #[test]
+    fn a_gap_is_judged_by_its_length_and_a_wait_that_goes_on_counts() {
+        let mut scene = Scene::skip_path();
+        scene.send(0, &[("a", 1, 1)]);
+        scene.take(500 * MS, 0);
+        assert!(scene.check(&FirstTokenGap, SECOND).is_empty());
+        scene.send(SECOND, &[("b", 1, 1)]);
+        let waiting = scene.check(&FirstTokenGap, 3 * SECOND);
+        assert_eq!((waiting[0].severity, &*waiting[0].rid), (Severity::Warning, "b"));
+        scene.take(8 * SECOND, 1);
+        let late = scene.check(&FirstTokenGap, 8 * SECOND);
+        assert_eq!(
+            (late[0].severity, &late[0].evidence["requests_above_warning"]),
+            (Severity::Critical, &1.into())
+        );
+    }
+}

@@ -1,0 +1,47 @@
+//! Limits of our own memory that were reached.
+
+use super::{Detector, Look, Severity, Verdict};
+use crate::words::count;
+
+pub(super) struct LimitReached;
+
+impl Detector for LimitReached {
+    fn kind(&self) -> &'static str {
+        "limit-reached"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let limits = look.ledger.limits();
+        let reached: Vec<_> = limits.iter().filter(|l| l.times > 0).collect();
+        let Some(worst) = reached.iter().max_by_key(|l| l.times) else {
+            return;
+        };
+        let summary = format!(
+            "the ledger forgot something {} times because {} is limited to {}",
+            count(worst.times),
+            worst.name,
+            count(worst.limit as u64),
+        );
+        let verdict = Verdict::new(Severity::Warning, summary).weight(reached.iter().map(|l| l.times).sum());
+        found.push(reached.iter().fold(verdict, |v, l| v.with(l.name, l.times)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::Scene;
+    use super::*;
+    use crate::ledger::Limits;
+
+    #[test]
+    fn forgetting_for_want_of_room_is_told() {
+        let mut scene = Scene::skip_path_with(Limits {
+            live_rids: 2,
+            ..Limits::default()
+        });
+        scene.send(0, &[("a", 1, 1), ("b", 1, 1)]);
+        assert!(scene.check(&LimitReached, 1).is_empty());
+        scene.send(1, &[("c", 1, 1)]);
+        assert_eq!(scene.check(&LimitReached, 2)[0].evidence["live_rids"], 1);
+    }
+}

@@ -1,0 +1,61 @@
+//! Verdicts on what the ledger holds: one file a detector, each a pure look at the state.
+
+mod arithmetic;
+mod backlog;
+mod coalescing;
+mod drops;
+mod finding;
+mod gap;
+mod inflation;
+mod limit;
+mod mode_mix;
+mod own_loss;
+mod stalled;
+mod thresholds;
+mod undecoded;
+mod wire_loss;
+
+#[cfg(test)]
+mod scene;
+
+pub use finding::{Finding, Findings, Severity, Verdict};
+pub use thresholds::Thresholds;
+
+use crate::clock::MonoNs;
+use crate::ledger::Ledger;
+
+/// What a detector may look at.
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'a> {
+    /// The state.
+    pub ledger: &'a Ledger,
+    /// What counts as too much.
+    pub thresholds: &'a Thresholds,
+    /// The time of the look.
+    pub now: MonoNs,
+}
+
+/// One kind of trouble.
+pub trait Detector {
+    /// Its name, as reports spell it.
+    fn kind(&self) -> &'static str;
+    /// Adds a verdict for each place where the trouble is; none when there is none.
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>);
+}
+
+/// Every detector, in the order reports list findings of equal severity.
+pub const ALL: &[&(dyn Detector + Sync)] = &[
+    &drops::DroppedChunks,
+    &wire_loss::WireLoss,
+    &gap::FirstTokenGap,
+    &drops::DropsPredicted,
+    &inflation::Inflation,
+    &backlog::BacklogGrowing,
+    &coalescing::Coalescing,
+    &stalled::StalledStream,
+    &mode_mix::ModeMix,
+    &arithmetic::WireArithmetic,
+    &undecoded::UndecodedFrames,
+    &own_loss::OwnLoss,
+    &limit::LimitReached,
+];

@@ -1,0 +1,191 @@
+//! A small scene for the detectors' tests: one hop, one lane, events in words.
+
+use super::{Detector, Look, Thresholds, Verdict};
+use crate::clock::MonoNs;
+use crate::engine::Mode;
+use crate::event::{
+    Chunk, Delivery, Engine, Event, Frame, Hop, IdColumn, Kind, Lost, LostCause, Sees, Taken, Undecoded, What,
+};
+use crate::id::{FrameId, HopId};
+use crate::ledger::{Ledger, Limits};
+
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const SECOND: u64 = 1_000 * MS;
+
+pub(super) struct Scene {
+    ledger: Ledger,
+    next: u64,
+}
+
+impl Scene {
+    /// A 0.5.9 engine that hands out new tokens, its scheduler sending straight to the tokenizer.
+    pub(super) fn skip_path() -> Self {
+        Self::skip_path_with(Limits::default())
+    }
+
+    pub(super) fn skip_path_with(limits: Limits) -> Self {
+        Self::new(
+            limits,
+            Sees {
+                sent: true,
+                taken: true,
+                handled: true,
+                ..Sees::default()
+            },
+        )
+    }
+
+    /// The same, with deliveries seen.
+    pub(super) fn delivering() -> Self {
+        Self::new(
+            Limits::default(),
+            Sees {
+                sent: true,
+                taken: true,
+                delivered: true,
+                ..Sees::default()
+            },
+        )
+    }
+
+    fn new(limits: Limits, sees: Sees) -> Self {
+        let mut scene = Self {
+            ledger: Ledger::new(limits),
+            next: 0,
+        };
+        let name = "scheduler->tokenizer";
+        let hop = Hop {
+            id: HopId(0),
+            name,
+            endpoint: "ipc:///tmp/t",
+            worker: None,
+            origin: true,
+            last: true,
+            sees,
+        };
+        scene.say(0, What::Hop(hop));
+        let engine = Engine {
+            version: Some("0.5.9"),
+            mode: Some(Mode::Incremental),
+            waiter: None,
+        };
+        scene.say(0, What::Engine(engine));
+        scene
+    }
+
+    fn say(&mut self, at: u64, what: What<'_>) {
+        self.ledger.apply(&Event { at: MonoNs(at), what });
+    }
+
+    fn id(seq: u64) -> FrameId {
+        FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq,
+        }
+    }
+
+    /// Sends the next frame: (rid, listed, `completion_tokens`) each.
+    pub(super) fn send(&mut self, at: u64, chunks: &[(&str, u32, u32)]) {
+        let chunks: Vec<Chunk<'_>> = chunks
+            .iter()
+            .map(|&(rid, listed, completion)| Chunk {
+                rid,
+                listed: Some(listed),
+                completion_tokens: Some(completion),
+                prompt_tokens: None,
+                cached_tokens: None,
+                finish: None,
+                retractions: None,
+                worker: None,
+                ids: &[],
+            })
+            .collect();
+        let id = Self::id(self.next);
+        self.next += 1;
+        let frame = Frame {
+            id,
+            bytes: 900,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks: &chunks,
+        };
+        self.say(at, What::Sent(frame));
+    }
+
+    pub(super) fn take(&mut self, at: u64, seq: u64) {
+        self.say(
+            at,
+            What::Taken(Taken {
+                id: Self::id(seq),
+                wakeup: None,
+                frame: None,
+            }),
+        );
+    }
+
+    pub(super) fn take_in(&mut self, at: u64, seq: u64, wakeup: u64) {
+        self.say(
+            at,
+            What::Taken(Taken {
+                id: Self::id(seq),
+                wakeup: Some(wakeup),
+                frame: None,
+            }),
+        );
+    }
+
+    pub(super) fn deliver(&mut self, at: u64, rid: &str, tokens: u32, completion: u32, finished: bool) {
+        self.deliver_as(at, Mode::Incremental, rid, tokens, completion, finished);
+    }
+
+    pub(super) fn deliver_as(&mut self, at: u64, mode: Mode, rid: &str, tokens: u32, completion: u32, finished: bool) {
+        self.say(
+            at,
+            What::Delivered(Delivery {
+                rid,
+                tokens,
+                mode,
+                completion_tokens: Some(completion),
+                finished,
+            }),
+        );
+    }
+
+    /// Loses the observation of the next `count` frames.
+    pub(super) fn lose(&mut self, count: u64) {
+        self.next += count;
+        self.say(
+            0,
+            What::Lost(Lost {
+                hop: Some(HopId(0)),
+                count,
+                cause: LostCause::QueueFull,
+            }),
+        );
+    }
+
+    pub(super) fn garble(&mut self, at: u64, reason: &str) {
+        let id = Self::id(self.next);
+        self.next += 1;
+        self.say(at, What::Undecoded(Undecoded { id, bytes: 10, reason }));
+    }
+
+    pub(super) fn tick(&mut self, now: u64) {
+        self.ledger.tick(MonoNs(now));
+    }
+
+    pub(super) fn check(&self, detector: &dyn Detector, now: u64) -> Vec<Verdict> {
+        let mut found = Vec::new();
+        let thresholds = Thresholds::default();
+        detector.check(
+            &Look {
+                ledger: &self.ledger,
+                thresholds: &thresholds,
+                now: MonoNs(now),
+            },
+            &mut found,
+        );
+        found
+    }
+}

@@ -1,0 +1,58 @@
+//! Requests that have begun and then fall silent.
+
+use super::{Detector, Look, Severity, Verdict};
+use crate::words::{duration, plural};
+
+pub(super) struct StalledStream;
+
+impl Detector for StalledStream {
+    fn kind(&self) -> &'static str {
+        "stalled-stream"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let (mut stalled, mut retracted, mut worst_ns, mut worst_rid) = (0, 0, 0, "");
+        for request in look.ledger.requests().filter(|r| r.finish().is_none()) {
+            let silent = look.now.since(request.last_at());
+            if silent < look.thresholds.stalled_ns {
+                continue;
+            }
+            stalled += 1;
+            retracted += u64::from(request.retractions() > 0);
+            if silent > worst_ns {
+                (worst_ns, worst_rid) = (silent, request.rid());
+            }
+        }
+        if stalled == 0 {
+            return;
+        }
+        let summary = format!(
+            "{} unfinished and without a new token, the longest for {}",
+            plural(stalled, "request"),
+            duration(worst_ns),
+        );
+        found.push(
+            Verdict::new(Severity::Warning, summary)
+                .rid(worst_rid)
+                .weight(stalled)
+                .with("requests", stalled)
+                .with("retracted_before", retracted)
+                .with("longest_ns", worst_ns)
+                .advice("the scheduler has retracted them, or they ended where this point cannot see it"),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{SECOND, Scene};
+    use super::*;
+
+    #[test]
+    fn silence_is_a_stall_only_after_a_while() {
+        let mut scene = Scene::skip_path();
+        scene.send(0, &[("a", 1, 1)]);
+        assert!(scene.check(&StalledStream, 29 * SECOND).is_empty());
+        assert_eq!(&*scene.check(&StalledStream, 31 * SECOND)[0].rid, "a");
+    }
+}

@@ -1,0 +1,47 @@
+//! What counts as too much.
+
+/// The thresholds of all detectors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Thresholds {
+    /// A first token that waits this long between scheduler and tokenizer deserves a warning, in nanoseconds.
+    pub gap_warning_ns: u64,
+    /// And this long is critical, in nanoseconds.
+    pub gap_critical_ns: u64,
+    /// Missing tokens on the wire from which on the loss is critical.
+    pub wire_loss_critical_tokens: u64,
+    /// Share of delivered chunks from which on confirmed drops are critical.
+    pub drops_critical_share: f64,
+    /// Share of chunks from which on merged deliveries deserve a warning.
+    pub coalesced_warning_share: f64,
+    /// Frames that a growing backlog must have reached.
+    pub backlog_frames: u64,
+    /// Seconds over which it must not have fallen.
+    pub backlog_seconds: usize,
+    /// Backlog from which on it is critical, in frames.
+    pub backlog_critical_frames: u64,
+    /// A request that has begun and neither gone on nor finished for this long is stalled, in nanoseconds.
+    pub stalled_ns: u64,
+    /// Share of undecoded frames from which on it deserves a warning.
+    pub undecoded_warning_share: f64,
+    /// And from which on nothing else in the report is to be trusted.
+    pub undecoded_critical_share: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        const SECOND: u64 = 1_000_000_000;
+        Self {
+            gap_warning_ns: SECOND,
+            gap_critical_ns: 5 * SECOND,
+            wire_loss_critical_tokens: 16,
+            drops_critical_share: 0.001,
+            coalesced_warning_share: 0.05,
+            backlog_frames: 64,
+            backlog_seconds: 3,
+            backlog_critical_frames: 1_000,
+            stalled_ns: 30 * SECOND,
+            undecoded_warning_share: 0.001,
+            undecoded_critical_share: 0.05,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Tokens that never crossed a hop, by the streams' own arithmetic.
+
+use super::{Detector, Look, Severity, Verdict};
+use crate::words::plural;
+
+pub(super) struct WireLoss;
+
+impl Detector for WireLoss {
+    fn kind(&self) -> &'static str {
+        "wire-loss"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let (seen, missing) = &look.ledger.totals().wire_loss;
+        if seen.rids == 0 {
+            return;
+        }
+        let critical = *missing >= look.thresholds.wire_loss_critical_tokens;
+        let severity = if critical {
+            Severity::Critical
+        } else {
+            Severity::Warning
+        };
+        let summary = format!(
+            "{} of {} missing on the wire: completion_tokens grew by more than the chunks list",
+            plural(*missing, "token"),
+            plural(seen.rids, "request"),
+        );
+        found.push(
+            Verdict::new(severity, summary)
+                .rid(&seen.worst)
+                .since(seen.since)
+                .weight(*missing)
+                .with("requests", seen.rids)
+                .with("tokens_missing", *missing)
+                .with("worst_tokens_missing", seen.amount)
+                .advice("frames were lost between the sender and this point: look for a restarted process or a reset connection"),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::Scene;
+    use super::*;
+
+    #[test]
+    fn a_missing_frame_is_found_and_an_unseen_one_is_not() {
+        let mut scene = Scene::skip_path();
+        scene.send(0, &[("a", 1, 1)]);
+        scene.lose(1);
+        scene.send(2, &[("a", 1, 9)]);
+        assert!(
+            scene.check(&WireLoss, 3).is_empty(),
+            "our own loss is no loss of the wire"
+        );
+        scene.send(3, &[("a", 1, 12)]);
+        let found = scene.check(&WireLoss, 4);
+        assert_eq!((&*found[0].rid, &found[0].evidence["tokens_missing"]), ("a", &2.into()));
+    }
+}

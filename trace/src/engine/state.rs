@@ -1,0 +1,57 @@
+//! What is known of the engine now: what the source says, completed by what the release is known to do.
+
+use super::{Behaviour, Mode, Waiter};
+use crate::event;
+
+/// The engine as far as it is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineState {
+    /// Release or range of releases.
+    pub version: Option<Box<str>>,
+    /// What the tokenizer hands to its waiters.
+    pub mode: Option<Mode>,
+    /// What a waiter does with several queued chunks.
+    pub waiter: Option<Waiter>,
+    /// What the release does.
+    pub behaviour: Behaviour,
+}
+
+impl EngineState {
+    pub(crate) fn set(&mut self, said: &event::Engine<'_>) {
+        let behaviour = said.version.map(Behaviour::of).unwrap_or_default();
+        *self = Self {
+            version: said.version.map(Into::into),
+            mode: said.mode.or(behaviour.mode()),
+            waiter: said.waiter.or(behaviour.waiter),
+            behaviour,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_completes_what_the_source_leaves_open() {
+        let mut state = EngineState::default();
+        state.set(&event::Engine {
+            version: Some("0.5.9"),
+            mode: Some(Mode::Incremental),
+            waiter: None,
+        });
+        assert_eq!(
+            (state.mode, state.waiter),
+            (Some(Mode::Incremental), Some(Waiter::KeepsLast))
+        );
+        state.set(&event::Engine {
+            version: None,
+            mode: None,
+            waiter: Some(Waiter::Merges),
+        });
+        assert_eq!(
+            (state.mode, state.waiter, state.version),
+            (None, Some(Waiter::Merges), None)
+        );
+    }
+}

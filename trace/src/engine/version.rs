@@ -1,0 +1,177 @@
+//! SGLang's version strings, ordered as PEP 440 orders them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A release: `0.5.9`, `0.5.10rc0`, `0.4.6.post4`, `v0.5.3.dev12+g1a2b`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    release: [u32; 3],
+    phase: Phase,
+}
+
+/// What follows the numbers; declared in order of age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Phase {
+    Dev(u32),
+    Alpha(u32),
+    Beta(u32),
+    Candidate(u32),
+    Final,
+    Post(u32),
+}
+
+/// A string that is no version.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not a release of SGLang: expected numbers with an optional rc, post or dev suffix, for example 0.5.9 or 0.5.10rc0"
+)]
+pub struct BadVersion(String);
+
+impl FromStr for Version {
+    type Err = BadVersion;
+
+    fn from_str(text: &str) -> Result<Self, BadVersion> {
+        parse(text).ok_or_else(|| BadVersion(text.chars().take(64).collect()))
+    }
+}
+
+fn parse(text: &str) -> Option<Version> {
+    let text = text.trim();
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let text = text.split_once('+').map_or(text, |(public, _)| public);
+    let mut rest = text;
+    let mut release = [0; 3];
+    for (place, number) in release.iter_mut().enumerate() {
+        let after_dot = if place == 0 { Some(rest) } else { rest.strip_prefix('.') };
+        let Some(digits) = after_dot.filter(|r| r.starts_with(|c: char| c.is_ascii_digit())) else {
+            break;
+        };
+        (*number, rest) = number_of(digits)?;
+    }
+    if rest.len() == text.len() {
+        return None;
+    }
+    let rest = rest.trim_start_matches(['.', '-', '_']);
+    let word = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+    let (word, digits) = rest.split_at(word);
+    let (number, tail) = if digits.is_empty() { (0, "") } else { number_of(digits)? };
+    let phase = match word.trim_end_matches('.') {
+        "" if rest.is_empty() => Phase::Final,
+        "dev" => Phase::Dev(number),
+        "a" | "alpha" => Phase::Alpha(number),
+        "b" | "beta" => Phase::Beta(number),
+        "rc" | "c" => Phase::Candidate(number),
+        "post" => Phase::Post(number),
+        _ => return None,
+    };
+    // A development state of a candidate or a post-release is read as that one.
+    (tail.is_empty() || tail.starts_with(".dev")).then_some(Version { release, phase })
+}
+
+fn number_of(text: &str) -> Option<(u32, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    Some((text[..end].parse().ok()?, &text[end..]))
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, patch] = self.release;
+        write!(f, "{major}.{minor}.{patch}")?;
+        match self.phase {
+            Phase::Dev(n) => write!(f, ".dev{n}"),
+            Phase::Alpha(n) => write!(f, "a{n}"),
+            Phase::Beta(n) => write!(f, "b{n}"),
+            Phase::Candidate(n) => write!(f, "rc{n}"),
+            Phase::Final => Ok(()),
+            Phase::Post(n) => write!(f, ".post{n}"),
+        }
+    }
+}
+
+/// Releases from the first to the last, both included: `0.5.12..0.5.14`, or one alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VersionRange {
+    /// The first.
+    pub first: Version,
+    /// The last.
+    pub last: Version,
+}
+
+impl FromStr for VersionRange {
+    type Err = BadVersion;
+
+    fn from_str(text: &str) -> Result<Self, BadVersion> {
+        let (first, last) = text.split_once("..").unwrap_or((text, text));
+        let range = Self {
+            first: first.parse()?,
+            last: last.trim_start_matches('=').parse()?,
+        };
+        if range.first <= range.last {
+            Ok(range)
+        } else {
+            Err(BadVersion(text.chars().take(64).collect()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn releases_are_ordered_as_they_came_out() {
+        let order = [
+            "0.4.0",
+            "0.4.6",
+            "0.4.6.post3",
+            "0.4.6.post4",
+            "0.4.10.post2",
+            "0.5.0rc0",
+            "0.5.0rc2",
+            "0.5.1",
+            "0.5.3rc0",
+            "0.5.3",
+            "0.5.3.post2",
+            "0.5.9.dev3",
+            "0.5.9",
+            "0.5.10rc0",
+            "0.5.10",
+            "0.5.10.post1",
+            "0.5.23",
+            "1.0",
+        ];
+        let versions: Vec<Version> = order.iter().map(|v| v.parse().unwrap()).collect();
+        assert!(versions.windows(2).all(|w| w[0] < w[1]), "{versions:?}");
+    }
+
+    #[test]
+    fn odd_spellings_are_read_and_nonsense_is_not() {
+        let parsed = |text: &str| text.parse::<Version>().map(|v| v.to_string());
+        assert_eq!(parsed("v0.5.9").as_deref(), Ok("0.5.9"));
+        assert_eq!(parsed("0.5.10rc0.dev5+g12ab").as_deref(), Ok("0.5.10rc0"));
+        assert_eq!(parsed("0.5").as_deref(), Ok("0.5.0"));
+        for bad in ["", "newest", "0.5.x", "0.5.9-cu12", "99999999999.0.0", "."] {
+            assert!(parsed(bad).is_err(), "{bad}");
+        }
+        assert!("0.5.14..0.5.12".parse::<VersionRange>().is_err());
+        assert!("0.5.12..0.5.14".parse::<VersionRange>().is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_and_what_is_read_reads_back(text in "\\PC{0,24}") {
+            if let Ok(version) = text.parse::<Version>() {
+                prop_assert_eq!(version.to_string().parse(), Ok(version));
+            }
+        }
+
+        #[test]
+        fn versions_read_back(a in 0u32..9, b in 0u32..9, c in 0u32..99, post in proptest::option::of(0u32..9)) {
+            let text = post.map_or_else(|| format!("{a}.{b}.{c}"), |p| format!("{a}.{b}.{c}.post{p}"));
+            prop_assert_eq!(text.parse::<Version>().unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! How records come and go.
+
+use super::Ledger;
+use super::request::Closed;
+use super::table::Ticket;
+use crate::clock::MonoNs;
+use crate::event::Finish;
+
+/// Records looked at per tick at least; a full round takes at most this share of the table's length in ticks.
+const STEPS: usize = 256;
+const ROUND: usize = 16;
+/// When room is needed and nothing has finished, the quietest of this many records goes.
+const CANDIDATES: usize = 16;
+
+impl Ledger {
+    /// Lets time pass: ages records out. Called about every 100 ms.
+    pub fn tick(&mut self, now: MonoNs) {
+        self.now = self.now.max(now);
+        let now = self.now;
+        while let Some((_, ticket)) = self.lingering.pop_front_if(|l| l.0 <= now) {
+            self.close(ticket, Closed::Over);
+        }
+        // Entries of records that are closed already leave as they come to the front.
+        while let Some(&(due, ticket)) = self.settling.front() {
+            if due > now && self.table.get(ticket).is_some() {
+                break;
+            }
+            self.settling.pop_front();
+            self.close(ticket, Closed::Over);
+        }
+        for _ in 0..STEPS.max(self.table.slots() / ROUND).min(self.table.slots()) {
+            let Some(ticket) = self.table.step() else { continue };
+            let silent = self.table.get(ticket).map_or(0, |r| now.since(r.last_at));
+            if silent > self.limits.orphan_after_ns {
+                self.close(ticket, Closed::Orphaned);
+            }
+        }
+        self.age_early_takes(now);
+        for group in &mut self.hops.groups {
+            group.trend.sample(now, group.backlog);
+        }
+    }
+
+    /// A record for a request not known yet.
+    pub(super) fn admit(&mut self, rid: &str, at: MonoNs) -> Ticket {
+        while self.table.len() >= self.limits.live_rids.max(1) && self.make_room() {}
+        self.totals.requests.seen += 1;
+        self.table.insert(rid, at)
+    }
+
+    fn make_room(&mut self) -> bool {
+        // What is over goes first, without a loss of knowledge.
+        while let Some((_, ticket)) = self.lingering.pop_front() {
+            if self.close(ticket, Closed::Over) {
+                return true;
+            }
+        }
+        self.reached.live_rids += 1;
+        while let Some((_, ticket)) = self.settling.pop_front() {
+            if self.close(ticket, Closed::Over) {
+                return true;
+            }
+        }
+        let candidates: [Option<Ticket>; CANDIDATES] = std::array::from_fn(|_| self.table.next());
+        let silent_since = |t: &Ticket| self.table.get(*t).map_or(MonoNs(u64::MAX), |r| r.last_at);
+        let quietest = candidates.into_iter().flatten().min_by_key(silent_since);
+        quietest.is_some_and(|ticket| self.close(ticket, Closed::Forgotten))
+    }
+
+    /// The request has ended; its last takes and deliveries may be under way.
+    pub(super) fn finish(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
+        let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else {
+            return;
+        };
+        request.finish = Some(finish);
+        self.totals.requests.settling += 1;
+        if self.settling.len() >= self.limits.live_rids.max(1)
+            && let Some((_, oldest)) = self.settling.pop_front()
+        {
+            self.close(oldest, Closed::Over);
+        }
+        self.settling
+            .push_back((MonoNs(at.0.saturating_add(self.limits.settle_ns)), ticket));
+    }
+
+    /// Queues the request for closing if all that can be seen of it has been seen.
+    pub(super) fn settle_if_over(&mut self, ticket: Ticket, at: MonoNs) {
+        let Some(request) = self.table.get(ticket).filter(|r| !r.queued && r.finish.is_some()) else {
+            return;
+        };
+        let mut arrived = request.streams.iter().all(super::Stream::finished);
+        if self.hops.any_last {
+            let last = |s: &&super::Stream| self.hops.all.iter().find(|h| h.id == s.hop).filter(|h| h.last);
+            let at_last = request.streams.iter().find_map(|s| Some((s, last(&s)?)));
+            arrived = at_last.is_some_and(|(s, hop)| s.finished() && (request.final_taken || !hop.sees.taken));
+        }
+        if arrived && request.line.as_ref().is_none_or(|l| l.finished) {
+            self.linger(ticket, at);
+        }
+    }
+
+    /// Closes the record after a little while in which a repeat of its finish is still known as one.
+    pub(super) fn linger(&mut self, ticket: Ticket, at: MonoNs) {
+        let due = MonoNs(at.0.saturating_add(self.limits.linger_ns));
+        if let Some(request) = self.table.get_mut(ticket).filter(|r| !r.queued) {
+            request.queued = true;
+            self.lingering.push_back((due, ticket));
+        }
+    }
+
+    fn close(&mut self, ticket: Ticket, why: Closed) -> bool {
+        let Some(request) = self.table.remove(ticket) else {
+            return false;
+        };
+        self.totals.requests.settling -= u64::from(request.finish.is_some());
+        match why {
+            Closed::Orphaned if request.finish.is_none() => self.totals.requests.orphaned += 1,
+            Closed::Forgotten => self.totals.requests.forgotten += 1,
+            _ => {}
+        }
+        if let Some(line) = &request.line {
+            self.totals.chunks.undelivered += line.outstanding();
+            self.outstanding -= line.entries();
+        }
+        if self.limits.finished_kept > 0 {
+            if self.finished.len() >= self.limits.finished_kept {
+                self.finished.pop_front();
+            }
+            self.finished.push_back(request.summary());
+        }
+        true
+    }
+}

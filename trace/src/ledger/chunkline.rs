@@ -1,0 +1,460 @@
+//! One request's chunks between the wire and its client: which of them a delivery carried, merged or lost.
+//!
+//! Chunks enter in the order they were sent, each with the count it ends at. A delivery of `n` tokens ending at count `C` covers
+//! `(C-n, C]`; what lies before and was never delivered is lost, because deliveries of one request never go back.
+
+use std::collections::VecDeque;
+
+use crate::clock::MonoNs;
+use crate::engine::Mode;
+use crate::event::Delivery;
+
+/// A chunk sent and not yet delivered, or several neighbours once the line is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// The stream's high-water count after it.
+    end: u32,
+    /// The count it says, below `end` while a retracted request recomputes.
+    said: u32,
+    tokens: u32,
+    chunks: u32,
+}
+
+/// What became of chunks. Every chunk ends in exactly one field, or is still outstanding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fates {
+    /// Carried by a delivery; the first of those that share one.
+    pub delivered: u64,
+    /// Left inside another chunk's delivery.
+    pub coalesced: u64,
+    /// Proven lost: their tokens are in no delivery.
+    pub dropped: u64,
+    /// Tokens in no delivery though later ones were delivered.
+    pub tokens_lost: u64,
+    /// Delivered or lost while observations were lost: nothing can be said.
+    pub unjudged: u64,
+}
+
+impl Fates {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.delivered += other.delivered;
+        self.coalesced += other.coalesced;
+        self.dropped += other.dropped;
+        self.tokens_lost += other.tokens_lost;
+        self.unjudged += other.unjudged;
+    }
+
+    /// Chunks that a delivery carried or covered.
+    fn inside(&mut self, chunks: u64, carrier: &mut bool) {
+        let first = u64::from(chunks > 0 && !std::mem::replace(carrier, true));
+        self.delivered += first;
+        self.coalesced += chunks - first;
+    }
+}
+
+/// What one delivery did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) fates: Fates,
+    /// Tokens the client had not been given before.
+    pub(crate) new: u32,
+    /// Tokens it was given again.
+    pub(crate) repeated: u32,
+}
+
+/// The line of one request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Line {
+    outstanding: VecDeque<Entry>,
+    /// Chunks in `outstanding`.
+    chunks: u64,
+    /// The count delivered so far.
+    delivered_to: u32,
+    begun: bool,
+    epoch: u32,
+    pub(crate) last_at: Option<MonoNs>,
+    /// What became of this request's chunks so far.
+    pub(crate) fates: Fates,
+    pub(crate) finished: bool,
+    /// Tokens its consumer has counted, by its own deliveries.
+    pub(crate) claimed: u64,
+    /// Which is more than there were.
+    pub(crate) inflated: bool,
+}
+
+impl Line {
+    pub(crate) fn new(epoch: u32) -> Self {
+        Self {
+            epoch,
+            ..Self::default()
+        }
+    }
+
+    /// Chunks sent and not delivered.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.chunks
+    }
+
+    /// The count delivered so far.
+    pub(crate) fn delivered_to(&self) -> u64 {
+        u64::from(self.delivered_to)
+    }
+
+    /// Entries held, which is what memory is spent on.
+    pub(crate) fn entries(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// Enters a chunk that ends at `end` (its frame says `said`). With `whole` false it shares an entry with its neighbour.
+    /// Gives back what is known of it at once: its delivery may have been seen before its send.
+    pub(crate) fn push(&mut self, end: u32, said: u32, tokens: u32, whole: bool) -> Fates {
+        if !self.begun {
+            self.begun = true;
+            self.delivered_to = self.delivered_to.max(end.saturating_sub(tokens));
+        }
+        let mut fates = Fates::default();
+        if tokens > 0 && end <= self.delivered_to && self.outstanding.is_empty() {
+            fates.unjudged = 1;
+            self.fates.add(fates);
+            return fates;
+        }
+        self.chunks += 1;
+        match self.outstanding.back_mut() {
+            Some(last) if !whole => {
+                last.end = last.end.max(end);
+                last.said = said;
+                last.tokens = last.tokens.saturating_add(tokens);
+                last.chunks += 1;
+            }
+            _ => self.outstanding.push_back(Entry {
+                end,
+                said,
+                tokens,
+                chunks: 1,
+            }),
+        }
+        fates
+    }
+
+    /// Enters a delivery. `epoch` changes whenever deliveries may have been missed.
+    pub(crate) fn deliver(&mut self, delivery: &Delivery<'_>, epoch: u32) -> Outcome {
+        let broken = std::mem::replace(&mut self.epoch, epoch) != epoch;
+        let mut outcome = match (delivery.mode, delivery.completion_tokens) {
+            (Mode::Cumulative, to) => self.cover(to.unwrap_or(delivery.tokens)),
+            (Mode::Incremental, None) => self.by_count(delivery.tokens, None),
+            (Mode::Incremental, Some(to)) if to < self.delivered_to => self.by_count(delivery.tokens, Some(to)),
+            (Mode::Incremental, Some(to)) if delivery.tokens == 0 => self.empty(to, broken),
+            (Mode::Incremental, Some(to)) => self.range(delivery, to, broken),
+        };
+        let claimed = u64::from(delivery.tokens);
+        self.claimed = if delivery.mode == Mode::Cumulative {
+            claimed
+        } else {
+            self.claimed + claimed
+        };
+        outcome.repeated = delivery.tokens.saturating_sub(outcome.new);
+        self.finished |= delivery.finished;
+        self.fates.add(outcome.fates);
+        outcome
+    }
+
+    /// Tokens up to `to` are with the client: whatever is outstanding below is covered.
+    fn cover(&mut self, to: u32) -> Outcome {
+        let (mut fates, mut carrier) = (Fates::default(), false);
+        while let Some(entry) = self.pop_if(|e| e.end <= to) {
+            fates.inside(u64::from(entry.chunks), &mut carrier);
+        }
+        Outcome {
+            fates,
+            new: self.advance(to, u32::MAX),
+            repeated: 0,
+        }
+    }
+
+    /// `(to-n, to]` is with the client; what lies before and is still outstanding is not.
+    fn range(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
+        let from = to.saturating_sub(delivery.tokens);
+        let (mut fates, mut carrier) = (Fates::default(), false);
+        while let Some(entry) = self.outstanding.front().copied() {
+            let chunks = u64::from(entry.chunks);
+            let start = entry.end.saturating_sub(entry.tokens).max(self.delivered_to);
+            // An empty chunk behind the tokens of this delivery may still come alone, unless this is the end.
+            let may_follow = entry.end == to && entry.tokens == 0 && carrier && !delivery.finished;
+            if entry.end > to || may_follow {
+                break;
+            }
+            self.pop_front();
+            if entry.tokens == 0 || start >= from {
+                fates.inside(chunks, &mut carrier);
+                continue;
+            }
+            let lost = entry.end.min(from).saturating_sub(start);
+            // Of several neighbours in one entry it cannot be said which were lost, only how many tokens.
+            let whose = if broken || (entry.chunks > 1 && entry.end > from) {
+                &mut fates.unjudged
+            } else {
+                &mut fates.dropped
+            };
+            *whose += chunks;
+            fates.tokens_lost += if broken { 0 } else { u64::from(lost) };
+        }
+        Outcome {
+            fates,
+            new: self.advance(to, delivery.tokens),
+            repeated: 0,
+        }
+    }
+
+    /// A delivery without tokens is an empty chunk; what was queued before it is superseded.
+    fn empty(&mut self, to: u32, broken: bool) -> Outcome {
+        let mut fates = Fates::default();
+        let Some(at) = self
+            .outstanding
+            .iter()
+            .position(|e| e.tokens == 0 && (e.said == to || e.end == to))
+        else {
+            return Outcome::default();
+        };
+        for _ in 0..at {
+            let Some(entry) = self.pop_front() else { break };
+            let chunks = u64::from(entry.chunks);
+            match (entry.tokens, broken) {
+                (0, _) => fates.coalesced += chunks,
+                (_, true) => fates.unjudged += chunks,
+                (tokens, false) => {
+                    fates.dropped += chunks;
+                    fates.tokens_lost += u64::from(tokens);
+                }
+            }
+        }
+        let carrier = self.pop_front().map_or(0, |e| u64::from(e.chunks));
+        fates.inside(carrier, &mut false);
+        self.advance(to, 0);
+        Outcome {
+            fates,
+            ..Outcome::default()
+        }
+    }
+
+    /// Where counts do not help (none given, or running behind after a retraction) chunks settle in order, by tokens alone.
+    fn by_count(&mut self, tokens: u32, said: Option<u32>) -> Outcome {
+        let (mut fates, mut carrier, mut covered) = (Fates::default(), false, 0);
+        let mut to = self.delivered_to;
+        while let Some(entry) = self.pop_if(|e| e.tokens > 0 && covered + e.tokens <= tokens) {
+            covered += entry.tokens;
+            to = entry.end;
+            fates.inside(u64::from(entry.chunks), &mut carrier);
+        }
+        if let Some(said) = said {
+            while let Some(entry) = self.pop_if(|e| e.tokens == 0 && e.said <= said) {
+                fates.inside(u64::from(entry.chunks), &mut carrier);
+            }
+        }
+        self.advance(to, covered);
+        Outcome {
+            fates,
+            new: covered,
+            repeated: 0,
+        }
+    }
+
+    fn advance(&mut self, to: u32, at_most: u32) -> u32 {
+        let new = to.saturating_sub(self.delivered_to).min(at_most);
+        self.delivered_to = self.delivered_to.max(to);
+        self.begun = true;
+        new
+    }
+
+    fn pop_front(&mut self) -> Option<Entry> {
+        let entry = self.outstanding.pop_front()?;
+        self.chunks -= u64::from(entry.chunks);
+        Some(entry)
+    }
+
+    fn pop_if(&mut self, test: impl Fn(&Entry) -> bool) -> Option<Entry> {
+        self.outstanding.front().is_some_and(test).then(|| self.pop_front())?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(chunks: &[(u32, u32)]) -> Line {
+        let mut line = Line::new(0);
+        for &(end, tokens) in chunks {
+            line.push(end, end, tokens, true);
+        }
+        line
+    }
+
+    fn delivery(mode: Mode, tokens: u32, to: u32, finished: bool) -> Delivery<'static> {
+        Delivery {
+            rid: "r",
+            tokens,
+            mode,
+            completion_tokens: Some(to),
+            finished,
+        }
+    }
+
+    fn incremental(tokens: u32, to: u32) -> Delivery<'static> {
+        delivery(Mode::Incremental, tokens, to, false)
+    }
+
+    #[test]
+    fn a_waiter_that_keeps_the_last_chunk_drops_the_others() {
+        let mut line = line(&[(1, 1), (2, 1), (4, 2), (5, 1)]);
+        let outcome = line.deliver(&incremental(1, 5), 0);
+        assert_eq!(
+            outcome.fates,
+            Fates {
+                delivered: 1,
+                dropped: 3,
+                tokens_lost: 4,
+                ..Fates::default()
+            }
+        );
+        assert_eq!((outcome.new, line.outstanding()), (1, 0));
+    }
+
+    #[test]
+    fn a_waiter_that_merges_loses_nothing() {
+        let mut line = line(&[(1, 1), (2, 1), (4, 2), (5, 1)]);
+        assert_eq!(
+            line.deliver(&incremental(4, 4), 0).fates,
+            Fates {
+                delivered: 1,
+                coalesced: 2,
+                ..Fates::default()
+            }
+        );
+        assert_eq!(
+            line.deliver(&incremental(1, 5), 0).fates,
+            Fates {
+                delivered: 1,
+                ..Fates::default()
+            }
+        );
+    }
+
+    #[test]
+    fn cumulative_deliveries_cover_what_they_skip() {
+        let mut line = line(&[(1, 1), (2, 1), (3, 1), (4, 1)]);
+        let outcome = line.deliver(&delivery(Mode::Cumulative, 3, 3, false), 0);
+        assert_eq!(
+            outcome.fates,
+            Fates {
+                delivered: 1,
+                coalesced: 2,
+                ..Fates::default()
+            }
+        );
+        assert_eq!((outcome.new, line.outstanding()), (3, 1));
+    }
+
+    #[test]
+    fn an_empty_finish_travels_with_its_merge_or_alone() {
+        let mut merged = line(&[(1, 1), (1, 0)]);
+        let last = delivery(Mode::Incremental, 1, 1, true);
+        assert_eq!(
+            merged.deliver(&last, 0).fates,
+            Fates {
+                delivered: 1,
+                coalesced: 1,
+                ..Fates::default()
+            }
+        );
+        let mut kept = line(&[(1, 1), (1, 0)]);
+        let empty = delivery(Mode::Incremental, 0, 1, true);
+        let fates = Fates {
+            delivered: 1,
+            dropped: 1,
+            tokens_lost: 1,
+            ..Fates::default()
+        };
+        assert_eq!(kept.deliver(&empty, 0).fates, fates);
+        let mut apart = line(&[(1, 1), (1, 0)]);
+        assert_eq!(
+            apart.deliver(&incremental(1, 1), 0).fates,
+            Fates {
+                delivered: 1,
+                ..Fates::default()
+            }
+        );
+        assert_eq!(
+            apart.deliver(&empty, 0).fates,
+            Fates {
+                delivered: 1,
+                ..Fates::default()
+            }
+        );
+    }
+
+    #[test]
+    fn missed_deliveries_are_not_taken_for_drops() {
+        let mut line = line(&[(1, 1), (2, 1), (3, 1)]);
+        let outcome = line.deliver(&incremental(1, 3), 1);
+        assert_eq!(
+            outcome.fates,
+            Fates {
+                delivered: 1,
+                unjudged: 2,
+                ..Fates::default()
+            }
+        );
+    }
+
+    #[test]
+    fn an_aborts_repeated_id_delivers_nothing_new() {
+        let mut line = line(&[(1, 1), (2, 1)]);
+        line.deliver(&incremental(2, 2), 0);
+        let outcome = line.deliver(&delivery(Mode::Incremental, 1, 2, true), 0);
+        assert_eq!((outcome.new, outcome.repeated, outcome.fates), (0, 1, Fates::default()));
+    }
+
+    #[test]
+    fn a_merge_across_a_recomputing_stretch_drops_nothing() {
+        let mut line = line(&[(99, 99)]);
+        line.deliver(&incremental(99, 99), 0);
+        line.push(100, 100, 1, true);
+        line.push(100, 51, 0, true);
+        let fates = line.deliver(&incremental(1, 51), 0).fates;
+        assert_eq!(
+            fates,
+            Fates {
+                delivered: 1,
+                coalesced: 1,
+                ..Fates::default()
+            }
+        );
+        line.push(101, 101, 1, true);
+        assert_eq!(
+            line.deliver(&incremental(1, 101), 0).fates,
+            Fates {
+                delivered: 1,
+                ..Fates::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_full_line_keeps_exact_tokens() {
+        let mut line = line(&[(1, 1)]);
+        for end in 2..=4 {
+            line.push(end, end, 1, false);
+        }
+        line.push(5, 5, 1, true);
+        assert_eq!((line.entries(), line.outstanding()), (2, 5));
+        let outcome = line.deliver(&incremental(1, 5), 0);
+        assert_eq!(
+            outcome.fates,
+            Fates {
+                delivered: 1,
+                dropped: 4,
+                tokens_lost: 4,
+                ..Fates::default()
+            }
+        );
+    }
+}

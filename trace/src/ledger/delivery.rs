@@ -1,0 +1,74 @@
+//! Deliveries, matched against the chunks that were sent.
+
+use super::Ledger;
+use super::chunkline::Line;
+use super::health::HealthChecks;
+use crate::clock::MonoNs;
+use crate::engine::Mode;
+use crate::event::Delivery;
+
+/// A consumer may count this many tokens more than there are without cause for concern: ids of the prompt's tail, and the one
+/// that a release repeats when it makes up an aborted request's last chunk.
+const SLACK: u64 = 8;
+
+impl Ledger {
+    pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
+        if delivery.rid.is_empty() || HealthChecks::is_one(delivery.rid) {
+            return;
+        }
+        match delivery.mode {
+            Mode::Incremental => self.totals.deliveries.0 += 1,
+            Mode::Cumulative => self.totals.deliveries.1 += 1,
+        }
+        let Some(ticket) = self.table.find(delivery.rid) else {
+            self.totals.deliveries_unmatched += 1;
+            return;
+        };
+        let Some(request) = self.table.get_mut(ticket) else {
+            return;
+        };
+        request.last_at = request.last_at.max(at);
+        let line = request
+            .line
+            .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
+        let entries = line.entries();
+        let before = line.fates;
+        let outcome = line.deliver(delivery, self.delivery_epoch);
+        self.outstanding -= entries - line.entries();
+        let totals = &mut self.totals;
+        totals.chunks.fates.add(outcome.fates);
+        totals.tokens.delivered += u64::from(outcome.new);
+        request.tokens_delivered = request.tokens_delivered.saturating_add(outcome.new);
+        if outcome.new > 0
+            && let Some(last) = line.last_at.replace(at)
+        {
+            self.itl_delivered.record(at, at.since(last));
+        }
+        if outcome.fates.tokens_lost > 0 {
+            totals
+                .drops
+                .enter(at, &request.rid, line.fates.tokens_lost, before.tokens_lost == 0);
+        }
+        if outcome.fates.coalesced > 0 {
+            totals
+                .merges
+                .enter(at, &request.rid, line.fates.coalesced, before.coalesced == 0);
+        }
+        let made = u64::from(delivery.completion_tokens.unwrap_or(0)).max(line.delivered_to());
+        if delivery.completion_tokens.is_some() && line.claimed > made + SLACK {
+            let inflation = &mut totals.claimed_inflation;
+            let new_rid = !std::mem::replace(&mut line.inflated, true);
+            let (counted, made) = if new_rid {
+                (line.claimed, made)
+            } else {
+                (u64::from(delivery.tokens), u64::from(outcome.new))
+            };
+            inflation.counted += counted;
+            inflation.made += made;
+            inflation.seen.enter(at, &request.rid, line.claimed, new_rid);
+        }
+        if delivery.finished {
+            self.settle_if_over(ticket, at);
+        }
+    }
+}

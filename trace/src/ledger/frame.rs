@@ -1,0 +1,283 @@
+//! Frames and their chunks, where their content is first seen.
+
+use super::Ledger;
+use super::arithmetic::{Step, Verdict};
+use super::chunkline::Line;
+use super::health::HealthChecks;
+use super::hop::Hops;
+use super::lane::PendingChunk;
+use super::stream::Stream;
+use super::table::Ticket;
+use crate::clock::MonoNs;
+use crate::event::{Chunk, Finish, Frame, IdColumn, Kind};
+use crate::id::{FrameId, HopId};
+
+/// Where and how a frame is seen: what its chunks need to know of the hop.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) at: MonoNs,
+    hop: HopId,
+    epoch: u32,
+    origin: bool,
+    last: bool,
+    lines_up: bool,
+    claim: IdColumn,
+    /// By its send; otherwise by its take, and the send is unseen.
+    sent: bool,
+}
+
+impl Ledger {
+    pub(super) fn sent(&mut self, at: MonoNs, frame: &Frame<'_>) {
+        let Some(place) = self.place(at, frame.id) else { return };
+        self.scratch.clear();
+        self.content(at, place, frame, true);
+        let chunks = self.scratch.len();
+        self.enter_sent(at, frame.id, place, chunks);
+    }
+
+    /// The hop's place, with the lane made and the frame's number noted. `None` when there is no room for the hop.
+    pub(super) fn place(&mut self, at: MonoNs, id: FrameId) -> Option<usize> {
+        let Some(place) = self.hops.place(id.hop, self.limits.hops) else {
+            self.reached.hops += 1;
+            return None;
+        };
+        let hop = &mut self.hops.all[place];
+        if let Some(gone) = Hops::make_room(hop, id.lane, self.limits.lanes_per_hop) {
+            self.pending_frames -= gone.waiting() + gone.forwarding();
+            self.pending_chunks -= gone.chunks.len();
+            self.reached.lanes += u64::from(gone.waiting() > 0);
+            hop.counts.backlog -= gone.waiting() as u64;
+            self.hops.groups[hop.group].backlog -= gone.waiting() as u64;
+        }
+        let missed = hop.lanes.entry(id.lane).or_default().seen(id.seq, at);
+        if missed > 0 {
+            hop.epoch += 1;
+            let excused = missed.min(hop.excused);
+            hop.excused -= excused;
+            if missed > excused {
+                self.totals.lost.since.get_or_insert(at);
+                self.totals.lost.unannounced += missed - excused;
+            }
+        }
+        Some(place)
+    }
+
+    /// Enters what a frame says; the chunks that a take is awaited for are left in `scratch`.
+    pub(super) fn content(&mut self, at: MonoNs, place: usize, frame: &Frame<'_>, sent: bool) {
+        let hop = &mut self.hops.all[place];
+        hop.counts.bytes += frame.bytes;
+        let seen = Seen {
+            at,
+            hop: hop.id,
+            epoch: hop.epoch,
+            origin: hop.origin,
+            last: hop.last && (hop.sees.taken || !sent),
+            lines_up: hop.lines_up,
+            claim: frame.ids,
+            sent,
+        };
+        if frame.kind == Kind::Abort {
+            for chunk in frame
+                .chunks
+                .iter()
+                .filter(|c| !c.rid.is_empty() && !HealthChecks::is_one(c.rid))
+            {
+                self.abort_request(at, chunk.rid);
+            }
+            return;
+        }
+        hop.counts.chunks += frame.chunks.len() as u64;
+        let group = hop.group;
+        let mut tokens = 0;
+        for chunk in frame.chunks {
+            tokens += u64::from(self.chunk(&seen, chunk));
+        }
+        self.hops.groups[group]
+            .rate
+            .record(at, frame.chunks.len() as u64, tokens, frame.bytes);
+    }
+
+    /// Enters one chunk; gives back its new tokens.
+    fn chunk(&mut self, seen: &Seen, chunk: &Chunk<'_>) -> u32 {
+        if chunk.rid.is_empty() {
+            return 0;
+        }
+        if HealthChecks::is_one(chunk.rid) {
+            self.totals.requests.health_checks += u64::from(self.health.is_new(chunk.rid));
+            return 0;
+        }
+        let mut ticket = match self.table.find(chunk.rid) {
+            Some(ticket) => ticket,
+            None => self.admit(chunk.rid, seen.at),
+        };
+        let (mut at, mut step) = self.step(ticket, seen, chunk);
+        if step.verdict == Verdict::Restart {
+            ticket = self.restart(ticket, at, seen, chunk.rid);
+            (at, step) = self.step(ticket, seen, chunk);
+        }
+        if step.verdict == Verdict::Repeat {
+            self.totals.chunks.repeats += 1;
+        }
+        self.judge(ticket, seen, chunk.rid, step);
+        self.enter_chunk(ticket, at, seen, chunk, step);
+        if chunk.finish.is_some() {
+            self.settle_if_over(ticket, seen.at);
+        }
+        step.new
+    }
+
+    /// Checks the chunk against its stream; gives back the stream's place in the request.
+    fn step(&mut self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> (usize, Step) {
+        let nothing = Step {
+            new: 0,
+            carried: 0,
+            verdict: Verdict::Fits,
+        };
+        let Some(request) = self.table.get_mut(ticket) else {
+            return (0, nothing);
+        };
+        let at = request
+            .streams
+            .iter()
+            .position(|s| s.hop == seen.hop)
+            .unwrap_or_else(|| {
+                request.streams.push(Stream::new(seen.hop, seen.at));
+                request.streams.len() - 1
+            });
+        (at, request.streams[at].step(chunk, seen.claim, seen.epoch))
+    }
+
+    /// The stream begins again. If it had been seen from its start, the rid belongs to another request now; a stream that began
+    /// with stragglers of an earlier request is started afresh.
+    fn restart(&mut self, ticket: Ticket, stream: usize, seen: &Seen, rid: &str) -> Ticket {
+        let Some(request) = self.table.get_mut(ticket) else {
+            return ticket;
+        };
+        if stream > 0 && !request.streams[stream].whole() {
+            request.streams[stream] = Stream::new(seen.hop, seen.at);
+            return ticket;
+        }
+        let in_flight = request.finish.is_none();
+        self.table.unmap(ticket);
+        if in_flight {
+            self.totals.requests.overwritten += 1;
+            self.linger(ticket, seen.at);
+        }
+        self.admit(rid, seen.at)
+    }
+
+    fn judge(&mut self, ticket: Ticket, seen: &Seen, rid: &str, step: Step) {
+        if step.verdict == Verdict::Fits {
+            return;
+        }
+        let Some(request) = self.table.get_mut(ticket) else {
+            return;
+        };
+        let totals = &mut self.totals;
+        match step.verdict {
+            Verdict::JoinedLate if request.streams.len() == 1 => totals.requests.joined_late += 1,
+            Verdict::Loss { missing } => {
+                let new_rid = request.wire_missing == 0;
+                request.wire_missing = request.wire_missing.saturating_add(missing);
+                totals.wire_loss.1 += u64::from(missing);
+                totals
+                    .wire_loss
+                    .0
+                    .enter(seen.at, rid, u64::from(request.wire_missing), new_rid);
+            }
+            Verdict::Surplus { extra } => {
+                totals.anomalies.1 += 1;
+                let new_rid = !std::mem::replace(&mut request.odd, true);
+                totals.anomalies.0.enter(seen.at, rid, u64::from(extra), new_rid);
+            }
+            Verdict::Inflated { listed, new, confirmed } => {
+                let inflation = &mut totals.wire_inflation;
+                inflation.counted += u64::from(listed);
+                inflation.made += u64::from(new);
+                if confirmed {
+                    let new_rid = !std::mem::replace(&mut request.inflated, true);
+                    inflation.seen.enter(seen.at, rid, u64::from(listed), new_rid);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn enter_chunk(&mut self, ticket: Ticket, at: usize, seen: &Seen, chunk: &Chunk<'_>, step: Step) {
+        let origin_known = self.hops.any_origin;
+        let Some(request) = self.table.get_mut(ticket) else {
+            return;
+        };
+        let origin = if origin_known { seen.origin } else { at == 0 };
+        request.last_at = request.last_at.max(seen.at);
+        request.prompt_tokens = chunk.prompt_tokens.or(request.prompt_tokens);
+        request.cached_tokens = chunk.cached_tokens.or(request.cached_tokens);
+        request.retractions = request.retractions.max(chunk.retractions.unwrap_or(0));
+        let stream = &mut request.streams[at];
+        let first = stream.chunks == 0;
+        if origin && step.verdict != Verdict::Repeat {
+            self.totals.chunks.sent += 1;
+            self.totals.tokens.sent += u64::from(step.new);
+            request.chunks_sent += 1;
+            request.tokens_sent = request.tokens_sent.saturating_add(step.new);
+            if first && seen.sent && stream.whole() {
+                request.sent_first = Some(seen.at);
+            }
+            if !first && step.new > 0 && step.verdict != Verdict::Rebased {
+                self.itl_sent.record(seen.at, seen.at.since(stream.last_at));
+            }
+        }
+        stream.chunks += 1;
+        stream.last_at = seen.at;
+        let (whole, end) = (stream.whole(), stream.count.high);
+        if seen.last {
+            let tokens = if matches!(step.verdict, Verdict::Loss { .. }) {
+                step.carried
+            } else {
+                step.new
+            };
+            self.scratch.push(PendingChunk {
+                ticket,
+                tokens,
+                first: first && whole,
+                last: chunk.finish.is_some(),
+            });
+        }
+        if seen.lines_up && step.verdict != Verdict::Repeat && chunk.completion_tokens.is_some() {
+            let line = request
+                .line
+                .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
+            let before = line.entries();
+            let room = before < self.limits.outstanding_per_rid && self.outstanding < self.limits.outstanding;
+            let fates = line.push(end, chunk.completion_tokens.unwrap_or(end), step.carried, room);
+            self.reached.outstanding += u64::from(!room);
+            self.outstanding += line.entries() - before;
+            self.totals.chunks.lined_up += 1;
+            self.totals.chunks.fates.add(fates);
+        }
+        if let Some(finish) = chunk.finish.filter(|_| !request.finish_seen) {
+            request.finish_seen = true;
+            self.totals.requests.finished += 1;
+            self.totals.requests.aborted += u64::from(finish == Finish::Abort && request.finish.is_none());
+            self.finish(ticket, seen.at, finish);
+        }
+    }
+
+    /// An `AbortReq`: the request was aborted in the queue, and may never have been seen before.
+    fn abort_request(&mut self, at: MonoNs, rid: &str) {
+        let ticket = match self.table.find(rid) {
+            Some(ticket) => ticket,
+            None => self.admit(rid, at),
+        };
+        let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else {
+            return;
+        };
+        request.last_at = request.last_at.max(at);
+        let unseen = request.streams.is_empty();
+        self.totals.requests.aborted += 1;
+        self.finish(ticket, at, Finish::Abort);
+        if unseen {
+            self.linger(ticket, at);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The server's own probes: requests whose rid begins with `HEALTH_CHECK`. Counted apart, never judged.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+
+use hashbrown::DefaultHashBuilder;
+
+/// Probes remembered to tell a new one from a chunk or hop of an old one; they are seconds apart.
+const RECENT: usize = 64;
+
+#[derive(Debug, Default)]
+pub(crate) struct HealthChecks {
+    hasher: DefaultHashBuilder,
+    recent: VecDeque<u64>,
+}
+
+impl HealthChecks {
+    pub(crate) fn is_one(rid: &str) -> bool {
+        rid.starts_with("HEALTH_CHECK")
+    }
+
+    /// Whether it has not been seen lately.
+    pub(crate) fn is_new(&mut self, rid: &str) -> bool {
+        let hash = self.hasher.hash_one(rid);
+        if self.recent.contains(&hash) {
+            return false;
+        }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(hash);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_counts_once_over_its_chunks_and_hops() {
+        let mut checks = HealthChecks::default();
+        assert!(HealthChecks::is_one("HEALTH_CHECK_1700000000.5") && !HealthChecks::is_one("5b920f43"));
+        assert!(checks.is_new("HEALTH_CHECK_1") && !checks.is_new("HEALTH_CHECK_1") && checks.is_new("HEALTH_CHECK_2"));
+    }
+}

@@ -1,0 +1,311 @@
+//! Hops, and the lines under which hops of one name are told.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hashbrown::HashMap;
+
+use super::lane::Lane;
+use crate::clock::MonoNs;
+use crate::event::{self, Sees};
+use crate::id::{FrameId, HopId};
+use crate::stats::{Distribution, Rate, Trend};
+
+/// Frames taken and not yet handled that are remembered per hop.
+const UNHANDLED: usize = 1_024;
+/// Different reasons kept for undecoded frames; further ones share a line.
+const REASONS: usize = 32;
+
+/// What crossed a hop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HopCounts {
+    /// Frames sent, undecoded ones included.
+    pub frames_sent: u64,
+    /// Frames the relay has written on.
+    pub frames_forwarded: u64,
+    /// Frames taken by the application.
+    pub frames_taken: u64,
+    /// Of those, frames whose take was not seen but follows from a later take of the same lane.
+    pub takes_inferred: u64,
+    /// Frames handled by the application.
+    pub frames_handled: u64,
+    /// Chunks inside the frames.
+    pub chunks: u64,
+    /// Bytes of the frames.
+    pub bytes: u64,
+    /// Frames that could not be read.
+    pub undecoded: u64,
+    /// Frames sent and not taken.
+    pub backlog: u64,
+    /// The most there were.
+    pub backlog_max: u64,
+    /// Most frames taken in one wakeup.
+    pub wakeup_frames_max: u32,
+    /// Observations lost here.
+    pub lost: u64,
+}
+
+/// A take that came before its send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EarlyTake {
+    pub(crate) id: FrameId,
+    pub(crate) at: MonoNs,
+    pub(crate) wakeup: Option<u64>,
+}
+
+/// A directed channel.
+#[derive(Debug)]
+pub struct Hop {
+    pub(crate) id: HopId,
+    pub(crate) group: usize,
+    pub(crate) endpoint: Box<str>,
+    pub(crate) worker: Option<u16>,
+    pub(crate) origin: bool,
+    pub(crate) last: bool,
+    pub(crate) sees: Sees,
+    /// Its chunks wait for deliveries.
+    pub(crate) lines_up: bool,
+    /// Grows with every loss of observation.
+    pub(crate) epoch: u32,
+    /// Frames whose absence a loss report has already told.
+    pub(crate) excused: u64,
+    pub(crate) counts: HopCounts,
+    pub(crate) lanes: HashMap<u32, Lane>,
+    pub(crate) early: VecDeque<EarlyTake>,
+    pub(crate) unhandled: VecDeque<(FrameId, MonoNs)>,
+    wakeup: Option<(u64, u32)>,
+}
+
+impl Hop {
+    fn new(id: HopId, group: usize) -> Self {
+        Self {
+            id,
+            group,
+            endpoint: Box::default(),
+            worker: None,
+            origin: false,
+            last: false,
+            sees: Sees::default(),
+            lines_up: false,
+            epoch: 0,
+            excused: 0,
+            counts: HopCounts::default(),
+            lanes: HashMap::new(),
+            early: VecDeque::new(),
+            unhandled: VecDeque::new(),
+            wakeup: None,
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> HopId {
+        self.id
+    }
+
+    /// Where it is, as ZMQ writes endpoints; empty when unknown.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Which member of a worker group receives.
+    pub fn worker(&self) -> Option<u16> {
+        self.worker
+    }
+
+    /// What crossed it.
+    pub fn counts(&self) -> HopCounts {
+        self.counts
+    }
+
+    /// The stages that are seen here.
+    pub fn sees(&self) -> Sees {
+        self.sees
+    }
+
+    /// When the frame was sent that waits longest for its take; `None` when none waits.
+    pub fn oldest_waiting(&self) -> Option<MonoNs> {
+        self.lanes.values().filter_map(Lane::oldest).min()
+    }
+
+    /// Counts the frames of a wakeup.
+    pub(crate) fn woke(&mut self, wakeup: u64) {
+        let frames = match self.wakeup {
+            Some((last, frames)) if last == wakeup => frames + 1,
+            _ => 1,
+        };
+        self.wakeup = Some((wakeup, frames));
+        self.counts.wakeup_frames_max = self.counts.wakeup_frames_max.max(frames);
+    }
+
+    pub(crate) fn took(&mut self, id: FrameId, at: MonoNs) {
+        if !self.sees.handled {
+            return;
+        }
+        if self.unhandled.len() == UNHANDLED {
+            self.unhandled.pop_front();
+        }
+        self.unhandled.push_back((id, at));
+    }
+
+    /// When the handled frame had been taken. A receiver handles what it takes in order.
+    pub(crate) fn handled(&mut self, id: FrameId) -> Option<MonoNs> {
+        let at = self.unhandled.iter().position(|u| u.0 == id)?;
+        self.unhandled.drain(..=at).next_back().map(|u| u.1)
+    }
+}
+
+/// Hops of one name, told as one line.
+#[derive(Debug, Default)]
+pub struct Group {
+    /// `from->to` in the words of the path.
+    pub name: String,
+    /// Frames sent and not taken, over all of its hops.
+    pub backlog: u64,
+    /// The most there were at one time.
+    pub backlog_max: u64,
+    /// When that was.
+    pub backlog_max_at: MonoNs,
+    /// Taken minus sent.
+    pub residence: Distribution,
+    /// Forwarded minus sent.
+    pub relay: Distribution,
+    /// Handled minus taken.
+    pub handling: Distribution,
+    /// What passes per second.
+    pub rate: Rate,
+    /// The backlog, second by second.
+    pub trend: Trend,
+    /// Why frames could not be read, and how often.
+    pub undecoded: BTreeMap<String, u64>,
+}
+
+impl Group {
+    pub(crate) fn undecoded(&mut self, reason: &str) {
+        if let Some(count) = self.undecoded.get_mut(reason) {
+            *count += 1;
+        } else {
+            let key = if self.undecoded.len() < REASONS {
+                reason
+            } else {
+                "other reasons"
+            };
+            *self.undecoded.entry(key.to_owned()).or_default() += 1;
+        }
+    }
+}
+
+/// All hops.
+#[derive(Debug, Default)]
+pub(crate) struct Hops {
+    pub(crate) all: Vec<Hop>,
+    pub(crate) groups: Vec<Group>,
+    /// Place in `all` by id.
+    by_id: HashMap<HopId, usize>,
+    pub(crate) any_origin: bool,
+    pub(crate) any_last: bool,
+}
+
+impl Hops {
+    /// The hop's place, announced or not; `None` when there is no room for another.
+    pub(crate) fn place(&mut self, id: HopId, limit: usize) -> Option<usize> {
+        if let Some(&place) = self.by_id.get(&id) {
+            return Some(place);
+        }
+        if self.all.len() >= limit {
+            return None;
+        }
+        let group = self.group(&format!("hop {}", id.0));
+        let mut hop = Hop::new(id, group);
+        hop.sees.sent = true;
+        self.all.push(hop);
+        self.by_id.insert(id, self.all.len() - 1);
+        Some(self.all.len() - 1)
+    }
+
+    pub(crate) fn announce(&mut self, said: &event::Hop<'_>, limit: usize) -> bool {
+        let Some(place) = self.place(said.id, limit) else {
+            return false;
+        };
+        let group = self.group(said.name);
+        let hop = &mut self.all[place];
+        let (before, backlog) = (std::mem::replace(&mut hop.group, group), hop.counts.backlog);
+        hop.endpoint = said.endpoint.into();
+        (hop.worker, hop.origin, hop.last, hop.sees) = (said.worker, said.origin, said.last, said.sees);
+        if before != group {
+            self.groups[before].backlog -= backlog;
+            self.groups[group].backlog += backlog;
+        }
+        self.any_origin = self.all.iter().any(|h| h.origin);
+        self.any_last = self.all.iter().any(|h| h.last);
+        // Chunks line up once: on the hop into the tokenizer if that is where deliveries are seen.
+        let at_last = self.all.iter().any(|h| h.last && h.sees.delivered);
+        for hop in &mut self.all {
+            hop.lines_up = hop.sees.delivered && (hop.last || !at_last);
+        }
+        true
+    }
+
+    fn group(&mut self, name: &str) -> usize {
+        self.groups.iter().position(|g| g.name == name).unwrap_or_else(|| {
+            self.groups.push(Group {
+                name: name.to_owned(),
+                ..Group::default()
+            });
+            self.groups.len() - 1
+        })
+    }
+
+    /// Makes room for a lane that is not known yet: the emptiest and quietest one goes, and is given back.
+    pub(crate) fn make_room(hop: &mut Hop, lane: u32, limit: usize) -> Option<Lane> {
+        if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
+            return None;
+        }
+        let quietest = hop
+            .lanes
+            .iter()
+            .min_by_key(|(_, l)| (l.waiting(), l.last_at))
+            .map(|(&id, _)| id)?;
+        hop.lanes.remove(&quietest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(id: u16, name: &str) -> event::Hop<'_> {
+        let sees = Sees {
+            sent: true,
+            ..Sees::default()
+        };
+        event::Hop {
+            id: HopId(id),
+            name,
+            endpoint: "",
+            worker: None,
+            origin: id == 0,
+            last: false,
+            sees,
+        }
+    }
+
+    #[test]
+    fn hops_of_one_name_share_a_group_and_a_late_name_moves_the_hop() {
+        let mut hops = Hops::default();
+        assert_eq!(hops.place(HopId(1), 3), Some(0));
+        assert_eq!(hops.groups[0].name, "hop 1");
+        assert!(hops.announce(&named(0, "router->detokenizer"), 3));
+        assert!(hops.announce(&named(1, "router->detokenizer"), 3));
+        assert_eq!(hops.all[0].group, hops.all[1].group);
+        assert!(hops.announce(&named(2, "x"), 3) && !hops.announce(&named(3, "y"), 3));
+    }
+
+    #[test]
+    fn undecoded_reasons_are_bounded() {
+        let mut group = Group::default();
+        for n in 0..1000 {
+            group.undecoded(&format!("reason {n}"));
+        }
+        assert_eq!(group.undecoded.len(), REASONS + 1);
+        assert_eq!(group.undecoded.values().sum::<u64>(), 1000);
+    }
+}

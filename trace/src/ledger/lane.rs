@@ -1,0 +1,158 @@
+//! One connection of a hop: frames sent and waiting to be forwarded or taken, in their order.
+
+use std::collections::VecDeque;
+
+use super::table::Ticket;
+use crate::clock::MonoNs;
+
+/// A chunk inside a frame that waits for its take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingChunk {
+    pub(crate) ticket: Ticket,
+    pub(crate) tokens: u32,
+    /// The request's first chunk on this hop.
+    pub(crate) first: bool,
+    /// Its finishing chunk.
+    pub(crate) last: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PendingFrame {
+    seq: u64,
+    at: MonoNs,
+    chunks: u32,
+}
+
+/// What a lane knows of a frame that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It was sent at this time; its chunks are at the front of the lane.
+    At { at: MonoNs, chunks: u32 },
+    /// It was sent, but the memory of it was given up for a limit, or it is before the lane's first frame.
+    Forgotten,
+    /// It has not been sent yet, as far as this observer knows.
+    NotYet,
+}
+
+/// A connection.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    frames: VecDeque<PendingFrame>,
+    pub(crate) chunks: VecDeque<PendingChunk>,
+    forward: VecDeque<(u64, MonoNs)>,
+    /// The seq after the last frame whose content was seen.
+    next: Option<u64>,
+    pub(crate) last_at: MonoNs,
+}
+
+impl Lane {
+    /// Marks a frame as seen; gives back how many before it were not.
+    pub(crate) fn seen(&mut self, seq: u64, at: MonoNs) -> u64 {
+        let missed = self.next.map_or(0, |next| seq.saturating_sub(next));
+        self.next = Some(self.next.unwrap_or(0).max(seq + 1));
+        self.last_at = at;
+        missed
+    }
+
+    pub(crate) fn push(&mut self, seq: u64, at: MonoNs, chunks: u32) {
+        self.frames.push_back(PendingFrame { seq, at, chunks });
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub(crate) fn forwarding(&self) -> usize {
+        self.forward.len()
+    }
+
+    /// When the frame that waits longest was sent.
+    pub(crate) fn oldest(&self) -> Option<MonoNs> {
+        self.frames.front().map(|f| f.at)
+    }
+
+    /// Forgets the oldest frame; gives back how many chunks went with it.
+    pub(crate) fn forget(&mut self) -> Option<u32> {
+        let frame = self.frames.pop_front()?;
+        self.chunks.drain(..frame.chunks as usize);
+        Some(frame.chunks)
+    }
+
+    /// The frame ahead of `seq`, which must have been taken unseen, since a lane keeps its order.
+    pub(crate) fn overtaken(&mut self, seq: u64) -> Option<u32> {
+        let frame = self.frames.front().filter(|f| f.seq < seq)?;
+        let chunks = frame.chunks;
+        self.frames.pop_front();
+        Some(chunks)
+    }
+
+    /// Looks the taken frame up; frames ahead of it have been removed by `overtaken`.
+    pub(crate) fn take(&mut self, seq: u64) -> Sent {
+        match self.frames.front() {
+            Some(f) if f.seq == seq => {
+                let found = Sent::At {
+                    at: f.at,
+                    chunks: f.chunks,
+                };
+                self.frames.pop_front();
+                found
+            }
+            _ if self.next.is_some_and(|next| seq < next) => Sent::Forgotten,
+            _ => Sent::NotYet,
+        }
+    }
+
+    pub(crate) fn await_forward(&mut self, seq: u64, at: MonoNs) {
+        self.forward.push_back((seq, at));
+    }
+
+    pub(crate) fn forget_forward(&mut self) -> bool {
+        self.forward.pop_front().is_some()
+    }
+
+    /// When the forwarded frame was sent, and how many entries (it and skipped ones) left the queue.
+    pub(crate) fn forwarded(&mut self, seq: u64) -> (Option<MonoNs>, usize) {
+        let before = self.forward.len();
+        while self.forward.front().is_some_and(|f| f.0 < seq) {
+            self.forward.pop_front();
+        }
+        let at = self.forward.pop_front_if(|f| f.0 == seq).map(|f| f.1);
+        (at, before - self.forward.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_leave_in_order_and_gaps_are_noticed() {
+        let mut lane = Lane::default();
+        assert_eq!(lane.seen(7, MonoNs(1)), 0, "an attach in mid-stream is no gap");
+        lane.push(7, MonoNs(1), 0);
+        assert_eq!(lane.seen(8, MonoNs(2)), 0);
+        lane.push(8, MonoNs(2), 0);
+        assert_eq!(lane.seen(11, MonoNs(3)), 2);
+        assert_eq!(
+            lane.take(7),
+            Sent::At {
+                at: MonoNs(1),
+                chunks: 0
+            }
+        );
+        assert_eq!(lane.take(5), Sent::Forgotten);
+        assert_eq!(lane.take(12), Sent::NotYet);
+        assert_eq!(lane.overtaken(9), Some(0));
+        assert_eq!(lane.waiting(), 0);
+    }
+
+    #[test]
+    fn forwards_find_their_send() {
+        let mut lane = Lane::default();
+        for seq in 0..3 {
+            lane.await_forward(seq, MonoNs(seq * 10));
+        }
+        assert_eq!(lane.forwarded(1), (Some(MonoNs(10)), 2));
+        assert_eq!(lane.forwarded(9), (None, 1));
+    }
+}

@@ -1,0 +1,92 @@
+//! What the ledger may hold, and how often it wanted to hold more.
+
+use serde::Serialize;
+
+/// Bounds of the ledger's memory and patience. With the defaults the records stay below 128 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests remembered at once, those that wait for their last take or delivery included.
+    pub live_rids: usize,
+    /// Summaries kept of requests that are over; the oldest makes room.
+    pub finished_kept: usize,
+    /// Hops; frames on further ones are not entered.
+    pub hops: usize,
+    /// Connections per hop; the one that was silent longest makes room.
+    pub lanes_per_hop: usize,
+    /// Frames sent and not yet taken or forwarded, all hops together.
+    pub pending_frames: usize,
+    /// Chunks inside those frames, on hops into the tokenizer.
+    pub pending_chunks: usize,
+    /// Takes that came before their sends, per hop.
+    pub early_takes: usize,
+    /// Chunks of one request sent and not yet delivered; beyond it neighbours are kept as one entry.
+    pub outstanding_per_rid: usize,
+    /// The same over all requests.
+    pub outstanding: usize,
+    /// A request without a chunk for this long is forgotten as an orphan, in nanoseconds.
+    pub orphan_after_ns: u64,
+    /// A finished request waits this long for its last takes and deliveries, in nanoseconds.
+    pub settle_ns: u64,
+    /// A settled request stays known this long, so that a repeated finish is no new request, in nanoseconds.
+    pub linger_ns: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        const SECOND: u64 = 1_000_000_000;
+        Self {
+            live_rids: 100_000,
+            finished_kept: 20_000,
+            hops: 1_024,
+            lanes_per_hop: 1_024,
+            pending_frames: 524_288,
+            pending_chunks: 2_097_152,
+            early_takes: 4_096,
+            outstanding_per_rid: 4_096,
+            outstanding: 1_048_576,
+            orphan_after_ns: 600 * SECOND,
+            settle_ns: 120 * SECOND,
+            linger_ns: 2 * SECOND,
+        }
+    }
+}
+
+/// One limit and how often it was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Reached {
+    /// The limit's name, as in [`Limits`].
+    pub name: &'static str,
+    /// Its value.
+    pub limit: usize,
+    /// How often something had to be given up for it.
+    pub times: u64,
+}
+
+/// How often each limit was reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReachedCounts {
+    pub(crate) live_rids: u64,
+    pub(crate) hops: u64,
+    pub(crate) lanes: u64,
+    pub(crate) pending_frames: u64,
+    pub(crate) pending_chunks: u64,
+    pub(crate) early_takes: u64,
+    pub(crate) outstanding: u64,
+}
+
+impl ReachedCounts {
+    /// Every limit that can cost knowledge, reached or not. Summaries of finished requests are not among them: the
+    /// counters keep what a summary said.
+    pub fn list(&self, limits: &Limits) -> [Reached; 7] {
+        let of = |name, limit, times| Reached { name, limit, times };
+        [
+            of("live_rids", limits.live_rids, self.live_rids),
+            of("hops", limits.hops, self.hops),
+            of("lanes_per_hop", limits.lanes_per_hop, self.lanes),
+            of("pending_frames", limits.pending_frames, self.pending_frames),
+            of("pending_chunks", limits.pending_chunks, self.pending_chunks),
+            of("early_takes", limits.early_takes, self.early_takes),
+            of("outstanding", limits.outstanding, self.outstanding),
+        ]
+    }
+}

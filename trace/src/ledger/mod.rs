@@ -1,0 +1,273 @@
+//! What has been seen, remembered in bounded memory: per request, per hop, and in sum.
+//!
+//! Events go in by [`Ledger::apply`], time by [`Ledger::tick`]; detectors, reports and screens read.
+
+mod ageing;
+mod arithmetic;
+mod chunkline;
+mod delivery;
+mod frame;
+mod health;
+mod hop;
+mod lane;
+mod limits;
+mod request;
+mod stream;
+mod table;
+mod take;
+mod totals;
+
+use std::collections::VecDeque;
+
+pub use arithmetic::Evidence;
+pub use chunkline::Fates;
+pub use hop::{Group, Hop, HopCounts};
+pub use limits::{Limits, Reached, ReachedCounts};
+pub use request::{Request, Summary};
+pub use stream::Stream;
+pub use totals::{ChunkCounts, Inflation, OwnLosses, Predictions, RequestCounts, Sightings, TokenCounts, Totals};
+
+use self::health::HealthChecks;
+use self::hop::Hops;
+use self::lane::PendingChunk;
+use self::table::{Table, Ticket};
+use crate::clock::MonoNs;
+use crate::engine::EngineState;
+use crate::event::{Event, Lost, Undecoded, What};
+use crate::stats::Distribution;
+
+/// The worst gap seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorstGap {
+    /// First take minus first send, in nanoseconds.
+    pub ns: u64,
+    /// The request.
+    pub rid: Box<str>,
+    /// When its first token was taken.
+    pub at: MonoNs,
+}
+
+/// The state of everything.
+#[derive(Debug)]
+pub struct Ledger {
+    limits: Limits,
+    reached: ReachedCounts,
+    engine: EngineState,
+    hops: Hops,
+    table: Table,
+    finished: VecDeque<Summary>,
+    /// Over, and known for a little longer; by the time they are closed.
+    lingering: VecDeque<(MonoNs, Ticket)>,
+    /// Finished, waiting for takes and deliveries; by the time they are closed anyway.
+    settling: VecDeque<(MonoNs, Ticket)>,
+    totals: Totals,
+    gap: Distribution,
+    worst_gap: WorstGap,
+    itl_sent: Distribution,
+    itl_delivered: Distribution,
+    health: HealthChecks,
+    started: Option<MonoNs>,
+    now: MonoNs,
+    pending_frames: usize,
+    pending_chunks: usize,
+    outstanding: usize,
+    /// Grows whenever deliveries may have been missed.
+    delivery_epoch: u32,
+    scratch: Vec<PendingChunk>,
+}
+
+impl Ledger {
+    /// An empty ledger.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            reached: ReachedCounts::default(),
+            engine: EngineState::default(),
+            hops: Hops::default(),
+            table: Table::default(),
+            finished: VecDeque::new(),
+            lingering: VecDeque::new(),
+            settling: VecDeque::new(),
+            totals: Totals::default(),
+            gap: Distribution::default(),
+            worst_gap: WorstGap::default(),
+            itl_sent: Distribution::default(),
+            itl_delivered: Distribution::default(),
+            health: HealthChecks::default(),
+            started: None,
+            now: MonoNs::default(),
+            pending_frames: 0,
+            pending_chunks: 0,
+            outstanding: 0,
+            delivery_epoch: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Enters an event. Allocates nothing for a chunk of a known request.
+    pub fn apply(&mut self, event: &Event<'_>) {
+        let at = event.at;
+        self.started.get_or_insert(at);
+        self.now = self.now.max(at);
+        self.totals.events += 1;
+        match &event.what {
+            What::Engine(engine) => self.engine.set(engine),
+            What::Hop(hop) => {
+                if !self.hops.announce(hop, self.limits.hops) {
+                    self.reached.hops += 1;
+                }
+            }
+            What::Sent(frame) => self.sent(at, frame),
+            What::Forwarded(id) => self.forwarded(at, *id),
+            What::Taken(taken) => self.taken(at, taken),
+            What::Handled(id) => self.handled(at, *id),
+            What::Delivered(delivery) => self.delivered(at, delivery),
+            What::Undecoded(undecoded) => self.undecoded(at, undecoded),
+            What::Lost(lost) => self.lost(at, lost),
+        }
+    }
+
+    fn undecoded(&mut self, at: MonoNs, undecoded: &Undecoded<'_>) {
+        self.totals.undecoded += 1;
+        self.totals.undecoded_since.get_or_insert(at);
+        let Some(place) = self.place(at, undecoded.id) else {
+            return;
+        };
+        let hop = &mut self.hops.all[place];
+        hop.counts.undecoded += 1;
+        hop.counts.bytes += undecoded.bytes;
+        // What it said is unknown, so no stream may be judged across it.
+        hop.epoch += 1;
+        self.hops.groups[hop.group].undecoded(undecoded.reason);
+        if hop.sees.sent {
+            self.enter_sent(at, undecoded.id, place, 0);
+        } else {
+            hop.counts.frames_taken += 1;
+        }
+    }
+
+    fn lost(&mut self, at: MonoNs, lost: &Lost) {
+        self.totals.lost.enter(at, lost.cause, lost.count);
+        let mut deliveries = lost.hop.is_none();
+        for hop in self
+            .hops
+            .all
+            .iter_mut()
+            .filter(|h| lost.hop.is_none_or(|id| id == h.id))
+        {
+            hop.epoch += 1;
+            hop.excused += lost.count;
+            hop.counts.lost += lost.count;
+            deliveries |= hop.sees.delivered;
+        }
+        self.delivery_epoch += u32::from(deliveries);
+    }
+
+    /// What is known of the engine.
+    pub fn engine(&self) -> &EngineState {
+        &self.engine
+    }
+
+    /// All requests that live or settle, in no order.
+    pub fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.table.iter()
+    }
+
+    /// The record that a rid leads to now.
+    pub fn request(&self, rid: &str) -> Option<&Request> {
+        self.table.get(self.table.find(rid)?)
+    }
+
+    /// How many requests live: neither finished nor forgotten.
+    pub fn live(&self) -> u64 {
+        self.table.iter().filter(|r| r.mapped && r.finish.is_none()).count() as u64
+    }
+
+    /// Requests remembered at all.
+    pub fn remembered(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Requests that are over, oldest first.
+    pub fn finished(&self) -> impl DoubleEndedIterator<Item = &Summary> + ExactSizeIterator {
+        self.finished.iter()
+    }
+
+    /// Hops in the order they were met.
+    pub fn hops(&self) -> &[Hop] {
+        &self.hops.all
+    }
+
+    /// Hops by name.
+    pub fn groups(&self) -> &[Group] {
+        &self.hops.groups
+    }
+
+    /// The hops of one group.
+    pub fn members(&self, group: usize) -> impl Iterator<Item = &Hop> {
+        self.hops.all.iter().filter(move |h| h.group == group)
+    }
+
+    /// All counters.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// First take minus first send, over requests.
+    pub fn gap(&self) -> &Distribution {
+        &self.gap
+    }
+
+    /// The worst gap; `None` when no gap was seen.
+    pub fn worst_gap(&self) -> Option<&WorstGap> {
+        (self.gap.count() > 0).then_some(&self.worst_gap)
+    }
+
+    /// Time between chunks of one request at the scheduler.
+    pub fn itl_sent(&self) -> &Distribution {
+        &self.itl_sent
+    }
+
+    /// Time between deliveries of one request.
+    pub fn itl_delivered(&self) -> &Distribution {
+        &self.itl_delivered
+    }
+
+    /// The limits, and how often each was reached.
+    pub fn limits(&self) -> [Reached; 7] {
+        self.reached.list(&self.limits)
+    }
+
+    /// When the first event was; `None` before it.
+    pub fn started(&self) -> Option<MonoNs> {
+        self.started
+    }
+
+    /// The latest time that an event or a tick has told.
+    pub fn now(&self) -> MonoNs {
+        self.now
+    }
+
+    /// Chunks sent and not yet delivered, those of closed requests included.
+    pub fn undelivered(&self) -> u64 {
+        let chunks = self.totals.chunks;
+        let f = chunks.fates;
+        chunks.lined_up - f.delivered - f.coalesced - f.dropped - f.unjudged
+    }
+
+    /// Whether some hop is said to be the path's last: only then can takes be the tokenizer's.
+    pub fn sees_takes(&self) -> bool {
+        self.hops.all.iter().any(|h| h.last && h.sees.taken)
+    }
+
+    /// Whether sends and takes are both seen, so that a gap can be.
+    pub fn sees_gaps(&self) -> bool {
+        let origin = |h: &Hop| h.sees.sent && (h.origin || !self.hops.any_origin);
+        self.sees_takes() && self.hops.all.iter().any(origin)
+    }
+
+    /// Whether deliveries are seen anywhere.
+    pub fn sees_deliveries(&self) -> bool {
+        self.hops.all.iter().any(|h| h.sees.delivered)
+    }
+}

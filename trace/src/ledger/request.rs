@@ -1,0 +1,222 @@
+//! One request: what is remembered while it lives, and the summary kept when it is over.
+
+use smallvec::SmallVec;
+
+use super::chunkline::{Fates, Line};
+use super::stream::Stream;
+use crate::clock::MonoNs;
+use crate::event::Finish;
+use crate::id::HopId;
+
+/// A request that lives, or waits for its last take or delivery.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub(crate) rid: Box<str>,
+    pub(crate) streams: SmallVec<[Stream; 4]>,
+    pub(crate) first_at: MonoNs,
+    pub(crate) last_at: MonoNs,
+    /// First send at the origin, if it was the request's very first chunk.
+    pub(crate) sent_first: Option<MonoNs>,
+    pub(crate) taken_first: Option<MonoNs>,
+    pub(crate) gap_ns: Option<u64>,
+    pub(crate) tokens_sent: u32,
+    pub(crate) tokens_taken: u32,
+    pub(crate) tokens_delivered: u32,
+    pub(crate) chunks_sent: u32,
+    pub(crate) wire_missing: u32,
+    pub(crate) prompt_tokens: Option<u32>,
+    pub(crate) cached_tokens: Option<u32>,
+    pub(crate) retractions: u32,
+    pub(crate) finish: Option<Finish>,
+    /// The last trip to the poll that took a chunk of it, and the hop.
+    pub(crate) wakeup: Option<(HopId, u64)>,
+    /// Its final chunk has left the tokenizer's inbox.
+    pub(crate) final_taken: bool,
+    pub(crate) line: Option<Box<Line>>,
+    /// The rid map leads here; not so once another request has taken the rid over.
+    pub(crate) mapped: bool,
+    /// In the queue of requests that are over.
+    pub(crate) queued: bool,
+    /// A stream of it lists more than its tokens.
+    pub(crate) inflated: bool,
+    /// A stream of it does not add up.
+    pub(crate) odd: bool,
+    /// A frame has said that it is finished.
+    pub(crate) finish_seen: bool,
+    /// Chunks of it in the current wakeup.
+    pub(crate) burst: u32,
+    /// Some wakeup took more than one chunk of it.
+    pub(crate) burst_seen: bool,
+}
+
+impl Request {
+    pub(crate) fn new(rid: &str, at: MonoNs) -> Self {
+        Self {
+            rid: rid.into(),
+            streams: SmallVec::new(),
+            first_at: at,
+            last_at: at,
+            sent_first: None,
+            taken_first: None,
+            gap_ns: None,
+            tokens_sent: 0,
+            tokens_taken: 0,
+            tokens_delivered: 0,
+            chunks_sent: 0,
+            wire_missing: 0,
+            prompt_tokens: None,
+            cached_tokens: None,
+            retractions: 0,
+            finish: None,
+            wakeup: None,
+            final_taken: false,
+            line: None,
+            mapped: true,
+            queued: false,
+            inflated: false,
+            odd: false,
+            finish_seen: false,
+            burst: 0,
+            burst_seen: false,
+        }
+    }
+
+    /// `SGLang`'s request id.
+    pub fn rid(&self) -> &str {
+        &self.rid
+    }
+
+    /// When it was first seen, on any hop.
+    pub fn first_at(&self) -> MonoNs {
+        self.first_at
+    }
+
+    /// When it was last seen, on any hop.
+    pub fn last_at(&self) -> MonoNs {
+        self.last_at
+    }
+
+    /// Nanoseconds from its first send by the scheduler to its first take by the tokenizer; `None` while either is unseen.
+    pub fn gap_ns(&self) -> Option<u64> {
+        self.gap_ns
+    }
+
+    /// When its first chunk was sent by the scheduler; `None` when that was not seen.
+    pub fn sent_first(&self) -> Option<MonoNs> {
+        self.sent_first
+    }
+
+    /// When its first chunk was taken by the tokenizer; `None` when that was not seen.
+    pub fn taken_first(&self) -> Option<MonoNs> {
+        self.taken_first
+    }
+
+    /// Tokens sent by the scheduler.
+    pub fn tokens_sent(&self) -> u32 {
+        self.tokens_sent
+    }
+
+    /// Tokens taken by the tokenizer; only meaningful where takes are seen.
+    pub fn tokens_taken(&self) -> u32 {
+        self.tokens_taken
+    }
+
+    /// Tokens delivered; only meaningful where deliveries are seen.
+    pub fn tokens_delivered(&self) -> u32 {
+        self.tokens_delivered
+    }
+
+    /// Chunks sent by the scheduler.
+    pub fn chunks_sent(&self) -> u32 {
+        self.chunks_sent
+    }
+
+    /// Length of its prompt, where a frame said it.
+    pub fn prompt_tokens(&self) -> Option<u32> {
+        self.prompt_tokens
+    }
+
+    /// Prompt tokens found in the prefix cache, where a frame said it.
+    pub fn cached_tokens(&self) -> Option<u32> {
+        self.cached_tokens
+    }
+
+    /// How often the scheduler has retracted it, as far as frames say.
+    pub fn retractions(&self) -> u32 {
+        self.retractions
+    }
+
+    /// How it ended; `None` while it lives.
+    pub fn finish(&self) -> Option<Finish> {
+        self.finish
+    }
+
+    /// Its part on each hop, in the order the hops were met.
+    pub fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
+    /// What became of its chunks; `None` where deliveries are not seen.
+    pub fn fates(&self) -> Option<Fates> {
+        self.line.as_ref().map(|l| l.fates)
+    }
+
+    /// Chunks sent and not yet delivered; `None` where deliveries are not seen.
+    pub fn outstanding(&self) -> Option<u64> {
+        self.line.as_ref().map(|l| l.outstanding())
+    }
+
+    pub(crate) fn summary(self) -> Summary {
+        Summary {
+            rid: self.rid,
+            first_at: self.first_at,
+            last_at: self.last_at,
+            gap_ns: self.gap_ns,
+            tokens_sent: self.tokens_sent,
+            chunks_sent: self.chunks_sent,
+            prompt_tokens: self.prompt_tokens,
+            finish: self.finish,
+            dropped: self.line.as_ref().map(|l| l.fates.dropped as u32),
+            tokens_lost: self.line.as_ref().map(|l| l.fates.tokens_lost as u32),
+            wire_missing: self.wire_missing,
+        }
+    }
+}
+
+/// What is kept of a request that is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// `SGLang`'s request id.
+    pub rid: Box<str>,
+    /// When it was first seen.
+    pub first_at: MonoNs,
+    /// When it was last seen.
+    pub last_at: MonoNs,
+    /// First take at the tokenizer minus first send by the scheduler, in nanoseconds.
+    pub gap_ns: Option<u64>,
+    /// Tokens sent by the scheduler.
+    pub tokens_sent: u32,
+    /// Chunks sent by the scheduler.
+    pub chunks_sent: u32,
+    /// Length of its prompt.
+    pub prompt_tokens: Option<u32>,
+    /// How it ended; `None` when it was forgotten unfinished.
+    pub finish: Option<Finish>,
+    /// Chunks proven lost; `None` where deliveries are not seen.
+    pub dropped: Option<u32>,
+    /// Tokens in them.
+    pub tokens_lost: Option<u32>,
+    /// Tokens that never crossed the wire.
+    pub wire_missing: u32,
+}
+
+/// Why a record is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// Ended or overwritten, and its last takes and deliveries came or were waited for.
+    Over,
+    /// Silent for too long.
+    Orphaned,
+    /// Made room for others.
+    Forgotten,
+}

@@ -1,0 +1,85 @@
+//! One request on one hop.
+
+use super::arithmetic::{Count, Evidence, Said, Step};
+use crate::clock::MonoNs;
+use crate::event::{Chunk, IdColumn};
+use crate::id::HopId;
+
+/// What one hop has carried of one request.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    pub(crate) hop: HopId,
+    pub(crate) count: Count,
+    pub(crate) chunks: u32,
+    retractions: u32,
+    pub(crate) first_at: MonoNs,
+    pub(crate) last_at: MonoNs,
+}
+
+impl Stream {
+    pub(crate) fn new(hop: HopId, at: MonoNs) -> Self {
+        Self {
+            hop,
+            count: Count::default(),
+            chunks: 0,
+            retractions: 0,
+            first_at: at,
+            last_at: at,
+        }
+    }
+
+    /// Checks a chunk against the stream; the times are the caller's to move.
+    pub(crate) fn step(&mut self, chunk: &Chunk<'_>, claim: IdColumn, epoch: u32) -> Step {
+        let retractions = chunk.retractions.unwrap_or(self.retractions);
+        let retracted = retractions > self.retractions;
+        self.retractions = retractions;
+        let said = Said {
+            claim,
+            listed: chunk.listed,
+            completion: chunk.completion_tokens,
+            finish: chunk.finish,
+            retracted,
+        };
+        self.count.step(said, epoch)
+    }
+
+    /// The hop.
+    pub fn hop(&self) -> HopId {
+        self.hop
+    }
+
+    /// Chunks seen.
+    pub fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
+    /// Highest `completion_tokens` seen.
+    pub fn completion_tokens(&self) -> u32 {
+        self.count.high
+    }
+
+    /// When its first chunk was seen.
+    pub fn first_at(&self) -> MonoNs {
+        self.first_at
+    }
+
+    /// When its last chunk was seen.
+    pub fn last_at(&self) -> MonoNs {
+        self.last_at
+    }
+
+    /// What its arithmetic shows its ids to be.
+    pub fn evidence(&self) -> Evidence {
+        self.count.evidence
+    }
+
+    /// Whether a finish has crossed the hop.
+    pub fn finished(&self) -> bool {
+        self.count.finished
+    }
+
+    /// Whether it was seen from its first token on.
+    pub fn whole(&self) -> bool {
+        self.count.whole
+    }
+}

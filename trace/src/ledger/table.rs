@@ -1,0 +1,178 @@
+//! Requests by rid: records in a slab, found through a hash table that holds slots only.
+
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::request::Request;
+use crate::clock::MonoNs;
+
+/// A record's place. `age` tells a later tenant of the same slot apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub(crate) slot: u32,
+    age: u32,
+}
+
+#[derive(Debug)]
+struct Slot {
+    age: u32,
+    request: Option<Request>,
+}
+
+/// The records.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    by_rid: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    hand: usize,
+}
+
+impl Table {
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn find(&self, rid: &str) -> Option<Ticket> {
+        let hash = self.hasher.hash_one(rid);
+        let slot = *self.by_rid.find(hash, |&slot| self.slots[slot as usize].is(rid))?;
+        Some(self.ticket(slot))
+    }
+
+    pub(crate) fn insert(&mut self, rid: &str, at: MonoNs) -> Ticket {
+        let request = Request::new(rid, at);
+        let slot = if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize].request = Some(request);
+            slot
+        } else {
+            self.slots.push(Slot {
+                age: 0,
+                request: Some(request),
+            });
+            (self.slots.len() - 1) as u32
+        };
+        let Self {
+            by_rid, hasher, slots, ..
+        } = self;
+        by_rid.insert_unique(hasher.hash_one(rid), slot, |&s| {
+            hasher.hash_one(slots[s as usize].request.as_ref().map_or("", |r| &r.rid))
+        });
+        self.ticket(slot)
+    }
+
+    /// Takes the rid away from its record, so that another request may have it; the record stays.
+    pub(crate) fn unmap(&mut self, ticket: Ticket) {
+        let Some(request) = self.get_mut(ticket).filter(|r| r.mapped) else {
+            return;
+        };
+        request.mapped = false;
+        let hash = {
+            let rid = self.slots[ticket.slot as usize].request.as_ref().map_or("", |r| &r.rid);
+            self.hasher.hash_one(rid)
+        };
+        if let Ok(entry) = self.by_rid.find_entry(hash, |&slot| slot == ticket.slot) {
+            entry.remove();
+        }
+    }
+
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Request> {
+        self.get(ticket)?;
+        self.unmap(ticket);
+        let slot = &mut self.slots[ticket.slot as usize];
+        slot.age = slot.age.wrapping_add(1);
+        self.free.push(ticket.slot);
+        slot.request.take()
+    }
+
+    pub(crate) fn get(&self, ticket: Ticket) -> Option<&Request> {
+        let slot = self.slots.get(ticket.slot as usize)?;
+        slot.request.as_ref().filter(|_| slot.age == ticket.age)
+    }
+
+    pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Request> {
+        let slot = self.slots.get_mut(ticket.slot as usize)?;
+        slot.request.as_mut().filter(|_| slot.age == ticket.age)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Request> {
+        self.slots.iter().filter_map(|s| s.request.as_ref())
+    }
+
+    /// The next occupied slot, going round and round: how ageing and eviction walk the table without scanning it.
+    pub(crate) fn next(&mut self) -> Option<Ticket> {
+        for _ in 0..self.slots.len() {
+            self.hand = (self.hand + 1) % self.slots.len();
+            if self.slots[self.hand].request.is_some() {
+                return Some(self.ticket(self.hand as u32));
+            }
+        }
+        None
+    }
+
+    /// The slot under the hand after one step; `None` when it is empty.
+    pub(crate) fn step(&mut self) -> Option<Ticket> {
+        self.hand = (self.hand + 1) % self.slots.len().max(1);
+        self.slots.get(self.hand)?.request.as_ref()?;
+        Some(self.ticket(self.hand as u32))
+    }
+
+    fn ticket(&self, slot: u32) -> Ticket {
+        Ticket {
+            slot,
+            age: self.slots[slot as usize].age,
+        }
+    }
+}
+
+impl Slot {
+    fn is(&self, rid: &str) -> bool {
+        self.request.as_ref().is_some_and(|r| r.mapped && &*r.rid == rid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_used_again_does_not_answer_to_an_old_ticket() {
+        let mut table = Table::default();
+        let old = table.insert("a", MonoNs(1));
+        assert_eq!(table.find("a"), Some(old));
+        assert!(table.remove(old).is_some());
+        let new = table.insert("b", MonoNs(2));
+        assert_eq!(new.slot, old.slot);
+        assert!(table.get(old).is_none() && table.find("a").is_none());
+        assert_eq!(table.get(new).map(|r| &*r.rid), Some("b"));
+    }
+
+    #[test]
+    fn a_rid_taken_over_leads_to_the_new_record_and_keeps_the_old() {
+        let mut table = Table::default();
+        let old = table.insert("a", MonoNs(1));
+        table.unmap(old);
+        let new = table.insert("a", MonoNs(2));
+        assert_eq!(table.find("a"), Some(new));
+        assert!(table.get(old).is_some());
+        assert!(table.remove(old).is_some());
+        assert_eq!((table.find("a"), table.len()), (Some(new), 1));
+    }
+
+    #[test]
+    fn the_hand_visits_every_record() {
+        let mut table = Table::default();
+        for rid in ["a", "b", "c", "d"] {
+            table.insert(rid, MonoNs(0));
+        }
+        table.find("b").map(|t| table.remove(t));
+        let mut seen: Vec<u32> = (0..3).filter_map(|_| table.next()).map(|t| t.slot).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 2, 3]);
+    }
+}

@@ -1,0 +1,243 @@
+//! What happens to a frame after its send: forwarded, taken, handled.
+
+use super::Ledger;
+use super::hop::EarlyTake;
+use super::lane::{PendingChunk, Sent};
+use crate::clock::MonoNs;
+use crate::engine::{Mode, Waiter};
+use crate::event::Taken;
+use crate::id::{FrameId, HopId};
+
+/// How long a take waits for its send before the send counts as unseen, in nanoseconds.
+const EARLY_NS: u64 = 5_000_000_000;
+
+impl Ledger {
+    /// A frame has entered its hop; `chunks` of it lie in `scratch`.
+    pub(super) fn enter_sent(&mut self, at: MonoNs, id: FrameId, place: usize, chunks: usize) {
+        let hop = &mut self.hops.all[place];
+        hop.counts.frames_sent += 1;
+        let Some(lane) = hop.lanes.get_mut(&id.lane) else {
+            return;
+        };
+        if hop.sees.forwarded {
+            if self.pending_frames >= self.limits.pending_frames {
+                self.reached.pending_frames += 1;
+                self.pending_frames -= usize::from(lane.forget_forward());
+            }
+            if self.pending_frames < self.limits.pending_frames {
+                lane.await_forward(id.seq, at);
+                self.pending_frames += 1;
+            }
+        }
+        if !hop.sees.taken {
+            return;
+        }
+        let early = hop
+            .early
+            .iter()
+            .position(|e| e.id == id)
+            .and_then(|at| hop.early.remove(at));
+        if let Some(early) = early {
+            let group = &mut self.hops.groups[hop.group];
+            group.residence.record(early.at, early.at.since(at));
+            self.take_scratch(id.hop, early.at, early.wakeup, true);
+            return;
+        }
+        while self.pending_frames >= self.limits.pending_frames
+            || self.pending_chunks + chunks > self.limits.pending_chunks
+        {
+            let for_chunks = self.pending_frames < self.limits.pending_frames;
+            *(if for_chunks {
+                &mut self.reached.pending_chunks
+            } else {
+                &mut self.reached.pending_frames
+            }) += 1;
+            let Some(gone) = lane.forget() else {
+                // Other lanes hold all there is: this frame goes unremembered, and its take will be a bare count.
+                return;
+            };
+            self.pending_frames -= 1;
+            self.pending_chunks -= gone as usize;
+        }
+        lane.push(id.seq, at, chunks as u32);
+        lane.chunks.extend(self.scratch.drain(..));
+        self.pending_frames += 1;
+        self.pending_chunks += chunks;
+        hop.counts.backlog += 1;
+        hop.counts.backlog_max = hop.counts.backlog_max.max(hop.counts.backlog);
+        let group = &mut self.hops.groups[hop.group];
+        group.backlog += 1;
+        if group.backlog > group.backlog_max {
+            (group.backlog_max, group.backlog_max_at) = (group.backlog, at);
+        }
+    }
+
+    pub(super) fn forwarded(&mut self, at: MonoNs, id: FrameId) {
+        let Some(place) = self.hops.place(id.hop, self.limits.hops) else {
+            return;
+        };
+        let hop = &mut self.hops.all[place];
+        hop.counts.frames_forwarded += 1;
+        let Some(lane) = hop.lanes.get_mut(&id.lane) else {
+            return;
+        };
+        let (sent, left) = lane.forwarded(id.seq);
+        self.pending_frames -= left;
+        if let Some(sent) = sent {
+            self.hops.groups[hop.group].relay.record(at, at.since(sent));
+        }
+    }
+
+    pub(super) fn handled(&mut self, at: MonoNs, id: FrameId) {
+        let Some(place) = self.hops.place(id.hop, self.limits.hops) else {
+            return;
+        };
+        let hop = &mut self.hops.all[place];
+        hop.counts.frames_handled += 1;
+        if let Some(taken) = hop.handled(id) {
+            self.hops.groups[hop.group].handling.record(at, at.since(taken));
+        }
+    }
+
+    pub(super) fn taken(&mut self, at: MonoNs, taken: &Taken<'_>) {
+        let id = taken.id;
+        let place = match &taken.frame {
+            Some(_) => self.place(at, id),
+            None => self.hops.place(id.hop, self.limits.hops),
+        };
+        let Some(place) = place else { return };
+        let hop = &mut self.hops.all[place];
+        hop.counts.frames_taken += 1;
+        hop.took(id, at);
+        if let Some(wakeup) = taken.wakeup {
+            hop.woke(wakeup);
+            self.totals.predicted.wakeups_seen |= hop.last;
+        }
+        if let Some(frame) = &taken.frame {
+            self.scratch.clear();
+            self.content(at, place, frame, false);
+            self.take_scratch(id.hop, at, taken.wakeup, true);
+            return;
+        }
+        self.overtake(id, place, at);
+        let hop = &mut self.hops.all[place];
+        let sent = hop
+            .lanes
+            .get_mut(&id.lane)
+            .map_or(Sent::NotYet, |lane| lane.take(id.seq));
+        match sent {
+            Sent::At { at: sent, chunks } => {
+                self.left(place, id.lane, chunks);
+                let group = self.hops.all[place].group;
+                self.hops.groups[group].residence.record(at, at.since(sent));
+                self.take_scratch(id.hop, at, taken.wakeup, true);
+            }
+            Sent::NotYet if hop.sees.sent => {
+                if hop.early.len() >= self.limits.early_takes {
+                    hop.early.pop_front();
+                    self.reached.early_takes += 1;
+                }
+                hop.early.push_back(EarlyTake {
+                    id,
+                    at,
+                    wakeup: taken.wakeup,
+                });
+            }
+            Sent::NotYet | Sent::Forgotten => {}
+        }
+    }
+
+    /// A lane keeps its order: what was sent before the taken frame has been taken too, unseen.
+    fn overtake(&mut self, id: FrameId, place: usize, at: MonoNs) {
+        while let Some(chunks) = self.hops.all[place]
+            .lanes
+            .get_mut(&id.lane)
+            .and_then(|l| l.overtaken(id.seq))
+        {
+            let hop = &mut self.hops.all[place];
+            hop.counts.frames_taken += 1;
+            hop.counts.takes_inferred += 1;
+            self.left(place, id.lane, chunks);
+            self.take_scratch(id.hop, at, None, false);
+        }
+    }
+
+    /// A frame has left its lane: its chunks go to `scratch`.
+    fn left(&mut self, place: usize, lane: u32, chunks: u32) {
+        let hop = &mut self.hops.all[place];
+        hop.counts.backlog -= 1;
+        self.hops.groups[hop.group].backlog -= 1;
+        self.pending_frames -= 1;
+        self.pending_chunks -= chunks as usize;
+        self.scratch.clear();
+        if let Some(lane) = hop.lanes.get_mut(&lane) {
+            self.scratch.extend(lane.chunks.drain(..chunks as usize));
+        }
+    }
+
+    fn take_scratch(&mut self, hop: HopId, at: MonoNs, wakeup: Option<u64>, timed: bool) {
+        let chunks = std::mem::take(&mut self.scratch);
+        for chunk in &chunks {
+            self.take_chunk(hop, at, wakeup, *chunk, timed);
+        }
+        self.scratch = chunks;
+        self.scratch.clear();
+    }
+
+    fn take_chunk(&mut self, hop: HopId, at: MonoNs, wakeup: Option<u64>, chunk: PendingChunk, timed: bool) {
+        self.totals.chunks.taken += 1;
+        self.totals.tokens.taken += u64::from(chunk.tokens);
+        let Some(request) = self.table.get_mut(chunk.ticket) else {
+            return;
+        };
+        request.tokens_taken = request.tokens_taken.saturating_add(chunk.tokens);
+        if chunk.first && timed && request.taken_first.is_none() {
+            request.taken_first = Some(at);
+            if let Some(sent) = request.sent_first {
+                let gap = at.since(sent);
+                request.gap_ns = Some(gap);
+                self.gap.record(at, gap);
+                if gap >= self.worst_gap.ns {
+                    self.worst_gap.ns = gap;
+                    self.worst_gap.rid = request.rid.clone();
+                    self.worst_gap.at = at;
+                }
+            }
+        }
+        let trip = wakeup.map(|w| (hop, w));
+        if trip.is_some() && request.wakeup == trip {
+            request.burst += 1;
+            let predicted = &mut self.totals.predicted;
+            predicted.burst_max = predicted.burst_max.max(request.burst);
+            let (waiter, mode) = (self.engine.waiter, self.engine.mode);
+            *match (waiter, mode) {
+                (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => &mut predicted.dropped,
+                (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) | (Some(Waiter::Merges), _) => {
+                    &mut predicted.coalesced
+                }
+                (Some(Waiter::YieldsAll), _) => &mut predicted.passed,
+                _ => &mut predicted.unknown,
+            } += 1;
+            let new_rid = !std::mem::replace(&mut request.burst_seen, true);
+            self.totals
+                .bursts
+                .enter(at, &request.rid, u64::from(request.burst), new_rid);
+        } else {
+            request.wakeup = trip;
+            request.burst = 1;
+        }
+        if chunk.last {
+            request.final_taken = true;
+            self.settle_if_over(chunk.ticket, at);
+        }
+    }
+
+    /// Takes whose send has not come for a while: it was not seen.
+    pub(super) fn age_early_takes(&mut self, now: MonoNs) {
+        for hop in &mut self.hops.all {
+            while hop.early.front().is_some_and(|e| now.since(e.at) > EARLY_NS) {
+                hop.early.pop_front();
+            }
+        }
+    }
+}

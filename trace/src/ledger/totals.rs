@@ -1,0 +1,183 @@
+//! Counters over the whole run.
+
+use super::chunkline::Fates;
+use crate::clock::MonoNs;
+use crate::event::LostCause;
+
+/// The request that stands for all of a kind, and when the first was seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sightings {
+    /// How many requests.
+    pub rids: u64,
+    /// When the first was seen.
+    pub since: Option<MonoNs>,
+    /// The worst of them.
+    pub worst: Box<str>,
+    /// How bad it is, in the unit of what is counted.
+    pub amount: u64,
+}
+
+impl Sightings {
+    pub(crate) fn enter(&mut self, at: MonoNs, rid: &str, amount: u64, new_rid: bool) {
+        self.since.get_or_insert(at);
+        self.rids += u64::from(new_rid);
+        if amount > self.amount || self.worst.is_empty() {
+            self.amount = amount;
+            if &*self.worst != rid {
+                self.worst = rid.into();
+            }
+        }
+    }
+}
+
+/// Requests by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// Requests seen, on any hop, health checks apart.
+    pub seen: u64,
+    /// A finish reason was seen in a frame, aborts included.
+    pub finished: u64,
+    /// Ended by an abort: by a frame that says so, or by an `AbortReq` alone.
+    pub aborted: u64,
+    /// Another request took the rid over in flight.
+    pub overwritten: u64,
+    /// Silent too long, and forgotten.
+    pub orphaned: u64,
+    /// Forgotten to make room.
+    pub forgotten: u64,
+    /// The first chunk seen was not the first.
+    pub joined_late: u64,
+    /// Probes of the server's own, not judged.
+    pub health_checks: u64,
+    /// Of those remembered, how many have finished and wait for their last take or delivery.
+    pub settling: u64,
+}
+
+/// Chunks by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChunkCounts {
+    /// Sent by the scheduler.
+    pub sent: u64,
+    /// Taken by the tokenizer.
+    pub taken: u64,
+    /// Entered into lines that wait for deliveries.
+    pub lined_up: u64,
+    /// What became of those.
+    pub fates: Fates,
+    /// Sent, and their request closed before they were delivered.
+    pub undelivered: u64,
+    /// Repeats of a finish that was already said.
+    pub repeats: u64,
+}
+
+/// Tokens by how far they came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    /// Sent by the scheduler, by its own count.
+    pub sent: u64,
+    /// Taken by the tokenizer.
+    pub taken: u64,
+    /// Delivered, each counted once.
+    pub delivered: u64,
+}
+
+/// Chunks that share a wakeup with an earlier one of their request, by what the engine is known to do with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Predictions {
+    /// The waiter keeps the last only and hands out new tokens only: they are dropped.
+    pub dropped: u64,
+    /// They are merged into one, or replaced by a later one that says the same.
+    pub coalesced: u64,
+    /// Every chunk is handed out by itself.
+    pub passed: u64,
+    /// What the engine does is not known.
+    pub unknown: u64,
+    /// Most chunks of one request in one wakeup.
+    pub burst_max: u32,
+    /// Takes told which wakeup they belong to.
+    pub wakeups_seen: bool,
+}
+
+/// Sums of ids listed against tokens made, where a stream lists more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inflation {
+    /// Tokens a consumer that adds chunks up counts.
+    pub counted: u64,
+    /// Tokens there were.
+    pub made: u64,
+    /// Which requests.
+    pub seen: Sightings,
+}
+
+/// Observations that were lost on our side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnLosses {
+    /// Reported by the source: the queue was full.
+    pub queue_full: u64,
+    /// The stream could not be framed.
+    pub unframed: u64,
+    /// Frames larger than the capture limit.
+    pub too_large: u64,
+    /// Connections that ended inside a frame.
+    pub cut_short: u64,
+    /// Frames that a lane's numbering shows to have passed without any report.
+    pub unannounced: u64,
+    /// When the first was.
+    pub since: Option<MonoNs>,
+}
+
+impl OwnLosses {
+    pub(crate) fn enter(&mut self, at: MonoNs, cause: LostCause, count: u64) {
+        self.since.get_or_insert(at);
+        *match cause {
+            LostCause::QueueFull => &mut self.queue_full,
+            LostCause::Unframed => &mut self.unframed,
+            LostCause::TooLarge => &mut self.too_large,
+            LostCause::CutShort => &mut self.cut_short,
+        } += count;
+    }
+
+    /// All that the source reported.
+    pub fn reported(&self) -> u64 {
+        self.queue_full + self.unframed + self.too_large + self.cut_short
+    }
+}
+
+/// All counters.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Events entered.
+    pub events: u64,
+    /// Requests.
+    pub requests: RequestCounts,
+    /// Tokens.
+    pub tokens: TokenCounts,
+    /// Chunks.
+    pub chunks: ChunkCounts,
+    /// Predictions from wakeups.
+    pub predicted: Predictions,
+    /// Requests predicted to lose or merge chunks.
+    pub bursts: Sightings,
+    /// Requests whose wire lost tokens, and how many are missing in all.
+    pub wire_loss: (Sightings, u64),
+    /// Chunks whose counts do not add up though nothing is missing.
+    pub anomalies: (Sightings, u64),
+    /// Requests with chunks proven lost; the amount is in tokens.
+    pub drops: Sightings,
+    /// Requests with merged deliveries; the amount is in chunks.
+    pub merges: Sightings,
+    /// Delta streams that list everything.
+    pub wire_inflation: Inflation,
+    /// Consumers that count more than there is.
+    pub claimed_inflation: Inflation,
+    /// Deliveries in each mode: incremental, cumulative.
+    pub deliveries: (u64, u64),
+    /// Deliveries for requests that no frame has named.
+    pub deliveries_unmatched: u64,
+    /// Our own losses.
+    pub lost: OwnLosses,
+    /// Frames that could not be read.
+    pub undecoded: u64,
+    /// When the first of them was seen.
+    pub undecoded_since: Option<MonoNs>,
+}

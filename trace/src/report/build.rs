@@ -1,0 +1,229 @@
+//! From ledger and findings to a report.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Chunks, FindingLine, Gap, HopLine, Itl, LimitLine, Own, Report, ReportInput, Requests, SCHEMA, Source, Spread,
+    Tokens, WorkerLine,
+};
+use crate::clock::MonoNs;
+use crate::detect::Findings;
+use crate::engine::{EngineState, Waiter};
+use crate::event::Sees;
+use crate::ledger::{Group, Hop, Ledger, OwnLosses, Predictions};
+use crate::stats::Distribution;
+
+/// Builds the report of what has been seen so far.
+pub fn build(ledger: &Ledger, findings: &Findings, input: &ReportInput) -> Report {
+    let (from, to) = input
+        .window
+        .unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
+    let seconds = to.since(from) as f64 / 1e9;
+    let engine = ledger.engine();
+    let totals = ledger.totals();
+    Report {
+        schema: SCHEMA.to_owned(),
+        source: Source {
+            kind: input.kind.clone(),
+            engine: input.engine.clone(),
+            engine_version: engine.version.as_deref().map(str::to_owned),
+            mode: engine.mode,
+            waiter: engine.waiter,
+            wire: input.wire.clone(),
+        },
+        window_ns: [0, to.since(from)],
+        requests: requests(ledger),
+        tokens: Tokens {
+            sent: totals.tokens.sent,
+            taken: ledger.sees_takes().then_some(totals.tokens.taken),
+            delivered: ledger.sees_deliveries().then_some(totals.tokens.delivered),
+            missing_on_wire: totals.wire_loss.1,
+        },
+        gap_ns: ledger.sees_gaps().then(|| gap(ledger)),
+        chunks: chunks(ledger),
+        itl_ns: Itl {
+            sent: spread(ledger.itl_sent()),
+            delivered: spread(ledger.itl_delivered()).filter(|_| ledger.sees_deliveries()),
+        },
+        hops: (0..ledger.groups().len())
+            .filter_map(|place| hop(ledger, place, seconds))
+            .collect(),
+        cpu: input.cpu.clone(),
+        findings: finding_lines(findings, from),
+        own: own(ledger, input),
+        limits: ledger
+            .limits()
+            .iter()
+            .map(|l| {
+                (
+                    l.name.to_owned(),
+                    LimitLine {
+                        limit: l.limit as u64,
+                        reached: l.times,
+                    },
+                )
+            })
+            .collect(),
+        demo: input.demo.clone(),
+    }
+}
+
+fn requests(ledger: &Ledger) -> Requests {
+    let counts = ledger.totals().requests;
+    Requests {
+        seen: counts.seen,
+        finished: counts.finished,
+        aborted: counts.aborted,
+        live: ledger.live(),
+        joined_late: counts.joined_late,
+        overwritten: counts.overwritten,
+        orphaned: counts.orphaned,
+        health_checks: counts.health_checks,
+    }
+}
+
+fn gap(ledger: &Ledger) -> Gap {
+    let gap = ledger.gap();
+    Gap {
+        count: gap.count(),
+        p50: gap.quantile(0.5),
+        p90: gap.quantile(0.9),
+        p95: gap.quantile(0.95),
+        p99: gap.quantile(0.99),
+        max: gap.max(),
+        max_rid: ledger.worst_gap().map(|g| g.rid.to_string()).unwrap_or_default(),
+    }
+}
+
+fn chunks(ledger: &Ledger) -> Chunks {
+    let totals = ledger.totals();
+    let (counts, fates) = (totals.chunks, totals.chunks.fates);
+    let delivered = ledger.sees_deliveries();
+    Chunks {
+        sent: counts.sent,
+        taken: ledger.sees_takes().then_some(counts.taken),
+        delivered: delivered.then_some(fates.delivered),
+        coalesced: delivered.then_some(fates.coalesced),
+        dropped_predicted: dropped_predicted(&totals.predicted, ledger.engine()),
+        dropped_confirmed: delivered.then_some(fates.dropped),
+        tokens_lost: delivered.then_some(fates.tokens_lost),
+        outstanding: delivered.then(|| ledger.undelivered()),
+        unjudged: delivered.then_some(fates.unjudged),
+    }
+}
+
+/// A prediction needs wakeups, and an engine whose answer to a burst is known.
+fn dropped_predicted(predicted: &Predictions, engine: &EngineState) -> Option<u64> {
+    let known = match engine.waiter {
+        Some(Waiter::KeepsLast) => engine.mode.is_some(),
+        Some(Waiter::YieldsAll | Waiter::Merges) => true,
+        None => false,
+    };
+    (predicted.wakeups_seen && known && predicted.unknown == 0).then_some(predicted.dropped)
+}
+
+fn spread(of: &Distribution) -> Option<Spread> {
+    Some(Spread {
+        count: of.count(),
+        p50: of.quantile(0.5)?,
+        p90: of.quantile(0.9)?,
+        p99: of.quantile(0.99)?,
+        max: of.max()?,
+    })
+}
+
+fn hop(ledger: &Ledger, place: usize, seconds: f64) -> Option<HopLine> {
+    let group: &Group = &ledger.groups()[place];
+    let members: Vec<&Hop> = ledger.members(place).collect();
+    // A hop that was renamed leaves an empty line behind.
+    if members.is_empty() {
+        return None;
+    }
+    let sees = |what: fn(Sees) -> bool| members.iter().any(|h| what(h.sees()));
+    let sum = |what: fn(&Hop) -> u64| members.iter().map(|h| what(h)).sum::<u64>();
+    let (sent, taken) = (sees(|s| s.sent), sees(|s| s.taken));
+    let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+    let chunks = sum(|h| h.counts().chunks);
+    let frames = sum(|h| h.counts().frames_sent.max(h.counts().frames_taken));
+    let wakeups = members
+        .iter()
+        .map(|h| h.counts().wakeup_frames_max)
+        .max()
+        .filter(|&n| n > 0);
+    Some(HopLine {
+        name: group.name.clone(),
+        frames_sent: sent.then(|| sum(|h| h.counts().frames_sent)),
+        frames_forwarded: sees(|s| s.forwarded).then(|| sum(|h| h.counts().frames_forwarded)),
+        frames_taken: taken.then(|| sum(|h| h.counts().frames_taken)),
+        chunks,
+        bytes: sum(|h| h.counts().bytes),
+        frames_per_s: per_second(frames),
+        chunks_per_s: per_second(chunks),
+        backlog_frames: (sent && taken).then_some(group.backlog),
+        backlog_max_frames: (sent && taken).then_some(group.backlog_max),
+        residence_ns: spread(&group.residence),
+        relay_ns: spread(&group.relay),
+        handling_ns: spread(&group.handling),
+        wakeup_frames_max: wakeups,
+        undecoded: group.undecoded.clone(),
+        workers: (members.len() > 1).then(|| members.iter().map(|h| worker(h)).collect()),
+    })
+}
+
+fn worker(hop: &Hop) -> WorkerLine {
+    let (counts, sees) = (hop.counts(), hop.sees());
+    WorkerLine {
+        worker: hop.worker(),
+        endpoint: hop.endpoint().to_owned(),
+        frames_sent: sees.sent.then_some(counts.frames_sent),
+        frames_taken: sees.taken.then_some(counts.frames_taken),
+        chunks: counts.chunks,
+        bytes: counts.bytes,
+        backlog_max_frames: (sees.sent && sees.taken).then_some(counts.backlog_max),
+    }
+}
+
+fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {
+    let line = |f: &crate::detect::Finding| FindingLine {
+        kind: f.kind.to_owned(),
+        severity: f.verdict.severity,
+        rid: f.verdict.rid.clone(),
+        hop: (!f.verdict.hop.is_empty()).then(|| f.verdict.hop.clone()),
+        at_ns: f.began.since(from),
+        summary: f.verdict.summary.clone(),
+        evidence: f.verdict.evidence.clone(),
+        advice: f.verdict.advice.clone(),
+    };
+    findings.sorted().into_iter().map(line).collect()
+}
+
+fn own(ledger: &Ledger, input: &ReportInput) -> Own {
+    let totals = ledger.totals();
+    let OwnLosses {
+        queue_full,
+        unframed,
+        too_large,
+        cut_short,
+        unannounced,
+        ..
+    } = totals.lost;
+    let causes = [
+        ("queue_full", queue_full),
+        ("unframed", unframed),
+        ("too_large", too_large),
+        ("cut_short", cut_short),
+    ];
+    Own {
+        cpu_ns: input.cpu_ns,
+        rss_bytes: input.rss_bytes,
+        events: totals.events,
+        events_lost: totals.lost.reported(),
+        lost_by_cause: causes
+            .iter()
+            .map(|&(cause, n)| (cause.to_owned(), n))
+            .collect::<BTreeMap<_, _>>(),
+        frames_unannounced: unannounced,
+        frames_undecoded: totals.undecoded,
+        degraded: input.degraded.clone(),
+    }
+}

@@ -1,0 +1,46 @@
+//! What a report says that the ledger cannot know.
+
+use serde_json::Value;
+
+use super::CpuLine;
+use crate::clock::MonoNs;
+
+/// What the application adds to a report.
+#[derive(Clone, Debug)]
+pub struct ReportInput {
+    /// The source: `demo`, `tap`, `attach`, ...
+    pub kind: String,
+    /// The engine: `sglang`.
+    pub engine: String,
+    /// Begin and end of the capture; `None` is from the first event to the last.
+    pub window: Option<(MonoNs, MonoNs)>,
+    /// CPU time this process has used, in nanoseconds.
+    pub cpu_ns: Option<u64>,
+    /// Its resident memory.
+    pub rss_bytes: Option<u64>,
+    /// What could not be attached, each as an object or a sentence.
+    pub degraded: Vec<Value>,
+    /// Codecs and schemas seen on the wire.
+    pub wire: Option<Value>,
+    /// CPU of the engine's threads; `None` when it is not watched.
+    pub cpu: Option<Vec<CpuLine>>,
+    /// The demo's `{"scenario", "seed", "truth": {..}}`.
+    pub demo: Option<Value>,
+}
+
+impl ReportInput {
+    /// Of a source about which no more is known.
+    pub fn of(kind: &str) -> Self {
+        Self {
+            kind: kind.to_owned(),
+            engine: String::from("sglang"),
+            window: None,
+            cpu_ns: None,
+            rss_bytes: None,
+            degraded: Vec::new(),
+            wire: None,
+            cpu: None,
+            demo: None,
+        }
+    }
+}

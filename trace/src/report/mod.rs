@@ -1,0 +1,314 @@
+//! The report of a run, schema `tokengap.report/1`: fields may be added, never change their meaning. `null` is "not observable
+//! with what was attached", never 0. All times are nanoseconds; `window_ns` and `at_ns` count from the start of the capture.
+
+mod build;
+mod input;
+mod text;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use build::build;
+pub use input::ReportInput;
+
+use crate::detect::Severity;
+use crate::engine::{Mode, Waiter};
+
+/// The schema's name, as reports carry it.
+pub const SCHEMA: &str = "tokengap.report/1";
+
+/// A report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Where the observations come from.
+    pub source: Source,
+    /// Begin and end of the capture.
+    pub window_ns: [u64; 2],
+    /// Requests by what became of them.
+    pub requests: Requests,
+    /// Tokens by how far they came.
+    pub tokens: Tokens,
+    /// First take at the tokenizer minus first send by the scheduler, over requests.
+    pub gap_ns: Option<Gap>,
+    /// Chunks by what became of them.
+    pub chunks: Chunks,
+    /// Time between chunks of one request.
+    pub itl_ns: Itl,
+    /// Hops; those of one name as one.
+    pub hops: Vec<HopLine>,
+    /// CPU by thread.
+    pub cpu: Option<Vec<CpuLine>>,
+    /// Findings, worst first.
+    pub findings: Vec<FindingLine>,
+    /// What observing cost, and what it missed.
+    #[serde(rename = "self")]
+    pub own: Own,
+    /// Limits of memory and how often they were reached.
+    pub limits: BTreeMap<String, LimitLine>,
+    /// What the demo's own peers know to be true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demo: Option<Value>,
+}
+
+impl Report {
+    /// As one JSON document.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
+    }
+
+    /// As text for people, at most 100 columns wide.
+    pub fn to_text(&self) -> String {
+        text::render(self)
+    }
+
+    /// The worst severity among the findings.
+    pub fn worst(&self) -> Option<Severity> {
+        self.findings.iter().map(|f| f.severity).max()
+    }
+}
+
+/// Where observations come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// `demo`, `tap`, `attach`, ...
+    pub kind: String,
+    /// `sglang`.
+    pub engine: String,
+    /// Release, or the range of releases that the wire allows.
+    pub engine_version: Option<String>,
+    /// What the tokenizer hands out.
+    pub mode: Option<Mode>,
+    /// What its waiters do with queued chunks.
+    pub waiter: Option<Waiter>,
+    /// Codecs and schemas seen, as the source tells them.
+    pub wire: Option<Value>,
+}
+
+/// Requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// Seen on any hop, health checks apart.
+    pub seen: u64,
+    /// A finish reason was seen in a frame, whatever the reason.
+    pub finished: u64,
+    /// Ended by an abort: in such a frame, or by an `AbortReq` alone.
+    pub aborted: u64,
+    /// Not ended at the end of the window.
+    pub live: u64,
+    /// The first chunk seen was not the first.
+    pub joined_late: u64,
+    /// Another request took the rid over in flight.
+    pub overwritten: u64,
+    /// Silent too long, and forgotten unfinished.
+    pub orphaned: u64,
+    /// The server's own probes, judged nowhere.
+    pub health_checks: u64,
+}
+
+/// Tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tokens {
+    /// Sent by the scheduler, by its own count.
+    pub sent: u64,
+    /// Taken by the tokenizer.
+    pub taken: Option<u64>,
+    /// Delivered, each counted once.
+    pub delivered: Option<u64>,
+    /// Missing on the wire by the streams' own arithmetic.
+    pub missing_on_wire: u64,
+}
+
+/// The gap.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gap {
+    /// Requests whose first send and first take were both seen.
+    pub count: u64,
+    /// Median.
+    pub p50: Option<u64>,
+    /// 90th percentile.
+    pub p90: Option<u64>,
+    /// 95th percentile.
+    pub p95: Option<u64>,
+    /// 99th percentile.
+    pub p99: Option<u64>,
+    /// The worst.
+    pub max: Option<u64>,
+    /// And whose it was; empty when there is none.
+    pub max_rid: String,
+}
+
+/// Chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chunks {
+    /// Sent by the scheduler.
+    pub sent: u64,
+    /// Taken by the tokenizer.
+    pub taken: Option<u64>,
+    /// Carried by a delivery; of those that share one, the first.
+    pub delivered: Option<u64>,
+    /// Chunks whose tokens left inside another chunk's delivery.
+    pub coalesced: Option<u64>,
+    /// Taken in one wakeup with an earlier chunk of their request, on a release that keeps the last and in incremental mode.
+    pub dropped_predicted: Option<u64>,
+    /// In no delivery, though a later one came: proven by counts.
+    pub dropped_confirmed: Option<u64>,
+    /// Tokens in those.
+    pub tokens_lost: Option<u64>,
+    /// Not delivered at the end of the window, or when their request was closed.
+    pub outstanding: Option<u64>,
+    /// Their delivery fell into a time of lost observations.
+    pub unjudged: Option<u64>,
+}
+
+/// Inter-chunk latency.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Itl {
+    /// Between sends of one request's chunks by the scheduler.
+    pub sent: Option<Spread>,
+    /// Between its deliveries.
+    pub delivered: Option<Spread>,
+}
+
+/// A distribution in brief, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Values entered.
+    pub count: u64,
+    /// Median.
+    pub p50: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// Largest.
+    pub max: u64,
+}
+
+/// Hops of one name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HopLine {
+    /// `from->to` in the words of the path.
+    pub name: String,
+    /// Frames that entered.
+    pub frames_sent: Option<u64>,
+    /// Frames that the relay wrote on.
+    pub frames_forwarded: Option<u64>,
+    /// Frames the application took.
+    pub frames_taken: Option<u64>,
+    /// Chunks in the frames.
+    pub chunks: u64,
+    /// Bytes of the frames.
+    pub bytes: u64,
+    /// Frames per second over the window.
+    pub frames_per_s: f64,
+    /// Chunks per second over the window.
+    pub chunks_per_s: f64,
+    /// Frames sent and not taken at the end.
+    pub backlog_frames: Option<u64>,
+    /// The most there were.
+    pub backlog_max_frames: Option<u64>,
+    /// Taken minus sent.
+    pub residence_ns: Option<Spread>,
+    /// Forwarded minus sent: the time inside the relay.
+    pub relay_ns: Option<Spread>,
+    /// Handled minus taken.
+    pub handling_ns: Option<Spread>,
+    /// Most frames taken in one wakeup.
+    pub wakeup_frames_max: Option<u32>,
+    /// Frames that could not be read, by reason.
+    pub undecoded: BTreeMap<String, u64>,
+    /// The hops behind this line, when there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<Vec<WorkerLine>>,
+}
+
+/// One of several hops of a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerLine {
+    /// Which member of the group receives.
+    pub worker: Option<u16>,
+    /// Where.
+    pub endpoint: String,
+    /// Frames that entered.
+    pub frames_sent: Option<u64>,
+    /// Frames the application took.
+    pub frames_taken: Option<u64>,
+    /// Chunks in the frames.
+    pub chunks: u64,
+    /// Bytes of the frames.
+    pub bytes: u64,
+    /// The most frames sent and not taken.
+    pub backlog_max_frames: Option<u64>,
+}
+
+/// CPU of one thread, each a share of one core.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CpuLine {
+    /// `scheduler`, `tokenizer`, ...
+    pub role: String,
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// Time on a CPU.
+    pub on_cpu: Option<f64>,
+    /// Time runnable and waiting for one.
+    pub run_wait: Option<f64>,
+    /// Time held back by a cgroup's quota.
+    pub throttled: Option<f64>,
+}
+
+/// One detector's verdict.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FindingLine {
+    /// Which detector.
+    pub kind: String,
+    /// How bad.
+    pub severity: Severity,
+    /// The worst request; empty when it is about none.
+    pub rid: String,
+    /// The hop; `null` when it is about none.
+    pub hop: Option<String>,
+    /// When it began.
+    pub at_ns: u64,
+    /// One sentence, with numbers.
+    pub summary: String,
+    /// The numbers by name.
+    pub evidence: BTreeMap<String, Value>,
+    /// What answers it, where known.
+    pub advice: Option<String>,
+}
+
+/// What observing cost, and what it missed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Own {
+    /// CPU time spent.
+    pub cpu_ns: Option<u64>,
+    /// Resident memory.
+    pub rss_bytes: Option<u64>,
+    /// Events entered.
+    pub events: u64,
+    /// Observations lost, as the source counts them.
+    pub events_lost: u64,
+    /// The same by cause.
+    pub lost_by_cause: BTreeMap<String, u64>,
+    /// Frames that passed without any report, by their lane's numbering.
+    pub frames_unannounced: u64,
+    /// Frames that could not be read.
+    pub frames_undecoded: u64,
+    /// What could not be attached, and what would allow it.
+    pub degraded: Vec<Value>,
+}
+
+/// A limit of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitLine {
+    /// Its value.
+    pub limit: u64,
+    /// How often it was reached.
+    pub reached: u64,
+}

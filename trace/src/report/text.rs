@@ -1,0 +1,319 @@
+//! The report as people read it: the verdict first, then numbers, then what to do, then what was not seen.
+
+use std::fmt::Write as _;
+
+use super::{Chunks, HopLine, Report, Spread};
+use crate::detect::Severity;
+use crate::words::{bytes, count, duration};
+
+/// Lines are wrapped here.
+const WIDTH: usize = 100;
+const UNSEEN: &str = "-";
+
+pub(super) fn render(report: &Report) -> String {
+    let mut out = String::new();
+    head(&mut out, report);
+    numbers(&mut out, report);
+    hops(&mut out, report);
+    cpu(&mut out, report);
+    findings(&mut out, report);
+    unseen(&mut out, report);
+    own(&mut out, report);
+    out
+}
+
+fn head(out: &mut String, report: &Report) {
+    let verdict = match report.findings.first() {
+        Some(worst) => format!("{}: {}", worst.severity.as_str().to_uppercase(), worst.summary),
+        None if report.requests.seen == 0 => {
+            String::from("NOTHING SEEN: no request crossed the hops that were watched")
+        }
+        None => String::from("HEALTHY: nothing found"),
+    };
+    wrap(out, &verdict, "", "  ");
+    let source = &report.source;
+    let mut engine = format!(
+        "{} {}",
+        source.engine,
+        source.engine_version.as_deref().unwrap_or("of unknown release")
+    );
+    if let Some(mode) = source.mode {
+        let _ = write!(engine, ", {}", format!("{mode:?}").to_lowercase());
+    }
+    let _ = writeln!(out, "{} of {engine}, {}", source.kind, duration(report.window_ns[1]));
+    let _ = writeln!(out);
+}
+
+fn numbers(out: &mut String, report: &Report) {
+    let r = &report.requests;
+    let mut line = format!(
+        "{} seen, {} finished, {} aborted, {} live",
+        count(r.seen),
+        count(r.finished),
+        count(r.aborted),
+        count(r.live)
+    );
+    for (n, what) in [
+        (r.joined_late, "joined late"),
+        (r.overwritten, "overwritten"),
+        (r.orphaned, "orphaned"),
+        (r.health_checks, "health checks"),
+    ] {
+        if n > 0 {
+            let _ = write!(line, ", {} {what}", count(n));
+        }
+    }
+    row(out, "requests", &line);
+    let t = &report.tokens;
+    row(
+        out,
+        "tokens",
+        &format!(
+            "{} sent, {} taken, {} delivered",
+            count(t.sent),
+            opt(t.taken),
+            opt(t.delivered)
+        ),
+    );
+    row(out, "chunks", &chunks(&report.chunks));
+    if let Some(gap) = &report.gap_ns {
+        let d = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
+        let quantiles = format!(
+            "median {}, p95 {}, p99 {}, max {}",
+            d(gap.p50),
+            d(gap.p95),
+            d(gap.p99),
+            d(gap.max)
+        );
+        row(out, "gap", &format!("{quantiles} over {} requests", count(gap.count)));
+        if !gap.max_rid.is_empty() {
+            row(out, "", &format!("worst: {}", gap.max_rid));
+        }
+    }
+    for (name, itl) in [
+        ("itl sent", report.itl_ns.sent),
+        ("itl delivered", report.itl_ns.delivered),
+    ] {
+        if let Some(itl) = itl {
+            row(
+                out,
+                name,
+                &format!(
+                    "median {}, p99 {}, max {}",
+                    duration(itl.p50),
+                    duration(itl.p99),
+                    duration(itl.max)
+                ),
+            );
+        }
+    }
+    let _ = writeln!(out);
+}
+
+fn chunks(c: &Chunks) -> String {
+    let mut line = format!("{} sent, {} taken", count(c.sent), opt(c.taken));
+    for (n, what) in [
+        (c.coalesced, "coalesced"),
+        (c.dropped_predicted, "dropped (predicted)"),
+        (c.dropped_confirmed, "dropped (confirmed)"),
+        (c.tokens_lost, "tokens lost"),
+    ] {
+        if let Some(n) = n {
+            let _ = write!(line, ", {} {what}", count(n));
+        }
+    }
+    line
+}
+
+fn hops(out: &mut String, report: &Report) {
+    if report.hops.is_empty() {
+        return;
+    }
+    let widest = report
+        .hops
+        .iter()
+        .map(|h| h.name.chars().count())
+        .max()
+        .unwrap_or(0)
+        .clamp(12, 30);
+    let _ = writeln!(
+        out,
+        "{:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
+        "HOP", "SENT", "TAKEN", "CHUNKS", "BYTES", "BACKLOG", "RES. P50", "RES. MAX"
+    );
+    for hop in &report.hops {
+        let name: String = hop.name.chars().take(widest).collect();
+        let residence = |of: fn(&Spread) -> u64| {
+            hop.residence_ns
+                .as_ref()
+                .map_or_else(|| UNSEEN.to_owned(), |s| duration(of(s)))
+        };
+        let _ = writeln!(
+            out,
+            "{name:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
+            opt(hop.frames_sent),
+            opt(hop.frames_taken),
+            count(hop.chunks),
+            bytes(hop.bytes),
+            opt(hop.backlog_max_frames),
+            residence(|s| s.p50),
+            residence(|s| s.max),
+        );
+        detail(out, hop);
+    }
+    let _ = writeln!(out);
+}
+
+fn detail(out: &mut String, hop: &HopLine) {
+    let mut parts = Vec::new();
+    if let Some(relay) = &hop.relay_ns {
+        parts.push(format!(
+            "in the relay {} (p99 {})",
+            duration(relay.p50),
+            duration(relay.p99)
+        ));
+    }
+    if let Some(handling) = &hop.handling_ns {
+        parts.push(format!(
+            "handled in {} (p99 {})",
+            duration(handling.p50),
+            duration(handling.p99)
+        ));
+    }
+    if let Some(frames) = hop.wakeup_frames_max.filter(|&n| n > 1) {
+        parts.push(format!("up to {frames} frames a wakeup"));
+    }
+    if let Some(workers) = &hop.workers {
+        parts.push(format!("{} workers", workers.len()));
+    }
+    if !parts.is_empty() {
+        wrap(out, &parts.join(", "), "  ", "  ");
+    }
+}
+
+fn cpu(out: &mut String, report: &Report) {
+    let Some(lines) = report.cpu.as_ref().filter(|c| !c.is_empty()) else {
+        return;
+    };
+    let share = |of: Option<f64>| of.map_or_else(|| UNSEEN.to_owned(), |s| format!("{:.1} %", 100.0 * s));
+    for line in lines {
+        let (on, wait, held) = (share(line.on_cpu), share(line.run_wait), share(line.throttled));
+        let text = format!(
+            "{} ({}/{}): {on} on cpu, {wait} waiting for one, {held} throttled",
+            line.role, line.pid, line.tid
+        );
+        row(out, "cpu", &text);
+    }
+    let _ = writeln!(out);
+}
+
+fn findings(out: &mut String, report: &Report) {
+    for finding in &report.findings {
+        let head = format!("{} {}: {}", mark(finding.severity), finding.kind, finding.summary);
+        wrap(out, &head, "", "    ");
+        let mut since = format!("since {}", duration(finding.at_ns));
+        if !finding.rid.is_empty() {
+            let _ = write!(since, ", worst {}", finding.rid);
+        }
+        wrap(out, &since, "    ", "    ");
+        if let Some(advice) = &finding.advice {
+            wrap(out, &format!("-> {advice}"), "    ", "       ");
+        }
+    }
+    if !report.findings.is_empty() {
+        let _ = writeln!(out);
+    }
+}
+
+fn mark(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Info => "[i]",
+        Severity::Warning => "[!]",
+        Severity::Critical => "[X]",
+    }
+}
+
+/// What this source could not see, and what follows from that.
+fn unseen(out: &mut String, report: &Report) {
+    let mut missing = Vec::new();
+    if report.tokens.taken.is_none() {
+        missing.push("when the tokenizer takes frames (gap, backlog and residence)");
+    }
+    if report.chunks.dropped_predicted.is_none() && report.tokens.taken.is_some() {
+        missing.push("which frames share a wakeup, or what the engine does with them (predicted drops)");
+    }
+    if report.tokens.delivered.is_none() {
+        missing.push("what reaches the client (confirmed drops, coalescing)");
+    }
+    if report.cpu.is_none() {
+        missing.push("CPU of the engine's threads");
+    }
+    if !missing.is_empty() {
+        row(out, "not seen", &missing.join("; "));
+    }
+    for degraded in &report.own.degraded {
+        let said = degraded.as_str().map_or_else(|| degraded.to_string(), str::to_owned);
+        row(out, "degraded", &said);
+    }
+}
+
+fn own(out: &mut String, report: &Report) {
+    let own = &report.own;
+    let mut line = format!(
+        "{} events, {} lost, {} frames undecoded",
+        count(own.events),
+        count(own.events_lost),
+        count(own.frames_undecoded)
+    );
+    if let Some(cpu) = own.cpu_ns {
+        let _ = write!(line, ", {} of CPU", duration(cpu));
+    }
+    if let Some(rss) = own.rss_bytes {
+        let _ = write!(line, ", {} resident", bytes(rss));
+    }
+    row(out, "tokengap", &line);
+}
+
+fn opt(n: Option<u64>) -> String {
+    n.map_or_else(|| UNSEEN.to_owned(), count)
+}
+
+fn row(out: &mut String, name: &str, text: &str) {
+    wrap(out, text, &format!("{name:<14}"), &" ".repeat(14));
+}
+
+/// Breaks at blanks; a word longer than a line stays whole.
+fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
+    let mut column = first.chars().count();
+    out.push_str(first);
+    let mut begun = false;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if begun && column + 1 + length > WIDTH {
+            let _ = write!(out, "\n{rest}");
+            column = rest.chars().count();
+            begun = false;
+        }
+        if begun {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+        begun = true;
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_break_at_blanks_and_keep_their_indent() {
+        let mut out = String::new();
+        wrap(&mut out, &"word ".repeat(40), "name  ", "      ");
+        assert!(out.lines().count() > 1 && out.lines().all(|l| l.len() <= WIDTH));
+        assert!(out.lines().skip(1).all(|l| l.starts_with("      word")));
+    }
+}

@@ -1,0 +1,127 @@
+//! Durations as a histogram: the whole run to three digits, the last ten seconds to two.
+
+use hdrhistogram::Histogram;
+
+use super::WINDOW_NS;
+use crate::clock::MonoNs;
+
+const SLICES: usize = 5;
+const SLICE_NS: u64 = WINDOW_NS / SLICES as u64;
+/// Longer durations are entered as this one: an hour.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
+/// A distribution of nanoseconds. Takes no memory before its first value.
+#[derive(Debug, Default)]
+pub struct Distribution {
+    inner: Option<Box<Inner>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    whole: Histogram<u64>,
+    max: u64,
+    slices: [Histogram<u64>; SLICES],
+    /// Which slice of time each histogram holds.
+    held: [u64; SLICES],
+}
+
+impl Distribution {
+    /// Enters a duration that ended at `at`.
+    pub fn record(&mut self, at: MonoNs, ns: u64) {
+        let inner = self.inner.get_or_insert_with(|| {
+            let slices = std::array::from_fn(|_| histogram(2));
+            Box::new(Inner {
+                whole: histogram(3),
+                max: 0,
+                slices,
+                held: [0; SLICES],
+            })
+        });
+        inner.max = inner.max.max(ns);
+        inner.whole.saturating_record(ns);
+        let slice = at.0 / SLICE_NS;
+        let place = (slice % SLICES as u64) as usize;
+        if inner.held[place] != slice {
+            // A straggler from an older slice must not clear a newer one.
+            if inner.held[place] > slice {
+                return;
+            }
+            inner.held[place] = slice;
+            inner.slices[place].reset();
+        }
+        inner.slices[place].saturating_record(ns);
+    }
+
+    /// How many were entered.
+    pub fn count(&self) -> u64 {
+        self.inner.as_ref().map_or(0, |i| i.whole.len())
+    }
+
+    /// The value below which `quantile` (0 to 1) of all lie, in nanoseconds; `None` when there are none.
+    pub fn quantile(&self, quantile: f64) -> Option<u64> {
+        let inner = self.inner.as_ref()?;
+        Some(inner.whole.value_at_quantile(quantile).min(inner.max))
+    }
+
+    /// The largest, exactly; `None` when there are none.
+    pub fn max(&self) -> Option<u64> {
+        self.inner.as_ref().map(|i| i.max)
+    }
+
+    /// How many lie above `ns`.
+    pub fn above(&self, ns: u64) -> u64 {
+        let Some(inner) = &self.inner else { return 0 };
+        inner.whole.len() - inner.whole.count_between(0, ns.min(LONGEST_NS))
+    }
+
+    /// The last ten seconds before `now` as a histogram of their own, for a live view.
+    pub fn recent(&self, now: MonoNs) -> Histogram<u64> {
+        let mut sum = histogram(2);
+        let Some(inner) = &self.inner else { return sum };
+        let newest = now.0 / SLICE_NS;
+        for (slice, held) in inner.slices.iter().zip(inner.held) {
+            if newest.saturating_sub(held) < SLICES as u64 {
+                // Equal bounds: addition cannot fail.
+                let _ = sum.add(slice);
+            }
+        }
+        sum
+    }
+}
+
+fn histogram(digits: u8) -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NS, digits).expect("the bounds are constants that the histogram accepts")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn the_window_forgets_and_the_whole_does_not() {
+        let mut d = Distribution::default();
+        for second in 0..30 {
+            d.record(MonoNs(second * SECOND), (second + 1) * 1000);
+        }
+        assert_eq!((d.count(), d.max()), (30, Some(30_000)));
+        let recent = d.recent(MonoNs(29 * SECOND));
+        assert_eq!(recent.len(), 10);
+        assert!(recent.min() > 19_000, "{}", recent.min());
+        assert_eq!(d.recent(MonoNs(60 * SECOND)).len(), 0);
+    }
+
+    #[test]
+    fn quantiles_keep_three_digits_and_never_pass_the_maximum() {
+        let mut d = Distribution::default();
+        assert_eq!(d.quantile(0.5), None);
+        for ms in 1..=1000 {
+            d.record(MonoNs(0), ms * 1_000_000);
+        }
+        let p99 = d.quantile(0.99).unwrap_or(0);
+        assert!(p99.abs_diff(990_000_000) < 1_000_000, "{p99}");
+        assert_eq!(d.quantile(1.0), Some(1_000_000_000));
+        assert!(d.above(900_000_000).abs_diff(100) <= 1);
+    }
+}

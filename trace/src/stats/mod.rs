@@ -1,0 +1,12 @@
+//! Distributions, rates and trends in bounded memory, over the whole run and over the last ten seconds.
+
+mod distribution;
+mod rate;
+mod trend;
+
+pub use distribution::Distribution;
+pub use rate::{PerSecond, Rate};
+pub use trend::Trend;
+
+/// Length of the sliding window that live views show.
+pub const WINDOW_NS: u64 = 10_000_000_000;

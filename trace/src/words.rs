@@ -1,0 +1,80 @@
+//! Numbers as people read them.
+
+/// Nanoseconds in the unit that fits: `850 ns`, `12.3 us`, `4.56 ms`, `23.839 s`.
+pub fn duration(ns: u64) -> String {
+    let n = ns as f64;
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", n / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", n / 1e6),
+        _ => format!("{:.3} s", n / 1e9),
+    }
+}
+
+/// An integer with thousands apart: `12,800`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Bytes in the unit that fits: `812 B`, `25.5 KB`, `1.2 GB`.
+pub fn bytes(n: u64) -> String {
+    let mut scaled = n as f64;
+    for unit in ["B", "KB", "MB", "GB"] {
+        if scaled < 1000.0 {
+            return if unit == "B" {
+                format!("{n} B")
+            } else {
+                format!("{scaled:.1} {unit}")
+            };
+        }
+        scaled /= 1000.0;
+    }
+    format!("{scaled:.1} TB")
+}
+
+/// A share of a whole in percent: `49.5 %`; `0 %` of nothing.
+pub fn share(part: u64, whole: u64) -> String {
+    let percent = 100.0 * part as f64 / (whole.max(1)) as f64;
+    if part > 0 && percent < 0.1 {
+        format!("{percent:.3} %")
+    } else {
+        format!("{percent:.1} %")
+    }
+}
+
+/// `1 request`, `12 requests`.
+pub fn plural(n: u64, thing: &str) -> String {
+    format!("{} {thing}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(duration(23_839_000_000), "23.839 s");
+        assert_eq!((duration(999), duration(12_340)), ("999 ns".into(), "12.3 us".into()));
+        assert_eq!(
+            (count(7), count(12_800), count(1_000_000)),
+            ("7".into(), "12,800".into(), "1,000,000".into())
+        );
+        assert_eq!((bytes(812), bytes(25_500)), ("812 B".into(), "25.5 KB".into()));
+        assert_eq!(
+            (share(1, 2), share(0, 0), share(1, 100_000)),
+            ("50.0 %".into(), "0.0 %".into(), "0.001 %".into())
+        );
+        assert_eq!(
+            (plural(1, "chunk"), plural(2, "chunk")),
+            ("1 chunk".into(), "2 chunks".into())
+        );
+    }
+}

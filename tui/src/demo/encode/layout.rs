@@ -1,0 +1,195 @@
+//! Which fields a batch has in the releases that the demo plays, in definition order, which is the pickle's order.
+
+/// A release whose output the demo can write. Their frames differ: the second has no timing columns, the third packs
+/// token ids into `array('q')`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::demo) enum Release {
+    /// The last whose waiters keep one chunk only.
+    V0_5_9,
+    /// The first whose waiters merge what is queued.
+    V0_5_10,
+    /// Has several detokenizers behind a router.
+    V0_5_13,
+}
+
+impl Release {
+    /// As `sglang.__version__` has it.
+    pub(in crate::demo) fn version(self) -> &'static str {
+        match self {
+            Self::V0_5_9 => "0.5.9",
+            Self::V0_5_10 => "0.5.10",
+            Self::V0_5_13 => "0.5.13",
+        }
+    }
+
+    /// Token ids are `array('q')`, not lists.
+    pub(super) fn packs_ids(self) -> bool {
+        self == Self::V0_5_13
+    }
+
+    /// The detokenizer copies the scheduler's load into its own batches.
+    pub(super) fn text_carries_load(self) -> bool {
+        self != Self::V0_5_13
+    }
+
+    /// The parts of a batch's field list, in order. `own` are the fields that only one of the two classes has.
+    pub(super) fn fields(self, own: &'static Own) -> [&'static [&'static str]; 5] {
+        match self {
+            Self::V0_5_9 => [&SPEC_0_5_9, own.head, own.tail_0_5_9, &LOGPROBS, &REST_0_5_9],
+            Self::V0_5_10 => [&SPEC_0_5_10, own.head, own.tail, &LOGPROBS, &REST_0_5_10],
+            Self::V0_5_13 => [&SPEC_0_5_13, own.head, own.tail, &LOGPROBS, &REST_0_5_13],
+        }
+    }
+
+    /// Fields of `GetLoadsReqOutput` up to its first that is `None` on a server without metrics.
+    pub(super) fn load_fields(self) -> &'static [&'static str] {
+        match self {
+            Self::V0_5_9 | Self::V0_5_10 => &LOAD,
+            Self::V0_5_13 => &LOAD_0_5_13,
+        }
+    }
+}
+
+/// The fields of one batch class that the other lacks or orders differently.
+pub(super) struct Own {
+    pub(super) class: &'static str,
+    head: &'static [&'static str],
+    tail_0_5_9: &'static [&'static str],
+    tail: &'static [&'static str],
+}
+
+pub(super) const TOKEN_IDS: Own = Own {
+    class: "BatchTokenIDOutput",
+    head: &[
+        "rids",
+        "http_worker_ipcs",
+        "finished_reasons",
+        "decoded_texts",
+        "decode_ids",
+        "read_offsets",
+        "output_ids",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "no_stop_trim",
+        "prompt_tokens",
+    ],
+    tail_0_5_9: &["completion_tokens", "cached_tokens"],
+    tail: &["reasoning_tokens", "completion_tokens", "cached_tokens"],
+};
+
+pub(super) const TEXT: Own = Own {
+    class: "BatchStrOutput",
+    head: &[
+        "rids",
+        "http_worker_ipcs",
+        "finished_reasons",
+        "output_strs",
+        "output_ids",
+        "prompt_tokens",
+    ],
+    tail_0_5_9: &["completion_tokens", "cached_tokens"],
+    tail: &["completion_tokens", "reasoning_tokens", "cached_tokens"],
+};
+
+const SPEC_0_5_9: [&str; 8] = [
+    "spec_verify_ct",
+    "spec_accepted_tokens",
+    "spec_acceptance_histogram",
+    "queue_time",
+    "forward_entry_time",
+    "prefill_launch_delay",
+    "prefill_launch_latency",
+    "prefill_finished_ts",
+];
+const SPEC_0_5_10: [&str; 3] = ["spec_verify_ct", "spec_accepted_tokens", "spec_acceptance_histogram"];
+const SPEC_0_5_13: [&str; 3] = [
+    "spec_verify_ct",
+    "spec_num_correct_drafts",
+    "spec_correct_drafts_histogram",
+];
+
+const LOGPROBS: [&str; 12] = [
+    "input_token_logprobs_val",
+    "input_token_logprobs_idx",
+    "output_token_logprobs_val",
+    "output_token_logprobs_idx",
+    "input_top_logprobs_val",
+    "input_top_logprobs_idx",
+    "output_top_logprobs_val",
+    "output_top_logprobs_idx",
+    "input_token_ids_logprobs_val",
+    "input_token_ids_logprobs_idx",
+    "output_token_ids_logprobs_val",
+    "output_token_ids_logprobs_idx",
+];
+
+const REST_0_5_9: [&str; 10] = [
+    "output_token_entropy_val",
+    "output_hidden_states",
+    "routed_experts",
+    "placeholder_tokens_idx",
+    "placeholder_tokens_val",
+    "retraction_counts",
+    "token_steps",
+    "load",
+    "customized_info",
+    "cached_tokens_details",
+];
+const REST_0_5_10: [&str; 12] = [
+    "output_token_entropy_val",
+    "output_hidden_states",
+    "routed_experts",
+    "placeholder_tokens_idx",
+    "placeholder_tokens_val",
+    "retraction_counts",
+    "token_steps",
+    "load",
+    "customized_info",
+    "cached_tokens_details",
+    "dp_ranks",
+    "time_stats",
+];
+const REST_0_5_13: [&str; 13] = [
+    "output_token_entropy_val",
+    "output_hidden_states",
+    "routed_experts",
+    "indexer_topk",
+    "placeholder_tokens_idx",
+    "placeholder_tokens_val",
+    "retraction_counts",
+    "token_steps",
+    "load",
+    "customized_info",
+    "cached_tokens_details",
+    "dp_ranks",
+    "time_stats",
+];
+
+const LOAD: [&str; 11] = [
+    "dp_rank",
+    "timestamp",
+    "num_running_reqs",
+    "num_waiting_reqs",
+    "num_used_tokens",
+    "max_total_num_tokens",
+    "token_usage",
+    "gen_throughput",
+    "cache_hit_rate",
+    "utilization",
+    "max_running_requests",
+];
+const LOAD_0_5_13: [&str; 13] = [
+    "dp_rank",
+    "timestamp",
+    "num_running_reqs",
+    "num_waiting_reqs",
+    "num_waiting_uncached_tokens",
+    "num_used_tokens",
+    "num_total_tokens",
+    "max_total_num_tokens",
+    "token_usage",
+    "gen_throughput",
+    "cache_hit_rate",
+    "utilization",
+    "max_running_requests",
+];

@@ -1,0 +1,178 @@
+//! One scheduler step as one message: `BatchTokenIDOutput` from the scheduler, `BatchStrOutput` from the detokenizer.
+
+use super::layout::{Own, Release, TEXT, TOKEN_IDS};
+use super::pickle::Pickler;
+
+const IO_STRUCT: &str = "sglang.srt.managers.io_struct";
+const TIME_STATS: (&str, &str) = ("sglang.srt.observability.req_time_stats", "SchedulerReqTimeStats");
+/// Where the detokenizer begins to read: the prompt's tail that a first chunk carries for it.
+pub(in crate::demo) const READ_OFFSET: usize = 5;
+
+/// One request's part of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::demo) struct Row<'a> {
+    /// Request id, 32 hex digits.
+    pub(in crate::demo) rid: &'a str,
+    /// `http_worker_ipc`: which tokenizer worker waits for it; `None` with a single one.
+    pub(in crate::demo) worker: Option<&'a str>,
+    /// Set on the last chunk.
+    pub(in crate::demo) finish: Option<Finish>,
+    /// The last ids of the prompt; only a first chunk has them, before its own in `decode_ids`.
+    pub(in crate::demo) prompt_tail: &'a [u32],
+    /// New token ids.
+    pub(in crate::demo) ids: &'a [u32],
+    /// What the detokenizer made of them; unused in the scheduler's batches.
+    pub(in crate::demo) text: &'a str,
+    /// Length of the prompt.
+    pub(in crate::demo) prompt_tokens: u32,
+    /// Tokens generated so far, these included.
+    pub(in crate::demo) completion_tokens: u32,
+}
+
+/// Why a request ended, as `finished_reasons` spells it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::demo) enum Finish {
+    /// `{"type": "length", "length": N}`
+    Length(u32),
+    /// `{"type": "stop", "matched": id}`
+    Stop(u32),
+    /// `{"type": "abort", ..}`: the client went away.
+    Abort,
+}
+
+/// A `BatchTokenIDOutput`. `split`: one request cut out of a batch by the router, which leaves empty columns out.
+pub(in crate::demo) fn token_batch(release: Release, rows: &[Row<'_>], split: bool) -> Vec<u8> {
+    batch(release, &TOKEN_IDS, rows, split)
+}
+
+/// A `BatchStrOutput`; `split` as in [`token_batch`].
+pub(in crate::demo) fn text_batch(release: Release, rows: &[Row<'_>], split: bool) -> Vec<u8> {
+    batch(release, &TEXT, rows, split)
+}
+
+fn batch(release: Release, class: &'static Own, rows: &[Row<'_>], split: bool) -> Vec<u8> {
+    let mut pickler = Pickler::new();
+    let columns = Columns {
+        release,
+        rows,
+        split,
+        load: !split && (class.class == TOKEN_IDS.class || release.text_carries_load()),
+    };
+    pickler.instance((IO_STRUCT, class.class), |p| {
+        p.dict(|p| {
+            for field in release.fields(class).into_iter().flatten() {
+                p.text(field);
+                columns.write(p, field);
+            }
+        });
+    });
+    pickler.finish()
+}
+
+/// Everything that decides what a column holds.
+struct Columns<'a> {
+    release: Release,
+    rows: &'a [Row<'a>],
+    split: bool,
+    load: bool,
+}
+
+impl Columns<'_> {
+    /// The column of that name. Those that this server leaves unset (logprobs, hidden states ..) are `None` as a whole.
+    fn write(&self, p: &mut Pickler, field: &str) {
+        match field {
+            "rids" => self.each(p, |p, row| p.text(row.rid)),
+            "http_worker_ipcs" if self.split && self.rows.iter().all(|row| row.worker.is_none()) => p.none(),
+            "http_worker_ipcs" => self.each(p, |p, row| match row.worker {
+                Some(worker) => p.text(worker),
+                None => p.none(),
+            }),
+            "finished_reasons" => self.each(p, |p, row| finish(p, row.finish)),
+            "decoded_texts" => self.each(p, |p, _| p.interned("")),
+            "output_strs" => self.each(p, |p, row| {
+                if row.text.is_empty() {
+                    p.interned("");
+                } else {
+                    p.text(row.text);
+                }
+            }),
+            "decode_ids" => self.each(p, |p, row| self.ids(p, &[row.prompt_tail, row.ids].concat())),
+            "output_ids" => self.each(p, |p, row| self.ids(p, row.ids)),
+            "read_offsets" => self.each(p, |p, _| p.int(READ_OFFSET as u32)),
+            "skip_special_tokens" | "spaces_between_special_tokens" => self.each(p, |p, _| p.boolean(true)),
+            "no_stop_trim" => self.each(p, |p, _| p.boolean(false)),
+            "prompt_tokens" => self.each(p, |p, row| p.int(row.prompt_tokens)),
+            "completion_tokens" => self.each(p, |p, row| p.int(row.completion_tokens)),
+            "cached_tokens" | "reasoning_tokens" | "retraction_counts" | "dp_ranks" => self.each(p, |p, _| p.int(0)),
+            "queue_time" | "forward_entry_time" => self.each(p, |p, _| p.float(0.0)),
+            "prefill_launch_delay" | "prefill_launch_latency" | "prefill_finished_ts" | "cached_tokens_details" => {
+                self.each(p, |p, _| p.none());
+            }
+            "time_stats" => self.each(p, |p, _| p.instance(TIME_STATS, Pickler::empty_dict)),
+            "customized_info" => p.empty_dict(),
+            "load" if self.load => self.load(p),
+            _ if field.starts_with("spec_") && !self.split => p.list::<()>(&[], |_, ()| {}),
+            _ => p.none(),
+        }
+    }
+
+    fn each(&self, p: &mut Pickler, cell: impl Fn(&mut Pickler, &Row<'_>)) {
+        p.list(self.rows, cell);
+    }
+
+    fn ids(&self, p: &mut Pickler, ids: &[u32]) {
+        if self.release.packs_ids() {
+            p.array(ids);
+        } else {
+            p.list(ids, |p, id| p.int(*id));
+        }
+    }
+
+    /// `GetLoadsReqOutput`, the scheduler's load report, which a server without metrics leaves at its zeros.
+    fn load(&self, p: &mut Pickler) {
+        p.instance((IO_STRUCT, "GetLoadsReqOutput"), |p| {
+            p.dict(|p| {
+                for field in ["rid", "http_worker_ipc"] {
+                    p.text(field);
+                    p.none();
+                }
+                for field in self.release.load_fields() {
+                    p.text(field);
+                    p.int(0);
+                }
+                for field in ["memory", "speculative", "lora", "disaggregation", "queues"] {
+                    p.text(field);
+                    p.none();
+                }
+            });
+        });
+    }
+}
+
+fn finish(p: &mut Pickler, finish: Option<Finish>) {
+    let Some(finish) = finish else { return p.none() };
+    p.dict(|p| {
+        p.interned("type");
+        match finish {
+            Finish::Length(length) => {
+                p.interned("length");
+                p.interned("length");
+                p.int(length);
+            }
+            Finish::Stop(id) => {
+                p.interned("stop");
+                p.interned("matched");
+                p.int(id);
+            }
+            Finish::Abort => {
+                p.interned("abort");
+                p.interned("message");
+                p.text("AbortReq from client");
+                p.interned("status_code");
+                p.none();
+                p.interned("err_type");
+                p.none();
+            }
+        }
+    });
+}

@@ -1,0 +1,145 @@
+//! The peers between scheduler and tokenizer: the detokenizer, and the router in front of several. Both are plain
+//! synchronous loops: take, work, send.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use trace::HopId;
+use trace::event::{self, Kind};
+use zmq_tap::wire::{Batch, Decoder, Limits};
+
+use super::busy::Busy;
+use super::inbox::{Inbox, Outlet};
+use super::report::{Did, Fingerprint, Reports};
+use super::text;
+use crate::demo::encode::{Finish, Release, Row, text_batch, token_batch};
+use crate::demo::topology::detokenizer_of;
+
+/// What a detokenizer's or a router's work costs.
+const PER_FRAME: Duration = Duration::from_micros(100);
+const PER_CHUNK: Duration = Duration::from_micros(10);
+
+/// A message with the number of the outlet it leaves through.
+type Outgoing = (usize, Vec<u8>);
+
+/// A peer that passes on what it takes.
+pub(super) struct Between {
+    pub(super) hop: HopId,
+    pub(super) inbox: Inbox,
+    pub(super) reports: Reports,
+    pub(super) release: Release,
+    pub(super) role: Role,
+}
+
+/// Which of the two.
+pub(super) enum Role {
+    /// Splits each batch into one message a request, each for the detokenizer that its worker's checksum names.
+    Router(Vec<Outlet>),
+    /// Turns ids into text. With several workers, one message a request, each to the worker that waits for it.
+    Detokenizer(Vec<(Arc<str>, Outlet)>),
+}
+
+impl Between {
+    /// Passes on messages for as long as they come.
+    pub(super) async fn run(mut self) -> anyhow::Result<()> {
+        let (mut decoder, mut busy, mut wakeup) = (Decoder::new(Limits::default()), Busy::new(), 0);
+        loop {
+            if self.inbox.is_empty() {
+                self.inbox.wait().await;
+                wakeup += 1;
+            }
+            let Some(message) = self.inbox.take() else { continue };
+            let (hop, print) = (self.hop, Fingerprint::of(&message));
+            self.reports.tell(Did::Taken { hop, print, wakeup });
+            let (chunks, outgoing) = self.transform(&mut decoder, &message)?;
+            busy.spend(PER_FRAME + PER_CHUNK * chunks).await;
+            for (to, message) in outgoing {
+                self.role.outlet(to).send(message).await?;
+            }
+            self.reports.tell(Did::Handled { hop, print });
+        }
+    }
+
+    /// How many chunks `message` has, and what becomes of it.
+    fn transform(&self, decoder: &mut Decoder, message: &Bytes) -> anyhow::Result<(u32, Vec<Outgoing>)> {
+        let batch = decoder.decode(message).context("a demo peer cannot read a frame")?;
+        anyhow::ensure!(
+            batch.kind() == Kind::TokenIds,
+            "a {} where the scheduler's output was expected",
+            batch.class()
+        );
+        let content = Content::of(&batch)?;
+        let rows: Vec<_> = (0..batch.len()).map(|i| content.row(&batch, i)).collect();
+        let outgoing = match &self.role {
+            Role::Router(_) => rows
+                .iter()
+                .map(|row| {
+                    (
+                        detokenizer_of(row.worker.unwrap_or_default()),
+                        token_batch(self.release, &[*row], true),
+                    )
+                })
+                .collect(),
+            Role::Detokenizer(workers) if workers.len() > 1 => rows
+                .iter()
+                .map(|row| {
+                    let to = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
+                    let alone = Row { worker: None, ..*row };
+                    Ok((
+                        to.context("a chunk for a worker that is not there")?,
+                        text_batch(self.release, &[alone], true),
+                    ))
+                })
+                .collect::<anyhow::Result<_>>()?,
+            Role::Detokenizer(_) => vec![(0, text_batch(self.release, &rows, false))],
+        };
+        Ok((rows.len() as u32, outgoing))
+    }
+}
+
+impl Role {
+    fn outlet(&mut self, at: usize) -> &mut Outlet {
+        match self {
+            Self::Router(outlets) => &mut outlets[at],
+            Self::Detokenizer(workers) => &mut workers[at].1,
+        }
+    }
+}
+
+/// The ids and texts of a batch, which its rows borrow.
+struct Content {
+    ids: Vec<Vec<u32>>,
+    texts: Vec<String>,
+}
+
+impl Content {
+    fn of(batch: &Batch<'_>) -> anyhow::Result<Self> {
+        let ids = (0..batch.len())
+            .map(|i| batch.tokens(i).map(|id| Ok(u32::try_from(id)?)).collect())
+            .collect::<anyhow::Result<Vec<Vec<u32>>>>()?;
+        let texts = ids.iter().map(|ids| text::of(ids)).collect();
+        Ok(Self { ids, texts })
+    }
+
+    fn row<'a>(&'a self, batch: &Batch<'a>, i: usize) -> Row<'a> {
+        let chunk = batch.chunk(i);
+        let completion_tokens = chunk.completion_tokens.unwrap_or(0);
+        let finish = chunk.finish.map(|finish| match (finish, self.ids[i].last()) {
+            (event::Finish::Abort, _) => Finish::Abort,
+            (event::Finish::Stop, Some(&last)) => Finish::Stop(last),
+            _ => Finish::Length(completion_tokens),
+        });
+        Row {
+            rid: chunk.rid,
+            worker: chunk.worker,
+            finish,
+            prompt_tail: &[],
+            ids: &self.ids[i],
+            text: &self.texts[i],
+            prompt_tokens: chunk.prompt_tokens.unwrap_or(0),
+            completion_tokens,
+        }
+    }
+}

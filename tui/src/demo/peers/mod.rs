@@ -1,0 +1,121 @@
+//! The engine that the demo plays: its processes as tasks, its sockets as real ZMQ sockets.
+
+mod between;
+mod busy;
+mod clock;
+mod inbox;
+mod report;
+mod requests;
+mod scheduler;
+mod text;
+mod tokenizer;
+mod waiter;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::task::JoinSet;
+
+use super::random::Random;
+use super::scenario::{Path, Script};
+use super::topology::HopPlan;
+use super::truth::Account;
+use between::{Between, Role};
+use inbox::{Inbox, Outlet};
+pub(super) use report::{Did, Fingerprint, Given, PeerEvent, Reports};
+use requests::Clients;
+use scheduler::Scheduler;
+use tokenizer::Tokenizer;
+
+/// How often it is looked whether all clients have their last tokens.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What all peers share.
+#[derive(Clone)]
+pub(super) struct Stage {
+    pub(super) script: Script,
+    pub(super) hops: Vec<HopPlan>,
+    pub(super) account: Account,
+    pub(super) reports: Reports,
+    /// Set when the play is to end.
+    pub(super) ending: Arc<AtomicBool>,
+}
+
+impl Stage {
+    /// Binds every inbox, tells `ready`, connects and plays until every client has its last tokens.
+    pub(super) async fn play(self, mut random: Random, ready: impl FnOnce()) -> anyhow::Result<()> {
+        let mut inboxes = Vec::with_capacity(self.hops.len());
+        for hop in &self.hops {
+            inboxes.push(Inbox::bind(&hop.upstream).await?);
+        }
+        let mut peers = JoinSet::new();
+        for (hop, inbox) in self.hops.iter().zip(inboxes) {
+            if hop.last {
+                let (reports, account) = (self.reports.clone(), self.account.clone());
+                let tokenizer = Tokenizer::new(hop.id, inbox, reports, account, self.script.clone(), random.fork());
+                peers.spawn(tokenizer.run());
+            } else {
+                let (reports, release) = (self.reports.clone(), self.script.release);
+                let role = self.role(hop).await?;
+                peers.spawn(
+                    Between {
+                        hop: hop.id,
+                        inbox,
+                        reports,
+                        release,
+                        role,
+                    }
+                    .run(),
+                );
+            }
+        }
+        let workers = match self.script.path {
+            Path::Direct | Path::Detokenizer => Vec::new(),
+            Path::Router => self.last_hops().map(|hop| hop.listen.as_str().into()).collect(),
+        };
+        let mut scheduler = Scheduler {
+            release: self.script.release,
+            load: self.script.load,
+            clients: Clients::new(self.script.load, workers, random.fork()),
+            outlet: Outlet::connect(&self.hops[0].listen).await?,
+            account: self.account.clone(),
+            ending: self.ending,
+        };
+        ready();
+        let account = self.account.clone();
+        let all_served = async {
+            scheduler.run().await?;
+            while account.open() > 0 {
+                tokio::time::sleep(LOOK).await;
+            }
+            Ok(())
+        };
+        // The peers serve for as long as there are messages: one that returns has failed.
+        tokio::select! {
+            served = all_served => served,
+            failed = peers.join_next() => failed.context("the demo has no peers")?.context("a demo peer ended early")?,
+        }
+    }
+
+    fn last_hops(&self) -> impl Iterator<Item = &HopPlan> {
+        self.hops.iter().filter(|hop| hop.last)
+    }
+
+    /// What receives on `hop`, a hop that is not the last, and where it sends.
+    async fn role(&self, hop: &HopPlan) -> anyhow::Result<Role> {
+        if hop.name.ends_with("->router") {
+            let mut outlets = Vec::new();
+            for next in self.hops.iter().filter(|hop| hop.name == "router->detokenizer") {
+                outlets.push(Outlet::connect(&next.listen).await?);
+            }
+            return Ok(Role::Router(outlets));
+        }
+        let mut workers = Vec::new();
+        for next in self.last_hops() {
+            workers.push((next.listen.as_str().into(), Outlet::connect(&next.listen).await?));
+        }
+        Ok(Role::Detokenizer(workers))
+    }
+}

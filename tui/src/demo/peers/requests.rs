@@ -1,0 +1,134 @@
+//! The clients' side of the load: which requests come, how long they are and how they end.
+
+use std::sync::Arc;
+
+use crate::demo::encode::{Finish, READ_OFFSET};
+use crate::demo::random::Random;
+use crate::demo::scenario::{Lengths, Load};
+
+/// Token ids below this occur (the size of a common vocabulary).
+const VOCABULARY: u32 = 151_643;
+
+/// One request in the scheduler's running batch.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) rid: Arc<str>,
+    /// `http_worker_ipc`, where there are several tokenizer workers.
+    pub(super) worker: Option<Arc<str>>,
+    pub(super) prompt_tokens: u32,
+    pub(super) prompt_tail: [u32; READ_OFFSET],
+    /// Tokens generated so far.
+    pub(super) generated: u32,
+    /// Where it ends.
+    target: u32,
+    ending: Ending,
+    random: Random,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    Length,
+    Stop,
+    Abort,
+}
+
+impl Request {
+    /// The tokens of the next step, at most `burst`, appended to `ids`; the finish reason with the last of them.
+    pub(super) fn step(&mut self, burst: u32, last_step: bool, ids: &mut Vec<u32>) -> Option<Finish> {
+        let count = self.random.between(1, burst).min(self.target - self.generated);
+        ids.extend((0..count).map(|_| self.random.between(0, VOCABULARY - 1)));
+        self.generated += count;
+        if self.generated < self.target && !last_step {
+            return None;
+        }
+        Some(match (self.ending, ids.last()) {
+            (Ending::Abort, _) => Finish::Abort,
+            (Ending::Stop, Some(&last)) if self.generated == self.target => Finish::Stop(last),
+            _ => Finish::Length(self.generated),
+        })
+    }
+
+    /// It has not had a token yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.generated == 0
+    }
+}
+
+/// Draws requests. Each has its own stream of randomness: what it says does not depend on the machine's timing.
+#[derive(Debug)]
+pub(super) struct Clients {
+    load: Load,
+    workers: Vec<Arc<str>>,
+    random: Random,
+}
+
+impl Clients {
+    pub(super) fn new(load: Load, workers: Vec<Arc<str>>, random: Random) -> Self {
+        Self { load, workers, random }
+    }
+
+    /// Seconds until the next request comes.
+    pub(super) fn wait(&mut self) -> f64 {
+        self.random.wait(1.0 / self.load.arrivals)
+    }
+
+    pub(super) fn next(&mut self) -> Request {
+        let mut random = self.random.fork();
+        let rid = format!("{:016x}{:016x}", random.next(), random.next());
+        let worker = (!self.workers.is_empty()).then(|| random.between(0, self.workers.len() as u32 - 1) as usize);
+        let answer = length(self.load.answer, &mut random);
+        let (ending, target) = if random.chance(self.load.aborts) {
+            (Ending::Abort, random.between(1, answer))
+        } else if random.chance(0.7) {
+            (Ending::Stop, answer)
+        } else {
+            (Ending::Length, answer)
+        };
+        Request {
+            rid: rid.into(),
+            worker: worker.map(|worker| Arc::clone(&self.workers[worker])),
+            prompt_tokens: length(self.load.prompt, &mut random),
+            prompt_tail: std::array::from_fn(|_| random.between(0, VOCABULARY - 1)),
+            generated: 0,
+            target,
+            ending,
+            random,
+        }
+    }
+}
+
+fn length(lengths: Lengths, random: &mut Random) -> u32 {
+    (random.log_normal(lengths.median, lengths.sigma) as u32).clamp(lengths.least, lengths.most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::scenario::Scenario;
+
+    #[test]
+    fn a_seed_gives_the_same_requests_and_each_ends_once() {
+        let load = Scenario::Race.script().load;
+        let play = || {
+            let mut clients = Clients::new(load, Vec::new(), Random::new(3));
+            let mut ids = Vec::new();
+            let mut requests: Vec<_> = (0..50).map(|_| clients.next()).collect();
+            for request in &mut requests {
+                while request.step(load.burst, false, &mut ids).is_none() {}
+            }
+            (
+                ids,
+                requests
+                    .iter()
+                    .map(|r| (Arc::clone(&r.rid), r.generated))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let (ids, requests) = play();
+        assert_eq!((&ids, &requests), (&play().0, &play().1));
+        assert_eq!(
+            ids.len() as u32,
+            requests.iter().map(|(_, generated)| generated).sum::<u32>()
+        );
+    }
+}

@@ -1,0 +1,33 @@
+//! Text for token ids: words, so that messages have the size of real ones.
+
+const WORDS: [&str; 24] = [
+    " the",
+    " of",
+    " and",
+    " to",
+    " in",
+    " is",
+    " that",
+    " for",
+    " it",
+    " as",
+    " with",
+    " was",
+    " on",
+    " are",
+    " by",
+    " this",
+    " token",
+    " stream",
+    " schedule",
+    " latency",
+    " request",
+    " between",
+    " measured",
+    " throughput",
+];
+
+/// A word for each id.
+pub(super) fn of(ids: &[u32]) -> String {
+    ids.iter().map(|id| WORDS[*id as usize % WORDS.len()]).collect()
+}

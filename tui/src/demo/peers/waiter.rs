@@ -1,0 +1,192 @@
+//! What `_wait_one_response` does with the chunks that are queued for its request when it runs.
+
+use std::sync::Arc;
+
+use trace::engine::{Mode, Waiter};
+
+use super::report::Given;
+use crate::demo::truth::Account;
+
+/// One queued chunk, as the tokenizer put it into `out_list`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queued {
+    /// New tokens in it.
+    pub(super) tokens: u32,
+    /// Tokens so far.
+    pub(super) completion_tokens: u32,
+    pub(super) finished: bool,
+}
+
+/// One request in `rid_to_state`.
+#[derive(Debug)]
+pub(super) struct State {
+    rid: Arc<str>,
+    mode: Mode,
+    clients_add_up: bool,
+    out_list: Vec<Queued>,
+    /// The event is set: the waiter's run is due.
+    pub(super) woken: bool,
+    given: u32,
+}
+
+impl State {
+    pub(super) fn new(rid: &str, mode: Mode, clients_add_up: bool) -> Self {
+        Self {
+            rid: rid.into(),
+            mode,
+            clients_add_up,
+            out_list: Vec::new(),
+            woken: false,
+            given: 0,
+        }
+    }
+
+    pub(super) fn rid(&self) -> &Arc<str> {
+        &self.rid
+    }
+
+    pub(super) fn queue(&mut self, chunk: Queued) {
+        self.out_list.push(chunk);
+    }
+
+    /// The waiter runs: hands `give` what its client gets and enters in the account what its client does not.
+    pub(super) fn wake(&mut self, waiter: Waiter, account: &Account, mut give: impl FnMut(Given)) {
+        self.woken = false;
+        let queued = std::mem::take(&mut self.out_list);
+        let Some((&last, earlier)) = queued.split_last() else {
+            return;
+        };
+        let tokens_before: u32 = earlier.iter().map(|chunk| chunk.tokens).sum();
+        let others = earlier.len() as u64;
+        match (self.mode, waiter) {
+            (Mode::Incremental, Waiter::YieldsAll) => {
+                for &chunk in &queued {
+                    give(self.hand_out(chunk.tokens, chunk, account));
+                }
+                return;
+            }
+            (Mode::Incremental, Waiter::KeepsLast) => {
+                if others > 0 {
+                    account.dropped(&self.rid, others, u64::from(tokens_before));
+                }
+                give(self.hand_out(last.tokens, last, account));
+            }
+            (Mode::Incremental, Waiter::Merges) => give(self.hand_out(tokens_before + last.tokens, last, account)),
+            (Mode::Cumulative, _) => give(self.hand_out(last.completion_tokens, last, account)),
+        }
+        let merged = self.mode == Mode::Cumulative || waiter == Waiter::Merges;
+        if merged && others > 0 {
+            account.coalesced(&self.rid, others);
+        }
+    }
+
+    /// The client gets `tokens` and counts them: as new ones, or as all so far, from which it takes what it has.
+    fn hand_out(&mut self, tokens: u32, chunk: Queued, account: &Account) -> Given {
+        let mode = if self.clients_add_up {
+            Mode::Incremental
+        } else {
+            self.mode
+        };
+        let counted = match mode {
+            Mode::Incremental => tokens,
+            Mode::Cumulative => tokens - self.given,
+        };
+        self.given = chunk.completion_tokens;
+        account.claimed(u64::from(counted));
+        if chunk.finished {
+            account.closed();
+        }
+        Given {
+            rid: Arc::clone(&self.rid),
+            tokens,
+            mode,
+            completion_tokens: chunk.completion_tokens,
+            finished: chunk.finished,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three chunks of 1, 2 and 4 tokens, the last one finished, met by one wake-up; the deliveries' tokens.
+    fn wake(mode: Mode, waiter: Waiter, clients_add_up: bool) -> (Vec<u32>, Account) {
+        let account = Account::default();
+        account.request();
+        let mut state = State::new("d5a06630b7c75f3897de269456fef0c2", mode, clients_add_up);
+        for (tokens, completion_tokens) in [(1, 1), (2, 3), (4, 7)] {
+            state.queue(Queued {
+                tokens,
+                completion_tokens,
+                finished: completion_tokens == 7,
+            });
+        }
+        let mut given = Vec::new();
+        state.wake(waiter, &account, |g| given.push(g.tokens));
+        assert_eq!(account.open(), 0);
+        (given, account)
+    }
+
+    #[test]
+    fn keeping_the_last_delta_drops_the_others() {
+        let (given, account) = wake(Mode::Incremental, Waiter::KeepsLast, false);
+        let truth = account.truth();
+        assert_eq!(given, [4]);
+        assert_eq!(
+            (
+                truth.chunks_dropped,
+                truth.tokens_lost,
+                truth.chunks_coalesced,
+                truth.rids_affected
+            ),
+            (2, 3, 0, 1)
+        );
+    }
+
+    #[test]
+    fn merging_deltas_loses_nothing() {
+        let (given, account) = wake(Mode::Incremental, Waiter::Merges, false);
+        let truth = account.truth();
+        assert_eq!(given, [7]);
+        assert_eq!(
+            (truth.chunks_dropped, truth.chunks_coalesced, truth.rids_affected),
+            (0, 2, 1)
+        );
+        assert_eq!(truth.tokens_claimed, 7);
+    }
+
+    #[test]
+    fn yielding_all_deltas_keeps_them_apart() {
+        let (given, account) = wake(Mode::Incremental, Waiter::YieldsAll, false);
+        assert_eq!(given, [1, 2, 4]);
+        assert_eq!(account.truth().chunks_coalesced, 0);
+    }
+
+    #[test]
+    fn the_last_cumulative_chunk_carries_the_others() {
+        let (given, account) = wake(Mode::Cumulative, Waiter::KeepsLast, false);
+        let truth = account.truth();
+        assert_eq!(given, [7]);
+        assert_eq!(
+            (truth.chunks_dropped, truth.chunks_coalesced, truth.tokens_claimed),
+            (0, 2, 7)
+        );
+    }
+
+    #[test]
+    fn a_client_that_adds_up_cumulative_output_counts_too_much() {
+        let account = Account::default();
+        account.request();
+        let mut state = State::new("r", Mode::Cumulative, true);
+        for n in 1..=4 {
+            state.queue(Queued {
+                tokens: 1,
+                completion_tokens: n,
+                finished: n == 4,
+            });
+            state.wake(Waiter::KeepsLast, &account, |_| {});
+        }
+        assert_eq!(account.truth().tokens_claimed, 1 + 2 + 3 + 4);
+    }
+}

@@ -1,0 +1,83 @@
+//! The thread that the peers play on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+
+use anyhow::Context;
+use tokio::sync::oneshot;
+
+use super::peers::Stage;
+use super::random::Random;
+
+/// A running play.
+pub(super) struct Play {
+    ending: Arc<AtomicBool>,
+    /// Dropped to end the play without waiting for what is under way.
+    curtain: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<anyhow::Result<()>>>,
+}
+
+impl Play {
+    /// Starts the peers; returns when all their sockets are bound and connected.
+    pub(super) fn start(stage: Stage, random: Random) -> anyhow::Result<Self> {
+        let ending = Arc::clone(&stage.ending);
+        let (curtain, fallen) = oneshot::channel();
+        let (ready, is_ready) = mpsc::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the demo's runtime")?;
+        let thread = thread::Builder::new()
+            .name("demo-peers".into())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        played = stage.play(random, move || { ready.send(()).ok(); }) => played,
+                        _ = fallen => Ok(()),
+                    }
+                })
+            })
+            .context("cannot start the demo's thread")?;
+        let mut play = Self {
+            ending,
+            curtain: Some(curtain),
+            thread: Some(thread),
+        };
+        match is_ready.recv() {
+            Ok(()) => Ok(play),
+            Err(_) => Err(play
+                .join()
+                .err()
+                .unwrap_or_else(|| anyhow::anyhow!("the demo's peers ended before they began"))),
+        }
+    }
+
+    /// Asks the peers to end: no request is begun any more, what runs is finished and delivered.
+    pub(super) fn end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Every client has its last tokens, or a peer has failed.
+    pub(super) fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// How it went, once; waits for the thread.
+    pub(super) fn join(&mut self) -> anyhow::Result<()> {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(played)) => played,
+            Some(Err(_)) => anyhow::bail!("the demo's peers failed (this is a bug)"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Play {
+    fn drop(&mut self) {
+        drop(self.curtain.take());
+        if let Err(error) = self.join() {
+            tracing::error!("{error:#}");
+        }
+    }
+}

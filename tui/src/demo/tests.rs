@@ -1,0 +1,190 @@
+//! Every scenario, played for a moment: what tokengap finds must be what the peers know.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use trace::report::{ReportInput, SelfStats};
+use trace::{Analysis, Config, MonoNs};
+
+use super::scenario::{Phase, Script};
+use super::{Demo, DemoTruth, Scenario};
+use crate::source::{Flow, Source};
+
+/// Ends a demo that does not end: far more than any of these needs, on a machine that does other things as well.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Plays `script` for `time` and whatever it then takes until everything is delivered.
+fn play(script: Script, time: Duration) -> (Value, DemoTruth) {
+    let mut demo = Demo::play(script, 1).expect("a demo needs nothing but a folder");
+    let mut analysis = Analysis::new(Config::default());
+    let start = Instant::now();
+    loop {
+        match demo.poll(&mut |event| analysis.apply(event)) {
+            Flow::Ended => break,
+            Flow::Busy => {}
+            Flow::Idle => std::thread::sleep(Duration::from_millis(2)),
+        }
+        analysis.tick(MonoNs::now());
+        if start.elapsed() > time {
+            demo.stop();
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "the demo does not end: {:?}",
+            demo.account()
+        );
+    }
+    let input = ReportInput {
+        kind: demo.kind(),
+        own: SelfStats {
+            cpu_ns: 0,
+            rss_bytes: None,
+        },
+        degraded: Vec::new(),
+        demo: demo.truth(),
+    };
+    (
+        serde_json::to_value(analysis.report(&input)).expect("a report is JSON"),
+        demo.account(),
+    )
+}
+
+/// Plays a scenario and holds the report to the truth.
+fn agree(script: Script, time: Duration) -> (Value, DemoTruth) {
+    let (report, account) = play(script, time);
+    let truth = &account.truth;
+    let count = |path: &str| report.pointer(path).and_then(Value::as_u64);
+    for (path, true_count) in [
+        ("/requests/seen", truth.requests),
+        ("/requests/finished", truth.requests),
+        ("/chunks/sent", truth.chunks),
+        ("/chunks/taken", truth.chunks),
+        ("/tokens/sent", truth.tokens),
+        ("/tokens/taken", truth.tokens),
+        ("/tokens/delivered", truth.tokens - truth.tokens_lost),
+        ("/chunks/dropped_confirmed", truth.chunks_dropped),
+        ("/chunks/tokens_lost", truth.tokens_lost),
+        ("/chunks/coalesced", truth.chunks_coalesced),
+        ("/self/events_lost", 0),
+        ("/self/frames_undecoded", 0),
+    ] {
+        assert_eq!(
+            count(path),
+            Some(true_count),
+            "{path} of {}\n{report:#}",
+            account.scenario
+        );
+    }
+    for hop in report["hops"].as_array().expect("hops") {
+        assert_eq!(hop["frames_sent"], hop["frames_taken"], "{hop:#}");
+    }
+    assert_eq!(report["demo"], serde_json::to_value(&account).expect("JSON"));
+    assert!(truth.chunks > 100, "{truth:?}");
+    (report, account)
+}
+
+fn findings(report: &Value) -> Vec<&str> {
+    let findings = report["findings"].as_array().expect("findings");
+    findings.iter().filter_map(|finding| finding["kind"].as_str()).collect()
+}
+
+const A_MOMENT: Duration = Duration::from_millis(1500);
+
+#[test]
+fn healthy_agrees_and_shows_no_loss() {
+    let (report, account) = agree(Scenario::Healthy.script(), A_MOMENT);
+    assert_eq!(
+        (account.truth.chunks_dropped, account.truth.tokens_claimed),
+        (0, account.truth.tokens)
+    );
+    for loss in [
+        "wire-loss",
+        "wire-arithmetic",
+        "dropped-chunks",
+        "inflation",
+        "own-loss",
+        "undecoded",
+    ] {
+        assert!(!findings(&report).contains(&loss), "{report:#}");
+    }
+}
+
+#[test]
+fn backlog_agrees_and_shows_first_tokens_that_wait_for_seconds() {
+    let script = Scenario::Backlog.script();
+    // Twice as slow, so that a moment suffices.
+    let slow = Phase {
+        per_chunk: script.phases[0].per_chunk * 2,
+        ..script.phases[0]
+    };
+    let (report, account) = agree(
+        Script {
+            phases: vec![slow].leak(),
+            ..script
+        },
+        A_MOMENT,
+    );
+    assert_eq!(account.truth.chunks_dropped, 0);
+    assert!(report["gap_ns"]["max"].as_u64() > Some(1_000_000_000), "{report:#}");
+    assert!(findings(&report).contains(&"first-token-gap"), "{report:#}");
+}
+
+#[test]
+fn race_agrees_on_every_dropped_chunk() {
+    let (report, account) = agree(Scenario::Race.script(), A_MOMENT);
+    assert!(account.truth.chunks_dropped > 0, "{account:?}");
+    assert_eq!(
+        account.truth.tokens_claimed,
+        account.truth.tokens - account.truth.tokens_lost
+    );
+    assert!(findings(&report).contains(&"dropped-chunks"), "{report:#}");
+}
+
+#[test]
+fn coalesce_agrees_on_every_merged_chunk() {
+    let (_, account) = agree(Scenario::Coalesce.script(), A_MOMENT);
+    assert!(
+        account.truth.chunks_coalesced > 0 && account.truth.chunks_dropped == 0,
+        "{account:?}"
+    );
+}
+
+#[test]
+fn regression_agrees_and_shows_inflated_counts() {
+    let script = Script {
+        phase: A_MOMENT / 2,
+        ..Scenario::Regression.script()
+    };
+    let (report, account) = agree(script, A_MOMENT);
+    assert!(account.truth.tokens_claimed > 2 * account.truth.tokens, "{account:?}");
+    assert!(findings(&report).contains(&"inflation"), "{report:#}");
+}
+
+#[test]
+fn router_agrees_over_three_hops() {
+    let (report, account) = agree(Scenario::Router.script(), A_MOMENT);
+    let hops = report["hops"].as_array().expect("hops");
+    let names: Vec<_> = hops.iter().filter_map(|hop| hop["name"].as_str()).collect();
+    assert_eq!(
+        names,
+        ["scheduler->router", "router->detokenizer", "detokenizer->tokenizer"]
+    );
+    // The router and the detokenizers send one message a request.
+    for hop in &hops[1..] {
+        assert_eq!(hop["frames_sent"].as_u64(), Some(account.truth.chunks), "{hop:#}");
+    }
+}
+
+#[test]
+fn a_demo_that_is_left_early_leaves_nothing_behind() {
+    let demo = Demo::play(Scenario::Race.script(), 1).expect("a demo needs nothing but a folder");
+    let folder = demo.hops[0].listen.strip_prefix("ipc://").and_then(|path| Path::new(path).parent());
+    let folder = folder.expect("a socket in a folder").to_owned();
+    let mode = folder.metadata().expect("the folder is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    std::thread::sleep(Duration::from_millis(100));
+    drop(demo);
+    assert!(!folder.exists());
+}

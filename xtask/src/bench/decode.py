@@ -1,0 +1,56 @@
+"""The peer of `cargo xtask bench decode`: Python decodes the same bytes.
+
+usage: decode.py FILE FIELD...   then one line "N" on stdin at a time: decodes N times, prints nanoseconds a message.
+The classes are stand-ins with the fields of the release, so nothing of SGLang is imported.
+"""
+
+import array
+import pickle
+import sys
+import time
+import types
+
+path, class_name, *fields = sys.argv[1:]
+message = open(path, "rb").read()
+
+
+def module(name, **members):
+    """A module at `name`, with every package above it, so that pickle finds its classes there."""
+    parts = name.split(".")
+    for i in range(1, len(parts) + 1):
+        sys.modules.setdefault(".".join(parts[:i]), types.ModuleType(".".join(parts[:i])))
+    for member, value in members.items():
+        value.__module__ = name
+        setattr(sys.modules[name], member, value)
+
+
+module("sglang.srt.observability.req_time_stats", SchedulerReqTimeStats=type("SchedulerReqTimeStats", (), {}))
+io_struct = "sglang.srt.managers.io_struct"
+for plain in ("GetLoadReqOutput", "GetLoadsReqOutput"):
+    module(io_struct, **{plain: type(plain, (), {})})
+
+packed = path.endswith(".msgpack")
+if packed or b"msgspec._utils" in message[:64]:
+    import msgspec
+
+    batch = msgspec.defstruct(class_name, fields, tag=True, kw_only=True, array_like=True)
+else:
+    batch = type(class_name, (), {})
+module(io_struct, **{class_name: batch})
+
+if packed:
+    # What SGLang's own ext_hook does with type 1: a length, the type code, the machine words.
+    def ext(code, data):
+        skip = 4 + int.from_bytes(data[:4], "big")
+        return array.array("q", data[skip:].tobytes()) if code == 1 else data
+
+    decode = msgspec.msgpack.Decoder(batch, ext_hook=ext).decode
+else:
+    decode = pickle.loads
+
+for line in sys.stdin:
+    n = int(line)
+    start = time.perf_counter_ns()
+    for _ in range(n):
+        decode(message)
+    print((time.perf_counter_ns() - start) / n, flush=True)

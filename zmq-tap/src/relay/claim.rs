@@ -1,0 +1,214 @@
+//! Which socket file is ours. A note beside it (`PATH.tokengap`) names its device, inode and time of making, and is locked
+//! while we live: a later start can tell a socket that a killed tokengap left from one that it must not touch.
+
+use std::fs::{self, File, FileType, Metadata};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::endpoint::Endpoint;
+use super::error::RelayError;
+
+/// A file as it was when we made it. An inode's number is given to other files later, its time of making is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    made: (i64, i64),
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        let made = (metadata.mtime(), metadata.mtime_nsec());
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            made,
+        }
+    }
+
+    fn written(&self) -> String {
+        format!(
+            "tokengap socket {} {} {}.{:09}\n",
+            self.device, self.inode, self.made.0, self.made.1
+        )
+    }
+}
+
+/// A socket file that we made, with its note. Dropping it removes both, unless another file has taken the place.
+#[derive(Debug)]
+pub(super) struct Claim {
+    path: PathBuf,
+    identity: Identity,
+    note: Note,
+}
+
+#[derive(Debug)]
+struct Note {
+    path: PathBuf,
+    file: File,
+}
+
+impl Claim {
+    /// Listens at `path`, in place of a socket that a killed tokengap left there, and of nothing else.
+    pub(super) fn listen(path: &Path) -> Result<(UnixListener, Self), RelayError> {
+        let endpoint = Endpoint::Path(path.to_owned());
+        let failed = |source| RelayError::Bind {
+            endpoint: endpoint.clone(),
+            source,
+        };
+        let found = found(path).map_err(failed)?;
+        if let Some(metadata) = &found
+            && !metadata.file_type().is_socket()
+        {
+            return Err(RelayError::NotASocket {
+                path: path.to_owned(),
+                what: kind(metadata.file_type()),
+            });
+        }
+        let mut note = Note::lock(path, found.is_none())?;
+        if let Some(metadata) = &found {
+            let ours = note.as_mut().is_some_and(|note| note.names(&Identity::of(metadata)));
+            if is_listening(path).map_err(failed)? {
+                return Err(RelayError::InUse(endpoint));
+            }
+            if !ours {
+                return Err(RelayError::Foreign(path.to_owned()));
+            }
+            fs::remove_file(path).map_err(failed)?;
+        }
+        let Some(note) = note else {
+            return Err(RelayError::Foreign(path.to_owned()));
+        };
+        let made = UnixListener::bind(path).and_then(|listener| Ok((listener, fs::symlink_metadata(path)?)));
+        let (listener, metadata) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                note.remove();
+                return Err(match error.kind() {
+                    io::ErrorKind::AddrInUse => RelayError::InUse(endpoint),
+                    _ => failed(error),
+                });
+            }
+        };
+        let claim = Self {
+            path: path.to_owned(),
+            identity: Identity::of(&metadata),
+            note,
+        };
+        claim.note.write(&claim.identity).map_err(|source| RelayError::Note {
+            path: claim.note.path.clone(),
+            source,
+        })?;
+        Ok((listener, claim))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let still_ours = fs::symlink_metadata(&self.path).is_ok_and(|found| Identity::of(&found) == self.identity);
+        if still_ours {
+            let _ = fs::remove_file(&self.path);
+        }
+        self.note.remove();
+    }
+}
+
+impl Note {
+    /// Opens the note beside `socket` and locks it; `make` one if there is none.
+    fn lock(socket: &Path, make: bool) -> Result<Option<Self>, RelayError> {
+        let mut path = socket.as_os_str().to_owned();
+        path.push(".tokengap");
+        let path = PathBuf::from(path);
+        let failed = |error: Errno| RelayError::Note {
+            path: path.clone(),
+            source: error.into(),
+        };
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = if make { flags | OFlags::CREATE } else { flags };
+        // A tokengap that stops removes its note: the one we locked may be gone from the folder by then.
+        for _ in 0..8 {
+            let file: File = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => file.into(),
+                Err(Errno::NOENT) if !make => return Ok(None),
+                Err(error) => return Err(failed(error)),
+            };
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(RelayError::InUseByTokengap(Endpoint::Path(socket.to_owned()))),
+                Err(error) => return Err(failed(error)),
+            }
+            let note = Self {
+                path: path.clone(),
+                file,
+            };
+            if note.is_in_place() {
+                return Ok(Some(note));
+            }
+        }
+        Err(failed(Errno::AGAIN))
+    }
+
+    fn is_in_place(&self) -> bool {
+        match (self.file.metadata(), fs::symlink_metadata(&self.path)) {
+            (Ok(open), Ok(found)) => open.is_file() && (open.dev(), open.ino()) == (found.dev(), found.ino()),
+            _ => false,
+        }
+    }
+
+    fn names(&mut self, identity: &Identity) -> bool {
+        let mut text = String::new();
+        // The longest note is under 100 bytes; somebody else's file may be any length.
+        let read = self
+            .file
+            .rewind()
+            .and_then(|()| (&self.file).take(256).read_to_string(&mut text));
+        read.is_ok() && text == identity.written()
+    }
+
+    fn write(&self, identity: &Identity) -> io::Result<()> {
+        self.file.set_len(0)?;
+        (&self.file).rewind()?;
+        (&self.file).write_all(identity.written().as_bytes())
+    }
+
+    fn remove(&self) {
+        if self.is_in_place() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn found(path: &Path) -> io::Result<Option<Metadata>> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn kind(file: FileType) -> &'static str {
+    if file.is_symlink() {
+        "a symbolic link"
+    } else if file.is_dir() {
+        "a folder"
+    } else {
+        "a file"
+    }
+}
+
+/// Whether anybody accepts connections there. Never waits: a listener whose queue is full is one.
+fn is_listening(path: &Path) -> io::Result<bool> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&probe, &SocketAddrUnix::new(path)?) {
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(true),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,105 @@
+//! One connection: two directions that end each in its own time.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::Shared;
+use super::dial::dial;
+use super::endpoint::Endpoint;
+use super::journal::Journal;
+use super::observation::{Direction, Ending};
+use super::pump::{End, pump};
+use super::socket::Socket;
+use super::stop::Stop;
+use super::watch::Watch;
+use super::window::Window;
+
+/// Serves one accepted connection to its end.
+pub(super) async fn serve(
+    shared: Arc<Shared>,
+    (pair, lane): (u16, u32),
+    accepted: Socket,
+    upstream: Arc<Endpoint>,
+    mut stop: Stop,
+) {
+    let dialled = tokio::select! {
+        dialled = dial(&upstream, &accepted, shared.options.connect_patience) => dialled,
+        () = stop.heard() => return,
+    };
+    let Some(dialled) = dialled else {
+        shared.counters.connections_unanswered.add(1);
+        return;
+    };
+    let journal = Journal::open(shared, pair, lane);
+    let ending = both_ways(&journal, &accepted, &dialled, &mut stop).await;
+    // Closed before it is told: whoever hears of it finds the sockets gone.
+    drop((accepted, dialled));
+    journal.end(ending);
+}
+
+async fn both_ways(journal: &Arc<Journal>, accepted: &Socket, upstream: &Socket, stop: &mut Stop) -> Ending {
+    let window = || Window::new(journal.shared.pool.clone(), journal.shared.options.buffer_bytes);
+    let mut forward_watch = Watch::new(journal.clone(), Direction::Forward);
+    let mut backward_watch = Watch::new(journal.clone(), Direction::Backward);
+    let (mut forward_end, mut backward_end) = (None, None);
+    let mut stopping = false;
+    {
+        let mut forward = pin!(pump(accepted, upstream, &mut forward_watch, window()));
+        let mut backward = pin!(pump(upstream, accepted, &mut backward_watch, window()));
+        let mut deadline = None;
+        while forward_end.is_none() || backward_end.is_none() {
+            tokio::select! {
+                end = &mut forward, if forward_end.is_none() => forward_end = Some(end),
+                end = &mut backward, if backward_end.is_none() => backward_end = Some(end),
+                () = stop.heard(), if !stopping => {
+                    stopping = true;
+                    accepted.end_reading();
+                    upstream.end_reading();
+                }
+                () = until(deadline) => break,
+            }
+            let reset = |end: Option<End>| matches!(end, Some(End::Source { carried: false, .. }));
+            if reset(forward_end) || reset(backward_end) {
+                break;
+            }
+            let failed = |end: Option<End>| matches!(end, Some(End::Source { .. } | End::Sink(_)));
+            if deadline.is_none() && (stopping || failed(forward_end) || failed(backward_end)) {
+                deadline = Some(Instant::now() + journal.shared.options.drain);
+            }
+        }
+    }
+    // A failure is passed on as one, unless a reset could throw away messages that the kernel still holds for that side.
+    if connector_failure(forward_end, backward_end).is_some() && !forward_watch.has_carried() {
+        upstream.reset_on_close();
+    }
+    if upstream_failure(forward_end, backward_end).is_some() && !backward_watch.has_carried() {
+        accepted.reset_on_close();
+    }
+    if stopping {
+        return Ending::Stopped;
+    }
+    upstream_failure(forward_end, backward_end)
+        .map(Ending::Upstream)
+        .or(connector_failure(forward_end, backward_end).map(Ending::Connector))
+        .unwrap_or(Ending::Closed)
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn connector_failure(forward: Option<End>, backward: Option<End>) -> Option<std::io::ErrorKind> {
+    match (forward, backward) {
+        (Some(End::Source { kind, .. }), _) | (_, Some(End::Sink(kind))) => Some(kind),
+        _ => None,
+    }
+}
+
+fn upstream_failure(forward: Option<End>, backward: Option<End>) -> Option<std::io::ErrorKind> {
+    connector_failure(backward, forward)
+}

@@ -1,0 +1,172 @@
+//! Endpoints, written as ZMQ writes them.
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// `sun_path` holds 108 bytes and ends with a zero.
+const LONGEST_PATH: usize = 107;
+
+/// Where a socket listens: `ipc://PATH`, `ipc://@NAME`, `tcp://HOST:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// A socket file.
+    Path(PathBuf),
+    /// A name in Linux's abstract namespace, without its `@`.
+    Abstract(String),
+    /// TCP.
+    Tcp {
+        /// A name, an IPv4 address, or an IPv6 address without brackets; `None` is every IPv4 interface (`*`).
+        host: Option<String>,
+        /// 0 lets the kernel choose (`*`), when listening.
+        port: u16,
+    },
+}
+
+/// One hop to relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Where senders connect to: the relay listens here.
+    pub listen: Endpoint,
+    /// Where the receiver listens: the relay connects here, once for every connection it accepts.
+    pub upstream: Endpoint,
+}
+
+/// Why a text is not an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// No transport, or one that cannot be relayed.
+    #[error("{0:?} is not an endpoint: write ipc:///path, ipc://@name or tcp://host:port")]
+    Transport(String),
+    /// `ipc://` alone, or its wildcard.
+    #[error("{0:?} names no socket: give the path that the engine was given, for example ipc:///tmp/tmpab12cd")]
+    NoPath(String),
+    /// Longer than a socket's address.
+    #[error("{0:?} is too long for a socket: {1} bytes, {LONGEST_PATH} are possible")]
+    TooLong(String, usize),
+    /// No port, or not a number.
+    #[error("{0:?} has no port: write tcp://host:port, and an IPv6 address in brackets: tcp://[::1]:5555")]
+    Port(String),
+    /// A source address, or an interface's name, where only addresses are understood.
+    #[error("{0:?}: name the address to use, not the interface or a source address")]
+    Interface(String),
+}
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
+        if let Some(path) = text.strip_prefix("ipc://") {
+            return ipc(text, path);
+        }
+        let Some(address) = text.strip_prefix("tcp://") else {
+            return Err(EndpointError::Transport(text.into()));
+        };
+        if address.contains(';') {
+            return Err(EndpointError::Interface(text.into()));
+        }
+        let Some((host, port)) = address.rsplit_once(':') else {
+            return Err(EndpointError::Port(text.into()));
+        };
+        let port = match port {
+            "*" => 0,
+            digits => digits.parse().map_err(|_| EndpointError::Port(text.into()))?,
+        };
+        let host = match host.strip_prefix('[') {
+            Some(v6) => Some(v6.strip_suffix(']').ok_or_else(|| EndpointError::Port(text.into()))?),
+            None if host == "*" => None,
+            // A bare IPv6 address leaves open where it ends.
+            None if host.is_empty() || host.contains(':') => return Err(EndpointError::Port(text.into())),
+            None => Some(host),
+        };
+        Ok(Self::Tcp {
+            host: host.map(str::to_owned),
+            port,
+        })
+    }
+}
+
+fn ipc(text: &str, path: &str) -> Result<Endpoint, EndpointError> {
+    let length = path.len();
+    if path.is_empty() || path == "*" || path == "@" {
+        Err(EndpointError::NoPath(text.into()))
+    } else if length > LONGEST_PATH {
+        Err(EndpointError::TooLong(text.into(), length))
+    } else if let Some(name) = path.strip_prefix('@') {
+        Ok(Endpoint::Abstract(name.into()))
+    } else {
+        Ok(Endpoint::Path(path.into()))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "ipc://{}", String::from_utf8_lossy(path.as_os_str().as_bytes())),
+            Self::Abstract(name) => write!(f, "ipc://@{name}"),
+            Self::Tcp { host, port } => {
+                let (open, close) = if host.as_ref().is_some_and(|h| h.contains(':')) {
+                    ("[", "]")
+                } else {
+                    ("", "")
+                };
+                write!(f, "tcp://{open}{}{close}:", host.as_deref().unwrap_or("*"))?;
+                if *port == 0 {
+                    f.write_str("*")
+                } else {
+                    write!(f, "{port}")
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn endpoints_of_engines_are_read_and_written_alike() {
+        for text in [
+            "ipc:///tmp/tmpab12cd",
+            "ipc://relative.sock",
+            "ipc://@sglang",
+            "tcp://127.0.0.1:30233",
+            "tcp://*:5555",
+            "tcp://localhost:*",
+            "tcp://[::1]:5555",
+            "tcp://[fe80::1%eth0]:5555",
+        ] {
+            assert_eq!(
+                text.parse::<Endpoint>().map(|endpoint| endpoint.to_string()),
+                Ok(text.to_owned())
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_endpoint_is_refused_with_the_form_it_should_have() {
+        let refusal = |text: &str| text.parse::<Endpoint>().expect_err(text).to_string();
+        assert!(refusal("/tmp/socket").contains("ipc:///path"));
+        assert!(refusal("inproc://x").contains("tcp://host:port"));
+        assert!(refusal("ipc://").contains("names no socket"));
+        assert!(refusal("ipc://*").contains("names no socket"));
+        assert!(refusal(&format!("ipc:///{}", "x".repeat(200))).contains("too long"));
+        assert!(refusal("tcp://localhost").contains("no port"));
+        assert!(refusal("tcp://localhost:70000").contains("no port"));
+        assert!(refusal("tcp://::1:5555").contains("brackets"));
+        assert!(refusal("tcp://eth0;10.0.0.1:5555").contains("interface"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(ipc://|tcp://|)[ -~]{0,40}") {
+            if let Ok(endpoint) = text.parse::<Endpoint>() {
+                prop_assert_eq!(endpoint.to_string().parse::<Endpoint>(), Ok(endpoint));
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Why a relay does not start.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::endpoint::Endpoint;
+
+/// Why a relay does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// There is nothing to relay, or more than 65,535 pairs.
+    #[error("{0} pairs of endpoints: give at least one, and at most 65,535")]
+    Pairs(usize),
+    /// It would talk to itself.
+    #[error(
+        "{0} is both the listener and the upstream: the relay would connect to itself; give it another place to listen at"
+    )]
+    Itself(Endpoint),
+    /// Somebody is listening there.
+    #[error(
+        "{0} is in use: somebody listens there. Move that listener to another endpoint and name it as the upstream, or listen elsewhere"
+    )]
+    InUse(Endpoint),
+    /// Another tokengap relays there.
+    #[error("{0} is in use by another tokengap: stop that one first, or listen elsewhere")]
+    InUseByTokengap(Endpoint),
+    /// A socket file that a dead process left, and not one of ours.
+    #[error("{} is a socket that nobody listens on, and not one that tokengap left: if its owner is gone for good, remove it with: rm '{}'", .0.display(), .0.display())]
+    Foreign(PathBuf),
+    /// Something else is in that place.
+    #[error("{} is {what}, not a socket: tokengap does not touch it; remove it yourself or listen elsewhere", .path.display())]
+    NotASocket {
+        /// Where.
+        path: PathBuf,
+        /// A directory, a symbolic link ...
+        what: &'static str,
+    },
+    /// The note beside the socket, by which a later start knows the socket as ours, cannot be kept.
+    #[error("cannot keep the note {}: {source}; the folder must be writable for the relay's user", .path.display())]
+    Note {
+        /// Where the note would be.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The system refuses to listen there.
+    #[error("cannot listen at {endpoint}: {source}")]
+    Bind {
+        /// Where.
+        endpoint: Endpoint,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The relay's thread could not be started.
+    #[error("cannot start the relay's thread: {0}")]
+    Thread(#[source] io::Error),
+}

@@ -1,0 +1,110 @@
+//! What is told of one connection as a whole: that it opened and how it ended, even if its task panics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use trace::MonoNs;
+
+use super::Shared;
+use super::observation::{Ending, Observation};
+
+/// Tells of one connection. Dropping it tells that the connection is closed.
+#[derive(Debug)]
+pub(super) struct Journal {
+    pub(super) shared: Arc<Shared>,
+    pub(super) pair: u16,
+    pub(super) lane: u32,
+    opened: MonoNs,
+    announced: AtomicBool,
+    cut_short: AtomicBool,
+    ending: Mutex<Option<Ending>>,
+}
+
+impl Journal {
+    pub(super) fn open(shared: Arc<Shared>, pair: u16, lane: u32) -> Arc<Self> {
+        let journal = Self {
+            shared,
+            pair,
+            lane,
+            opened: MonoNs::now(),
+            announced: AtomicBool::new(false),
+            cut_short: AtomicBool::new(false),
+            ending: Mutex::new(None),
+        };
+        journal.announce();
+        Arc::new(journal)
+    }
+
+    /// Tells that the connection opened, unless that was told. False: the queue is full.
+    fn announce(&self) -> bool {
+        if !self.announced.load(Ordering::Relaxed) {
+            let opened = Observation::Opened {
+                pair: self.pair,
+                lane: self.lane,
+                at: self.opened,
+            };
+            self.announced
+                .store(self.shared.observations.push(opened).is_ok(), Ordering::Relaxed);
+        }
+        self.announced.load(Ordering::Relaxed)
+    }
+
+    /// Tells, or gives back what the queue has no place for.
+    pub(super) fn tell(&self, observation: Observation) -> Result<(), Observation> {
+        if self.announce() {
+            self.shared.observations.push(observation)
+        } else {
+            Err(observation)
+        }
+    }
+
+    /// Tells something rare that must not be lost, if need be after everything that waits.
+    pub(super) fn insist(&self, observation: Observation) {
+        let Err(observation) = self.tell(observation) else {
+            return;
+        };
+        if !self.announced.swap(true, Ordering::Relaxed) {
+            self.reserve(Observation::Opened {
+                pair: self.pair,
+                lane: self.lane,
+                at: self.opened,
+            });
+        }
+        self.reserve(observation);
+    }
+
+    fn reserve(&self, observation: Observation) {
+        if !self.shared.observations.push_late(observation) {
+            self.shared.counters.untold.add(1);
+        }
+    }
+
+    pub(super) fn note_cut(&self) {
+        self.cut_short.store(true, Ordering::Relaxed);
+        self.shared.counters.cut_short.add(1);
+    }
+
+    /// Says what ended the connection.
+    pub(super) fn end(&self, why: Ending) {
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        let said = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let why = said.unwrap_or(if std::thread::panicking() {
+            Ending::Panicked
+        } else {
+            Ending::Stopped
+        });
+        self.insist(Observation::Closed {
+            pair: self.pair,
+            lane: self.lane,
+            at: MonoNs::now(),
+            cut_short: self.cut_short.load(Ordering::Relaxed),
+            why,
+        });
+    }
+}

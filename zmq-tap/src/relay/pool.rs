@@ -1,0 +1,185 @@
+//! Memory that reads land in: large blocks, given out again once no observation refers to them.
+//!
+//! A block is cut from its front: what observations share stays theirs, the rest takes the next read. A connection holds a
+//! block only while bytes are in its hands, so a thousand idle connections hold none.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::BytesMut;
+
+use super::stats::Counters;
+
+/// Retired blocks looked at before another is allocated; their readers may need a little longer.
+const LOOKS: usize = 8;
+
+/// Memory for reads; `bytes` shrinks from its front as messages are cut off.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) bytes: BytesMut,
+    /// Bytes allocated, all in all; 0 when the pool does not account for it.
+    size: usize,
+}
+
+impl Block {
+    /// Memory outside the budget, for a connection that must go on when the budget is in use.
+    pub(super) fn outside(bytes: usize) -> Self {
+        Self {
+            bytes: BytesMut::with_capacity(bytes),
+            size: 0,
+        }
+    }
+
+    /// How many bytes can still be read into it.
+    pub(super) fn room(&self) -> usize {
+        self.bytes.capacity() - self.bytes.len()
+    }
+
+    pub(super) fn is_outside(&self) -> bool {
+        self.size == 0
+    }
+
+    /// Starts over at its front, if nobody refers to any of it.
+    fn renew(&mut self) -> bool {
+        self.bytes.clear();
+        self.bytes.try_reclaim(self.size)
+    }
+}
+
+/// All blocks of one relay.
+#[derive(Debug)]
+pub(super) struct Pool {
+    stock: Mutex<Stock>,
+    block: usize,
+    budget: usize,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug, Default)]
+struct Stock {
+    /// Blocks with room, the last used first: its memory is the likeliest to be in a cache.
+    open: Vec<Block>,
+    /// Blocks that are full, until their observations are gone.
+    retired: VecDeque<Block>,
+    /// Bytes of all blocks, wherever they are.
+    held: usize,
+}
+
+impl Pool {
+    pub(super) fn new(block: usize, budget: usize, counters: Arc<Counters>) -> Self {
+        Self {
+            stock: Mutex::default(),
+            block,
+            budget,
+            counters,
+        }
+    }
+
+    /// Size of an ordinary block.
+    pub(super) fn block_bytes(&self) -> usize {
+        self.block
+    }
+
+    /// An empty block with room for at least `room` bytes. `None`: the budget is in use.
+    pub(super) fn take(&self, room: usize) -> Option<Block> {
+        let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mut block) = stock.open.pop() {
+            if block.renew() || block.room() >= room {
+                if block.room() >= room {
+                    return Some(block);
+                }
+                stock.open.push(block);
+            } else {
+                stock.retired.push_back(block);
+            }
+        }
+        for _ in 0..stock.retired.len().min(LOOKS) {
+            let mut block = stock.retired.pop_front()?;
+            if block.renew() && block.room() >= room {
+                return Some(block);
+            }
+            stock.retired.push_back(block);
+        }
+        let size = room.max(self.block);
+        if stock.held + size > self.budget {
+            stock.free_unused();
+            if stock.held + size > self.budget {
+                return None;
+            }
+        }
+        stock.held += size;
+        self.counters.held_bytes.set(stock.held as u64);
+        Some(Block {
+            bytes: BytesMut::with_capacity(size),
+            size,
+        })
+    }
+
+    /// Takes a block back. What it still holds is forgotten.
+    pub(super) fn give(&self, mut block: Block, least: usize) {
+        if block.is_outside() {
+            return;
+        }
+        block.bytes.clear();
+        let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
+        if block.room() >= least {
+            stock.open.push(block);
+        } else {
+            stock.retired.push_back(block);
+        }
+    }
+}
+
+impl Stock {
+    /// Frees every block that nobody refers to.
+    fn free_unused(&mut self) {
+        let held = &mut self.held;
+        let mut keep = |block: &mut Block| {
+            let unused = block.renew();
+            if unused {
+                *held -= block.size;
+            }
+            !unused
+        };
+        self.open.retain_mut(&mut keep);
+        self.retired.retain_mut(&mut keep);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(block: usize, budget: usize) -> (Pool, Arc<Counters>) {
+        let counters = Arc::new(Counters::default());
+        (Pool::new(block, budget, counters.clone()), counters)
+    }
+
+    #[test]
+    fn a_block_comes_back_once_its_observations_are_gone() {
+        let (pool, counters) = pool(1024, 2048);
+        let mut block = pool.take(100).expect("within the budget");
+        block.bytes.extend_from_slice(&[7; 1000]);
+        let message = block.bytes.split().freeze();
+        pool.give(block, 100);
+        let second = pool.take(100).expect("within the budget");
+        assert_eq!(counters.held_bytes.get(), 2048);
+        assert!(pool.take(100).is_none(), "both blocks are in use");
+        drop(message);
+        assert_eq!(pool.take(1024).expect("free again").room(), 1024);
+        drop(second);
+        assert_eq!(counters.held_bytes.get(), 2048);
+    }
+
+    #[test]
+    fn a_large_message_gets_the_memory_of_unused_blocks() {
+        let (pool, _) = pool(1024, 4096);
+        let blocks: Vec<Block> = (0..4).filter_map(|_| pool.take(1024)).collect();
+        assert_eq!(blocks.len(), 4);
+        assert!(pool.take(4000).is_none());
+        for block in blocks {
+            pool.give(block, 16);
+        }
+        assert!(pool.take(4000).is_some_and(|block| block.room() >= 4000));
+    }
+}

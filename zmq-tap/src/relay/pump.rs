@@ -1,0 +1,91 @@
+//! One direction of a connection: read, write, look. Reading waits for writing, so that back-pressure passes through.
+
+use std::io;
+
+use trace::MonoNs;
+
+use super::socket::Socket;
+use super::watch::Watch;
+use super::window::Window;
+
+/// Bytes after which a busy direction lets the others run.
+const TURN: usize = 1 << 20;
+
+/// How a direction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The source said that nothing more comes, and all of it was passed on.
+    Finished,
+    /// The source failed.
+    Source {
+        kind: io::ErrorKind,
+        /// Messages had come from it: the sink was told that they are all. If not, a reset can tell it.
+        carried: bool,
+    },
+    /// The sink failed.
+    Sink(io::ErrorKind),
+}
+
+/// Copies until the source ends or one of the two fails. The sink is told of an ordinary end as `from` was: by a shutdown.
+pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut Watch, mut window: Window) -> End {
+    let mut turn = 0;
+    loop {
+        if let Err(error) = from.readable().await {
+            return source_failed(&error, to, watch);
+        }
+        let kept = window.make_room(watch.keep());
+        if !kept {
+            watch.forget();
+        }
+        let count = match from.try_read(&mut window.spare()) {
+            Ok(0) => {
+                to.end_writing();
+                return End::Finished;
+            }
+            Ok(count) => count,
+            Err(error) if waits(&error) => {
+                window.settle(watch.keep().from);
+                continue;
+            }
+            Err(error) => return source_failed(&error, to, watch),
+        };
+        watch.read(window.fresh(count), MonoNs::now(), kept);
+        while !window.unwritten().is_empty() {
+            match to.try_write(window.unwritten()) {
+                Ok(written) => {
+                    window.wrote(written);
+                    watch.count(written);
+                    watch.wrote(&mut window, MonoNs::now());
+                }
+                Err(error) if waits(&error) => {
+                    if let Err(error) = to.writable().await {
+                        return End::Sink(error.kind());
+                    }
+                }
+                Err(error) => return End::Sink(error.kind()),
+            }
+        }
+        window.settle(watch.keep().from);
+        turn += count;
+        if turn >= TURN {
+            turn = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+fn source_failed(error: &io::Error, to: &Socket, watch: &Watch) -> End {
+    let carried = watch.has_carried();
+    if carried {
+        // In order, and behind what the kernel still holds for the sink.
+        to.end_writing();
+    }
+    End::Source {
+        kind: error.kind(),
+        carried,
+    }
+}
+
+fn waits(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

@@ -1,0 +1,86 @@
+//! What the relay counts, whether or not observations get through.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The counters, as they are written by the relay's thread.
+        #[derive(Debug, Default)]
+        pub(super) struct Counters {
+            $(pub(super) $name: Counter,)*
+        }
+
+        /// A reading of the relay's counters since its start.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            pub(super) fn read(&self) -> Stats {
+                Stats { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections that are open now, counted from their acceptance.
+    connections_open,
+    /// Connections accepted so far.
+    connections_total,
+    /// Connections closed at once because `Options::max_connections` were open.
+    connections_refused,
+    /// Connections closed because their upstream did not accept within `Options::connect_patience`.
+    connections_unanswered,
+    /// Times that accepting failed (no file descriptors left, for example).
+    accept_errors,
+    /// Connections ended by a defect of ours.
+    panics,
+    /// Bytes passed on from connecting sides to upstreams.
+    bytes_forward,
+    /// Bytes passed on from upstreams to connecting sides.
+    bytes_backward,
+    /// Messages passed on from connecting sides to upstreams.
+    frames_forward,
+    /// Messages passed on from upstreams to connecting sides.
+    frames_backward,
+    /// Messages passed on whose bytes were not kept: too large, too many parts, or the budget was in use.
+    frames_not_kept,
+    /// Messages passed on whose observation was dropped because the queue was full.
+    frames_dropped,
+    /// Messages read whole that the other side failed to accept.
+    frames_undelivered,
+    /// Directions that ended inside a message.
+    cut_short,
+    /// Directions that cannot be read at all: encrypted, an old protocol, or not ZMTP.
+    opaque,
+    /// Times that framing was lost inside a stream.
+    garbage,
+    /// Openings, closings and losses that could not be told.
+    untold,
+    /// Bytes held now for reads and for observations.
+    held_bytes,
+}
+
+/// One counter. Written by one thread, read by any.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(super) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(super) fn subtract(&self, count: u64) {
+        self.0.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    pub(super) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

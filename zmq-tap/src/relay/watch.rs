@@ -1,0 +1,214 @@
+//! One direction of one connection, watched: bytes are scanned as they are read and told of as they are written.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use trace::MonoNs;
+use trace::event::LostCause;
+
+use super::assembly::{Assembly, Message, Parts};
+use super::journal::Journal;
+use super::observation::{Direction, NotKept, Observation, Payload, Unread};
+use super::window::{Keep, Window};
+use crate::zmtp::Scanner;
+
+/// The observer of one direction.
+#[derive(Debug)]
+pub(super) struct Watch {
+    journal: Arc<Journal>,
+    direction: Direction,
+    scanner: Scanner,
+    assembly: Assembly,
+    seq: u64,
+    /// Some of the stream could not be read.
+    unreadable: bool,
+    /// Messages whose observation found the queue full, since that was last told.
+    dropped: u64,
+}
+
+impl Watch {
+    pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
+        let options = &journal.shared.options;
+        let assembly = Assembly::new(options.max_frame_bytes, options.max_parts);
+        let scanner = Scanner::from_greeting().seeking_up_to(options.max_frame_bytes);
+        Self {
+            journal,
+            direction,
+            scanner,
+            assembly,
+            seq: 0,
+            unreadable: false,
+            dropped: 0,
+        }
+    }
+
+    /// What the window must keep for the message under way.
+    pub(super) fn keep(&mut self) -> Keep {
+        match self.scanner.pending() {
+            Some(pending) if self.assembly.keeps(pending) => Keep {
+                from: pending.start,
+                frame_end: pending.frame_end,
+            },
+            _ => Keep {
+                from: self.scanner.position(),
+                frame_end: None,
+            },
+        }
+    }
+
+    /// The window could not keep the message under way.
+    pub(super) fn forget(&mut self) {
+        if self.scanner.pending().is_some() {
+            self.assembly.refuse(NotKept::Budget);
+        }
+    }
+
+    /// Looks at bytes that were just read. `kept`: the window holds them, and all before them that [`Watch::keep`] asked for.
+    pub(super) fn read(&mut self, bytes: &[u8], at: MonoNs, kept: bool) {
+        let Self { scanner, assembly, .. } = self;
+        scanner.feed(bytes, &mut |mark| assembly.take(mark, at, kept));
+        if !kept {
+            self.forget();
+        }
+        for why in std::mem::take(&mut self.assembly.unread) {
+            self.tell_unread(why, at);
+        }
+    }
+
+    /// Tells of every message whose last byte has been written.
+    pub(super) fn wrote(&mut self, window: &mut Window, at: MonoNs) {
+        let written = window.written();
+        let count = self
+            .assembly
+            .done
+            .iter()
+            .take_while(|message| message.end <= written)
+            .count();
+        let Some(last) = count.checked_sub(1).and_then(|last| self.assembly.done.get(last)) else {
+            return;
+        };
+        let (base, bytes) = window.cut(last.end);
+        for _ in 0..count {
+            let Some(message) = self.assembly.done.pop_front() else {
+                return;
+            };
+            self.tell_frame(message, base, &bytes, at);
+        }
+        let counters = &self.journal.shared.counters;
+        match self.direction {
+            Direction::Forward => counters.frames_forward.add(count as u64),
+            Direction::Backward => counters.frames_backward.add(count as u64),
+        }
+    }
+
+    /// Counts bytes that were passed on.
+    pub(super) fn count(&self, bytes: usize) {
+        let counters = &self.journal.shared.counters;
+        match self.direction {
+            Direction::Forward => counters.bytes_forward.add(bytes as u64),
+            Direction::Backward => counters.bytes_backward.add(bytes as u64),
+        }
+    }
+
+    /// Whether a message, or something that may have been one, has gone this way.
+    pub(super) fn has_carried(&self) -> bool {
+        self.seq > 0 || self.unreadable || self.scanner.pending().is_some()
+    }
+
+    fn tell_frame(&mut self, message: Message, base: u64, bytes: &Bytes, written_at: MonoNs) {
+        let seq = self.seq;
+        self.seq += 1;
+        let cut = |part: std::ops::Range<u64>| {
+            let (start, end) = (part.start.checked_sub(base)?, part.end.checked_sub(base)?);
+            (end <= bytes.len() as u64 && start <= end).then(|| bytes.slice(start as usize..end as usize))
+        };
+        let payload = match message.parts {
+            Ok(Parts::One(part)) => cut(part).map(Payload::Whole).ok_or(NotKept::Budget),
+            Ok(Parts::Several(parts)) => parts
+                .into_iter()
+                .map(cut)
+                .collect::<Option<_>>()
+                .map(Payload::Multipart)
+                .ok_or(NotKept::Budget),
+            Err(why) => Err(why),
+        };
+        if payload.is_err() {
+            self.journal.shared.counters.frames_not_kept.add(1);
+        }
+        let told = self.tell_dropped()
+            && self
+                .journal
+                .tell(Observation::Frame {
+                    pair: self.journal.pair,
+                    direction: self.direction,
+                    lane: self.journal.lane,
+                    seq,
+                    read_at: message.read_at,
+                    written_at,
+                    bytes: message.bytes,
+                    payload: payload.unwrap_or_else(Payload::NotKept),
+                })
+                .is_ok();
+        if !told {
+            self.dropped += 1;
+            self.journal.shared.counters.frames_dropped.add(1);
+        }
+    }
+
+    /// Tells how many observations were dropped, if any. False: the queue is still full.
+    fn tell_dropped(&mut self) -> bool {
+        if self.dropped > 0 && self.journal.tell(self.lost(self.dropped, LostCause::QueueFull)).is_ok() {
+            self.dropped = 0;
+        }
+        self.dropped == 0
+    }
+
+    fn tell_unread(&mut self, why: Unread, at: MonoNs) {
+        self.unreadable = true;
+        let counters = &self.journal.shared.counters;
+        match why {
+            Unread::Opaque(_) => counters.opaque.add(1),
+            Unread::Garbage(_) => counters.garbage.add(1),
+        }
+        let (pair, lane) = (self.journal.pair, self.journal.lane);
+        self.journal.insist(Observation::Unread {
+            pair,
+            direction: self.direction,
+            lane,
+            at,
+            why,
+        });
+        // A peer that does not speak ZMTP had no messages to lose.
+        if why != Unread::Opaque(crate::zmtp::Opaque::NotZmtp) {
+            self.journal.insist(self.lost(1, LostCause::Unframed));
+        }
+    }
+
+    fn lost(&self, count: u64, cause: LostCause) -> Observation {
+        let (pair, lane) = (self.journal.pair, self.journal.lane);
+        Observation::Lost {
+            pair,
+            direction: self.direction,
+            lane,
+            count,
+            cause,
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.journal
+            .shared
+            .counters
+            .frames_undelivered
+            .add(self.assembly.done.len() as u64);
+        if self.dropped > 0 {
+            self.journal.insist(self.lost(self.dropped, LostCause::QueueFull));
+        }
+        if self.scanner.pending().is_some() {
+            self.journal.note_cut();
+            self.journal.insist(self.lost(1, LostCause::CutShort));
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What decoding builds: almost nothing. A value is a position in the message; only containers that cannot be read in
+//! place get an entry here. Nothing holds a reference, so one arena serves every message without `unsafe`.
+
+use super::{Limits, Undecoded};
+
+/// A value of the message: its kind and where it is. Meaningful only with the message and arena it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    /// Python's `None`, msgpack's nil.
+    Nil,
+    Bool(bool),
+    /// Position of a pickle opcode that carries an integer of at most 32 bits.
+    Int(u32),
+    /// Position of an integer of any length.
+    Long(u32),
+    /// Position of a `BINFLOAT`.
+    Float(u32),
+    /// Position of a string opcode.
+    Str(u32),
+    /// Position of a bytes opcode.
+    Bytes(u32),
+    /// Index of a [`Seq`].
+    List(u32),
+    /// Index of a [`Seq`]; tuples and sets alike.
+    Tuple(u32),
+    /// Index of a [`Seq`] whose cells alternate key and value.
+    Dict(u32),
+    /// Index of a [`Global`].
+    Global(u32),
+    /// Index of an [`Object`].
+    Object(u32),
+    /// Position of the bytes opcode that holds an `array('q')`: signed 64-bit little endian.
+    Array(u32),
+    /// Position of a msgpack value.
+    Pack(u32),
+}
+
+/// Which kinds of item a [`Seq`] holds, as a set of bits.
+pub(super) mod kinds {
+    pub(in super::super) const INT: u8 = 1;
+    pub(in super::super) const NIL: u8 = 2;
+    pub(in super::super) const STR: u8 = 4;
+    /// A reference into the memo, met in a run that was not resolved.
+    pub(in super::super) const GET: u8 = 8;
+    pub(in super::super) const OTHER: u8 = 16;
+}
+
+/// No such entry.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// The items of a list, tuple, set or dict: runs that lie either in the message itself, as opcodes of flat values
+/// (`flat`), or in the arena's cells. Most lists are one flat run and cost this entry and nothing per item.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seq {
+    /// Where the first run begins and ends, in the message (flat) or in the cells.
+    pub(super) start: u32,
+    pub(super) end: u32,
+    /// Items of the first run.
+    pub(super) len: u32,
+    /// Items of all runs.
+    pub(super) total: u32,
+    /// The [`Seq`] that carries the next run, or [`NONE`].
+    pub(super) next: u32,
+    /// The last of the chain; valid in its first entry only.
+    pub(super) tail: u32,
+    pub(super) flat: bool,
+    /// [`kinds`] of all items, valid in the chain's first entry only.
+    pub(super) kinds: u8,
+}
+
+impl Seq {
+    const EMPTY: Self = Self {
+        start: 0,
+        end: 0,
+        len: 0,
+        total: 0,
+        next: NONE,
+        tail: NONE,
+        flat: false,
+        kinds: 0,
+    };
+}
+
+/// A class or function by name. It is compared, never looked up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Global {
+    pub(super) module: Name,
+    pub(super) name: Name,
+}
+
+/// A byte range of the message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Name {
+    pub(super) start: u32,
+    pub(super) len: u32,
+}
+
+/// What a pickle would construct: `callable(*args)`, then its state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Object {
+    pub(super) callable: Node,
+    pub(super) args: Node,
+    pub(super) state: Node,
+}
+
+/// Everything a message needs beside its own bytes.
+#[derive(Debug, Default)]
+pub(super) struct Arena {
+    pub(super) cells: Vec<Node>,
+    pub(super) seqs: Vec<Seq>,
+    pub(super) globals: Vec<Global>,
+    pub(super) objects: Vec<Object>,
+    pub(super) memo: Vec<Node>,
+}
+
+impl Arena {
+    pub(super) fn clear(&mut self) {
+        self.cells.clear();
+        self.seqs.clear();
+        self.globals.clear();
+        self.objects.clear();
+        self.memo.clear();
+    }
+
+    pub(super) fn new_seq(&mut self, limits: &Limits) -> Result<u32, Undecoded> {
+        Self::check(self.seqs.len(), limits)?;
+        self.seqs.push(Seq::EMPTY);
+        Ok((self.seqs.len() - 1) as u32)
+    }
+
+    /// Appends items that were built on the stack.
+    pub(super) fn extend(&mut self, seq: u32, items: &[Node], limits: &Limits) -> Result<(), Undecoded> {
+        if items.is_empty() {
+            return Ok(());
+        }
+        let start = self.cells.len() as u32;
+        Self::check(self.cells.len() + items.len(), limits)?;
+        self.cells.extend_from_slice(items);
+        let kinds = items.iter().fold(0, |set, item| set | kind(*item));
+        let run = Seq {
+            start,
+            end: start + items.len() as u32,
+            len: items.len() as u32,
+            kinds,
+            ..Seq::EMPTY
+        };
+        self.append(seq, run, limits)
+    }
+
+    /// Appends a run of `len` flat values that stay in the message at `start..end`.
+    pub(super) fn extend_flat(
+        &mut self,
+        seq: u32,
+        (start, end): (u32, u32),
+        len: u32,
+        kinds: u8,
+        limits: &Limits,
+    ) -> Result<(), Undecoded> {
+        if len == 0 {
+            return Ok(());
+        }
+        self.append(
+            seq,
+            Seq {
+                start,
+                end,
+                len,
+                flat: true,
+                kinds,
+                ..Seq::EMPTY
+            },
+            limits,
+        )
+    }
+
+    fn append(&mut self, seq: u32, run: Seq, limits: &Limits) -> Result<(), Undecoded> {
+        let head = self.seqs[seq as usize];
+        let total = head.total + run.len;
+        let kinds = head.kinds | run.kinds;
+        if head.total == 0 {
+            self.seqs[seq as usize] = Seq {
+                total,
+                tail: seq,
+                next: NONE,
+                ..run
+            };
+            return Ok(());
+        }
+        let last = &mut self.seqs[head.tail as usize];
+        if !last.flat && !run.flat && last.end == run.start {
+            last.end = run.end;
+            last.len += run.len;
+        } else {
+            let new = self.new_seq(limits)?;
+            self.seqs[new as usize] = run;
+            self.seqs[head.tail as usize].next = new;
+            self.seqs[seq as usize].tail = new;
+        }
+        let head = &mut self.seqs[seq as usize];
+        head.total = total;
+        head.kinds = kinds;
+        Ok(())
+    }
+
+    fn check(len: usize, limits: &Limits) -> Result<(), Undecoded> {
+        if len >= limits.items {
+            Err(Undecoded::Limit {
+                limit: "items",
+                value: limits.items,
+            })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn kind(node: Node) -> u8 {
+    match node {
+        Node::Int(_) => kinds::INT,
+        Node::Nil => kinds::NIL,
+        Node::Str(_) => kinds::STR,
+        _ => kinds::OTHER,
+    }
+}

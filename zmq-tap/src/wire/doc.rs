@@ -1,0 +1,210 @@
+//! Reading a decoded message: one view of a value, whichever codec wrote it.
+
+use super::arena::{Arena, NONE, Node, Object};
+use super::msgpack::{self, Head};
+use super::pickle;
+
+/// A message and what decoding built for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doc<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) arena: &'a Arena,
+}
+
+impl<'a> Doc<'a> {
+    pub(super) fn is_nil(self, node: Node) -> bool {
+        match node {
+            Node::Nil => true,
+            Node::Pack(at) => self.bytes.get(at as usize) == Some(&0xc0),
+            _ => false,
+        }
+    }
+
+    /// An integer that fits 64 bits. Python's booleans are not integers here.
+    pub(super) fn int(self, node: Node) -> Option<i64> {
+        match node {
+            Node::Int(at) | Node::Long(at) => pickle::int(self.bytes, at as usize),
+            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+                (Head::Int(value), _) => Some(value),
+                _ => None,
+            },
+            // An enum pickles as `Class(value)`; http.HTTPStatus is the one that travels.
+            Node::Object(id) => match self.object(id) {
+                (_, b"HTTPStatus", object) => self.int(self.items(object.args)?.next()?),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// A string's bytes. UTF-8 by the rules of both codecs, unchecked here.
+    pub(super) fn string(self, node: Node) -> Option<&'a [u8]> {
+        match node {
+            Node::Str(at) => {
+                let (start, end) = pickle::payload(self.bytes, at as usize)?;
+                self.bytes.get(start..end)
+            }
+            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+                (Head::Str { end }, start) => self.bytes.get(start..end),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The items of a list or tuple.
+    pub(super) fn items(self, node: Node) -> Option<Items<'a>> {
+        match node {
+            Node::List(seq) | Node::Tuple(seq) => Some(self.seq(seq)),
+            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+                (Head::Array { len }, at) => Some(Items {
+                    doc: self,
+                    run: Run::Pack { at },
+                    left: len,
+                    next: NONE,
+                }),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// How many items a list or tuple has.
+    pub(super) fn len(self, node: Node) -> Option<u32> {
+        match node {
+            Node::List(seq) | Node::Tuple(seq) => Some(self.arena.seqs[seq as usize].total),
+            Node::Pack(_) => self.items(node).map(|items| items.left),
+            _ => None,
+        }
+    }
+
+    /// The keys and values of a dict or map, in turn.
+    pub(super) fn entries(self, node: Node) -> Option<Items<'a>> {
+        match node {
+            Node::Dict(seq) => Some(self.seq(seq)),
+            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+                (Head::Map { len }, at) => {
+                    let left = len.checked_mul(2)?;
+                    Some(Items {
+                        doc: self,
+                        run: Run::Pack { at },
+                        left,
+                        next: NONE,
+                    })
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The value under `key` of a dict or map. Looks at its first 64 entries only: the dicts read here have ten, and a
+    /// hostile message may refer to one large dict many times.
+    pub(super) fn entry(self, node: Node, key: &[u8]) -> Option<Node> {
+        let mut entries = self.entries(node)?.take(128);
+        while let (Some(name), Some(value)) = (entries.next(), entries.next()) {
+            if self.string(name) == Some(key) {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// The machine words of an `array('q')`.
+    pub(super) fn words(self, node: Node) -> Option<&'a [u8]> {
+        let (start, end) = match node {
+            Node::Array(at) => pickle::payload(self.bytes, at as usize)?,
+            Node::Pack(at) => msgpack::array_q(self.bytes, at as usize)?,
+            _ => return None,
+        };
+        self.bytes.get(start..end).filter(|words| words.len() % 8 == 0)
+    }
+
+    /// Module and name of a class or function.
+    pub(super) fn global(self, node: Node) -> Option<(&'a [u8], &'a [u8])> {
+        let Node::Global(id) = node else { return None };
+        let global = self.arena.globals.get(id as usize)?;
+        let text = |start: u32, len: u32| self.bytes.get(start as usize..(start + len) as usize);
+        Some((
+            text(global.module.start, global.module.len)?,
+            text(global.name.start, global.name.len)?,
+        ))
+    }
+
+    /// What a pickle would construct: module and name of its class, and the rest of it.
+    pub(super) fn object(self, id: u32) -> (&'a [u8], &'a [u8], Object) {
+        let object = self.arena.objects[id as usize];
+        let (module, name) = self.global(object.callable).unwrap_or_default();
+        (module, name, object)
+    }
+
+    fn seq(self, id: u32) -> Items<'a> {
+        let seq = self.arena.seqs[id as usize];
+        Items {
+            doc: self,
+            run: Run::of(&seq),
+            left: seq.len,
+            next: seq.next,
+        }
+    }
+}
+
+/// Items of a list, in order.
+#[derive(Clone, Debug)]
+pub(super) struct Items<'a> {
+    doc: Doc<'a>,
+    run: Run,
+    /// Items left in this run.
+    left: u32,
+    /// The next run.
+    next: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Run {
+    /// Next position in a flat run of pickle opcodes.
+    Flat { at: usize },
+    /// Next index in the cells.
+    Cells { at: usize },
+    /// Next position in a msgpack array.
+    Pack { at: usize },
+}
+
+impl Run {
+    fn of(seq: &super::arena::Seq) -> Self {
+        let at = seq.start as usize;
+        if seq.flat {
+            Self::Flat { at }
+        } else {
+            Self::Cells { at }
+        }
+    }
+}
+
+impl Iterator for Items<'_> {
+    type Item = Node;
+
+    fn next(&mut self) -> Option<Node> {
+        while self.left == 0 {
+            let seq = self.doc.arena.seqs.get(self.next as usize)?;
+            (self.run, self.left, self.next) = (Run::of(seq), seq.len, seq.next);
+        }
+        self.left -= 1;
+        match &mut self.run {
+            Run::Flat { at } => {
+                let (node, next) = pickle::flat_item(self.doc.bytes, *at, &self.doc.arena.memo)?;
+                *at = next;
+                Some(node)
+            }
+            Run::Cells { at } => {
+                *at += 1;
+                self.doc.arena.cells.get(*at - 1).copied()
+            }
+            Run::Pack { at } => {
+                let here = *at;
+                *at = msgpack::skip(self.doc.bytes, here).ok()?;
+                Some(Node::Pack(here as u32))
+            }
+        }
+    }
+}

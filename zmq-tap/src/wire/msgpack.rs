@@ -1,0 +1,173 @@
+//! A msgpack reader that builds nothing: one pass proves the message whole, later reads go straight to their place.
+
+use super::Undecoded;
+
+/// The head of a value, and where its own bytes are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Head {
+    Nil,
+    Bool(bool),
+    Int(i64),
+    /// An unsigned integer beyond `i64`.
+    Huge(u64),
+    Float(f64),
+    /// UTF-8 by the rules of msgpack, unchecked.
+    Str {
+        end: usize,
+    },
+    Bin {
+        end: usize,
+    },
+    Array {
+        len: u32,
+    },
+    Map {
+        len: u32,
+    },
+    /// An extension type and its bytes.
+    Ext {
+        kind: i8,
+        end: usize,
+    },
+}
+
+/// Reads the head at `at`; gives it and where its payload (string bytes, first item) begins.
+pub(super) fn head(b: &[u8], at: usize) -> Option<(Head, usize)> {
+    let first = *b.get(at)?;
+    let at = at + 1;
+    let fixed = |head| Some((head, at));
+    match first {
+        0x00..=0x7f => fixed(Head::Int(i64::from(first))),
+        0xe0..=0xff => fixed(Head::Int(i64::from(first as i8))),
+        0x80..=0x8f => fixed(Head::Map {
+            len: u32::from(first & 0x0f),
+        }),
+        0x90..=0x9f => fixed(Head::Array {
+            len: u32::from(first & 0x0f),
+        }),
+        0xa0..=0xbf => sized(b, at, usize::from(first & 0x1f), |end| Head::Str { end }),
+        0xc0 => fixed(Head::Nil),
+        0xc2 => fixed(Head::Bool(false)),
+        0xc3 => fixed(Head::Bool(true)),
+        0xc4..=0xc6 => {
+            let (len, at) = length(b, at, first - 0xc4)?;
+            sized(b, at, len, |end| Head::Bin { end })
+        }
+        0xc7..=0xc9 => {
+            let (len, at) = length(b, at, first - 0xc7)?;
+            let kind = *b.get(at)? as i8;
+            sized(b, at + 1, len, |end| Head::Ext { kind, end })
+        }
+        0xca => Some((Head::Float(f64::from(f32::from_be_bytes(number(b, at)?))), at + 4)),
+        0xcb => Some((Head::Float(f64::from_be_bytes(number(b, at)?)), at + 8)),
+        0xcc => Some((Head::Int(i64::from(*b.get(at)?)), at + 1)),
+        0xcd => Some((Head::Int(i64::from(u16::from_be_bytes(number(b, at)?))), at + 2)),
+        0xce => Some((Head::Int(i64::from(u32::from_be_bytes(number(b, at)?))), at + 4)),
+        0xcf => {
+            let wide = u64::from_be_bytes(number(b, at)?);
+            Some((i64::try_from(wide).map_or(Head::Huge(wide), Head::Int), at + 8))
+        }
+        0xd0 => Some((Head::Int(i64::from(*b.get(at)? as i8)), at + 1)),
+        0xd1 => Some((Head::Int(i64::from(i16::from_be_bytes(number(b, at)?))), at + 2)),
+        0xd2 => Some((Head::Int(i64::from(i32::from_be_bytes(number(b, at)?))), at + 4)),
+        0xd3 => Some((Head::Int(i64::from_be_bytes(number(b, at)?)), at + 8)),
+        0xd4..=0xd8 => {
+            let kind = *b.get(at)? as i8;
+            sized(b, at + 1, 1 << (first - 0xd4), |end| Head::Ext { kind, end })
+        }
+        0xd9..=0xdb => {
+            let (len, at) = length(b, at, first - 0xd9)?;
+            sized(b, at, len, |end| Head::Str { end })
+        }
+        0xdc | 0xdd => {
+            let (len, at) = length(b, at, first - 0xdb)?;
+            Some((Head::Array { len: len as u32 }, at))
+        }
+        0xde | 0xdf => {
+            let (len, at) = length(b, at, first - 0xdd)?;
+            Some((Head::Map { len: len as u32 }, at))
+        }
+        // 0xc1 is never used.
+        _ => None,
+    }
+}
+
+/// A big-endian length of 1, 2 or 4 bytes (`width` 0, 1, 2).
+fn length(b: &[u8], at: usize, width: u8) -> Option<(usize, usize)> {
+    Some(match width {
+        0 => (usize::from(*b.get(at)?), at + 1),
+        1 => (usize::from(u16::from_be_bytes(number(b, at)?)), at + 2),
+        _ => (u32::from_be_bytes(number(b, at)?) as usize, at + 4),
+    })
+}
+
+fn sized(b: &[u8], at: usize, len: usize, head: impl FnOnce(usize) -> Head) -> Option<(Head, usize)> {
+    let end = at.checked_add(len)?;
+    (end <= b.len()).then(|| (head(end), at))
+}
+
+fn number<const N: usize>(b: &[u8], at: usize) -> Option<[u8; N]> {
+    b.get(at..)?.first_chunk().copied()
+}
+
+/// Where the value at `at` ends. Needs no recursion: a container only adds to what is still to come.
+pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
+    let mut left = 1u64;
+    while left > 0 {
+        left -= 1;
+        let (head, payload) = head(b, at).ok_or_else(|| broken(b, at))?;
+        at = match head {
+            Head::Str { end } | Head::Bin { end } | Head::Ext { end, .. } => end,
+            Head::Array { len } => {
+                left += u64::from(len);
+                payload
+            }
+            Head::Map { len } => {
+                left += 2 * u64::from(len);
+                payload
+            }
+            _ => payload,
+        };
+    }
+    Ok(at)
+}
+
+fn broken(b: &[u8], at: usize) -> Undecoded {
+    match b.get(at) {
+        Some(0xc1) => Undecoded::Malformed {
+            at,
+            what: "0xc1 begins no msgpack value",
+        },
+        _ => Undecoded::Truncated { at },
+    }
+}
+
+/// The raw machine words of an `array('q')` that `SGLang`'s encoder wrote: extension type 1 (0.5.19 and later), or the
+/// pair `["q", bytes]` (0.5.15 to 0.5.18). Gives where they begin and end.
+pub(super) fn array_q(b: &[u8], at: usize) -> Option<(usize, usize)> {
+    let (start, end) = match head(b, at)? {
+        (Head::Ext { kind: 1, end }, start) => {
+            // A big-endian length, that much metadata (the msgpack string of the type code), then the words.
+            let meta = start + 4;
+            let words = meta.checked_add(u32::from_be_bytes(number(b, start)?) as usize)?;
+            (words <= end && type_code(b, meta)?.1 == words).then_some((words, end))?
+        }
+        (Head::Array { len: 2 }, start) => {
+            let (_, next) = type_code(b, start)?;
+            match head(b, next)? {
+                (Head::Bin { end }, words) => (words, end),
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    ((end - start) % 8 == 0).then_some((start, end))
+}
+
+/// The string "q" at `at`.
+fn type_code(b: &[u8], at: usize) -> Option<(Head, usize)> {
+    match head(b, at)? {
+        (string @ Head::Str { end }, start) if b.get(start..end)? == b"q" => Some((string, end)),
+        _ => None,
+    }
+}

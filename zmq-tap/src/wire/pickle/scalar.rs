@@ -1,0 +1,57 @@
+//! Opcodes that carry their value: how long they are and what they say. Everything reads in place.
+
+use super::op;
+
+/// The payload of a length-prefixed opcode (string or bytes) at `at`: where it begins and ends.
+pub(in super::super) fn payload(b: &[u8], at: usize) -> Option<(usize, usize)> {
+    let (start, len) = match *b.get(at)? {
+        op::SHORT_BINUNICODE | op::SHORT_BINBYTES => (at + 2, usize::from(*b.get(at + 1)?)),
+        op::BINUNICODE | op::BINBYTES => (at + 5, u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize),
+        op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => (
+            at + 9,
+            usize::try_from(u64::from_le_bytes(*b.get(at + 1..)?.first_chunk()?)).ok()?,
+        ),
+        _ => return None,
+    };
+    let end = start.checked_add(len)?;
+    (end <= b.len()).then_some((start, end))
+}
+
+/// The integer of the opcode at `at`; `None` when it does not fit 64 bits.
+pub(in super::super) fn int(b: &[u8], at: usize) -> Option<i64> {
+    let rest = b.get(at + 1..)?;
+    Some(match *b.get(at)? {
+        op::BININT1 => i64::from(*rest.first()?),
+        op::BININT2 => i64::from(u16::from_le_bytes(*rest.first_chunk()?)),
+        op::BININT => i64::from(i32::from_le_bytes(*rest.first_chunk()?)),
+        op::LONG1 => long(rest.get(1..1 + usize::from(*rest.first()?))?)?,
+        op::LONG4 => long(rest.get(4..4usize.checked_add(u32::from_le_bytes(*rest.first_chunk()?) as usize)?)?)?,
+        _ => return None,
+    })
+}
+
+/// Two's complement, little endian, as few bytes as it takes.
+fn long(digits: &[u8]) -> Option<i64> {
+    let negative = digits.last().is_some_and(|top| top & 0x80 != 0);
+    let mut wide = [if negative { 0xff } else { 0 }; 8];
+    wide.get_mut(..digits.len())?.copy_from_slice(digits);
+    Some(i64::from_le_bytes(wide))
+}
+
+/// The float of the `BINFLOAT` at `at`.
+pub(in super::super) fn float(b: &[u8], at: usize) -> Option<f64> {
+    Some(f64::from_be_bytes(*b.get(at + 1..)?.first_chunk()?))
+}
+
+/// Length of the integer opcode at `at`, which may be longer than 64 bits.
+pub(super) fn int_len(b: &[u8], at: usize) -> Option<usize> {
+    let len = match *b.get(at)? {
+        op::BININT1 => 2,
+        op::BININT2 => 3,
+        op::BININT => 5,
+        op::LONG1 => 2 + usize::from(*b.get(at + 1)?),
+        op::LONG4 => 5usize.checked_add(u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize)?,
+        _ => return None,
+    };
+    (at.checked_add(len)? <= b.len()).then_some(len)
+}

@@ -1,0 +1,62 @@
+//! Commands of the protocol: the handshake, subscriptions and heartbeats.
+
+/// A command, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Ends the handshake; carries the socket type.
+    Ready,
+    /// The peer refuses the connection.
+    Error,
+    /// PLAIN and CURVE, client.
+    Hello,
+    /// PLAIN and CURVE, server.
+    Welcome,
+    /// PLAIN and CURVE, client.
+    Initiate,
+    /// SUB to PUB, ZMTP 3.1.
+    Subscribe,
+    /// SUB to PUB, ZMTP 3.1.
+    Cancel,
+    /// Heartbeat.
+    Ping,
+    /// Heartbeat's answer.
+    Pong,
+    /// The identity frame that opens a ZMTP 2.0 stream; not a command there, but no message either.
+    Identity,
+    /// Any other name.
+    Other,
+}
+
+/// The first bytes of a command's body, as much as tells its name.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Name {
+    held: [u8; 10],
+    have: usize,
+}
+
+impl Name {
+    /// Takes the front of `bytes` until it has enough.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        let room = self.held.len() - self.have;
+        let taken = &bytes[..bytes.len().min(room)];
+        self.held[self.have..self.have + taken.len()].copy_from_slice(taken);
+        self.have += taken.len();
+    }
+
+    pub(super) fn command(&self) -> Command {
+        let held = &self.held[..self.have];
+        let name = held.split_first().and_then(|(&length, rest)| rest.get(..length.into()));
+        match name {
+            Some(b"READY") => Command::Ready,
+            Some(b"ERROR") => Command::Error,
+            Some(b"HELLO") => Command::Hello,
+            Some(b"WELCOME") => Command::Welcome,
+            Some(b"INITIATE") => Command::Initiate,
+            Some(b"SUBSCRIBE") => Command::Subscribe,
+            Some(b"CANCEL") => Command::Cancel,
+            Some(b"PING") => Command::Ping,
+            Some(b"PONG") => Command::Pong,
+            _ => Command::Other,
+        }
+    }
+}

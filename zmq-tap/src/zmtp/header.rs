@@ -1,0 +1,75 @@
+//! Frame headers: one flag byte, then the length in one byte or in eight (RFC 23, "framing"; the same in ZMTP 2.0).
+
+use super::greeting::Version;
+
+const MORE: u8 = 0b001;
+const LONG: u8 = 0b010;
+const COMMAND: u8 = 0b100;
+
+/// The longest header: flags and an 8-byte length.
+pub(super) const LONGEST: usize = 9;
+
+/// A frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// More parts of the same message follow.
+    pub(super) more: bool,
+    /// A command of the protocol, not a part of a message.
+    pub(super) command: bool,
+    /// Length of the body in bytes, as claimed.
+    pub(super) length: u64,
+    /// Length of the header itself: 2 or 9 bytes.
+    pub(super) size: usize,
+}
+
+/// Bytes that no ZMTP peer sends where a frame header must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Garbage {
+    /// The flag byte sets bits that are reserved, or combines COMMAND with MORE.
+    #[error("flag byte {0:#04x} is not one of ZMTP's")]
+    Flags(u8),
+    /// A length that no stream can hold.
+    #[error("a frame claims {0} bytes, more than a stream can hold")]
+    Length(u64),
+}
+
+/// Whether a header that begins with this byte is a command's.
+pub(super) fn is_command(flags: u8) -> bool {
+    flags & COMMAND != 0
+}
+
+/// Reads a header off the front of `bytes`. `None`: more bytes are needed.
+pub(super) fn read(bytes: &[u8], version: Version) -> Result<Option<Header>, Garbage> {
+    let Some(&flags) = bytes.first() else { return Ok(None) };
+    let known = match version {
+        Version::V2 => MORE | LONG,
+        Version::V3 { .. } => MORE | LONG | COMMAND,
+    };
+    let command = is_command(flags);
+    let more = flags & MORE != 0;
+    if flags & !known != 0 || (command && more) {
+        return Err(Garbage::Flags(flags));
+    }
+    if flags & LONG == 0 {
+        return Ok(bytes.get(1).map(|&length| Header {
+            more,
+            command,
+            length: length.into(),
+            size: 2,
+        }));
+    }
+    let Some(&length) = bytes.get(1..).and_then(|rest| rest.first_chunk::<8>()) else {
+        return Ok(None);
+    };
+    let length = u64::from_be_bytes(length);
+    // RFC 23: the most significant bit of a long length is zero.
+    if length > u64::MAX >> 1 {
+        return Err(Garbage::Length(length));
+    }
+    Ok(Some(Header {
+        more,
+        command,
+        length,
+        size: LONGEST,
+    }))
+}

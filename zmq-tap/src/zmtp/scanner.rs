@@ -1,0 +1,311 @@
+//! The scanner: bytes in, marks out.
+
+use super::command::{Command, Name};
+use super::greeting::{Greeting, Mechanism, Reading, Step, V2_LENGTH, Version};
+use super::header::{self, Garbage, Header};
+use super::seek::Seeker;
+
+/// Where a frame lies, in offsets from the first byte fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First byte of its header.
+    pub header: u64,
+    /// First byte of its body.
+    pub body: u64,
+    /// First byte after its body.
+    pub end: u64,
+}
+
+/// What was found, said as soon as its last byte was fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// The peer has greeted.
+    Greeting(Greeting),
+    /// A whole command (or a ZMTP 2.0 identity).
+    Command(Command, Span),
+    /// A whole message frame.
+    Frame {
+        /// Where it lies.
+        span: Span,
+        /// More parts of this message follow.
+        more: bool,
+    },
+    /// No frame can begin here. Whatever follows is searched for the next one.
+    Garbage {
+        /// Offset of the header that is none.
+        at: u64,
+        /// What is wrong with it.
+        why: Garbage,
+    },
+    /// Framing is known from here on: the next frame's header. Frames before it were not seen.
+    Synced {
+        /// Offset of that header.
+        at: u64,
+    },
+    /// Nothing in this stream can be read, now or later.
+    Opaque(Opaque),
+}
+
+/// Why a stream cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Opaque {
+    /// It does not open with a ZMTP greeting: no ZMTP peer would accept it either.
+    #[error("not ZMTP")]
+    NotZmtp,
+    /// ZMTP 1.0, which only libzmq 2.x speaks.
+    #[error("ZMTP 1.0")]
+    Version1,
+    /// The mechanism hides messages from a third party.
+    #[error("encrypted by {0}")]
+    Encrypted(Mechanism),
+}
+
+/// The message that is under way at the end of what was fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// Offset of the first byte of its first frame's header.
+    pub start: u64,
+    /// Offset of the end of the frame under way, as its header claims; `None` before that header is whole.
+    pub frame_end: Option<u64>,
+}
+
+/// Scans one direction of one connection.
+#[derive(Clone, Debug)]
+pub struct Scanner {
+    at: u64,
+    version: Version,
+    /// Where the multipart message under way began, once its first frame is whole.
+    message: Option<u64>,
+    state: State,
+    seek_longest: u64,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Greeting(Reading),
+    Header {
+        held: [u8; header::LONGEST],
+        have: usize,
+    },
+    Body {
+        header: Header,
+        at: u64,
+        left: u64,
+        name: Name,
+    },
+    Seeking(Seeker),
+    Opaque,
+}
+
+const NO_HEADER: State = State::Header {
+    held: [0; header::LONGEST],
+    have: 0,
+};
+
+impl Scanner {
+    /// Default of [`Scanner::seeking_up_to`]: frames longer than this are not used to find a boundary again.
+    pub const SEEK_LONGEST: u64 = 16 << 20;
+
+    /// For a stream from its first byte.
+    pub fn from_greeting() -> Self {
+        Self {
+            at: 0,
+            version: Version::V3 { minor: 1 },
+            message: None,
+            state: State::Greeting(Reading::new()),
+            seek_longest: Self::SEEK_LONGEST,
+        }
+    }
+
+    /// For a stream that is entered somewhere after its handshake. Says [`Mark::Synced`] once it knows where it is: after
+    /// one whole frame of a message of `SGLang`'s and the head of the next.
+    pub fn mid_stream() -> Self {
+        let state = State::Seeking(Seeker::new(0, Self::SEEK_LONGEST));
+        Self {
+            state,
+            ..Self::from_greeting()
+        }
+    }
+
+    /// Sets the longest frame, in bytes, that may prove a boundary.
+    #[must_use]
+    pub fn seeking_up_to(mut self, longest: u64) -> Self {
+        self.seek_longest = longest;
+        if let State::Seeking(_) = self.state {
+            self.state = State::Seeking(Seeker::new(self.at, longest));
+        }
+        self
+    }
+
+    /// How many bytes were fed.
+    pub fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// The message under way, if any; commands are none.
+    pub fn pending(&self) -> Option<Pending> {
+        match &self.state {
+            State::Header { held, have: have @ 1.. } if !header::is_command(held[0]) => Some(Pending {
+                start: self.message.unwrap_or(self.at - *have as u64),
+                frame_end: None,
+            }),
+            State::Body { header, at, left, .. } if !header.command => Some(Pending {
+                start: self.message.unwrap_or(*at),
+                frame_end: self.at.checked_add(*left),
+            }),
+            State::Header { .. } | State::Body { .. } => self.message.map(|start| Pending { start, frame_end: None }),
+            State::Greeting(_) | State::Seeking(_) | State::Opaque => None,
+        }
+    }
+
+    /// Takes the next bytes of the stream and calls `mark` for everything that ends in them, in order.
+    pub fn feed(&mut self, mut bytes: &[u8], mark: &mut impl FnMut(Mark)) {
+        while !bytes.is_empty() {
+            let taken = match &mut self.state {
+                State::Greeting(_) => self.greeting(bytes[0], mark),
+                State::Header { .. } => self.header(bytes, mark),
+                State::Body { left, header, name, .. } => {
+                    let taken = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
+                    if header.command {
+                        name.push(&bytes[..taken]);
+                    }
+                    *left -= taken as u64;
+                    self.at += taken as u64;
+                    self.end_of_body(mark);
+                    taken
+                }
+                State::Seeking(_) => self.seek(bytes, mark),
+                State::Opaque => {
+                    self.at += bytes.len() as u64;
+                    bytes.len()
+                }
+            };
+            bytes = &bytes[taken..];
+        }
+    }
+
+    fn greeting(&mut self, byte: u8, mark: &mut impl FnMut(Mark)) -> usize {
+        let State::Greeting(reading) = &mut self.state else {
+            return 0;
+        };
+        let step = reading.push(byte);
+        self.at += 1;
+        match step {
+            Step::More => {}
+            Step::Not(why) => self.close(why, mark),
+            Step::Whole(greeting, next) => {
+                self.version = greeting.version;
+                mark(Mark::Greeting(greeting));
+                if !greeting.mechanism.is_clear() {
+                    self.close(Opaque::Encrypted(greeting.mechanism), mark);
+                } else if let Some(first) = next {
+                    let mut held = [0; header::LONGEST];
+                    held[0] = first;
+                    self.state = State::Header { held, have: 1 };
+                } else {
+                    self.state = NO_HEADER;
+                }
+            }
+        }
+        1
+    }
+
+    fn close(&mut self, why: Opaque, mark: &mut impl FnMut(Mark)) {
+        self.state = State::Opaque;
+        mark(Mark::Opaque(why));
+    }
+
+    fn header(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+        let State::Header { held, have } = &mut self.state else {
+            return 0;
+        };
+        let before = *have;
+        let fresh = bytes.len().min(held.len() - before);
+        held[before..before + fresh].copy_from_slice(&bytes[..fresh]);
+        let start = self.at - before as u64;
+        let read = header::read(&held[..before + fresh], self.version);
+        let read = match read {
+            // A body must end before offsets do.
+            Ok(Some(header)) if start.checked_add(header.size as u64 + header.length).is_none() => {
+                Err(Garbage::Length(header.length))
+            }
+            other => other,
+        };
+        match read {
+            Ok(None) => {
+                *have += fresh;
+                self.at += fresh as u64;
+                fresh
+            }
+            Ok(Some(header)) => {
+                let taken = header.size - before;
+                self.at += taken as u64;
+                self.state = State::Body {
+                    header,
+                    at: start,
+                    left: header.length,
+                    name: Name::default(),
+                };
+                self.end_of_body(mark);
+                taken
+            }
+            Err(why) => {
+                mark(Mark::Garbage { at: start, why });
+                self.message = None;
+                self.at += fresh as u64;
+                self.state = State::Seeking(Seeker::new(self.at, self.seek_longest));
+                fresh
+            }
+        }
+    }
+
+    /// Says what a body was, if it has ended.
+    fn end_of_body(&mut self, mark: &mut impl FnMut(Mark)) {
+        let State::Body {
+            header,
+            at,
+            left: 0,
+            name,
+        } = self.state
+        else {
+            return;
+        };
+        let span = Span {
+            header: at,
+            body: at + header.size as u64,
+            end: self.at,
+        };
+        self.state = NO_HEADER;
+        // A ZMTP 2.0 stream's first frame is its sender's identity.
+        if self.version == Version::V2 && span.header == V2_LENGTH as u64 {
+            mark(Mark::Command(Command::Identity, span));
+        } else if header.command {
+            mark(Mark::Command(name.command(), span));
+        } else {
+            self.message = if header.more {
+                Some(self.message.unwrap_or(at))
+            } else {
+                None
+            };
+            mark(Mark::Frame {
+                span,
+                more: header.more,
+            });
+        }
+    }
+
+    fn seek(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+        let State::Seeking(seeker) = &mut self.state else {
+            return 0;
+        };
+        let Some(found) = seeker.feed(bytes) else {
+            self.at += bytes.len() as u64;
+            return bytes.len();
+        };
+        self.at = found.at;
+        self.state = NO_HEADER;
+        mark(Mark::Synced { at: found.at });
+        self.feed(&found.held, mark);
+        found.taken
+    }
+}

@@ -1,0 +1,137 @@
+//! Finding frame boundaries again in a stream that was entered in its middle.
+//!
+//! Every position is tried as an anchor ([`super::anchor`]). One anchor proves nothing; when the length in its header leads
+//! exactly to another, the second is where framing begins. The frame before it is given up. Held meanwhile: fewer bytes
+//! than one anchor needs, and at most [`MOST_CANDIDATES`] places to check.
+
+use super::anchor::{self, Verdict};
+use super::command::{Command, Name};
+
+/// Anchors waiting for their successor; the nearest ones are kept.
+const MOST_CANDIDATES: usize = 64;
+/// Bytes taken in at a time, so that what is held stays small.
+const PIECE: usize = 4096;
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    /// Where the next header must be.
+    end: u64,
+    /// What the byte before it must be.
+    tail: Option<u8>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Seeker {
+    /// Bytes not yet decided on; the first is at stream offset `at`.
+    held: Vec<u8>,
+    at: u64,
+    /// The byte before `held`.
+    before: Option<u8>,
+    candidates: Vec<Candidate>,
+    longest: u64,
+}
+
+/// Where framing begins.
+pub(super) struct Found {
+    /// Stream offset of a frame's header.
+    pub(super) at: u64,
+    /// The stream's bytes from there to the end of what was taken in.
+    pub(super) held: Vec<u8>,
+    /// How much of the slice was taken in.
+    pub(super) taken: usize,
+}
+
+impl Seeker {
+    /// `at` is the stream offset of the next byte; frames longer than `longest` are not looked for.
+    pub(super) fn new(at: u64, longest: u64) -> Self {
+        Self {
+            held: Vec::new(),
+            at,
+            before: None,
+            candidates: Vec::new(),
+            longest,
+        }
+    }
+
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<Found> {
+        let mut taken = 0;
+        for piece in bytes.chunks(PIECE) {
+            self.held.extend_from_slice(piece);
+            taken += piece.len();
+            if let Some(start) = self.search() {
+                return Some(Found {
+                    at: self.at + start as u64,
+                    held: self.held.split_off(start),
+                    taken,
+                });
+            }
+        }
+        None
+    }
+
+    /// Decides on as many positions as it can; returns the place in `held` of a proved header.
+    fn search(&mut self) -> Option<usize> {
+        let mut start = 0;
+        while start < self.held.len() {
+            let rest = &self.held[start..];
+            let verdict = anchor::look(rest, self.longest);
+            let at = self.at + start as u64;
+            let expected = self.arrival(at);
+            match verdict {
+                Verdict::More => break,
+                Verdict::Yes { .. } if expected => return Some(start),
+                Verdict::Yes { length, tail } => self.wait_for(at.saturating_add(length), tail),
+                // Heartbeats may stand between two messages.
+                Verdict::No if expected => match heartbeat(rest) {
+                    Verdict::Yes { length, tail } => self.wait_for(at + length, tail),
+                    Verdict::More => break,
+                    Verdict::No => {}
+                },
+                Verdict::No => {}
+            }
+            self.before = Some(self.held[start]);
+            self.candidates.retain(|candidate| candidate.end > at);
+            start += 1;
+        }
+        self.held.drain(..start);
+        self.at += start as u64;
+        None
+    }
+
+    /// Whether a candidate leads here, with the right last byte.
+    fn arrival(&self, at: u64) -> bool {
+        self.candidates
+            .iter()
+            .any(|candidate| candidate.end == at && (candidate.tail.is_none() || candidate.tail == self.before))
+    }
+
+    fn wait_for(&mut self, end: u64, tail: Option<u8>) {
+        self.candidates.push(Candidate { end, tail });
+        if self.candidates.len() > MOST_CANDIDATES {
+            let farthest = (0..self.candidates.len()).max_by_key(|&place| self.candidates[place].end);
+            if let Some(place) = farthest {
+                self.candidates.swap_remove(place);
+            }
+        }
+    }
+}
+
+/// Whether a heartbeat command begins here.
+fn heartbeat(bytes: &[u8]) -> Verdict {
+    match *bytes {
+        [4] => Verdict::More,
+        [4, length @ 5..128, ref body @ ..] => {
+            let mut name = Name::default();
+            name.push(&body[..body.len().min(5)]);
+            match name.command() {
+                Command::Ping | Command::Pong => Verdict::Yes {
+                    length: 2 + u64::from(length),
+                    tail: None,
+                },
+                _ if body.len() < 5 => Verdict::More,
+                _ => Verdict::No,
+            }
+        }
+        _ => Verdict::No,
+    }
+}

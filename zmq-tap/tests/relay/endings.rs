@@ -1,0 +1,285 @@
+//! Endings: of senders, of receivers, of the relay, in the middle of things.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use trace::event::LostCause;
+use zmq_tap::relay::{Ending, Endpoint, Observation, Options, Pair, Payload, Relay, Unread};
+use zmq_tap::zmtp::{Garbage, Opaque};
+
+use crate::support::{Bench, eventually, fill, handshake, message, noise, read_all, write_all};
+
+#[test]
+fn a_sender_that_dies_inside_a_frame_cuts_its_own_lane_only() {
+    let bench = Bench::new();
+    let upstream = bench.upstream();
+    let (mut dying, its) = bench.through(&upstream);
+    let (mut healthy, mut other) = bench.through(&upstream);
+    let whole = [handshake(), message(&noise(1, 5_000))].concat();
+    dying
+        .write_all(&[&whole[..], &message(&noise(2, 90_000))[..40_000]].concat())
+        .expect("written");
+    drop(dying);
+    assert_eq!(read_all(its).len(), whole.len() + 40_000, "what came is passed on");
+    healthy.write_all(&whole).expect("written");
+    let mut heard = vec![0; whole.len()];
+    other.read_exact(&mut heard).expect("passed on");
+    let (mut frames, mut cut) = ([0, 0], 0);
+    bench.watch(|observation| {
+        match observation {
+            Observation::Frame { lane, .. } => frames[lane as usize] += 1,
+            Observation::Lost {
+                lane: 0,
+                count,
+                cause: LostCause::CutShort,
+                ..
+            } => cut += count,
+            Observation::Closed { lane, cut_short, .. } => assert_eq!((lane, cut_short), (0, true)),
+            Observation::Opened { .. } => {}
+            other => panic!("{other:?}"),
+        }
+        frames == [1, 1] && bench.relay.stats().connections_open == 1 && bench.relay.observations().is_empty()
+    });
+    assert_eq!(cut, 1);
+}
+
+#[test]
+fn garbage_hurts_nobody_and_is_passed_on() {
+    let bench = Bench::new();
+    let upstream = bench.upstream();
+    let (mut healthy, mut its) = bench.through(&upstream);
+    let (mut garbage, other) = bench.through(&upstream);
+    garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("written");
+    drop(garbage);
+    assert_eq!(read_all(other), b"GET / HTTP/1.1\r\n\r\n");
+    // Garbage after a good beginning: this lane's frames cannot be known any more, until they can.
+    healthy
+        .write_all(&[&handshake()[..], &message(b"one"), &[0xf3; 300], &message(b"two")].concat())
+        .expect("written");
+    let mut heard = vec![0; handshake().len() + 5 + 300 + 5];
+    its.read_exact(&mut heard).expect("passed on");
+    let mut unread = Vec::new();
+    let mut lost = Vec::new();
+    bench.watch(|observation| {
+        match observation {
+            Observation::Unread { lane, why, .. } => unread.push((lane, why)),
+            Observation::Lost { lane, count, cause, .. } => lost.push((lane, count, cause)),
+            Observation::Frame { payload, .. } => assert!(matches!(payload, Payload::Whole(body) if body == "one")),
+            _ => {}
+        }
+        unread.len() == 2 && !lost.is_empty()
+    });
+    unread.sort_by_key(|(lane, _)| *lane);
+    assert_eq!(
+        unread,
+        [
+            (0, Unread::Garbage(Garbage::Flags(0xf3))),
+            (1, Unread::Opaque(Opaque::NotZmtp))
+        ]
+    );
+    assert_eq!(lost, [(0, 1, LostCause::Unframed)]);
+}
+
+#[test]
+fn an_encrypted_stream_passes_and_is_named() {
+    let bench = Bench::new();
+    let upstream = bench.upstream();
+    let (mut sender, mut receiver) = bench.through(&upstream);
+    let mut stream = handshake();
+    stream[12..17].copy_from_slice(b"CURVE");
+    stream.extend_from_slice(&noise(1, 5_000));
+    sender.write_all(&stream).expect("written");
+    let mut heard = vec![0; stream.len()];
+    receiver.read_exact(&mut heard).expect("passed on");
+    assert!(heard == stream);
+    bench.watch(|observation| match observation {
+        Observation::Unread { why, .. } => {
+            assert_eq!(why.to_string(), "encrypted by CURVE");
+            true
+        }
+        _ => false,
+    });
+    assert_eq!(bench.relay.stats().opaque, 1);
+}
+
+#[test]
+fn an_upstream_may_come_late() {
+    let bench = Bench::new();
+    let sender = bench.sender();
+    let writing = write_all(sender, [handshake(), message(b"early")].concat());
+    std::thread::sleep(Duration::from_millis(300));
+    let upstream = bench.upstream();
+    let receiver = upstream.accept().expect("the relay has not given up").0;
+    drop(writing.join().expect("written"));
+    assert_eq!(read_all(receiver), [handshake(), message(b"early")].concat());
+}
+
+#[test]
+fn an_upstream_that_never_comes_ends_the_wait() {
+    let bench = Bench::with(Options {
+        connect_patience: Duration::from_millis(100),
+        ..Options::default()
+    });
+    assert_eq!(read_all(bench.sender()), b"");
+    assert_eq!(bench.relay.stats().connections_unanswered, 1);
+    // A sender that goes away is not waited for.
+    let bench = Bench::new();
+    drop(bench.sender());
+    eventually("the place is free again", || {
+        let stats = bench.relay.stats();
+        stats.connections_total == 1 && stats.connections_open == 0
+    });
+}
+
+#[test]
+fn an_upstream_may_restart() {
+    let bench = Bench::new();
+    let upstream = bench.upstream();
+    let (mut sender, receiver) = bench.through(&upstream);
+    drop((upstream, receiver));
+    let mut end = [0];
+    assert!(!matches!(sender.read(&mut end), Ok(1..)), "the sender learns of it");
+    std::fs::remove_file(bench.path("out.sock")).expect("removed by the new receiver");
+    let upstream = bench.upstream();
+    let (sender, receiver) = bench.through(&upstream);
+    drop(write_all(sender, message(b"again")).join().expect("written"));
+    assert_eq!(read_all(receiver), message(b"again"));
+    bench.watch(|observation| matches!(observation, Observation::Closed { lane: 1, .. }));
+}
+
+#[test]
+fn a_reset_is_passed_on_over_tcp() {
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let to: Endpoint = format!("tcp://{}", upstream.local_addr().expect("bound"))
+        .parse()
+        .expect("an endpoint");
+    let listen = "tcp://127.0.0.1:*".parse().expect("an endpoint");
+    let relay = Relay::start(vec![Pair { listen, upstream: to }], Options::default()).expect("the relay starts");
+    let Endpoint::Tcp { port, .. } = relay.listening()[0] else {
+        panic!("{:?}", relay.listening())
+    };
+    let mut sender = TcpStream::connect(("127.0.0.1", port)).expect("accepted");
+    let receiver = upstream.accept().expect("connected").0;
+    sender.write_all(&handshake()).expect("written");
+    eventually("the bytes are at the receiver", || {
+        relay.stats().bytes_forward == handshake().len() as u64
+    });
+    // Closing with bytes unread is a reset.
+    drop(receiver);
+    let error = sender.read(&mut [0; 8]).expect_err("not an orderly end");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    eventually("it is told", || {
+        std::iter::from_fn(|| relay.poll()).any(|observation| {
+            matches!(
+                observation,
+                Observation::Closed {
+                    why: Ending::Upstream(std::io::ErrorKind::ConnectionReset),
+                    ..
+                }
+            )
+        })
+    });
+}
+
+#[test]
+fn messages_before_a_reset_of_the_sender_are_not_thrown_away() {
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let to: Endpoint = format!("tcp://{}", upstream.local_addr().expect("bound"))
+        .parse()
+        .expect("an endpoint");
+    let listen = "tcp://127.0.0.1:*".parse().expect("an endpoint");
+    let relay = Relay::start(vec![Pair { listen, upstream: to }], Options::default()).expect("the relay starts");
+    let Endpoint::Tcp { port, .. } = relay.listening()[0] else {
+        panic!("{:?}", relay.listening())
+    };
+    let mut sender = TcpStream::connect(("127.0.0.1", port)).expect("accepted");
+    let (mut receiver, _) = upstream.accept().expect("connected");
+    receiver.write_all(b"unread by the sender").expect("written");
+    let stream = [handshake(), message(&noise(1, 200_000))].concat();
+    sender.write_all(&stream).expect("written");
+    eventually("the relay has them", || relay.stats().frames_forward == 1);
+    eventually("the answer arrived", || relay.stats().bytes_backward == 20);
+    drop(sender);
+    let mut heard = Vec::new();
+    receiver.read_to_end(&mut heard).expect("an orderly end");
+    assert!(heard == stream);
+}
+
+#[test]
+fn stopping_lets_accepted_bytes_flow_out() {
+    let bench = Bench::new();
+    let upstream = bench.upstream();
+    let (mut sender, receiver) = bench.through(&upstream);
+    // As much as the kernel and the relay take while nobody reads.
+    let stream = [handshake(), message(&noise(1, 4 << 20))].concat();
+    let sent = fill(&mut sender, &stream);
+    let reading = std::thread::spawn(move || read_all(receiver));
+    let observations = bench.relay.observations();
+    let stats = bench.relay.stop();
+    let heard = reading.join().expect("the reader ends");
+    assert!(heard == stream[..sent], "sent {sent}, heard {}", heard.len());
+    assert_eq!((stats.connections_open, stats.bytes_forward), (0, sent as u64));
+    assert!(sender.write(b"x").is_err(), "the sender learns of it");
+    let last = std::iter::from_fn(|| observations.poll()).last();
+    assert!(
+        matches!(
+            last,
+            Some(Observation::Closed {
+                why: Ending::Stopped,
+                cut_short: true,
+                ..
+            })
+        ),
+        "{last:?}"
+    );
+}
+
+#[test]
+fn stopping_does_not_wait_for_a_receiver_that_hangs() {
+    let bench = Bench::with(Options {
+        drain: Duration::from_millis(100),
+        ..Options::default()
+    });
+    let upstream = bench.upstream();
+    let (sender, _receiver) = bench.through(&upstream);
+    let mut writer = sender.try_clone().expect("cloned");
+    let writing = std::thread::spawn(move || writer.write_all(&noise(1, 16 << 20)));
+    eventually("bytes are under way", || bench.relay.stats().bytes_forward > 100_000);
+    let begun = std::time::Instant::now();
+    bench.relay.stop();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(writing.join().expect("the writer ends").is_err());
+}
+
+#[test]
+fn two_hundred_connections_leave_no_file_descriptor_behind() {
+    let bench = Bench::new();
+    let upstream = bench.upstream();
+    let count = || std::fs::read_dir("/proc/self/fd").expect("readable").count();
+    // Other tests open files meanwhile: what counts is that 200 connections do not add up.
+    let before = count();
+    let accepting = std::thread::spawn(move || {
+        for n in 0..200 {
+            let stream = upstream.accept().expect("connected").0;
+            if n % 2 == 0 {
+                drop(stream);
+            } else {
+                drop(read_all(stream));
+            }
+        }
+        upstream
+    });
+    for n in 0..200 {
+        let mut sender = bench.sender();
+        let _ = sender.write_all(&handshake()[..n % 90]);
+        if n % 3 == 0 {
+            let _ = sender.shutdown(Shutdown::Both);
+        }
+    }
+    let _upstream: UnixListener = accepting.join().expect("all were relayed");
+    eventually("all are closed", || bench.relay.stats().connections_open == 0);
+    assert_eq!(bench.relay.stats().connections_total, 200);
+    assert!(count() < before + 100, "{} files are open, {before} before", count());
+}

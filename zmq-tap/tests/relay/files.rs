@@ -1,0 +1,148 @@
+//! Socket files: made, found, left behind, and never somebody else's.
+
+use std::io::Write;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+use zmq_tap::relay::{Options, Relay, RelayError};
+
+use crate::support::{Bench, PATIENCE, eventually, message, pair, read_all};
+
+fn start(folder: &TempDir) -> Result<Relay, RelayError> {
+    Relay::start(vec![pair(folder)], Options::default())
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+#[test]
+fn stopping_removes_the_socket_and_its_note() {
+    let folder = folder();
+    let relay = start(&folder).expect("the relay starts");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 2);
+    relay.stop();
+    assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 0);
+}
+
+#[test]
+fn stopping_leaves_what_has_taken_the_place() {
+    let bench = Bench::new();
+    let path = bench.path("in.sock");
+    std::fs::remove_file(&path).expect("an engine removes it");
+    let engine = UnixListener::bind(&path).expect("and listens there itself");
+    bench.relay.stop();
+    UnixStream::connect(&path).expect("the engine's socket is still there");
+    drop(engine);
+}
+
+#[test]
+fn a_live_socket_is_refused() {
+    let folder = folder();
+    let path = folder.path().join("in.sock");
+    let engine = UnixListener::bind(&path).expect("the engine listens");
+    let error = start(&folder).expect_err("refused");
+    assert!(matches!(error, RelayError::InUse(_)), "{error}");
+    assert!(error.to_string().contains("name it as the upstream"), "{error}");
+    UnixStream::connect(&path).expect("untouched");
+    drop(engine);
+    let error = start(&folder).expect_err("a dead socket of somebody else's is refused too");
+    assert!(matches!(error, RelayError::Foreign(_)), "{error}");
+    assert!(error.to_string().contains("rm '"), "{error}");
+    assert!(path.exists());
+    assert_eq!(
+        std::fs::read_dir(folder.path()).expect("readable").count(),
+        1,
+        "nothing is left beside it"
+    );
+}
+
+#[test]
+fn another_relay_in_the_same_place_is_refused() {
+    let bench = Bench::new();
+    let error = start(&bench.folder).expect_err("refused");
+    assert!(matches!(error, RelayError::InUseByTokengap(_)), "{error}");
+}
+
+#[test]
+fn links_folders_and_files_are_refused_and_left() {
+    let folder = folder();
+    let (path, target) = (folder.path().join("in.sock"), folder.path().join("target"));
+    std::fs::write(&target, "precious").expect("written");
+    std::os::unix::fs::symlink(&target, &path).expect("linked");
+    let refused = |what: &str| {
+        let error = start(&folder).expect_err("refused");
+        assert!(error.to_string().contains(what), "{error}");
+    };
+    refused("a symbolic link");
+    assert_eq!(std::fs::read(&target).expect("still there"), b"precious");
+    std::fs::remove_file(&path).expect("removed");
+    std::fs::write(&path, "an engine's temporary file").expect("written");
+    refused("a file");
+    std::fs::remove_file(&path).expect("removed");
+    std::fs::create_dir(&path).expect("made");
+    refused("a folder");
+}
+
+#[test]
+fn a_note_that_is_a_link_is_not_followed() {
+    let folder = folder();
+    let target = folder.path().join("target");
+    std::fs::write(&target, "precious").expect("written");
+    std::os::unix::fs::symlink(&target, folder.path().join("in.sock.tokengap")).expect("linked");
+    let error = start(&folder).expect_err("refused");
+    assert!(matches!(error, RelayError::Note { .. }), "{error}");
+    assert_eq!(std::fs::read(&target).expect("still there"), b"precious");
+}
+
+#[test]
+fn a_second_pair_that_cannot_listen_leaves_nothing_of_the_first() {
+    let folder = folder();
+    let mut second = pair(&folder);
+    second.listen = "ipc:///nowhere/at/all".parse().expect("an endpoint");
+    Relay::start(vec![pair(&folder), second], Options::default()).expect_err("refused");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 0);
+}
+
+/// The variable that makes this test program the relay that is killed.
+const VICTIM: &str = "TOKENGAP_TEST_RELAY_IN";
+
+#[test]
+fn a_killed_relay_is_replaced() {
+    if let Some(place) = std::env::var_os(VICTIM) {
+        let at = |name: &str| {
+            format!("ipc://{}", std::path::Path::new(&place).join(name).display())
+                .parse()
+                .expect("an endpoint")
+        };
+        let pair = zmq_tap::relay::Pair {
+            listen: at("in.sock"),
+            upstream: at("out.sock"),
+        };
+        let _relay = Relay::start(vec![pair], Options::default()).expect("the relay starts");
+        std::thread::sleep(PATIENCE);
+        return;
+    }
+    let folder = folder();
+    let path = folder.path().join("in.sock");
+    let mut victim = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "files::a_killed_relay_is_replaced"])
+        .env(VICTIM, folder.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("started");
+    eventually("it listens", || UnixStream::connect(&path).is_ok());
+    assert!(matches!(start(&folder), Err(RelayError::InUseByTokengap(_))));
+    victim.kill().expect("killed");
+    victim.wait().expect("gone");
+    assert!(path.exists(), "a killed process leaves its socket");
+    let relay = start(&folder).expect("its socket is replaced");
+    let upstream = UnixListener::bind(folder.path().join("out.sock")).expect("the upstream listens");
+    let mut sender = UnixStream::connect(&path).expect("accepted");
+    sender.write_all(&message(b"on we go")).expect("written");
+    drop(sender);
+    assert_eq!(read_all(upstream.accept().expect("connected").0), message(b"on we go"));
+    relay.stop();
+    assert!(!path.exists());
+}

@@ -1,0 +1,251 @@
+//! Limits: reaching one is told, and the copy goes on.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use trace::event::LostCause;
+use zmq_tap::relay::{NotKept, Observation, Options, Payload};
+
+use crate::support::{Bench, eventually, fill, handshake, message, noise, part, read_all, write_all};
+
+#[test]
+fn a_full_queue_loses_observations_and_no_bytes() {
+    let bench = Bench::with(Options {
+        queue_frames: 10,
+        ..Options::default()
+    });
+    let upstream = bench.upstream();
+    let (mut sender, mut receiver) = bench.through(&upstream);
+    let burst: Vec<u8> = std::iter::once(handshake())
+        .chain((0..200).map(|n| message(&noise(n, 900))))
+        .flatten()
+        .collect();
+    sender.write_all(&burst).expect("written");
+    let mut heard = vec![0; burst.len()];
+    receiver.read_exact(&mut heard).expect("passed on");
+    assert!(heard == burst);
+    eventually("all are passed on", || bench.relay.stats().frames_forward == 200);
+    let dropped = bench.relay.stats().frames_dropped;
+    assert_eq!(dropped, 200 - 9, "ten places, one of them taken by the opening");
+    // Once there is room again, the loss is told before the next frame, and numbers go on as if nothing were lost.
+    while bench.relay.poll().is_some() {}
+    sender.write_all(&message(b"after")).expect("written");
+    let mut lost = 0;
+    bench.watch(|observation| match observation {
+        Observation::Lost {
+            count,
+            cause: LostCause::QueueFull,
+            ..
+        } => {
+            lost += count;
+            false
+        }
+        Observation::Frame { seq, .. } => {
+            assert_eq!((seq, lost), (200, dropped));
+            true
+        }
+        other => panic!("{other:?}"),
+    });
+}
+
+#[test]
+fn a_connection_that_opens_and_closes_beside_a_full_queue_is_told_of() {
+    let bench = Bench::with(Options {
+        queue_frames: 1,
+        ..Options::default()
+    });
+    let upstream = bench.upstream();
+    for _ in 0..3 {
+        let (mut sender, receiver) = bench.through(&upstream);
+        sender
+            .write_all(&[handshake(), message(b"one"), message(b"two")].concat())
+            .expect("written");
+        drop(sender);
+        read_all(receiver);
+    }
+    eventually("all three have ended", || bench.relay.stats().connections_open == 0);
+    let (mut opened, mut closed, mut frames, mut lost) = (0, 0, 0, 0);
+    while let Some(observation) = bench.relay.poll() {
+        match observation {
+            Observation::Opened { lane, .. } => {
+                assert_eq!(lane, opened);
+                opened += 1;
+            }
+            Observation::Closed { lane, .. } => {
+                assert_eq!(lane, closed);
+                closed += 1;
+            }
+            Observation::Frame { .. } => frames += 1,
+            Observation::Lost { count, .. } => lost += count,
+            Observation::Unread { .. } => panic!("{observation:?}"),
+        }
+    }
+    assert_eq!((opened, closed, frames + lost), (3, 3, 6));
+    assert_eq!(bench.relay.stats().untold, 0);
+}
+
+#[test]
+fn a_message_above_the_limit_passes_without_being_kept() {
+    let bench = Bench::with(Options {
+        max_frame_bytes: 100_000,
+        max_parts: 2,
+        ..Options::default()
+    });
+    let upstream = bench.upstream();
+    let (sender, receiver) = bench.through(&upstream);
+    let stream = [
+        handshake(),
+        message(&noise(1, 100_001)),
+        message(&noise(2, 100_000)),
+        [part(b"a", true), part(b"b", true), part(b"c", false)].concat(),
+        [part(&noise(3, 60_000), true), part(&noise(4, 60_000), false)].concat(),
+        [part(b"a", true), part(b"b", false)].concat(),
+    ];
+    let reading = std::thread::spawn(move || read_all(receiver));
+    write_all(sender, stream.concat());
+    let mut payloads = Vec::new();
+    bench.watch(|observation| {
+        if let Observation::Frame { payload, .. } = observation {
+            payloads.push(payload);
+        }
+        payloads.len() == 5
+    });
+    assert_eq!(payloads[0], Payload::NotKept(NotKept::TooLarge));
+    assert!(matches!(&payloads[1], Payload::Whole(body) if *body == noise(2, 100_000)));
+    assert_eq!(payloads[2], Payload::NotKept(NotKept::TooManyParts));
+    assert_eq!(payloads[3], Payload::NotKept(NotKept::TooLarge));
+    assert!(matches!(&payloads[4], Payload::Multipart(parts) if parts[..] == ["a", "b"]));
+    assert!(reading.join().expect("the reader ends") == stream.concat());
+}
+
+#[test]
+fn observations_that_nobody_takes_use_no_more_than_the_budget() {
+    let budget = 2 << 20;
+    let options = Options {
+        budget_bytes: budget,
+        block_bytes: 256 << 10,
+        ..Options::default()
+    };
+    let bench = Bench::with(options);
+    let upstream = bench.upstream();
+    let (sender, receiver) = bench.through(&upstream);
+    let stream: Vec<u8> = std::iter::once(handshake())
+        .chain((0..200).map(|n| message(&noise(n, 50_000))))
+        .flatten()
+        .collect();
+    let reading = std::thread::spawn(move || read_all(receiver));
+    write_all(sender, stream.clone()).join().expect("written");
+    assert!(reading.join().expect("the reader ends") == stream);
+    let stats = bench.relay.stats();
+    assert!(stats.held_bytes <= budget as u64, "{stats:?}");
+    assert_eq!(stats.frames_forward, 200);
+    let (mut kept, mut not_kept) = (0, 0);
+    while let Some(observation) = bench.relay.poll() {
+        match observation {
+            Observation::Frame {
+                seq,
+                payload: Payload::Whole(body),
+                ..
+            } => {
+                assert!(body == noise(seq, 50_000));
+                kept += 1;
+            }
+            Observation::Frame { payload, .. } => {
+                assert_eq!(payload, Payload::NotKept(NotKept::Budget));
+                not_kept += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(kept >= 20, "most of the budget holds messages: {kept}");
+    assert_eq!(kept + not_kept, 200);
+    // The budget is free again.
+    let (sender, _receiver) = bench.through(&upstream);
+    let _sender = write_all(sender, [handshake(), message(&noise(7, 50_000))].concat());
+    bench.watch(|observation| {
+        matches!(
+            observation,
+            Observation::Frame {
+                payload: Payload::Whole(_),
+                ..
+            }
+        )
+    });
+}
+
+#[test]
+fn a_claim_of_a_gibibyte_costs_nothing() {
+    let bench = Bench::new();
+    let upstream = bench.upstream();
+    let mut streams = Vec::new();
+    // Two beyond what is ever kept, and together five times what may be.
+    let claims = [&[1_u64 << 30, u64::MAX >> 1][..], &[15 << 20; 20]].concat();
+    for claim in claims {
+        let (mut sender, receiver) = bench.through(&upstream);
+        sender
+            .write_all(&[handshake(), [&[2][..], &claim.to_be_bytes(), b"and no more"].concat()].concat())
+            .expect("written");
+        streams.push((sender, receiver));
+    }
+    let expected = handshake().len() + 9 + 11;
+    for (_, receiver) in &mut streams {
+        let mut heard = vec![0; expected];
+        receiver.read_exact(&mut heard).expect("passed on");
+    }
+    let (sender, receiver) = bench.through(&upstream);
+    std::thread::spawn(move || read_all(receiver));
+    let _sender = write_all(sender, [handshake(), message(&noise(1, 300_000))].concat());
+    bench.watch(|observation| {
+        matches!(
+            observation,
+            Observation::Frame {
+                payload: Payload::Whole(_),
+                ..
+            }
+        )
+    });
+    assert!(bench.relay.stats().held_bytes <= 22 << 20, "{:?}", bench.relay.stats());
+}
+
+#[test]
+fn a_receiver_that_stops_stops_the_sender() {
+    let options = Options {
+        buffer_bytes: 64 << 10,
+        ..Options::default()
+    };
+    let bench = Bench::with(options);
+    let upstream = bench.upstream();
+    let (mut sender, mut receiver) = bench.through(&upstream);
+    let stream = noise(3, 8 << 20);
+    let sent = fill(&mut sender, &stream);
+    let taken = bench.relay.stats().bytes_forward;
+    assert!(sent < stream.len(), "the sender was stopped");
+    // What the kernel holds for the sender's socket is not ours; the relay itself holds one buffer at most.
+    let sender_queue = 4 * 212_992;
+    assert!(
+        sent as u64 - taken <= (64 << 10) + sender_queue,
+        "sent {sent}, passed on {taken}"
+    );
+    let (rest, mut writer) = (stream[sent..].to_vec(), sender.try_clone().expect("cloned"));
+    let writing = std::thread::spawn(move || writer.write_all(&rest));
+    let mut heard = vec![0; stream.len()];
+    receiver.read_exact(&mut heard).expect("it goes on");
+    assert!(heard == stream);
+    writing.join().expect("the writer ends").expect("written");
+}
+
+#[test]
+fn connections_above_the_limit_are_closed_at_once() {
+    let bench = Bench::with(Options {
+        max_connections: 2,
+        ..Options::default()
+    });
+    let upstream = bench.upstream();
+    let (first, second) = (bench.through(&upstream), bench.through(&upstream));
+    let third = bench.sender();
+    assert_eq!(read_all(third), b"");
+    assert_eq!(bench.relay.stats().connections_refused, 1);
+    drop((first, second));
+    eventually("places are free again", || bench.relay.stats().connections_open == 0);
+    bench.through(&upstream);
+}

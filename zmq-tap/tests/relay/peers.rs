@@ -1,0 +1,184 @@
+//! Real ZMTP peers on both sides.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use zeromq::{DealerSocket, PullSocket, PushSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
+use zmq_tap::relay::{Direction, Observation, Options, Pair, Payload, Relay};
+
+use crate::support::{Bench, PATIENCE, noise};
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// A message that says who sent it and which it is.
+fn numbered(sender: u64, n: u64) -> Vec<u8> {
+    let size = 20 + (n * 977 + sender * 31) % 30_000;
+    [
+        sender.to_le_bytes().to_vec(),
+        n.to_le_bytes().to_vec(),
+        noise(sender * 1_000 + n, size as usize),
+    ]
+    .concat()
+}
+
+async fn within<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, what).await.expect("in time")
+}
+
+#[test]
+fn many_senders_reach_one_receiver_through_one_listener() {
+    let bench = Bench::new();
+    let at = |name: &str| format!("ipc://{}", bench.path(name).display());
+    let (senders, each) = (5_u64, 60_u64);
+    let mut received: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
+    runtime().block_on(within(async {
+        let mut pull = PullSocket::new();
+        pull.bind(&at("out.sock")).await.expect("bound");
+        let sending = (0..senders).map(|sender| {
+            let to = at("in.sock");
+            tokio::spawn(async move {
+                let mut push = PushSocket::new();
+                push.connect(&to).await.expect("connected");
+                for n in 0..each {
+                    push.send(numbered(sender, n).into()).await.expect("sent");
+                }
+                push
+            })
+        });
+        let sending: Vec<_> = sending.collect();
+        for _ in 0..senders * each {
+            let body = Vec::from(pull.recv().await.expect("received").get(0).expect("a part").clone());
+            let sender = u64::from_le_bytes(*body.first_chunk().expect("numbered"));
+            received.entry(sender).or_default().push(body);
+        }
+        for push in sending {
+            push.await.expect("the sender ends");
+        }
+    }));
+    for sender in 0..senders {
+        assert!(received[&sender] == (0..each).map(|n| numbered(sender, n)).collect::<Vec<_>>());
+    }
+    // What was told is what was sent: each lane is one sender, in its order.
+    let mut told: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
+    bench.watch(|observation| {
+        if let Observation::Frame {
+            lane,
+            seq,
+            payload: Payload::Whole(body),
+            direction,
+            ..
+        } = observation
+        {
+            let of_lane = told.entry(lane).or_default();
+            assert_eq!((seq, direction), (of_lane.len() as u64, Direction::Forward));
+            of_lane.push(body.to_vec());
+        }
+        told.values().map(Vec::len).sum::<usize>() as u64 == senders * each
+    });
+    let mut lanes: Vec<_> = told.into_values().collect();
+    lanes.sort();
+    let mut sent: Vec<_> = received.into_values().collect();
+    sent.sort();
+    assert!(lanes == sent);
+}
+
+#[test]
+fn the_side_that_connects_may_be_the_receiver() {
+    let bench = Bench::new();
+    let at = |name: &str| format!("ipc://{}", bench.path(name).display());
+    runtime().block_on(within(async {
+        let mut push = PushSocket::new();
+        push.bind(&at("out.sock")).await.expect("bound");
+        let mut pull = PullSocket::new();
+        pull.connect(&at("in.sock")).await.expect("connected");
+        for n in 0..20 {
+            while push.send(numbered(1, n).into()).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert!(pull.recv().await.expect("received").get(0).expect("a part")[..] == numbered(1, n));
+        }
+    }));
+    let mut seen = 0;
+    bench.watch(|observation| {
+        if let Observation::Frame { direction, seq, .. } = observation {
+            assert_eq!((direction, seq), (Direction::Backward, seen));
+            seen += 1;
+        }
+        seen == 20
+    });
+    assert_eq!(bench.relay.stats().frames_forward, 0);
+}
+
+#[test]
+fn questions_and_answers_pass_over_tcp_as_multipart_messages() {
+    let bench = over_tcp();
+    let questions = 10;
+    runtime().block_on(within(async {
+        let mut router = RouterSocket::new();
+        router.bind(&bench.upstream).await.expect("bound");
+        let mut dealer = DealerSocket::new();
+        dealer.connect(&bench.listen).await.expect("connected");
+        for n in 0..questions {
+            let mut question = ZmqMessage::from(numbered(1, n));
+            question.push_back("more".into());
+            dealer.send(question).await.expect("sent");
+            let asked = router.recv().await.expect("received");
+            assert_eq!(asked.len(), 3, "the router puts the asker's identity first");
+            router.send(asked).await.expect("answered");
+            assert!(dealer.recv().await.expect("received").get(0).expect("a part")[..] == numbered(1, n));
+        }
+    }));
+    let mut told = (0, 0);
+    let until = std::time::Instant::now() + PATIENCE;
+    while told != (questions, questions) && std::time::Instant::now() < until {
+        match bench.relay.poll() {
+            Some(Observation::Frame {
+                direction,
+                payload: Payload::Multipart(parts),
+                ..
+            }) => {
+                assert_eq!((parts.len(), &parts[1][..]), (2, &b"more"[..]));
+                if direction == Direction::Forward {
+                    told.0 += 1;
+                } else {
+                    told.1 += 1;
+                }
+            }
+            Some(Observation::Frame { payload, .. }) => panic!("{payload:?}"),
+            _ => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    assert_eq!(told, (questions, questions));
+}
+
+struct Tcp {
+    relay: Relay,
+    listen: String,
+    upstream: String,
+}
+
+fn over_tcp() -> Tcp {
+    // A port that was just free; nobody else takes ports by number here.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|bound| bound.local_addr())
+        .expect("a port")
+        .port();
+    let upstream = format!("tcp://127.0.0.1:{port}");
+    let listen = "tcp://127.0.0.1:*".parse().expect("an endpoint");
+    let pair = Pair {
+        listen,
+        upstream: upstream.parse().expect("an endpoint"),
+    };
+    let relay = Relay::start(vec![pair], Options::default()).expect("the relay starts");
+    let listen = relay.listening()[0].to_string();
+    Tcp {
+        relay,
+        listen,
+        upstream,
+    }
+}

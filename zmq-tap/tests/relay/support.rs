@@ -1,0 +1,156 @@
+//! What the tests share: relays in a folder of their own, ZMTP bytes, and waiting with a limit.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use zmq_tap::relay::{Observation, Options, Pair, Relay};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A folder with a relay from `in.sock` to `out.sock`.
+pub(crate) struct Bench {
+    pub(crate) folder: TempDir,
+    pub(crate) relay: Relay,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    pub(crate) fn with(options: Options) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let pair = pair(&folder);
+        let relay = Relay::start(vec![pair], options).expect("the relay starts");
+        Self { folder, relay }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Listens where the relay connects to.
+    pub(crate) fn upstream(&self) -> UnixListener {
+        UnixListener::bind(self.path("out.sock")).expect("the upstream's socket")
+    }
+
+    /// Connects to the relay.
+    pub(crate) fn sender(&self) -> UnixStream {
+        UnixStream::connect(self.path("in.sock")).expect("the relay accepts")
+    }
+
+    /// A connected pair: what goes into the first comes out of the second.
+    pub(crate) fn through(&self, upstream: &UnixListener) -> (UnixStream, UnixStream) {
+        let sender = self.sender();
+        (sender, upstream.accept().expect("the relay connects").0)
+    }
+
+    /// Polls until `wanted` has taken what it needs.
+    pub(crate) fn watch(&self, mut wanted: impl FnMut(Observation) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            while let Some(observation) = self.relay.poll() {
+                if wanted(observation) {
+                    return;
+                }
+            }
+            assert!(
+                Instant::now() < until,
+                "what was waited for did not happen; counters: {:?}",
+                self.relay.stats()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+pub(crate) fn pair(folder: &TempDir) -> Pair {
+    let at = |name: &str| {
+        format!("ipc://{}", folder.path().join(name).display())
+            .parse()
+            .expect("an endpoint")
+    };
+    Pair {
+        listen: at("in.sock"),
+        upstream: at("out.sock"),
+    }
+}
+
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < until, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What a ZMTP 3.1 PUSH socket says before its first message.
+pub(crate) fn handshake() -> Vec<u8> {
+    let mut bytes = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
+    bytes.extend_from_slice(b"NULL");
+    bytes.resize(64, 0);
+    let ready = b"\x05READY\x0bSocket-Type\0\0\0\x04PUSH";
+    bytes.extend_from_slice(&[4, ready.len() as u8]);
+    bytes.extend_from_slice(ready);
+    bytes
+}
+
+/// A message of one part.
+pub(crate) fn message(body: &[u8]) -> Vec<u8> {
+    part(body, false)
+}
+
+pub(crate) fn part(body: &[u8], more: bool) -> Vec<u8> {
+    let mut bytes = match u8::try_from(body.len()) {
+        Ok(short) => vec![u8::from(more), short],
+        Err(_) => [&[2 | u8::from(more)][..], &(body.len() as u64).to_be_bytes()].concat(),
+    };
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// Bytes that look like nothing in particular, the same for the same seed.
+pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..length).map(|_| (next() >> 32) as u8).collect()
+}
+
+pub(crate) fn read_all(mut stream: UnixStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).expect("the stream ends in order");
+    all
+}
+
+/// Writes from a thread of its own, so that back-pressure does not stop the test.
+pub(crate) fn write_all(mut stream: UnixStream, bytes: Vec<u8>) -> std::thread::JoinHandle<UnixStream> {
+    std::thread::spawn(move || {
+        stream.write_all(&bytes).expect("the relay takes the bytes");
+        stream
+    })
+}
+
+/// Writes until nothing more goes in for a while; says how much did.
+pub(crate) fn fill(stream: &mut UnixStream, bytes: &[u8]) -> usize {
+    stream.set_nonblocking(true).expect("non-blocking");
+    let (mut sent, mut quiet) = (0, 0);
+    while quiet < 20 {
+        if let Ok(count) = stream.write(&bytes[sent..]) {
+            (sent, quiet) = (sent + count, 0);
+        } else {
+            std::thread::sleep(Duration::from_millis(5));
+            quiet += 1;
+        }
+    }
+    stream.set_nonblocking(false).expect("blocking");
+    sent
+}
