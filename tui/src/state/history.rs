@@ -46,6 +46,11 @@ impl History {
         self.newest = self.newest.max(second);
     }
 
+    /// Whether nothing was entered yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
     /// The newest second.
     pub(crate) fn newest(&self) -> u64 {
         self.newest

@@ -55,6 +55,8 @@ pub(crate) struct Row {
     pub(crate) dropped: Option<u64>,
     /// Tokens that will never arrive: dropped ones and those missing on the wire.
     pub(crate) lost: Option<u64>,
+    /// Of those, tokens of dropped chunks.
+    pub(crate) dropped_tokens: u64,
     pub(crate) prompt: Option<u64>,
     pub(crate) retractions: u64,
     pub(crate) flags: Flags,
