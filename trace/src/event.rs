@@ -71,6 +71,7 @@ pub struct Hop<'a> {
 
 /// The stages of a frame that a source can observe on a hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "one switch a stage, each read by its name")]
 pub struct Sees {
     /// `Sent` events come.
     pub sent: bool,

@@ -9,8 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use trace::report::{Report, ReportInput, SelfStats};
-use trace::{Analysis, MonoNs};
+use serde_json::Value;
+use trace::report::{Report, ReportInput};
+use trace::{Analysis, Config, MonoNs};
 
 use crate::cli::LiveArgs;
 use crate::live::Summary;
@@ -31,18 +32,23 @@ pub(crate) fn is_headless(args: &LiveArgs) -> bool {
 /// Runs `source` until it ends, `--duration` is over or a signal comes, then prints the report.
 pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for SIGINT and SIGTERM")?;
-    let mut analysis = Analysis::new(trace::Config { limits: args.limits(), ..Default::default() });
+    let mut analysis = Analysis::new(Config {
+        limits: args.limits(),
+        ..Config::default()
+    });
     let mut summary = (!is_headless(args)).then(Summary::new);
     let outcome = drive(&mut source, &mut analysis, args.duration, &signals, summary.as_mut())?;
 
     let report = analysis.report(&ReportInput {
-        kind: source.kind(),
-        own: own_stats(),
-        degraded: outcome.degraded,
+        cpu_ns: Some(cpu_ns()),
+        rss_bytes: rss_bytes(),
+        degraded: outcome.degraded.into_iter().map(Value::from).collect(),
+        wire: source.wire(),
         demo: source.truth(),
+        ..ReportInput::of(source.kind())
     });
     print(&report, args.json)?;
-    let failed = args.fail_on.is_some_and(|least| report.findings.iter().any(|f| f.severity >= least));
+    let failed = args.fail_on.is_some_and(|least| report.worst() >= Some(least));
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
@@ -67,8 +73,12 @@ fn drive(
         let flow = match catch_unwind(AssertUnwindSafe(|| source.poll(&mut |event| analysis.apply(event)))) {
             Ok(flow) => flow,
             Err(_) => {
-                outcome.degraded.push("analysis: it failed and was left off; the traffic went on (this is a bug)".into());
-                eprintln!("tokengap: the analysis failed; the traffic goes on unobserved until this process is asked to end");
+                outcome
+                    .degraded
+                    .push("analysis: it failed and was left off; the traffic went on (this is a bug)".into());
+                eprintln!(
+                    "tokengap: the analysis failed; the traffic goes on unobserved until this process is asked to end"
+                );
                 signals.wait();
                 source.stop();
                 return Ok(outcome);
@@ -93,7 +103,9 @@ fn drive(
             Flow::Busy => {}
         }
         if signals.seen() > 1 || deadline.is_some_and(|d| now >= d) {
-            outcome.degraded.push("end: what was still under way was not waited for".into());
+            outcome
+                .degraded
+                .push("end: what was still under way was not waited for".into());
             return Ok(outcome);
         }
     }
@@ -111,10 +123,10 @@ fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What this process itself has cost so far.
-fn own_stats() -> SelfStats {
+/// CPU time of this process so far.
+fn cpu_ns() -> u64 {
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    SelfStats { cpu_ns: cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64, rss_bytes: rss_bytes() }
+    cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64
 }
 
 /// Resident memory from /proc/self/statm; `None` where there is no such file.
@@ -130,7 +142,8 @@ struct Signals(Arc<AtomicUsize>);
 impl Signals {
     fn install() -> std::io::Result<Self> {
         let count = Arc::new(AtomicUsize::new(0));
-        let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
+        let mut signals =
+            signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
         let seen = Arc::clone(&count);
         thread::Builder::new().name("signals".into()).spawn(move || {
             for _ in signals.forever() {

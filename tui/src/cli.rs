@@ -4,13 +4,20 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use trace::report::Severity;
+use trace::detect::Severity;
+use trace::ledger::Limits;
 
 use crate::cmd;
 
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
-#[command(name = "tokengap", version, about, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    name = "tokengap",
+    version,
+    about,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 #[command(after_help = "Exit codes: 0 done, 1 findings at or above --fail-on, 2 error.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -24,16 +31,16 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Demo(cmd::demo::Args),
-    Tap(cmd::tap::Args),
     Decode(cmd::decode::Args),
+    Tap(cmd::tap::Args),
 }
 
 impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Demo(args) => cmd::demo::run(args),
-            Command::Tap(args) => cmd::tap::run(args),
             Command::Decode(args) => cmd::decode::run(&args),
+            Command::Tap(args) => cmd::tap::run(args),
         }
     }
 }
@@ -58,17 +65,21 @@ pub(crate) struct LiveArgs {
     pub(crate) fail_on: Option<Severity>,
 
     /// Requests followed at once; the oldest are given up, and counted, beyond it.
-    #[arg(long, value_name = "N", default_value_t = trace::Limits::default().live_requests, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = at_least_one)]
     pub(crate) max_live: usize,
 
     /// Finished requests kept in detail; older ones live on in the totals.
-    #[arg(long, value_name = "N", default_value_t = trace::Limits::default().finished_requests)]
+    #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept)]
     pub(crate) max_finished: usize,
 }
 
 impl LiveArgs {
-    pub(crate) fn limits(&self) -> trace::Limits {
-        trace::Limits { live_requests: self.max_live, finished_requests: self.max_finished, ..Default::default() }
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            live_rids: self.max_live,
+            finished_kept: self.max_finished,
+            ..Limits::default()
+        }
     }
 }
 
@@ -94,7 +105,9 @@ fn severity(text: &str) -> Result<Severity, String> {
         "info" => Ok(Severity::Info),
         "warning" => Ok(Severity::Warning),
         "critical" => Ok(Severity::Critical),
-        other => Err(format!("{other:?} is no severity; it is one of info, warning, critical")),
+        other => Err(format!(
+            "{other:?} is no severity; it is one of info, warning, critical"
+        )),
     }
 }
 
@@ -108,5 +121,9 @@ pub(crate) fn init_log(verbose: u8) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("TOKENGAP_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
 }

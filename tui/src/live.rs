@@ -16,7 +16,10 @@ const HEAD_EVERY: u64 = 20;
 
 impl Summary {
     pub(crate) fn new() -> Self {
-        Self { start: Instant::now(), lines: 0 }
+        Self {
+            start: Instant::now(),
+            lines: 0,
+        }
     }
 
     /// Prints the next line when it is due.

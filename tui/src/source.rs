@@ -1,8 +1,7 @@
 //! What the application needs of a source, and the sources that are only wiring.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use trace::Event;
-use trace::report::SourceKind;
 use zmq_tap::tap::Tap;
 
 /// What one call of [`Source::poll`] came to.
@@ -19,13 +18,18 @@ pub(crate) enum Flow {
 /// Where events come from. All sources are driven alike, live or recorded.
 pub(crate) trait Source {
     /// What the report calls it.
-    fn kind(&self) -> SourceKind;
+    fn kind(&self) -> &'static str;
 
     /// Hands over what has been observed since the last call, a bounded amount at a time. Never waits.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow;
 
     /// Asks the source to end. What is under way is still handed over, until [`Flow::Ended`].
     fn stop(&mut self);
+
+    /// What the report shows under `source.wire`: the forms in which messages came.
+    fn wire(&self) -> Option<Value> {
+        None
+    }
 
     /// What the report shows under `demo`: the truth that the demo's own peers kept.
     fn truth(&self) -> Option<Value> {
@@ -49,20 +53,40 @@ impl TapSource {
 const FRAMES_A_TURN: usize = 256;
 
 impl Source for TapSource {
-    fn kind(&self) -> SourceKind {
-        SourceKind::Tap
+    fn kind(&self) -> &'static str {
+        "tap"
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
-        match self.tap.poll(FRAMES_A_TURN, sink) {
+        match self.tap.poll(FRAMES_A_TURN, &mut |event, _| sink(event)) {
             0 if self.stopping && self.tap.has_ended() => Flow::Ended,
             0 => Flow::Idle,
             _ => Flow::Busy,
         }
     }
 
+    fn wire(&self) -> Option<Value> {
+        Some(wire_forms(&self.tap))
+    }
+
     fn stop(&mut self) {
         self.tap.stop();
         self.stopping = true;
     }
+}
+
+/// The forms in which messages came through `tap`, and the relay's own counters.
+pub(crate) fn wire_forms(tap: &Tap) -> Value {
+    let forms = tap
+        .forms()
+        .iter()
+        .map(|form| json!({"class": form.class, "codec": form.codec, "schema": form.schema, "frames": form.frames}));
+    let relay = tap.stats();
+    json!({"forms": forms.collect::<Vec<_>>(), "relay": {
+        "connections": relay.connections_total,
+        "connections_refused": relay.connections_refused,
+        "connections_unanswered": relay.connections_unanswered,
+        "bytes_forward": relay.bytes_forward,
+        "bytes_backward": relay.bytes_backward,
+    }})
 }

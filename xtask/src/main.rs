@@ -1,6 +1,7 @@
 //! `cargo xtask`: what the project does to itself. One file a command.
 
 mod bench;
+mod e2e;
 
 use clap::{Parser, Subcommand};
 
@@ -16,10 +17,20 @@ enum Command {
     /// Measure: ratios, the peers taking turns
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Run the real engine through the tap and compare the report with what the engine says
+    E2e(e2e::Options),
+    /// Make the real engine's harness ready: its venv and unpacked releases
+    Engine(e2e::EngineOptions),
+    /// Copy bytes between endpoints and nothing else, for comparisons
+    #[command(hide = true)]
+    PlainRelay(e2e::plain_relay::Options),
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Bench(what) => bench::run(&what),
+        Command::E2e(options) => e2e::run(&options),
+        Command::Engine(options) => e2e::prepare(&options),
+        Command::PlainRelay(options) => e2e::plain_relay::run(&options),
     }
 }

@@ -29,7 +29,14 @@ pub struct TapHop {
 impl TapHop {
     /// A hop of which nothing is known but its endpoints.
     pub fn new(pair: Pair) -> Self {
-        Self { pair, name: None, worker: None, also: Sees::default(), origin: false, last: false }
+        Self {
+            pair,
+            name: None,
+            worker: None,
+            also: Sees::default(),
+            origin: false,
+            last: false,
+        }
     }
 }
 
@@ -90,12 +97,27 @@ struct Tapped {
 impl Tap {
     /// Binds every listener and starts to relay.
     pub fn start(hops: Vec<TapHop>, options: Options) -> Result<Self, RelayError> {
-        let limits = Limits { message: usize::try_from(options.max_frame_bytes).unwrap_or(usize::MAX), ..Limits::default() };
-        let tapped = hops.iter().flat_map(|hop| [Tapped::new(hop, Direction::Forward), Tapped::new(hop, Direction::Backward)]);
+        let limits = Limits {
+            message: usize::try_from(options.max_frame_bytes).unwrap_or(usize::MAX),
+            ..Limits::default()
+        };
+        let tapped = hops.iter().flat_map(|hop| {
+            [
+                Tapped::new(hop, Direction::Forward),
+                Tapped::new(hop, Direction::Backward),
+            ]
+        });
         let tapped = tapped.collect();
         let relay = Relay::start(hops.into_iter().map(|hop| hop.pair).collect(), options)?;
         let observations = relay.observations();
-        Ok(Self { relay: Running::Yes(relay), observations, decoder: Decoder::new(limits), hops: tapped, schema: None, forms: Vec::new() })
+        Ok(Self {
+            relay: Running::Yes(relay),
+            observations,
+            decoder: Decoder::new(limits),
+            hops: tapped,
+            schema: None,
+            forms: Vec::new(),
+        })
     }
 
     /// Hands over at most `most` observations as events, each frame's first one with the frame's bytes; returns how many
@@ -134,6 +156,15 @@ impl Tap {
         matches!(self.relay, Running::Closed(_)) && self.observations.is_empty()
     }
 
+    /// The relay's own counters.
+    pub fn stats(&self) -> Stats {
+        match &self.relay {
+            Running::Yes(relay) => relay.stats(),
+            Running::Closing(_) => Stats::default(),
+            Running::Closed(stats) => *stats,
+        }
+    }
+
     /// The forms in which messages came so far.
     pub fn forms(&self) -> &[Form] {
         &self.forms
@@ -141,26 +172,69 @@ impl Tap {
 
     fn translate(&mut self, observation: Observation, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
         match observation {
-            Observation::Frame { pair, direction, lane, seq, read_at, written_at, bytes, payload } => {
-                let id = FrameId { hop: hop_id(pair, direction), lane, seq };
+            Observation::Frame {
+                pair,
+                direction,
+                lane,
+                seq,
+                read_at,
+                written_at,
+                bytes,
+                payload,
+            } => {
+                let id = FrameId {
+                    hop: hop_id(pair, direction),
+                    lane,
+                    seq,
+                };
                 self.frame(id, read_at, bytes, &payload, sink);
-                sink(&Event { at: written_at, what: What::Forwarded(id) }, &[]);
+                sink(
+                    &Event {
+                        at: written_at,
+                        what: What::Forwarded(id),
+                    },
+                    &[],
+                );
             }
-            Observation::Lost { pair, direction, count, cause, .. } => {
+            Observation::Lost {
+                pair,
+                direction,
+                count,
+                cause,
+                ..
+            } => {
                 self.lost(hop_id(pair, direction), MonoNs::now(), count, cause, sink);
             }
-            Observation::Closed { pair, at, cut_short: true, .. } => {
+            Observation::Closed {
+                pair,
+                at,
+                cut_short: true,
+                ..
+            } => {
                 self.lost(hop_id(pair, Direction::Forward), at, 1, LostCause::CutShort, sink);
             }
             Observation::Opened { pair, at, .. } => self.announce(hop_id(pair, Direction::Forward), at, sink),
-            Observation::Unread { pair, direction, lane, why, .. } => {
+            Observation::Unread {
+                pair,
+                direction,
+                lane,
+                why,
+                ..
+            } => {
                 tracing::warn!(pair, ?direction, lane, "a stream passes that cannot be read: {why}");
             }
             Observation::Closed { pair, lane, why, .. } => tracing::info!(pair, lane, "connection over: {why}"),
         }
     }
 
-    fn frame(&mut self, id: FrameId, at: MonoNs, bytes: u64, payload: &Payload, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
+    fn frame(
+        &mut self,
+        id: FrameId,
+        at: MonoNs,
+        bytes: u64,
+        payload: &Payload,
+        sink: &mut dyn FnMut(&Event<'_>, &[u8]),
+    ) {
         let tapped = &mut self.hops[usize::from(id.hop.0)];
         let message = match payload {
             Payload::Whole(message) => message,
@@ -178,17 +252,57 @@ impl Tap {
         tapped.announce(id.hop, at, sink);
         if !batch.is_empty() && self.schema != Some(batch.schema()) {
             self.schema = Some(batch.schema());
-            let engine = Engine { version: self.schema, mode: None, waiter: batch.waiter() };
-            sink(&Event { at, what: What::Engine(engine) }, &[]);
+            let engine = Engine {
+                version: self.schema,
+                mode: None,
+                waiter: batch.waiter(),
+            };
+            sink(
+                &Event {
+                    at,
+                    what: What::Engine(engine),
+                },
+                &[],
+            );
         }
-        count(&mut self.forms, Form { class: batch.class(), codec: batch.codec().as_str(), schema: batch.schema(), frames: 1 });
-        let frame = Frame { id, bytes, kind: batch.kind(), ids: batch.ids(), chunks: batch.chunks() };
-        sink(&Event { at, what: What::Sent(frame) }, message);
+        count(
+            &mut self.forms,
+            Form {
+                class: batch.class(),
+                codec: batch.codec().as_str(),
+                schema: batch.schema(),
+                frames: 1,
+            },
+        );
+        let frame = Frame {
+            id,
+            bytes,
+            kind: batch.kind(),
+            ids: batch.ids(),
+            chunks: batch.chunks(),
+        };
+        sink(
+            &Event {
+                at,
+                what: What::Sent(frame),
+            },
+            message,
+        );
     }
 
     fn lost(&mut self, hop: HopId, at: MonoNs, count: u64, cause: LostCause, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
         self.announce(hop, at, sink);
-        sink(&Event { at, what: What::Lost(Lost { hop: Some(hop), count, cause }) }, &[]);
+        sink(
+            &Event {
+                at,
+                what: What::Lost(Lost {
+                    hop: Some(hop),
+                    count,
+                    cause,
+                }),
+            },
+            &[],
+        );
     }
 
     fn announce(&mut self, hop: HopId, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
@@ -208,7 +322,13 @@ impl Tapped {
         };
         let named = name.is_some();
         let name = name.unwrap_or_else(|| "connector->upstream".into());
-        Self { hop, name, endpoint, named, announced: false }
+        Self {
+            hop,
+            name,
+            endpoint,
+            named,
+            announced: false,
+        }
     }
 
     /// Takes the sender's role from the first message that tells it.
@@ -225,9 +345,22 @@ impl Tapped {
         }
     }
 
-    fn undecoded(&mut self, id: FrameId, at: MonoNs, bytes: u64, reason: &str, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
+    fn undecoded(
+        &mut self,
+        id: FrameId,
+        at: MonoNs,
+        bytes: u64,
+        reason: &str,
+        sink: &mut dyn FnMut(&Event<'_>, &[u8]),
+    ) {
         self.announce(id.hop, at, sink);
-        sink(&Event { at, what: What::Undecoded(Undecoded { id, bytes, reason }) }, &[]);
+        sink(
+            &Event {
+                at,
+                what: What::Undecoded(Undecoded { id, bytes, reason }),
+            },
+            &[],
+        );
     }
 
     fn announce(&mut self, id: HopId, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
@@ -235,10 +368,30 @@ impl Tapped {
             return;
         }
         self.announced = true;
-        let sees = Sees { sent: true, forwarded: true, ..self.hop.also };
-        let TapHop { worker, origin, last, .. } = self.hop;
-        let hop = Hop { id, name: &self.name, endpoint: &self.endpoint, worker, origin, last, sees };
-        sink(&Event { at, what: What::Hop(hop) }, &[]);
+        let sees = Sees {
+            sent: true,
+            forwarded: true,
+            ..self.hop.also
+        };
+        let TapHop {
+            worker, origin, last, ..
+        } = self.hop;
+        let hop = Hop {
+            id,
+            name: &self.name,
+            endpoint: &self.endpoint,
+            worker,
+            origin,
+            last,
+            sees,
+        };
+        sink(
+            &Event {
+                at,
+                what: What::Hop(hop),
+            },
+            &[],
+        );
     }
 }
 

@@ -1,5 +1,7 @@
 //! First tokens that wait between the scheduler's send and the tokenizer's take.
 
+use std::fmt::Write as _;
+
 use super::{Detector, Look, Severity, Verdict};
 use crate::words::{count, duration, plural};
 
@@ -51,7 +53,8 @@ impl Detector for FirstTokenGap {
             )
         };
         if oldest_ns >= limits.gap_warning_ns {
-            summary += &format!(
+            let _ = write!(
+                summary,
                 "; {} waiting now, the oldest for {}",
                 count(waiting),
                 duration(oldest_ns)

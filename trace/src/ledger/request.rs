@@ -10,6 +10,10 @@ use crate::id::HopId;
 
 /// A request that lives, or waits for its last take or delivery.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about the request, read by its name"
+)]
 pub struct Request {
     pub(crate) rid: Box<str>,
     pub(crate) streams: SmallVec<[Stream; 4]>,

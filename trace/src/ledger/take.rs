@@ -52,10 +52,8 @@ impl Ledger {
             } else {
                 &mut self.reached.pending_frames
             }) += 1;
-            let Some(gone) = lane.forget() else {
-                // Other lanes hold all there is: this frame goes unremembered, and its take will be a bare count.
-                return;
-            };
+            // The newest frame of a lane is always remembered.
+            let Some(gone) = lane.forget() else { break };
             self.pending_frames -= 1;
             self.pending_chunks -= gone as usize;
         }
@@ -149,6 +147,17 @@ impl Ledger {
 
     /// A lane keeps its order: what was sent before the taken frame has been taken too, unseen.
     fn overtake(&mut self, id: FrameId, place: usize, at: MonoNs) {
+        let hop = &mut self.hops.all[place];
+        if let Some(lane) = hop.lanes.get_mut(&id.lane) {
+            let overtaken = lane.first_waiting().is_some_and(|first| first <= id.seq);
+            let forgotten = lane.forgotten_before(id.seq);
+            hop.counts.backlog -= forgotten;
+            self.hops.groups[hop.group].backlog -= forgotten;
+            if overtaken {
+                hop.counts.frames_taken += forgotten;
+                hop.counts.takes_inferred += forgotten;
+            }
+        }
         while let Some(chunks) = self.hops.all[place]
             .lanes
             .get_mut(&id.lane)

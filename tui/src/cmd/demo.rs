@@ -32,6 +32,9 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     if app::is_headless(&args.live) {
         args.live.duration.get_or_insert(HEADLESS_DURATION);
     }
-    let demo = Demo::start(&DemoOptions { scenario: args.scenario, seed: args.seed })?;
+    let demo = Demo::start(&DemoOptions {
+        scenario: args.scenario,
+        seed: args.seed,
+    })?;
     app::run(demo, &args.live)
 }

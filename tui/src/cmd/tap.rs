@@ -39,7 +39,7 @@ pub(crate) struct Args {
 
     /// Largest frame that is looked into; larger ones pass and are counted as undecoded.
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().max_frame_bytes)]
-    max_frame: usize,
+    max_frame: u64,
 
     #[command(flatten)]
     live: LiveArgs,
@@ -60,7 +60,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     let (listens, upstreams, names) = (args.listen.len(), args.upstream.len(), args.hop.len());
     if listens != upstreams {
-        bail!("{listens} --listen but {upstreams} --upstream: they come in pairs, give one --upstream for each --listen");
+        bail!(
+            "{listens} --listen but {upstreams} --upstream: they come in pairs, give one --upstream for each --listen"
+        );
     }
     if names != 0 && names != listens {
         bail!("{names} --hop for {listens} pairs: name all of them or none");
@@ -68,6 +70,9 @@ fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     let pairs = args.listen.iter().cloned().zip(args.upstream.iter().cloned());
     Ok(pairs
         .enumerate()
-        .map(|(i, (listen, upstream))| TapHop { pair: Pair { listen, upstream }, name: args.hop.get(i).cloned() })
+        .map(|(i, (listen, upstream))| TapHop {
+            name: args.hop.get(i).cloned(),
+            ..TapHop::new(Pair { listen, upstream })
+        })
         .collect())
 }

@@ -17,7 +17,7 @@ pub(crate) enum Scenario {
     Race,
     /// The same pauses on a release that merges queued chunks: nothing is lost, deliveries come in lumps.
     Coalesce,
-    /// By turns: clients that add up cumulative output (inflated counts), and true deltas at twice the cost (backlog).
+    /// By turns: clients that add up cumulative output (inflated counts), and deltas that cost more than there is time for.
     Regression,
     /// Two detokenizers behind a router, two tokenizer workers: more hops, more frames.
     Router,
@@ -29,7 +29,7 @@ pub(super) struct Script {
     pub(super) name: &'static str,
     /// Whose frames the peers write.
     pub(super) release: Release,
-    pub(super) path: Path,
+    pub(super) route: Route,
     pub(super) load: Load,
     /// What a waiter does with several queued chunks.
     pub(super) waiter: Waiter,
@@ -45,7 +45,7 @@ pub(super) struct Script {
 
 /// The way of the tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Path {
+pub(super) enum Route {
     /// Scheduler to tokenizer (`--skip-tokenizer-init`).
     Direct,
     /// Scheduler, detokenizer, tokenizer.
@@ -148,9 +148,9 @@ const ADDED_UP: Phase = Phase {
     per_chunk: us(50),
     ..QUICK
 };
-/// New tokens only, at a cost that a full frame every 10 ms does not leave time for.
+/// New tokens only, at a cost that a frame every 10 ms does not leave time for.
 const COSTLY_DELTAS: Phase = Phase {
-    per_chunk: us(125),
+    per_chunk: us(250),
     ..DELTAS
 };
 /// One request a frame.
@@ -176,10 +176,10 @@ impl Scenario {
             Self::Healthy => Script {
                 name: "healthy",
                 release: Release::V0_5_9,
-                path: Path::Detokenizer,
+                route: Route::Detokenizer,
                 load,
                 waiter: Waiter::KeepsLast,
-                waiter_turns: 1,
+                waiter_turns: 3,
                 phases: &[QUICK],
                 phase: ms(1000),
                 pauses: None,
@@ -187,7 +187,7 @@ impl Scenario {
             // As in the report: a token every 13 ms, up to 850 requests open.
             Self::Backlog => Script {
                 name: "backlog",
-                path: Path::Direct,
+                route: Route::Direct,
                 load: Load {
                     step: ms(13),
                     running: 128,
@@ -200,7 +200,7 @@ impl Scenario {
             },
             Self::Race => Script {
                 name: "race",
-                path: Path::Direct,
+                route: Route::Direct,
                 load: Load {
                     step: ms(10),
                     running: 96,
@@ -208,7 +208,6 @@ impl Scenario {
                     burst: 4,
                     ..load
                 },
-                waiter_turns: 3,
                 phases: &[DELTAS],
                 pauses: Some(Pauses {
                     every: ms(700),
@@ -226,7 +225,9 @@ impl Scenario {
             },
             Self::Regression => Script {
                 name: "regression",
-                path: Path::Direct,
+                release: Release::V0_5_10,
+                waiter: Waiter::Merges,
+                route: Route::Direct,
                 load: Load {
                     step: ms(10),
                     running: 96,
@@ -240,7 +241,7 @@ impl Scenario {
             Self::Router => Script {
                 name: "router",
                 release: Release::V0_5_13,
-                path: Path::Router,
+                route: Route::Router,
                 load: Load {
                     step: ms(25),
                     running: 48,

@@ -3,13 +3,22 @@
 use std::path::Path;
 
 use trace::HopId;
-use trace::MonoNs;
-use trace::event::{Event, Hop, Sees, What};
 
-use super::scenario;
+use super::scenario::Route;
 
-/// Detokenizers and tokenizer workers in the scenario with a router.
-pub(super) const WORKERS: usize = 2;
+/// Detokenizers, and tokenizer workers, behind the router.
+const WORKERS: usize = 2;
+
+/// Who receives on a hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receiver {
+    /// Spreads requests over several detokenizers.
+    Router,
+    /// Makes text of ids.
+    Detokenizer,
+    /// Hands tokens to clients.
+    Tokenizer,
+}
 
 /// One hop: the sender connects to `listen`, where the relay waits; the receiver has bound `upstream`.
 #[derive(Clone, Debug)]
@@ -18,63 +27,41 @@ pub(super) struct HopPlan {
     pub(super) name: &'static str,
     /// Which of the receiving workers.
     pub(super) worker: Option<u16>,
-    pub(super) origin: bool,
-    pub(super) last: bool,
+    pub(super) to: Receiver,
     pub(super) listen: String,
     pub(super) upstream: String,
 }
 
 impl HopPlan {
-    /// Announces the hop: the relay sees it sent and forwarded, the peers tell the rest.
-    pub(super) fn announce(&self, at: MonoNs) -> Event<'_> {
-        let sees = Sees {
-            sent: true,
-            forwarded: true,
-            taken: true,
-            handled: true,
-            delivered: self.last,
-        };
-        let (id, name, worker) = (self.id, self.name, self.worker);
-        let hop = Hop {
-            id,
-            name,
-            endpoint: &self.listen,
-            worker,
-            origin: self.origin,
-            last: self.last,
-            sees,
-        };
-        Event {
-            at,
-            what: What::Hop(hop),
-        }
+    /// The scheduler sends on it.
+    pub(super) fn is_origin(&self) -> bool {
+        self.id == HopId(0)
     }
 }
 
-/// The hops of `path`, in the order of the tokens, with their sockets in `folder`.
-pub(super) fn hops(path: scenario::Path, folder: &Path) -> Vec<HopPlan> {
-    let mut hops = Vec::new();
-    match path {
-        scenario::Path::Direct => push(&mut hops, folder, "scheduler->tokenizer", None),
-        scenario::Path::Detokenizer => {
-            push(&mut hops, folder, "scheduler->detokenizer", None);
-            push(&mut hops, folder, "detokenizer->tokenizer", None);
-        }
-        scenario::Path::Router => {
-            push(&mut hops, folder, "scheduler->router", None);
-            (0..WORKERS).for_each(|i| push(&mut hops, folder, "router->detokenizer", Some(i)));
-            (0..WORKERS).for_each(|i| push(&mut hops, folder, "detokenizer->tokenizer", Some(i)));
-        }
-    }
-    hops[0].origin = true;
-    hops.iter_mut()
-        .filter(|hop| hop.name.ends_with("->tokenizer"))
-        .for_each(|hop| hop.last = true);
-    hops
+/// The hops of `route`, in the order of the tokens, with their sockets in `folder`.
+pub(super) fn hops(route: Route, folder: &Path) -> Vec<HopPlan> {
+    let members: &[(&str, Receiver, Option<usize>)] = match route {
+        Route::Direct => &[("scheduler->tokenizer", Receiver::Tokenizer, None)],
+        Route::Detokenizer => &[
+            ("scheduler->detokenizer", Receiver::Detokenizer, None),
+            ("detokenizer->tokenizer", Receiver::Tokenizer, None),
+        ],
+        Route::Router => &[
+            ("scheduler->router", Receiver::Router, None),
+            ("router->detokenizer", Receiver::Detokenizer, Some(0)),
+            ("router->detokenizer", Receiver::Detokenizer, Some(1)),
+            ("detokenizer->tokenizer", Receiver::Tokenizer, Some(0)),
+            ("detokenizer->tokenizer", Receiver::Tokenizer, Some(1)),
+        ],
+    };
+    let plans = members.iter().enumerate();
+    plans
+        .map(|(id, &(name, to, worker))| plan(folder, id, name, to, worker))
+        .collect()
 }
 
-fn push(hops: &mut Vec<HopPlan>, folder: &Path, name: &'static str, worker: Option<usize>) {
-    let id = hops.len();
+fn plan(folder: &Path, id: usize, name: &'static str, to: Receiver, worker: Option<usize>) -> HopPlan {
     let endpoint = |suffix: &str| format!("ipc://{}/{id}{suffix}", folder.display());
     // The detokenizer of a tokenizer worker is chosen by its endpoint's checksum: names are tried until both have work.
     let mut listen = endpoint("-0");
@@ -84,15 +71,16 @@ fn push(hops: &mut Vec<HopPlan>, folder: &Path, name: &'static str, worker: Opti
         }
         listen = endpoint(&format!("-{i}"));
     }
-    hops.push(HopPlan {
-        id: HopId(id as u16),
+    let worker = worker.map(|worker| worker as u16);
+    HopPlan {
+        // The tap numbers two hops a pair, the forward one first.
+        id: HopId(2 * id as u16),
         name,
-        worker: worker.map(|worker| worker as u16),
-        origin: false,
-        last: false,
+        to,
+        worker,
         listen,
         upstream: endpoint(""),
-    });
+    }
 }
 
 /// `crc32(http_worker_ipc) mod N`, as the router of 0.5.12 and later spreads requests over its detokenizers.
@@ -106,14 +94,13 @@ mod tests {
 
     #[test]
     fn every_detokenizer_of_the_router_has_a_worker_to_serve() {
-        let hops = hops(scenario::Path::Router, Path::new("/tmp/demo"));
+        let hops = hops(Route::Router, Path::new("/tmp/demo"));
         let served: Vec<_> = hops
             .iter()
-            .filter(|hop| hop.last)
+            .filter(|hop| hop.to == Receiver::Tokenizer)
             .map(|hop| detokenizer_of(&hop.listen))
             .collect();
         assert_eq!(served, [0, 1]);
-        assert_eq!(hops.iter().filter(|hop| hop.origin).count(), 1);
     }
 
     #[test]

@@ -33,12 +33,15 @@ pub(super) struct Between {
     pub(super) role: Role,
 }
 
+/// Connections, by the endpoint they lead to.
+type Outlets = Vec<(Arc<str>, Outlet)>;
+
 /// Which of the two.
 pub(super) enum Role {
     /// Splits each batch into one message a request, each for the detokenizer that its worker's checksum names.
-    Router(Vec<Outlet>),
+    Router(Outlets),
     /// Turns ids into text. With several workers, one message a request, each to the worker that waits for it.
-    Detokenizer(Vec<(Arc<str>, Outlet)>),
+    Detokenizer(Outlets),
 }
 
 impl Between {
@@ -101,10 +104,8 @@ impl Between {
 
 impl Role {
     fn outlet(&mut self, at: usize) -> &mut Outlet {
-        match self {
-            Self::Router(outlets) => &mut outlets[at],
-            Self::Detokenizer(workers) => &mut workers[at].1,
-        }
+        let (Self::Router(outlets) | Self::Detokenizer(outlets)) = self;
+        &mut outlets[at].1
     }
 }
 

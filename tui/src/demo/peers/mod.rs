@@ -19,12 +19,12 @@ use anyhow::Context;
 use tokio::task::JoinSet;
 
 use super::random::Random;
-use super::scenario::{Path, Script};
-use super::topology::HopPlan;
+use super::scenario::{Route, Script};
+use super::topology::{HopPlan, Receiver};
 use super::truth::Account;
 use between::{Between, Role};
 use inbox::{Inbox, Outlet};
-pub(super) use report::{Did, Fingerprint, Given, PeerEvent, Reports};
+pub(super) use report::{Did, Fingerprint, PeerEvent, Reports};
 use requests::Clients;
 use scheduler::Scheduler;
 use tokenizer::Tokenizer;
@@ -50,36 +50,43 @@ impl Stage {
         for hop in &self.hops {
             inboxes.push(Inbox::bind(&hop.upstream).await?);
         }
+        // Connected in the order of the path, in which reports then list the hops.
+        let outlet = Outlet::connect(&self.hops[0].listen).await?;
         let mut peers = JoinSet::new();
         for (hop, inbox) in self.hops.iter().zip(inboxes) {
-            if hop.last {
-                let (reports, account) = (self.reports.clone(), self.account.clone());
-                let tokenizer = Tokenizer::new(hop.id, inbox, reports, account, self.script.clone(), random.fork());
-                peers.spawn(tokenizer.run());
-            } else {
-                let (reports, release) = (self.reports.clone(), self.script.release);
-                let role = self.role(hop).await?;
-                peers.spawn(
-                    Between {
-                        hop: hop.id,
-                        inbox,
-                        reports,
-                        release,
-                        role,
-                    }
-                    .run(),
-                );
-            }
+            let (reports, release) = (self.reports.clone(), self.script.release);
+            let role = match hop.to {
+                Receiver::Router => Role::Router(self.outlets(Receiver::Detokenizer).await?),
+                Receiver::Detokenizer => Role::Detokenizer(self.outlets(Receiver::Tokenizer).await?),
+                Receiver::Tokenizer => {
+                    let (account, script, random) = (self.account.clone(), self.script.clone(), random.fork());
+                    peers.spawn(Tokenizer::new(hop.id, inbox, reports, account, script, random).run());
+                    continue;
+                }
+            };
+            peers.spawn(
+                Between {
+                    hop: hop.id,
+                    inbox,
+                    reports,
+                    release,
+                    role,
+                }
+                .run(),
+            );
         }
-        let workers = match self.script.path {
-            Path::Direct | Path::Detokenizer => Vec::new(),
-            Path::Router => self.last_hops().map(|hop| hop.listen.as_str().into()).collect(),
+        let workers = match self.script.route {
+            Route::Direct | Route::Detokenizer => Vec::new(),
+            Route::Router => self
+                .hops_to(Receiver::Tokenizer)
+                .map(|hop| hop.listen.as_str().into())
+                .collect(),
         };
         let mut scheduler = Scheduler {
             release: self.script.release,
             load: self.script.load,
             clients: Clients::new(self.script.load, workers, random.fork()),
-            outlet: Outlet::connect(&self.hops[0].listen).await?,
+            outlet,
             account: self.account.clone(),
             ending: self.ending,
         };
@@ -99,23 +106,16 @@ impl Stage {
         }
     }
 
-    fn last_hops(&self) -> impl Iterator<Item = &HopPlan> {
-        self.hops.iter().filter(|hop| hop.last)
+    fn hops_to(&self, receiver: Receiver) -> impl Iterator<Item = &HopPlan> {
+        self.hops.iter().filter(move |hop| hop.to == receiver)
     }
 
-    /// What receives on `hop`, a hop that is not the last, and where it sends.
-    async fn role(&self, hop: &HopPlan) -> anyhow::Result<Role> {
-        if hop.name.ends_with("->router") {
-            let mut outlets = Vec::new();
-            for next in self.hops.iter().filter(|hop| hop.name == "router->detokenizer") {
-                outlets.push(Outlet::connect(&next.listen).await?);
-            }
-            return Ok(Role::Router(outlets));
+    /// A connection to each such receiver.
+    async fn outlets(&self, receiver: Receiver) -> anyhow::Result<Vec<(Arc<str>, Outlet)>> {
+        let mut outlets = Vec::new();
+        for hop in self.hops_to(receiver) {
+            outlets.push((hop.listen.as_str().into(), Outlet::connect(&hop.listen).await?));
         }
-        let mut workers = Vec::new();
-        for next in self.last_hops() {
-            workers.push((next.listen.as_str().into(), Outlet::connect(&next.listen).await?));
-        }
-        Ok(Role::Detokenizer(workers))
+        Ok(outlets)
     }
 }
