@@ -111,7 +111,7 @@ fn severity(text: &str) -> Result<Severity, String> {
     }
 }
 
-/// tokengap's own log, on stderr: warnings always, more with -v; `TOKENGAP_LOG` overrides it.
+/// tokengap's own log, on stderr, and held back while a screen is up: warnings always, more with -v; `TOKENGAP_LOG` overrides it.
 pub(crate) fn init_log(verbose: u8) {
     use tracing_subscriber::EnvFilter;
     let level = match verbose {
@@ -123,7 +123,7 @@ pub(crate) fn init_log(verbose: u8) {
     let filter = EnvFilter::try_from_env("TOKENGAP_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(crate::log::Writer)
         .with_target(false)
         .init();
 }

@@ -96,6 +96,12 @@ impl Binding {
         }
     }
 
+    /// Its keys.
+    #[cfg(test)]
+    pub(crate) fn keys(&self) -> &'static [(KeyCode, KeyModifiers)] {
+        self.keys
+    }
+
     /// The tabs it holds on, in words.
     pub(crate) fn place(&self) -> &'static str {
         match self.place {
@@ -151,6 +157,9 @@ fn typing(key: &KeyEvent) -> Option<Action> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod journeys;
 
 #[cfg(test)]
 mod tests {

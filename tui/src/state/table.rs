@@ -74,11 +74,6 @@ impl Table {
         self.order.iter().position(|&i| self.rows[i as usize].rid == rid)
     }
 
-    /// The row of `rid`, shown or not.
-    pub(crate) fn row(&self, rid: &str) -> Option<&Row> {
-        self.rows[..self.used].iter().find(|r| r.rid == rid)
-    }
-
     /// The worst of the rows that are shown; `None` when nothing is wrong with any.
     pub(crate) fn worst(&self) -> Option<&Row> {
         let shown = self.order.iter().map(|&i| &self.rows[i as usize]);
@@ -121,7 +116,7 @@ mod tests {
         table.clear();
         *table.next() = Row { rid: "z".into(), ..Row::default() };
         table.arrange(&Query::default(), Sort::default(), &BTreeSet::new());
-        assert_eq!((shown(&table), table.count(), table.row("b")), (vec!["z"], 1, None));
+        assert_eq!((shown(&table), table.count(), table.place("b")), (vec!["z"], 1, None));
         assert_eq!(table.worst(), None);
     }
 }
