@@ -121,7 +121,15 @@ impl Screen {
 
     fn act(&mut self, action: Action, run: &Run<'_>) {
         self.stale = true;
-        match self.ui.apply(action, &self.model) {
+        let before = (self.ui.tab, self.ui.paused.is_some());
+        let effect = self.ui.apply(action, &self.model);
+        match (before.1, self.ui.paused.is_some()) {
+            // The view stands still as of now, the table with it.
+            (false, true) => self.model.refresh_rows(run.analysis),
+            (_, false) if before.0 != self.ui.tab => (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now()),
+            _ => {}
+        }
+        match effect {
             None => {}
             Some(Effect::Quit) => self.asked_to_end = true,
             Some(Effect::Copy(rid)) => {
@@ -148,6 +156,11 @@ impl Screen {
         }
         let outside = Outside {
             source: run.source.to_owned(),
+            doing: match run.stage {
+                Stage::Running => "live",
+                Stage::Ending => "ending",
+                Stage::Ended => "ended",
+            },
             cpu: self.cost.share,
             rss_bytes: own::rss_bytes(),
             degraded: degraded(run),

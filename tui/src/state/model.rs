@@ -55,6 +55,8 @@ impl From<Severity> for Health {
 pub(crate) struct Model {
     /// The source: `demo`, `tap`.
     pub(crate) source: String,
+    /// How far the run has come: `live`, `ending`, `ended`.
+    pub(crate) doing: &'static str,
     /// What is known of the engine, in words.
     pub(crate) engine: String,
     /// Since the first event.

@@ -19,6 +19,8 @@ pub(crate) const FINISHED_SHOWN: usize = 2_000;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outside {
     pub(crate) source: String,
+    /// `live`, `ending` or `ended`.
+    pub(crate) doing: &'static str,
     /// Share of one core that this process used over the last second.
     pub(crate) cpu: Option<f64>,
     pub(crate) rss_bytes: Option<u64>,
@@ -31,6 +33,7 @@ impl Model {
         let ledger = analysis.ledger();
         let start = ledger.started().unwrap_or_default();
         outside.source.clone_into(&mut self.source);
+        self.doing = outside.doing;
         self.engine = engine(ledger);
         self.running_ns = ledger.now().since(start);
         self.flow = flow(ledger);
@@ -117,6 +120,7 @@ impl Model {
         }
         let text = match self.gap.whole {
             Some(gap) => format!("tokens flow; the longest first-token gap was {}", super::units::duration(gap.max)),
+            None if self.gap.seen => "tokens flow; no first token has been taken yet".into(),
             None => "tokens flow; takes are not seen here, so no gap can be told".into(),
         };
         Verdict { health: Health::Good, text }

@@ -8,6 +8,9 @@ use super::journal::{ChunkSeen, DeliverySeen, Story};
 use super::row::Row;
 use super::units::{count, duration};
 
+/// Ranges of lost tokens named in the evidence.
+const RANGES: usize = 6;
+
 /// What became of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
@@ -130,7 +133,7 @@ impl Detail {
         let sees_taken = hops.iter().any(|h| Some(h.id) == origin && h.sees_taken);
         let idle = if sees_taken { Fate::Waiting } else { Fate::Sent };
         let fates = fates(&of_origin, &story.deliveries, story.broken, (prediction(engine), idle), &burst_hop);
-        let chunks = std::iter::zip(&of_origin, &fates)
+        let chunks: Vec<ChunkLine> = std::iter::zip(&of_origin, &fates)
             .map(|(c, &fate)| ChunkLine {
                 sent: c.sent,
                 taken: c.taken,
@@ -144,7 +147,7 @@ impl Detail {
             rid: rid.to_owned(),
             stages: stages(&story, hops, first),
             tracks: tracks(&story, hops, &fates, origin),
-            evidence: row.as_ref().map(|row| evidence(row, engine)).unwrap_or_default(),
+            evidence: row.as_ref().map(|row| evidence(row, engine, &missing(&chunks))).unwrap_or_default(),
             since: story.since,
             chunks,
             row,
@@ -285,7 +288,27 @@ fn tracks(story: &Story, hops: &[HopEnds], fates: &[Fate], origin: Option<HopId>
     tracks
 }
 
-fn evidence(row: &Row, engine: &EngineState) -> Vec<(Flag, String)> {
+/// The places of dropped tokens in the answer, as ranges counted from 1: `3, 7-9`.
+fn missing(chunks: &[ChunkLine]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for chunk in chunks.iter().filter(|c| c.fate == Fate::Dropped && c.tokens > 0) {
+        let Some(end) = chunk.end else { continue };
+        let first = end.saturating_sub(chunk.tokens) + 1;
+        match ranges.last_mut() {
+            Some(last) if last.1 + 1 == first => last.1 = end,
+            _ => ranges.push((first, end)),
+        }
+    }
+    let more = if ranges.len() > RANGES { ", ..." } else { "" };
+    let shown: Vec<String> = ranges
+        .iter()
+        .take(RANGES)
+        .map(|&(first, end)| if first == end { first.to_string() } else { format!("{first}-{end}") })
+        .collect();
+    shown.join(", ") + more
+}
+
+fn evidence(row: &Row, engine: &EngineState, missing: &str) -> Vec<(Flag, String)> {
     let of = |n: Option<u64>| count(n.unwrap_or(0));
     row.flags
         .iter()
@@ -299,9 +322,10 @@ fn evidence(row: &Row, engine: &EngineState) -> Vec<(Flag, String)> {
                     _ => format!("its first token waited {} between scheduler and tokenizer", duration(row.gap_ns.unwrap_or(0))),
                 },
                 Flag::Dropped => format!(
-                    "{} chunks are in no delivery though later ones are: {} tokens lost",
+                    "{} chunks are in no delivery though later ones are; lost tokens: {}{}",
                     of(row.dropped),
-                    of(row.lost)
+                    count(row.dropped_tokens),
+                    if missing.is_empty() { String::new() } else { format!(" (places {missing})") }
                 ),
                 Flag::DropPredicted => format!(
                     "several of its chunks were taken in one wakeup, and {} keeps only the last of them",
@@ -354,6 +378,18 @@ mod tests {
         let found = fates(&chunks, &[], false, (prediction(&engine), Fate::Waiting), &chunks);
         assert_eq!(found, [Fate::Taken, Fate::DropPredicted, Fate::Taken, Fate::Taken]);
         assert_eq!(fates(&chunks, &[], false, NOTHING, &chunks)[1], Fate::Taken);
+    }
+
+    #[test]
+    fn lost_tokens_are_named_by_their_places() {
+        let line = |end, tokens, fate| ChunkLine { sent: None, taken: None, wakeup: None, tokens, end: Some(end), fate };
+        let chunks = [
+            line(1, 1, Fate::Dropped),
+            line(2, 1, Fate::Delivered),
+            line(4, 2, Fate::Dropped),
+            line(5, 1, Fate::Dropped),
+        ];
+        assert_eq!(missing(&chunks), "1, 3-5");
     }
 
     #[test]

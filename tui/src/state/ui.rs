@@ -66,6 +66,8 @@ pub(crate) struct Ui {
     pub(crate) dialog: Dialog,
     /// The selected request, by rid, so that it stays selected while the table moves.
     pub(crate) selected: Option<String>,
+    /// The reader chose it; until then the first row of the table is selected, whichever that is.
+    pub(crate) chosen: bool,
     /// Column and whether the largest comes first.
     pub(crate) sort: Sort,
     /// The filter in force, and the text it was read from.
@@ -108,7 +110,11 @@ impl Ui {
         self.message = None;
         match action {
             Action::Quit => return Some(Effect::Quit),
-            Action::Go(tab) => self.go(tab),
+            Action::Go(tab) => {
+                // Who goes to the one request means the one under the cursor now, not whichever is worst later.
+                self.chosen |= tab == Tab::Request && self.selected.is_some();
+                self.go(tab);
+            }
             Action::Turn(by) => self.go(self.tab.step(by)),
             Action::Move(by) => self.walk(by, model),
             Action::Page(by) => self.walk(by * self.page.max(2) as isize, model),
@@ -155,7 +161,7 @@ impl Ui {
     pub(crate) fn settle(&mut self, model: &Model) {
         if self.follow && self.paused.is_none() {
             self.selected = model.worst().map(|row| row.rid.clone());
-        } else if self.selected.is_none() {
+        } else if !self.chosen || self.selected.is_none() {
             self.selected = model.visible(0).map(|row| row.rid.clone());
         }
         self.finding = self.finding.min(model.findings.len().saturating_sub(1));
@@ -188,7 +194,7 @@ impl Ui {
                 self.follow = false;
                 let at = self.selected.as_ref().and_then(|rid| model.place(rid));
                 let to = at.map_or(0, |at| moved(at, model.visible_count()));
-                self.selected = model.visible(to).map(|row| row.rid.clone());
+                self.choose(model.visible(to).map(|row| row.rid.clone()));
             }
             Tab::Request => {
                 let lines = model.detail.as_ref().map_or(0, |d| d.chunks.len());
@@ -200,12 +206,17 @@ impl Ui {
         }
     }
 
+    fn choose(&mut self, rid: Option<String>) {
+        self.chosen = rid.is_some();
+        self.selected = rid;
+    }
+
     fn pick(&mut self, row: usize, model: &Model) {
         match self.tab {
             Tab::Requests => {
                 if let Some(row) = model.visible(row) {
                     self.follow = false;
-                    self.selected = Some(row.rid.clone());
+                    self.choose(Some(row.rid.clone()));
                 }
             }
             Tab::Hops => self.hop = row.min(model.hops.len().saturating_sub(1)),
@@ -219,6 +230,7 @@ impl Ui {
             Tab::Overview => self.go(Tab::Findings),
             Tab::Requests => {
                 self.chunk = 0;
+                self.choose(self.selected.clone());
                 self.go(Tab::Request);
             }
             Tab::Findings => self.jump(model),
@@ -237,7 +249,7 @@ impl Ui {
         } else {
             self.follow = false;
             self.chunk = 0;
-            self.selected = Some(finding.rid.clone());
+            self.choose(Some(finding.rid.clone()));
             self.go(Tab::Request);
         }
     }
@@ -256,6 +268,7 @@ impl Ui {
 
     fn pin(&mut self) {
         let Some(rid) = self.selected.clone() else { return };
+        self.chosen = true;
         if self.pins.remove(&rid) {
             self.say("unpinned");
         } else if self.pins.len() < PINS {
@@ -294,7 +307,7 @@ impl Ui {
         match Query::parse(text) {
             Ok(query) => {
                 self.filter = (text.trim().to_owned(), query);
-                self.selected = None;
+                self.choose(None);
                 self.dialog = Dialog::None;
             }
             Err(wrong) => *mistake = Some(wrong),

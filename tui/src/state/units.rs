@@ -20,6 +20,15 @@ pub(crate) fn duration(ns: u64) -> String {
     }
 }
 
+/// Time on a clock that started at 0: `0:07`, `12:34`, `1:02:03`.
+pub(crate) fn clock(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    match seconds {
+        0..3_600 => format!("{}:{:02}", seconds / 60, seconds % 60),
+        _ => format!("{}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60),
+    }
+}
+
 /// A count: exact to 9999, then `12.3k`, `4.56M`.
 pub(crate) fn count(n: u64) -> String {
     match n {
@@ -87,6 +96,7 @@ mod tests {
             assert!(count(n).len() <= 6, "{n}: {}", count(n));
         }
         assert_eq!((count(9_999), count(132_140), rate(12.34), rate(0.0)), ("9999".into(), "132k".into(), "12.3".into(), "0".into()));
+        assert_eq!((clock(7_900_000_000), clock(3_723_000_000_000)), ("0:07".into(), "1:02:03".into()));
         assert_eq!((bytes(512), bytes(24_000), bytes(1 << 30)), ("512B".into(), "23.4KiB".into(), "1.00GiB".into()));
     }
 }

@@ -8,7 +8,7 @@ use crate::action::Action;
 use crate::state::Model;
 use crate::state::model::{FindingLine, Health};
 use crate::state::ui::Ui;
-use crate::state::units::duration;
+use crate::state::units::clock;
 
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
@@ -45,7 +45,7 @@ fn line(pad: &mut Pad<'_>, y: u16, finding: &FindingLine) {
     let style = if finding.active { theme.health(finding.health) } else { theme.dim() };
     pad.text(1, y, &format!("{} {}", theme.sign(finding.health), finding.health.word()), style);
     pad.text(13, y, if finding.active { "now" } else { "over" }, style);
-    pad.number(18, y, 7, &duration(finding.at_ns), theme.text());
+    pad.number(18, y, 7, &clock(finding.at_ns), theme.text());
     pad.fit(27, y, 17, &finding.kind, theme.strong());
     pad.text(45, y, &finding.summary, theme.text());
 }
@@ -56,7 +56,7 @@ fn detail(pad: &mut Pad<'_>, y: u16, finding: &FindingLine) {
     let mut y = pad.paragraph(1, y + 1, 3, &finding.summary, theme.strong());
     let lasts = if finding.active { "and lasts" } else { "and is over" };
     let hop = if finding.hop.is_empty() { String::new() } else { format!(", on {}", finding.hop) };
-    pad.text(1, y, &format!("began {} after the start {lasts}{hop}", duration(finding.at_ns)), theme.text());
+    pad.text(1, y, &format!("began at {} {lasts}{hop}", clock(finding.at_ns)), theme.text());
     y += 1;
     if !finding.rid.is_empty() {
         let x = pad.text(1, y, "worst rid ", theme.head());

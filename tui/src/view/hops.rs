@@ -19,7 +19,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         pad.text(2, 1, "no hop has been seen yet", theme.dim());
         return;
     }
-    let heads = ["frames/s", "chunks/s", "bytes/s", "backlog", "max", "p50", "p99"];
+    let heads = ["frame/s", "chunk/s", "byte/s", "backlog", "max", "p50", "p99"];
     pad.text(3, 0, "hop", theme.dim());
     for (place, head) in heads.iter().enumerate() {
         pad.number(24 + place as u16 * 8, 0, 8, head, theme.dim());

@@ -17,8 +17,9 @@ use ratatui::style::Modifier;
 use crate::action::Action;
 use crate::keys::BINDINGS;
 use crate::state::Model;
+use crate::state::model::Health;
 use crate::state::ui::{Dialog, Tab, Ui};
-use crate::state::units::{bytes, count, duration, known};
+use crate::state::units::{bytes, clock, count, known};
 use crate::theme::Theme;
 use pad::Pad;
 
@@ -59,7 +60,7 @@ pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) 
     verdict_line(&mut pad.part(verdict), model, theme);
     draw_tab(&mut pad.part(body), model, ui, &mut hits);
     own_line(&mut pad.part(own), model);
-    hint_line(&mut pad.part(hints), model, ui);
+    hint_line(&mut pad.part(hints), ui);
     if let Dialog::Help(scrolled) = ui.dialog {
         hits = Hits { page: help::draw(&mut pad.part(body), scrolled), ..Hits::default() };
     }
@@ -92,17 +93,17 @@ fn too_small(pad: &mut Pad<'_>) {
 
 fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
-    let mut x = pad.text(0, 0, " tokengap ", theme.head()) + 1;
+    let mut x = pad.text(1, 0, "tokengap", theme.head()) + 1;
     for (place, tab) in Tab::ALL.into_iter().enumerate() {
-        let label = format!(" {} {} ", place + 1, tab.title());
+        let label = format!(" {} {}", place + 1, tab.title());
         let style = if tab == ui.tab { theme.selected() } else { theme.dim() };
         let end = pad.text(x, 0, &label, style);
         hits.add(Rect { x: pad.area().x + x, y: pad.area().y, width: end - x, height: 1 }, Action::Go(tab));
         x = end;
     }
-    let state = if ui.paused.is_some() { "PAUSED" } else { "live" };
+    let state = if ui.paused.is_some() { "PAUSED" } else { model.doing };
     let style = if ui.paused.is_some() { theme.selected() } else { theme.dim() };
-    let right = format!(" {} {state} {} ", model.source, duration(model.running_ns / 1_000_000_000 * 1_000_000_000));
+    let right = format!(" {} {state} {} ", model.source, clock(model.running_ns));
     pad.right(0, &right, style);
 }
 
@@ -117,29 +118,30 @@ fn verdict_line(pad: &mut Pad<'_>, model: &Model, theme: Theme) {
 fn own_line(pad: &mut Pad<'_>, model: &Model) {
     let (theme, own) = (pad.theme(), &model.own);
     let cpu = known(own.cpu, |c| format!("{:.1}%", c * 100.0));
-    let rss = known(own.rss_bytes, bytes);
-    let mut x = pad.text(1, 0, &format!("self: cpu {cpu}  rss {rss}  events {}  ", count(own.events)), theme.dim());
+    let whose = if model.source == "demo" { "self+demo" } else { "self" };
+    let cost = format!("{whose}: cpu {cpu}  rss {}  ", known(own.rss_bytes, bytes));
+    let mut x = pad.text(1, 0, &cost, theme.dim());
     for (word, n) in [("lost", own.lost), ("undecoded", own.undecoded)] {
-        let style = if n > 0 { theme.health(crate::state::model::Health::Warning) } else { theme.dim() };
+        let style = if n > 0 { theme.health(Health::Warning) } else { theme.dim() };
         x = pad.text(x, 0, &format!("{word} {}  ", count(n)), style);
     }
     if let Some(first) = own.degraded.first() {
         let more = if own.degraded.len() > 1 { format!(" (and {} more: 5)", own.degraded.len() - 1) } else { String::new() };
-        pad.text(x, 0, &format!("! degraded: {first}{more}"), theme.health(crate::state::model::Health::Warning));
-    } else {
+        pad.text(x, 0, &format!("! degraded: {first}{more}"), theme.health(Health::Warning));
+    } else if x + (model.engine.chars().count() as u16) < pad.width() {
         pad.right(0, &format!("{} ", model.engine), theme.dim());
     }
 }
 
-fn hint_line(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
     let theme = pad.theme();
     if let Dialog::Filter(text, mistake) = &ui.dialog {
         let x = pad.text(1, 0, "filter: ", theme.head());
         let cursor = theme.pick("▏", "_");
         let x = pad.text(x, 0, &format!("{text}{cursor}"), theme.strong());
         match mistake {
-            Some(wrong) => pad.text(x + 1, 0, &format!("! {wrong}"), theme.health(crate::state::model::Health::Warning)),
-            None => pad.text(x + 1, 0, "Enter: apply   Esc: leave   ?-help has the language", theme.dim()),
+            Some(wrong) => pad.text(x + 1, 0, &format!("! {wrong}"), theme.health(Health::Warning)),
+            None => pad.text(x + 1, 0, "Enter: apply   Esc: leave   (the help, ?, has the language)", theme.dim()),
         };
         return;
     }
@@ -147,19 +149,38 @@ fn hint_line(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         pad.text(1, 0, message, theme.head());
         return;
     }
-    let _ = model;
+    // Help and the way out are always in sight; the rest gives way to them.
+    let (ways_out, rest): (Vec<_>, Vec<_>) = hints(ui.tab).into_iter().partition(|(_, hint)| ["help", "quit"].contains(hint));
+    let spare = ways_out.iter().map(|(keys, hint)| keys.len() + hint.len() + 3).sum::<usize>() as u16;
+    let area = pad.area();
     let mut x = 1;
-    let mut said: Vec<&str> = Vec::new();
-    for binding in BINDINGS.iter().filter(|b| !b.hint.is_empty() && b.holds_on(ui.tab)) {
-        if said.contains(&binding.hint) {
-            continue;
+    for (keys, hint) in rest {
+        if x + (keys.len() + hint.len() + 1) as u16 + spare > area.width {
+            break;
         }
-        said.push(binding.hint);
-        let same = BINDINGS.iter().filter(|b| b.hint == binding.hint && b.holds_on(ui.tab));
-        let keys: Vec<&str> = same.map(|b| b.shown.split(' ').next().unwrap_or(b.shown)).collect();
-        x = pad.text(x, 0, &keys.join(" "), theme.head());
-        x = pad.text(x + 1, 0, binding.hint, theme.dim()) + 2;
+        x = pad.text(x, 0, &keys, theme.head());
+        x = pad.text(x + 1, 0, hint, theme.dim()) + 2;
     }
+    for (keys, hint) in ways_out {
+        x = pad.text(x, 0, &keys, theme.head());
+        x = pad.text(x + 1, 0, hint, theme.dim()) + 2;
+    }
+}
+
+/// The hints of a tab: keys of one word together.
+fn hints(tab: Tab) -> Vec<(String, &'static str)> {
+    let mut hints: Vec<(String, &'static str)> = Vec::new();
+    for binding in BINDINGS.iter().filter(|b| !b.hint.is_empty() && b.holds_on(tab)) {
+        let key = binding.shown.split(' ').next().unwrap_or(binding.shown);
+        match hints.iter_mut().find(|(_, hint)| *hint == binding.hint) {
+            Some((keys, _)) => {
+                keys.push_str(if key.len() > 1 { " " } else { "" });
+                keys.push_str(key);
+            }
+            None => hints.push((key.to_owned(), binding.hint)),
+        }
+    }
+    hints
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::path;
 use crate::state::Model;
 use crate::state::model::{Health, Spread};
 use crate::state::ui::{Ui, ZOOM};
-use crate::state::units::{count, duration, known, rate};
+use crate::state::units::{clock, count, duration, known, rate};
 
 /// Rows of one line over time, at most.
 const CHART_ROWS: u16 = 4;
@@ -57,6 +57,7 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     }
     let waiting = match gap.open {
         Some((0, _)) | None => "no first token is waiting now".to_owned(),
+        Some((1, longest)) => format!("1 first token waits now, for {}", duration(longest)),
         Some((n, longest)) => format!("{} first tokens wait now, the longest for {}", count(n), duration(longest)),
     };
     pad.text(3, y + 3, &waiting, theme.text());
@@ -74,7 +75,7 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         count(flow.live)
     );
     let x = pad.text(x + 5, y, &now, theme.strong());
-    let sums = format!("of {} seen  {} finished  {} aborted", count(flow.seen), count(flow.finished), count(flow.aborted));
+    let sums = format!("of {} seen, {} done, {} aborted", count(flow.seen), count(flow.finished), count(flow.aborted));
     pad.text(x + 2, y, &sums, theme.dim());
 
     let x = pad.text(1, y + 1, "tokens", theme.head());
@@ -86,7 +87,7 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     );
     let mut x = pad.text(x + 3, y + 1, &tokens, theme.text());
     if let Some(lost) = chunks.tokens_lost {
-        x = alarm(pad, x + 2, y + 1, lost, &format!("{} LOST", count(lost)));
+        x = alarm(pad, x + 2, y + 1, lost, &format!("{} lost", count(lost)));
     }
     if chunks.missing_on_wire > 0 {
         alarm(pad, x + 2, y + 1, 1, &format!("{} missing on the wire", count(chunks.missing_on_wire)));
@@ -95,9 +96,9 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let x = pad.text(1, y + 2, "chunks", theme.head());
     let x = pad.text(x + 3, y + 2, &format!("{} sent  {} coalesced", count(chunks.sent), known(chunks.coalesced, count)), theme.text());
     let dropped = chunks.dropped.unwrap_or(0);
-    let x = alarm(pad, x + 2, y + 2, dropped, &format!("{} dropped (confirmed)", known(chunks.dropped, count)));
-    let predicted = format!("{} dropped (predicted)", known(chunks.dropped_predicted, count));
-    pad.text(x + 2, y + 2, &predicted, theme.dim());
+    let x = alarm(pad, x + 2, y + 2, dropped, &format!("{} dropped", known(chunks.dropped, count)));
+    let predicted = format!("({} predicted from wakeups)", known(chunks.dropped_predicted, count));
+    pad.text(x + 1, y + 2, &predicted, theme.dim());
     y + 3
 }
 
@@ -113,19 +114,23 @@ fn alarm(pad: &mut Pad<'_>, x: u16, y: u16, n: u64, text: &str) -> u16 {
 }
 
 fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, model: &Model, ui: &Ui) -> u16 {
-    let theme = pad.theme();
     let end = ui.time_end(model);
     let step = ZOOM[ui.zoom];
     let span = u64::from(chart::columns(pad.width())) * step;
-    let until = if ui.back == 0 && ui.paused.is_none() { "now".to_owned() } else { format!("{end}s") };
-    pad.rule(y, &format!("the last {} until {until}, {step} s a column", duration(span * 1_000_000_000)));
+    let span = clock(span * 1_000_000_000);
+    let when = if ui.back == 0 && ui.paused.is_none() {
+        format!("the last {span}")
+    } else {
+        format!("{span} until {}", clock(end * 1_000_000_000))
+    };
+    pad.rule(y, &format!("{when}, {step} s a column"));
     let worst = model.hops.iter().map(|h| h.health).max().unwrap_or_default();
     let all = [
         Line { label: "tokens/s", metric: |s| Some(s.tokens), show: rate, health: Health::Good },
         Line { label: "backlog", metric: |s| s.backlog, show: |n| count(n as u64), health: worst },
         Line { label: "gap p99", metric: |s| s.gap_p99, show: |ns| duration(ns as u64), health: Health::Good },
         Line { label: "live rids", metric: |s| Some(s.live), show: |n| count(n as u64), health: Health::Good },
-        Line { label: "merged+lost/s", metric: |s| s.harmed, show: |n| count(n as u64), health: Health::Good },
+        Line { label: "merged+lost", metric: |s| s.harmed, show: |n| count(n as u64), health: Health::Good },
     ];
     let mut at = y + 1;
     let left = pad.height().saturating_sub(at + reserved);
@@ -137,7 +142,6 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, model: &Model, ui: &Ui) -> u1
         chart::draw(&mut pad.below(at, rows), line, &model.history, Window { end, step });
         at += rows;
     }
-    let _ = theme;
     at
 }
 
@@ -148,6 +152,6 @@ fn findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
         let y = y + 1 + row as u16;
         let style = if finding.active { theme.health(finding.health) } else { theme.dim() };
         pad.text(1, y, &format!("{} {:<9}", theme.sign(finding.health), finding.health.word()), style);
-        pad.text(13, y, &format!("from {:<7} {}", duration(finding.at_ns), finding.summary), theme.text());
+        pad.text(13, y, &format!("since {:<7} {}", clock(finding.at_ns), finding.summary), theme.text());
     }
 }

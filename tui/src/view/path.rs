@@ -39,7 +39,7 @@ fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16) -> u16 {
     for arrow in arrows {
         x = pad.text(x, y, &arrow.from, theme.strong());
         let style = theme.health(arrow.health);
-        let line = theme.pick("─", "-").repeat(usize::from(length) - 4);
+        let line = theme.pick("─", "-").repeat(usize::from(length) - 3);
         let sign = theme.sign(arrow.health);
         pad.text(x + 1, y, &format!("{line}{}", theme.pick("▶", ">")), style);
         for (row, text) in arrow.lines.iter().enumerate() {
@@ -49,7 +49,7 @@ fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16) -> u16 {
         }
         x += length;
     }
-    pad.text(x - 1, y, "client", theme.strong());
+    pad.text(x, y, "client", theme.strong());
     y + ROWS
 }
 

@@ -68,7 +68,7 @@ fn stages(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     }
     let (first, last) = (detail.stages[0].at, detail.stages[detail.stages.len() - 1].at);
     let whole = last.since(first).max(1);
-    let bar = pad.width().saturating_sub(80).min(60);
+    let bar = pad.width().saturating_sub(85).min(60);
     let mut before = first;
     for (row, stage) in detail.stages.iter().enumerate() {
         let y = y + 1 + row as u16;
@@ -82,7 +82,7 @@ fn stages(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
             let lead = cells(at - step);
             let filled = cells(at).saturating_sub(lead).max(usize::from(step > 0));
             let text = format!("{}{}", " ".repeat(lead), theme.pick("━", "=").repeat(filled));
-            pad.fit(79, y, bar, &text, theme.line());
+            pad.fit(83, y, bar, &text, theme.line());
         }
     }
     y + 1 + detail.stages.len() as u16
