@@ -41,7 +41,8 @@ pub(crate) struct Attach {
     options: AttachOptions,
     engine: Engine,
     /// From which release on the wire the engine was last described.
-    told: Option<Option<Release>>,
+    told: Option<Release>,
+    engine_told: bool,
     stopping: bool,
     looked: Instant,
     degraded: Vec<String>,
@@ -76,6 +77,7 @@ impl Attach {
             options,
             engine,
             told: None,
+            engine_told: false,
             stopping: false,
             looked: Instant::now(),
             degraded,
@@ -141,10 +143,10 @@ impl Attach {
     /// What discovery read, and from the wire what it could not.
     fn tell_engine(&mut self, sink: Sink<'_>) {
         let release = self.lanes.release();
-        if self.told == Some(release) {
+        if std::mem::replace(&mut self.engine_told, true) && self.told == release {
             return;
         }
-        self.told = Some(release);
+        self.told = release;
         let found = self.engine.sglang.as_ref().map(|setting| setting.value.as_str());
         let what = event::Engine {
             version: found.or(release.map(|release| release.schema)),
