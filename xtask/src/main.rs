@@ -3,6 +3,7 @@
 mod bench;
 mod e2e;
 mod ebpf;
+mod fixtures;
 mod schemas;
 
 use clap::{Parser, Subcommand};
@@ -23,6 +24,8 @@ enum Command {
     E2e(e2e::Options),
     /// Make the real engine's harness ready: its venv and unpacked releases
     Engine(e2e::EngineOptions),
+    /// Record the decoder's test messages from the real engine
+    Fixtures(fixtures::Args),
     /// Copy bytes between endpoints and nothing else, for comparisons
     #[command(hide = true)]
     PlainRelay(e2e::plain_relay::Options),
@@ -37,6 +40,7 @@ fn main() -> anyhow::Result<()> {
         Command::Bench(what) => bench::run(&what),
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
+        Command::Fixtures(args) => fixtures::run(&args),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
         Command::Ebpf(args) => ebpf::run(&args),

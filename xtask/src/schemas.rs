@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../zmq-tap/src/wire/schemas.txt");
+pub(crate) const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../zmq-tap/src/wire/schemas.txt");
 const READER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/schemas.py");
 const HEADER: &str = "\
 # Every message class of SGLang's io_struct, every layout it has had. Written by `cargo xtask schemas`; do not edit.
