@@ -156,7 +156,9 @@ impl Line {
     pub(crate) fn deliver(&mut self, delivery: &Delivery<'_>, epoch: u32) -> Outcome {
         let missed = std::mem::replace(&mut self.epoch, epoch) != epoch;
         self.scarred |= missed;
-        let broken = std::mem::take(&mut self.doubt) || missed;
+        // While counts run behind, a delivery may be matched with a chunk that says the same and is long gone.
+        let ambiguous = self.scarred && self.behind > 0;
+        let broken = std::mem::take(&mut self.doubt) || missed || ambiguous;
         let mut outcome = match (delivery.mode, delivery.completion_tokens) {
             (Mode::Cumulative, to) => self.cover(to.unwrap_or(delivery.tokens), delivery.finished),
             (Mode::Incremental, None) => self.by_count(delivery.tokens),
