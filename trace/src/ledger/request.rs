@@ -88,7 +88,7 @@ impl Request {
         }
     }
 
-    /// `SGLang`'s request id.
+    /// SGLang's request id.
     pub fn rid(&self) -> &str {
         &self.rid
     }
@@ -199,7 +199,7 @@ impl Request {
 /// What is kept of a request that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// `SGLang`'s request id.
+    /// SGLang's request id.
     pub rid: Box<str>,
     /// When it was first seen.
     pub first_at: MonoNs,
