@@ -2,8 +2,8 @@
 
 mod bench;
 mod e2e;
-mod schemas;
 mod ebpf;
+mod schemas;
 
 use clap::{Parser, Subcommand};
 
@@ -28,6 +28,7 @@ enum Command {
     PlainRelay(e2e::plain_relay::Options),
     /// Bring the table of SGLang's message layouts up to date
     Schemas(schemas::Args),
+    /// Build the probe's kernel side, or check that the objects kept are what its source builds
     Ebpf(ebpf::Args),
 }
 

@@ -189,9 +189,10 @@ fn spans(releases: &[String], places: &[usize]) -> String {
     let mut text = String::new();
     for (first, last) in spans {
         let comma = if text.is_empty() { "" } else { "," };
-        let _ = match first == last {
-            true => write!(text, "{comma}{}", releases[first]),
-            false => write!(text, "{comma}{}..{}", releases[first], releases[last]),
+        let _ = if first == last {
+            write!(text, "{comma}{}", releases[first])
+        } else {
+            write!(text, "{comma}{}..{}", releases[first], releases[last])
         };
     }
     text

@@ -1,5 +1,5 @@
 //! How an engine streams: codec, mode, waiter. Follows from release, flags and environment; where one of them cannot be
-//! read the answer is `None`. The rules are those of `SGLang` 0.4.0 to 0.5.23 and Dynamo 0.5 to 1.6 as released.
+//! read the answer is `None`. The rules are those of SGLang 0.4.0 to 0.5.23 and Dynamo 0.5 to 1.6 as released.
 
 use trace::engine::{Mode, Waiter};
 
@@ -51,7 +51,7 @@ impl Evidence<'_> {
             .map(|(_, value)| value.as_str())
     }
 
-    /// A variable read as `SGLang`'s `EnvBool` reads it.
+    /// A variable read as SGLang's `EnvBool` reads it.
     fn switch(&self, name: &str) -> Option<Setting<bool>> {
         let value = self.variable(name)?;
         let on = match value.to_ascii_lowercase().as_str() {
