@@ -48,6 +48,9 @@ pub struct Engine<'a> {
     pub mode: Option<Mode>,
     /// What a waiter does with several queued chunks.
     pub waiter: Option<Waiter>,
+    /// Event-loop turns from a waiter's wake-up call to its run. 3 on `CPython` up to 3.11 (`asyncio.wait_for` makes a task),
+    /// 1 from 3.12 on, more where the consumer takes extra turns; measured, docs/WIRE.md.
+    pub turnaround: Option<u8>,
 }
 
 /// A directed ZMQ channel between two roles.

@@ -31,6 +31,7 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Demo(cmd::demo::Args),
+    Decode(cmd::decode::Args),
     Tap(cmd::tap::Args),
 }
 
@@ -38,6 +39,7 @@ impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Demo(args) => cmd::demo::run(args),
+            Command::Decode(args) => cmd::decode::run(&args),
             Command::Tap(args) => cmd::tap::run(args),
         }
     }

@@ -26,6 +26,11 @@ pub(crate) trait Source {
     /// Asks the source to end. What is under way is still handed over, until [`Flow::Ended`].
     fn stop(&mut self);
 
+    /// What is still under way after [`Source::stop`], in words, where that can take a while.
+    fn under_way(&self) -> Option<String> {
+        None
+    }
+
     /// What the report shows under `source.wire`: the forms in which messages came.
     fn wire(&self) -> Option<Value> {
         None
@@ -66,21 +71,27 @@ impl Source for TapSource {
     }
 
     fn wire(&self) -> Option<Value> {
-        let forms = self.tap.forms().iter().map(
-            |form| json!({"class": form.class, "codec": form.codec, "schema": form.schema, "frames": form.frames}),
-        );
-        let relay = self.tap.stats();
-        Some(json!({"forms": forms.collect::<Vec<_>>(), "relay": {
-            "connections": relay.connections_total,
-            "connections_refused": relay.connections_refused,
-            "connections_unanswered": relay.connections_unanswered,
-            "bytes_forward": relay.bytes_forward,
-            "bytes_backward": relay.bytes_backward,
-        }}))
+        Some(wire_forms(&self.tap))
     }
 
     fn stop(&mut self) {
         self.tap.stop();
         self.stopping = true;
     }
+}
+
+/// The forms in which messages came through `tap`, and the relay's own counters.
+pub(crate) fn wire_forms(tap: &Tap) -> Value {
+    let forms = tap
+        .forms()
+        .iter()
+        .map(|form| json!({"class": form.class, "codec": form.codec, "schema": form.schema, "frames": form.frames}));
+    let relay = tap.stats();
+    json!({"forms": forms.collect::<Vec<_>>(), "relay": {
+        "connections": relay.connections_total,
+        "connections_refused": relay.connections_refused,
+        "connections_unanswered": relay.connections_unanswered,
+        "bytes_forward": relay.bytes_forward,
+        "bytes_backward": relay.bytes_backward,
+    }})
 }

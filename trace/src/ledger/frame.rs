@@ -49,13 +49,14 @@ impl Ledger {
         if let Some(gone) = Hops::make_room(hop, id.lane, self.limits.lanes_per_hop) {
             self.pending_frames -= gone.waiting() + gone.forwarding();
             self.pending_chunks -= gone.chunks.len();
-            self.reached.lanes += u64::from(gone.waiting() > 0);
-            hop.counts.backlog -= gone.waiting() as u64;
-            self.hops.groups[hop.group].backlog -= gone.waiting() as u64;
+            self.reached.lanes += u64::from(gone.backlog() > 0);
+            hop.counts.backlog -= gone.backlog();
+            self.hops.groups[hop.group].backlog -= gone.backlog();
         }
         let missed = hop.lanes.entry(id.lane).or_default().seen(id.seq, at);
         if missed > 0 {
             hop.epoch += 1;
+            self.delivery_epoch += u32::from(hop.lines_up);
             let excused = missed.min(hop.excused);
             hop.excused -= excused;
             if missed > excused {
@@ -251,6 +252,7 @@ impl Ledger {
             let line = request
                 .line
                 .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
+            line.scarred |= !whole;
             let before = line.entries();
             let room = before < self.limits.outstanding_per_rid && self.outstanding < self.limits.outstanding;
             let fates = line.push(end, chunk.completion_tokens.unwrap_or(end), step.carried, room);

@@ -49,7 +49,17 @@ pub struct HopCounts {
 pub(crate) struct EarlyTake {
     pub(crate) id: FrameId,
     pub(crate) at: MonoNs,
-    pub(crate) wakeup: Option<u64>,
+    pub(crate) trip: Option<Trip>,
+}
+
+/// Where in its receiver's wakeups a frame was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trip {
+    pub(crate) hop: HopId,
+    /// The receiver's trip to its poll.
+    pub(crate) wakeup: u64,
+    /// The frame's place among those taken in it.
+    pub(crate) frame: u32,
 }
 
 /// A directed channel.
@@ -127,13 +137,18 @@ impl Hop {
     }
 
     /// Counts the frames of a wakeup.
-    pub(crate) fn woke(&mut self, wakeup: u64) {
+    pub(crate) fn woke(&mut self, wakeup: u64) -> Trip {
         let frames = match self.wakeup {
             Some((last, frames)) if last == wakeup => frames + 1,
             _ => 1,
         };
         self.wakeup = Some((wakeup, frames));
         self.counts.wakeup_frames_max = self.counts.wakeup_frames_max.max(frames);
+        Trip {
+            hop: self.id,
+            wakeup,
+            frame: frames - 1,
+        }
     }
 
     pub(crate) fn took(&mut self, id: FrameId, at: MonoNs) {

@@ -138,6 +138,7 @@ impl Ledger {
         hop.counts.bytes += undecoded.bytes;
         // What it said is unknown, so no stream may be judged across it.
         hop.epoch += 1;
+        self.delivery_epoch += u32::from(hop.lines_up);
         self.hops.groups[hop.group].undecoded(undecoded.reason);
         if hop.sees.sent {
             self.enter_sent(at, undecoded.id, place, 0);

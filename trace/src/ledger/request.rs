@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 
 use super::chunkline::{Fates, Line};
+use super::hop::Trip;
 use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::event::Finish;
-use crate::id::HopId;
 
 /// A request that lives, or waits for its last take or delivery.
 #[derive(Clone, Debug)]
@@ -32,8 +32,8 @@ pub struct Request {
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) retractions: u32,
     pub(crate) finish: Option<Finish>,
-    /// The last trip to the poll that took a chunk of it, and the hop.
-    pub(crate) wakeup: Option<(HopId, u64)>,
+    /// The take that called its waiter last.
+    pub(crate) called: Option<Trip>,
     /// Its final chunk has left the tokenizer's inbox.
     pub(crate) final_taken: bool,
     pub(crate) line: Option<Box<Line>>,
@@ -47,7 +47,7 @@ pub struct Request {
     pub(crate) odd: bool,
     /// A frame has said that it is finished.
     pub(crate) finish_seen: bool,
-    /// Chunks of it in the current wakeup.
+    /// Chunks of it that its waiter finds when it runs.
     pub(crate) burst: u32,
     /// Some wakeup took more than one chunk of it.
     pub(crate) burst_seen: bool,
@@ -72,7 +72,7 @@ impl Request {
             cached_tokens: None,
             retractions: 0,
             finish: None,
-            wakeup: None,
+            called: None,
             final_taken: false,
             line: None,
             mapped: true,

@@ -16,6 +16,7 @@ mod columns;
 mod decoder;
 mod doc;
 mod error;
+mod identify;
 mod limits;
 mod msgpack;
 mod pickle;

@@ -4,8 +4,6 @@
 const FRAME_LENGTH_AT: usize = 3;
 /// `CPython` appends to a list a thousand items at a time.
 const BATCH: usize = 1000;
-/// `CPython` begins a second frame beyond this; ours stay below it.
-pub(in crate::demo) const FRAME_TARGET: usize = 64 << 10;
 
 /// One pickle being written.
 pub(in crate::demo) struct Pickler {

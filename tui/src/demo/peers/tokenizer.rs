@@ -128,7 +128,7 @@ impl Tokenizer {
             state.queue(chunk_of);
             if !std::mem::replace(&mut state.woken, true) {
                 self.due
-                    .push_back((self.turn + self.script.waiter_turns, Arc::clone(state.rid())));
+                    .push_back((self.turn + u64::from(self.script.waiter_turns), Arc::clone(state.rid())));
             }
         }
         Ok(batch.len() as u32)
@@ -185,7 +185,7 @@ mod tests {
         inbox
     }
 
-    async fn play(waiter: Waiter, waiter_turns: u64) -> Truth {
+    async fn play(waiter: Waiter, waiter_turns: u8) -> Truth {
         let free = Phase {
             per_frame: Duration::ZERO,
             per_chunk: Duration::ZERO,

@@ -5,12 +5,13 @@
 mod array;
 mod build;
 mod flat;
+mod nested;
 mod op;
 mod scalar;
 mod vm;
 
-pub(super) use flat::item as flat_item;
-pub(super) use scalar::{float, int, payload};
+pub(super) use flat::{after_put, item as flat_item};
+pub(super) use scalar::{float, int, payload, short_int};
 
 use super::arena::{Arena, Node};
 use super::{Limits, Undecoded};
