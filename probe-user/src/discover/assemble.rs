@@ -57,10 +57,11 @@ pub(crate) fn engines(
         if found.processes.is_empty() {
             continue;
         }
-        // Many programs speak ZMQ. Nameless ones are an engine only with a hop that can be nothing but output, now or before.
+        // Many programs speak ZMQ. Nameless ones are an engine only with a hop that can be nothing but output, or while
+        // those are gone that they had such a hop with.
         let output = found.hops.iter().any(|hop| hop.carries == Carries::Output);
-        let known = found.is_named() || group.iter().any(|&i| candidates[i].last_role.is_some());
-        if output || known {
+        let left_alone = found.hops.is_empty() && group.iter().any(|&i| candidates[i].last_role.is_some());
+        if output || left_alone || found.is_named() {
             engines.push(found);
         } else {
             for &i in group {

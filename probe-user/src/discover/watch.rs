@@ -121,11 +121,7 @@ impl Watcher {
             });
         }
         blind.extend(self.own.blindness(self.known.refused(), !engines.is_empty()));
-        let roles: Vec<_> = candidates
-            .iter()
-            .zip(roles)
-            .filter_map(|(c, role)| Some((c.id, role?)))
-            .collect();
+        let roles: Vec<_> = candidates.iter().map(|c| c.id).zip(roles).collect();
         self.known.keep_roles(&roles);
         Topology { engines, blind }
     }
