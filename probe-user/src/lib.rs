@@ -1,4 +1,4 @@
-//! The probe's user side: what runs where (`discover`), what may be attached ([`capability`], [`degraded`]), and what the
+//! The probe's user side: what runs where ([`discover`]), what may be attached ([`capability`], [`degraded`]), and what the
 //! attached programs saw ([`probe`], [`matcher`]), with CPU and socket queues beside it ([`cpu`], [`queue`]).
 //!
 //! The targets know nothing of it and are never stopped. Every link belongs to this process: the kernel takes all of them
@@ -10,6 +10,7 @@ pub mod capability;
 pub mod cpu;
 pub mod degraded;
 mod diagnostics;
+pub mod discover;
 pub mod library;
 mod load;
 pub mod matcher;

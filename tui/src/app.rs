@@ -42,7 +42,13 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
     let report = analysis.report(&ReportInput {
         cpu_ns: Some(cpu_ns()),
         rss_bytes: rss_bytes(),
-        degraded: outcome.degraded.into_iter().map(Value::from).collect(),
+        degraded: source
+            .degraded()
+            .into_iter()
+            .chain(outcome.degraded)
+            .map(Value::from)
+            .collect(),
+        cpu: source.cpu(),
         wire: source.wire(),
         demo: source.truth(),
         ..ReportInput::of(source.kind())
@@ -69,6 +75,7 @@ fn drive(
     let start = Instant::now();
     let mut next_tick = start;
     let mut deadline = None;
+    let mut progress = Progress::default();
     loop {
         let flow = match catch_unwind(AssertUnwindSafe(|| source.poll(&mut |event| analysis.apply(event)))) {
             Ok(flow) => flow,
@@ -88,8 +95,9 @@ fn drive(
         if now >= next_tick {
             analysis.tick(MonoNs::now());
             next_tick = now + TICK;
-            if let Some(summary) = summary.as_mut() {
-                summary.update(analysis)?;
+            match summary.as_mut() {
+                Some(summary) => summary.update(analysis)?,
+                None => progress.tell(deadline.and_then(|_| source.under_way()), now),
             }
         }
         let over = duration.is_some_and(|d| now - start >= d);
@@ -107,6 +115,22 @@ fn drive(
                 .degraded
                 .push("end: what was still under way was not waited for".into());
             return Ok(outcome);
+        }
+    }
+}
+
+/// Says on stderr what a run without a screen waits for, once a second.
+#[derive(Default)]
+struct Progress {
+    last: Option<Instant>,
+}
+
+impl Progress {
+    fn tell(&mut self, under_way: Option<String>, now: Instant) {
+        let Some(under_way) = under_way else { return };
+        if now - *self.last.get_or_insert(now) >= Duration::from_secs(1) {
+            self.last = Some(now);
+            eprintln!("tokengap: {under_way}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use trace::Event;
+use trace::report::CpuLine;
 use zmq_tap::tap::Tap;
 
 /// What one call of [`Source::poll`] came to.
@@ -26,8 +27,23 @@ pub(crate) trait Source {
     /// Asks the source to end. What is under way is still handed over, until [`Flow::Ended`].
     fn stop(&mut self);
 
+    /// What is still under way after [`Source::stop`], in words, where that can take a while.
+    fn under_way(&self) -> Option<String> {
+        None
+    }
+
     /// What the report shows under `source.wire`: the forms in which messages came.
     fn wire(&self) -> Option<Value> {
+        None
+    }
+
+    /// What could not be attached or seen, each with what to do about it.
+    fn degraded(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// CPU of the engine's threads; `None` when it is not watched.
+    fn cpu(&self) -> Option<Vec<CpuLine>> {
         None
     }
 
@@ -66,21 +82,27 @@ impl Source for TapSource {
     }
 
     fn wire(&self) -> Option<Value> {
-        let forms = self.tap.forms().iter().map(
-            |form| json!({"class": form.class, "codec": form.codec, "schema": form.schema, "frames": form.frames}),
-        );
-        let relay = self.tap.stats();
-        Some(json!({"forms": forms.collect::<Vec<_>>(), "relay": {
-            "connections": relay.connections_total,
-            "connections_refused": relay.connections_refused,
-            "connections_unanswered": relay.connections_unanswered,
-            "bytes_forward": relay.bytes_forward,
-            "bytes_backward": relay.bytes_backward,
-        }}))
+        Some(wire_forms(&self.tap))
     }
 
     fn stop(&mut self) {
         self.tap.stop();
         self.stopping = true;
     }
+}
+
+/// The forms in which messages came through `tap`, and the relay's own counters.
+pub(crate) fn wire_forms(tap: &Tap) -> Value {
+    let forms = tap
+        .forms()
+        .iter()
+        .map(|form| json!({"class": form.class, "codec": form.codec, "schema": form.schema, "frames": form.frames}));
+    let relay = tap.stats();
+    json!({"forms": forms.collect::<Vec<_>>(), "relay": {
+        "connections": relay.connections_total,
+        "connections_refused": relay.connections_refused,
+        "connections_unanswered": relay.connections_unanswered,
+        "bytes_forward": relay.bytes_forward,
+        "bytes_backward": relay.bytes_backward,
+    }})
 }

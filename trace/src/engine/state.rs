@@ -12,6 +12,8 @@ pub struct EngineState {
     pub mode: Option<Mode>,
     /// What a waiter does with several queued chunks.
     pub waiter: Option<Waiter>,
+    /// Event-loop turns from a waiter's wake-up call to its run.
+    pub turnaround: Option<u8>,
     /// What the release does.
     pub behaviour: Behaviour,
 }
@@ -23,6 +25,7 @@ impl EngineState {
             version: said.version.map(Into::into),
             mode: said.mode.or(behaviour.mode()),
             waiter: said.waiter.or(behaviour.waiter),
+            turnaround: said.turnaround,
             behaviour,
         };
     }
@@ -39,6 +42,7 @@ mod tests {
             version: Some("0.5.9"),
             mode: Some(Mode::Incremental),
             waiter: None,
+            turnaround: None,
         });
         assert_eq!(
             (state.mode, state.waiter),
@@ -48,6 +52,7 @@ mod tests {
             version: None,
             mode: None,
             waiter: Some(Waiter::Merges),
+            turnaround: None,
         });
         assert_eq!(
             (state.mode, state.waiter, state.version),

@@ -64,14 +64,24 @@ pub(crate) struct Outcome {
 
 /// The line of one request.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about the line, read by its name"
+)]
 pub(crate) struct Line {
     outstanding: VecDeque<Entry>,
     /// Chunks in `outstanding`.
     chunks: u64,
+    /// Entries whose count runs behind, while a retracted request recomputes.
+    behind: u32,
     /// The count delivered so far.
     delivered_to: u32,
     begun: bool,
     epoch: u32,
+    /// The last delivery fitted no chunk: what comes next may follow something unseen.
+    doubt: bool,
+    /// Some of the request's chunks or deliveries may have escaped us.
+    pub(crate) scarred: bool,
     pub(crate) last_at: Option<MonoNs>,
     /// What became of this request's chunks so far.
     pub(crate) fates: Fates,
@@ -121,29 +131,41 @@ impl Line {
         self.chunks += 1;
         match self.outstanding.back_mut() {
             Some(last) if !whole => {
+                self.behind -= u32::from(last.said < last.end);
                 last.end = last.end.max(end);
                 last.said = said;
+                self.behind += u32::from(last.said < last.end);
                 last.tokens = last.tokens.saturating_add(tokens);
                 last.chunks += 1;
             }
-            _ => self.outstanding.push_back(Entry {
-                end,
-                said,
-                tokens,
-                chunks: 1,
-            }),
+            _ => {
+                self.behind += u32::from(said < end);
+                let chunks = 1;
+                self.outstanding.push_back(Entry {
+                    end,
+                    said,
+                    tokens,
+                    chunks,
+                });
+            }
         }
         fates
     }
 
     /// Enters a delivery. `epoch` changes whenever deliveries may have been missed.
     pub(crate) fn deliver(&mut self, delivery: &Delivery<'_>, epoch: u32) -> Outcome {
-        let broken = std::mem::replace(&mut self.epoch, epoch) != epoch;
+        let missed = std::mem::replace(&mut self.epoch, epoch) != epoch;
+        self.scarred |= missed;
+        let broken = std::mem::take(&mut self.doubt) || missed;
         let mut outcome = match (delivery.mode, delivery.completion_tokens) {
-            (Mode::Cumulative, to) => self.cover(to.unwrap_or(delivery.tokens)),
-            (Mode::Incremental, None) => self.by_count(delivery.tokens, None),
-            (Mode::Incremental, Some(to)) if to < self.delivered_to => self.by_count(delivery.tokens, Some(to)),
-            (Mode::Incremental, Some(to)) if delivery.tokens == 0 => self.empty(to, broken),
+            (Mode::Cumulative, to) => self.cover(to.unwrap_or(delivery.tokens), delivery.finished),
+            (Mode::Incremental, None) => self.by_count(delivery.tokens),
+            (Mode::Incremental, Some(to)) if self.behind > 0 => self
+                .by_position(delivery, to, broken)
+                .unwrap_or_else(|| self.give_up(to)),
+            (Mode::Incremental, Some(to)) if delivery.tokens == 0 => self
+                .by_position(delivery, to, broken)
+                .unwrap_or_else(|| self.doubtful()),
             (Mode::Incremental, Some(to)) => self.range(delivery, to, broken),
         };
         let claimed = u64::from(delivery.tokens);
@@ -159,9 +181,13 @@ impl Line {
     }
 
     /// Tokens up to `to` are with the client: whatever is outstanding below is covered.
-    fn cover(&mut self, to: u32) -> Outcome {
+    fn cover(&mut self, to: u32, finished: bool) -> Outcome {
         let (mut fates, mut carrier) = (Fates::default(), false);
-        while let Some(entry) = self.pop_if(|e| e.end <= to) {
+        while let Some(entry) = self.outstanding.front().copied().filter(|e| e.end <= to) {
+            if may_follow(&entry, to, carrier, finished) {
+                break;
+            }
+            self.pop_front();
             fates.inside(u64::from(entry.chunks), &mut carrier);
         }
         Outcome {
@@ -174,17 +200,16 @@ impl Line {
     /// `(to-n, to]` is with the client; what lies before and is still outstanding is not.
     fn range(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
         let from = to.saturating_sub(delivery.tokens);
-        let (mut fates, mut carrier) = (Fates::default(), false);
+        let (mut fates, mut carrier, mut inside) = (Fates::default(), false, 0);
         while let Some(entry) = self.outstanding.front().copied() {
             let chunks = u64::from(entry.chunks);
             let start = entry.end.saturating_sub(entry.tokens).max(self.delivered_to);
-            // An empty chunk behind the tokens of this delivery may still come alone, unless this is the end.
-            let may_follow = entry.end == to && entry.tokens == 0 && carrier && !delivery.finished;
-            if entry.end > to || may_follow {
+            if entry.end > to || may_follow(&entry, to, carrier, delivery.finished) {
                 break;
             }
             self.pop_front();
             if entry.tokens == 0 || start >= from {
+                inside += entry.tokens;
                 fates.inside(chunks, &mut carrier);
                 continue;
             }
@@ -198,6 +223,7 @@ impl Line {
             *whose += chunks;
             fates.tokens_lost += if broken { 0 } else { u64::from(lost) };
         }
+        self.doubt = self.scarred && inside != delivery.tokens;
         Outcome {
             fates,
             new: self.advance(to, delivery.tokens),
@@ -205,50 +231,73 @@ impl Line {
         }
     }
 
-    /// A delivery without tokens is an empty chunk; what was queued before it is superseded.
-    fn empty(&mut self, to: u32, broken: bool) -> Outcome {
-        let mut fates = Fates::default();
-        let Some(at) = self
-            .outstanding
-            .iter()
-            .position(|e| e.tokens == 0 && (e.said == to || e.end == to))
-        else {
-            return Outcome::default();
-        };
-        for _ in 0..at {
-            let Some(entry) = self.pop_front() else { break };
-            let chunks = u64::from(entry.chunks);
-            match (entry.tokens, broken) {
-                (0, _) => fates.coalesced += chunks,
-                (_, true) => fates.unjudged += chunks,
-                (tokens, false) => {
-                    fates.dropped += chunks;
-                    fates.tokens_lost += u64::from(tokens);
-                }
+    /// A delivery without tokens, or one while counts run behind after a retraction: the chunk it ends with is found by what it
+    /// says, and its tokens tell whether those before it are inside or superseded.
+    fn by_position(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Option<Outcome> {
+        let (mut sum, mut found) = (0_u32, None);
+        for (at, entry) in self.outstanding.iter().enumerate() {
+            sum = sum.saturating_add(entry.tokens);
+            let (all, alone) = (sum == delivery.tokens, entry.tokens == delivery.tokens);
+            if entry.said == to && (all || alone) && (found.is_none() || delivery.finished) {
+                found = Some((at, all));
             }
         }
-        let carrier = self.pop_front().map_or(0, |e| u64::from(e.chunks));
-        fates.inside(carrier, &mut false);
-        self.advance(to, 0);
+        let (last, all) = found?;
+        let (mut fates, mut carrier, mut new) = (Fates::default(), false, 0);
+        for at in 0..=last {
+            let Some(entry) = self.pop_front() else { break };
+            let chunks = u64::from(entry.chunks);
+            self.delivered_to = self.delivered_to.max(entry.end);
+            if all || at == last || entry.tokens == 0 {
+                fates.inside(chunks, &mut carrier);
+                new += entry.tokens;
+            } else if broken {
+                fates.unjudged += chunks;
+            } else {
+                fates.dropped += chunks;
+                fates.tokens_lost += u64::from(entry.tokens);
+            }
+        }
+        self.begun = true;
+        Some(Outcome {
+            fates,
+            new,
+            repeated: 0,
+        })
+    }
+
+    /// Counts run behind and the delivery fits no chunk: a send was not observed. What it may have covered is given up.
+    fn give_up(&mut self, to: u32) -> Outcome {
+        let mut fates = Fates::default();
+        let upto = self
+            .outstanding
+            .iter()
+            .rposition(|e| e.said == to || e.end <= to)
+            .map_or(0, |at| at + 1);
+        for _ in 0..upto {
+            fates.unjudged += self.pop_front().map_or(0, |e| u64::from(e.chunks));
+        }
+        self.doubt = true;
         Outcome {
             fates,
             ..Outcome::default()
         }
     }
 
-    /// Where counts do not help (none given, or running behind after a retraction) chunks settle in order, by tokens alone.
-    fn by_count(&mut self, tokens: u32, said: Option<u32>) -> Outcome {
+    /// The delivery is of a chunk that was not seen: the next one proves no drop either.
+    fn doubtful(&mut self) -> Outcome {
+        self.doubt = true;
+        Outcome::default()
+    }
+
+    /// A delivery that gives no count settles chunks in order, by tokens alone; it can prove no loss.
+    fn by_count(&mut self, tokens: u32) -> Outcome {
         let (mut fates, mut carrier, mut covered) = (Fates::default(), false, 0);
         let mut to = self.delivered_to;
-        while let Some(entry) = self.pop_if(|e| e.tokens > 0 && covered + e.tokens <= tokens) {
+        while let Some(entry) = self.pop_if(|e| covered + e.tokens <= tokens && (e.tokens > 0 || covered < tokens)) {
             covered += entry.tokens;
             to = entry.end;
             fates.inside(u64::from(entry.chunks), &mut carrier);
-        }
-        if let Some(said) = said {
-            while let Some(entry) = self.pop_if(|e| e.tokens == 0 && e.said <= said) {
-                fates.inside(u64::from(entry.chunks), &mut carrier);
-            }
         }
         self.advance(to, covered);
         Outcome {
@@ -268,12 +317,18 @@ impl Line {
     fn pop_front(&mut self) -> Option<Entry> {
         let entry = self.outstanding.pop_front()?;
         self.chunks -= u64::from(entry.chunks);
+        self.behind -= u32::from(entry.said < entry.end);
         Some(entry)
     }
 
     fn pop_if(&mut self, test: impl Fn(&Entry) -> bool) -> Option<Entry> {
         self.outstanding.front().is_some_and(test).then(|| self.pop_front())?
     }
+}
+
+/// An empty chunk behind the tokens of a delivery may still come alone, unless this is the end.
+fn may_follow(entry: &Entry, to: u32, carrier: bool, finished: bool) -> bool {
+    entry.end == to && entry.tokens == 0 && carrier && !finished
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Frames and their chunks, where their content is first seen.
 
 use super::Ledger;
-use super::arithmetic::{Step, Verdict};
+use super::arithmetic::{Evidence, Step, Verdict};
 use super::chunkline::Line;
 use super::health::HealthChecks;
 use super::hop::Hops;
@@ -21,6 +21,7 @@ use crate::id::{FrameId, HopId};
 pub(super) struct Seen {
     pub(super) at: MonoNs,
     hop: HopId,
+    group: usize,
     epoch: u32,
     origin: bool,
     last: bool,
@@ -49,13 +50,14 @@ impl Ledger {
         if let Some(gone) = Hops::make_room(hop, id.lane, self.limits.lanes_per_hop) {
             self.pending_frames -= gone.waiting() + gone.forwarding();
             self.pending_chunks -= gone.chunks.len();
-            self.reached.lanes += u64::from(gone.waiting() > 0);
-            hop.counts.backlog -= gone.waiting() as u64;
-            self.hops.groups[hop.group].backlog -= gone.waiting() as u64;
+            self.reached.lanes += u64::from(gone.backlog() > 0);
+            hop.counts.backlog -= gone.backlog();
+            self.hops.groups[hop.group].backlog -= gone.backlog();
         }
         let missed = hop.lanes.entry(id.lane).or_default().seen(id.seq, at);
         if missed > 0 {
             hop.epoch += 1;
+            self.delivery_epoch += u32::from(hop.lines_up);
             let excused = missed.min(hop.excused);
             hop.excused -= excused;
             if missed > excused {
@@ -73,6 +75,7 @@ impl Ledger {
         let seen = Seen {
             at,
             hop: hop.id,
+            group: hop.group,
             epoch: hop.epoch,
             origin: hop.origin,
             last: hop.last && (hop.sees.taken || !sent),
@@ -148,7 +151,18 @@ impl Ledger {
                 request.streams.push(Stream::new(seen.hop, seen.at));
                 request.streams.len() - 1
             });
-        (at, request.streams[at].step(chunk, seen.claim, seen.epoch))
+        let stream = &mut request.streams[at];
+        let before = stream.evidence();
+        let step = stream.step(chunk, seen.claim, seen.epoch);
+        if stream.evidence() != before {
+            let (delta, cumulative) = &mut self.hops.groups[seen.group].streams;
+            *(if stream.evidence() == Evidence::Delta {
+                delta
+            } else {
+                cumulative
+            }) += 1;
+        }
+        (at, step)
     }
 
     /// The stream begins again. If it had been seen from its start, the rid belongs to another request now; a stream that began
@@ -251,6 +265,7 @@ impl Ledger {
             let line = request
                 .line
                 .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
+            line.scarred |= !whole;
             let before = line.entries();
             let room = before < self.limits.outstanding_per_rid && self.outstanding < self.limits.outstanding;
             let fates = line.push(end, chunk.completion_tokens.unwrap_or(end), step.carried, room);

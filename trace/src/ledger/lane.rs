@@ -40,6 +40,8 @@ pub(crate) struct Lane {
     frames: VecDeque<PendingFrame>,
     pub(crate) chunks: VecDeque<PendingChunk>,
     forward: VecDeque<(u64, MonoNs)>,
+    /// Frames still waiting that were given up for a limit, all of them older than `frames`.
+    forgotten: u64,
     /// The seq after the last frame whose content was seen.
     next: Option<u64>,
     pub(crate) last_at: MonoNs,
@@ -58,12 +60,23 @@ impl Lane {
         self.frames.push_back(PendingFrame { seq, at, chunks });
     }
 
+    /// Frames remembered that wait for their take.
     pub(crate) fn waiting(&self) -> usize {
         self.frames.len()
     }
 
+    /// All that wait, forgotten ones included.
+    pub(crate) fn backlog(&self) -> u64 {
+        self.frames.len() as u64 + self.forgotten
+    }
+
     pub(crate) fn forwarding(&self) -> usize {
         self.forward.len()
+    }
+
+    /// The seq of the oldest frame that is remembered.
+    pub(crate) fn first_waiting(&self) -> Option<u64> {
+        self.frames.front().map(|f| f.seq)
     }
 
     /// When the frame that waits longest was sent.
@@ -75,7 +88,16 @@ impl Lane {
     pub(crate) fn forget(&mut self) -> Option<u32> {
         let frame = self.frames.pop_front()?;
         self.chunks.drain(..frame.chunks as usize);
+        self.forgotten += 1;
         Some(frame.chunks)
+    }
+
+    /// How many forgotten frames the take of `seq` shows to have been taken: itself, or all if it is a remembered one.
+    pub(crate) fn forgotten_before(&mut self, seq: u64) -> u64 {
+        let all = self.first_waiting().is_some_and(|first| first <= seq);
+        let taken = if all { self.forgotten } else { self.forgotten.min(1) };
+        self.forgotten -= taken;
+        taken
     }
 
     /// The frame ahead of `seq`, which must have been taken unseen, since a lane keeps its order.

@@ -129,6 +129,7 @@ impl Ledger {
 
     fn undecoded(&mut self, at: MonoNs, undecoded: &Undecoded<'_>) {
         self.totals.undecoded += 1;
+        self.scratch.clear();
         self.totals.undecoded_since.get_or_insert(at);
         let Some(place) = self.place(at, undecoded.id) else {
             return;
@@ -138,6 +139,7 @@ impl Ledger {
         hop.counts.bytes += undecoded.bytes;
         // What it said is unknown, so no stream may be judged across it.
         hop.epoch += 1;
+        self.delivery_epoch += u32::from(hop.lines_up);
         self.hops.groups[hop.group].undecoded(undecoded.reason);
         if hop.sees.sent {
             self.enter_sent(at, undecoded.id, place, 0);

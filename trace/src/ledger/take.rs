@@ -1,15 +1,26 @@
 //! What happens to a frame after its send: forwarded, taken, handled.
 
 use super::Ledger;
-use super::hop::EarlyTake;
+use super::hop::{EarlyTake, Trip};
 use super::lane::{PendingChunk, Sent};
 use crate::clock::MonoNs;
 use crate::engine::{Mode, Waiter};
 use crate::event::Taken;
-use crate::id::{FrameId, HopId};
+use crate::id::FrameId;
 
 /// How long a take waits for its send before the send counts as unseen, in nanoseconds.
 const EARLY_NS: u64 = 5_000_000_000;
+
+/// Event-loop turns from one `await recv_pyobj()` to the next while messages are queued; measured, docs/WIRE.md.
+const TURNS_A_MESSAGE: u64 = 2;
+
+/// Whether a chunk taken `now` finds an earlier one still waiting for the waiter that was `called`. With an unknown
+/// turnaround the most that can be: all of one wakeup.
+fn meet(called: Trip, now: Trip, turnaround: Option<u8>) -> bool {
+    let turns = u64::from(now.frame.saturating_sub(called.frame)) * TURNS_A_MESSAGE;
+    let in_time = turnaround.is_none_or(|turnaround| turns < u64::from(turnaround));
+    (called.hop, called.wakeup) == (now.hop, now.wakeup) && in_time
+}
 
 impl Ledger {
     /// A frame has entered its hop; `chunks` of it lie in `scratch`.
@@ -40,7 +51,7 @@ impl Ledger {
         if let Some(early) = early {
             let group = &mut self.hops.groups[hop.group];
             group.residence.record(early.at, early.at.since(at));
-            self.take_scratch(id.hop, early.at, early.wakeup, true);
+            self.take_scratch(early.at, early.trip, true);
             return;
         }
         while self.pending_frames >= self.limits.pending_frames
@@ -52,10 +63,8 @@ impl Ledger {
             } else {
                 &mut self.reached.pending_frames
             }) += 1;
-            let Some(gone) = lane.forget() else {
-                // Other lanes hold all there is: this frame goes unremembered, and its take will be a bare count.
-                return;
-            };
+            // The newest frame of a lane is always remembered.
+            let Some(gone) = lane.forget() else { break };
             self.pending_frames -= 1;
             self.pending_chunks -= gone as usize;
         }
@@ -109,14 +118,12 @@ impl Ledger {
         let hop = &mut self.hops.all[place];
         hop.counts.frames_taken += 1;
         hop.took(id, at);
-        if let Some(wakeup) = taken.wakeup {
-            hop.woke(wakeup);
-            self.totals.predicted.wakeups_seen |= hop.last;
-        }
+        let trip = taken.wakeup.map(|wakeup| hop.woke(wakeup));
+        self.totals.predicted.wakeups_seen |= trip.is_some() && hop.last;
         if let Some(frame) = &taken.frame {
             self.scratch.clear();
             self.content(at, place, frame, false);
-            self.take_scratch(id.hop, at, taken.wakeup, true);
+            self.take_scratch(at, trip, true);
             return;
         }
         self.overtake(id, place, at);
@@ -130,18 +137,14 @@ impl Ledger {
                 self.left(place, id.lane, chunks);
                 let group = self.hops.all[place].group;
                 self.hops.groups[group].residence.record(at, at.since(sent));
-                self.take_scratch(id.hop, at, taken.wakeup, true);
+                self.take_scratch(at, trip, true);
             }
             Sent::NotYet if hop.sees.sent => {
                 if hop.early.len() >= self.limits.early_takes {
                     hop.early.pop_front();
                     self.reached.early_takes += 1;
                 }
-                hop.early.push_back(EarlyTake {
-                    id,
-                    at,
-                    wakeup: taken.wakeup,
-                });
+                hop.early.push_back(EarlyTake { id, at, trip });
             }
             Sent::NotYet | Sent::Forgotten => {}
         }
@@ -149,6 +152,17 @@ impl Ledger {
 
     /// A lane keeps its order: what was sent before the taken frame has been taken too, unseen.
     fn overtake(&mut self, id: FrameId, place: usize, at: MonoNs) {
+        let hop = &mut self.hops.all[place];
+        if let Some(lane) = hop.lanes.get_mut(&id.lane) {
+            let overtaken = lane.first_waiting().is_some_and(|first| first <= id.seq);
+            let forgotten = lane.forgotten_before(id.seq);
+            hop.counts.backlog -= forgotten;
+            self.hops.groups[hop.group].backlog -= forgotten;
+            if overtaken {
+                hop.counts.frames_taken += forgotten;
+                hop.counts.takes_inferred += forgotten;
+            }
+        }
         while let Some(chunks) = self.hops.all[place]
             .lanes
             .get_mut(&id.lane)
@@ -158,7 +172,7 @@ impl Ledger {
             hop.counts.frames_taken += 1;
             hop.counts.takes_inferred += 1;
             self.left(place, id.lane, chunks);
-            self.take_scratch(id.hop, at, None, false);
+            self.take_scratch(at, None, false);
         }
     }
 
@@ -175,22 +189,25 @@ impl Ledger {
         }
     }
 
-    fn take_scratch(&mut self, hop: HopId, at: MonoNs, wakeup: Option<u64>, timed: bool) {
+    fn take_scratch(&mut self, at: MonoNs, trip: Option<Trip>, timed: bool) {
         let chunks = std::mem::take(&mut self.scratch);
         for chunk in &chunks {
-            self.take_chunk(hop, at, wakeup, *chunk, timed);
+            self.take_chunk(at, trip, *chunk, timed);
         }
         self.scratch = chunks;
         self.scratch.clear();
     }
 
-    fn take_chunk(&mut self, hop: HopId, at: MonoNs, wakeup: Option<u64>, chunk: PendingChunk, timed: bool) {
+    fn take_chunk(&mut self, at: MonoNs, trip: Option<Trip>, chunk: PendingChunk, timed: bool) {
         self.totals.chunks.taken += 1;
         self.totals.tokens.taken += u64::from(chunk.tokens);
         let Some(request) = self.table.get_mut(chunk.ticket) else {
             return;
         };
         request.tokens_taken = request.tokens_taken.saturating_add(chunk.tokens);
+        if request.taken_first.is_none() && !(chunk.first && timed) {
+            request.first_take_missed = true;
+        }
         if chunk.first && timed && request.taken_first.is_none() {
             request.taken_first = Some(at);
             if let Some(sent) = request.sent_first {
@@ -204,8 +221,10 @@ impl Ledger {
                 }
             }
         }
-        let trip = wakeup.map(|w| (hop, w));
-        if trip.is_some() && request.wakeup == trip {
+        if trip
+            .zip(request.called)
+            .is_some_and(|(now, called)| meet(called, now, self.engine.turnaround))
+        {
             request.burst += 1;
             let predicted = &mut self.totals.predicted;
             predicted.burst_max = predicted.burst_max.max(request.burst);
@@ -223,7 +242,7 @@ impl Ledger {
                 .bursts
                 .enter(at, &request.rid, u64::from(request.burst), new_rid);
         } else {
-            request.wakeup = trip;
+            request.called = trip;
             request.burst = 1;
         }
         if chunk.last {

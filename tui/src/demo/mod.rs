@@ -2,43 +2,44 @@
 //!
 //! The peers write the frames of real releases byte for byte ([`encode`]), pass them on as the real processes do
 //! ([`peers`]) and keep their own account of what was lost ([`truth`]). In place of a probe they report what they take,
-//! handle and deliver; [`timeline`] joins that with what the relay saw. The ledger gets nothing else.
+//! handle and deliver; [`join`] brings that together with what the tap saw. The ledger gets nothing else.
 
 mod encode;
-mod events;
+mod join;
 mod peers;
 mod play;
 mod random;
 mod scenario;
-mod timeline;
 mod topology;
 mod truth;
 
 #[cfg(test)]
 mod tests;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
+use serde_json::Value;
 use tempfile::TempDir;
-use trace::event::{Event, Lost, LostCause};
-use trace::{FrameId, HopId, MonoNs};
-use zmq_tap::relay::{Direction, Observation, Observations, Options, Pair, Payload, Relay};
+use trace::MonoNs;
+use trace::event::{Event, Lost, LostCause, Sees, What};
+use zmq_tap::relay::{Options, Pair};
+use zmq_tap::tap::{Tap, TapHop};
 
-use events::Teller;
+use join::Join;
 use peers::{Reports, Stage};
 use play::Play;
 use random::Random;
 pub(crate) use scenario::Scenario;
 use scenario::Script;
-use timeline::{Moment, Timeline};
-use topology::HopPlan;
-use truth::Account;
-pub(crate) use truth::DemoTruth;
+use topology::{HopPlan, Receiver};
+use truth::{Account, DemoTruth};
 
-use crate::source::{Flow, Source};
+use crate::source::{Flow, Source, wire_forms};
 
 /// What to play.
 #[derive(Clone, Copy, Debug)]
@@ -49,60 +50,57 @@ pub(crate) struct DemoOptions {
     pub(crate) seed: u64,
 }
 
-/// Frames and reports taken over in one turn: some milliseconds of work, so that ticks and signals are not kept waiting.
+/// Observations and reports taken over in one turn: some milliseconds of work, so that ticks and signals are not kept
+/// waiting.
 const FRAMES_A_TURN: usize = 256;
 const REPORTS_A_TURN: usize = 8192;
+
+/// A socket's address has 108 bytes; our own part of the path needs some 30.
+const LONGEST_PARENT: usize = 70;
 
 /// A running demo.
 pub(crate) struct Demo {
     script: Script,
     seed: u64,
-    hops: Vec<HopPlan>,
     account: Account,
     reports: Reports,
-    observations: Arc<Observations>,
-    timeline: Timeline,
-    teller: Teller,
+    join: Join,
     announced: bool,
-    // Dropped in this order: the peers, the relay that they talk through, the folder with its sockets.
+    stopping: bool,
+    // Dropped in this order: the peers, the tap that they talk through, the folder with its sockets.
     play: Play,
-    relay: Option<Relay>,
+    tap: Tap,
     _folder: TempDir,
 }
 
 impl Demo {
     /// Makes a private folder for the sockets, starts the relay in it and the peers around the relay.
     pub(crate) fn start(options: &DemoOptions) -> anyhow::Result<Self> {
-        Self::play(options.scenario.script(), options.seed)
+        Self::play(options.scenario.script(), options.seed, private_folder()?)
     }
 
-    fn play(script: Script, seed: u64) -> anyhow::Result<Self> {
-        // Mode 0700: nobody else's process can reach the sockets.
-        let folder = tempfile::Builder::new().prefix("tokengap-").tempdir();
-        let folder = folder.context("cannot make a folder for the demo's sockets; set TMPDIR to a writable one")?;
+    fn play(script: Script, seed: u64, folder: TempDir) -> anyhow::Result<Self> {
         let hops = topology::hops(script.route, folder.path());
-        let relay = start_relay(&hops, folder.path())?;
+        let tap = start_tap(&hops, folder.path())?;
         let (account, reports) = (Account::default(), Reports::new());
         let stage = Stage {
             script: script.clone(),
-            hops: hops.clone(),
+            hops,
             account: account.clone(),
             reports: reports.clone(),
             ending: Arc::new(AtomicBool::new(false)),
         };
         let play = Play::start(stage, Random::new(seed))?;
         Ok(Self {
-            teller: Teller::new(script.release.version(), script.waiter),
+            join: Join::new(script.release.version(), script.waiter, script.waiter_turns),
             script,
             seed,
-            hops,
             account,
             reports,
-            observations: relay.observations(),
-            timeline: Timeline::default(),
             announced: false,
+            stopping: false,
             play,
-            relay: Some(relay),
+            tap,
             _folder: folder,
         })
     }
@@ -116,98 +114,37 @@ impl Demo {
         }
     }
 
-    fn announce(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
-        let at = MonoNs::now();
-        sink(&Event {
-            at,
-            what: self.teller.engine(self.script.phases[0].mode),
-        });
-        self.hops.iter().for_each(|hop| sink(&hop.announce(at)));
-        self.announced = true;
-    }
-
-    /// Takes over what the relay observed and the peers report; whether there was anything.
-    fn collect(&mut self) -> bool {
-        let mut busy = false;
-        // Reports first: the frame of a report that is taken over now was passed on before.
-        for event in std::iter::from_fn(|| self.reports.next()).take(REPORTS_A_TURN) {
-            self.timeline.told(event);
-            busy = true;
+    /// Takes over what the peers report; whether there was anything.
+    fn collect(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
+        let mut any = false;
+        for report in std::iter::from_fn(|| self.reports.next()).take(REPORTS_A_TURN) {
+            self.join.told(report);
+            any = true;
         }
-        match self.reports.take_dropped() {
-            0 => {}
-            count => {
-                let lost = Lost {
-                    hop: None,
-                    count,
-                    cause: LostCause::QueueFull,
-                };
-                self.timeline.seen(MonoNs::now(), Moment::Lost(lost));
-            }
-        }
-        for _ in 0..FRAMES_A_TURN {
-            let Some(observation) = self.observations.poll() else {
-                break;
+        let count = self.reports.take_dropped();
+        if count > 0 {
+            let lost = Lost {
+                hop: None,
+                count,
+                cause: LostCause::QueueFull,
             };
-            self.observed(observation);
-            busy = true;
+            sink(&Event {
+                at: MonoNs::now(),
+                what: What::Lost(lost),
+            });
         }
-        busy
+        any
     }
 
-    fn observed(&mut self, observation: Observation) {
-        match observation {
-            Observation::Frame {
-                pair,
-                direction: Direction::Forward,
-                lane,
-                seq,
-                read_at,
-                written_at,
-                bytes,
-                payload,
-            } => {
-                let id = FrameId {
-                    hop: HopId(pair),
-                    lane,
-                    seq,
-                };
-                let message = match payload {
-                    Payload::Whole(message) => Ok(message),
-                    Payload::Multipart(_) => Err("multipart".to_owned()),
-                    Payload::NotKept(why) => Err(why.to_string()),
-                };
-                self.timeline.seen(read_at, Moment::Sent { id, bytes, message });
-                self.timeline.seen(written_at, Moment::Forwarded(id));
+    /// When every client has its last tokens, the tap can go too.
+    fn stop_tap_after_play(&mut self) {
+        if !self.stopping && self.play.is_over() {
+            if let Err(error) = self.play.join() {
+                tracing::error!("the demo failed, so its account is not to be trusted: {error:#}");
             }
-            Observation::Lost { pair, count, cause, .. } => {
-                let lost = Lost {
-                    hop: Some(HopId(pair)),
-                    count,
-                    cause,
-                };
-                self.timeline.seen(MonoNs::now(), Moment::Lost(lost));
-            }
-            Observation::Unread { pair, at, .. } => {
-                let lost = Lost {
-                    hop: Some(HopId(pair)),
-                    count: 1,
-                    cause: LostCause::Unframed,
-                };
-                self.timeline.seen(at, Moment::Lost(lost));
-            }
-            Observation::Frame { .. } | Observation::Opened { .. } | Observation::Closed { .. } => {}
+            self.tap.stop();
+            self.stopping = true;
         }
-    }
-
-    /// Tells everything that is due; whether there was anything.
-    fn tell(&mut self, last: bool, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
-        let (now, mut busy) = (MonoNs::now(), false);
-        while let Some((at, moment)) = self.timeline.next(now, last) {
-            self.teller.tell(at, &moment, sink);
-            busy = true;
-        }
-        busy
     }
 }
 
@@ -217,48 +154,90 @@ impl Source for Demo {
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
-        if !self.announced {
-            self.announce(sink);
+        if !std::mem::replace(&mut self.announced, true) {
+            sink(&Event {
+                at: MonoNs::now(),
+                what: self.join.engine(self.script.phases[0].mode),
+            });
         }
-        if self.play.is_over()
-            && let Some(relay) = self.relay.take()
-        {
-            if let Err(error) = self.play.join() {
-                tracing::error!("the demo failed, so its account is not to be trusted: {error:#}");
-            }
-            // The peers' connections are closed, so that this does not wait for anything.
-            relay.stop();
+        self.stop_tap_after_play();
+        // Asked before anything is taken over: what comes after the end was there before it.
+        let ended = self.stopping && self.tap.has_ended();
+        let told = self.collect(sink);
+        let join = &mut self.join;
+        let seen = self
+            .tap
+            .poll(FRAMES_A_TURN, &mut |event, message| join.seen(event, message, sink))
+            > 0;
+        let all = ended && !told && !seen;
+        let settled = self.join.settle(MonoNs::now(), all, sink);
+        match (told || seen || settled, all) {
+            (true, _) => Flow::Busy,
+            (false, true) => Flow::Ended,
+            (false, false) => Flow::Idle,
         }
-        let collected = self.collect();
-        let ended = self.relay.is_none() && !collected;
-        if self.tell(ended, sink) || collected {
-            Flow::Busy
-        } else if ended {
-            Flow::Ended
-        } else {
-            Flow::Idle
-        }
+    }
+
+    fn under_way(&self) -> Option<String> {
+        let open = self.account.open();
+        (open > 0).then(|| format!("{open} requests of the demo still wait for their last tokens"))
+    }
+
+    fn wire(&self) -> Option<Value> {
+        Some(wire_forms(&self.tap))
     }
 
     fn stop(&mut self) {
         self.play.end();
     }
 
-    fn truth(&self) -> Option<serde_json::Value> {
+    fn truth(&self) -> Option<Value> {
         serde_json::to_value(self.account()).ok()
     }
 }
 
-fn start_relay(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Relay> {
-    let pairs = hops
-        .iter()
-        .map(|hop| {
-            Ok(Pair {
-                listen: hop.listen.parse()?,
-                upstream: hop.upstream.parse()?,
-            })
-        })
-        .collect::<anyhow::Result<Vec<_>>>();
-    let pairs = pairs.with_context(|| format!("{} cannot hold the demo's sockets", folder.display()))?;
-    Relay::start(pairs, Options::default()).context("cannot start the demo's relay")
+/// A folder that no other user's process can reach into.
+fn private_folder() -> anyhow::Result<TempDir> {
+    let parent = std::env::temp_dir();
+    let parent = if parent.as_os_str().len() > LONGEST_PARENT {
+        Path::new("/tmp")
+    } else {
+        &parent
+    };
+    let private = Permissions::from_mode(0o700);
+    let folder = tempfile::Builder::new()
+        .prefix("tokengap-")
+        .permissions(private)
+        .tempdir_in(parent);
+    folder.with_context(|| {
+        let parent = parent.display();
+        format!("cannot make a folder for the demo's sockets in {parent}; set TMPDIR to a writable one")
+    })
+}
+
+fn start_tap(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Tap> {
+    let taps = hops.iter().map(tap_hop).collect::<anyhow::Result<_>>();
+    let taps = taps.with_context(|| format!("{} cannot hold the demo's sockets", folder.display()))?;
+    Tap::start(taps, Options::default()).context("cannot start the demo's relay")
+}
+
+/// The hop as the tap is to tell of it: the peers see what the relay cannot.
+fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
+    let last = hop.to == Receiver::Tokenizer;
+    Ok(TapHop {
+        pair: Pair {
+            listen: hop.listen.parse()?,
+            upstream: hop.upstream.parse()?,
+        },
+        name: Some(hop.name.to_owned()),
+        worker: hop.worker,
+        also: Sees {
+            taken: true,
+            handled: true,
+            delivered: last,
+            ..Sees::default()
+        },
+        origin: hop.is_origin(),
+        last,
+    })
 }

@@ -1,23 +1,28 @@
 //! Every scenario, played for a moment: what tokengap finds must be what the peers know.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trace::report::{ReportInput, SelfStats};
+use trace::report::ReportInput;
 use trace::{Analysis, Config, MonoNs};
 
 use super::scenario::{Phase, Script};
-use super::{Demo, DemoTruth, Scenario};
+use super::truth::DemoTruth;
+use super::{Demo, Scenario, private_folder};
 use crate::source::{Flow, Source};
 
 /// Ends a demo that does not end: far more than any of these needs, on a machine that does other things as well.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+fn start(script: Script) -> Demo {
+    let folder = private_folder().expect("a folder");
+    Demo::play(script, 1, folder).expect("a demo needs nothing but a folder")
+}
+
 /// Plays `script` for `time` and whatever it then takes until everything is delivered.
 fn play(script: Script, time: Duration) -> (Value, DemoTruth) {
-    let mut demo = Demo::play(script, 1).expect("a demo needs nothing but a folder");
+    let mut demo = start(script);
     let mut analysis = Analysis::new(Config::default());
     let start = Instant::now();
     loop {
@@ -37,13 +42,8 @@ fn play(script: Script, time: Duration) -> (Value, DemoTruth) {
         );
     }
     let input = ReportInput {
-        kind: demo.kind(),
-        own: SelfStats {
-            cpu_ns: 0,
-            rss_bytes: None,
-        },
-        degraded: Vec::new(),
         demo: demo.truth(),
+        ..ReportInput::of(demo.kind())
     };
     (
         serde_json::to_value(analysis.report(&input)).expect("a report is JSON"),
@@ -179,15 +179,12 @@ fn router_agrees_over_three_hops() {
 
 #[test]
 fn a_demo_that_is_left_early_leaves_nothing_behind() {
-    let demo = Demo::play(Scenario::Race.script(), 1).expect("a demo needs nothing but a folder");
-    let folder = demo.hops[0]
-        .listen
-        .strip_prefix("ipc://")
-        .and_then(|path| Path::new(path).parent());
-    let folder = folder.expect("a socket in a folder").to_owned();
-    let mode = folder.metadata().expect("the folder is there").permissions().mode();
+    let folder = private_folder().expect("a folder");
+    let path = folder.path().to_owned();
+    let mode = path.metadata().expect("the folder is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
+    let demo = Demo::play(Scenario::Race.script(), 1, folder).expect("a demo");
     std::thread::sleep(Duration::from_millis(100));
     drop(demo);
-    assert!(!folder.exists());
+    assert!(!path.exists());
 }

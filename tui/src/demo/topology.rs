@@ -3,8 +3,6 @@
 use std::path::Path;
 
 use trace::HopId;
-use trace::MonoNs;
-use trace::event::{Event, Hop, Sees, What};
 
 use super::scenario::Route;
 
@@ -36,34 +34,8 @@ pub(super) struct HopPlan {
 
 impl HopPlan {
     /// The scheduler sends on it.
-    fn is_origin(&self) -> bool {
+    pub(super) fn is_origin(&self) -> bool {
         self.id == HopId(0)
-    }
-
-    /// Announces the hop: the relay sees it sent and forwarded, the peers tell the rest.
-    pub(super) fn announce(&self, at: MonoNs) -> Event<'_> {
-        let last = self.to == Receiver::Tokenizer;
-        let sees = Sees {
-            sent: true,
-            forwarded: true,
-            taken: true,
-            handled: true,
-            delivered: last,
-        };
-        let (id, name, worker) = (self.id, self.name, self.worker);
-        let hop = Hop {
-            id,
-            name,
-            endpoint: &self.listen,
-            worker,
-            origin: self.is_origin(),
-            last,
-            sees,
-        };
-        Event {
-            at,
-            what: What::Hop(hop),
-        }
     }
 }
 
@@ -101,7 +73,8 @@ fn plan(folder: &Path, id: usize, name: &'static str, to: Receiver, worker: Opti
     }
     let worker = worker.map(|worker| worker as u16);
     HopPlan {
-        id: HopId(id as u16),
+        // The tap numbers two hops a pair, the forward one first.
+        id: HopId(2 * id as u16),
         name,
         to,
         worker,

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measurements as ratios, the peers of each taking turns in one run.
 
 mod decode;
+mod ledger;
 mod relay;
 
 use clap::Subcommand;
@@ -9,6 +10,8 @@ use clap::Subcommand;
 pub(crate) enum Bench {
     /// Decoding a frame: ours, CPython's pickle, msgspec
     Decode(decode::Args),
+    /// The ledger at 132,000 chunks a second, beside a hash map of counters
+    Ledger(ledger::Args),
     /// The relay: a direct connection, ours, `zmq_proxy`
     Relay(relay::Args),
 }
@@ -16,6 +19,7 @@ pub(crate) enum Bench {
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Decode(args) => decode::run(args),
+        Bench::Ledger(args) => ledger::run(args),
         Bench::Relay(args) => relay::run(args),
     }
 }

@@ -108,3 +108,36 @@ impl Drop for Journal {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::options::Options;
+
+    #[test]
+    fn a_panic_is_told_as_an_ending() {
+        let shared = Shared::new(Options::default());
+        let its = shared.clone();
+        let task = std::thread::spawn(move || {
+            let _journal = Journal::open(its, 3, 7);
+            panic!("on purpose");
+        });
+        assert!(task.join().is_err());
+        assert!(matches!(
+            shared.observations.poll(),
+            Some(Observation::Opened { pair: 3, lane: 7, .. })
+        ));
+        let last = shared.observations.poll();
+        assert!(
+            matches!(
+                last,
+                Some(Observation::Closed {
+                    lane: 7,
+                    why: Ending::Panicked,
+                    ..
+                })
+            ),
+            "{last:?}"
+        );
+    }
+}

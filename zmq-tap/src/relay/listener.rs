@@ -18,16 +18,16 @@ use super::error::RelayError;
 use super::socket::Socket;
 use super::stop::Stop;
 
-/// A bound listener, not yet part of a runtime.
+/// A listener; a socket file comes with the claim to it.
 #[derive(Debug)]
-pub(super) enum Bound {
-    Unix(StdUnixListener, Option<Claim>),
-    Tcp(StdTcpListener),
+pub(super) enum Listener {
+    Unix(UnixListener, Option<Claim>),
+    Tcp(TcpListener),
 }
 
-impl Bound {
-    /// Listens; gives the endpoint as it turned out (a TCP port may be the kernel's choice).
-    pub(super) fn listen(endpoint: &Endpoint) -> Result<(Self, Endpoint), RelayError> {
+impl Listener {
+    /// Listens; gives the endpoint as it turned out (a TCP port may be the kernel's choice). Needs a runtime's context.
+    pub(super) fn bind(endpoint: &Endpoint) -> Result<(Self, Endpoint), RelayError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AddrInUse => RelayError::InUse(endpoint.clone()),
             _ => RelayError::Bind {
@@ -35,63 +35,54 @@ impl Bound {
                 source,
             },
         };
-        let (bound, actual) = match endpoint {
+        match endpoint {
             Endpoint::Path(path) => {
                 let (listener, claim) = Claim::listen(path)?;
-                (Self::Unix(listener, Some(claim)), endpoint.clone())
+                Ok((Self::unix(listener, Some(claim)).map_err(failed)?, endpoint.clone()))
             }
             Endpoint::Abstract(name) => {
-                let address = UnixAddr::from_abstract_name(name).map_err(failed)?;
-                (
-                    Self::Unix(StdUnixListener::bind_addr(&address).map_err(failed)?, None),
-                    endpoint.clone(),
-                )
+                let listener = UnixAddr::from_abstract_name(name).and_then(|at| StdUnixListener::bind_addr(&at));
+                let bound = listener.and_then(|listener| Self::unix(listener, None));
+                Ok((bound.map_err(failed)?, endpoint.clone()))
             }
             Endpoint::Tcp { host, port } => {
-                let bound = match host {
-                    Some(host) => StdTcpListener::bind((host.as_str(), *port)),
-                    None => StdTcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)),
-                };
-                let bound = bound.map_err(failed)?;
-                let port = bound.local_addr().map_err(failed)?.port();
-                (
-                    Self::Tcp(bound),
+                let (bound, port) = Self::tcp(host.as_deref(), *port).map_err(failed)?;
+                Ok((
+                    bound,
                     Endpoint::Tcp {
                         host: host.clone(),
                         port,
                     },
-                )
+                ))
             }
-        };
-        let nonblocking = match &bound {
-            Self::Unix(listener, _) => listener.set_nonblocking(true),
-            Self::Tcp(listener) => listener.set_nonblocking(true),
-        };
-        nonblocking.map_err(failed)?;
-        Ok((bound, actual))
+        }
     }
-}
 
-enum Listener {
-    Unix(UnixListener),
-    Tcp(TcpListener),
-}
+    fn unix(listener: StdUnixListener, claim: Option<Claim>) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self::Unix(UnixListener::from_std(listener)?, claim))
+    }
 
-impl Listener {
+    fn tcp(host: Option<&str>, port: u16) -> io::Result<(Self, u16)> {
+        let listener = match host {
+            Some(host) => StdTcpListener::bind((host, port)),
+            None => StdTcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
+        }?;
+        listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
+        Ok((Self::Tcp(TcpListener::from_std(listener)?), port))
+    }
+
     async fn accept(&self) -> io::Result<Socket> {
         match self {
-            Self::Unix(listener) => Ok(Socket::Unix(listener.accept().await?.0)),
+            Self::Unix(listener, _) => Ok(Socket::Unix(listener.accept().await?.0)),
             Self::Tcp(listener) => Socket::tcp(listener.accept().await?.0),
         }
     }
 }
 
 /// Accepts connections of one pair until told to stop, then sees the open ones to their end.
-pub(super) async fn serve(shared: Arc<Shared>, place: u16, pair: Pair, bound: Bound, mut stop: Stop) -> io::Result<()> {
-    let (listener, claim) = match bound {
-        Bound::Unix(listener, claim) => (Listener::Unix(UnixListener::from_std(listener)?), claim),
-        Bound::Tcp(listener) => (Listener::Tcp(TcpListener::from_std(listener)?), None),
-    };
+pub(super) async fn serve(shared: Arc<Shared>, place: u16, pair: Pair, mut listener: Listener, mut stop: Stop) {
     let upstream = Arc::new(pair.upstream);
     let mut connections = JoinSet::new();
     let (hand_down, mut lane) = (stop.clone(), 0);
@@ -121,13 +112,14 @@ pub(super) async fn serve(shared: Arc<Shared>, place: u16, pair: Pair, bound: Bo
             () = stop.heard() => break,
         }
     }
-    // The socket file goes before the listener does: nobody finds a name that refuses.
-    drop(claim);
+    if let Listener::Unix(_, claim) = &mut listener {
+        // The socket file goes before the listener does: nobody finds a name that refuses.
+        drop(claim.take());
+    }
     drop(listener);
     while let Some(over) = connections.join_next().await {
         note_panic(&shared, &over);
     }
-    Ok(())
 }
 
 fn note_panic(shared: &Shared, over: &Result<(), tokio::task::JoinError>) {

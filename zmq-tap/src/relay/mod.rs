@@ -26,6 +26,7 @@ mod listener;
 mod observation;
 mod options;
 mod pool;
+mod priority;
 mod pump;
 mod queue;
 mod socket;
@@ -44,10 +45,11 @@ pub use endpoint::{Endpoint, EndpointError, Pair};
 pub use error::RelayError;
 pub use observation::{Direction, Ending, NotKept, Observation, Payload, Unread};
 pub use options::Options;
+pub use priority::step_aside;
 pub use queue::Observations;
 pub use stats::Stats;
 
-use listener::Bound;
+use listener::Listener;
 use pool::Pool;
 use stats::Counters;
 use stop::{Stop, Stopper};
@@ -62,6 +64,22 @@ struct Shared {
     observations: Arc<Observations>,
     counters: Arc<Counters>,
     pool: Arc<Pool>,
+}
+
+impl Shared {
+    fn new(options: Options) -> Arc<Self> {
+        let counters = Arc::new(Counters::default());
+        Arc::new(Self {
+            // A connection's end takes up to six places: opened, closed, and two losses each way.
+            observations: Arc::new(Observations::new(
+                options.queue_frames,
+                options.max_connections.saturating_mul(8),
+            )),
+            pool: Arc::new(Pool::new(options.block_bytes, options.budget_bytes, counters.clone())),
+            counters,
+            options,
+        })
+    }
 }
 
 /// A running relay. Dropping it stops it, as [`Relay::stop`] does.
@@ -80,30 +98,23 @@ impl Relay {
         if pairs.is_empty() || pairs.len() > usize::from(u16::MAX) {
             return Err(RelayError::Pairs(pairs.len()));
         }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(RelayError::Thread)?;
+        let context = runtime.enter();
         let mut listening = Vec::new();
         let mut listeners = Vec::new();
         for (place, pair) in (0_u16..).zip(pairs) {
             if pair.listen == pair.upstream {
                 return Err(RelayError::Itself(pair.listen));
             }
-            let (bound, actual) = Bound::listen(&pair.listen)?;
+            let (listener, actual) = Listener::bind(&pair.listen)?;
             listening.push(actual);
-            listeners.push((place, pair, bound));
+            listeners.push((place, pair, listener));
         }
-        let counters = Arc::new(Counters::default());
-        let shared = Arc::new(Shared {
-            observations: Arc::new(Observations::new(
-                options.queue_frames,
-                options.max_connections.saturating_mul(8),
-            )),
-            pool: Arc::new(Pool::new(options.block_bytes, options.budget_bytes, counters.clone())),
-            counters,
-            options,
-        });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(RelayError::Thread)?;
+        drop(context);
+        let shared = Shared::new(options);
         let (stop, stopped) = stop::pair();
         let (its, drain) = (shared.clone(), shared.options.drain);
         let thread = std::thread::Builder::new()
@@ -164,10 +175,10 @@ impl Drop for Relay {
     }
 }
 
-async fn run(shared: Arc<Shared>, listeners: Vec<(u16, Pair, Bound)>, mut stop: Stop, drain: Duration) {
+async fn run(shared: Arc<Shared>, listeners: Vec<(u16, Pair, Listener)>, mut stop: Stop, drain: Duration) {
     let mut pairs = JoinSet::new();
-    for (place, pair, bound) in listeners {
-        pairs.spawn(listener::serve(shared.clone(), place, pair, bound, stop.clone()));
+    for (place, pair, listener) in listeners {
+        pairs.spawn(listener::serve(shared.clone(), place, pair, listener, stop.clone()));
     }
     stop.heard().await;
     let all = async { while pairs.join_next().await.is_some() {} };

@@ -10,8 +10,11 @@ use bytes::BytesMut;
 
 use super::stats::Counters;
 
-/// Retired blocks looked at before another is allocated; their readers may need a little longer.
-const LOOKS: usize = 8;
+/// Retired blocks in use that are looked at before another is allocated.
+const LOOKS: usize = 4;
+
+/// Blocks outside the budget that wait for the next use.
+const OUTSIDE_KEPT: usize = 4;
 
 /// Memory for reads; `bytes` shrinks from its front as messages are cut off.
 #[derive(Debug)]
@@ -22,14 +25,6 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Memory outside the budget, for a connection that must go on when the budget is in use.
-    pub(super) fn outside(bytes: usize) -> Self {
-        Self {
-            bytes: BytesMut::with_capacity(bytes),
-            size: 0,
-        }
-    }
-
     /// How many bytes can still be read into it.
     pub(super) fn room(&self) -> usize {
         self.bytes.capacity() - self.bytes.len()
@@ -57,10 +52,12 @@ pub(super) struct Pool {
 
 #[derive(Debug, Default)]
 struct Stock {
-    /// Blocks with room, the last used first: its memory is the likeliest to be in a cache.
+    /// Blocks with room, the last used at the top.
     open: Vec<Block>,
     /// Blocks that are full, until their observations are gone.
     retired: VecDeque<Block>,
+    /// A few blocks outside the budget: they are in use for one read and its write only.
+    outside: Vec<Block>,
     /// Bytes of all blocks, wherever they are.
     held: usize,
 }
@@ -83,22 +80,13 @@ impl Pool {
     /// An empty block with room for at least `room` bytes. `None`: the budget is in use.
     pub(super) fn take(&self, room: usize) -> Option<Block> {
         let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mut block) = stock.open.pop() {
-            if block.renew() || block.room() >= room {
-                if block.room() >= room {
-                    return Some(block);
-                }
-                stock.open.push(block);
-            } else {
-                stock.retired.push_back(block);
-            }
+        stock.renew_retired();
+        // From the top: what was used last is the likeliest to be in a cache, and a pool that has grown stays unused below.
+        if let Some(block) = stock.open.last_mut() {
+            block.renew();
         }
-        for _ in 0..stock.retired.len().min(LOOKS) {
-            let mut block = stock.retired.pop_front()?;
-            if block.renew() && block.room() >= room {
-                return Some(block);
-            }
-            stock.retired.push_back(block);
+        if let Some(place) = stock.open.iter().rposition(|block| block.room() >= room) {
+            return Some(stock.open.remove(place));
         }
         let size = room.max(self.block);
         if stock.held + size > self.budget {
@@ -115,14 +103,23 @@ impl Pool {
         })
     }
 
+    /// An empty block outside the budget, for a connection that must go on when the budget is in use.
+    pub(super) fn outside(&self, room: usize) -> Block {
+        let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = stock.outside.pop().map_or_else(BytesMut::new, |block| block.bytes);
+        bytes.reserve(room);
+        Block { bytes, size: 0 }
+    }
+
     /// Takes a block back. What it still holds is forgotten.
     pub(super) fn give(&self, mut block: Block, least: usize) {
-        if block.is_outside() {
-            return;
-        }
         block.bytes.clear();
         let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
-        if block.room() >= least {
+        if block.is_outside() {
+            if stock.outside.len() < OUTSIDE_KEPT {
+                stock.outside.push(block);
+            }
+        } else if block.room() >= least {
             stock.open.push(block);
         } else {
             stock.retired.push_back(block);
@@ -131,6 +128,23 @@ impl Pool {
 }
 
 impl Stock {
+    /// Opens retired blocks that are free by now. Their observations go in about the order they came in, so a few looks at
+    /// the oldest are enough; one that is kept for long goes to the back.
+    fn renew_retired(&mut self) {
+        let mut in_use = 0;
+        while in_use < LOOKS.min(self.retired.len()) {
+            let Some(mut block) = self.retired.pop_front() else {
+                return;
+            };
+            if block.renew() {
+                self.open.push(block);
+            } else {
+                self.retired.push_back(block);
+                in_use += 1;
+            }
+        }
+    }
+
     /// Frees every block that nobody refers to.
     fn free_unused(&mut self) {
         let held = &mut self.held;
@@ -169,6 +183,26 @@ mod tests {
         assert_eq!(pool.take(1024).expect("free again").room(), 1024);
         drop(second);
         assert_eq!(counters.held_bytes.get(), 2048);
+    }
+
+    #[test]
+    fn one_observation_that_is_kept_holds_one_block_only() {
+        let (pool, counters) = pool(1024, 64 << 10);
+        let mut kept = Vec::new();
+        for n in 0..1000 {
+            let mut block = pool.take(1000).expect("within the budget");
+            block.bytes.extend_from_slice(&[7; 1000]);
+            let message = block.bytes.split().freeze();
+            pool.give(block, 100);
+            if n % 200 == 0 {
+                kept.push(message);
+            }
+        }
+        assert_eq!(kept.len(), 5);
+        assert!(
+            counters.held_bytes.get() <= 8 * 1024,
+            "five, and a few that were not looked at in time"
+        );
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(super) enum Node {
     Array(u32),
     /// Position of a msgpack value.
     Pack(u32),
-    /// A call's arguments that were left where they are. Nothing refers to them.
+    /// A call's arguments or an object's empty state, left where they are. Nothing refers to them.
     Unbuilt,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Seq {
     pub(super) total: u32,
     /// The [`Seq`] that carries the next run, or [`NONE`].
     pub(super) next: u32,
-    /// The last of the chain; valid in its first entry only.
+    /// The last of the chain, [`NONE`] while there is only the first; valid in the first entry only.
     pub(super) tail: u32,
     pub(super) flat: bool,
     /// [`kinds`] of all items, valid in the chain's first entry only.
@@ -71,7 +71,7 @@ pub(super) struct Seq {
 }
 
 impl Seq {
-    const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         start: 0,
         end: 0,
         len: 0,
@@ -81,6 +81,31 @@ impl Seq {
         flat: false,
         kinds: 0,
     };
+
+    /// A run of lists in the cells.
+    pub(super) fn cells(start: u32, end: u32) -> Self {
+        Self {
+            start,
+            end,
+            len: end - start,
+            total: end - start,
+            kinds: kinds::OTHER,
+            ..Self::EMPTY
+        }
+    }
+
+    /// A run of `len` flat values in the message.
+    pub(super) fn flat(start: u32, end: u32, len: u32, kinds: u8) -> Self {
+        Self {
+            start,
+            end,
+            len,
+            total: len,
+            flat: true,
+            kinds,
+            ..Self::EMPTY
+        }
+    }
 }
 
 /// A class or function by name. It is compared, never looked up.
@@ -130,6 +155,13 @@ impl Arena {
         Ok((self.seqs.len() - 1) as u32)
     }
 
+    /// A new list that is one flat run, or empty.
+    pub(super) fn new_list(&mut self, run: Option<Seq>, limits: &Limits) -> Result<(), Undecoded> {
+        Self::check(self.seqs.len(), limits)?;
+        self.seqs.push(run.unwrap_or(Seq::EMPTY));
+        Ok(())
+    }
+
     /// Appends items that were built on the stack.
     pub(super) fn extend(&mut self, seq: u32, items: &[Node], limits: &Limits) -> Result<(), Undecoded> {
         if items.is_empty() {
@@ -149,58 +181,28 @@ impl Arena {
         self.append(seq, run, limits)
     }
 
-    /// Appends a run of `len` flat values that stay in the message at `start..end`.
-    pub(super) fn extend_flat(
-        &mut self,
-        seq: u32,
-        (start, end): (u32, u32),
-        len: u32,
-        kinds: u8,
-        limits: &Limits,
-    ) -> Result<(), Undecoded> {
-        if len == 0 {
-            return Ok(());
-        }
-        self.append(
-            seq,
-            Seq {
-                start,
-                end,
-                len,
-                flat: true,
-                kinds,
-                ..Seq::EMPTY
-            },
-            limits,
-        )
-    }
-
-    fn append(&mut self, seq: u32, run: Seq, limits: &Limits) -> Result<(), Undecoded> {
+    /// Appends a run.
+    pub(super) fn append(&mut self, seq: u32, run: Seq, limits: &Limits) -> Result<(), Undecoded> {
         let head = self.seqs[seq as usize];
-        let total = head.total + run.len;
-        let kinds = head.kinds | run.kinds;
         if head.total == 0 {
-            self.seqs[seq as usize] = Seq {
-                total,
-                tail: seq,
-                next: NONE,
-                ..run
-            };
+            self.seqs[seq as usize] = Seq { total: run.len, ..run };
             return Ok(());
         }
-        let last = &mut self.seqs[head.tail as usize];
+        let tail = if head.tail == NONE { seq } else { head.tail };
+        let last = &mut self.seqs[tail as usize];
+        // Cells that follow each other are one run.
         if !last.flat && !run.flat && last.end == run.start {
             last.end = run.end;
             last.len += run.len;
         } else {
             let new = self.new_seq(limits)?;
             self.seqs[new as usize] = run;
-            self.seqs[head.tail as usize].next = new;
+            self.seqs[tail as usize].next = new;
             self.seqs[seq as usize].tail = new;
         }
         let head = &mut self.seqs[seq as usize];
-        head.total = total;
-        head.kinds = kinds;
+        head.total += run.len;
+        head.kinds |= run.kinds;
         Ok(())
     }
 

@@ -112,8 +112,9 @@ impl<'a> Batch<'a> {
 
     /// The token ids listed for a chunk, as they are on the wire; none when the column is absent.
     pub fn tokens(&self, row: usize) -> Tokens<'a> {
-        let listed = self.listed.get(row).and_then(|node| Tokens::of(self.doc, *node));
-        listed.map_or(Tokens::EMPTY, |(tokens, _)| tokens)
+        self.listed
+            .get(row)
+            .map_or(Tokens::EMPTY, |node| Tokens::of(self.doc, *node))
     }
 
     /// The finish reason of a chunk as it is on the wire; `None` when the request goes on.

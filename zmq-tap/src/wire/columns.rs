@@ -4,7 +4,7 @@
 use trace::event::{Chunk, Finish};
 
 use super::arena::Node;
-use super::doc::{Doc, Items};
+use super::doc::{Doc, Item};
 use super::schema::Columns;
 use super::tokens::Tokens;
 use super::{Limits, Undecoded};
@@ -19,39 +19,58 @@ pub(super) struct Table<'a, 'x> {
 }
 
 impl<'a> Table<'a, '_> {
-    /// One chunk a request, with its id. `http_worker_ipcs` are filled in here, too.
-    pub(super) fn requests(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
-        let Some(rids) = self.column(self.columns.rids) else {
-            return Ok(());
-        };
-        let rids = self.doc.items(rids).ok_or_else(|| self.bad("rids", 0, "not a list"))?;
-        for (row, rid) in rids.enumerate() {
-            if row >= self.limits.items {
-                return Err(Undecoded::Limit {
-                    limit: "items",
-                    value: self.limits.items,
-                });
-            }
-            chunks.push(chunk(self.text("rids", row, rid)?));
+    /// The fields without which a message that carries generated tokens is not understood.
+    pub(super) fn generates(&self, chunks: &[Chunk<'a>]) -> Result<(), Undecoded> {
+        if chunks.iter().any(|chunk| chunk.completion_tokens.is_none()) {
+            return Err(self.unfit("no completion_tokens"));
         }
-        for (chunk, (row, worker)) in chunks
-            .iter_mut()
-            .zip(self.rows(self.columns.workers, "http_worker_ipcs")?)
-        {
-            if !self.doc.is_nil(worker) {
-                chunk.worker = Some(self.text("http_worker_ipcs", row, worker)?);
-            }
+        if self.columns.meta.is_none() && !self.present(self.columns.finish) {
+            return Err(self.unfit("no finished_reasons"));
         }
         Ok(())
     }
 
-    /// Counts and finish reasons, from their columns or (0.4.0) from each request's `meta_info`.
+    /// One chunk a request, with its id. `http_worker_ipcs` are filled in here, too.
+    pub(super) fn requests(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
+        if self.columns.rids.is_none() {
+            return Err(self.unfit("no rids"));
+        }
+        let Some(rids) = self.column(self.columns.rids) else {
+            return Ok(());
+        };
+        let count = self.doc.len(rids).ok_or_else(|| self.bad("rids", 0, "not a list"))? as usize;
+        if count > self.limits.items {
+            return Err(Undecoded::Limit {
+                limit: "items",
+                value: self.limits.items,
+            });
+        }
+        chunks.reserve(count);
+        self.doc.each_str(rids, |row, rid| {
+            chunks.push(chunk(self.text("rids", row, rid)?));
+            Ok(())
+        })?;
+        let Some(workers) = self.full(self.columns.workers, "http_worker_ipcs", chunks)? else {
+            return Ok(());
+        };
+        self.doc.each(workers, |row, worker| {
+            if !self.doc.is_nil(worker) {
+                chunks[row].worker = Some(self.text("http_worker_ipcs", row, self.doc.string(worker))?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Counts and finish reasons, from their columns or (0.4.0) from each request's `meta_info`. Leaves in `finished`
+    /// each chunk's finish reason, or nothing when none has one.
     pub(super) fn counts(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
         if self.columns.meta.is_some() {
-            for (chunk, (row, meta)) in chunks.iter_mut().zip(self.rows(self.columns.meta, "meta_info")?) {
-                self.meta(chunk, row, meta, finished)?;
-            }
-            return Ok(());
+            let Some(meta) = self.full(self.columns.meta, "meta_info", chunks)? else {
+                return Ok(());
+            };
+            return self
+                .doc
+                .each(meta, |row, meta| self.meta(&mut chunks[row], row, meta, finished));
         }
         self.ints(chunks, self.columns.completion, "completion_tokens", |chunk| {
             &mut chunk.completion_tokens
@@ -65,39 +84,51 @@ impl<'a> Table<'a, '_> {
         self.ints(chunks, self.columns.retractions, "retraction_counts", |chunk| {
             &mut chunk.retractions
         })?;
-        for (chunk, (row, reason)) in chunks
-            .iter_mut()
-            .zip(self.rows(self.columns.finish, "finished_reasons")?)
-        {
-            chunk.finish = self.finish(row, reason)?;
+        let Some(reasons) = self.full(self.columns.finish, "finished_reasons", chunks)? else {
+            return Ok(());
+        };
+        self.doc.each(reasons, |row, reason| {
+            chunks[row].finish = self.finish(row, reason)?;
             finished.push(reason);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// How many ids each request lists. False when the column is absent.
     pub(super) fn listed(&self, chunks: &mut [Chunk<'a>], listed: &mut Vec<Node>) -> Result<bool, Undecoded> {
+        let place = self.columns.ids;
+        let Some(ids) = self.full(place, "output_ids", chunks)? else {
+            return Ok(self.present(place));
+        };
         let mut total = 0;
-        for (chunk, (row, ids)) in chunks.iter_mut().zip(self.rows(self.columns.ids, "output_ids")?) {
-            if !self.doc.is_nil(ids) {
-                let found = Tokens::of(self.doc, ids).ok_or_else(|| self.bad("output_ids", row, "not token ids"))?;
-                chunk.listed = Some(found.1);
-                total += found.1 as usize;
-                // References may list one long list many times over.
-                if total > self.limits.items {
-                    return Err(Undecoded::Limit {
-                        limit: "items",
-                        value: self.limits.items,
-                    });
-                }
-            }
+        listed.reserve(chunks.len());
+        self.doc.each(ids, |row, ids| {
             listed.push(ids);
-        }
-        Ok(!listed.is_empty())
+            match Tokens::count(self.doc, ids) {
+                Some(count) => {
+                    chunks[row].listed = Some(count);
+                    total += count as usize;
+                }
+                None if self.doc.is_nil(ids) => {}
+                None => return Err(self.bad("output_ids", row, "not token ids")),
+            }
+            // References may list one long list many times over.
+            if total > self.limits.items {
+                return Err(Undecoded::Limit {
+                    limit: "items",
+                    value: self.limits.items,
+                });
+            }
+            Ok(())
+        })?;
+        Ok(true)
     }
 
     /// The requests that an `AbortReq` names.
     pub(super) fn aborted(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
+        if self.columns.rid.is_none() {
+            return Err(self.unfit("no rid"));
+        }
         let Some(rid) = self.column(self.columns.rid) else {
             return Ok(());
         };
@@ -106,13 +137,13 @@ impl<'a> Table<'a, '_> {
             ..chunk(rid)
         };
         if let Some(rids) = self.doc.items(rid) {
-            for (row, rid) in rids.enumerate().take(self.limits.items) {
-                chunks.push(abort(self.text("rid", row, rid)?));
+            for (row, rid) in rids.take(self.limits.items).enumerate() {
+                chunks.push(abort(self.text("rid", row, self.doc.string(rid))?));
             }
             return Ok(());
         }
         // An empty id goes with `abort_all`.
-        let rid = self.text("rid", 0, rid)?;
+        let rid = self.text("rid", 0, self.doc.string(rid))?;
         if !rid.is_empty() {
             chunks.push(abort(rid));
         }
@@ -143,10 +174,17 @@ impl<'a> Table<'a, '_> {
         field: &'static str,
         place: impl for<'c> Fn(&'c mut Chunk<'a>) -> &'c mut Option<u32>,
     ) -> Result<(), Undecoded> {
-        for (chunk, (row, item)) in chunks.iter_mut().zip(self.rows(column, field)?) {
-            *place(chunk) = self.count(field, row, item)?;
-        }
-        Ok(())
+        let Some(column) = self.full(column, field, chunks)? else {
+            return Ok(());
+        };
+        self.doc.each_int(column, |row, item| {
+            *place(&mut chunks[row]) = match item {
+                Item::Int(value) => Some(self.within(field, row, value)?),
+                Item::Nil => None,
+                Item::Other => return Err(self.bad(field, row, "not a count")),
+            };
+            Ok(())
+        })
     }
 
     fn count(&self, field: &'static str, row: usize, item: Node) -> Result<Option<u32>, Undecoded> {
@@ -154,9 +192,11 @@ impl<'a> Table<'a, '_> {
             return Ok(None);
         }
         let value = self.doc.int(item).ok_or_else(|| self.bad(field, row, "not a count"))?;
-        u32::try_from(value)
-            .map(Some)
-            .map_err(|_| self.bad(field, row, "a count below 0 or beyond 32 bits"))
+        self.within(field, row, value).map(Some)
+    }
+
+    fn within(&self, field: &'static str, row: usize, value: i64) -> Result<u32, Undecoded> {
+        u32::try_from(value).map_err(|_| self.bad(field, row, "a count below 0 or beyond 32 bits"))
     }
 
     fn finish(&self, row: usize, reason: Node) -> Result<Option<Finish>, Undecoded> {
@@ -176,18 +216,15 @@ impl<'a> Table<'a, '_> {
         ))
     }
 
-    fn text(&self, field: &'static str, row: usize, node: Node) -> Result<&'a str, Undecoded> {
-        let bytes = self
-            .doc
-            .string(node)
-            .ok_or_else(|| self.bad(field, row, "not a string"))?;
-        if bytes.len() > self.limits.text {
+    fn text(&self, field: &'static str, row: usize, text: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
+        let text = text.ok_or_else(|| self.bad(field, row, "not a string"))?;
+        if text.len() > self.limits.text {
             return Err(Undecoded::Limit {
                 limit: "text",
                 value: self.limits.text,
             });
         }
-        std::str::from_utf8(bytes).map_err(|_| self.bad(field, row, "not UTF-8"))
+        std::str::from_utf8(text).map_err(|_| self.bad(field, row, "not UTF-8"))
     }
 
     /// The value of a field; `None` when the layout lacks it or it is `None` as a whole.
@@ -196,18 +233,26 @@ impl<'a> Table<'a, '_> {
         (!self.doc.is_nil(node)).then_some(node)
     }
 
-    /// A per-request column with its row numbers: as long as `rids`, or absent as a whole (`None` or empty).
-    fn rows(&self, place: Option<u16>, field: &'static str) -> Result<Rows<'a>, Undecoded> {
+    /// A per-request column that has something to say: it is as long as `rids` and not all `None`. A column may be absent
+    /// as a whole (`None` or empty); any other length is an error.
+    fn full(&self, place: Option<u16>, field: &'static str, chunks: &[Chunk<'a>]) -> Result<Option<Node>, Undecoded> {
         let Some(column) = self.column(place) else {
-            return Ok(Rows(0, None));
+            return Ok(None);
         };
-        let items = self.doc.items(column).ok_or_else(|| self.bad(field, 0, "not a list"))?;
-        let requests = self.column(self.columns.rids).and_then(|rids| self.doc.len(rids));
         match self.doc.len(column) {
-            Some(0) => Ok(Rows(0, None)),
-            len if len == requests => Ok(Rows(0, Some(items))),
-            _ => Err(self.bad(field, 0, "not as long as rids")),
+            Some(0) => Ok(None),
+            Some(len) if len as usize != chunks.len() => Err(self.bad(field, 0, "not as long as rids")),
+            Some(_) if self.doc.all_nil(column) => Ok(None),
+            Some(_) => Ok(Some(column)),
+            None => Err(self.bad(field, 0, "not a list")),
         }
+    }
+
+    /// Whether a per-request column is there at all, be it full of `None`.
+    pub(super) fn present(&self, place: Option<u16>) -> bool {
+        self.column(place)
+            .and_then(|column| self.doc.len(column))
+            .is_some_and(|len| len > 0)
     }
 
     /// The class is right and the layout is not.
@@ -229,19 +274,6 @@ impl<'a> Table<'a, '_> {
     }
 }
 
-/// Items of a column with their row numbers.
-struct Rows<'a>(usize, Option<Items<'a>>);
-
-impl Iterator for Rows<'_> {
-    type Item = (usize, Node);
-
-    fn next(&mut self) -> Option<(usize, Node)> {
-        let node = self.1.as_mut()?.next()?;
-        self.0 += 1;
-        Some((self.0 - 1, node))
-    }
-}
-
 fn chunk(rid: &str) -> Chunk<'_> {
     Chunk {
         rid,
@@ -259,7 +291,9 @@ fn chunk(rid: &str) -> Chunk<'_> {
 /// What decoding keeps between messages beside the arena.
 #[derive(Debug, Default)]
 pub(super) struct Rowwise {
-    /// The message's fields in wire order.
+    /// Names of a pickled message's fields, in wire order.
+    pub(super) names: Vec<Node>,
+    /// The message's fields, in wire order.
     pub(super) values: Vec<Node>,
     pub(super) listed: Vec<Node>,
     pub(super) finished: Vec<Node>,
@@ -269,31 +303,10 @@ pub(super) struct Rowwise {
 
 impl Rowwise {
     pub(super) fn clear(&mut self) {
+        self.names.clear();
         self.values.clear();
         self.listed.clear();
         self.finished.clear();
         self.ids.clear();
     }
-}
-
-/// Fills `values` with the fields of a pickled object's state dict; gives false when it has none to give.
-pub(super) fn spread(doc: Doc<'_>, state: Node, values: &mut Vec<Node>) -> bool {
-    let Some(mut entries) = doc.entries(state) else {
-        return doc.is_nil(state);
-    };
-    while let (Some(_), Some(value)) = (entries.next(), entries.next()) {
-        values.push(value);
-    }
-    true
-}
-
-/// Keys of a pickled object's state dict.
-pub(super) fn keys(doc: Doc<'_>, state: Node) -> impl Iterator<Item = &[u8]> {
-    let mut entries = doc.entries(state);
-    std::iter::from_fn(move || {
-        let entries = entries.as_mut()?;
-        let key = entries.next()?;
-        entries.next()?;
-        Some(doc.string(key).unwrap_or_default())
-    })
 }

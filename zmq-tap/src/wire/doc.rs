@@ -1,6 +1,6 @@
 //! Reading a decoded message: one view of a value, whichever codec wrote it.
 
-use super::arena::{Arena, NONE, Node, Object};
+use super::arena::{Arena, NONE, Node, Object, kinds};
 use super::msgpack::{self, Head};
 use super::pickle;
 
@@ -78,6 +78,125 @@ impl<'a> Doc<'a> {
         }
     }
 
+    /// True when a list holds nothing but `None`; false when it may hold more.
+    pub(super) fn all_nil(self, node: Node) -> bool {
+        match node {
+            Node::List(seq) => self.arena.seqs[seq as usize].kinds == kinds::NIL,
+            Node::Pack(at) => match msgpack::head(self.bytes, at as usize) {
+                Some((Head::Array { len }, at)) => self
+                    .bytes
+                    .get(at..at + len as usize)
+                    .is_some_and(|items| items.iter().all(|item| *item == 0xc0)),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// Calls `f` with each item of a list and its place.
+    pub(super) fn each<E>(self, list: Node, mut f: impl FnMut(usize, Node) -> Result<(), E>) -> Result<(), E> {
+        let Some(items) = self.items(list) else { return Ok(()) };
+        match (items.run, items.next) {
+            // One run of one kind: the usual case, worth a loop of its own.
+            (Run::Cells { at }, NONE) => {
+                let cells = self.arena.cells.get(at..at + items.left as usize).unwrap_or_default();
+                cells.iter().enumerate().try_for_each(|(row, item)| f(row, *item))
+            }
+            (Run::Flat { mut at }, NONE) => {
+                for row in 0..items.left as usize {
+                    let Some((item, next)) = pickle::flat_item(self.bytes, at, &self.arena.memo) else {
+                        break;
+                    };
+                    f(row, item)?;
+                    at = next;
+                }
+                Ok(())
+            }
+            (Run::Pack { mut at }, _) => {
+                for row in 0..items.left as usize {
+                    let Some(next) = msgpack::next(self.bytes, at) else {
+                        break;
+                    };
+                    f(row, Node::Pack(at as u32))?;
+                    at = next;
+                }
+                Ok(())
+            }
+            _ => items.enumerate().try_for_each(|(row, item)| f(row, item)),
+        }
+    }
+
+    /// Calls `f` with the bytes of each string of a list of strings and its place; `None` for an item that is none.
+    pub(super) fn each_str<E>(
+        self,
+        list: Node,
+        mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(items) = self.items(list) else { return Ok(()) };
+        match (items.run, items.next, list) {
+            (Run::Flat { mut at }, NONE, Node::List(seq)) if self.arena.seqs[seq as usize].kinds == kinds::STR => {
+                for row in 0..items.left as usize {
+                    let Some((start, end)) = pickle::payload(self.bytes, at) else {
+                        break;
+                    };
+                    f(row, self.bytes.get(start..end))?;
+                    at = pickle::after_put(self.bytes, end);
+                }
+                Ok(())
+            }
+            (Run::Pack { mut at }, ..) => {
+                for row in 0..items.left as usize {
+                    let Some((Head::Str { end }, start)) = msgpack::head(self.bytes, at) else {
+                        return f(row, None);
+                    };
+                    f(row, self.bytes.get(start..end))?;
+                    at = end;
+                }
+                Ok(())
+            }
+            _ => self.each(list, |row, item| f(row, self.string(item))),
+        }
+    }
+
+    /// Calls `f` with each item of a list of integers and its place.
+    pub(super) fn each_int<E>(self, list: Node, mut f: impl FnMut(usize, Item) -> Result<(), E>) -> Result<(), E> {
+        let Some(items) = self.items(list) else { return Ok(()) };
+        match (items.run, items.next, list) {
+            (Run::Flat { mut at }, NONE, Node::List(seq)) if self.arena.seqs[seq as usize].kinds == kinds::INT => {
+                for row in 0..items.left as usize {
+                    let Some((value, next)) = pickle::short_int(self.bytes, at) else {
+                        break;
+                    };
+                    f(row, Item::Int(i64::from(value)))?;
+                    at = next;
+                }
+                Ok(())
+            }
+            (Run::Pack { mut at }, ..) => {
+                for row in 0..items.left as usize {
+                    let item = match msgpack::head(self.bytes, at) {
+                        Some((Head::Int(value), next)) => {
+                            at = next;
+                            Item::Int(value)
+                        }
+                        Some((Head::Nil, next)) => {
+                            at = next;
+                            Item::Nil
+                        }
+                        _ => Item::Other,
+                    };
+                    f(row, item)?;
+                }
+                Ok(())
+            }
+            _ => self.each(list, |row, item| match self.int(item) {
+                Some(value) => f(row, Item::Int(value)),
+                None if self.is_nil(item) => f(row, Item::Nil),
+                None => f(row, Item::Other),
+            }),
+        }
+    }
+
     /// The keys and values of a dict or map, in turn.
     pub(super) fn entries(self, node: Node) -> Option<Items<'a>> {
         match node {
@@ -147,6 +266,14 @@ impl<'a> Doc<'a> {
             next: seq.next,
         }
     }
+}
+
+/// An item of a list that should hold integers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Item {
+    Int(i64),
+    Nil,
+    Other,
 }
 
 /// Items of a list, in order.

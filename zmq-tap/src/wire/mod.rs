@@ -1,4 +1,4 @@
-//! Bytes to types: what one ZMQ message of `SGLang` says. No I/O, no `unsafe`.
+//! Bytes to types: what one ZMQ message of SGLang says. No I/O, no `unsafe`.
 //!
 //! ```
 //! use zmq_tap::wire::{Decoder, Limits};
@@ -16,6 +16,7 @@ mod columns;
 mod decoder;
 mod doc;
 mod error;
+mod identify;
 mod limits;
 mod msgpack;
 mod pickle;

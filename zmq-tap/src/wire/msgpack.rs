@@ -110,11 +110,66 @@ fn number<const N: usize>(b: &[u8], at: usize) -> Option<[u8; N]> {
     b.get(at..)?.first_chunk().copied()
 }
 
+/// Length of a value by its first byte, payload included; 0 where that takes more than the first byte to know.
+const LENGTH: [u8; 256] = {
+    let mut length = [0; 256];
+    let mut first = 0;
+    while first < 256 {
+        length[first] = match first {
+            0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => 1,
+            0xa0..=0xbf => 1 + (first as u8 & 0x1f),
+            0xcc | 0xd0 => 2,
+            0xcd | 0xd1 => 3,
+            0xca | 0xce | 0xd2 => 5,
+            0xcb | 0xcf | 0xd3 => 9,
+            _ => 0,
+        };
+        first += 1;
+    }
+    length
+};
+
+/// Where the value at `at` of a message that is known to be whole ends.
+pub(super) fn next(b: &[u8], at: usize) -> Option<usize> {
+    match *b.get(at..)? {
+        [0xc7, len, ..] => Some(at + 3 + usize::from(len)),
+        [first, ..] if LENGTH[usize::from(first)] > 0 => Some(at + usize::from(LENGTH[usize::from(first)])),
+        _ => skip(b, at).ok(),
+    }
+}
+
 /// Where the value at `at` ends. Needs no recursion: a container only adds to what is still to come.
 pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
     let mut left = 1u64;
     while left > 0 {
         left -= 1;
+        let rest = b.get(at..).unwrap_or_default();
+        match *rest {
+            [first, ..] if LENGTH[usize::from(first)] == 1 => {
+                let run = if left >= 8 {
+                    8 * same(&rest[1..], left as usize / 8)
+                } else {
+                    0
+                };
+                at += 1 + run;
+                left -= run as u64;
+                continue;
+            }
+            [first, ..] if LENGTH[usize::from(first)] > 0 => {
+                at += usize::from(LENGTH[usize::from(first)]);
+                continue;
+            }
+            // Strings, bytes and extensions of one length byte.
+            [0xd9 | 0xc4, len, ..] => {
+                at += 2 + usize::from(len);
+                continue;
+            }
+            [0xc7, len, ..] => {
+                at += 3 + usize::from(len);
+                continue;
+            }
+            _ => {}
+        }
         let (head, payload) = head(b, at).ok_or_else(|| broken(b, at))?;
         at = match head {
             Head::Str { end } | Head::Bin { end } | Head::Ext { end, .. } => end,
@@ -129,7 +184,26 @@ pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
             _ => payload,
         };
     }
-    Ok(at)
+    if at <= b.len() {
+        Ok(at)
+    } else {
+        Err(Undecoded::Truncated { at: b.len() })
+    }
+}
+
+/// How many words, at most `most`, are eight values of one byte each: all small integers, all nil or all booleans.
+fn same(b: &[u8], most: usize) -> usize {
+    let single = |word: u64| {
+        word & 0x8080_8080_8080_8080 == 0
+            || word == 0xc0c0_c0c0_c0c0_c0c0
+            || word & 0xfefe_fefe_fefe_fefe == 0xc2c2_c2c2_c2c2_c2c2
+    };
+    b.as_chunks()
+        .0
+        .iter()
+        .take(most)
+        .take_while(|word| single(u64::from_le_bytes(**word)))
+        .count()
 }
 
 fn broken(b: &[u8], at: usize) -> Undecoded {
@@ -142,9 +216,14 @@ fn broken(b: &[u8], at: usize) -> Undecoded {
     }
 }
 
-/// The raw machine words of an `array('q')` that `SGLang`'s encoder wrote: extension type 1 (0.5.19 and later), or the
+/// The raw machine words of an `array('q')` that SGLang's encoder wrote: extension type 1 (0.5.19 and later), or the
 /// pair `["q", bytes]` (0.5.15 to 0.5.18). Gives where they begin and end.
 pub(super) fn array_q(b: &[u8], at: usize) -> Option<(usize, usize)> {
+    // As it nearly always is: up to 31 words behind two bytes of metadata.
+    if let [0xc7, len, 1, 0, 0, 0, 2, 0xa1, b'q', ..] = *b.get(at..)? {
+        let end = at + 3 + usize::from(len);
+        return (end <= b.len() && len >= 6 && (len - 6) % 8 == 0).then_some((at + 9, end));
+    }
     let (start, end) = match head(b, at)? {
         (Head::Ext { kind: 1, end }, start) => {
             // A big-endian length, that much metadata (the msgpack string of the type code), then the words.

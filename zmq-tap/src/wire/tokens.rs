@@ -18,30 +18,29 @@ enum Ids<'a> {
 impl<'a> Tokens<'a> {
     pub(super) const EMPTY: Self = Self(Ids::None);
 
-    /// The ids of one entry of an id column, and how many; `None` when it is not a list of integers.
-    pub(super) fn of(doc: Doc<'a>, node: Node) -> Option<(Self, u32)> {
+    /// The ids of one entry of an id column; none when it is not a list of integers.
+    pub(super) fn of(doc: Doc<'a>, node: Node) -> Self {
+        let words = doc.words(node).map(Ids::Words);
+        Self(
+            words
+                .or_else(|| doc.items(node).map(|items| Ids::List(doc, items)))
+                .unwrap_or(Ids::None),
+        )
+    }
+
+    /// How many ids an entry of an id column lists; `None` when it is anything but integers of 64 bits.
+    pub(super) fn count(doc: Doc<'a>, node: Node) -> Option<u32> {
+        if let Node::List(seq) = node
+            && let seq = doc.arena.seqs[seq as usize]
+            && seq.kinds & !kinds::INT == 0
+        {
+            return Some(seq.total);
+        }
         if let Some(words) = doc.words(node) {
-            return Some((Self(Ids::Words(words)), (words.len() / 8) as u32));
+            return Some((words.len() / 8) as u32);
         }
-        let items = doc.items(node)?;
-        let len = match node {
-            Node::List(seq) => {
-                let seq = doc.arena.seqs[seq as usize];
-                // Short integers are proved by their opcode; longer ones may exceed 64 bits and are looked at below.
-                (seq.kinds & !kinds::INT == 0).then_some(seq.total)
-            }
-            _ => None,
-        };
-        let mut count = 0;
-        if let Some(len) = len {
-            count = len;
-        } else {
-            for item in items.clone() {
-                doc.int(item)?;
-                count += 1;
-            }
-        }
-        Some((Self(Ids::List(doc, items)), count))
+        doc.items(node)?
+            .try_fold(0, |count, item| doc.int(item).map(|_| count + 1))
     }
 }
 

@@ -24,7 +24,7 @@ use super::topology::{HopPlan, Receiver};
 use super::truth::Account;
 use between::{Between, Role};
 use inbox::{Inbox, Outlet};
-pub(super) use report::{Did, Fingerprint, Given, PeerEvent, Reports};
+pub(super) use report::{Did, Fingerprint, PeerEvent, Reports};
 use requests::Clients;
 use scheduler::Scheduler;
 use tokenizer::Tokenizer;
@@ -50,6 +50,8 @@ impl Stage {
         for hop in &self.hops {
             inboxes.push(Inbox::bind(&hop.upstream).await?);
         }
+        // Connected in the order of the path, in which reports then list the hops.
+        let outlet = Outlet::connect(&self.hops[0].listen).await?;
         let mut peers = JoinSet::new();
         for (hop, inbox) in self.hops.iter().zip(inboxes) {
             let (reports, release) = (self.reports.clone(), self.script.release);
@@ -84,7 +86,7 @@ impl Stage {
             release: self.script.release,
             load: self.script.load,
             clients: Clients::new(self.script.load, workers, random.fork()),
-            outlet: Outlet::connect(&self.hops[0].listen).await?,
+            outlet,
             account: self.account.clone(),
             ending: self.ending,
         };

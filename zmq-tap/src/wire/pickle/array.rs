@@ -48,11 +48,23 @@ impl Vm<'_, '_> {
         }
     }
 
-    /// The call that begins at `at`, if it is another of the known kind: memo slots never change, so a call whose bytes
-    /// equal an earlier one's, up to the data, is the same call. `None` leaves the machine to go on as ever.
-    pub(super) fn call_again(&mut self, at: usize) -> Option<()> {
+    /// Takes the calls from `at` on that are of the known kind: memo slots never change, so a call whose bytes equal an
+    /// earlier one's, up to the data, is the same call. False when there is none; the machine then goes on as ever.
+    pub(super) fn calls_again(&mut self, at: usize) -> bool {
         self.call.latest = at;
-        let known = self.b.get(self.call.known.clone()).filter(|call| !call.is_empty())?;
+        let b = self.b;
+        let known = b.get(self.call.known.clone()).unwrap_or_default();
+        let mut next = at;
+        while let Some(end) = (!known.is_empty()).then(|| self.call_again(next, known)).flatten() {
+            next = end;
+        }
+        if next > at {
+            self.at = next;
+        }
+        next > at
+    }
+
+    fn call_again(&mut self, at: usize, known: &[u8]) -> Option<usize> {
         let data = at + known.len();
         if self.b.get(at..data)? != known {
             return None;
@@ -65,10 +77,11 @@ impl Vm<'_, '_> {
             return None;
         }
         let array = Node::Array(data as u32);
-        self.arena.memo.extend([Node::Bytes(data as u32), Node::Unbuilt, array]);
+        self.arena.memo.push(Node::Bytes(data as u32));
+        self.arena.memo.push(Node::Unbuilt);
+        self.arena.memo.push(array);
         self.stack.push(array);
-        self.at = end + 5;
-        Some(())
+        Some(end + 5)
     }
 
     /// Keeps the call that ends in the data at `data` if it is `GET MARK GET GET BININT1 12`, the whole of it.

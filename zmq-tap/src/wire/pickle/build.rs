@@ -1,9 +1,9 @@
 //! What the machine builds: containers, names and records of calls.
 
 use super::super::Undecoded;
-use super::super::arena::{Global, Name, Node, Object, kinds};
+use super::super::arena::{Global, Name, Node, Object};
 use super::vm::Vm;
-use super::{flat, scalar};
+use super::{flat, op, scalar};
 
 impl Vm<'_, '_> {
     pub(super) fn empty(&mut self, node: impl FnOnce(u32) -> Node) -> Result<(), Undecoded> {
@@ -11,17 +11,20 @@ impl Vm<'_, '_> {
         self.push(node(seq))
     }
 
-    /// `EMPTY_LIST`, and at once what most often follows: its memo slot and one number.
+    /// `EMPTY_LIST`, and at once what most often follows: its memo slot and its only batch, left in the message.
     pub(super) fn list(&mut self) -> Result<(), Undecoded> {
-        let seq = self.arena.new_seq(self.limits)?;
-        self.push(Node::List(seq))?;
+        let list = Node::List(self.arena.seqs.len() as u32);
+        self.push(list)?;
         self.memoize_next()?;
-        if let Some(end) = flat::single(self.b, self.at) {
-            let span = (self.at as u32, end as u32);
-            self.at = end + 1;
-            self.arena.extend_flat(seq, span, 1, kinds::INT, self.limits)?;
+        let batch = match self.b.get(self.at) {
+            Some(&op::MARK) => flat::scan(self.b, self.at + 1, &mut self.arena.memo, self.limits.memo),
+            _ => flat::single(self.b, self.at),
+        };
+        if let Some(batch) = &batch {
+            // Past the APPEND or APPENDS that ends it.
+            self.at = batch.end + 1;
         }
-        Ok(())
+        self.arena.new_list(batch.map(|batch| batch.run()), self.limits)
     }
 
     pub(super) fn extend(&mut self, target: Node, items: &[Node]) -> Result<(), Undecoded> {
@@ -132,6 +135,16 @@ impl Vm<'_, '_> {
         match self.array(callable, args) {
             Some(array) => self.push(array),
             None => self.object(callable, args),
+        }
+    }
+
+    /// Leaves out the empty state of an object that was just made: `}`, its memo slot and `BUILD`.
+    pub(super) fn empty_state(&mut self) {
+        if self.b[self.at..].starts_with(&[op::EMPTY_DICT, op::MEMOIZE, op::BUILD])
+            && self.arena.memo.len() < self.limits.memo
+        {
+            self.arena.memo.push(Node::Unbuilt);
+            self.at += 3;
         }
     }
 

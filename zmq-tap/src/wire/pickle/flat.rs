@@ -3,7 +3,7 @@
 //! Nine columns in ten are `MARK item... APPENDS` with nothing but numbers, `None`, booleans, strings and references to
 //! strings inside. They are measured here and left where they are; a column that is read decodes them in place.
 
-use super::super::arena::{Node, kinds};
+use super::super::arena::{Node, Seq, kinds};
 use super::{op, scalar};
 
 /// A batch that stays in the message.
@@ -13,6 +13,12 @@ pub(super) struct Flat {
     pub(super) end: usize,
     pub(super) len: u32,
     pub(super) kinds: u8,
+}
+
+impl Flat {
+    pub(super) fn run(&self) -> Seq {
+        Seq::flat(self.start as u32, self.end as u32, self.len, self.kinds)
+    }
 }
 
 /// Measures the batch whose first item is at `start`. `None` when an item needs the machine (or the bytes end): the
@@ -26,42 +32,37 @@ pub(super) fn scan(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
     flat
 }
 
-fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<Flat> {
+/// [`scan`] without the clean-up.
+pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<Flat> {
     let (mut at, mut len, mut set) = (start, 0usize, 0u8);
     loop {
         match *b.get(at)? {
             op::BININT1 => {
                 set |= kinds::INT;
-                let run = runs(b, at, |word| word & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b);
-                len += 4 * run;
-                at += 8 * run;
-                while b.get(at) == Some(&op::BININT1) {
-                    len += 1;
-                    at += 2;
+                at += 2;
+                if b.get(at) == Some(&op::BININT1) {
+                    let run = runs(b, at, |word| word & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b);
+                    len += 4 * run;
+                    at += 8 * run;
                 }
-                continue;
             }
             op::NONE => {
                 set |= kinds::NIL;
-                let run = 8 * runs(b, at, |word| word == 0x4e4e_4e4e_4e4e_4e4e);
-                len += run;
-                at += run;
-                while b.get(at) == Some(&op::NONE) {
-                    len += 1;
-                    at += 1;
+                at += 1;
+                if b.get(at) == Some(&op::NONE) {
+                    let run = 8 * runs(b, at, |word| word == 0x4e4e_4e4e_4e4e_4e4e);
+                    len += run;
+                    at += run;
                 }
-                continue;
             }
             op::NEWTRUE | op::NEWFALSE => {
                 set |= kinds::OTHER;
-                let run = 8 * runs(b, at, |word| word & 0xfefe_fefe_fefe_fefe == 0x8888_8888_8888_8888);
-                len += run;
-                at += run;
-                while matches!(b.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
-                    len += 1;
-                    at += 1;
+                at += 1;
+                if matches!(b.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
+                    let run = 8 * runs(b, at, |word| word & 0xfefe_fefe_fefe_fefe == 0x8888_8888_8888_8888);
+                    len += run;
+                    at += run;
                 }
-                continue;
             }
             op::BININT2 => {
                 set |= kinds::INT;
@@ -75,17 +76,33 @@ fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Opti
                 set |= kinds::OTHER;
                 at += 9;
             }
-            op::SHORT_BINUNICODE | op::BINUNICODE => {
+            op::SHORT_BINUNICODE => {
+                let end = at + 2 + usize::from(*b.get(at + 1)?);
+                set |= kinds::STR;
+                if b.get(end) == Some(&op::MEMOIZE) && memo.len() < memo_limit {
+                    memo.push(Node::Str(at as u32));
+                    at = end + 1;
+                } else {
+                    at = remember(b, Node::Str(at as u32), end, memo, memo_limit)?;
+                }
+            }
+            op::BINUNICODE => {
                 let (_, end) = scalar::payload(b, at)?;
                 set |= kinds::STR;
                 at = remember(b, Node::Str(at as u32), end, memo, memo_limit)?;
             }
             op::BINGET | op::LONG_BINGET => {
-                let (slot, next) = slot(b, at)?;
+                let (slot, mut next) = slot(b, at)?;
                 if slot >= memo.len() {
                     return None;
                 }
                 set |= kinds::GET;
+                // The same string over and over.
+                let get = &b[at..next];
+                while b[next..].starts_with(get) {
+                    next += get.len();
+                    len += 1;
+                }
                 at = next;
             }
             op::LONG1 | op::LONG4 => {
@@ -116,16 +133,43 @@ fn runs(b: &[u8], at: usize, same: impl Fn(u64) -> bool) -> usize {
         .count()
 }
 
-/// An `APPEND` of one number to the list before it: where the number ends.
-pub(super) fn single(b: &[u8], at: usize) -> Option<usize> {
-    let end = at
-        + match *b.get(at)? {
+/// The batch of short integers alone that begins at `start`: most lists of token ids.
+pub(super) fn numbers(b: &[u8], start: usize) -> Option<Flat> {
+    let (mut at, mut len) = (start, 0);
+    loop {
+        at += match *b.get(at)? {
+            op::BININT1 => 2,
+            op::BININT2 => 3,
+            op::BININT => 5,
+            op::APPENDS => {
+                return Some(Flat {
+                    start,
+                    end: at,
+                    len,
+                    kinds: kinds::INT,
+                });
+            }
+            _ => return None,
+        };
+        len += 1;
+    }
+}
+
+/// The batch of one number before an `APPEND`.
+pub(super) fn single(b: &[u8], start: usize) -> Option<Flat> {
+    let end = start
+        + match *b.get(start)? {
             op::BININT1 => 2,
             op::BININT2 => 3,
             op::BININT => 5,
             _ => return None,
         };
-    (*b.get(end)? == op::APPEND).then_some(end)
+    (*b.get(end)? == op::APPEND).then_some(Flat {
+        start,
+        end,
+        len: 1,
+        kinds: kinds::INT,
+    })
 }
 
 /// The memo slot that the `GET` at `at` names, and what follows it.
@@ -164,20 +208,21 @@ pub(in super::super) fn item(b: &[u8], at: usize, memo: &[Node]) -> Option<(Node
         op::NEWTRUE => (Node::Bool(true), at + 1),
         op::NEWFALSE => (Node::Bool(false), at + 1),
         op::BINFLOAT => (Node::Float(here), at + 9),
-        op::SHORT_BINUNICODE | op::BINUNICODE => {
-            let end = scalar::payload(b, at)?.1;
-            let put = match *b.get(end)? {
-                op::MEMOIZE => 1,
-                op::BINPUT => 2,
-                op::LONG_BINPUT => 5,
-                _ => 0,
-            };
-            (Node::Str(here), end + put)
-        }
+        op::SHORT_BINUNICODE | op::BINUNICODE => (Node::Str(here), after_put(b, scalar::payload(b, at)?.1)),
         _ => {
             let (slot, next) = slot(b, at)?;
             (*memo.get(slot)?, next)
         }
     };
     Some((node, next))
+}
+
+/// What follows the opcode at `at` if that one numbers a value, else `at`.
+pub(in super::super) fn after_put(b: &[u8], at: usize) -> usize {
+    at + match b.get(at) {
+        Some(&op::MEMOIZE) => 1,
+        Some(&op::BINPUT) => 2,
+        Some(&op::LONG_BINPUT) => 5,
+        _ => 0,
+    }
 }

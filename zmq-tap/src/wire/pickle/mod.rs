@@ -1,16 +1,17 @@
 //! A pickle machine that reads and never acts: classes are names, calls are records, nothing is resolved or run.
 //!
-//! Protocols 2 to 5. What `SGLang` pickles is in docs/WIRE.md; the opcodes are those of Python's `pickletools`.
+//! Protocols 2 to 5. What SGLang pickles is in docs/WIRE.md; the opcodes are those of Python's `pickletools`.
 
 mod array;
 mod build;
 mod flat;
+mod nested;
 mod op;
 mod scalar;
 mod vm;
 
-pub(super) use flat::item as flat_item;
-pub(super) use scalar::{float, int, payload};
+pub(super) use flat::{after_put, item as flat_item};
+pub(super) use scalar::{float, int, payload, short_int};
 
 use super::arena::{Arena, Node};
 use super::{Limits, Undecoded};

@@ -30,6 +30,17 @@ pub(in super::super) fn int(b: &[u8], at: usize) -> Option<i64> {
     })
 }
 
+/// The integer of at most 32 bits at `at`, and what follows it.
+pub(in super::super) fn short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
+    let rest = b.get(at..)?;
+    Some(match *rest.first()? {
+        op::BININT1 => (i32::from(*rest.get(1)?), at + 2),
+        op::BININT2 => (i32::from(u16::from_le_bytes([*rest.get(1)?, *rest.get(2)?])), at + 3),
+        op::BININT => (i32::from_le_bytes(*rest.get(1..)?.first_chunk()?), at + 5),
+        _ => return None,
+    })
+}
+
 /// Two's complement, little endian, as few bytes as it takes.
 fn long(digits: &[u8]) -> Option<i64> {
     let negative = digits.last().is_some_and(|top| top & 0x80 != 0);

@@ -95,6 +95,8 @@ impl<'m, 'x> Vm<'m, 'x> {
                     self.at += 1;
                     let callable = self.pop()?;
                     self.object(callable, Node::Tuple(self.empty_tuple))?;
+                    self.memoize_next()?;
+                    self.empty_state();
                 }
                 op::EMPTY_TUPLE => self.push(Node::Tuple(self.empty_tuple))?,
                 op::MARK => self.mark()?,
@@ -188,11 +190,15 @@ impl<'m, 'x> Vm<'m, 'x> {
     fn mark(&mut self) -> Result<(), Undecoded> {
         if let Some(Node::List(seq)) = self.stack.last().copied()
             && self.stack.len() > self.fence()
-            && let Some(batch) = flat::scan(self.b, self.at, &mut self.arena.memo, self.limits.memo)
         {
-            self.at = batch.end + 1;
-            let span = (batch.start as u32, batch.end as u32);
-            return self.arena.extend_flat(seq, span, batch.len, batch.kinds, self.limits);
+            if self.b.get(self.at) == Some(&op::EMPTY_LIST) {
+                if self.lists(seq).is_some() {
+                    return Ok(());
+                }
+            } else if let Some(batch) = flat::scan(self.b, self.at, &mut self.arena.memo, self.limits.memo) {
+                self.at = batch.end + 1;
+                return self.arena.append(seq, batch.run(), self.limits);
+            }
         }
         if self.marks.len() >= self.limits.depth {
             return Err(Undecoded::Limit {
@@ -236,8 +242,8 @@ impl<'m, 'x> Vm<'m, 'x> {
             .get(slot)
             .ok_or_else(|| self.malformed("a reference to nothing"))?;
         match node {
-            Node::Global(_) if self.b.get(self.at) == Some(&op::MARK) && self.call_again(at).is_some() => Ok(()),
-            Node::Unbuilt => Err(self.malformed("a reference to a call's arguments")),
+            Node::Global(_) if self.b.get(self.at) == Some(&op::MARK) && self.calls_again(at) => Ok(()),
+            Node::Unbuilt => Err(self.malformed("a reference to what only its object can refer to")),
             _ => self.push(node),
         }
     }

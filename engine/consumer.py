@@ -1,0 +1,110 @@
+"""What a client gets of one request, and how slowly it takes it."""
+
+import asyncio
+import queue
+import threading
+import time
+
+from . import plan
+from .truth import mono_ns
+
+
+class Received:
+    """Counts one request's outputs. Ids name their place, so loss and repetition show without knowing the mode."""
+
+    def __init__(self, rid: str):
+        self.rid = rid
+        self.outputs = self.ids = 0
+        self.places: set[int] = set()
+        self.completion_tokens = None
+        self.finish = None
+        self.first_ns = self.last_ns = None
+
+    def add(self, out: dict) -> None:
+        """Takes one output of the engine."""
+        now = mono_ns()
+        self.first_ns = self.first_ns or now
+        self.last_ns = now
+        self.outputs += 1
+        meta = out["meta_info"]
+        self.completion_tokens = meta["completion_tokens"]
+        ids = out.get("output_ids")
+        if ids is not None:
+            # Text frames of 0.5.1 to 0.5.4.post2 begin with ids of the prompt's tail (docs/WIRE.md): not output.
+            ids = [token for token in ids if token >= plan.FIRST_TOKEN or token == plan.STOP_TOKEN]
+            self.ids += len(ids)
+            last = self.completion_tokens - 1
+            self.places.update(last if token == plan.STOP_TOKEN else token - plan.FIRST_TOKEN for token in ids)
+        if meta.get("finish_reason"):
+            self.finish = meta["finish_reason"]["type"]
+
+    def summary(self) -> dict:
+        """A line of truth. `lost` counts tokens that never came, `missing` names them as [first, after last] places;
+        both are null where the release gives no ids (text mode before 0.5.0rc0)."""
+        total = self.completion_tokens or 0
+        known = self.ids > 0 or total == 0
+        missing: list[list[int]] = []
+        for place in sorted(set(range(total)) - self.places) if known else ():
+            if missing and missing[-1][1] == place:
+                missing[-1][1] += 1
+            else:
+                missing.append([place, place + 1])
+        return {
+            "rid": self.rid,
+            "outputs": self.outputs,
+            "ids": self.ids,
+            "distinct_ids": len(self.places),
+            "completion_tokens": self.completion_tokens,
+            "lost": sum(after - first for first, after in missing) if known else None,
+            "missing": missing if known else None,
+            "finish": self.finish,
+            "first_ns": self.first_ns,
+            "last_ns": self.last_ns,
+        }
+
+
+class Pace:
+    """How slowly a consumer takes each output: extra event-loop turns, a trip through another thread, busy time."""
+
+    def __init__(self, turns: int, busy_s: float, other_thread: bool):
+        self.turns, self.busy_s = turns, busy_s
+        self._futures = queue.SimpleQueue() if other_thread else None
+        if other_thread:
+            threading.Thread(target=self._answer, args=(asyncio.get_running_loop(),), daemon=True).start()
+
+    def _answer(self, loop):
+        while True:
+            future = self._futures.get()
+            loop.call_soon_threadsafe(lambda future=future: future.done() or future.set_result(None))
+
+    async def pause(self) -> None:
+        """What passes between two outputs."""
+        for _ in range(self.turns):
+            await asyncio.sleep(0)
+        if self._futures:
+            future = asyncio.get_running_loop().create_future()
+            self._futures.put(future)
+            await future
+        if self.busy_s:
+            until = time.perf_counter() + self.busy_s
+            while time.perf_counter() < until:
+                pass
+
+
+class Totals:
+    """Sums over the clients of a run; `lost` over those that were given ids."""
+
+    def __init__(self):
+        self.clients = self.finished = self.outputs = self.ids = self.completion_tokens = self.lost = 0
+        self.clients_with_loss = self.clients_without_ids = 0
+
+    def add(self, line: dict) -> None:
+        """Adds one client's summary."""
+        self.clients += 1
+        self.finished += line["finish"] is not None
+        self.outputs += line["outputs"]
+        self.ids += line["ids"]
+        self.completion_tokens += line["completion_tokens"] or 0
+        self.lost += line["lost"] or 0
+        self.clients_with_loss += bool(line["lost"])
+        self.clients_without_ids += line["lost"] is None

@@ -1,0 +1,105 @@
+"""The workload. Sender, receiver and client compute it from the same options, so no channel between them is needed
+that a probe or a relay could mistake for the engine's."""
+
+import argparse
+import dataclasses
+import itertools
+import uuid
+from collections.abc import Iterator
+
+# Token ids say their own place in the output: position p of a request is token FIRST_TOKEN + p. Prompt ids lie below.
+FIRST_TOKEN = 1000
+PROMPT = [100, 101, 102, 103, 104, 105, 106]
+STOP_TOKEN = 2
+_RIDS = uuid.uuid5(uuid.NAMESPACE_URL, "tokengap/engine")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One request of the plan."""
+
+    rid: str
+    index: int
+    tokens: int
+    start_step: int
+    stream: bool
+    # length: runs to its limit. stop: ends on a stop token. abort: aborted half way, by a frame that says so.
+    # abort-queued: never runs, an AbortReq is all that comes back.
+    end: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What every process of one run agrees on."""
+
+    senders: int
+    requests: int
+    tokens: int
+    rounds: int  # 0: until told to stop
+    burst: int
+    stagger: int
+    stops: int
+    aborts: int
+    queued_aborts: int
+    unary: int
+    seed: str
+
+    def requests_of(self, sender: int, round_: int) -> list[Request]:
+        """Requests of one sender in one round, in the order in which they start."""
+        ends = itertools.chain(
+            itertools.repeat("stop", self.stops),
+            itertools.repeat("abort", self.aborts),
+            itertools.repeat("abort-queued", self.queued_aborts),
+            itertools.repeat("length"),
+        )
+        return [
+            Request(
+                rid=uuid.uuid5(_RIDS, f"{self.seed}/{sender}/{round_}/{index}").hex,
+                index=index,
+                tokens=self.tokens,
+                start_step=index * self.stagger,
+                # Unary requests are taken from the end of the list, where requests run to their limit.
+                stream=index < self.requests - self.unary,
+                end=end,
+            )
+            for index, end in zip(range(self.requests), ends)
+        ]
+
+    def round(self, round_: int) -> list[Request]:
+        """Requests of all senders in one round."""
+        return [request for sender in range(self.senders) for request in self.requests_of(sender, round_)]
+
+    def numbers(self) -> Iterator[int]:
+        """Numbers of the rounds."""
+        return itertools.count() if self.rounds == 0 else iter(range(self.rounds))
+
+    def step(self, request: Request, done: int) -> int:
+        """How many tokens a request that has `done` tokens gets in its next step."""
+        wanted = 1 + (request.index + done) % self.burst
+        return min(wanted, request.tokens - done)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that make a plan; give every process of a run the same."""
+    group = parser.add_argument_group("workload (the same for every process of a run)")
+    group.add_argument("--senders", type=int, default=1, help="schedulers that send (data parallel ranks)")
+    group.add_argument("--requests", type=int, default=64, help="requests of each sender in a round")
+    group.add_argument("--tokens", type=int, default=200, help="tokens of each request")
+    group.add_argument("--rounds", type=int, default=1, help="rounds of requests; 0 goes on until told to stop")
+    group.add_argument("--burst", type=int, default=1, help="up to so many tokens a step, as in speculative decoding")
+    group.add_argument("--stagger", type=int, default=0, help="steps between the starts of two requests")
+    group.add_argument("--stops", type=int, default=0, help="requests that end on a stop token")
+    group.add_argument("--aborts", type=int, default=0, help="requests aborted while they run")
+    group.add_argument("--queued-aborts", type=int, default=0, help="requests aborted before they run")
+    group.add_argument("--unary", type=int, default=0, help="requests that do not stream")
+    group.add_argument("--seed", default="0", help="any string; other seeds give other rids")
+
+
+def from_options(options: argparse.Namespace) -> Plan:
+    """The plan that the options describe."""
+    plan = Plan(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Plan)})
+    if plan.stops + plan.aborts + plan.queued_aborts + plan.unary > plan.requests:
+        raise SystemExit("--stops, --aborts, --queued-aborts and --unary together exceed --requests")
+    if min(plan.senders, plan.requests, plan.tokens, plan.burst) < 1:
+        raise SystemExit("--senders, --requests, --tokens and --burst must be at least 1")
+    return plan

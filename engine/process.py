@@ -1,0 +1,79 @@
+"""How a process of the harness starts and ends. It always ends: when it is done, when told, or at its deadline."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+
+class Life:
+    """The handshake with whoever started us.
+
+    Standard output says `READY pid endpoint...` when the sockets are open and `DONE {totals}` at the end. With
+    `--wait-go` work starts when the line `go` comes on standard input; `stop` or its end stops it. `driven` says that
+    whoever started us will also say when nothing more is to come.
+    """
+
+    def __init__(self, deadline_s: float, wait_go: bool):
+        self.ends = time.monotonic() + deadline_s
+        self.stopped = threading.Event()
+        self._go = threading.Event()
+        self.driven = wait_go
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        # The last resort, for a process that hangs in a library: nothing outlives its deadline by more than 10 s.
+        last_resort = threading.Timer(deadline_s + 10, os._exit, (4,))
+        last_resort.daemon = True
+        last_resort.start()
+
+    def _signalled(self, _number, _frame):
+        self.stopped.set()
+        self._go.set()
+
+    def _listen(self):
+        for line in sys.stdin:
+            if line.strip() == "go":
+                self._go.set()
+            elif line.strip() == "stop":
+                break
+        self.stopped.set()
+        self._go.set()
+
+    def ready(self, *endpoints: str) -> None:
+        """Announces the process; starts listening to the driver if there is one."""
+        print("READY", os.getpid(), *endpoints, flush=True)
+        if self.driven:
+            threading.Thread(target=self._listen, daemon=True).start()
+
+    @property
+    def may_go(self) -> bool:
+        """Whether work may start."""
+        return self._go.is_set() or not self.driven
+
+    def wait_go(self) -> None:
+        """Blocks until work may start."""
+        while not self.may_go and not self.expired:
+            time.sleep(0.005)
+
+    @property
+    def expired(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.monotonic() > self.ends
+
+    @property
+    def over(self) -> bool:
+        """Whether to stop: told, or out of time."""
+        return self.stopped.is_set() or self.expired
+
+    def left_ms(self) -> int:
+        """Milliseconds until the deadline."""
+        return max(0, int((self.ends - time.monotonic()) * 1000))
+
+
+def add_options(parser) -> None:
+    """Options that every process has."""
+    group = parser.add_argument_group("process")
+    group.add_argument("--truth", metavar="FILE", help="where to write the truth, as JSON lines")
+    group.add_argument("--deadline", type=float, default=120.0, metavar="SECONDS", help="ends by itself after this long")
+    group.add_argument("--wait-go", action="store_true", help="start when `go` comes on standard input")

@@ -1,0 +1,146 @@
+"""`python -m engine receive`: a tokenizer process, with clients inside it or over HTTP."""
+
+import asyncio
+
+import zmq
+
+from . import plan as plans
+from . import process
+from .consumer import Pace, Received, Totals
+from .release import Release
+from .sockets import Inbox, StampedAsyncContext
+from .tokenizer import Tokenizer
+from .truth import Truth, mono_ns
+
+# Rounds whose requests are registered before their first frame can come.
+ROUNDS_AHEAD = 2
+
+
+def add_options(parser) -> None:
+    parser.add_argument("--bind", required=True, metavar="EP", help="where the tokenizer's inbox is")
+    parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop", help="event loop")
+    parser.add_argument("--cumulative", action="store_true", help="without --stream-output: all tokens so far each time")
+    parser.add_argument("--detokenizer", action="store_true", help="frames come from a detokenizer")
+    parser.add_argument("--turns", type=int, default=0, help="extra event-loop turns of a client per output")
+    parser.add_argument("--busy", type=float, default=0.0, metavar="SECONDS", help="CPU time of a client per output")
+    parser.add_argument("--other-thread", action="store_true", help="clients are resumed from another thread")
+    parser.add_argument("--http", action="store_true", help="serve clients over HTTP on a free port of 127.0.0.1")
+    parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="quiet time before it ends")
+    plans.add_options(parser)
+    process.add_options(parser)
+
+
+def run(options) -> int:
+    release = Release(options.release)
+    life = process.Life(options.deadline, options.wait_go)
+    receiver = Receiver(release, options, life)
+    if options.loop == "uvloop":
+        import uvloop
+
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    else:  # importing the engine's modules sets uvloop's
+        asyncio.set_event_loop_policy(None)
+    return asyncio.run(receiver.run())
+
+
+class Receiver:
+    """The tokenizer and what waits for its outputs."""
+
+    def __init__(self, release, options, life):
+        self.release, self.options, self.life = release, options, life
+        self.plan = plans.from_options(options)
+        self.truth = Truth(options.truth)
+        self.totals = Totals()
+        self.rounds = self.plan.numbers()
+        self.started: set[int] = set()
+        self.waiting: set[asyncio.Task] = set()
+
+    async def run(self) -> int:
+        context = StampedAsyncContext(2)
+        self.socket = socket = self.release.zmq_socket(context, zmq.PULL, self.options.bind, True)
+        self.inbox = Inbox(socket, self.truth)
+        skip = not self.options.detokenizer
+        self.tokenizer = Tokenizer(self.release, socket, not self.options.cumulative, skip)
+        self.pace = Pace(self.options.turns, self.options.busy, self.options.other_thread)
+        endpoints = [self.options.bind]
+        server = None
+        if self.options.http:
+            from .serve import Server
+
+            server = Server(self)
+            endpoints.append(await server.start())
+        else:
+            for _ in range(ROUNDS_AHEAD):
+                self.register_next_round()
+            await asyncio.sleep(0)  # every client reaches its wait
+        self.life.ready(*endpoints)
+        while not self.life.may_go and not self.life.expired:
+            await asyncio.sleep(0.005)
+        loop = asyncio.create_task(self.tokenizer.handle_loop())
+        await self.until_done(loop)
+        loop.cancel()
+        for task in self.waiting:
+            task.cancel()
+        await asyncio.gather(loop, *self.waiting, return_exceptions=True)
+        if server:
+            await server.stop()
+        self.inbox.flush()
+        failed = loop.done() and not loop.cancelled() and loop.exception()
+        context.destroy(linger=0)
+        self.truth.close(
+            {"release": self.release.version, "frames": self.inbox.frames, "bytes": self.inbox.bytes, **vars(self.totals)}
+        )
+        if failed:
+            raise failed
+        return 3 if self.life.expired else 0
+
+    async def until_done(self, loop) -> None:
+        """Returns when we are told to stop, or when nobody will tell us and every client has its finish; in both cases
+        only after no frame has come for a while."""
+        while not self.life.expired and not loop.done():
+            await asyncio.sleep(0.02)
+            quiet = mono_ns() - self.inbox.last_ns > self.options.linger * 1e9 and not self.socket.get(zmq.EVENTS)
+            if quiet and (self.life.stopped.is_set() or (self.done and not self.life.driven)):
+                break
+
+    @property
+    def done(self) -> bool:
+        """Whether every client of a finite plan has ended, but for those whose release never tells them."""
+        if self.plan.rounds == 0:
+            return False
+        expected = self.plan.rounds * self.plan.senders * (self.plan.requests - self.plan.queued_aborts)
+        return self.totals.finished >= expected
+
+    def register_next_round(self) -> None:
+        """Registers the requests of one more round and starts their clients."""
+        number = next(self.rounds, None)
+        if number is None:
+            return
+        for request in self.plan.round(number):
+            obj = self.tokenizer.register(request)
+            task = asyncio.create_task(self.consume(number, obj))
+            self.waiting.add(task)
+            task.add_done_callback(self.waiting.discard)
+
+    def round_started(self, number: int) -> None:
+        """Called at a round's first output: keeps enough rounds registered."""
+        if number not in self.started:
+            self.started.add(number)
+            self.register_next_round()
+
+    async def consume(self, number: int, obj) -> None:
+        """One client inside this process."""
+        received = Received(obj.rid)
+        try:
+            async for out in self.tokenizer.responses(obj):
+                self.round_started(number)
+                received.add(out)
+                await self.pace.pause()
+        finally:
+            self.ended(received)
+
+    def ended(self, received: Received) -> None:
+        """Enters one client's truth."""
+        line = received.summary()
+        self.totals.add(line)
+        self.truth.write("client", **line)

@@ -1,0 +1,65 @@
+"""`/generate` over HTTP: the shape of SGLang's own endpoint (server-sent events, `data: [DONE]` at the end)."""
+
+import asyncio
+import dataclasses
+import socket
+
+import orjson
+import uvicorn
+from fastapi import FastAPI, Request
+from starlette.responses import StreamingResponse
+
+from . import plan
+from .consumer import Received
+
+
+@dataclasses.dataclass
+class Wanted:
+    """Body of a request; a subset of the engine's GenerateReqInput."""
+
+    rid: str
+    stream: bool = True
+
+
+class Server:
+    """Serves the receiver's tokenizer on a free port of 127.0.0.1."""
+
+    def __init__(self, receiver):
+        self.receiver = receiver
+        app = FastAPI()
+        app.post("/generate")(self.generate)
+        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        self.server.install_signal_handlers = lambda: None
+
+    async def start(self) -> str:
+        """Opens the port and gives its URL."""
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        # `_serve` is `serve` without taking over SIGTERM, which ends the harness in its own way.
+        self.task = asyncio.create_task(self.server._serve([listener]))
+        while not self.server.started:
+            await asyncio.sleep(0.005)
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    async def stop(self) -> None:
+        """Closes the port and its connections."""
+        self.server.should_exit = self.server.force_exit = True
+        await self.task
+
+    async def generate(self, wanted: Wanted, http_request: Request):
+        receiver = self.receiver
+        request = plan.Request(wanted.rid, index=0, tokens=0, start_step=0, stream=wanted.stream, end="length")
+        obj = receiver.tokenizer.register(request)
+
+        async def events():
+            received = Received(obj.rid)
+            try:
+                async for out in receiver.tokenizer.responses(obj, http_request):
+                    received.add(out)
+                    yield b"data: " + orjson.dumps(out, option=orjson.OPT_NON_STR_KEYS, default=list) + b"\n\n"
+                    await receiver.pace.pause()
+                yield b"data: [DONE]\n\n"
+            finally:
+                receiver.ended(received)
+
+        return StreamingResponse(events(), media_type="text/event-stream")

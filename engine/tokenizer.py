@@ -1,0 +1,92 @@
+"""The tokenizer's side: the release's own `TokenizerManager.handle_loop`, `_handle_batch_output` and
+`_wait_one_response`, without the model configuration and tokenizer that its `__init__` would load."""
+
+import contextlib
+import inspect
+
+from . import plan
+from .release import Release, Settings
+
+
+class NoWatchdog:
+    """`soft_watchdog` when none is asked for."""
+
+    def disable(self):
+        return contextlib.nullcontext()
+
+    def feed(self):
+        pass
+
+
+class Tokenizer:
+    """One real TokenizerManager on a given inbox socket."""
+
+    def __init__(self, release: Release, socket, incremental: bool, skip_tokenizer: bool):
+        self.release = release
+        self.module = release.module("sglang.srt.managers.tokenizer_manager")
+        settings = Settings(
+            stream_output=incremental,  # its name to 0.5.9
+            incremental_streaming_output=incremental,
+            skip_tokenizer_init=skip_tokenizer,
+            weight_version="default",
+            dp_size=1,
+            tokenizer_worker_num=1,
+            batch_notify_size=16,
+            speculative_algorithm=None,
+        )
+        release.replace_config_getters(self.module, settings)
+        self.manager = object.__new__(self.module.TokenizerManager)
+        vars(self.manager).update(
+            server_args=settings,
+            recv_from_detokenizer=socket,
+            rid_to_state={},
+            _result_dispatcher=self._dispatch,
+            soft_watchdog=NoWatchdog(),
+            model_config=Settings(),
+            incremental_streaming_output=incremental,
+            skip_tokenizer_init=skip_tokenizer,
+            last_receive_tstamp=0,
+            disaggregation_mode=None,
+            enable_lora=False,
+            enable_metrics=False,
+            enable_trace=False,
+            log_requests=False,
+            dump_requests_folder="",
+            crash_dump_folder="",
+            request_logger=Settings(log_finished_request=lambda *args, **kwargs: None),
+            request_metrics_exporter_manager=Settings(exporter_enabled=lambda: False),
+            config_value=lambda name: getattr(settings, name),
+        )
+        self._takes_state = "state" in inspect.signature(self.manager._wait_one_response).parameters
+
+    def _dispatch(self, message):
+        """What `_result_dispatcher` does with the messages that the harness sends."""
+        name = type(message).__name__
+        if name.startswith("Batch"):
+            return self.manager._handle_batch_output(message)
+        if name == "AbortReq":
+            # In 0.5.4 the handler itself fails on a stream that has no output yet, and the engine dies of it. Here the
+            # request stays unanswered and the run goes on.
+            with contextlib.suppress(IndexError):
+                self.manager._handle_abort_req(message)
+        return None
+
+    async def handle_loop(self):
+        """The real loop; runs until cancelled."""
+        await self.manager.handle_loop()
+
+    def register(self, request: plan.Request):
+        """Enters a request in the manager's table, as `_send_one_request` does, and gives it back."""
+        obj = self.release.io.GenerateReqInput(
+            rid=request.rid, input_ids=plan.PROMPT, sampling_params={}, stream=request.stream
+        )
+        if not hasattr(obj, "background"):
+            obj.background = False
+        self.manager.rid_to_state[request.rid] = self.release.request_state(self.module, obj)
+        return obj
+
+    def responses(self, obj, http_request=None):
+        """The real `_wait_one_response` of a registered request."""
+        if self._takes_state:
+            return self.manager._wait_one_response(obj, self.manager.rid_to_state[obj.rid], http_request)
+        return self.manager._wait_one_response(obj, http_request)

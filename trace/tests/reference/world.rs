@@ -1,0 +1,443 @@
+//! A naive engine: it keeps every token as a number, knows what it does, and tells the ledger only what a tap would see.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use trace::clock::MonoNs;
+use trace::engine::{Mode, Waiter};
+use trace::event::{
+    Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Sees, Taken, What,
+};
+use trace::{Analysis, Config, FrameId, HopId};
+
+/// What happens next.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    /// The scheduler sends a frame on a lane: (request, new tokens, whether it finishes) each.
+    Send { lane: u32, parts: Vec<(usize, u32, bool)> },
+    /// The tokenizer takes the next frame of a lane.
+    Take { lane: u32 },
+    /// The tokenizer goes back to its poll: what it takes next belongs to another wakeup.
+    Poll,
+    /// The relay writes the next frame of a lane on.
+    Forward { lane: u32 },
+    /// A waiter wakes and serves its client.
+    Serve { request: usize },
+    /// The scheduler retracts a request and computes its tokens again.
+    Retract { request: usize },
+    /// The next frame of a lane is not observed by us, neither its send nor, if `take`, the next take.
+    Blind { lane: u32 },
+    /// The next frame of a lane never crosses the wire.
+    Cut { lane: u32 },
+    /// The observation of the next delivery is lost.
+    Deaf,
+}
+
+/// What a waiter does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    KeepsLast,
+    YieldsAll,
+    Merges,
+    Cumulative,
+}
+
+/// What the world knows to be true.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Truth {
+    pub(crate) requests: u64,
+    pub(crate) finished: u64,
+    pub(crate) aborted: u64,
+    pub(crate) chunks: u64,
+    pub(crate) tokens: u64,
+    pub(crate) chunks_taken: u64,
+    pub(crate) tokens_taken: u64,
+    pub(crate) tokens_delivered: u64,
+    pub(crate) chunks_delivered: u64,
+    pub(crate) coalesced: u64,
+    pub(crate) dropped: u64,
+    pub(crate) tokens_lost: u64,
+    pub(crate) outstanding: u64,
+    pub(crate) missing_on_wire: u64,
+    pub(crate) backlog: u64,
+    /// Frames the relay wrote on after their send was seen.
+    pub(crate) forwarded: u64,
+    /// Chunks taken in one wakeup with an earlier one of their request, where the waiter keeps the last of new tokens.
+    pub(crate) predicted: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    request: usize,
+    tokens: u32,
+    said: u32,
+    finish: bool,
+}
+
+#[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about the request, read by its name"
+)]
+struct Living {
+    born: u64,
+    made: u32,
+    sent: u32,
+    retracted: bool,
+    retractions: u32,
+    finished: bool,
+    seen: bool,
+    /// Tokens cut from the wire since the last chunk that crossed.
+    cut: u64,
+    out: VecDeque<Part>,
+    served_to: u32,
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    seq: u64,
+    queue: VecDeque<(u64, Vec<Part>)>,
+    /// Frames not yet written on, and whether their send was seen.
+    relay: VecDeque<(u64, bool)>,
+    blind: bool,
+    cut: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) analysis: Analysis,
+    pub(crate) truth: Truth,
+    policy: Policy,
+    requests: BTreeMap<usize, Living>,
+    lanes: BTreeMap<u32, Lane>,
+    now: u64,
+    deaf: bool,
+    wakeup: u64,
+    /// Requests with a chunk in this wakeup.
+    woken: BTreeSet<String>,
+    /// Whether anything was hidden from the ledger.
+    pub(crate) hidden: bool,
+}
+
+const HOP: HopId = HopId(3);
+const MS: u64 = 1_000_000;
+
+impl World {
+    pub(crate) fn new(policy: Policy, config: Config) -> Self {
+        let mut world = Self {
+            analysis: Analysis::new(config),
+            truth: Truth::default(),
+            policy,
+            requests: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            now: 1_000 * MS,
+            deaf: false,
+            wakeup: 0,
+            woken: BTreeSet::new(),
+            hidden: false,
+        };
+        let sees = Sees {
+            sent: true,
+            forwarded: true,
+            taken: true,
+            handled: false,
+            delivered: true,
+        };
+        let name = "scheduler->tokenizer";
+        world.say(What::Hop(Hop {
+            id: HOP,
+            name,
+            endpoint: "",
+            worker: None,
+            origin: true,
+            last: true,
+            sees,
+        }));
+        let (mode, waiter) = match policy {
+            Policy::KeepsLast => (Mode::Incremental, Waiter::KeepsLast),
+            Policy::YieldsAll => (Mode::Incremental, Waiter::YieldsAll),
+            Policy::Merges => (Mode::Incremental, Waiter::Merges),
+            Policy::Cumulative => (Mode::Cumulative, Waiter::KeepsLast),
+        };
+        world.say(What::Engine(Engine {
+            version: None,
+            mode: Some(mode),
+            waiter: Some(waiter),
+            turnaround: None,
+        }));
+        world
+    }
+
+    fn say(&mut self, what: What<'_>) {
+        self.analysis.apply(&Event {
+            at: MonoNs(self.now),
+            what,
+        });
+    }
+
+    fn rid(&self, request: usize) -> String {
+        format!("r{request}-{}", self.requests.get(&request).map_or(0, |r| r.born))
+    }
+
+    pub(crate) fn step(&mut self, op: &Op) {
+        self.now += MS;
+        match op {
+            Op::Send { lane, parts } => self.send(*lane, parts),
+            Op::Take { lane } => self.take(*lane),
+            Op::Poll => {
+                self.wakeup += 1;
+                self.woken.clear();
+            }
+            Op::Forward { lane } => {
+                let Some((seq, seen)) = self.lanes.entry(*lane).or_default().relay.pop_front() else {
+                    return;
+                };
+                self.truth.forwarded += u64::from(seen);
+                self.say(What::Forwarded(FrameId {
+                    hop: HOP,
+                    lane: *lane,
+                    seq,
+                }));
+            }
+            Op::Serve { request } => self.serve(*request),
+            Op::Retract { request } => {
+                // Once a request: counts that run behind twice cannot be told apart by what a chunk says.
+                // Nor can they in cumulative mode, where a delivery covers whatever says no more than it.
+                let cumulative = self.policy == Policy::Cumulative;
+                let fit = |r: &&mut Living| !cumulative && !r.retracted && r.sent > 0 && !r.finished;
+                if let Some(r) = self.requests.get_mut(request).filter(fit) {
+                    r.made = 0;
+                    r.retracted = true;
+                    r.retractions += 1;
+                }
+            }
+            Op::Blind { lane } => self.lanes.entry(*lane).or_default().blind = true,
+            Op::Cut { lane } => self.lanes.entry(*lane).or_default().cut = true,
+            Op::Deaf => self.deaf = true,
+        }
+        self.analysis.tick(MonoNs(self.now));
+    }
+
+    /// Requests stay on their lane, as data-parallel ranks do.
+    fn send(&mut self, lane: u32, parts: &[(usize, u32, bool)]) {
+        let mut frame: Vec<Part> = Vec::new();
+        for &(request, new, finish) in parts {
+            let request = request * 2 + lane as usize;
+            if frame.iter().any(|p| p.request == request) {
+                continue;
+            }
+            let living = self.requests.entry(request).or_default();
+            if living.finished {
+                if !living.closed {
+                    continue;
+                }
+                *living = Living {
+                    born: living.born + 1,
+                    ..Living::default()
+                };
+            }
+            // A request that is not behind makes a token in every chunk but, sometimes, the last.
+            let new = if new == 0 && (!finish || living.sent == 0) {
+                1
+            } else {
+                new
+            };
+            living.made += new;
+            let tokens = living.made.saturating_sub(living.sent);
+            living.sent = living.sent.max(living.made);
+            living.finished = finish;
+            frame.push(Part {
+                request,
+                tokens,
+                said: living.made,
+                finish,
+            });
+        }
+        if frame.is_empty() {
+            return;
+        }
+        let state = self.lanes.entry(lane).or_default();
+        if std::mem::take(&mut state.cut) {
+            for part in &frame {
+                let living = self.requests.entry(part.request).or_default();
+                living.cut += u64::from(part.tokens);
+                // Its end is lost too: the tokenizer will never answer.
+                living.closed |= part.finish;
+            }
+            return;
+        }
+        let (seq, blind) = (state.seq, std::mem::take(&mut state.blind));
+        state.seq += 1;
+        state.relay.push_back((seq, !blind));
+        state.queue.push_back((seq, frame.clone()));
+        self.truth.backlog += 1;
+        let id = FrameId { hop: HOP, lane, seq };
+        if blind {
+            self.hidden = true;
+            self.say(What::Lost(Lost {
+                hop: Some(HOP),
+                count: 1,
+                cause: LostCause::QueueFull,
+            }));
+            return;
+        }
+        self.count_sent(&frame);
+        let rids: Vec<String> = frame.iter().map(|p| self.rid(p.request)).collect();
+        let chunks: Vec<Chunk<'_>> = frame
+            .iter()
+            .zip(&rids)
+            .map(|(part, rid)| Chunk {
+                rid,
+                listed: Some(part.tokens),
+                completion_tokens: Some(part.said),
+                prompt_tokens: Some(10),
+                cached_tokens: None,
+                finish: part
+                    .finish
+                    .then_some(if part.tokens == 0 { Finish::Abort } else { Finish::Stop }),
+                retractions: self.requests.get(&part.request).map(|r| r.retractions),
+                worker: None,
+                ids: &[],
+            })
+            .collect();
+        let event = Event {
+            at: MonoNs(self.now),
+            what: What::Sent(Frame {
+                id,
+                bytes: 1_000,
+                kind: Kind::TokenIds,
+                ids: IdColumn::Delta,
+                chunks: &chunks,
+            }),
+        };
+        self.analysis.apply(&event);
+    }
+
+    fn count_sent(&mut self, frame: &[Part]) {
+        for part in frame {
+            let living = self.requests.entry(part.request).or_default();
+            let truth = &mut self.truth;
+            truth.requests += u64::from(!living.seen);
+            truth.chunks += 1;
+            truth.tokens += u64::from(part.tokens);
+            truth.finished += u64::from(part.finish);
+            truth.aborted += u64::from(part.finish && part.tokens == 0);
+            // What an abort's frame misses may have been trimmed: it is not judged.
+            if living.seen && !(part.finish && part.tokens == 0) {
+                truth.missing_on_wire += living.cut;
+            }
+            living.cut = 0;
+            living.seen = true;
+        }
+    }
+
+    fn take(&mut self, lane: u32) {
+        let Some((seq, frame)) = self.lanes.entry(lane).or_default().queue.pop_front() else {
+            return;
+        };
+        self.truth.backlog -= 1;
+        for part in frame {
+            self.truth.chunks_taken += 1;
+            self.truth.tokens_taken += u64::from(part.tokens);
+            let again = !self.woken.insert(self.rid(part.request));
+            self.truth.predicted += u64::from(again && self.policy == Policy::KeepsLast);
+            if let Some(living) = self.requests.get_mut(&part.request) {
+                living.out.push_back(part);
+            }
+        }
+        self.say(What::Taken(Taken {
+            id: FrameId { hop: HOP, lane, seq },
+            wakeup: Some(self.wakeup),
+            frame: None,
+        }));
+    }
+
+    fn serve(&mut self, request: usize) {
+        let policy = self.policy;
+        let Some(living) = self.requests.get_mut(&request).filter(|r| !r.out.is_empty()) else {
+            return;
+        };
+        let served: Vec<Part> = match policy {
+            Policy::YieldsAll => living.out.pop_front().into_iter().collect(),
+            _ => living.out.drain(..).collect(),
+        };
+        let Some(&last) = served.last() else { return };
+        let truth = &mut self.truth;
+        truth.chunks_delivered += 1;
+        let mut tokens = last.tokens;
+        for part in &served[..served.len() - 1] {
+            match policy {
+                Policy::KeepsLast if part.tokens > 0 => {
+                    truth.dropped += 1;
+                    truth.tokens_lost += u64::from(part.tokens);
+                }
+                Policy::KeepsLast => truth.coalesced += 1,
+                _ => {
+                    truth.coalesced += 1;
+                    tokens += part.tokens;
+                }
+            }
+        }
+        truth.tokens_delivered += u64::from(tokens);
+        living.served_to += tokens;
+        living.closed = last.finish;
+        let mode = if policy == Policy::Cumulative {
+            Mode::Cumulative
+        } else {
+            Mode::Incremental
+        };
+        let tokens = if mode == Mode::Cumulative { last.said } else { tokens };
+        if std::mem::take(&mut self.deaf) {
+            self.hidden = true;
+            self.say(What::Lost(Lost {
+                hop: None,
+                count: 1,
+                cause: LostCause::QueueFull,
+            }));
+            return;
+        }
+        let rid = self.rid(request);
+        let completion_tokens = Some(last.said);
+        self.say(What::Delivered(Delivery {
+            rid: &rid,
+            tokens,
+            mode,
+            completion_tokens,
+            finished: last.finish,
+        }));
+    }
+
+    /// The truth, with what is outstanding now.
+    pub(crate) fn truth(&self) -> Truth {
+        let t = self.truth;
+        let gone = t.chunks_delivered + t.coalesced + t.dropped;
+        Truth {
+            outstanding: t.chunks.saturating_sub(gone),
+            ..t
+        }
+    }
+
+    /// What the ledger says, in the same words.
+    pub(crate) fn told(&self) -> Truth {
+        let report = self.analysis.report(&trace::report::ReportInput::of("model"));
+        let (c, t, r) = (&report.chunks, &report.tokens, &report.requests);
+        Truth {
+            requests: r.seen,
+            finished: r.finished,
+            aborted: r.aborted,
+            chunks: c.sent,
+            tokens: t.sent,
+            chunks_taken: c.taken.unwrap_or(0),
+            tokens_taken: t.taken.unwrap_or(0),
+            tokens_delivered: t.delivered.unwrap_or(0),
+            chunks_delivered: c.delivered.unwrap_or(0),
+            coalesced: c.coalesced.unwrap_or(0),
+            dropped: c.dropped_confirmed.unwrap_or(0),
+            tokens_lost: c.tokens_lost.unwrap_or(0),
+            outstanding: c.outstanding.unwrap_or(0),
+            missing_on_wire: t.missing_on_wire,
+            backlog: report.hops.iter().filter_map(|h| h.backlog_frames).sum(),
+            forwarded: report.hops.iter().filter_map(|h| h.relay_ns).map(|r| r.count).sum(),
+            predicted: c.dropped_predicted.unwrap_or(0),
+        }
+    }
+}

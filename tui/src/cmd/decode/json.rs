@@ -1,0 +1,210 @@
+//! The JSON form: written straight from the message, fields in the order of the wire.
+
+use std::cell::Cell;
+use std::io::{self, Write};
+
+use serde::ser::{SerializeMap, SerializeSeq, SerializeStruct};
+use serde::{Serialize, Serializer};
+use trace::event::Kind;
+use zmq_tap::wire::{Batch, Value};
+
+/// Values of one finish reason that are shown. Real ones have about five; containers of a hostile one may share their
+/// parts or contain themselves.
+const SHOWN: u32 = 10_000;
+/// Containers within containers that are shown.
+const DEPTH: u32 = 16;
+
+pub(super) fn batch(out: &mut impl Write, file: &str, batch: &Batch<'_>) -> io::Result<()> {
+    line(out, &Message { file, batch })
+}
+
+pub(super) fn error(out: &mut impl Write, file: &str, why: &str) -> io::Result<()> {
+    #[derive(Serialize)]
+    struct Failed<'a> {
+        file: &'a str,
+        error: &'a str,
+    }
+    line(out, &Failed { file, error: why })
+}
+
+fn line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    out.write_all(b"\n")
+}
+
+struct Message<'a> {
+    file: &'a str,
+    batch: &'a Batch<'a>,
+}
+
+impl Serialize for Message<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let batch = self.batch;
+        let mut fields = to.serialize_struct("Message", 7)?;
+        fields.serialize_field("file", self.file)?;
+        fields.serialize_field("class", batch.class())?;
+        fields.serialize_field("codec", batch.codec().as_str())?;
+        fields.serialize_field("schema", batch.schema())?;
+        fields.serialize_field("ids", super::text::ids(batch.ids()))?;
+        // An AbortReq names a request and carries nothing of it: a control message like any other.
+        if batch.kind() == Kind::Abort {
+            fields.serialize_field("rid", &batch.abort_rid())?;
+        }
+        fields.serialize_field("chunks", &Chunks(batch))?;
+        fields.end()
+    }
+}
+
+struct Chunks<'a>(&'a Batch<'a>);
+
+impl Serialize for Chunks<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let rows = if self.0.kind() == Kind::Abort { 0 } else { self.0.len() };
+        to.collect_seq((0..rows).map(|row| Chunk(self.0, row)))
+    }
+}
+
+struct Chunk<'a>(&'a Batch<'a>, usize);
+
+impl Serialize for Chunk<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self(batch, row) = *self;
+        let chunk = batch.chunk(row);
+        let mut fields = to.serialize_struct("Chunk", 8)?;
+        fields.serialize_field("rid", chunk.rid)?;
+        fields.serialize_field("tokens", &chunk.listed.map(|_| Tokens(batch, row)))?;
+        fields.serialize_field("completion_tokens", &chunk.completion_tokens)?;
+        fields.serialize_field("prompt_tokens", &chunk.prompt_tokens)?;
+        fields.serialize_field("cached_tokens", &chunk.cached_tokens)?;
+        fields.serialize_field("retractions", &chunk.retractions)?;
+        let left = Cell::new(SHOWN);
+        fields.serialize_field(
+            "finish",
+            &batch.finish(row).map(|value| Wire {
+                value,
+                depth: DEPTH,
+                left: &left,
+            }),
+        )?;
+        fields.serialize_field("http_worker_ipc", &chunk.worker)?;
+        fields.end()
+    }
+}
+
+struct Tokens<'a>(&'a Batch<'a>, usize);
+
+impl Serialize for Tokens<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.0.tokens(self.1))
+    }
+}
+
+/// A value as it is on the wire.
+struct Wire<'a> {
+    value: Value<'a>,
+    depth: u32,
+    left: &'a Cell<u32>,
+}
+
+impl<'a> Wire<'a> {
+    fn inner(&self, value: Value<'a>) -> Self {
+        Wire {
+            value,
+            depth: self.depth - 1,
+            left: self.left,
+        }
+    }
+
+    /// Whether one more value may be shown.
+    fn next(&self) -> bool {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        left > 0 && self.depth > 0
+    }
+}
+
+impl Serialize for Wire<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.value.clone() {
+            Value::Null => to.serialize_unit(),
+            Value::Bool(value) => to.serialize_bool(value),
+            Value::Int(value) => to.serialize_i64(value),
+            Value::Float(value) => to.serialize_f64(value),
+            Value::Str(value) => to.serialize_str(value),
+            Value::Bytes(value) => to.collect_str(&format_args!("{} bytes", value.len())),
+            Value::Other(what) => to.serialize_str(what),
+            Value::List(items) => {
+                let mut list = to.serialize_seq(None)?;
+                for item in items.take_while(|_| self.next()) {
+                    list.serialize_element(&self.inner(item))?;
+                }
+                list.end()
+            }
+            Value::Map(entries) => {
+                let mut map = to.serialize_map(None)?;
+                for (key, value) in entries.take_while(|_| self.next()) {
+                    match key {
+                        Value::Str(key) => map.serialize_entry(key, &self.inner(value))?,
+                        Value::Int(key) => map.serialize_entry(&key.to_string(), &self.inner(value))?,
+                        _ => map.serialize_entry("?", &self.inner(value))?,
+                    }
+                }
+                map.end()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zmq_tap::wire::{Decoder, Limits};
+
+    /// What `decode --json` prints for a recorded message.
+    fn decoded(name: &str) -> serde_json::Value {
+        let path = format!("{}/../zmq-tap/fixtures/messages/{name}", env!("CARGO_MANIFEST_DIR"));
+        let message = std::fs::read(&path).unwrap();
+        let mut decoder = Decoder::new(Limits::default());
+        let mut out = Vec::new();
+        batch(&mut out, name, &decoder.decode(&message).unwrap()).unwrap();
+        assert_eq!(out.pop(), Some(b'\n'));
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    #[test]
+    fn a_finish_reason_keeps_its_form() {
+        for name in [
+            "0.5.23/skip_finish_mix_6rid.pkl",
+            "0.5.23-msgpack/skip_finish_mix_6rid.msgpack",
+        ] {
+            let chunks = &decoded(name)["chunks"];
+            assert_eq!(chunks[0]["finish"], serde_json::json!({"type": "length", "length": 3}));
+            assert_eq!(
+                chunks[2]["finish"],
+                serde_json::json!({"type": "stop", "matched": "</s>"})
+            );
+            assert_eq!(chunks[3]["finish"]["status_code"], 503);
+            assert_eq!(chunks[5]["finish"], serde_json::Value::Null);
+            assert_eq!(chunks[1]["tokens"], serde_json::json!([65536]));
+        }
+    }
+
+    #[test]
+    fn a_control_message_has_no_chunks() {
+        let abort = decoded("0.5.9/ctl_abort_req.pkl");
+        assert_eq!(abort["chunks"], serde_json::json!([]));
+        assert!(abort["rid"].is_string());
+        assert_eq!(
+            decoded("0.5.9/ctl_health_check_output.pkl")["chunks"],
+            serde_json::json!([])
+        );
+    }
+
+    #[test]
+    fn an_absent_id_column_is_null_and_never_an_empty_list() {
+        assert_eq!(
+            decoded("0.4.4/str_first_3rid.pkl")["chunks"][0]["tokens"],
+            serde_json::Value::Null
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! `tokengap decode`: what captured messages say.
+
+mod json;
+mod text;
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use zmq_tap::wire::{Decoder, Limits};
+
+/// Show what captured messages say: class, codec, release and, of every request, its tokens, counts and finish reason.
+///
+/// A file holds one ZMQ message as it was on the wire (a pickle or msgpack), for example as `recv()` returned it.
+#[derive(clap::Args)]
+#[command(after_help = "Exit codes: 0 every file decoded, 2 one or more did not (the others are shown all the same).")]
+pub(crate) struct Args {
+    /// One JSON object a line, one line a message.
+    #[arg(long)]
+    json: bool,
+
+    /// Largest message that is read.
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().message)]
+    max_bytes: usize,
+
+    /// Messages; - is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut decoder = Decoder::new(Limits {
+        message: args.max_bytes,
+        ..Limits::default()
+    });
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut code = ExitCode::SUCCESS;
+    for file in &args.files {
+        let name = if file.as_os_str() == "-" {
+            "stdin".into()
+        } else {
+            file.display().to_string()
+        };
+        let message = read(file, args.max_bytes);
+        let batch = match &message {
+            Ok(message) => decoder.decode(message).map_err(|why| why.to_string()),
+            Err(why) => Err(why.to_string()),
+        };
+        match (&batch, args.json) {
+            (Ok(batch), true) => json::batch(&mut out, &name, batch)?,
+            (Ok(batch), false) => text::batch(&mut out, &name, batch)?,
+            (Err(why), true) => json::error(&mut out, &name, why)?,
+            (Err(why), false) => {
+                // In the order of the files, also where both streams end in one place.
+                out.flush()?;
+                eprintln!("{name}: {why}");
+            }
+        }
+        if batch.is_err() {
+            code = ExitCode::from(2);
+        }
+    }
+    out.flush()?;
+    Ok(code)
+}
+
+/// The whole message, or one byte more than is allowed, for the decoder to say so.
+fn read(file: &Path, most: usize) -> io::Result<Vec<u8>> {
+    let mut message = Vec::new();
+    let most = (most as u64).saturating_add(1);
+    if file.as_os_str() == "-" {
+        io::stdin().lock().take(most).read_to_end(&mut message)?;
+    } else {
+        File::open(file)?.take(most).read_to_end(&mut message)?;
+    }
+    Ok(message)
+}

@@ -1,0 +1,292 @@
+//! The ledger beside the least that could be done with the same chunks: a hash map of counters by rid. In CPU time of this
+//! thread, taking turns.
+
+use std::hint::black_box;
+
+use anyhow::ensure;
+use hashbrown::HashMap;
+use rustix::time::{ClockId, clock_gettime};
+use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::{Analysis, Config, FrameId, HopId, MonoNs};
+
+/// The rate that a busy engine was reported to reach.
+const CHUNKS_PER_S: u64 = 132_000;
+const SECOND: u64 = 1_000_000_000;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Requests alive at once
+    #[arg(long, default_value_t = 4_096)]
+    rids: usize,
+    /// Requests in a frame
+    #[arg(long, default_value_t = 256)]
+    frame: usize,
+    /// Tokens of a request, after which another takes its place
+    #[arg(long, default_value_t = 200)]
+    tokens: u32,
+    /// Turns each peer takes; the medians are compared
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    ensure!(
+        args.frame > 0 && args.rids >= args.frame,
+        "--rids must be at least --frame, and --frame at least 1"
+    );
+    let mut traffic = Traffic::new(args);
+    let mut sends = Peer::new(false);
+    let mut takes = Peer::new(true);
+    let mut floor: HashMap<Box<str>, [u64; 4]> = HashMap::new();
+    let mut spent: [Vec<f64>; 3] = Default::default();
+    for _ in 0..=args.rounds {
+        traffic.advance();
+        let chunks: usize = traffic.frames.iter().map(Vec::len).sum();
+        let frames = traffic.borrow();
+        let turns = [
+            timed(|| sends.turn(&frames)),
+            timed(|| takes.turn(&frames)),
+            timed(|| count(&mut floor, &frames)),
+        ];
+        for (peer, ns) in spent.iter_mut().zip(turns) {
+            peer.push(ns as f64 / chunks as f64);
+        }
+    }
+    let seen = takes.analysis.ledger().totals();
+    ensure!(
+        seen.wire_loss.1 == 0 && seen.chunks.taken == seen.chunks.sent,
+        "the ledger misread the bench's own traffic"
+    );
+    let [sends, takes, floor] = spent.map(median);
+    println!(
+        "{} chunks over {} live rids, frames of {}",
+        seen.chunks.sent, args.rids, args.frame
+    );
+    println!(
+        "{:34} {:>9} {:>7} {:>14} {:>13}",
+        "", "ns/chunk", "ratio", "share at 132k", "max chunks/s"
+    );
+    for (name, ns) in [
+        ("hash map of counters", floor),
+        ("ledger: sends", sends),
+        ("ledger: sends and takes", takes),
+    ] {
+        let share = ns * CHUNKS_PER_S as f64 / SECOND as f64;
+        println!(
+            "{name:34} {ns:9.1} {:7.1} {:12.2} % {:13.0}",
+            ns / floor,
+            100.0 * share,
+            1e9 / ns
+        );
+    }
+    Ok(())
+}
+
+/// What one chunk is, with its rid owned.
+#[derive(Clone)]
+struct Part {
+    rid: String,
+    completion: u32,
+    finish: bool,
+}
+
+/// A second of frames at a time; each slot is a request that ends and is followed by another.
+struct Traffic {
+    slots: Vec<Part>,
+    frames: Vec<Vec<Part>>,
+    size: usize,
+    tokens: u32,
+    next: usize,
+    born: u64,
+}
+
+impl Traffic {
+    fn new(args: &Args) -> Self {
+        let mut traffic = Self {
+            slots: Vec::new(),
+            frames: Vec::new(),
+            size: args.frame,
+            tokens: args.tokens,
+            next: 0,
+            born: 0,
+        };
+        for slot in 0..args.rids {
+            let rid = traffic.rid();
+            // Requests are spread over their lives, as in a steady state.
+            let completion = slot as u32 * 7 % args.tokens;
+            traffic.slots.push(Part {
+                rid,
+                completion,
+                finish: false,
+            });
+        }
+        traffic
+    }
+
+    /// As `uuid4().hex` looks.
+    fn rid(&mut self) -> String {
+        self.born += 1;
+        format!(
+            "{:016x}{:016x}",
+            self.born.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            self.born.wrapping_mul(0xd134_2543_de82_ef95)
+        )
+    }
+
+    fn advance(&mut self) {
+        self.frames.clear();
+        for _ in 0..CHUNKS_PER_S as usize / self.size {
+            let mut frame = Vec::with_capacity(self.size);
+            for _ in 0..self.size {
+                let place = self.next % self.slots.len();
+                self.next += 1;
+                if self.slots[place].finish {
+                    let rid = self.rid();
+                    self.slots[place] = Part {
+                        rid,
+                        completion: 0,
+                        finish: false,
+                    };
+                }
+                let slot = &mut self.slots[place];
+                slot.completion += 1;
+                slot.finish = slot.completion >= self.tokens;
+                frame.push(slot.clone());
+            }
+            self.frames.push(frame);
+        }
+    }
+
+    fn borrow(&self) -> Vec<Vec<Chunk<'_>>> {
+        self.frames
+            .iter()
+            .map(|frame| frame.iter().map(chunk).collect())
+            .collect()
+    }
+}
+
+fn chunk(part: &Part) -> Chunk<'_> {
+    Chunk {
+        rid: &part.rid,
+        listed: Some(1),
+        completion_tokens: Some(part.completion),
+        prompt_tokens: Some(1_024),
+        cached_tokens: Some(0),
+        finish: part.finish.then_some(Finish::Stop),
+        retractions: Some(0),
+        worker: None,
+        ids: &[],
+    }
+}
+
+/// A ledger, and the clock and numbering of the frames it is given.
+struct Peer {
+    analysis: Analysis,
+    takes: bool,
+    seq: u64,
+    at: u64,
+}
+
+impl Peer {
+    fn new(takes: bool) -> Self {
+        let mut analysis = Analysis::new(Config::default());
+        let sees = Sees {
+            sent: true,
+            taken: takes,
+            ..Sees::default()
+        };
+        let name = "scheduler->tokenizer";
+        let hop = Hop {
+            id: HopId(0),
+            name,
+            endpoint: "",
+            worker: None,
+            origin: true,
+            last: true,
+            sees,
+        };
+        analysis.apply(&Event {
+            at: MonoNs(0),
+            what: What::Hop(hop),
+        });
+        Self {
+            analysis,
+            takes,
+            seq: 0,
+            at: SECOND,
+        }
+    }
+
+    /// One second of traffic: sends, takes 1 ms later, and a tick every 100 ms.
+    fn turn(&mut self, frames: &[Vec<Chunk<'_>>]) {
+        let step = SECOND / frames.len() as u64;
+        for (number, chunks) in frames.iter().enumerate() {
+            let id = FrameId {
+                hop: HopId(0),
+                lane: 0,
+                seq: self.seq,
+            };
+            let frame = Frame {
+                id,
+                bytes: 25_000,
+                kind: Kind::TokenIds,
+                ids: IdColumn::Delta,
+                chunks,
+            };
+            self.analysis.apply(&Event {
+                at: MonoNs(self.at),
+                what: What::Sent(frame),
+            });
+            if self.takes {
+                let what = What::Taken(Taken {
+                    id,
+                    wakeup: Some(self.seq),
+                    frame: None,
+                });
+                self.analysis.apply(&Event {
+                    at: MonoNs(self.at + SECOND / 1_000),
+                    what,
+                });
+            }
+            self.seq += 1;
+            self.at += step;
+            if number % (frames.len() / 10).max(1) == 0 {
+                self.analysis.tick(MonoNs(self.at));
+            }
+        }
+    }
+}
+
+/// The floor: find the rid, add up, forget it when it finishes.
+fn count(map: &mut HashMap<Box<str>, [u64; 4]>, frames: &[Vec<Chunk<'_>>]) {
+    for chunk in frames.iter().flatten() {
+        let counters = match map.get_mut(chunk.rid) {
+            Some(counters) => counters,
+            None => map.entry(chunk.rid.into()).or_default(),
+        };
+        counters[0] += 1;
+        counters[1] += u64::from(chunk.listed.unwrap_or(0));
+        counters[2] = u64::from(chunk.completion_tokens.unwrap_or(0));
+        if chunk.finish.is_some() {
+            black_box(map.remove(chunk.rid));
+        }
+    }
+}
+
+/// CPU time of this thread, in nanoseconds.
+fn timed(work: impl FnOnce()) -> u64 {
+    let now = || {
+        let t = clock_gettime(ClockId::ThreadCPUTime);
+        t.tv_sec as u64 * SECOND + t.tv_nsec as u64
+    };
+    let start = now();
+    work();
+    now() - start
+}
+
+/// The median without the first turn, which fills the tables.
+fn median(mut turns: Vec<f64>) -> f64 {
+    turns.remove(0);
+    turns.sort_by(f64::total_cmp);
+    turns[turns.len() / 2]
+}

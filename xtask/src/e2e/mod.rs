@@ -1,0 +1,214 @@
+//! `cargo xtask e2e`: the real engine's output path through `tokengap tap`, and what the report says against what the
+//! engine's own processes say. Every count must be equal and every byte must arrive; one difference fails the run.
+
+mod accidents;
+mod check;
+pub(crate) mod plain_relay;
+mod plan;
+mod process;
+mod scenario;
+mod session;
+pub(crate) mod setup;
+mod tap;
+mod truth;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use self::accidents::{killed, stranger};
+use self::check::{Checks, exact};
+use self::plan::Engine;
+use self::scenario::{RELEASES, SCENARIOS, engines};
+use self::session::{Outcome, Session, Setting};
+use self::setup::Home;
+use self::tap::{Relay, Transport};
+
+/// Options of `cargo xtask e2e`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Run with these releases instead of the usual ones.
+    #[arg(long = "release", value_name = "RELEASE")]
+    releases: Vec<String>,
+    /// One scenario a release, and no accidents.
+    #[arg(long)]
+    quick: bool,
+    /// Run only scenarios whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// The tokengap program; built from this workspace when not given.
+    #[arg(long, value_name = "FILE")]
+    tokengap: Option<PathBuf>,
+    /// Relay with a plain copy instead: tries the engine and this driver, not tokengap.
+    #[arg(long, conflicts_with = "tokengap")]
+    plain: bool,
+}
+
+/// Options of `cargo xtask engine`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct EngineOptions {
+    /// Releases to unpack, such as 0.5.9; without any, those that `e2e` runs with.
+    releases: Vec<String>,
+}
+
+/// `cargo xtask engine`: prepares the harness for use by hand or by other tests.
+pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
+    let wanted: Vec<&str> = options.releases.iter().map(String::as_str).collect();
+    let home = Home::find();
+    home.prepare(if wanted.is_empty() { &RELEASES } else { &wanted })?;
+    println!(
+        "{} -m engine RELEASE ...  (see engine/README.md)",
+        home.python.display()
+    );
+    Ok(())
+}
+
+/// `cargo xtask e2e`.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let home = Home::find();
+    let engines = engines(&options.releases);
+    home.prepare(&engines.iter().map(|engine| engine.release.as_str()).collect::<Vec<_>>())?;
+    let relay = if options.plain {
+        Relay::Plain
+    } else {
+        Relay::Tokengap(tokengap(&home, options)?)
+    };
+    let mut table = Table::default();
+    Table::head();
+    for engine in &engines {
+        let wanted = if options.quick { 1 } else { SCENARIOS.len() };
+        for (name, change) in &SCENARIOS[..wanted] {
+            let mut setting = Setting::new(engine);
+            change(&mut setting);
+            table.row(options, engine, name, |checks, dir| {
+                let mut session = Session::start(&home, &setting, &relay, dir)?;
+                session.go()?;
+                let outcome = session.finish()?;
+                exact(&outcome, checks);
+                Ok(summary(&outcome))
+            });
+        }
+    }
+    if !options.quick {
+        let engine = engines.last().context("no release to run with")?;
+        for (name, transport) in [("stranger ipc", Transport::Ipc), ("stranger tcp", Transport::Tcp)] {
+            table.row(options, engine, name, |checks, dir| {
+                Ok(summary(&stranger(&home, engine, transport, &relay, dir, checks)?))
+            });
+        }
+        for (name, transport) in [("killed ipc", Transport::Ipc), ("killed tcp", Transport::Tcp)] {
+            table.row(options, engine, name, |checks, dir| {
+                let tolls: Vec<_> = [&relay, &Relay::Plain]
+                    .iter()
+                    .enumerate()
+                    .map(|(number, relay)| {
+                        let dir = dir.join(number.to_string());
+                        std::fs::create_dir(&dir)?;
+                        killed(&home, engine, transport, relay, &dir, checks)
+                    })
+                    .collect::<Result<_>>()?;
+                let [ours, plain] = &tolls[..] else {
+                    bail!("two relays were tried")
+                };
+                Ok(format!(
+                    "lost {} of {}; with a plain relay {} of {}",
+                    ours.lost, ours.sent, plain.lost, plain.sent
+                ))
+            });
+        }
+    }
+    table.end()
+}
+
+/// The program under test: given, or built from this workspace.
+fn tokengap(home: &Home, options: &Options) -> Result<PathBuf> {
+    if let Some(program) = &options.tokengap {
+        return std::fs::canonicalize(program).with_context(|| format!("looking for {}", program.display()));
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build
+        .current_dir(&home.root)
+        .args(["build", "--quiet", "--release", "--package", "tui", "--bin", "tokengap"]);
+    ensure!(
+        build.status().context("starting cargo")?.success(),
+        "tokengap does not build"
+    );
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| home.root.join("target"), PathBuf::from);
+    Ok(target.join("release/tokengap"))
+}
+
+/// What happened, in the engine's own words.
+fn summary(outcome: &Outcome) -> String {
+    let output: truth::Counts = outcome.senders.iter().map(|sender| sender.totals.output).sum();
+    let client = outcome.receiver.totals.given;
+    let lost = match client.clients_without_ids {
+        0 => format!("lost {} of {} tokens", client.lost, client.completion_tokens),
+        _ => "and no ids to tell loss by".into(),
+    };
+    format!(
+        "{} frames, {} chunks, {} tokens; {} clients got {} outputs, {lost}",
+        outcome.receiver.totals.frames, output.chunks, output.tokens, client.finished, client.outputs
+    )
+}
+
+/// The table of results, printed as it grows.
+#[derive(Default)]
+struct Table {
+    failed: u32,
+    passed: u32,
+    comparisons: u32,
+}
+
+impl Table {
+    fn head() {
+        println!(
+            "{:<16} {:<25} {:>6}  {:<6} what the engine says",
+            "release", "scenario", "time", "checks"
+        );
+    }
+
+    /// Runs one scenario in a folder of its own and prints its row, and below it what differs.
+    fn row(
+        &mut self,
+        options: &Options,
+        engine: &Engine,
+        name: &str,
+        scenario: impl FnOnce(&mut Checks, &std::path::Path) -> Result<String>,
+    ) {
+        let full = format!("{} {name}", engine.name());
+        if options.only.as_ref().is_some_and(|text| !full.contains(text.as_str())) {
+            return;
+        }
+        let started = Instant::now();
+        let mut checks = Checks::default();
+        let result = tempfile::tempdir()
+            .context("making a folder")
+            .and_then(|dir| scenario(&mut checks, dir.path()));
+        let good = result.is_ok() && checks.mismatches.is_empty();
+        let verdict = format!("{}{}", checks.made, if good { " ok" } else { " FAIL" });
+        let told = result.as_ref().map_or("did not run to its end", String::as_str);
+        let seconds = started.elapsed().as_secs_f64();
+        println!("{:<16} {name:<25} {seconds:>5.1}s  {verdict:<6} {told}", engine.name());
+        for mismatch in &checks.mismatches {
+            println!("    {mismatch}");
+        }
+        if let Err(error) = &result {
+            println!("    {error:#}");
+        }
+        self.comparisons += checks.made;
+        *(if good { &mut self.passed } else { &mut self.failed }) += 1;
+    }
+
+    fn end(&self) -> Result<()> {
+        println!(
+            "{} scenarios passed, {} failed; {} comparisons",
+            self.passed, self.failed, self.comparisons
+        );
+        ensure!(self.passed + self.failed > 0, "no scenario has that name");
+        ensure!(self.failed == 0, "the report and the engine differ");
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! `cargo xtask plain-relay`: copies bytes between connections and does nothing else. It shows what libzmq itself loses
+//! when whatever stands in the path is killed, so that the tap is not blamed for it, nor excused by it.
+
+use std::io::copy;
+use std::net::{Shutdown, SocketAddr};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// Pairs of endpoints, as `tokengap tap` takes them.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    #[arg(long, required = true)]
+    listen: Vec<String>,
+    #[arg(long, required = true)]
+    upstream: Vec<String>,
+    /// Taken and ignored.
+    #[arg(long)]
+    hop: Vec<String>,
+}
+
+/// Relays until killed.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let mut listeners = Vec::new();
+    for (front, back) in options.listen.iter().zip(&options.upstream) {
+        let (listener, upstream) = (listen(front)?, address(back)?);
+        listeners.push(thread::spawn(move || accept(&listener, &upstream)));
+    }
+    for listener in listeners {
+        listener.join().expect("no listener panics")?;
+    }
+    Ok(())
+}
+
+/// A ZMQ endpoint as a socket address.
+pub(crate) fn address(endpoint: &str) -> Result<SockAddr> {
+    match endpoint.split_once("://") {
+        Some(("ipc", path)) => Ok(SockAddr::unix(path)?),
+        Some(("tcp", address)) => Ok(SockAddr::from(address.parse::<SocketAddr>()?)),
+        _ => bail!("{endpoint} is neither ipc nor tcp"),
+    }
+}
+
+fn listen(endpoint: &str) -> Result<Socket> {
+    let address = address(endpoint)?;
+    if let Some(left_by_a_killed_relay) = address.as_pathname().filter(|path| path.exists()) {
+        std::fs::remove_file(left_by_a_killed_relay)?;
+    }
+    let socket = Socket::new(address.domain(), Type::STREAM, None)?;
+    if address.domain() != Domain::UNIX {
+        socket.set_reuse_address(true)?;
+    }
+    socket.bind(&address).with_context(|| format!("binding {endpoint}"))?;
+    socket.listen(128)?;
+    Ok(socket)
+}
+
+/// Accepting fails only when descriptors run out; then the relay ends.
+fn accept(listener: &Socket, upstream: &SockAddr) -> Result<()> {
+    loop {
+        let (sender, _) = listener.accept()?;
+        let receiver = Socket::new(upstream.domain(), Type::STREAM, None)?;
+        if receiver.connect(upstream).is_err() {
+            continue; // libzmq tries again
+        }
+        for (from, to) in [(sender.try_clone()?, receiver.try_clone()?), (receiver, sender)] {
+            thread::spawn(move || one_way(&from, &to));
+        }
+    }
+}
+
+/// Copies one direction to its end and passes the end on. A peer that is gone ends it like a peer that has finished.
+fn one_way(mut from: &Socket, mut to: &Socket) {
+    let _ = copy(&mut from, &mut to);
+    let _ = to.shutdown(Shutdown::Write);
+}

@@ -1,0 +1,150 @@
+//! A child process that cannot be leaked: killed and reaped when it goes out of scope.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// One running child; its standard output is read line by line, its standard error goes to a file.
+#[derive(Debug)]
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    stderr: PathBuf,
+}
+
+impl Process {
+    /// Starts `command`; `name` is unique within `dir`, where its standard error is kept.
+    pub(crate) fn start(name: &str, mut command: Command, dir: &Path) -> Result<Self> {
+        let stderr = dir.join(format!("{name}.stderr"));
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&stderr)?);
+        let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().context("no standard output")?);
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self {
+            name: name.into(),
+            child,
+            stdin,
+            lines,
+            stderr,
+        })
+    }
+
+    /// Waits for a line of standard output that begins with `word` and gives what follows it.
+    pub(crate) fn line(&mut self, word: &str, patience: Duration) -> Result<String> {
+        let until = Instant::now() + patience;
+        loop {
+            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    if let Some(rest) = line.strip_prefix(word) {
+                        return Ok(rest.trim().into());
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!(
+                        "{} did not say {word} within {patience:?}{}",
+                        self.name,
+                        self.complaint()
+                    )
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("{} ended before it said {word}{}", self.name, self.complaint())
+                }
+            }
+        }
+    }
+
+    /// Writes a line to its standard input.
+    pub(crate) fn say(&mut self, word: &str) -> Result<()> {
+        let stdin = self
+            .stdin
+            .as_mut()
+            .with_context(|| format!("{} takes no orders", self.name))?;
+        writeln!(stdin, "{word}").with_context(|| format!("telling {} to {word}{}", self.name, self.complaint()))
+    }
+
+    /// Asks it to end when it has nothing more to do; it may have ended by itself already.
+    pub(crate) fn stop(&mut self) {
+        let _ = self.say("stop");
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).with_context(|| format!("sending {signal:?} to {}", self.name))
+    }
+
+    /// Says so if it has ended, with its last words.
+    pub(crate) fn ended(&mut self) -> Result<Option<String>> {
+        let status = self.child.try_wait()?;
+        Ok(status.map(|status| format!("{} ended with {status}{}", self.name, self.complaint())))
+    }
+
+    /// Waits for its end; gives its status and the lines of standard output not read yet.
+    pub(crate) fn end(mut self, patience: Duration) -> Result<(ExitStatus, Vec<String>)> {
+        let until = Instant::now() + patience;
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if Instant::now() > until {
+                bail!("{} did not end within {patience:?}{}", self.name, self.complaint());
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        Ok((status, self.lines.iter().collect()))
+    }
+
+    /// Waits for its end and expects success.
+    pub(crate) fn end_well(self, patience: Duration) -> Result<Vec<String>> {
+        let (name, stderr) = (self.name.clone(), self.stderr.clone());
+        let (status, lines) = self.end(patience)?;
+        if !status.success() {
+            bail!("{name} ended with {status}{}", last_words(&stderr));
+        }
+        Ok(lines)
+    }
+
+    fn complaint(&self) -> String {
+        last_words(&self.stderr)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only when it has ended and been reaped already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The end of a standard error file, for a message.
+fn last_words(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<_> = text.lines().collect();
+    let tail = lines[lines.len().saturating_sub(12)..].join("\n    ");
+    if tail.is_empty() {
+        String::new()
+    } else {
+        format!("; it said:\n    {tail}")
+    }
+}

@@ -1,0 +1,276 @@
+//! One run of the engine: its processes, started in order, with a relay in the path, and ended in order.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::Value;
+
+use super::plan::{Engine, Plan};
+use super::process::Process;
+use super::setup::Home;
+use super::tap::{Relay, Splice, Tap, Transport};
+use super::truth::{ClientTotals, DetokenizerTotals, ReceiverTotals, SenderTotals, Truth};
+
+/// Importing a release takes seconds on a busy machine.
+const STARTUP: Duration = Duration::from_mins(1);
+/// Bound of every process of a run.
+const DEADLINE_S: u64 = 90;
+
+/// The path with a detokenizer in it.
+pub(crate) const HOPS: [&str; 2] = ["scheduler->detokenizer", "detokenizer->tokenizer"];
+/// The path without: what a tap calls it that sees only who sends.
+pub(crate) const ONLY_HOP: &str = "scheduler->upstream";
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) engine: Engine,
+    pub(crate) plan: Plan,
+    pub(crate) transport: Transport,
+    /// The path has a detokenizer in it, and two places to tap.
+    pub(crate) detokenizer: bool,
+    /// The tokenizer starts to take only when everything has been sent.
+    pub(crate) backlog: bool,
+    /// Pause between two scheduler steps.
+    pub(crate) gap_ms: u32,
+    /// Clients are a process of their own and speak HTTP to the tokenizer's.
+    pub(crate) http: bool,
+    /// Further options of `python -m engine ... receive`.
+    pub(crate) receiver: &'static [&'static str],
+}
+
+impl Setting {
+    /// One sender straight to the tokenizer, over ipc, with every kind of request.
+    pub(crate) fn new(engine: &Engine) -> Self {
+        Self {
+            engine: engine.clone(),
+            plan: Plan::MIXED,
+            transport: Transport::Ipc,
+            detokenizer: false,
+            backlog: false,
+            gap_ms: 2,
+            http: false,
+            receiver: &[],
+        }
+    }
+}
+
+/// A run in progress: everything is connected and nothing has been sent.
+#[derive(Debug)]
+pub(crate) struct Session<'a> {
+    setting: &'a Setting,
+    dir: PathBuf,
+    relay: Relay,
+    splices: Vec<Splice>,
+    tap: Option<Tap>,
+    taps_started: u32,
+    receiver: Process,
+    detokenizer: Option<Process>,
+    senders: Vec<Process>,
+    clients: Option<Process>,
+}
+
+/// What the engine's processes say happened.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) senders: Vec<Truth<SenderTotals>>,
+    pub(crate) detokenizer: Option<Truth<DetokenizerTotals>>,
+    pub(crate) receiver: Truth<ReceiverTotals>,
+    /// What came out at the other end of HTTP.
+    pub(crate) clients: Option<ClientTotals>,
+    /// The report of the tap that was there at the end; `None` from a plain relay.
+    pub(crate) report: Option<Value>,
+}
+
+impl<'a> Session<'a> {
+    /// Starts receiver, detokenizer, tap and senders, in this order; `dir` is empty and theirs.
+    pub(crate) fn start(home: &Home, setting: &'a Setting, relay: &Relay, dir: &Path) -> Result<Self> {
+        let tokenizer = Splice::new(setting.transport, dir, "tokenizer")?;
+        let mut splices = vec![tokenizer.clone()];
+        let receive = role(home, setting, "receive")
+            .args(["--bind", &tokenizer.back])
+            .args(setting.receiver)
+            .args(setting.detokenizer.then_some("--detokenizer"))
+            .args(setting.http.then_some("--http"))
+            .args(setting.plan.options())
+            .start("receiver", dir)?;
+        let mut detokenizer = None;
+        let mut output = tokenizer.clone();
+        if setting.detokenizer {
+            output = Splice::new(setting.transport, dir, "detokenizer")?;
+            splices.insert(0, output.clone());
+            splices[0].hop = Some(HOPS[0]);
+            splices[1].hop = Some(HOPS[1]);
+            let detokenize = role(home, setting, "detokenize");
+            let ends = ["--bind", &output.back, "--connect", &tokenizer.front];
+            detokenizer = Some(detokenize.args(ends).start("detokenizer", dir)?);
+        }
+        let mut session = Self {
+            setting,
+            dir: dir.into(),
+            relay: relay.clone(),
+            splices,
+            tap: None,
+            taps_started: 0,
+            receiver: receive,
+            detokenizer,
+            senders: Vec::new(),
+            clients: None,
+        };
+        let ready = session.receiver.line("READY", STARTUP)?;
+        if setting.http {
+            // READY pid endpoint url
+            let url = ready.split_whitespace().last().unwrap_or_default();
+            let clients = role(home, setting, "client")
+                .args(["--url", url])
+                .args(setting.plan.options());
+            let clients = session.clients.insert(clients.start("clients", dir)?);
+            clients.line("READY", STARTUP)?;
+        }
+        if let Some(detokenizer) = &mut session.detokenizer {
+            detokenizer.line("READY", STARTUP)?;
+        }
+        session.start_tap()?;
+        for number in 0..setting.plan.senders {
+            let sender = role(home, setting, "send")
+                .args(["--connect", &output.front, "--control", &tokenizer.front])
+                .args(["--sender", &number.to_string(), "--health-every", "25"])
+                .args(["--gap", &format!("{}e-3", setting.gap_ms)])
+                .args(setting.detokenizer.then_some("--detokenizer"))
+                .args(setting.plan.options())
+                .start(&format!("sender{number}"), dir)?;
+            session.senders.push(sender);
+        }
+        for sender in &mut session.senders {
+            sender.line("READY", STARTUP)?;
+        }
+        Ok(session)
+    }
+
+    /// Where senders connect first: the tap's own listener.
+    pub(crate) fn front(&self) -> &str {
+        &self.splices[0].front
+    }
+
+    fn start_tap(&mut self) -> Result<()> {
+        let name = format!("tap{}", self.taps_started);
+        self.taps_started += 1;
+        self.tap = Some(Tap::start(&self.relay, &name, &self.splices, &self.dir)?);
+        Ok(())
+    }
+
+    /// Lets the senders send, and the receiver take unless the setting wants a backlog.
+    pub(crate) fn go(&mut self) -> Result<()> {
+        if !self.setting.backlog {
+            self.receiver.say("go")?;
+        }
+        for process in self.detokenizer.iter_mut().chain(&mut self.senders) {
+            process.say("go")?;
+        }
+        Ok(())
+    }
+
+    /// Kills the tap with SIGKILL, waits, and starts another in its place. Gives both moments (`CLOCK_MONOTONIC`, ns).
+    pub(crate) fn replace_tap(&mut self, pause: Duration) -> Result<(u64, u64)> {
+        self.tap.take().context("no tap is running")?.kill()?;
+        let killed_ns = mono_ns();
+        thread::sleep(pause);
+        self.start_tap()?;
+        Ok((killed_ns, mono_ns()))
+    }
+
+    /// Waits for the senders, lets everything drain, ends every process and reads what they say.
+    pub(crate) fn finish(mut self) -> Result<Outcome> {
+        let patience = Duration::from_secs(DEADLINE_S + 15);
+        // A receiver that fails early would leave the senders waiting for it until their deadline.
+        while !self
+            .senders
+            .iter_mut()
+            .map(Process::ended)
+            .collect::<Result<Vec<_>>>()?
+            .iter()
+            .all(Option::is_some)
+        {
+            if let Some(complaint) = self.receiver.ended()? {
+                bail!("{complaint}");
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        let mut senders = Vec::new();
+        for (number, sender) in self.senders.drain(..).enumerate() {
+            sender.end_well(patience)?;
+            senders.push(Truth::read(&self.dir.join(format!("sender{number}.truth")))?);
+        }
+        let detokenizer = match self.detokenizer {
+            Some(mut detokenizer) => {
+                detokenizer.stop();
+                detokenizer.end_well(patience)?;
+                Some(Truth::read(&self.dir.join("detokenizer.truth"))?)
+            }
+            None => None,
+        };
+        if self.setting.backlog {
+            // Everything has been sent; let the last of it cross the relay and reach the inbox.
+            thread::sleep(Duration::from_millis(300));
+            self.receiver.say("go")?;
+        }
+        let mut clients = None;
+        if let Some(process) = self.clients {
+            process.end_well(patience)?;
+            clients = Some(Truth::read(&self.dir.join("clients.truth"))?.totals);
+        }
+        self.receiver.stop();
+        self.receiver.end_well(patience)?;
+        let receiver = Truth::read(&self.dir.join("receiver.truth"))?;
+        // One as from a supervisor, one as from a terminal: both must drain and report.
+        let signal = match self.setting.transport {
+            Transport::Ipc => Signal::TERM,
+            Transport::Tcp => Signal::INT,
+        };
+        let report = self.tap.take().context("no tap is running")?.report(signal)?;
+        Ok(Outcome {
+            senders,
+            detokenizer,
+            receiver,
+            clients,
+            report,
+        })
+    }
+}
+
+/// The clock of the harness's truth.
+fn mono_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// A command line of the harness, growing.
+struct Role(Command);
+
+fn role(home: &Home, setting: &Setting, name: &str) -> Role {
+    let mut command = Command::new(&home.python);
+    command
+        .current_dir(&home.root)
+        .args(["-m", "engine", &setting.engine.release, name]);
+    command.env("SGLANG_USE_PICKLE_IPC", if setting.engine.msgpack { "0" } else { "1" });
+    command.args(["--wait-go", "--deadline", &DEADLINE_S.to_string()]);
+    Role(command)
+}
+
+impl Role {
+    fn args<I: IntoIterator<Item: AsRef<std::ffi::OsStr>>>(mut self, args: I) -> Self {
+        self.0.args(args);
+        self
+    }
+
+    /// Starts it; its truth goes to `NAME.truth`.
+    fn start(mut self, name: &str, dir: &Path) -> Result<Process> {
+        self.0.arg("--truth").arg(dir.join(format!("{name}.truth")));
+        Process::start(name, self.0, dir)
+    }
+}

@@ -1,0 +1,132 @@
+//! `cargo xtask engine`: the venv that the engine harness runs in, and releases unpacked from their wheels.
+//!
+//! Wheels are unpacked, not installed: a release's own dependencies are the GPU stack, which `engine/stubs.py` stands in
+//! for. Everything goes by pip's ordinary configuration. What is there already is not fetched again.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// Where the harness runs: the project's root, the venv's interpreter and the unpacked releases.
+#[derive(Clone, Debug)]
+pub(crate) struct Home {
+    /// The project's root, which holds `engine/`.
+    pub(crate) root: PathBuf,
+    /// The venv's Python.
+    pub(crate) python: PathBuf,
+}
+
+impl Home {
+    /// Where things are, whether or not they are there yet.
+    pub(crate) fn find() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .expect("xtask lies in the project")
+            .to_path_buf();
+        Self {
+            python: root.join(".venv-engine/bin/python"),
+            root,
+        }
+    }
+
+    fn sources(&self) -> PathBuf {
+        self.root.join(".engine")
+    }
+
+    /// Makes the venv and unpacks `releases`, as far as they are missing. Runs of it wait for each other.
+    pub(crate) fn prepare(&self, releases: &[&str]) -> Result<()> {
+        fs::create_dir_all(self.sources())?;
+        let lock = File::create(self.sources().join("lock"))?;
+        lock.lock()
+            .context("waiting for another run that prepares the engine")?;
+        self.venv()?;
+        for release in releases {
+            self.release(release)
+                .with_context(|| format!("unpacking SGLang {release}"))?;
+        }
+        Ok(())
+    }
+
+    /// The venv is complete when it holds a copy of the requirements it was made from.
+    fn venv(&self) -> Result<()> {
+        let wanted = fs::read_to_string(self.root.join("engine/requirements.txt"))?;
+        let made_from = self.root.join(".venv-engine/requirements.txt");
+        if self.python.exists() && fs::read_to_string(&made_from).is_ok_and(|made| made == wanted) {
+            return Ok(());
+        }
+        eprintln!("engine: making .venv-engine");
+        let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
+        run(Command::new(python)
+            .args(["-m", "venv", "--clear"])
+            .arg(self.root.join(".venv-engine")))?;
+        let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"];
+        run(Command::new(&self.python)
+            .args(install)
+            .arg(self.root.join("engine/requirements.txt")))?;
+        fs::write(made_from, wanted)?;
+        Ok(())
+    }
+
+    fn release(&self, release: &str) -> Result<()> {
+        let named = release.starts_with(|c: char| c.is_ascii_digit())
+            && release.chars().all(|c| c.is_ascii_alphanumeric() || c == '.');
+        ensure!(
+            named,
+            "`{release}` is not a release's number, such as 0.5.9 or 0.4.6.post4"
+        );
+        let target = self.sources().join(release);
+        if target.is_dir() {
+            return Ok(());
+        }
+        eprintln!("engine: unpacking SGLang {release}");
+        let wheel = tempfile::tempdir_in(self.sources())?;
+        let arch = std::env::consts::ARCH;
+        let mut download = Command::new(&self.python);
+        download.args([
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]);
+        download.args([
+            "--only-binary=:all:",
+            "--implementation",
+            "cp",
+            "--python-version",
+            "3.11",
+        ]);
+        for platform in [
+            format!("manylinux_2_34_{arch}"),
+            format!("manylinux_2_28_{arch}"),
+            "any".into(),
+        ] {
+            download.args(["--platform", &platform]);
+        }
+        run(download
+            .arg("--dest")
+            .arg(wheel.path())
+            .arg(format!("sglang=={release}")))?;
+        let file = fs::read_dir(wheel.path())?
+            .next()
+            .context("pip downloaded nothing")??
+            .path();
+        let unpacked = wheel.path().join("unpacked");
+        run(Command::new(&self.python)
+            .args(["-m", "zipfile", "-e"])
+            .arg(file)
+            .arg(&unpacked))?;
+        // Whole or not at all: a run that is cut off leaves no half release behind.
+        fs::rename(unpacked, target)?;
+        Ok(())
+    }
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("starting {command:?}"))?;
+    ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! What stands between the engine's processes: `tokengap tap`, or a relay that only copies, to compare with.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::process::Process;
+
+/// How endpoints are written and found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// `ipc://` below the run's own folder.
+    Ipc,
+    /// `tcp://` on a free port of 127.0.0.1.
+    Tcp,
+}
+
+impl Transport {
+    /// A new endpoint; `name` is unique within `dir`.
+    pub(crate) fn endpoint(self, dir: &Path, name: &str) -> Result<String> {
+        match self {
+            Self::Ipc => Ok(format!("ipc://{}", dir.join(name).display())),
+            // Free now; nobody else on the machine is likely to be given it in the moment until it is bound.
+            Self::Tcp => Ok(format!("tcp://{}", TcpListener::bind("127.0.0.1:0")?.local_addr()?)),
+        }
+    }
+}
+
+/// A place in the path: senders connect to `front`, the receiver binds `back`.
+#[derive(Clone, Debug)]
+pub(crate) struct Splice {
+    /// The hop's name, when the tap is told it; by itself it knows the sender only.
+    pub(crate) hop: Option<&'static str>,
+    pub(crate) front: String,
+    pub(crate) back: String,
+}
+
+impl Splice {
+    /// Endpoints for one splice.
+    pub(crate) fn new(transport: Transport, dir: &Path, name: &str) -> Result<Self> {
+        Ok(Self {
+            hop: None,
+            front: transport.endpoint(dir, &format!("{name}.tap"))?,
+            back: transport.endpoint(dir, name)?,
+        })
+    }
+}
+
+/// The program that relays.
+#[derive(Clone, Debug)]
+pub(crate) enum Relay {
+    /// `tokengap tap`, which reports.
+    Tokengap(PathBuf),
+    /// `xtask plain-relay`, which copies and says nothing: what the sockets do by themselves.
+    Plain,
+}
+
+/// A running relay.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    process: Process,
+    reports: bool,
+}
+
+impl Tap {
+    /// Starts the relay and waits until it listens; `name` is unique within `dir`.
+    pub(crate) fn start(relay: &Relay, name: &str, splices: &[Splice], dir: &Path) -> Result<Self> {
+        let mut command = match relay {
+            Relay::Tokengap(program) => {
+                let mut command = Command::new(program);
+                // The duration is only a bound, should this process be killed and not end it.
+                command.args(["tap", "--headless", "--json", "--duration", "300s"]);
+                command
+            }
+            Relay::Plain => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg("plain-relay");
+                command
+            }
+        };
+        for splice in splices {
+            command.args(["--listen", &splice.front, "--upstream", &splice.back]);
+            command.args(splice.hop.iter().flat_map(|hop| ["--hop", hop]));
+        }
+        let mut process = Process::start(name, command, dir)?;
+        for splice in splices {
+            wait_until_bound(&splice.front, &mut process)?;
+        }
+        Ok(Self {
+            process,
+            reports: matches!(relay, Relay::Tokengap(_)),
+        })
+    }
+
+    /// Ends it as an operator does, with `signal`, and gives its report; `None` from a relay that makes none.
+    pub(crate) fn report(self, signal: Signal) -> Result<Option<Value>> {
+        if !self.reports {
+            return self.kill().map(|()| None);
+        }
+        self.process.signal(signal)?;
+        let lines = self.process.end_well(Duration::from_secs(15))?;
+        let report = serde_json::from_str(&lines.join("\n")).context("the tap's standard output is no JSON report")?;
+        Ok(Some(report))
+    }
+
+    /// Ends it as an accident does.
+    pub(crate) fn kill(self) -> Result<()> {
+        self.process.signal(Signal::KILL)?;
+        let (status, _) = self.process.end(Duration::from_secs(5))?;
+        ensure!(!status.success(), "the tap outlived SIGKILL");
+        Ok(())
+    }
+}
+
+/// Waits until `endpoint` is listened on, without connecting to it: a connection would be traffic.
+fn wait_until_bound(endpoint: &str, by: &mut Process) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < until {
+        let bound = match endpoint.split_once("://") {
+            Some(("tcp", address)) => {
+                let port: u16 = address.rsplit(':').next().unwrap_or_default().parse()?;
+                // Fields of a line: number, local address, remote address, state (0A: listening).
+                fs::read_to_string("/proc/net/tcp")?.lines().any(|line| {
+                    let fields: Vec<_> = line.split_whitespace().collect();
+                    fields.len() > 3 && fields[1].ends_with(&format!(":{port:04X}")) && fields[3] == "0A"
+                })
+            }
+            Some(("ipc", path)) => fs::read_to_string("/proc/net/unix")?
+                .lines()
+                // Flags 00010000: accepting connections. A socket file without its listener is not in this list.
+                .any(|line| line.ends_with(&format!(" {path}")) && line.contains(" 00010000 ")),
+            _ => bail!("{endpoint} is neither tcp nor ipc"),
+        };
+        if bound {
+            return Ok(());
+        }
+        if let Some(complaint) = by.ended()? {
+            bail!("{complaint}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    bail!("nobody listens on {endpoint}")
+}

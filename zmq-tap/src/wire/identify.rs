@@ -1,0 +1,185 @@
+//! Which class and which layout a message has.
+
+use super::arena::Node;
+use super::columns::Rowwise;
+use super::doc::Doc;
+use super::msgpack::{self, Head};
+use super::schema::{self, Columns, Form, Layout};
+use super::{Limits, Undecoded, not_a_codec};
+use trace::event::Kind;
+
+/// Python's module of every message class.
+const MODULE: &[u8] = b"sglang.srt.managers.io_struct";
+
+/// What a message's class and fields matched.
+pub(super) enum Found {
+    Listed(&'static Layout),
+    /// The class's newest known layout stands in; the fields were found by name or by their stable places.
+    Unlisted(&'static Layout, Columns),
+}
+
+impl Found {
+    pub(super) fn layout(&self) -> &'static Layout {
+        match self {
+            Self::Listed(layout) | Self::Unlisted(layout, _) => layout,
+        }
+    }
+
+    pub(super) fn columns(&self) -> &Columns {
+        match self {
+            Self::Listed(layout) => &layout.columns,
+            Self::Unlisted(_, columns) => columns,
+        }
+    }
+}
+
+/// Class and fields of a pickled message. `last` is tried first: a hop sends one class of one release.
+pub(super) fn pickled(
+    doc: Doc<'_>,
+    mut value: Node,
+    rows: &mut Rowwise,
+    last: Option<&'static Layout>,
+) -> Result<Found, Undecoded> {
+    let mut wrapped = false;
+    loop {
+        let (class, form, state) = instance(doc, value)?;
+        if !spread(doc, state, rows) {
+            return Err(Undecoded::Malformed {
+                at: 0,
+                what: "an object whose state is not a dict",
+            });
+        }
+        let found = by_names(doc, (class, form), &rows.names, last)?;
+        let inner = found
+            .columns()
+            .wrapped
+            .and_then(|place| rows.values.get(usize::from(place)));
+        match inner {
+            // MultiTokenizerWrapper, spelt Warpper in 0.5.2rc0 to 0.5.2rc2. One may not hold another.
+            Some(inner) if !wrapped && found.layout().class.starts_with("MultiTokenizerW") => {
+                value = *inner;
+                wrapped = true;
+            }
+            _ => return Ok(found),
+        }
+    }
+}
+
+/// The class of a message and its state: `Class()` with a state dict, or msgspec's `rebuild(Class, dict)`.
+fn instance(doc: Doc<'_>, value: Node) -> Result<(&[u8], Form, Node), Undecoded> {
+    let (class, form, state) = match value {
+        Node::Object(id) => match doc.object(id) {
+            (b"msgspec._utils", b"rebuild", object) => {
+                let mut args = doc.items(object.args).into_iter().flatten();
+                (args.next(), Form::Struct, args.next().unwrap_or(Node::Nil))
+            }
+            (_, _, object) => (Some(object.callable), Form::Dataclass, object.state),
+        },
+        _ => (None, Form::Dataclass, Node::Nil),
+    };
+    match class.and_then(|class| doc.global(class)) {
+        Some((MODULE, name)) => Ok((name, form, state)),
+        Some((module, name)) => Err(unknown(&[module, b".", name].concat())),
+        None => Err(Undecoded::Malformed {
+            at: 0,
+            what: "the pickle holds no message object",
+        }),
+    }
+}
+
+/// The fields of a state dict; false when it is something else. An object without fields has no state.
+fn spread(doc: Doc<'_>, state: Node, rows: &mut Rowwise) -> bool {
+    rows.names.clear();
+    rows.values.clear();
+    let Some(mut entries) = doc.entries(state) else {
+        return doc.is_nil(state);
+    };
+    while let (Some(name), Some(value)) = (entries.next(), entries.next()) {
+        rows.names.push(name);
+        rows.values.push(value);
+    }
+    true
+}
+
+/// The layout of `class` that has these field names in this order.
+fn by_names(
+    doc: Doc<'_>,
+    (class, form): (&[u8], Form),
+    names: &[Node],
+    last: Option<&'static Layout>,
+) -> Result<Found, Undecoded> {
+    let fits = |layout: &&Layout| {
+        layout.form == form
+            && layout.fields.len() == names.len()
+            && layout
+                .fields
+                .iter()
+                .zip(names)
+                .all(|(field, name)| doc.string(*name) == Some(field.as_bytes()))
+    };
+    if let Some(layout) = last.filter(|last| last.class.as_bytes() == class).filter(fits) {
+        return Ok(Found::Listed(layout));
+    }
+    let layouts = schema::layouts(class);
+    match (layouts.iter().find(fits), layouts.last()) {
+        (Some(layout), _) => Ok(Found::Listed(layout)),
+        (None, Some(newest)) => {
+            let names = names.iter().map(|name| doc.string(*name).unwrap_or_default());
+            Ok(Found::Unlisted(newest, Columns::find(names)))
+        }
+        (None, None) => Err(unknown(class)),
+    }
+}
+
+/// Class and fields of a msgpack message: an array of the class name and its fields in order.
+pub(super) fn packed(message: &[u8], values: &mut Vec<Node>, limits: &Limits) -> Result<Found, Undecoded> {
+    let Some((Head::Array { len }, at)) = msgpack::head(message, 0) else {
+        return Err(Undecoded::Truncated { at: 0 });
+    };
+    let (class, mut at) = match msgpack::head(message, at) {
+        Some((Head::Str { end }, start)) if len > 0 => (&message[start..end], end),
+        Some(_) => return Err(not_a_codec(message)),
+        None => return Err(Undecoded::Truncated { at }),
+    };
+    let layouts = schema::layouts(class);
+    let newest = layouts
+        .last()
+        .filter(|layout| layout.form == Form::Struct)
+        .ok_or_else(|| unknown(class))?;
+    let fields = len as usize - 1;
+    if fields > limits.items {
+        return Err(Undecoded::Limit {
+            limit: "items",
+            value: limits.items,
+        });
+    }
+    for _ in 0..fields {
+        values.push(Node::Pack(at as u32));
+        at = msgpack::skip(message, at)?;
+    }
+    if at != message.len() {
+        return Err(Undecoded::Malformed {
+            at,
+            what: "bytes after the end of the message",
+        });
+    }
+    // Of several layouts of one length the newest: those differ in names only, which msgpack does not carry.
+    let mut fitting = layouts.iter().rev().filter(|layout| layout.form == Form::Struct);
+    match fitting.find(|layout| layout.fields.len() == fields) {
+        Some(layout) => Ok(Found::Listed(layout)),
+        // The first fields of a batch have kept their places since 0.5.15; the columns are checked like any other.
+        None if matches!(newest.kind, Kind::TokenIds | Kind::Text) && fields >= 14 => {
+            Ok(Found::Unlisted(newest, newest.columns))
+        }
+        None => Err(Undecoded::Layout {
+            class: newest.class,
+            fields,
+            what: "another number of fields",
+        }),
+    }
+}
+
+fn unknown(class: &[u8]) -> Undecoded {
+    let class = String::from_utf8_lossy(class).chars().take(120).collect();
+    Undecoded::UnknownClass { class }
+}

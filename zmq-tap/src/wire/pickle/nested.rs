@@ -1,0 +1,54 @@
+//! The fast path one level up: a batch of lists that are themselves flat, such as the token ids of a whole frame.
+
+use super::super::arena::{Node, Seq};
+use super::vm::Vm;
+use super::{flat, op};
+
+impl Vm<'_, '_> {
+    /// Takes the batch of flat lists that begins at `self.at` and fills list `outer`. `None` when an item is anything else;
+    /// all is then as it was and the machine takes the items one by one.
+    pub(super) fn lists(&mut self, outer: u32) -> Option<()> {
+        let before = (self.arena.memo.len(), self.arena.seqs.len(), self.arena.cells.len());
+        let end = self.take_lists();
+        if end.is_none() {
+            self.arena.memo.truncate(before.0);
+            self.arena.seqs.truncate(before.1);
+            self.arena.cells.truncate(before.2);
+        }
+        let run = Seq::cells(before.2 as u32, self.arena.cells.len() as u32);
+        self.at = end?;
+        // A list of its own never fails to append: only chained runs need a new entry, and those are bounded with it.
+        self.arena.append(outer, run, self.limits).ok()
+    }
+
+    fn take_lists(&mut self) -> Option<usize> {
+        let (b, limits) = (self.b, self.limits);
+        let mut at = self.at;
+        loop {
+            match b.get(at..at + 3)? {
+                [op::EMPTY_LIST, op::MEMOIZE, next] => {
+                    let arena = &mut *self.arena;
+                    let full = arena.memo.len() >= limits.memo || arena.seqs.len() >= limits.items;
+                    if full || arena.cells.len() >= limits.items {
+                        return None;
+                    }
+                    let list = Node::List(arena.seqs.len() as u32);
+                    arena.memo.push(list);
+                    arena.cells.push(list);
+                    let batch = match *next {
+                        op::MARK => Some(match flat::numbers(b, at + 3) {
+                            Some(batch) => batch,
+                            None => flat::walk(b, at + 3, &mut arena.memo, limits.memo)?,
+                        }),
+                        op::EMPTY_LIST | op::APPENDS => None,
+                        _ => Some(flat::single(b, at + 2)?),
+                    };
+                    at = batch.as_ref().map_or(at + 2, |batch| batch.end + 1);
+                    arena.seqs.push(batch.map_or(Seq::EMPTY, |batch| batch.run()));
+                }
+                [op::APPENDS, ..] => return Some(at + 1),
+                _ => return None,
+            }
+        }
+    }
+}
