@@ -42,7 +42,13 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
     let report = analysis.report(&ReportInput {
         cpu_ns: Some(cpu_ns()),
         rss_bytes: rss_bytes(),
-        degraded: outcome.degraded.into_iter().map(Value::from).collect(),
+        degraded: source
+            .degraded()
+            .into_iter()
+            .chain(outcome.degraded)
+            .map(Value::from)
+            .collect(),
+        cpu: source.cpu(),
         wire: source.wire(),
         demo: source.truth(),
         ..ReportInput::of(source.kind())

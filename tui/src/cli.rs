@@ -11,13 +11,7 @@ use crate::cmd;
 
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
-#[command(
-    name = "tokengap",
-    version,
-    about,
-    max_term_width = 100,
-    arg_required_else_help = true
-)]
+#[command(name = "tokengap", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 done, 1 findings at or above --fail-on, 2 error.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -30,6 +24,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Attach(cmd::attach::Args),
     Demo(cmd::demo::Args),
     Decode(cmd::decode::Args),
     Tap(cmd::tap::Args),
@@ -38,6 +33,7 @@ enum Command {
 impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            Command::Attach(args) => cmd::attach::run(args),
             Command::Demo(args) => cmd::demo::run(args),
             Command::Decode(args) => cmd::decode::run(&args),
             Command::Tap(args) => cmd::tap::run(args),

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use trace::Event;
+use trace::report::CpuLine;
 use zmq_tap::tap::Tap;
 
 /// What one call of [`Source::poll`] came to.
@@ -33,6 +34,16 @@ pub(crate) trait Source {
 
     /// What the report shows under `source.wire`: the forms in which messages came.
     fn wire(&self) -> Option<Value> {
+        None
+    }
+
+    /// What could not be attached or seen, each with what to do about it.
+    fn degraded(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// CPU of the engine's threads; `None` when it is not watched.
+    fn cpu(&self) -> Option<Vec<CpuLine>> {
         None
     }
 

@@ -19,7 +19,6 @@ enum Command {
     /// Measure: ratios, the peers taking turns
     #[command(subcommand)]
     Bench(bench::Bench),
-    Ebpf(ebpf::Args),
     /// Run the real engine through the tap and compare the report with what the engine says
     E2e(e2e::Options),
     /// Make the real engine's harness ready: its venv and unpacked releases
@@ -29,15 +28,17 @@ enum Command {
     PlainRelay(e2e::plain_relay::Options),
     /// Bring the table of SGLang's message layouts up to date
     Schemas(schemas::Args),
+    /// Build the probe's kernel side, or check that the objects kept are what its source builds
+    Ebpf(ebpf::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Bench(what) => bench::run(&what),
-        Command::Ebpf(args) => ebpf::run(&args),
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
+        Command::Ebpf(args) => ebpf::run(&args),
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask schemas`: the table of `SGLang`'s message layouts, read out of the released wheels.
+//! `cargo xtask schemas`: the table of SGLang's message layouts, read out of the released wheels.
 //!
 //! Releases that the table has are kept; new ones are downloaded once (wheel only, nothing is installed or run) and
 //! read by `schemas.py`. Neighbouring releases with one layout become one line.
