@@ -43,6 +43,8 @@ pub struct Engine {
     pub mode: Option<Setting<Mode>>,
     /// What a waiter does with several queued chunks.
     pub waiter: Option<Setting<Waiter>>,
+    /// Event-loop turns from a waiter's wake-up call to its run.
+    pub turnaround: Option<Setting<u8>>,
 }
 
 /// A pid and the start that makes it unique.
