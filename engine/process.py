@@ -11,14 +11,15 @@ class Life:
     """The handshake with whoever started us.
 
     Standard output says `READY pid endpoint...` when the sockets are open and `DONE {totals}` at the end. With
-    `--wait-go` work starts when the line `go` comes on standard input; `stop` or its end stops it.
+    `--wait-go` work starts when the line `go` comes on standard input; `stop` or its end stops it. `driven` says that
+    whoever started us will also say when nothing more is to come.
     """
 
     def __init__(self, deadline_s: float, wait_go: bool):
         self.ends = time.monotonic() + deadline_s
         self.stopped = threading.Event()
         self._go = threading.Event()
-        self._wait_go = wait_go
+        self.driven = wait_go
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
         # The last resort, for a process that hangs in a library: nothing outlives its deadline by more than 10 s.
@@ -42,13 +43,13 @@ class Life:
     def ready(self, *endpoints: str) -> None:
         """Announces the process; starts listening to the driver if there is one."""
         print("READY", os.getpid(), *endpoints, flush=True)
-        if self._wait_go:
+        if self.driven:
             threading.Thread(target=self._listen, daemon=True).start()
 
     @property
     def may_go(self) -> bool:
         """Whether work may start."""
-        return self._go.is_set() or not self._wait_go
+        return self._go.is_set() or not self.driven
 
     def wait_go(self) -> None:
         """Blocks until work may start."""

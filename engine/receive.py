@@ -95,17 +95,19 @@ class Receiver:
         return 3 if self.life.expired else 0
 
     async def until_done(self, loop) -> None:
-        """Returns when every client has its finish (or we are told to stop) and no frame has come for a while."""
+        """Returns when we are told to stop, or when nobody will tell us and every client has its finish; in both cases
+        only after no frame has come for a while."""
         while not self.life.expired and not loop.done():
             await asyncio.sleep(0.02)
             quiet = mono_ns() - self.inbox.last_ns > self.options.linger * 1e9 and not self.socket.get(zmq.EVENTS)
-            # A round that goes on for ever, or a finish that was lost, ends by being told.
-            if quiet and (self.life.stopped.is_set() or (self.done and self.plan.rounds)):
+            if quiet and (self.life.stopped.is_set() or (self.done and not self.life.driven)):
                 break
 
     @property
     def done(self) -> bool:
         """Whether every client of a finite plan has ended, but for those whose release never tells them."""
+        if self.plan.rounds == 0:
+            return False
         expected = self.plan.rounds * self.plan.senders * (self.plan.requests - self.plan.queued_aborts)
         return self.totals.finished >= expected
 

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
 
 use crate::cli::LiveArgs;
-use crate::observer::{Nobody, Observer, Run, Stage, Wish};
+use crate::observer::{Headless, Observer, Run, Stage, Wish};
 use crate::own;
 use crate::screen::Screen;
 use crate::source::{Flow, Source};
@@ -29,10 +30,7 @@ const DRAIN: Duration = Duration::from_secs(40);
 /// Whether a run with these flags has no screen.
 pub(crate) fn is_headless(args: &LiveArgs) -> bool {
     let no_terminal = |term: std::ffi::OsString| term.is_empty() || term == "dumb";
-    args.headless
-        || args.json
-        || !std::io::stdout().is_terminal()
-        || std::env::var_os("TERM").is_none_or(no_terminal)
+    args.headless || args.json || !std::io::stdout().is_terminal() || std::env::var_os("TERM").is_none_or(no_terminal)
 }
 
 /// Runs `source` until it ends, `--duration` is over, the reader leaves or a signal comes, then prints the report.
@@ -43,7 +41,7 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
         ..Config::default()
     });
     let observer: Box<dyn Observer> = if is_headless(args) {
-        Box::new(Nobody)
+        Box::new(Headless::default())
     } else {
         Box::new(Screen::open()?)
     };
@@ -58,7 +56,12 @@ fn report(analysis: &Analysis, source: &impl Source, degraded: &[String]) -> Rep
     analysis.report(&ReportInput {
         cpu_ns: Some(own::cpu_ns()),
         rss_bytes: own::rss_bytes(),
-        degraded: source.degraded().into_iter().chain(degraded.iter().cloned()).map(Value::from).collect(),
+        degraded: source
+            .degraded()
+            .into_iter()
+            .chain(degraded.iter().cloned())
+            .map(Value::from)
+            .collect(),
         cpu: source.cpu(),
         wire: source.wire(),
         demo: source.truth(),
@@ -88,19 +91,17 @@ fn drive(
                     observer.event(event);
                 })
             }));
-            flow = match polled {
-                Ok(flow) => flow,
-                Err(_) => {
-                    drop(observer);
-                    degraded.push("analysis: it failed and was left off; the traffic went on (this is a bug)".into());
-                    eprintln!(
-                        "tokengap: the analysis failed; the traffic goes on unobserved until this process is asked to end"
-                    );
-                    signals.wait();
-                    source.stop();
-                    return degraded;
-                }
+            let Ok(polled) = polled else {
+                drop(observer);
+                degraded.push("analysis: it failed and was left off; the traffic went on (this is a bug)".into());
+                eprintln!(
+                    "tokengap: the analysis failed; the traffic goes on unobserved until this process is asked to end"
+                );
+                signals.wait();
+                source.stop();
+                return degraded;
             };
+            flow = polled;
         }
         let now = Instant::now();
         if now >= next_tick {
@@ -112,16 +113,18 @@ fn drive(
             (_, Some(_)) => Stage::Ending,
             (_, None) => Stage::Running,
         };
-        let wish = catch_unwind(AssertUnwindSafe(|| look_on(&mut *observer, analysis, source, &degraded, stage)));
+        let wish = catch_unwind(AssertUnwindSafe(|| {
+            look_on(&mut *observer, analysis, source, &degraded, stage)
+        }));
         let wish = match wish {
             Ok(Ok(wish)) => wish,
             Ok(Err(error)) => {
-                observer = Box::new(Nobody);
+                observer = Box::new(Headless::default());
                 degraded.push(format!("screen: {error:#}"));
                 Wish::End
             }
             Err(_) => {
-                observer = Box::new(Nobody);
+                observer = Box::new(Headless::default());
                 degraded.push("screen: it failed and was left off; the run went on (this is a bug)".into());
                 Wish::None
             }
@@ -156,6 +159,7 @@ fn look_on(
         analysis,
         source: source.kind(),
         stage,
+        under_way: (stage == Stage::Ending).then(|| source.under_way()).flatten(),
         degraded: &|| source.degraded().into_iter().chain(degraded.iter().cloned()).collect(),
         report: &|| report(analysis, source, degraded),
     })
@@ -179,7 +183,6 @@ struct Signals(Arc<AtomicUsize>);
 impl Signals {
     fn install() -> std::io::Result<Self> {
         let count = Arc::new(AtomicUsize::new(0));
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
         let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let seen = Arc::clone(&count);
         thread::Builder::new().name("signals".into()).spawn(move || {

@@ -26,10 +26,22 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tokengap: {error:#}");
+            eprintln!("tokengap: {}", in_one_line(&error));
             ExitCode::from(2)
         }
     }
+}
+
+/// The error and its causes, without those that an earlier one has already told.
+fn in_one_line(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .fold(String::new(), |line, cause| match line.as_str() {
+            "" => cause,
+            told if told.contains(&cause) => line,
+            _ => format!("{line}: {cause}"),
+        })
 }
 
 /// A reader that closed early (`tokengap ... | head`) has what it wanted.

@@ -1,7 +1,12 @@
 //! What looks on while a source is driven.
 
+use std::time::{Duration, Instant};
+
 use trace::report::Report;
 use trace::{Analysis, Event};
+
+/// How often a run without a screen says what it waits for.
+const TELL: Duration = Duration::from_secs(1);
 
 /// How far a run has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +25,8 @@ pub(crate) struct Run<'a> {
     /// What the report calls the source.
     pub(crate) source: &'static str,
     pub(crate) stage: Stage,
+    /// What a source that was asked to end still waits for.
+    pub(crate) under_way: Option<String>,
     /// What could not be watched, or was given up.
     pub(crate) degraded: &'a dyn Fn() -> Vec<String>,
     /// Makes the report as it would be now.
@@ -46,13 +53,23 @@ pub(crate) trait Observer {
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish>;
 }
 
-/// Looks at nothing.
-pub(crate) struct Nobody;
+/// Looks at nothing, and says on stderr, once a second, what a run that is to end still waits for.
+#[derive(Default)]
+pub(crate) struct Headless {
+    told: Option<Instant>,
+}
 
-impl Observer for Nobody {
+impl Observer for Headless {
     fn event(&mut self, _: &Event<'_>) {}
 
-    fn turn(&mut self, _: &Run<'_>) -> anyhow::Result<Wish> {
+    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish> {
+        let now = Instant::now();
+        if let Some(under_way) = &run.under_way
+            && now - *self.told.get_or_insert(now) >= TELL
+        {
+            self.told = Some(now);
+            eprintln!("tokengap: {under_way}");
+        }
         Ok(Wish::None)
     }
 }

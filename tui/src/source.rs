@@ -27,6 +27,11 @@ pub(crate) trait Source {
     /// Asks the source to end. What is under way is still handed over, until [`Flow::Ended`].
     fn stop(&mut self);
 
+    /// What is still under way after [`Source::stop`], in words, where that can take a while.
+    fn under_way(&self) -> Option<String> {
+        None
+    }
+
     /// What the report shows under `source.wire`: the forms in which messages came.
     fn wire(&self) -> Option<Value> {
         None

@@ -2,6 +2,7 @@
 
 mod bench;
 mod e2e;
+mod schemas;
 
 use clap::{Parser, Subcommand};
 
@@ -24,6 +25,8 @@ enum Command {
     /// Copy bytes between endpoints and nothing else, for comparisons
     #[command(hide = true)]
     PlainRelay(e2e::plain_relay::Options),
+    /// Bring the table of SGLang's message layouts up to date
+    Schemas(schemas::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -32,5 +35,6 @@ fn main() -> anyhow::Result<()> {
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
+        Command::Schemas(args) => schemas::run(&args),
     }
 }

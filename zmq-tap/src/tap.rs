@@ -256,6 +256,7 @@ impl Tap {
                 version: self.schema,
                 mode: None,
                 waiter: batch.waiter(),
+                turnaround: None,
             };
             sink(
                 &Event {

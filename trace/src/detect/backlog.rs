@@ -10,6 +10,10 @@ impl Detector for BacklogGrowing {
         "backlog-growing"
     }
 
+    fn comes_and_goes(&self) -> bool {
+        true
+    }
+
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
         let limits = look.thresholds;
         for (place, group) in look.ledger.groups().iter().enumerate() {

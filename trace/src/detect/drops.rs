@@ -58,8 +58,13 @@ impl Detector for DropsPredicted {
         if totals.predicted.dropped == 0 || look.ledger.sees_deliveries() {
             return;
         }
+        let at_most = if look.ledger.engine().turnaround.is_some() {
+            ""
+        } else {
+            "up to "
+        };
         let summary = format!(
-            "up to {} of {} dropped (predicted): each was taken in one wakeup with an earlier one of its request",
+            "{at_most}{} of {} dropped (predicted): each was taken before the waiter of an earlier one of its request ran",
             plural(totals.predicted.dropped, "chunk"),
             count(totals.chunks.taken),
         );
@@ -69,7 +74,7 @@ impl Detector for DropsPredicted {
                 .since(totals.bursts.since)
                 .weight(totals.predicted.dropped)
                 .with("requests", totals.bursts.rids)
-                .with("chunks_dropped_at_most", totals.predicted.dropped)
+                .with("chunks_dropped_predicted", totals.predicted.dropped)
                 .with("burst_max", totals.predicted.burst_max)
                 .advice(advice(look)),
         );
@@ -95,7 +100,7 @@ mod tests {
         assert!(scene.check(&DropsPredicted, 3).is_empty());
         scene.take_in(3, 1, 7);
         let found = scene.check(&DropsPredicted, 4);
-        assert_eq!(found[0].evidence["chunks_dropped_at_most"], 1);
+        assert_eq!(found[0].evidence["chunks_dropped_predicted"], 1);
         assert!(found[0].advice.as_deref().is_some_and(|a| a.contains("0.5.10")));
         assert!(scene.check(&DroppedChunks, 4).is_empty());
     }

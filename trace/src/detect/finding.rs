@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ALL, Look};
+use super::{ALL, Detector, Look};
 use crate::clock::MonoNs;
 
 /// How bad a finding is.
@@ -127,12 +127,13 @@ impl Findings {
                 finding.active = false;
             }
             for verdict in found.drain(..) {
-                self.enter(kind, verdict, look.now);
+                self.enter(*detector, verdict, look.now);
             }
         }
     }
 
-    fn enter(&mut self, kind: &'static str, verdict: Verdict, now: MonoNs) {
+    fn enter(&mut self, detector: &dyn Detector, verdict: Verdict, now: MonoNs) {
+        let kind = detector.kind();
         if let Some(known) = self
             .list
             .iter_mut()
@@ -140,7 +141,8 @@ impl Findings {
         {
             known.active = true;
             known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
-            if (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight) {
+            let worse = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
+            if worse || !detector.comes_and_goes() {
                 known.verdict = verdict;
             }
         } else {
@@ -171,20 +173,54 @@ impl Findings {
 mod tests {
     use super::*;
 
+    struct Passing;
+    struct Lasting;
+
+    impl Detector for Passing {
+        fn kind(&self) -> &'static str {
+            "backlog-growing"
+        }
+
+        fn comes_and_goes(&self) -> bool {
+            true
+        }
+
+        fn check(&self, _: &Look<'_>, _: &mut Vec<Verdict>) {}
+    }
+
+    impl Detector for Lasting {
+        fn kind(&self) -> &'static str {
+            "coalescing"
+        }
+
+        fn check(&self, _: &Look<'_>, _: &mut Vec<Verdict>) {}
+    }
+
+    fn verdict(severity: Severity, weight: u64) -> Verdict {
+        Verdict::new(severity, String::new()).hop("a->b").weight(weight)
+    }
+
     #[test]
-    fn one_finding_per_kind_and_hop_keeps_its_worst_moment_and_its_beginning() {
+    fn a_passing_trouble_keeps_its_worst_moment_and_its_beginning() {
         let mut findings = Findings::default();
-        let verdict = |severity, weight| Verdict::new(severity, String::new()).hop("a->b").weight(weight);
-        findings.enter("backlog-growing", verdict(Severity::Warning, 10), MonoNs(5));
-        findings.enter("backlog-growing", verdict(Severity::Critical, 20), MonoNs(6));
-        findings.enter("backlog-growing", verdict(Severity::Warning, 90), MonoNs(7));
-        findings.enter("backlog-growing", verdict(Severity::Warning, 90).hop("b->c"), MonoNs(7));
+        findings.enter(&Passing, verdict(Severity::Warning, 10), MonoNs(5));
+        findings.enter(&Passing, verdict(Severity::Critical, 20), MonoNs(6));
+        findings.enter(&Passing, verdict(Severity::Warning, 90), MonoNs(7));
+        findings.enter(&Passing, verdict(Severity::Warning, 90).hop("b->c"), MonoNs(7));
         let list = findings.sorted();
-        assert_eq!(list.len(), 2);
+        assert_eq!(list.len(), 2, "one finding per kind and hop");
         assert_eq!(
-            (list[0].verdict.severity, list[0].verdict.weight, list[0].began),
-            (Severity::Critical, 20, MonoNs(5))
+            (list[0].verdict.severity, list[0].verdict.weight),
+            (Severity::Critical, 20)
         );
-        assert_eq!(findings.worst(), Some(Severity::Critical));
+        assert_eq!((list[0].began, findings.worst()), (MonoNs(5), Some(Severity::Critical)));
+    }
+
+    #[test]
+    fn a_share_that_has_fallen_is_told_as_it_is() {
+        let mut findings = Findings::default();
+        findings.enter(&Lasting, verdict(Severity::Warning, 10), MonoNs(5));
+        findings.enter(&Lasting, verdict(Severity::Info, 11), MonoNs(6));
+        assert_eq!(findings.worst(), Some(Severity::Info));
     }
 }

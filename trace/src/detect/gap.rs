@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Detector, Look, Severity, Verdict};
+use crate::clock::MonoNs;
 use crate::words::{count, duration, plural};
 
 pub(super) struct FirstTokenGap;
@@ -18,8 +19,8 @@ impl Detector for FirstTokenGap {
             return;
         }
         let (mut waiting, mut oldest_ns, mut oldest_rid) = (0, 0, "");
-        for request in ledger.requests().filter(|r| r.taken_first().is_none()) {
-            let Some(sent) = request.sent_first() else { continue };
+        for request in ledger.requests() {
+            let Some(sent) = request.waiting_since() else { continue };
             waiting += 1;
             let waited = look.now.since(sent);
             if waited > oldest_ns {
@@ -60,13 +61,15 @@ impl Detector for FirstTokenGap {
                 duration(oldest_ns)
             );
         }
-        let rid = match ledger.worst_gap() {
-            Some(gap) if gap.ns >= oldest_ns => &gap.rid,
-            _ => oldest_rid,
+        // It began when the worst one's first token was sent.
+        let (rid, since) = match ledger.worst_gap() {
+            Some(gap) if gap.ns >= oldest_ns => (&*gap.rid, gap.at.0.saturating_sub(gap.ns)),
+            _ => (oldest_rid, look.now.0.saturating_sub(oldest_ns)),
         };
         found.push(
             Verdict::new(severity, summary)
                 .rid(rid)
+                .since(Some(MonoNs(since)))
                 .weight(worst)
                 .with("requests", gap.count())
                 .with("requests_above_warning", over)

@@ -39,6 +39,10 @@ pub struct Look<'a> {
 pub trait Detector {
     /// Its name, as reports spell it.
     fn kind(&self) -> &'static str;
+    /// Whether the trouble comes and goes, so that its worst moment is worth keeping; else the latest verdict stands.
+    fn comes_and_goes(&self) -> bool {
+        false
+    }
     /// Adds a verdict for each place where the trouble is; none when there is none.
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>);
 }

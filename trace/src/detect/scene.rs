@@ -68,6 +68,7 @@ impl Scene {
             version: Some("0.5.9"),
             mode: Some(Mode::Incremental),
             waiter: None,
+            turnaround: None,
         };
         scene.say(0, What::Engine(engine));
         scene

@@ -10,6 +10,10 @@ impl Detector for StalledStream {
         "stalled-stream"
     }
 
+    fn comes_and_goes(&self) -> bool {
+        true
+    }
+
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
         let (mut stalled, mut retracted, mut worst_ns, mut worst_rid) = (0, 0, 0, "");
         for request in look.ledger.requests().filter(|r| r.finish().is_none()) {

@@ -42,6 +42,7 @@ impl Detector for UndecodedFrames {
             found.push(
                 Verdict::new(severity, summary)
                     .hop(&group.name)
+                    .since(look.ledger.totals().undecoded_since)
                     .weight(undecoded)
                     .with("frames_undecoded", undecoded)
                     .with("frames", frames)

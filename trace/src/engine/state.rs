@@ -12,17 +12,30 @@ pub struct EngineState {
     pub mode: Option<Mode>,
     /// What a waiter does with several queued chunks.
     pub waiter: Option<Waiter>,
+    /// Event-loop turns from a waiter's wake-up call to its run.
+    pub turnaround: Option<u8>,
     /// What the release does.
     pub behaviour: Behaviour,
 }
 
+/// Event-loop turns from one `await recv_pyobj()` to the next while messages are queued; measured, docs/WIRE.md.
+const TURNS_A_MESSAGE: u64 = 2;
+
 impl EngineState {
+    /// Whether a waiter that was called still waits when the frame `apart` places later in the same wakeup is taken.
+    /// With an unknown turnaround the most that can be: all of one wakeup.
+    pub fn still_waits(&self, apart: u32) -> bool {
+        let turns = u64::from(apart) * TURNS_A_MESSAGE;
+        self.turnaround.is_none_or(|turnaround| turns < u64::from(turnaround))
+    }
+
     pub(crate) fn set(&mut self, said: &event::Engine<'_>) {
         let behaviour = said.version.map(Behaviour::of).unwrap_or_default();
         *self = Self {
             version: said.version.map(Into::into),
             mode: said.mode.or(behaviour.mode()),
             waiter: said.waiter.or(behaviour.waiter),
+            turnaround: said.turnaround,
             behaviour,
         };
     }
@@ -39,6 +52,7 @@ mod tests {
             version: Some("0.5.9"),
             mode: Some(Mode::Incremental),
             waiter: None,
+            turnaround: None,
         });
         assert_eq!(
             (state.mode, state.waiter),
@@ -48,6 +62,7 @@ mod tests {
             version: None,
             mode: None,
             waiter: Some(Waiter::Merges),
+            turnaround: None,
         });
         assert_eq!(
             (state.mode, state.waiter, state.version),

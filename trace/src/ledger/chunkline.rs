@@ -64,6 +64,10 @@ pub(crate) struct Outcome {
 
 /// The line of one request.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about the line, read by its name"
+)]
 pub(crate) struct Line {
     outstanding: VecDeque<Entry>,
     /// Chunks in `outstanding`.

@@ -49,7 +49,17 @@ pub struct HopCounts {
 pub(crate) struct EarlyTake {
     pub(crate) id: FrameId,
     pub(crate) at: MonoNs,
-    pub(crate) wakeup: Option<u64>,
+    pub(crate) trip: Option<Trip>,
+}
+
+/// Where in its receiver's wakeups a frame was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trip {
+    pub(crate) hop: HopId,
+    /// The receiver's trip to its poll.
+    pub(crate) wakeup: u64,
+    /// The frame's place among those taken in it.
+    pub(crate) frame: u32,
 }
 
 /// A directed channel.
@@ -142,13 +152,18 @@ impl Hop {
     }
 
     /// Counts the frames of a wakeup.
-    pub(crate) fn woke(&mut self, wakeup: u64) {
+    pub(crate) fn woke(&mut self, wakeup: u64) -> Trip {
         let frames = match self.wakeup {
             Some((last, frames)) if last == wakeup => frames + 1,
             _ => 1,
         };
         self.wakeup = Some((wakeup, frames));
         self.counts.wakeup_frames_max = self.counts.wakeup_frames_max.max(frames);
+        Trip {
+            hop: self.id,
+            wakeup,
+            frame: frames - 1,
+        }
     }
 
     pub(crate) fn took(&mut self, id: FrameId, at: MonoNs) {
@@ -189,6 +204,8 @@ pub struct Group {
     pub rate: Rate,
     /// The backlog, second by second.
     pub trend: Trend,
+    /// Streams whose own arithmetic shows new ids only, and such that list all so far.
+    pub streams: (u64, u64),
     /// Why frames could not be read, and how often.
     pub undecoded: BTreeMap<String, u64>,
 }
@@ -225,10 +242,14 @@ impl Hops {
         if let Some(&place) = self.by_id.get(&id) {
             return Some(place);
         }
+        self.add(id, &format!("hop {}", id.0), limit)
+    }
+
+    fn add(&mut self, id: HopId, name: &str, limit: usize) -> Option<usize> {
         if self.all.len() >= limit {
             return None;
         }
-        let group = self.group(&format!("hop {}", id.0));
+        let group = self.group(name);
         let mut hop = Hop::new(id, group);
         hop.sees.sent = true;
         self.all.push(hop);
@@ -237,7 +258,8 @@ impl Hops {
     }
 
     pub(crate) fn announce(&mut self, said: &event::Hop<'_>, limit: usize) -> bool {
-        let Some(place) = self.place(said.id, limit) else {
+        let known = self.by_id.get(&said.id).copied();
+        let Some(place) = known.or_else(|| self.add(said.id, said.name, limit)) else {
             return false;
         };
         let group = self.group(said.name);

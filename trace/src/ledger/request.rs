@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 
 use super::chunkline::{Fates, Line};
+use super::hop::Trip;
 use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::event::Finish;
-use crate::id::HopId;
 
 /// A request that lives, or waits for its last take or delivery.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct Request {
     /// First send at the origin, if it was the request's very first chunk.
     pub(crate) sent_first: Option<MonoNs>,
     pub(crate) taken_first: Option<MonoNs>,
+    /// The take of its first chunk was not seen, or not when it was.
+    pub(crate) first_take_missed: bool,
     pub(crate) gap_ns: Option<u64>,
     pub(crate) tokens_sent: u32,
     pub(crate) tokens_taken: u32,
@@ -32,8 +34,8 @@ pub struct Request {
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) retractions: u32,
     pub(crate) finish: Option<Finish>,
-    /// The last trip to the poll that took a chunk of it, and the hop.
-    pub(crate) wakeup: Option<(HopId, u64)>,
+    /// The take that called its waiter last.
+    pub(crate) called: Option<Trip>,
     /// Its final chunk has left the tokenizer's inbox.
     pub(crate) final_taken: bool,
     pub(crate) line: Option<Box<Line>>,
@@ -47,7 +49,7 @@ pub struct Request {
     pub(crate) odd: bool,
     /// A frame has said that it is finished.
     pub(crate) finish_seen: bool,
-    /// Chunks of it in the current wakeup.
+    /// Chunks of it that its waiter finds when it runs.
     pub(crate) burst: u32,
     /// Some wakeup took more than one chunk of it.
     pub(crate) burst_seen: bool,
@@ -64,6 +66,7 @@ impl Request {
             last_at: at,
             sent_first: None,
             taken_first: None,
+            first_take_missed: false,
             gap_ns: None,
             tokens_sent: 0,
             tokens_taken: 0,
@@ -74,7 +77,7 @@ impl Request {
             cached_tokens: None,
             retractions: 0,
             finish: None,
-            wakeup: None,
+            called: None,
             final_taken: false,
             line: None,
             mapped: true,
@@ -88,7 +91,7 @@ impl Request {
         }
     }
 
-    /// `SGLang`'s request id.
+    /// SGLang's request id.
     pub fn rid(&self) -> &str {
         &self.rid
     }
@@ -116,6 +119,12 @@ impl Request {
     /// When its first chunk was taken by the tokenizer; `None` when that was not seen.
     pub fn taken_first(&self) -> Option<MonoNs> {
         self.taken_first
+    }
+
+    /// Since when its first token waits for the tokenizer; `None` when it does not, or that cannot be seen.
+    pub fn waiting_since(&self) -> Option<MonoNs> {
+        self.sent_first
+            .filter(|_| self.taken_first.is_none() && !self.first_take_missed)
     }
 
     /// Tokens sent by the scheduler.
@@ -220,7 +229,7 @@ impl Request {
 /// What is kept of a request that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// `SGLang`'s request id.
+    /// SGLang's request id.
     pub rid: Box<str>,
     /// When it was first seen.
     pub first_at: MonoNs,

@@ -1,15 +1,21 @@
 //! What happens to a frame after its send: forwarded, taken, handled.
 
 use super::Ledger;
-use super::hop::EarlyTake;
+use super::hop::{EarlyTake, Trip};
 use super::lane::{PendingChunk, Sent};
 use crate::clock::MonoNs;
-use crate::engine::{Mode, Waiter};
+use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Taken;
-use crate::id::{FrameId, HopId};
+use crate::id::FrameId;
 
 /// How long a take waits for its send before the send counts as unseen, in nanoseconds.
 const EARLY_NS: u64 = 5_000_000_000;
+
+/// Whether a chunk taken `now` finds an earlier one still waiting for the waiter that was `called`.
+fn meet(called: Trip, now: Trip, engine: &EngineState) -> bool {
+    let apart = now.frame.saturating_sub(called.frame);
+    (called.hop, called.wakeup) == (now.hop, now.wakeup) && engine.still_waits(apart)
+}
 
 impl Ledger {
     /// A frame has entered its hop; `chunks` of it lie in `scratch`.
@@ -40,7 +46,7 @@ impl Ledger {
         if let Some(early) = early {
             let group = &mut self.hops.groups[hop.group];
             group.residence.record(early.at, early.at.since(at));
-            self.take_scratch(id.hop, early.at, early.wakeup, true);
+            self.take_scratch(early.at, early.trip, true);
             return;
         }
         while self.pending_frames >= self.limits.pending_frames
@@ -107,14 +113,12 @@ impl Ledger {
         let hop = &mut self.hops.all[place];
         hop.counts.frames_taken += 1;
         hop.took(id, at);
-        if let Some(wakeup) = taken.wakeup {
-            hop.woke(wakeup);
-            self.totals.predicted.wakeups_seen |= hop.last;
-        }
+        let trip = taken.wakeup.map(|wakeup| hop.woke(wakeup));
+        self.totals.predicted.wakeups_seen |= trip.is_some() && hop.last;
         if let Some(frame) = &taken.frame {
             self.scratch.clear();
             self.content(at, place, frame, false);
-            self.take_scratch(id.hop, at, taken.wakeup, true);
+            self.take_scratch(at, trip, true);
             return;
         }
         self.overtake(id, place, at);
@@ -128,18 +132,14 @@ impl Ledger {
                 self.left(place, id.lane, chunks);
                 let group = self.hops.all[place].group;
                 self.hops.groups[group].residence.record(at, at.since(sent));
-                self.take_scratch(id.hop, at, taken.wakeup, true);
+                self.take_scratch(at, trip, true);
             }
             Sent::NotYet if hop.sees.sent => {
                 if hop.early.len() >= self.limits.early_takes {
                     hop.early.pop_front();
                     self.reached.early_takes += 1;
                 }
-                hop.early.push_back(EarlyTake {
-                    id,
-                    at,
-                    wakeup: taken.wakeup,
-                });
+                hop.early.push_back(EarlyTake { id, at, trip });
             }
             Sent::NotYet | Sent::Forgotten => {}
         }
@@ -167,7 +167,7 @@ impl Ledger {
             hop.counts.frames_taken += 1;
             hop.counts.takes_inferred += 1;
             self.left(place, id.lane, chunks);
-            self.take_scratch(id.hop, at, None, false);
+            self.take_scratch(at, None, false);
         }
     }
 
@@ -184,22 +184,25 @@ impl Ledger {
         }
     }
 
-    fn take_scratch(&mut self, hop: HopId, at: MonoNs, wakeup: Option<u64>, timed: bool) {
+    fn take_scratch(&mut self, at: MonoNs, trip: Option<Trip>, timed: bool) {
         let chunks = std::mem::take(&mut self.scratch);
         for chunk in &chunks {
-            self.take_chunk(hop, at, wakeup, *chunk, timed);
+            self.take_chunk(at, trip, *chunk, timed);
         }
         self.scratch = chunks;
         self.scratch.clear();
     }
 
-    fn take_chunk(&mut self, hop: HopId, at: MonoNs, wakeup: Option<u64>, chunk: PendingChunk, timed: bool) {
+    fn take_chunk(&mut self, at: MonoNs, trip: Option<Trip>, chunk: PendingChunk, timed: bool) {
         self.totals.chunks.taken += 1;
         self.totals.tokens.taken += u64::from(chunk.tokens);
         let Some(request) = self.table.get_mut(chunk.ticket) else {
             return;
         };
         request.tokens_taken = request.tokens_taken.saturating_add(chunk.tokens);
+        if request.taken_first.is_none() && !(chunk.first && timed) {
+            request.first_take_missed = true;
+        }
         if chunk.first && timed && request.taken_first.is_none() {
             request.taken_first = Some(at);
             if let Some(sent) = request.sent_first {
@@ -213,8 +216,10 @@ impl Ledger {
                 }
             }
         }
-        let trip = wakeup.map(|w| (hop, w));
-        if trip.is_some() && request.wakeup == trip {
+        if trip
+            .zip(request.called)
+            .is_some_and(|(now, called)| meet(called, now, &self.engine))
+        {
             request.burst += 1;
             let predicted = &mut self.totals.predicted;
             predicted.burst_max = predicted.burst_max.max(request.burst);
@@ -232,7 +237,7 @@ impl Ledger {
                 .bursts
                 .enter(at, &request.rid, u64::from(request.burst), new_rid);
         } else {
-            request.wakeup = trip;
+            request.called = trip;
             request.burst = 1;
         }
         if chunk.last {

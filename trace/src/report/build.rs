@@ -112,14 +112,15 @@ fn chunks(ledger: &Ledger) -> Chunks {
     }
 }
 
-/// A prediction needs wakeups, and an engine whose answer to a burst is known.
+/// A prediction needs wakeups, and an engine whose answer to a burst and whose turnaround are known.
 fn dropped_predicted(predicted: &Predictions, engine: &EngineState) -> Option<u64> {
     let known = match engine.waiter {
         Some(Waiter::KeepsLast) => engine.mode.is_some(),
         Some(Waiter::YieldsAll | Waiter::Merges) => true,
         None => false,
     };
-    (predicted.wakeups_seen && known && predicted.unknown == 0).then_some(predicted.dropped)
+    let timed = engine.turnaround.is_some() || predicted.dropped == 0;
+    (predicted.wakeups_seen && known && timed && predicted.unknown == 0).then_some(predicted.dropped)
 }
 
 fn spread(of: &Distribution) -> Option<Spread> {

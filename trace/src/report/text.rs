@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Chunks, HopLine, Report, Spread};
 use crate::detect::Severity;
-use crate::words::{bytes, count, duration};
+use crate::words::{bytes, count, duration, plural};
 
 /// Lines are wrapped here.
 const WIDTH: usize = 100;
@@ -57,11 +57,13 @@ fn numbers(out: &mut String, report: &Report) {
         (r.joined_late, "joined late"),
         (r.overwritten, "overwritten"),
         (r.orphaned, "orphaned"),
-        (r.health_checks, "health checks"),
     ] {
         if n > 0 {
             let _ = write!(line, ", {} {what}", count(n));
         }
+    }
+    if r.health_checks > 0 {
+        let _ = write!(line, ", {}", plural(r.health_checks, "health check"));
     }
     row(out, "requests", &line);
     let t = &report.tokens;
@@ -259,12 +261,8 @@ fn unseen(out: &mut String, report: &Report) {
 
 fn own(out: &mut String, report: &Report) {
     let own = &report.own;
-    let mut line = format!(
-        "{} events, {} lost, {} frames undecoded",
-        count(own.events),
-        count(own.events_lost),
-        count(own.frames_undecoded)
-    );
+    let (events, undecoded) = (plural(own.events, "event"), plural(own.frames_undecoded, "frame"));
+    let mut line = format!("{events}, {} lost, {undecoded} undecoded", count(own.events_lost));
     if let Some(cpu) = own.cpu_ns {
         let _ = write!(line, ", {} of CPU", duration(cpu));
     }
@@ -287,8 +285,11 @@ fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
     let mut column = first.chars().count();
     out.push_str(first);
     let mut begun = false;
-    for word in text.split_whitespace() {
-        let length = word.chars().count();
+    let mut words = text.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        // A number stays with its unit.
+        let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
+        let length = word.chars().count() + unit.map_or(0, |u| u.len() + 1);
         if begun && column + 1 + length > WIDTH {
             let _ = write!(out, "\n{rest}");
             column = rest.chars().count();
@@ -299,6 +300,10 @@ fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
             column += 1;
         }
         out.push_str(word);
+        if let Some(unit) = unit {
+            out.push(' ');
+            out.push_str(unit);
+        }
         column += length;
         begun = true;
     }

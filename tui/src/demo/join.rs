@@ -21,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Join {
     version: &'static str,
     waiter: Waiter,
+    turnaround: u8,
     /// In the order of time: the peers share a thread.
     reports: VecDeque<PeerEvent>,
     /// Frames that were sent and not handled. Bounded by what the clients have open.
@@ -28,10 +29,11 @@ pub(super) struct Join {
 }
 
 impl Join {
-    pub(super) fn new(version: &'static str, waiter: Waiter) -> Self {
+    pub(super) fn new(version: &'static str, waiter: Waiter, turnaround: u8) -> Self {
         Self {
             version,
             waiter,
+            turnaround,
             reports: VecDeque::new(),
             frames: HashMap::new(),
         }
@@ -43,6 +45,7 @@ impl Join {
             version: Some(self.version),
             mode: Some(mode),
             waiter: Some(self.waiter),
+            turnaround: Some(self.turnaround),
         })
     }
 
@@ -135,7 +138,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn join() -> Join {
-        Join::new("0.5.9", Waiter::KeepsLast)
+        Join::new("0.5.9", Waiter::KeepsLast, 3)
     }
 
     fn frame(seq: u64) -> FrameId {

@@ -55,6 +55,9 @@ pub(crate) struct DemoOptions {
 const FRAMES_A_TURN: usize = 256;
 const REPORTS_A_TURN: usize = 8192;
 
+/// A socket's address has 108 bytes; our own part of the path needs some 30.
+const LONGEST_PARENT: usize = 70;
+
 /// A running demo.
 pub(crate) struct Demo {
     script: Script,
@@ -89,7 +92,7 @@ impl Demo {
         };
         let play = Play::start(stage, Random::new(seed))?;
         Ok(Self {
-            join: Join::new(script.release.version(), script.waiter),
+            join: Join::new(script.release.version(), script.waiter, script.waiter_turns),
             script,
             seed,
             account,
@@ -175,6 +178,11 @@ impl Source for Demo {
         }
     }
 
+    fn under_way(&self) -> Option<String> {
+        let open = self.account.open();
+        (open > 0).then(|| format!("{open} requests of the demo still wait for their last tokens"))
+    }
+
     fn wire(&self) -> Option<Value> {
         Some(wire_forms(&self.tap))
     }
@@ -190,12 +198,21 @@ impl Source for Demo {
 
 /// A folder that no other user's process can reach into.
 fn private_folder() -> anyhow::Result<TempDir> {
+    let parent = std::env::temp_dir();
+    let parent = if parent.as_os_str().len() > LONGEST_PARENT {
+        Path::new("/tmp")
+    } else {
+        &parent
+    };
     let private = Permissions::from_mode(0o700);
     let folder = tempfile::Builder::new()
         .prefix("tokengap-")
         .permissions(private)
-        .tempdir();
-    folder.context("cannot make a folder for the demo's sockets; set TMPDIR to a writable one")
+        .tempdir_in(parent);
+    folder.with_context(|| {
+        let parent = parent.display();
+        format!("cannot make a folder for the demo's sockets in {parent}; set TMPDIR to a writable one")
+    })
 }
 
 fn start_tap(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Tap> {

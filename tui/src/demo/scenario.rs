@@ -33,9 +33,9 @@ pub(super) struct Script {
     pub(super) load: Load,
     /// What a waiter does with several queued chunks.
     pub(super) waiter: Waiter,
-    /// Loop turns from a waiter's wake-up call to its run: 3 inside `asyncio.wait_for` up to `CPython` 3.11, 1 from 3.12,
+    /// Loop turns from a waiter's wake-up call to its run: 3 inside `asyncio.wait_for` up to CPython 3.11, 1 from 3.12,
     /// more where another thread stands between. The loop takes a message every 2 turns.
-    pub(super) waiter_turns: u64,
+    pub(super) waiter_turns: u8,
     /// Played in turn, for [`Self::phase`] each.
     pub(super) phases: &'static [Phase],
     pub(super) phase: Duration,
@@ -179,7 +179,7 @@ impl Scenario {
                 route: Route::Detokenizer,
                 load,
                 waiter: Waiter::KeepsLast,
-                waiter_turns: 3,
+                waiter_turns: 1,
                 phases: &[QUICK],
                 phase: ms(1000),
                 pauses: None,
@@ -195,6 +195,7 @@ impl Scenario {
                     arrivals: 120.0,
                     ..load
                 },
+                waiter_turns: 3,
                 phases: &[SLOW],
                 ..Self::Healthy.script()
             },
@@ -208,6 +209,7 @@ impl Scenario {
                     burst: 4,
                     ..load
                 },
+                waiter_turns: 3,
                 phases: &[DELTAS],
                 pauses: Some(Pauses {
                     every: ms(700),
@@ -234,6 +236,7 @@ impl Scenario {
                     arrivals: 80.0,
                     ..load
                 },
+                waiter_turns: 3,
                 phases: &[ADDED_UP, COSTLY_DELTAS],
                 phase: ms(2500),
                 ..Self::Healthy.script()

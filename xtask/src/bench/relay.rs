@@ -19,6 +19,9 @@ pub(crate) struct Args {
     /// Bytes that pass in one turn, in MiB
     #[arg(long, default_value_t = 1_024)]
     volume: u64,
+    /// Messages a second that the sender sends; 0 is as fast as it goes
+    #[arg(long, default_value_t = 0)]
+    rate: u64,
     /// Message sizes in KiB
     #[arg(long, value_delimiter = ',', default_value = "16,64,256")]
     sizes: Vec<u64>,
@@ -43,17 +46,22 @@ const WAYS: [(Way, &str); 4] = [
 ];
 
 /// What one turn measured.
-#[derive(Clone, Copy, Default)]
 struct Turn {
     /// Messages a second at the receiver.
     rate: f64,
-    /// CPU microseconds a message in the process between: the thread that copies, and all of it.
+    /// What the process between had to do; a direct connection has none.
+    between: Option<Cost>,
+}
+
+/// Costs of the process between.
+struct Cost {
+    /// CPU microseconds a message: of the thread that copies, and of all threads.
     copying_us: f64,
     all_us: f64,
-    /// Its resident memory at its highest, in MiB.
+    /// Resident memory at its highest, in MiB.
     peak_mib: f64,
-    /// Share of the messages that were decoded.
-    decoded: f64,
+    /// Share of the messages that were decoded (or seen); `zmq_proxy` looks at none.
+    observed: Option<f64>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -69,8 +77,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let peer = compile(folder.path())?;
     println!(
-        "{:26} {:>9} {:>9} {:>7} {:>12} {:>12} {:>9} {:>8}",
-        "64-bit libzmq peers, ipc", "bytes", "msg/s", "ratio", "copy us/msg", "all us/msg", "peak MiB", "decoded"
+        "{:26} {:>9} {:>9} {:>7} {:>12} {:>12} {:>9} {:>9}",
+        "libzmq peers over ipc", "bytes", "msg/s", "ratio", "copy us/msg", "all us/msg", "peak MiB", "observed"
     );
     for &size in &args.sizes {
         let message = folder.path().join(format!("{size}.pkl"));
@@ -80,37 +88,42 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let mut turns = WAYS.map(|_| Vec::new());
         for round in 0..=args.rounds {
             for (turns, (way, _)) in turns.iter_mut().zip(WAYS) {
-                let turn = turn(way, &peer, folder.path(), &message, count)?;
+                let turn = turn(way, &peer, folder.path(), &message, (count, args.rate))?;
                 // The first round warms up.
                 if round > 0 {
                     turns.push(turn);
                 }
             }
         }
-        let direct = median(&turns[0], |turn| turn.rate);
+        let rate = |turns: &[Turn]| median(turns.iter().map(|turn| turn.rate)).unwrap_or(f64::NAN);
+        let direct = rate(&turns[0]);
         for (turns, (_, name)) in turns.iter().zip(WAYS) {
-            let of = |what: fn(&Turn) -> f64| median(turns, what);
+            let costs = || turns.iter().filter_map(|turn| turn.between.as_ref());
             println!(
-                "{name:26} {bytes:9} {:9.0} {:7.2} {:12.2} {:12.2} {:9.1} {:7.0}%",
-                of(|turn| turn.rate),
-                of(|turn| turn.rate) / direct,
-                of(|turn| turn.copying_us),
-                of(|turn| turn.all_us),
-                of(|turn| turn.peak_mib),
-                of(|turn| turn.decoded) * 100.0
+                "{name:26} {bytes:9} {:9.0} {:7.2} {:>12} {:>12} {:>9} {:>9}",
+                rate(turns),
+                rate(turns) / direct,
+                shown(median(costs().map(|cost| cost.copying_us))),
+                shown(median(costs().map(|cost| cost.all_us))),
+                shown(median(costs().map(|cost| cost.peak_mib))),
+                shown(median(costs().filter_map(|cost| cost.observed)).map(|share| share * 100.0)),
             );
         }
     }
     Ok(())
 }
 
-fn median(turns: &[Turn], what: fn(&Turn) -> f64) -> f64 {
-    let mut values: Vec<f64> = turns.iter().map(what).collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+fn shown(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.1}"))
 }
 
-fn turn(way: Way, peer: &Path, folder: &Path, message: &Path, count: u64) -> anyhow::Result<Turn> {
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+fn turn(way: Way, peer: &Path, folder: &Path, message: &Path, (count, rate): (u64, u64)) -> anyhow::Result<Turn> {
     // A killed proxy leaves its socket file: every turn has a folder of its own.
     let folder = tempfile::tempdir_in(folder)?;
     let at = |name: &str| format!("ipc://{}", folder.path().join(name).display());
@@ -132,29 +145,13 @@ fn turn(way: Way, peer: &Path, folder: &Path, message: &Path, count: u64) -> any
         between.expect("READY")?;
     }
     let to = if way == Way::Direct { &back } else { &front };
-    let sender = Command::new(peer)
-        .arg("send")
-        .arg(to)
-        .arg(message)
-        .arg(count.to_string())
-        .spawn();
+    let paced = [count, rate].map(|n| n.to_string());
+    let sender = Command::new(peer).arg("send").arg(to).arg(message).args(paced).spawn();
     let mut sender = Process::around(sender?);
     let rate: f64 = receiver.line()?.parse().context("the receiver's rate")?;
     sender.child.wait()?;
-    let mut turn = Turn {
-        rate,
-        ..Turn::default()
-    };
-    if let Some(mut between) = between {
-        if way != Way::ZmqProxy {
-            turn.decoded = between.line()?.parse::<f64>()? / count as f64;
-        }
-        let (copying, all) = between.cpu_us()?;
-        turn.copying_us = copying / count as f64;
-        turn.all_us = all / count as f64;
-        turn.peak_mib = between.peak_mib()?;
-    }
-    Ok(turn)
+    let between = between.map(|mut between| between.cost(way, count as f64)).transpose()?;
+    Ok(Turn { rate, between })
 }
 
 /// The relay's side of a turn: when its one connection has closed, it says how many messages it decoded (or saw).
@@ -220,6 +217,20 @@ impl Process {
             bail!("a peer said {said:?} instead of {word}");
         }
         Ok(())
+    }
+
+    fn cost(&mut self, way: Way, count: f64) -> anyhow::Result<Cost> {
+        let observed = match way {
+            Way::Counting | Way::Decoding => Some(self.line()?.parse::<f64>()? / count),
+            Way::Direct | Way::ZmqProxy => None,
+        };
+        let (copying, all) = self.cpu_us()?;
+        Ok(Cost {
+            copying_us: copying / count,
+            all_us: all / count,
+            peak_mib: self.peak_mib()?,
+            observed,
+        })
     }
 
     /// CPU time so far, by the scheduler's own account (nanoseconds): the thread that copies, and all threads.

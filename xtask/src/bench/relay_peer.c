@@ -1,7 +1,7 @@
 // The libzmq peers of `cargo xtask bench relay`: send, recv, proxy.
-//   send EP FILE COUNT    PUSH, connects: the file's bytes as a message, COUNT times, as fast as it goes
-//   recv EP SIZE COUNT    PULL, binds: prints messages per second between the first and the last
-//   proxy FRONT BACK      zmq_proxy: PULL bound to FRONT, PUSH connected to BACK
+//   send EP FILE COUNT RATE  PUSH, connects: the file's bytes as a message, COUNT times, RATE a second (0: as it goes)
+//   recv EP SIZE COUNT       PULL, binds: prints messages per second between the first and the last
+//   proxy FRONT BACK         zmq_proxy: PULL bound to FRONT, PUSH connected to BACK
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static double seconds(void) {
     return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-static void send_all(void *context, const char *endpoint, const char *path, long count) {
+static void send_all(void *context, const char *endpoint, const char *path, long count, double rate) {
     FILE *file = fopen(path, "rb");
     if (!file) {
         perror(path);
@@ -32,8 +32,13 @@ static void send_all(void *context, const char *endpoint, const char *path, long
     fclose(file);
     void *push = zmq_socket(context, ZMQ_PUSH);
     check(zmq_connect(push, endpoint) != 0, endpoint);
-    for (long i = 0; i < count; i++)
+    double start = seconds();
+    for (long i = 0; i < count; i++) {
+        double early = rate > 0 ? start + i / rate - seconds() : 0;
+        if (early > 0)
+            nanosleep(&(struct timespec){(time_t)early, (long)((early - (time_t)early) * 1e9)}, NULL);
         check(zmq_send(push, message, size, 0) < 0, "zmq_send");
+    }
     zmq_close(push);
     zmq_ctx_term(context);
 }
@@ -62,8 +67,8 @@ static void receive_all(void *context, const char *endpoint, size_t size, long c
 
 int main(int count, char **words) {
     void *context = zmq_ctx_new();
-    if (count == 5 && !strcmp(words[1], "send")) {
-        send_all(context, words[2], words[3], atol(words[4]));
+    if (count == 6 && !strcmp(words[1], "send")) {
+        send_all(context, words[2], words[3], atol(words[4]), atof(words[5]));
     } else if (count == 5 && !strcmp(words[1], "recv")) {
         receive_all(context, words[2], (size_t)atol(words[3]), atol(words[4]));
     } else if (count == 4 && !strcmp(words[1], "proxy")) {
@@ -74,7 +79,7 @@ int main(int count, char **words) {
         fflush(stdout);
         zmq_proxy(front, back, NULL);
     } else {
-        fprintf(stderr, "usage: send EP FILE COUNT | recv EP SIZE COUNT | proxy FRONT BACK\n");
+        fprintf(stderr, "usage: send EP FILE COUNT RATE | recv EP SIZE COUNT | proxy FRONT BACK\n");
         return 2;
     }
     return 0;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use socket2::{Socket, Type};
 
-use super::check::{Checks, exact};
+use super::check::{Checks, exact_beside_strangers};
 use super::plain_relay::address;
 use super::plan::{Engine, Plan};
 use super::session::{Outcome, Session, Setting};
@@ -19,8 +19,17 @@ use super::tap::{Relay, Transport};
 
 /// Rounds of 8 requests, a frame about every 1.3 ms: a round takes an eighth of a second.
 fn steady(engine: &Engine, transport: Transport, rounds: u32) -> Setting {
-    let plan = Plan { requests: 8, tokens: 100, rounds, ..Plan::PLAIN };
-    Setting { engine: engine.clone(), plan, transport, detokenizer: false, backlog: false, gap_ms: 1, receiver: &[] }
+    let plan = Plan {
+        requests: 8,
+        rounds,
+        ..Plan::PLAIN
+    };
+    Setting {
+        plan,
+        transport,
+        gap_ms: 1,
+        ..Setting::new(engine)
+    }
 }
 
 /// How long the path is closed between the death of one relay and the start of the next.
@@ -54,19 +63,49 @@ pub(crate) fn killed(
     let outcome = session.finish()?;
 
     let taken: HashSet<_> = outcome.receiver.taken.iter().map(|message| &message.hash).collect();
-    let sent: Vec<_> = outcome.senders.iter().flat_map(|sender| &sender.sent).filter(|sent| sent.on == "output").collect();
+    let sent: Vec<_> = outcome
+        .senders
+        .iter()
+        .flat_map(|sender| &sender.sent)
+        .filter(|sent| sent.on == "output")
+        .collect();
     let lost: Vec<_> = sent.iter().filter(|message| !taken.contains(&message.hash)).collect();
-    let known: HashSet<_> = outcome.senders.iter().flat_map(|sender| &sender.sent).map(|message| &message.hash).collect();
-    checks.equal("messages at the tokenizer that nobody sent", &0, &taken.difference(&known).count());
-    let before = sent.iter().filter(|message| message.sent_ns < killed_ns).count();
-    let after = sent.iter().filter(|message| message.sent_ns > replaced_ns + REOPENED).count();
-    checks.equal("the run had begun before the kill and went on after it", &true, &(before > 50 && after > 50));
-    let early = lost.iter().filter(|message| message.sent_ns + IN_FLIGHT < killed_ns).count();
+    let known: HashSet<_> = outcome
+        .senders
+        .iter()
+        .flat_map(|sender| &sender.sent)
+        .map(|message| &message.hash)
+        .collect();
+    checks.equal(
+        "messages at the tokenizer that nobody sent",
+        &0,
+        &taken.difference(&known).count(),
+    );
+    let before = sent.iter().filter(|message| message.at_ns < killed_ns).count();
+    let after = sent
+        .iter()
+        .filter(|message| message.at_ns > replaced_ns + REOPENED)
+        .count();
+    checks.equal(
+        "the run had begun before the kill and went on after it",
+        &true,
+        &(before > 50 && after > 50),
+    );
+    let early = lost
+        .iter()
+        .filter(|message| message.at_ns + IN_FLIGHT < killed_ns)
+        .count();
     checks.equal("messages lost that were sent well before the kill", &0, &early);
-    let late = lost.iter().filter(|message| message.sent_ns > replaced_ns + REOPENED).count();
+    let late = lost
+        .iter()
+        .filter(|message| message.at_ns > replaced_ns + REOPENED)
+        .count();
     checks.equal("messages lost after the path was open again", &0, &late);
     second_report_is_exact(&outcome, killed_ns, checks);
-    Ok(Toll { sent: sent.len(), lost: lost.len() })
+    Ok(Toll {
+        sent: sent.len(),
+        lost: lost.len(),
+    })
 }
 
 /// What the second tap reports is what the tokenizer took after the first one was gone.
@@ -74,10 +113,24 @@ fn second_report_is_exact(outcome: &Outcome, killed_ns: u64, checks: &mut Checks
     let Some(report) = &outcome.report else { return };
     // What the first tap had written stays in the receiver's own buffers for a moment; then the path is closed.
     let closed = killed_ns + CLOSED.as_nanos() as u64 / 2;
-    let through_second = outcome.receiver.taken.iter().filter(|message| message.taken_ns > closed).count();
-    let frames: u64 = report["hops"].as_array().into_iter().flatten().filter_map(|hop| hop["frames_sent"].as_u64()).sum();
+    let through_second = outcome
+        .receiver
+        .taken
+        .iter()
+        .filter(|message| message.at_ns > closed)
+        .count();
+    let frames: u64 = report["hops"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|hop| hop["frames_sent"].as_u64())
+        .sum();
     checks.equal("frames in the second tap's report", &(through_second as u64), &frames);
-    checks.equal("frames it could not read", &Some(0), &report["self"]["frames_undecoded"].as_u64());
+    checks.equal(
+        "frames it could not read",
+        &Some(0),
+        &report["self"]["frames_undecoded"].as_u64(),
+    );
 }
 
 /// Connects to the tap in mid-run and sends what is no ZMTP, and what begins like it and goes on to lie.
@@ -103,7 +156,7 @@ pub(crate) fn stranger(
         let _ = (&socket).read(&mut [0; 64]);
     }
     let outcome = session.finish()?;
-    exact(&outcome, checks);
+    exact_beside_strangers(&outcome, nonsense().len() as u64, checks);
     Ok(outcome)
 }
 

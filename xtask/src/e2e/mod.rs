@@ -6,6 +6,7 @@ mod check;
 pub(crate) mod plain_relay;
 mod plan;
 mod process;
+mod scenario;
 mod session;
 pub(crate) mod setup;
 mod tap;
@@ -19,15 +20,11 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::accidents::{killed, stranger};
 use self::check::{Checks, exact};
-use self::plan::{Engine, Plan};
+use self::plan::Engine;
+use self::scenario::{RELEASES, SCENARIOS, engines};
 use self::session::{Outcome, Session, Setting};
 use self::setup::Home;
 use self::tap::{Relay, Transport};
-
-/// Releases that differ in what they put on the wire (docs/WIRE.md): column order, codec, protocol, message class.
-const RELEASES: [&str; 6] = ["0.4.6.post4", "0.5.3", "0.5.6", "0.5.9", "0.5.13", "0.5.23"];
-/// The first release that can speak msgpack.
-const MSGPACK_SINCE: [u32; 3] = [0, 5, 15];
 
 /// Options of `cargo xtask e2e`.
 #[derive(clap::Args, Debug)]
@@ -61,7 +58,10 @@ pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
     let wanted: Vec<&str> = options.releases.iter().map(String::as_str).collect();
     let home = Home::find();
     home.prepare(if wanted.is_empty() { &RELEASES } else { &wanted })?;
-    println!("{} -m engine RELEASE ...  (see engine/README.md)", home.python.display());
+    println!(
+        "{} -m engine RELEASE ...  (see engine/README.md)",
+        home.python.display()
+    );
     Ok(())
 }
 
@@ -70,11 +70,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let home = Home::find();
     let engines = engines(&options.releases);
     home.prepare(&engines.iter().map(|engine| engine.release.as_str()).collect::<Vec<_>>())?;
-    let relay = if options.plain { Relay::Plain } else { Relay::Tokengap(tokengap(&home, options)?) };
+    let relay = if options.plain {
+        Relay::Plain
+    } else {
+        Relay::Tokengap(tokengap(&home, options)?)
+    };
     let mut table = Table::default();
-    table.head();
+    Table::head();
     for engine in &engines {
-        for (name, setting) in settings(engine, options.quick) {
+        let wanted = if options.quick { 1 } else { SCENARIOS.len() };
+        for (name, change) in &SCENARIOS[..wanted] {
+            let mut setting = Setting::new(engine);
+            change(&mut setting);
             table.row(options, engine, name, |checks, dir| {
                 let mut session = Session::start(&home, &setting, &relay, dir)?;
                 session.go()?;
@@ -102,54 +109,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                         killed(&home, engine, transport, relay, &dir, checks)
                     })
                     .collect::<Result<_>>()?;
-                let [ours, plain] = &tolls[..] else { bail!("two relays were tried") };
-                Ok(format!("lost {} of {}; with a plain relay {} of {}", ours.lost, ours.sent, plain.lost, plain.sent))
+                let [ours, plain] = &tolls[..] else {
+                    bail!("two relays were tried")
+                };
+                Ok(format!(
+                    "lost {} of {}; with a plain relay {} of {}",
+                    ours.lost, ours.sent, plain.lost, plain.sent
+                ))
             });
         }
     }
     table.end()
-}
-
-/// Every release with its default codec, and the last that can also with msgpack.
-fn engines(asked: &[String]) -> Vec<Engine> {
-    let usual = || RELEASES.iter().map(ToString::to_string).collect();
-    let releases: Vec<String> = if asked.is_empty() { usual() } else { asked.to_vec() };
-    let mut engines: Vec<_> = releases.into_iter().map(|release| Engine { release, msgpack: false }).collect();
-    let speaks = |engine: &&Engine| {
-        let numbers: Vec<u32> = engine.release.split('.').map_while(|part| part.parse().ok()).collect();
-        numbers.as_slice() >= MSGPACK_SINCE.as_slice()
-    };
-    let msgpack: Vec<_> =
-        engines.iter().filter(speaks).map(|engine| Engine { msgpack: true, ..engine.clone() }).collect();
-    engines.extend(msgpack);
-    engines
-}
-
-/// The ordinary scenarios of one release.
-fn settings(engine: &Engine, quick: bool) -> Vec<(&'static str, Setting)> {
-    let mixed = Setting {
-        engine: engine.clone(),
-        plan: Plan::MIXED,
-        transport: Transport::Ipc,
-        detokenizer: false,
-        backlog: false,
-        gap_ms: 2,
-        receiver: &[],
-    };
-    let ranks = Plan { senders: 3, ..Plan::MIXED };
-    let queued = Setting { plan: Plan::PLAIN, backlog: true, gap_ms: 0, ..mixed.clone() };
-    let mut settings = vec![("mixed ipc", mixed.clone())];
-    if !quick {
-        settings.extend([
-            ("3 ranks tcp", Setting { plan: ranks, transport: Transport::Tcp, ..mixed.clone() }),
-            ("detokenizer", Setting { detokenizer: true, ..mixed.clone() }),
-            ("detokenizer, 3 ranks tcp", Setting { detokenizer: true, plan: ranks, transport: Transport::Tcp, ..mixed }),
-            ("backlog", queued.clone()),
-            ("backlog cumulative", Setting { receiver: &["--cumulative"], ..queued.clone() }),
-            ("slow client", Setting { backlog: false, gap_ms: 1, receiver: &["--busy", "5e-5"], ..queued }),
-        ]);
-    }
-    settings
 }
 
 /// The program under test: given, or built from this workspace.
@@ -159,8 +129,13 @@ fn tokengap(home: &Home, options: &Options) -> Result<PathBuf> {
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.current_dir(&home.root).args(["build", "--quiet", "--release", "--package", "tui", "--bin", "tokengap"]);
-    ensure!(build.status().context("starting cargo")?.success(), "tokengap does not build");
+    build
+        .current_dir(&home.root)
+        .args(["build", "--quiet", "--release", "--package", "tui", "--bin", "tokengap"]);
+    ensure!(
+        build.status().context("starting cargo")?.success(),
+        "tokengap does not build"
+    );
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| home.root.join("target"), PathBuf::from);
     Ok(target.join("release/tokengap"))
 }
@@ -168,10 +143,14 @@ fn tokengap(home: &Home, options: &Options) -> Result<PathBuf> {
 /// What happened, in the engine's own words.
 fn summary(outcome: &Outcome) -> String {
     let output: truth::Counts = outcome.senders.iter().map(|sender| sender.totals.output).sum();
-    let client = outcome.receiver.totals;
+    let client = outcome.receiver.totals.given;
+    let lost = match client.clients_without_ids {
+        0 => format!("lost {} of {} tokens", client.lost, client.completion_tokens),
+        _ => "and no ids to tell loss by".into(),
+    };
     format!(
-        "{} frames, {} chunks, {} tokens; {} clients got {} outputs, lost {} of {} tokens",
-        client.frames, output.chunks, output.tokens, client.finished, client.outputs, client.lost, client.completion_tokens
+        "{} frames, {} chunks, {} tokens; {} clients got {} outputs, {lost}",
+        outcome.receiver.totals.frames, output.chunks, output.tokens, client.finished, client.outputs
     )
 }
 
@@ -184,8 +163,11 @@ struct Table {
 }
 
 impl Table {
-    fn head(&self) {
-        println!("{:<16} {:<25} {:>6}  {:<6} what the engine says", "release", "scenario", "time", "checks");
+    fn head() {
+        println!(
+            "{:<16} {:<25} {:>6}  {:<6} what the engine says",
+            "release", "scenario", "time", "checks"
+        );
     }
 
     /// Runs one scenario in a folder of its own and prints its row, and below it what differs.
@@ -202,7 +184,9 @@ impl Table {
         }
         let started = Instant::now();
         let mut checks = Checks::default();
-        let result = tempfile::tempdir().context("making a folder").and_then(|dir| scenario(&mut checks, dir.path()));
+        let result = tempfile::tempdir()
+            .context("making a folder")
+            .and_then(|dir| scenario(&mut checks, dir.path()));
         let good = result.is_ok() && checks.mismatches.is_empty();
         let verdict = format!("{}{}", checks.made, if good { " ok" } else { " FAIL" });
         let told = result.as_ref().map_or("did not run to its end", String::as_str);
@@ -219,7 +203,10 @@ impl Table {
     }
 
     fn end(&self) -> Result<()> {
-        println!("{} scenarios passed, {} failed; {} comparisons", self.passed, self.failed, self.comparisons);
+        println!(
+            "{} scenarios passed, {} failed; {} comparisons",
+            self.passed, self.failed, self.comparisons
+        );
         ensure!(self.passed + self.failed > 0, "no scenario has that name");
         ensure!(self.failed == 0, "the report and the engine differ");
         Ok(())

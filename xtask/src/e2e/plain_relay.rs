@@ -15,6 +15,9 @@ pub(crate) struct Options {
     listen: Vec<String>,
     #[arg(long, required = true)]
     upstream: Vec<String>,
+    /// Taken and ignored.
+    #[arg(long)]
+    hop: Vec<String>,
 }
 
 /// Relays until killed.

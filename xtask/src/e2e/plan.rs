@@ -74,6 +74,9 @@ impl Plan {
             ("queued-aborts", self.queued_aborts),
             ("unary", self.unary),
         ];
-        numbers.iter().flat_map(|(name, value)| [format!("--{name}"), value.to_string()]).collect()
+        numbers
+            .iter()
+            .flat_map(|(name, value)| [format!("--{name}"), value.to_string()])
+            .collect()
     }
 }

@@ -25,7 +25,10 @@ impl Process {
     /// Starts `command`; `name` is unique within `dir`, where its standard error is kept.
     pub(crate) fn start(name: &str, mut command: Command, dir: &Path) -> Result<Self> {
         let stderr = dir.join(format!("{name}.stderr"));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&stderr)?);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&stderr)?);
         let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().context("no standard output")?);
@@ -37,7 +40,13 @@ impl Process {
                 }
             }
         });
-        Ok(Self { name: name.into(), child, stdin, lines, stderr })
+        Ok(Self {
+            name: name.into(),
+            child,
+            stdin,
+            lines,
+            stderr,
+        })
     }
 
     /// Waits for a line of standard output that begins with `word` and gives what follows it.
@@ -51,7 +60,11 @@ impl Process {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("{} did not say {word} within {patience:?}{}", self.name, self.complaint())
+                    bail!(
+                        "{} did not say {word} within {patience:?}{}",
+                        self.name,
+                        self.complaint()
+                    )
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     bail!("{} ended before it said {word}{}", self.name, self.complaint())
@@ -62,7 +75,10 @@ impl Process {
 
     /// Writes a line to its standard input.
     pub(crate) fn say(&mut self, word: &str) -> Result<()> {
-        let stdin = self.stdin.as_mut().with_context(|| format!("{} takes no orders", self.name))?;
+        let stdin = self
+            .stdin
+            .as_mut()
+            .with_context(|| format!("{} takes no orders", self.name))?;
         writeln!(stdin, "{word}").with_context(|| format!("telling {} to {word}{}", self.name, self.complaint()))
     }
 
@@ -126,5 +142,9 @@ fn last_words(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
     let tail = lines[lines.len().saturating_sub(12)..].join("\n    ");
-    if tail.is_empty() { String::new() } else { format!("; it said:\n    {tail}") }
+    if tail.is_empty() {
+        String::new()
+    } else {
+        format!("; it said:\n    {tail}")
+    }
 }

@@ -21,8 +21,14 @@ pub(crate) struct Home {
 impl Home {
     /// Where things are, whether or not they are there yet.
     pub(crate) fn find() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the project").to_path_buf();
-        Self { python: root.join(".venv-engine/bin/python"), root }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .expect("xtask lies in the project")
+            .to_path_buf();
+        Self {
+            python: root.join(".venv-engine/bin/python"),
+            root,
+        }
     }
 
     fn sources(&self) -> PathBuf {
@@ -33,10 +39,12 @@ impl Home {
     pub(crate) fn prepare(&self, releases: &[&str]) -> Result<()> {
         fs::create_dir_all(self.sources())?;
         let lock = File::create(self.sources().join("lock"))?;
-        lock.lock().context("waiting for another run that prepares the engine")?;
+        lock.lock()
+            .context("waiting for another run that prepares the engine")?;
         self.venv()?;
         for release in releases {
-            self.release(release).with_context(|| format!("unpacking SGLang {release}"))?;
+            self.release(release)
+                .with_context(|| format!("unpacking SGLang {release}"))?;
         }
         Ok(())
     }
@@ -50,9 +58,13 @@ impl Home {
         }
         eprintln!("engine: making .venv-engine");
         let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
-        run(Command::new(python).args(["-m", "venv", "--clear"]).arg(self.root.join(".venv-engine")))?;
+        run(Command::new(python)
+            .args(["-m", "venv", "--clear"])
+            .arg(self.root.join(".venv-engine")))?;
         let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"];
-        run(Command::new(&self.python).args(install).arg(self.root.join("engine/requirements.txt")))?;
+        run(Command::new(&self.python)
+            .args(install)
+            .arg(self.root.join("engine/requirements.txt")))?;
         fs::write(made_from, wanted)?;
         Ok(())
     }
@@ -60,7 +72,10 @@ impl Home {
     fn release(&self, release: &str) -> Result<()> {
         let named = release.starts_with(|c: char| c.is_ascii_digit())
             && release.chars().all(|c| c.is_ascii_alphanumeric() || c == '.');
-        ensure!(named, "`{release}` is not a release's number, such as 0.5.9 or 0.4.6.post4");
+        ensure!(
+            named,
+            "`{release}` is not a release's number, such as 0.5.9 or 0.4.6.post4"
+        );
         let target = self.sources().join(release);
         if target.is_dir() {
             return Ok(());
@@ -69,15 +84,41 @@ impl Home {
         let wheel = tempfile::tempdir_in(self.sources())?;
         let arch = std::env::consts::ARCH;
         let mut download = Command::new(&self.python);
-        download.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]);
-        download.args(["--only-binary=:all:", "--implementation", "cp", "--python-version", "3.11"]);
-        for platform in [format!("manylinux_2_34_{arch}"), format!("manylinux_2_28_{arch}"), "any".into()] {
+        download.args([
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]);
+        download.args([
+            "--only-binary=:all:",
+            "--implementation",
+            "cp",
+            "--python-version",
+            "3.11",
+        ]);
+        for platform in [
+            format!("manylinux_2_34_{arch}"),
+            format!("manylinux_2_28_{arch}"),
+            "any".into(),
+        ] {
             download.args(["--platform", &platform]);
         }
-        run(download.arg("--dest").arg(wheel.path()).arg(format!("sglang=={release}")))?;
-        let file = fs::read_dir(wheel.path())?.next().context("pip downloaded nothing")??.path();
+        run(download
+            .arg("--dest")
+            .arg(wheel.path())
+            .arg(format!("sglang=={release}")))?;
+        let file = fs::read_dir(wheel.path())?
+            .next()
+            .context("pip downloaded nothing")??
+            .path();
         let unpacked = wheel.path().join("unpacked");
-        run(Command::new(&self.python).args(["-m", "zipfile", "-e"]).arg(file).arg(&unpacked))?;
+        run(Command::new(&self.python)
+            .args(["-m", "zipfile", "-e"])
+            .arg(file)
+            .arg(&unpacked))?;
         // Whole or not at all: a run that is cut off leaves no half release behind.
         fs::rename(unpacked, target)?;
         Ok(())

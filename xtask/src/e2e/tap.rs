@@ -36,6 +36,8 @@ impl Transport {
 /// A place in the path: senders connect to `front`, the receiver binds `back`.
 #[derive(Clone, Debug)]
 pub(crate) struct Splice {
+    /// The hop's name, when the tap is told it; by itself it knows the sender only.
+    pub(crate) hop: Option<&'static str>,
     pub(crate) front: String,
     pub(crate) back: String,
 }
@@ -43,7 +45,11 @@ pub(crate) struct Splice {
 impl Splice {
     /// Endpoints for one splice.
     pub(crate) fn new(transport: Transport, dir: &Path, name: &str) -> Result<Self> {
-        Ok(Self { front: transport.endpoint(dir, &format!("{name}.tap"))?, back: transport.endpoint(dir, name)? })
+        Ok(Self {
+            hop: None,
+            front: transport.endpoint(dir, &format!("{name}.tap"))?,
+            back: transport.endpoint(dir, name)?,
+        })
     }
 }
 
@@ -81,20 +87,24 @@ impl Tap {
         };
         for splice in splices {
             command.args(["--listen", &splice.front, "--upstream", &splice.back]);
+            command.args(splice.hop.iter().flat_map(|hop| ["--hop", hop]));
         }
         let mut process = Process::start(name, command, dir)?;
         for splice in splices {
             wait_until_bound(&splice.front, &mut process)?;
         }
-        Ok(Self { process, reports: matches!(relay, Relay::Tokengap(_)) })
+        Ok(Self {
+            process,
+            reports: matches!(relay, Relay::Tokengap(_)),
+        })
     }
 
-    /// Ends it as an operator does, with SIGTERM, and gives its report; `None` from a relay that makes none.
-    pub(crate) fn report(self) -> Result<Option<Value>> {
+    /// Ends it as an operator does, with `signal`, and gives its report; `None` from a relay that makes none.
+    pub(crate) fn report(self, signal: Signal) -> Result<Option<Value>> {
         if !self.reports {
             return self.kill().map(|()| None);
         }
-        self.process.signal(Signal::TERM)?;
+        self.process.signal(signal)?;
         let lines = self.process.end_well(Duration::from_secs(15))?;
         let report = serde_json::from_str(&lines.join("\n")).context("the tap's standard output is no JSON report")?;
         Ok(Some(report))

@@ -16,7 +16,8 @@ pub(crate) struct Sent {
     /// Fingerprint of its bytes.
     pub(crate) hash: String,
     /// `CLOCK_MONOTONIC` just before the send call, ns.
-    pub(crate) sent_ns: u64,
+    #[serde(rename = "sent_ns")]
+    pub(crate) at_ns: u64,
 }
 
 /// A message that a process took from its socket.
@@ -25,7 +26,8 @@ pub(crate) struct Taken {
     /// Fingerprint of its bytes.
     pub(crate) hash: String,
     /// `CLOCK_MONOTONIC` when libzmq handed it over, ns.
-    pub(crate) taken_ns: u64,
+    #[serde(rename = "taken_ns")]
+    pub(crate) at_ns: u64,
 }
 
 /// Counts of one directed connection.
@@ -68,8 +70,10 @@ impl std::iter::Sum for Counts {
 }
 
 /// Totals of `send`.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(crate) struct SenderTotals {
+    /// The release that ran.
+    pub(crate) release: String,
     /// To the tokenizer or detokenizer.
     pub(crate) output: Counts,
     /// To the tokenizer, on a connection of its own.
@@ -86,13 +90,23 @@ pub(crate) struct DetokenizerTotals {
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct ReceiverTotals {
     pub(crate) frames: u64,
+    /// What the tokenizer gave to its clients.
+    #[serde(flatten)]
+    pub(crate) given: ClientTotals,
+}
+
+/// Sums over clients: those inside `receive`, or those of `client` at the other end of HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct ClientTotals {
     /// Clients that were given a finish.
     pub(crate) finished: u64,
-    /// How many outputs all clients were given.
+    /// How many outputs all clients were given, and how many token ids.
     pub(crate) outputs: u64,
-    /// Tokens that the finishes claim, and how many of them never came.
+    pub(crate) ids: u64,
+    /// Tokens that the finishes claim, and how many of them never came, as far as clients are given ids to tell.
     pub(crate) completion_tokens: u64,
     pub(crate) lost: u64,
+    pub(crate) clients_without_ids: u64,
 }
 
 /// One process's truth: what it sent, what it took, and its totals.

@@ -18,8 +18,8 @@ use crate::demo::encode::{Finish, Release, Row, text_batch, token_batch};
 use crate::demo::topology::detokenizer_of;
 
 /// What a detokenizer's or a router's work costs.
-const PER_FRAME: Duration = Duration::from_micros(100);
-const PER_CHUNK: Duration = Duration::from_micros(10);
+const PER_FRAME: Duration = Duration::from_micros(40);
+const PER_CHUNK: Duration = Duration::from_micros(8);
 
 /// A message with the number of the outlet it leaves through.
 type Outgoing = (usize, Vec<u8>);

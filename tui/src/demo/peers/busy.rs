@@ -10,7 +10,7 @@ pub(super) struct Busy {
     until: Instant,
 }
 
-/// What the timer can do: shorter work is saved up until it amounts to this.
+/// What the timer can do: shorter work is saved up until it amounts to this, and a sleep that came out longer is made up.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
 impl Busy {
@@ -21,7 +21,7 @@ impl Busy {
     /// Works for that long.
     pub(super) async fn spend(&mut self, time: Duration) {
         let now = Instant::now();
-        self.until = self.until.max(now) + time;
+        self.until = self.until.max(now.checked_sub(RESOLUTION).unwrap_or(now)) + time;
         if self.until - now >= RESOLUTION {
             sleep_until(self.until).await;
         }

@@ -1,0 +1,139 @@
+//! Memory stays bounded however long a run is, and the hot path allocates nothing.
+
+use std::alloc::System;
+
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::{Analysis, Config, FrameId, HopId, MonoNs};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const MS: u64 = 1_000_000;
+
+struct Run {
+    analysis: Analysis,
+    seq: u64,
+    ms: u64,
+}
+
+impl Run {
+    fn new() -> Self {
+        let mut analysis = Analysis::new(Config::default());
+        let sees = Sees {
+            sent: true,
+            taken: true,
+            delivered: false,
+            ..Sees::default()
+        };
+        let name = "scheduler->tokenizer";
+        let hop = Hop {
+            id: HopId(0),
+            name,
+            endpoint: "",
+            worker: None,
+            origin: true,
+            last: true,
+            sees,
+        };
+        analysis.apply(&Event {
+            at: MonoNs(0),
+            what: What::Hop(hop),
+        });
+        Self {
+            analysis,
+            seq: 0,
+            ms: 1,
+        }
+    }
+
+    /// Sends a frame and takes it.
+    fn pass(&mut self, chunks: &[Chunk<'_>]) {
+        let id = FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq: self.seq,
+        };
+        self.seq += 1;
+        self.ms += 1;
+        let frame = Frame {
+            id,
+            bytes: 25_000,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks,
+        };
+        self.analysis.apply(&Event {
+            at: MonoNs(self.ms * MS),
+            what: What::Sent(frame),
+        });
+        let what = What::Taken(Taken {
+            id,
+            wakeup: Some(self.seq),
+            frame: None,
+        });
+        self.analysis.apply(&Event {
+            at: MonoNs(self.ms * MS + 1),
+            what,
+        });
+    }
+}
+
+fn chunk(rid: &str, completion: u32, finish: bool) -> Chunk<'_> {
+    Chunk {
+        rid,
+        listed: Some(1),
+        completion_tokens: Some(completion),
+        prompt_tokens: Some(100),
+        cached_tokens: Some(0),
+        finish: finish.then_some(Finish::Stop),
+        retractions: Some(0),
+        worker: None,
+        ids: &[],
+    }
+}
+
+// One test, since the allocator's counters belong to the whole process.
+#[test]
+fn chunks_allocate_nothing_and_a_full_table_stays_within_its_budget() {
+    let mut run = Run::new();
+    let rids: Vec<String> = (0..256).map(|n| format!("{n:032x}")).collect();
+    let frame = |completion| rids.iter().map(|rid| chunk(rid, completion, false)).collect::<Vec<_>>();
+    for completion in 1..=50 {
+        run.pass(&frame(completion));
+    }
+    let frames: Vec<Vec<Chunk<'_>>> = (51..=250).map(frame).collect();
+    let region = Region::new(ALLOCATOR);
+    for frame in &frames {
+        run.pass(frame);
+    }
+    assert_eq!(region.change().allocations, 0, "51,200 chunks of known requests");
+
+    // 60,000 short requests come and go, then more live than there is room for.
+    let region = Region::new(ALLOCATOR);
+    for batch in 0..60_u64 {
+        let rids: Vec<String> = (0..1_000)
+            .map(|n| format!("{:032x}", 1_000_000 + batch * 1_000 + n))
+            .collect();
+        run.pass(&rids.iter().map(|rid| chunk(rid, 1, true)).collect::<Vec<_>>());
+        run.ms += 500;
+        run.analysis.tick(MonoNs(run.ms * MS));
+    }
+    for batch in 0..110_u64 {
+        let rids: Vec<String> = (0..1_000)
+            .map(|n| format!("{:032x}", 9_000_000 + batch * 1_000 + n))
+            .collect();
+        run.pass(&rids.iter().map(|rid| chunk(rid, 1, false)).collect::<Vec<_>>());
+    }
+    let change = region.change();
+    let held = change.bytes_allocated - change.bytes_deallocated;
+    let ledger = run.analysis.ledger();
+    assert_eq!((ledger.remembered(), ledger.finished().len()), (100_000, 20_000));
+    assert_eq!(ledger.totals().requests.forgotten, 110_000 + 256 - 100_000);
+    assert!(
+        ledger.limits().iter().any(|l| l.name == "live_rids" && l.times > 0),
+        "reaching a limit is visible"
+    );
+    assert!(held < 128 << 20, "{held} bytes held");
+    println!("{} MiB for 100,000 live and 20,000 finished requests", held >> 20);
+}

@@ -1,0 +1,307 @@
+//! The report's form: every field of the schema, null where nothing could be seen, and the text for people.
+
+use serde_json::Value;
+use trace::clock::MonoNs;
+use trace::engine::Mode;
+use trace::event::{
+    Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Sees, Taken, Undecoded, What,
+};
+use trace::report::{Report, ReportInput};
+use trace::{Analysis, Config, FrameId, HopId};
+
+const MS: u64 = 1_000_000;
+const START: u64 = 77_000 * MS;
+
+struct Run {
+    analysis: Analysis,
+    seq: u64,
+}
+
+impl Run {
+    fn new(name: &str, sees: Sees, last: bool) -> Self {
+        let mut run = Self {
+            analysis: Analysis::new(Config::default()),
+            seq: 0,
+        };
+        let endpoint = "ipc:///tmp/tmpk2v9x1";
+        run.say(
+            0,
+            What::Hop(Hop {
+                id: HopId(0),
+                name,
+                endpoint,
+                worker: None,
+                origin: true,
+                last,
+                sees,
+            }),
+        );
+        run
+    }
+
+    fn say(&mut self, ms: u64, what: What<'_>) {
+        self.analysis.apply(&Event {
+            at: MonoNs(START + ms * MS),
+            what,
+        });
+    }
+
+    fn id(seq: u64) -> FrameId {
+        FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq,
+        }
+    }
+
+    fn send(&mut self, ms: u64, chunks: &[(&str, u32, u32, Option<Finish>)]) {
+        let chunk = |&(rid, listed, completion, finish)| Chunk {
+            rid,
+            listed: Some(listed),
+            completion_tokens: Some(completion),
+            prompt_tokens: Some(512),
+            cached_tokens: Some(0),
+            finish,
+            retractions: Some(0),
+            worker: None,
+            ids: &[],
+        };
+        let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
+        let id = Self::id(self.seq);
+        self.seq += 1;
+        self.say(
+            ms,
+            What::Sent(Frame {
+                id,
+                bytes: 1_240,
+                kind: Kind::TokenIds,
+                ids: IdColumn::Delta,
+                chunks: &chunks,
+            }),
+        );
+    }
+
+    fn take(&mut self, ms: u64, seq: u64, wakeup: u64) {
+        self.say(
+            ms,
+            What::Taken(Taken {
+                id: Self::id(seq),
+                wakeup: Some(wakeup),
+                frame: None,
+            }),
+        );
+        self.say(ms + 1, What::Handled(Self::id(seq)));
+    }
+
+    fn deliver(&mut self, ms: u64, rid: &str, tokens: u32, completion: u32, finished: bool) {
+        let completion_tokens = Some(completion);
+        self.say(
+            ms,
+            What::Delivered(Delivery {
+                rid,
+                tokens,
+                mode: Mode::Incremental,
+                completion_tokens,
+                finished,
+            }),
+        );
+    }
+}
+
+const SLOW: &str = "5b920f43-0d4e-4c7c-9b36-2f6a3a2f9e11";
+const FAST: &str = "9f1c2a77d1f84f0b8a53c6b0f2de4417";
+
+/// A 0.5.9 engine that keeps the last chunk, seen from send to delivery: a first token that waits, two chunks lost.
+fn everything_seen() -> Report {
+    let sees = Sees {
+        sent: true,
+        forwarded: true,
+        taken: true,
+        handled: true,
+        delivered: true,
+    };
+    let mut run = Run::new("scheduler->tokenizer", sees, true);
+    run.say(
+        0,
+        What::Engine(Engine {
+            version: Some("0.5.9"),
+            mode: Some(Mode::Incremental),
+            waiter: None,
+            turnaround: Some(3),
+        }),
+    );
+    run.send(10, &[(FAST, 1, 1, None)]);
+    run.take(11, 0, 1);
+    run.deliver(12, FAST, 1, 1, false);
+    run.send(23, &[(FAST, 1, 2, None), (SLOW, 1, 1, None)]);
+    run.send(36, &[(FAST, 2, 4, None), (SLOW, 1, 2, None)]);
+    run.send(
+        49,
+        &[(FAST, 1, 5, Some(Finish::Stop)), (SLOW, 1, 3, Some(Finish::Length))],
+    );
+    for seq in 1..4 {
+        run.say(50, What::Forwarded(Run::id(seq)));
+        run.take(23_862, seq, 2);
+    }
+    run.deliver(23_866, FAST, 1, 5, true);
+    run.deliver(23_867, SLOW, 3, 3, true);
+    run.analysis.tick(MonoNs(START + 23_900 * MS));
+    run.analysis.report(&ReportInput {
+        cpu_ns: Some(412 * MS),
+        rss_bytes: Some(9_400_000),
+        demo: Some(serde_json::json!({"scenario": "race", "seed": 1, "truth": {"chunks_dropped": 2}})),
+        ..ReportInput::of("demo")
+    })
+}
+
+/// A relay alone, on a release that nobody named, with a frame it could not read and observations it lost.
+fn sends_seen() -> Report {
+    let sees = Sees {
+        sent: true,
+        forwarded: true,
+        ..Sees::default()
+    };
+    let mut run = Run::new("scheduler->detokenizer", sees, false);
+    run.send(0, &[(FAST, 1, 1, None)]);
+    run.say(1, What::Forwarded(Run::id(0)));
+    run.seq += 1;
+    run.say(
+        5,
+        What::Undecoded(Undecoded {
+            id: Run::id(1),
+            bytes: 64,
+            reason: "class unknown",
+        }),
+    );
+    run.seq += 2;
+    run.say(
+        6,
+        What::Lost(Lost {
+            hop: Some(HopId(0)),
+            count: 2,
+            cause: LostCause::QueueFull,
+        }),
+    );
+    run.send(
+        40,
+        &[
+            (FAST, 1, 9, Some(Finish::Abort)),
+            ("HEALTH_CHECK_1768", 1, 1, Some(Finish::Length)),
+        ],
+    );
+    run.analysis.tick(MonoNs(START + 1_000 * MS));
+    let degraded = vec![Value::from(
+        "egress: no CAP_BPF; run as root or grant CAP_BPF and CAP_PERFMON",
+    )];
+    run.analysis.report(&ReportInput {
+        degraded,
+        ..ReportInput::of("tap")
+    })
+}
+
+#[test]
+fn everything_seen_as_json() {
+    insta::assert_snapshot!(everything_seen().to_json());
+}
+
+#[test]
+fn everything_seen_as_text() {
+    insta::assert_snapshot!(everything_seen().to_text());
+}
+
+#[test]
+fn sends_seen_as_json() {
+    insta::assert_snapshot!(sends_seen().to_json());
+}
+
+#[test]
+fn sends_seen_as_text() {
+    insta::assert_snapshot!(sends_seen().to_text());
+}
+
+#[test]
+fn nothing_seen_as_text() {
+    insta::assert_snapshot!(
+        Analysis::new(Config::default())
+            .report(&ReportInput::of("tap"))
+            .to_text()
+    );
+}
+
+#[test]
+fn no_line_of_text_is_wider_than_a_terminal() {
+    for report in [everything_seen(), sends_seen()] {
+        let text = report.to_text();
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+}
+
+#[test]
+fn a_report_reads_back() {
+    for report in [everything_seen(), sends_seen()] {
+        let back: Report = serde_json::from_str(&report.to_json()).expect("our own report reads back");
+        assert_eq!(back, report);
+    }
+}
+
+/// Fields of the schema, and whether a relay alone can observe them.
+const FIELDS: &[(&str, bool)] = &[
+    ("/schema", true),
+    ("/source/kind", true),
+    ("/source/engine", true),
+    ("/source/engine_version", false),
+    ("/source/mode", false),
+    ("/window_ns/0", true),
+    ("/window_ns/1", true),
+    ("/requests/seen", true),
+    ("/requests/finished", true),
+    ("/requests/aborted", true),
+    ("/tokens/sent", true),
+    ("/tokens/taken", false),
+    ("/tokens/delivered", false),
+    ("/gap_ns", false),
+    ("/chunks/sent", true),
+    ("/chunks/taken", false),
+    ("/chunks/coalesced", false),
+    ("/chunks/dropped_predicted", false),
+    ("/chunks/dropped_confirmed", false),
+    ("/chunks/tokens_lost", false),
+    ("/hops/0/name", true),
+    ("/hops/0/frames_sent", true),
+    ("/hops/0/frames_taken", false),
+    ("/hops/0/chunks", true),
+    ("/hops/0/bytes", true),
+    ("/hops/0/backlog_max_frames", false),
+    ("/hops/0/residence_ns", false),
+    ("/hops/0/relay_ns", true),
+    ("/hops/0/wakeup_frames_max", false),
+    ("/cpu", false),
+    ("/findings/0/kind", true),
+    ("/findings/0/severity", true),
+    ("/findings/0/rid", true),
+    ("/findings/0/at_ns", true),
+    ("/findings/0/summary", true),
+    ("/findings/0/evidence", true),
+    ("/self/cpu_ns", false),
+    ("/self/rss_bytes", false),
+    ("/self/events", true),
+    ("/self/events_lost", true),
+    ("/self/frames_undecoded", true),
+    ("/self/degraded", true),
+];
+
+#[test]
+fn every_field_is_there_and_null_exactly_where_a_relay_cannot_see() {
+    let relay: Value = serde_json::to_value(sends_seen()).expect("a report is plain data");
+    let all: Value = serde_json::to_value(everything_seen()).expect("a report is plain data");
+    for &(field, observable) in FIELDS {
+        let value = relay.pointer(field).unwrap_or_else(|| panic!("{field} is missing"));
+        assert_eq!(!value.is_null(), observable, "{field}: {value}");
+        let value = all.pointer(field).unwrap_or_else(|| panic!("{field} is missing"));
+        assert!(!value.is_null() || field == "/cpu", "{field} is null where all is seen");
+    }
+    for field in ["count", "p50", "p90", "p95", "p99", "max", "max_rid"] {
+        assert!(all["gap_ns"].get(field).is_some(), "gap_ns.{field}");
+    }
+    assert!(relay.get("demo").is_none() && all["demo"]["truth"]["chunks_dropped"] == 2);
+}
