@@ -3,6 +3,7 @@
 mod bench;
 mod e2e;
 mod schemas;
+mod screens;
 
 use clap::{Parser, Subcommand};
 
@@ -27,6 +28,8 @@ enum Command {
     PlainRelay(e2e::plain_relay::Options),
     /// Bring the table of SGLang's message layouts up to date
     Schemas(schemas::Args),
+    /// Take the pictures of docs/SCREENS.md from the demo, in tmux
+    Screens(screens::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -36,5 +39,6 @@ fn main() -> anyhow::Result<()> {
         Command::Engine(options) => e2e::prepare(&options),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
+        Command::Screens(options) => screens::run(&options),
     }
 }
