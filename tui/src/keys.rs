@@ -46,7 +46,14 @@ const fn on(
     what: &'static str,
     hint: &'static str,
 ) -> Binding {
-    Binding { place, keys, shown, action, what, hint }
+    Binding {
+        place,
+        keys,
+        shown,
+        action,
+        what,
+        hint,
+    }
 }
 
 const fn chars<const C: char>() -> [(KeyCode, KeyModifiers); 1] {
@@ -55,36 +62,246 @@ const fn chars<const C: char>() -> [(KeyCode, KeyModifiers); 1] {
 
 /// Every binding, in the order of the help.
 pub(crate) const BINDINGS: &[Binding] = &[
-    on(Place::Everywhere, &chars::<'1'>(), "1", Action::Go(Tab::Overview), "Overview: is it sick, where, since when", ""),
-    on(Place::Everywhere, &chars::<'2'>(), "2", Action::Go(Tab::Requests), "Requests: all of them, worst first", ""),
-    on(Place::Everywhere, &chars::<'3'>(), "3", Action::Go(Tab::Request), "Request: the selected one, chunk by chunk", ""),
-    on(Place::Everywhere, &chars::<'4'>(), "4", Action::Go(Tab::Hops), "Hops: where frames wait", ""),
-    on(Place::Everywhere, &chars::<'5'>(), "5", Action::Go(Tab::Findings), "Findings: what, since when, what to do", ""),
-    on(Place::Everywhere, &[(KeyCode::Tab, NONE)], "Tab", Action::Turn(1), "next tab", ""),
-    on(Place::Everywhere, &[(KeyCode::BackTab, SHIFT), (KeyCode::BackTab, NONE)], "S-Tab", Action::Turn(-1), "previous tab", ""),
-    on(OPENS, &[(KeyCode::Enter, NONE)], "Enter", Action::Open, "look closer at what is selected", "open"),
-    on(Place::Everywhere, &[(KeyCode::Esc, NONE)], "Esc", Action::Back, "close, clear the filter or go back", ""),
-    on(LISTS, &[(KeyCode::Up, NONE), (KeyCode::Char('k'), NONE)], "Up k", Action::Move(-1), "up", ""),
-    on(LISTS, &[(KeyCode::Down, NONE), (KeyCode::Char('j'), NONE)], "Down j", Action::Move(1), "down", ""),
-    on(LISTS, &[(KeyCode::PageUp, NONE), (KeyCode::Char('u'), CTRL)], "PgUp C-u", Action::Page(-1), "a page up", ""),
-    on(LISTS, &[(KeyCode::PageDown, NONE), (KeyCode::Char('d'), CTRL)], "PgDn C-d", Action::Page(1), "a page down", ""),
-    on(LISTS, &[(KeyCode::Home, NONE), (KeyCode::Char('g'), NONE)], "Home g", Action::Home, "to the first", ""),
-    on(LISTS, &[(KeyCode::End, NONE), (KeyCode::Char('G'), NONE)], "End G", Action::End, "to the last", ""),
-    on(Place::Everywhere, &chars::<'/'>(), "/", Action::Filter, "filter requests: gap>1s drop>0 rid:5b92 state:live", "filter"),
-    on(REQUESTS, &chars::<'<'>(), "<", Action::Sort(-1), "sort by the column to the left", "sort"),
-    on(REQUESTS, &chars::<'>'>(), ">", Action::Sort(1), "sort by the column to the right", "sort"),
-    on(REQUESTS, &chars::<'s'>(), "s", Action::Reverse, "turn the order round", "reverse"),
-    on(REQUESTS, &chars::<'w'>(), "w", Action::Follow, "keep the worst request selected", "worst"),
-    on(ONE_RID, &[(KeyCode::Char(' '), NONE)], "Space", Action::Pin, "pin the request to the top, or let it go", "pin"),
-    on(ONE_RID, &chars::<'y'>(), "y", Action::CopyRid, "copy the rid to the terminal's clipboard", "copy rid"),
-    on(TIMELINES, &[(KeyCode::Char('+'), NONE), (KeyCode::Char('='), NONE)], "+", Action::Zoom(-1), "zoom in in time", "zoom"),
-    on(TIMELINES, &chars::<'-'>(), "-", Action::Zoom(1), "zoom out in time", "zoom"),
-    on(TIMELINES, &[(KeyCode::Left, NONE), (KeyCode::Char('h'), NONE)], "Left h", Action::Scroll(-1), "earlier", "time"),
-    on(TIMELINES, &[(KeyCode::Right, NONE), (KeyCode::Char('l'), NONE)], "Right l", Action::Scroll(1), "later", "time"),
-    on(Place::Everywhere, &chars::<'p'>(), "p", Action::Pause, "let the view stand still; data keeps coming", "pause"),
-    on(Place::Everywhere, &chars::<'e'>(), "e", Action::Export, "write the report as JSON and say where", "export"),
-    on(Place::Everywhere, &chars::<'?'>(), "?", Action::Help, "this help", "help"),
-    on(Place::Everywhere, &[(KeyCode::Char('q'), NONE), (KeyCode::Char('c'), CTRL)], "q C-c", Action::Quit, "end, and print the report", "quit"),
+    on(
+        Place::Everywhere,
+        &chars::<'1'>(),
+        "1",
+        Action::Go(Tab::Overview),
+        "Overview: is it sick, where, since when",
+        "",
+    ),
+    on(
+        Place::Everywhere,
+        &chars::<'2'>(),
+        "2",
+        Action::Go(Tab::Requests),
+        "Requests: all of them, worst first",
+        "",
+    ),
+    on(
+        Place::Everywhere,
+        &chars::<'3'>(),
+        "3",
+        Action::Go(Tab::Request),
+        "Request: the selected one, chunk by chunk",
+        "",
+    ),
+    on(
+        Place::Everywhere,
+        &chars::<'4'>(),
+        "4",
+        Action::Go(Tab::Hops),
+        "Hops: where frames wait",
+        "",
+    ),
+    on(
+        Place::Everywhere,
+        &chars::<'5'>(),
+        "5",
+        Action::Go(Tab::Findings),
+        "Findings: what, since when, what to do",
+        "",
+    ),
+    on(
+        Place::Everywhere,
+        &[(KeyCode::Tab, NONE)],
+        "Tab",
+        Action::Turn(1),
+        "next tab",
+        "",
+    ),
+    on(
+        Place::Everywhere,
+        &[(KeyCode::BackTab, SHIFT), (KeyCode::BackTab, NONE)],
+        "S-Tab",
+        Action::Turn(-1),
+        "previous tab",
+        "",
+    ),
+    on(
+        OPENS,
+        &[(KeyCode::Enter, NONE)],
+        "Enter",
+        Action::Open,
+        "look closer at what is selected",
+        "open",
+    ),
+    on(
+        Place::Everywhere,
+        &[(KeyCode::Esc, NONE)],
+        "Esc",
+        Action::Back,
+        "close, clear the filter or go back",
+        "",
+    ),
+    on(
+        LISTS,
+        &[(KeyCode::Up, NONE), (KeyCode::Char('k'), NONE)],
+        "Up k",
+        Action::Move(-1),
+        "up",
+        "",
+    ),
+    on(
+        LISTS,
+        &[(KeyCode::Down, NONE), (KeyCode::Char('j'), NONE)],
+        "Down j",
+        Action::Move(1),
+        "down",
+        "",
+    ),
+    on(
+        LISTS,
+        &[(KeyCode::PageUp, NONE), (KeyCode::Char('u'), CTRL)],
+        "PgUp C-u",
+        Action::Page(-1),
+        "a page up",
+        "",
+    ),
+    on(
+        LISTS,
+        &[(KeyCode::PageDown, NONE), (KeyCode::Char('d'), CTRL)],
+        "PgDn C-d",
+        Action::Page(1),
+        "a page down",
+        "",
+    ),
+    on(
+        LISTS,
+        &[(KeyCode::Home, NONE), (KeyCode::Char('g'), NONE)],
+        "Home g",
+        Action::Home,
+        "to the first",
+        "",
+    ),
+    on(
+        LISTS,
+        &[(KeyCode::End, NONE), (KeyCode::Char('G'), NONE)],
+        "End G",
+        Action::End,
+        "to the last",
+        "",
+    ),
+    on(
+        Place::Everywhere,
+        &chars::<'/'>(),
+        "/",
+        Action::Filter,
+        "filter requests: gap>1s drop>0 rid:5b92 state:live",
+        "filter",
+    ),
+    on(
+        REQUESTS,
+        &chars::<'<'>(),
+        "<",
+        Action::Sort(-1),
+        "sort by the column to the left",
+        "sort",
+    ),
+    on(
+        REQUESTS,
+        &chars::<'>'>(),
+        ">",
+        Action::Sort(1),
+        "sort by the column to the right",
+        "sort",
+    ),
+    on(
+        REQUESTS,
+        &chars::<'s'>(),
+        "s",
+        Action::Reverse,
+        "turn the order round",
+        "reverse",
+    ),
+    on(
+        REQUESTS,
+        &chars::<'w'>(),
+        "w",
+        Action::Follow,
+        "keep the worst request selected",
+        "worst",
+    ),
+    on(
+        ONE_RID,
+        &[(KeyCode::Char(' '), NONE)],
+        "Space",
+        Action::Pin,
+        "pin the request to the top, or let it go",
+        "pin",
+    ),
+    on(
+        ONE_RID,
+        &chars::<'y'>(),
+        "y",
+        Action::CopyRid,
+        "copy the rid to the terminal's clipboard",
+        "copy rid",
+    ),
+    on(
+        TIMELINES,
+        &[(KeyCode::Char('+'), NONE), (KeyCode::Char('='), NONE)],
+        "+",
+        Action::Zoom(-1),
+        "zoom in in time",
+        "zoom",
+    ),
+    on(
+        TIMELINES,
+        &chars::<'-'>(),
+        "-",
+        Action::Zoom(1),
+        "zoom out in time",
+        "zoom",
+    ),
+    on(
+        TIMELINES,
+        &[(KeyCode::Left, NONE), (KeyCode::Char('h'), NONE)],
+        "Left h",
+        Action::Scroll(-1),
+        "earlier",
+        "time",
+    ),
+    on(
+        TIMELINES,
+        &[(KeyCode::Right, NONE), (KeyCode::Char('l'), NONE)],
+        "Right l",
+        Action::Scroll(1),
+        "later",
+        "time",
+    ),
+    on(
+        Place::Everywhere,
+        &chars::<'p'>(),
+        "p",
+        Action::Pause,
+        "let the view stand still; data keeps coming",
+        "pause",
+    ),
+    on(
+        Place::Everywhere,
+        &chars::<'e'>(),
+        "e",
+        Action::Export,
+        "write the report as JSON and say where",
+        "export",
+    ),
+    on(
+        Place::Everywhere,
+        &chars::<'?'>(),
+        "?",
+        Action::Help,
+        "this help",
+        "help",
+    ),
+    on(
+        Place::Everywhere,
+        &[(KeyCode::Char('q'), NONE), (KeyCode::Char('c'), CTRL)],
+        "q C-c",
+        Action::Quit,
+        "end, and print the report",
+        "quit",
+    ),
 ];
 
 impl Binding {
@@ -124,8 +341,15 @@ pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
         Dialog::None => {}
     }
     // A terminal reports `?` or `G` with or without SHIFT; the character says it already.
-    let modifiers = if matches!(key.code, KeyCode::Char(_)) { key.modifiers - SHIFT } else { key.modifiers };
-    BINDINGS.iter().find(|b| b.holds_on(ui.tab) && b.keys.contains(&(key.code, modifiers))).map(|b| b.action)
+    let modifiers = if matches!(key.code, KeyCode::Char(_)) {
+        key.modifiers - SHIFT
+    } else {
+        key.modifiers
+    };
+    BINDINGS
+        .iter()
+        .find(|b| b.holds_on(ui.tab) && b.keys.contains(&(key.code, modifiers)))
+        .map(|b| b.action)
 }
 
 fn reading(key: &KeyEvent) -> Option<Action> {
@@ -187,10 +411,19 @@ mod tests {
 
     #[test]
     fn capitals_and_signs_come_with_shift_or_without() {
-        let ui = Ui { tab: Tab::Requests, ..Ui::default() };
+        let ui = Ui {
+            tab: Tab::Requests,
+            ..Ui::default()
+        };
         for modifiers in [NONE, SHIFT] {
-            assert_eq!(action(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui), Some(Action::End));
-            assert_eq!(action(&KeyEvent::new(KeyCode::Char('?'), modifiers), &ui), Some(Action::Help));
+            assert_eq!(
+                action(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui),
+                Some(Action::End)
+            );
+            assert_eq!(
+                action(&KeyEvent::new(KeyCode::Char('?'), modifiers), &ui),
+                Some(Action::Help)
+            );
         }
     }
 }
