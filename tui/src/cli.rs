@@ -24,6 +24,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Attach(cmd::attach::Args),
     Demo(cmd::demo::Args),
     Decode(cmd::decode::Args),
     Tap(cmd::tap::Args),
@@ -32,9 +33,10 @@ enum Command {
 impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            Command::Attach(args) => cmd::attach::run(&args),
             Command::Demo(args) => cmd::demo::run(args),
             Command::Decode(args) => cmd::decode::run(&args),
-            Command::Tap(args) => cmd::tap::run(args),
+            Command::Tap(args) => cmd::tap::run(&args),
         }
     }
 }

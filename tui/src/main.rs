@@ -2,6 +2,7 @@
 
 mod action;
 mod app;
+mod attach;
 mod cli;
 mod cmd;
 mod demo;

@@ -2,6 +2,8 @@
 
 mod bench;
 mod e2e;
+mod ebpf;
+mod fixtures;
 mod schemas;
 mod screens;
 
@@ -23,6 +25,8 @@ enum Command {
     E2e(e2e::Options),
     /// Make the real engine's harness ready: its venv and unpacked releases
     Engine(e2e::EngineOptions),
+    /// Record the decoder's test messages from the real engine
+    Fixtures(fixtures::Args),
     /// Copy bytes between endpoints and nothing else, for comparisons
     #[command(hide = true)]
     PlainRelay(e2e::plain_relay::Options),
@@ -30,6 +34,8 @@ enum Command {
     Schemas(schemas::Args),
     /// Take the pictures of docs/SCREENS.md from the demo, in tmux
     Screens(screens::Options),
+    /// Build the probe's kernel side, or check that the objects kept are what its source builds
+    Ebpf(ebpf::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -37,8 +43,10 @@ fn main() -> anyhow::Result<()> {
         Command::Bench(what) => bench::run(&what),
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
+        Command::Fixtures(args) => fixtures::run(&args),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
         Command::Screens(options) => screens::run(&options),
+        Command::Ebpf(args) => ebpf::run(&args),
     }
 }

@@ -62,7 +62,8 @@ impl Ledger {
             hop.excused -= excused;
             if missed > excused {
                 self.totals.lost.since.get_or_insert(at);
-                self.totals.lost.unannounced += missed - excused;
+                let unannounced = &mut self.totals.lost.unannounced;
+                *unannounced = unannounced.saturating_add(missed - excused);
             }
         }
         Some(place)

@@ -1,5 +1,6 @@
 //! One file a command: its flags and what it does with them.
 
+pub(crate) mod attach;
 pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod tap;

@@ -1,0 +1,79 @@
+//! One record to user space: a reservation of the smallest class that holds it and one bounded read of the payload.
+//!
+//! A wake-up of the reader costs the target 2 to 3 us, so there is none until enough bytes are pending.
+//! Minimum kernel: 5.8 (ring buffer).
+
+use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use probe_ebpf::class::CLASSES;
+use probe_ebpf::{Header, Loss};
+
+use crate::maps::{RECORDS, WAKE_BYTES, lost};
+
+#[repr(C)]
+struct Slot<const N: usize> {
+    header: Header,
+    payload: [u8; N],
+}
+
+/// Sends `header` with the first `header.captured` bytes at `from` of the target's memory.
+///
+/// Inlined, as everything here: the name of a function of its own would carry a hash of the folder it was built in.
+#[inline(always)]
+pub(crate) fn send(header: &mut Header, from: u64) {
+    match header.captured as usize {
+        0 => put::<0>(header, from),
+        n if n <= CLASSES[0] => put::<{ CLASSES[0] }>(header, from),
+        n if n <= CLASSES[1] => put::<{ CLASSES[1] }>(header, from),
+        n if n <= CLASSES[2] => put::<{ CLASSES[2] }>(header, from),
+        n if n <= CLASSES[3] => put::<{ CLASSES[3] }>(header, from),
+        n if n <= CLASSES[4] => put::<{ CLASSES[4] }>(header, from),
+        n if n <= CLASSES[5] => put::<{ CLASSES[5] }>(header, from),
+        n if n <= CLASSES[6] => put::<{ CLASSES[6] }>(header, from),
+        _ => put::<{ CLASSES[7] }>(header, from),
+    }
+}
+
+/// Sends `header` alone.
+#[inline(always)]
+pub(crate) fn note(mut header: Header) {
+    put::<0>(&mut header, 0);
+}
+
+#[inline(always)]
+fn put<const N: usize>(header: &mut Header, from: u64) {
+    let Some(mut slot) = RECORDS.reserve::<Slot<N>>(0) else {
+        return lost(Loss::RingFull);
+    };
+    let at = slot.as_mut_ptr();
+    if N > 0 {
+        // The caller has bounded it already, so the compiler would drop this bound, which is the one the verifier follows:
+        // SAFETY: a field of a struct that we hold.
+        header.captured = unsafe { (&raw const header.captured).read_volatile() }.min(N as u32);
+        // SAFETY: at most N bytes into a field of N bytes; a fault is a return value.
+        let rc = unsafe { bpf_probe_read_user((&raw mut (*at).payload).cast(), header.captured, from as *const _) };
+        if rc != 0 {
+            header.captured = 0;
+            header.fault = 1;
+            lost(Loss::PayloadFault);
+        }
+    }
+    // SAFETY: inside the reservation.
+    unsafe { (&raw mut (*at).header).write(*header) };
+    slot.submit(wake_up(size_of::<Slot<N>>() as u64));
+}
+
+/// Wakes when this record is the one that crosses a threshold, and not at every record after it: a reader that has no CPU
+/// would otherwise cost the target a wake-up per message.
+#[inline(always)]
+fn wake_up(record: u64) -> u64 {
+    let step = u64::from(WAKE_BYTES.load());
+    let pending = RECORDS.query(u64::from(BPF_RB_AVAIL_DATA));
+    if step == 0 {
+        0
+    } else if pending / step != pending.saturating_sub(record) / step {
+        u64::from(BPF_RB_FORCE_WAKEUP)
+    } else {
+        u64::from(BPF_RB_NO_WAKEUP)
+    }
+}

@@ -1,0 +1,219 @@
+//! Accounting of one thread: how long it ran, waited for a CPU and slept, and how often it went to its poll.
+
+/// What a thread is doing, as the scheduler's tracepoints tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Not seen yet: the time until its first switch belongs to no state.
+    Unknown,
+    /// On a CPU.
+    Running,
+    /// Runnable, waiting for a CPU.
+    Waiting,
+    /// Asleep: in a poll, on a lock, in I/O.
+    Blocked,
+}
+
+/// A libzmq call between its entry and its return.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// The application's socket.
+    pub socket: u64,
+    /// The `zmq_msg_t`, or the plain buffer.
+    pub place: u64,
+    /// Room in the plain buffer.
+    pub room: u64,
+    /// When it was entered; 0 while there is no call.
+    pub at_ns: u64,
+}
+
+/// One watched thread. Kept by the kernel side, read by user space while it changes: each field is read whole, the
+/// struct is not.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Thread {
+    /// Index of its process among the targets.
+    pub target: u32,
+    /// Thread id in the namespace of the probe's user side; 0 until the thread was seen in a probe of its own.
+    pub tid: u32,
+    /// [`State`] as a number; 0 is [`State::Unknown`].
+    pub state: u32,
+    /// 1 while it is inside `epoll_wait` or `epoll_pwait`.
+    pub polling: u32,
+    /// `CLOCK_MONOTONIC` of the last change of state.
+    pub since_ns: u64,
+    /// Time on a CPU, up to `since_ns`.
+    pub on_ns: u64,
+    /// Time runnable and not running, up to `since_ns`.
+    pub wait_ns: u64,
+    /// Time asleep, up to `since_ns`.
+    pub blocked_ns: u64,
+    /// Times it left a CPU.
+    pub switches: u64,
+    /// Times it left a CPU although it could have gone on.
+    pub preempted: u64,
+    /// Poll calls (`epoll_wait`, `epoll_pwait`, `poll`) that it made.
+    pub polls: u64,
+    /// Those that were allowed to sleep (timeout not 0): its wakeups. An event loop with work to do polls with timeout 0.
+    pub waits: u64,
+    /// Time inside `epoll_wait` and `epoll_pwait`, up to the last return.
+    pub polled_ns: u64,
+    /// When it entered the poll call it is in.
+    pub poll_ns: u64,
+    /// The call it is in.
+    pub call: Call,
+}
+
+impl Thread {
+    /// The state as a word.
+    #[inline(always)]
+    pub fn state(&self) -> State {
+        match self.state {
+            1 => State::Running,
+            2 => State::Waiting,
+            3 => State::Blocked,
+            _ => State::Unknown,
+        }
+    }
+
+    /// On-CPU, waiting and blocked time up to `now_ns`, the running state included.
+    #[inline(always)]
+    pub fn at(&self, now_ns: u64) -> (u64, u64, u64) {
+        // Another CPU may have stamped `since_ns` a little after `now_ns` was read.
+        let open = now_ns.saturating_sub(self.since_ns);
+        let (mut on, mut wait, mut blocked) = (self.on_ns, self.wait_ns, self.blocked_ns);
+        match self.state() {
+            State::Running => on += open,
+            State::Waiting => wait += open,
+            State::Blocked => blocked += open,
+            State::Unknown => {}
+        }
+        (on, wait, blocked)
+    }
+
+    /// It left a CPU at `now_ns`; `runnable` when it was preempted or yielded.
+    #[inline(always)]
+    pub fn switched_out(&mut self, now_ns: u64, runnable: bool) {
+        self.close(now_ns);
+        self.switches += 1;
+        self.preempted += u64::from(runnable);
+        self.state = if runnable { State::Waiting } else { State::Blocked } as u32;
+    }
+
+    /// It got a CPU at `now_ns`.
+    #[inline(always)]
+    pub fn switched_in(&mut self, now_ns: u64) {
+        self.close(now_ns);
+        self.state = State::Running as u32;
+    }
+
+    /// It was woken at `now_ns`. The kernel says so of a running thread as well, which changes nothing.
+    #[inline(always)]
+    pub fn woken(&mut self, now_ns: u64) {
+        if self.state == State::Running as u32 || self.state == State::Waiting as u32 {
+            return;
+        }
+        self.close(now_ns);
+        self.state = State::Waiting as u32;
+    }
+
+    /// It entered a poll call at `now_ns`, one that may sleep if `may_sleep`.
+    #[inline(always)]
+    pub fn poll_entered(&mut self, now_ns: u64, may_sleep: bool) {
+        self.polled(may_sleep);
+        self.poll_ns = now_ns;
+        self.polling = 1;
+    }
+
+    /// It made a poll call whose return is not observed.
+    #[inline(always)]
+    pub fn polled(&mut self, may_sleep: bool) {
+        self.polls += 1;
+        self.waits += u64::from(may_sleep);
+    }
+
+    /// It returned from its poll call at `now_ns`; a return whose entry was before the attach counts for nothing.
+    #[inline(always)]
+    pub fn poll_left(&mut self, now_ns: u64) {
+        if self.polling == 1 {
+            self.polled_ns += now_ns.saturating_sub(self.poll_ns);
+            self.polling = 0;
+        }
+    }
+
+    /// The call that it returns from; `None` when that was entered before the attach.
+    #[inline(always)]
+    pub fn returned(&mut self) -> Option<Call> {
+        let call = self.call;
+        self.call.at_ns = 0;
+        if call.at_ns == 0 { None } else { Some(call) }
+    }
+
+    #[inline(always)]
+    fn close(&mut self, now_ns: u64) {
+        (self.on_ns, self.wait_ns, self.blocked_ns) = self.at(now_ns);
+        self.since_ns = now_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_to_the_state_it_was_spent_in() {
+        let mut t = Thread::default();
+        t.switched_in(1_000); // what was before is unknown, so nobody's
+        t.switched_out(1_300, true);
+        t.switched_in(1_350);
+        t.switched_out(1_400, false);
+        t.woken(2_400);
+        t.switched_in(2_410);
+        assert_eq!((t.on_ns, t.wait_ns, t.blocked_ns), (350, 60, 1_000));
+        assert_eq!((t.switches, t.preempted), (2, 1));
+        assert_eq!(t.at(2_500), (440, 60, 1_000));
+    }
+
+    #[test]
+    fn a_call_returns_once() {
+        let call = Call {
+            socket: 1,
+            place: 2,
+            room: 3,
+            at_ns: 4,
+        };
+        let mut t = Thread {
+            call,
+            ..Thread::default()
+        };
+        assert_eq!((t.returned(), t.returned()), (Some(call), None));
+    }
+
+    #[test]
+    fn waking_a_running_thread_changes_nothing() {
+        let mut t = Thread::default();
+        t.switched_in(10);
+        let before = t;
+        t.woken(20);
+        assert_eq!(t, before);
+    }
+
+    #[test]
+    fn a_reading_from_before_the_last_change_is_not_negative() {
+        let mut t = Thread::default();
+        t.switched_in(100);
+        assert_eq!(t.at(90), (0, 0, 0));
+    }
+
+    #[test]
+    fn only_polls_that_may_sleep_are_wakeups() {
+        let mut t = Thread::default();
+        t.poll_left(5); // entered before the attach
+        t.poll_entered(10, true);
+        t.poll_left(40);
+        t.poll_entered(50, false);
+        t.poll_left(51);
+        t.polled(true);
+        assert_eq!((t.polls, t.waits, t.polled_ns), (3, 2, 31));
+    }
+}

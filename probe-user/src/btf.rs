@@ -1,0 +1,288 @@
+//! Just enough BTF to find where a field of a kernel struct lies in the running kernel.
+//!
+//! The kernel side carries no CO-RE relocations (rustc emits none): user space reads the offsets here and hands them over
+//! before the load. A field that this kernel does not have is [`Offsets::ABSENT`].
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use probe_ebpf::Offsets;
+
+/// Where the running kernel describes its types (5.4 and later with `CONFIG_DEBUG_INFO_BTF`).
+pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+
+const MAGIC: u16 = 0xeb9f;
+const HEADER: usize = 24;
+const TYPE: usize = 12;
+const STRUCT: u32 = 4;
+const UNION: u32 = 5;
+/// Anonymous members inside anonymous members; kernels have 3 or 4.
+const NESTING: u32 = 16;
+/// Typedefs and qualifiers in a row.
+const ALIASES: u32 = 32;
+
+/// Why the kernel's types could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum BtfError {
+    /// The file cannot be read.
+    #[error("read {}: {source}; a kernel with CONFIG_DEBUG_INFO_BTF has it", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is not BTF of this machine's byte order.
+    #[error("not BTF: {0}")]
+    Malformed(&'static str),
+}
+
+/// The type descriptions of one kernel.
+#[derive(Debug)]
+pub struct Btf {
+    data: Vec<u8>,
+    /// Position of each type's record; ids count from 1.
+    types: Vec<usize>,
+    /// Position of the string section, and its end.
+    strings: (usize, usize),
+    /// First struct of each name.
+    structs: HashMap<Vec<u8>, u32>,
+}
+
+impl Btf {
+    /// Of the running kernel. Takes about 5 ms and 6 MB while it lives.
+    pub fn running() -> Result<Self, BtfError> {
+        let data = std::fs::read(VMLINUX).map_err(|source| BtfError::Read {
+            path: PathBuf::from(VMLINUX),
+            source,
+        })?;
+        Self::parse(data)
+    }
+
+    /// Reads BTF as the kernel exports it.
+    pub fn parse(data: Vec<u8>) -> Result<Self, BtfError> {
+        let mut btf = Self {
+            data,
+            types: vec![0],
+            strings: (0, 0),
+            structs: HashMap::new(),
+        };
+        if btf.data.get(..2) != Some(&MAGIC.to_ne_bytes()) {
+            return Err(BtfError::Malformed("wrong magic or byte order"));
+        }
+        let word = |at: usize| {
+            btf.word(at)
+                .map(|w| w as usize)
+                .ok_or(BtfError::Malformed("header cut short"))
+        };
+        let header = word(4)?;
+        let (types_at, types_len) = (header.saturating_add(word(8)?), word(12)?);
+        let (strings_at, strings_len) = (header.saturating_add(word(16)?), word(20)?);
+        let (types_end, strings_end) = (
+            types_at.saturating_add(types_len),
+            strings_at.saturating_add(strings_len),
+        );
+        if header < HEADER || types_end > btf.data.len() || strings_end > btf.data.len() {
+            return Err(BtfError::Malformed("a section reaches past the end"));
+        }
+        btf.strings = (strings_at, strings_end);
+        let mut at = types_at;
+        while at + TYPE <= types_end {
+            let (kind, members) = btf.kind(at).ok_or(BtfError::Malformed("type cut short"))?;
+            let id = btf.types.len() as u32;
+            btf.types.push(at);
+            if kind == STRUCT {
+                let name = btf.string(btf.word(at).unwrap_or(0)).to_vec();
+                btf.structs.entry(name).or_insert(id);
+            }
+            at += TYPE
+                + trailer(kind, members).ok_or(BtfError::Malformed("a kind of type this version does not know"))?;
+        }
+        Ok(btf)
+    }
+
+    /// Byte offset of `path` (members joined by dots) in `struct name`.
+    pub fn offset(&self, name: &str, path: &str) -> Option<u32> {
+        let mut id = *self.structs.get(name.as_bytes())?;
+        let mut bits = 0_u32;
+        for member in path.split('.') {
+            let (at, of) = self.member(id, member.as_bytes(), NESTING)?;
+            bits = bits.checked_add(at)?;
+            id = of;
+        }
+        bits.is_multiple_of(8).then_some(bits / 8)
+    }
+
+    /// What the kernel side needs to know.
+    pub fn offsets(&self) -> Offsets {
+        let of = |name: &str, paths: &[&str]| {
+            paths
+                .iter()
+                .find_map(|path| self.offset(name, path))
+                .unwrap_or(Offsets::ABSENT)
+        };
+        Offsets {
+            task_pid: of("task_struct", &["pid"]),
+            task_tgid: of("task_struct", &["tgid"]),
+            task_state: of("task_struct", &["__state", "state"]),
+            reserved: 0,
+        }
+    }
+
+    fn word(&self, at: usize) -> Option<u32> {
+        Some(u32::from_ne_bytes(
+            self.data.get(at..at.checked_add(4)?)?.try_into().ok()?,
+        ))
+    }
+
+    fn kind(&self, at: usize) -> Option<(u32, usize)> {
+        let info = self.word(at + 4)?;
+        Some(((info >> 24) & 0x1f, (info & 0xffff) as usize))
+    }
+
+    fn string(&self, offset: u32) -> &[u8] {
+        let (start, end) = self.strings;
+        let tail = self
+            .data
+            .get(start.saturating_add(offset as usize)..end)
+            .unwrap_or_default();
+        tail.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
+
+    /// Looks through typedefs and qualifiers.
+    fn resolve(&self, mut id: u32) -> Option<usize> {
+        for _ in 0..ALIASES {
+            let at = *self.types.get(id as usize).filter(|_| id != 0)?;
+            match self.kind(at)?.0 {
+                // TYPEDEF VOLATILE CONST RESTRICT TYPE_TAG
+                8..=11 | 18 => id = self.word(at + 8)?,
+                _ => return Some(at),
+            }
+        }
+        None
+    }
+
+    /// Bit offset and type of a member, looking through anonymous structs and unions.
+    fn member(&self, id: u32, name: &[u8], depth: u32) -> Option<(u32, u32)> {
+        let at = self.resolve(id)?;
+        let (kind, members) = self.kind(at)?;
+        if kind != STRUCT && kind != UNION {
+            return None;
+        }
+        let bitfields = self.word(at + 4)? >> 31 == 1;
+        for i in 0..members {
+            let record = at + TYPE + i * 12;
+            let (label, of, offset) = (self.word(record)?, self.word(record + 4)?, self.word(record + 8)?);
+            let bits = if bitfields { offset & 0x00ff_ffff } else { offset };
+            let label = self.string(label);
+            if label == name {
+                return Some((bits, of));
+            }
+            if label.is_empty()
+                && depth > 0
+                && let Some((inner, of)) = self.member(of, name, depth - 1)
+            {
+                return Some((bits.checked_add(inner)?, of));
+            }
+        }
+        None
+    }
+}
+
+/// Bytes that follow a type's record; include/uapi/linux/btf.h.
+fn trailer(kind: u32, members: usize) -> Option<usize> {
+    Some(match kind {
+        // PTR FWD TYPEDEF VOLATILE CONST RESTRICT FUNC FLOAT TYPE_TAG
+        2 | 7..=12 | 16 | 18 => 0,
+        // INT VAR DECL_TAG
+        1 | 14 | 17 => 4,
+        // ARRAY
+        3 => 12,
+        // STRUCT UNION DATASEC ENUM64
+        4 | 5 | 15 | 19 => members * 12,
+        // ENUM FUNC_PROTO
+        6 | 13 => members * 8,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    // struct outer { int a; struct { int b; }; inner_t c; }; struct inner { int d; } ; typedef struct inner inner_t;
+    fn small() -> Vec<u8> {
+        let strings = b"\0int\0outer\0a\0b\0c\0inner\0d\0inner_t\0__state\0";
+        let at = |s: &str| {
+            strings
+                .windows(s.len() + 1)
+                .position(|w| &w[..s.len()] == s.as_bytes() && w[s.len()] == 0)
+        };
+        let name = |s: &str| at(s).expect("a name of the table") as u32;
+        let info = |kind: u32, members: u32| kind << 24 | members;
+        let types: Vec<u32> = [
+            vec![name("int"), info(1, 0), 4, 0x0100_0020],
+            vec![
+                name("outer"),
+                info(4, 3),
+                12,
+                name("a"),
+                1,
+                0,
+                0,
+                3,
+                32,
+                name("c"),
+                5,
+                64,
+            ],
+            vec![0, info(4, 1), 4, name("b"), 1, 0],
+            vec![name("inner"), info(4, 1), 4, name("d"), 1, 0],
+            vec![name("inner_t"), info(8, 0), 4],
+        ]
+        .concat();
+        let types_len = types.len() as u32 * 4;
+        let mut data = MAGIC.to_ne_bytes().to_vec();
+        data.extend([1, 0]);
+        for word in [24, 0, types_len, types_len, strings.len() as u32] {
+            data.extend(u32::to_ne_bytes(word));
+        }
+        data.extend(types.iter().flat_map(|w| w.to_ne_bytes()));
+        data.extend(strings);
+        data
+    }
+
+    #[test]
+    fn finds_members_through_anonymous_structs_and_typedefs() {
+        let btf = Btf::parse(small()).unwrap();
+        assert_eq!(btf.offset("outer", "a"), Some(0));
+        assert_eq!(btf.offset("outer", "b"), Some(4));
+        assert_eq!(btf.offset("outer", "c.d"), Some(8));
+        assert_eq!(btf.offset("outer", "missing"), None);
+        assert_eq!(btf.offset("nothing", "a"), None);
+        assert_eq!(btf.offsets(), Offsets::NONE);
+    }
+
+    #[test]
+    fn the_running_kernel_has_what_the_scheduler_programs_need() {
+        match Btf::running() {
+            Ok(btf) => assert!(btf.offsets().sched(), "{:?}", btf.offsets()),
+            Err(error) => eprintln!("SKIPPED: {error}"),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn broken_input_is_an_error_or_an_answer(cut in 0_usize..240, at in 0_usize..240, byte: u8) {
+            let mut data = small();
+            if let Some(place) = data.get_mut(at) {
+                *place = byte;
+            }
+            data.truncate(cut.max(at));
+            if let Ok(btf) = Btf::parse(data) {
+                let _ = (btf.offset("outer", "c.d"), btf.offset("outer", "b"), btf.offsets());
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What this process may do, and what each feature of the probe needs.
+
+use std::fmt;
+use std::fs;
+
+/// A Linux capability that some feature needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Capability {
+    /// Uprobes by `perf_event_open`.
+    SysAdmin,
+    /// Maps and programs.
+    Bpf,
+    /// Tracing programs.
+    Perfmon,
+    /// Other users' `/proc/PID/root`, `maps` and sockets.
+    SysPtrace,
+    /// `/proc/PID/fd`, which only its owner and root may list.
+    DacReadSearch,
+}
+
+impl Capability {
+    /// Its bit in `CapEff`; include/uapi/linux/capability.h.
+    const fn bit(self) -> u32 {
+        match self {
+            Self::DacReadSearch => 2,
+            Self::SysPtrace => 19,
+            Self::SysAdmin => 21,
+            Self::Perfmon => 38,
+            Self::Bpf => 39,
+        }
+    }
+
+    /// Its name as Kubernetes and Docker write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SysAdmin => "SYS_ADMIN",
+            Self::Bpf => "BPF",
+            Self::Perfmon => "PERFMON",
+            Self::SysPtrace => "SYS_PTRACE",
+            Self::DacReadSearch => "DAC_READ_SEARCH",
+        }
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CAP_{}", self.name())
+    }
+}
+
+/// What the probe can observe, each with its own needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Feature {
+    /// Frames sent and taken: uprobes on libzmq.
+    Messages,
+    /// Frames handled: a uprobe on `zmq_getsockopt`.
+    Handled,
+    /// On-CPU, waiting and blocked time at each frame: raw tracepoints of the scheduler.
+    Scheduler,
+    /// Wakeups and time away from the poll: uprobes on libc.
+    Polls,
+    /// Bytes in the sockets' kernel queues: `pidfd_getfd`.
+    Queues,
+}
+
+impl Feature {
+    /// Every feature, in the order of doctor's table.
+    pub const ALL: [Self; 5] = [
+        Self::Messages,
+        Self::Handled,
+        Self::Scheduler,
+        Self::Polls,
+        Self::Queues,
+    ];
+
+    /// Capabilities it needs; measured with each of them alone (docs/PROBE.md).
+    pub const fn needs(self) -> &'static [Capability] {
+        use Capability::{Bpf, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
+        match self {
+            Self::Messages | Self::Handled | Self::Polls => &[SysAdmin, SysPtrace],
+            Self::Scheduler => &[Bpf, Perfmon],
+            Self::Queues => &[SysPtrace, DacReadSearch],
+        }
+    }
+
+    /// Oldest kernel that has what it uses.
+    pub const fn kernel(self) -> (u32, u32) {
+        match self {
+            Self::Messages | Self::Handled | Self::Polls => (5, 15),
+            Self::Scheduler => (5, 8),
+            Self::Queues => (5, 6),
+        }
+    }
+
+    /// What cannot be said without it.
+    pub const fn without(self) -> &'static str {
+        match self {
+            Self::Messages => "frames are not observed: no gap, no backlog",
+            Self::Handled => "the time a frame is handled is unknown",
+            Self::Scheduler => "what the consumer's thread did while a frame waited is known per 100 ms only",
+            Self::Polls => "frames per wakeup and the time away from the poll are unknown",
+            Self::Queues => "bytes in the kernel's socket queues are unknown",
+        }
+    }
+}
+
+/// What this process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions {
+    effective: u64,
+    kernel: (u32, u32),
+}
+
+impl Permissions {
+    /// Of the calling process; nothing is assumed where `/proc` does not say.
+    pub fn here() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            effective: effective(&status).unwrap_or(0),
+            kernel: version(&release).unwrap_or((0, 0)),
+        }
+    }
+
+    /// The kernel's version, `(6, 18)`.
+    pub fn kernel(&self) -> (u32, u32) {
+        self.kernel
+    }
+
+    /// Whether `capability` is effective. `SYS_ADMIN` includes `BPF` and `PERFMON`, as in the kernel.
+    pub fn has(&self, capability: Capability) -> bool {
+        let bit = |c: Capability| self.effective >> c.bit() & 1 == 1;
+        bit(capability) || matches!(capability, Capability::Bpf | Capability::Perfmon) && bit(Capability::SysAdmin)
+    }
+
+    /// Capabilities that `feature` needs and this process lacks.
+    pub fn lacks(&self, feature: Feature) -> Vec<Capability> {
+        feature.needs().iter().copied().filter(|c| !self.has(*c)).collect()
+    }
+}
+
+fn effective(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_status_and_release() {
+        assert_eq!(
+            effective("Name:\tx\nCapEff:\t000001ffffffffff\n"),
+            Some(0x1ff_ffff_ffff)
+        );
+        assert_eq!(effective("Name:\tx\n"), None);
+        assert_eq!(version("6.18.44-fc-v669\n"), Some((6, 18)));
+        assert_eq!(version("5.15.0-1060-aws"), Some((5, 15)));
+        assert_eq!(version("linux"), None);
+    }
+
+    #[test]
+    fn sys_admin_stands_for_the_newer_two_and_not_for_ptrace() {
+        let admin = Permissions {
+            effective: 1 << 21,
+            kernel: (6, 1),
+        };
+        assert!(admin.lacks(Feature::Scheduler).is_empty());
+        assert_eq!(admin.lacks(Feature::Messages), [Capability::SysPtrace]);
+        let none = Permissions {
+            effective: 0,
+            kernel: (6, 1),
+        };
+        assert_eq!(none.lacks(Feature::Polls), Feature::Polls.needs());
+    }
+}

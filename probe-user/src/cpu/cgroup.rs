@@ -1,0 +1,127 @@
+//! What a CPU limit costs a process: its cgroup's `cpu.stat`, of version 2 or 1.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+/// A cgroup's scheduling periods over an interval. All its processes share them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Throttle {
+    /// Periods (100 ms unless set otherwise) in which something was to run.
+    pub periods: u64,
+    /// Those in which the limit was reached.
+    pub throttled: u64,
+    /// Nanoseconds that its run queues stood still, summed over CPUs.
+    pub throttled_ns: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Cgroup {
+    file: File,
+    last: Throttle,
+}
+
+impl Cgroup {
+    /// The cgroup of `pid`; `None` where it is not visible from here (another cgroup namespace) or has no limit to report.
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let file = places(&text).into_iter().find_map(|path| File::open(path).ok())?;
+        let last = read(&file)?;
+        Some(Self { file, last })
+    }
+
+    /// What was added since the last call; `None` when the limit is gone or nothing was counted yet.
+    pub(super) fn since_last(&mut self) -> Option<Throttle> {
+        let now = read(&self.file)?;
+        let last = std::mem::replace(&mut self.last, now);
+        (now.periods > 0).then(|| Throttle {
+            periods: now.periods.saturating_sub(last.periods),
+            throttled: now.throttled.saturating_sub(last.throttled),
+            throttled_ns: now.throttled_ns.saturating_sub(last.throttled_ns),
+        })
+    }
+}
+
+/// Where `cpu.stat` may be, by the lines of `/proc/PID/cgroup`: `0::/path`, or `4:cpu,cpuacct:/path` of version 1.
+fn places(text: &str) -> Vec<PathBuf> {
+    let mount = Path::new("/sys/fs/cgroup");
+    let mut places = Vec::new();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        // `/..` leads out of our cgroup namespace: not to be found below our mount.
+        if path.starts_with("/..") {
+            continue;
+        }
+        let inside = path.trim_start_matches('/');
+        if controllers.is_empty() {
+            places.extend([mount.join(inside), mount.join("unified").join(inside)]);
+        } else if controllers.split(',').any(|c| c == "cpu") {
+            places.extend([mount.join(controllers).join(inside), mount.join("cpu").join(inside)]);
+        }
+    }
+    places.into_iter().map(|place| place.join("cpu.stat")).collect()
+}
+
+fn read(file: &File) -> Option<Throttle> {
+    let mut text = [0; 2048];
+    let n = file.read_at(&mut text, 0).ok()?;
+    parse(std::str::from_utf8(&text[..n]).ok()?)
+}
+
+fn parse(text: &str) -> Option<Throttle> {
+    let value = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+        line?.trim().parse::<u64>().ok()
+    };
+    let throttled_ns = match value("throttled_usec") {
+        Some(micros) => micros.saturating_mul(1000),
+        None => value("throttled_time")?,
+    };
+    Some(Throttle {
+        periods: value("nr_periods")?,
+        throttled: value("nr_throttled")?,
+        throttled_ns,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_of_the_file() {
+        let second =
+            "usage_usec 90\nuser_usec 60\nsystem_usec 30\nnr_periods 20\nnr_throttled 3\nthrottled_usec 51000\n";
+        assert_eq!(
+            parse(second),
+            Some(Throttle {
+                periods: 20,
+                throttled: 3,
+                throttled_ns: 51_000_000
+            })
+        );
+        let first = "nr_periods 20\nnr_throttled 3\nthrottled_time 51000000\n";
+        assert_eq!(parse(first), parse(second));
+        // The root cgroup has no limit.
+        assert_eq!(parse("usage_usec 90\nuser_usec 60\nsystem_usec 30\n"), None);
+    }
+
+    #[test]
+    fn where_the_file_is() {
+        let path = |text| places(text).first().map(|p| p.display().to_string());
+        assert_eq!(
+            path("0::/kubepods/pod1/c1\n").as_deref(),
+            Some("/sys/fs/cgroup/kubepods/pod1/c1/cpu.stat")
+        );
+        let first = "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n";
+        assert_eq!(
+            path(first).as_deref(),
+            Some("/sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.stat")
+        );
+        assert_eq!(path("0::/../../other\n"), None);
+        assert_eq!(path("garbage\n"), None);
+    }
+}

@@ -1,0 +1,226 @@
+//! How a process's threads spend an interval: on a CPU, waiting for one, or neither; and how long its cgroup was
+//! throttled. From files in `/proc` and the cgroup: no eBPF, and no more privilege than reading them takes.
+//!
+//! A consumer that is busy, one that is starved of a CPU, and one that is throttled are three different verdicts.
+
+mod cgroup;
+mod thread;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use trace::MonoNs;
+
+use cgroup::Cgroup;
+use thread::Source;
+
+pub use cgroup::Throttle;
+
+/// Threads are looked for again after so many samples.
+const REFRESH: u32 = 10;
+
+/// Why a process cannot be sampled.
+#[derive(Debug, thiserror::Error)]
+#[error("list the threads of process {pid} in /proc/{pid}/task: {source}; it may have ended")]
+pub struct CpuError {
+    /// Which process.
+    pub pid: u32,
+    /// What the system said.
+    pub source: std::io::Error,
+}
+
+/// One thread over one interval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadUse {
+    /// Thread id.
+    pub tid: u32,
+    /// Its name (`ZMQbg/IO/0`), as the kernel keeps it: at most 15 bytes.
+    pub name: String,
+    /// Nanoseconds on a CPU.
+    pub on_ns: u64,
+    /// Nanoseconds runnable without a CPU; `None` on kernels without `CONFIG_SCHED_INFO`.
+    pub wait_ns: Option<u64>,
+}
+
+impl ThreadUse {
+    /// Nanoseconds asleep in an interval of `interval_ns`; `None` when the wait is not known.
+    pub fn blocked_ns(&self, interval_ns: u64) -> Option<u64> {
+        Some(interval_ns.saturating_sub(self.on_ns + self.wait_ns?))
+    }
+}
+
+/// A process over one interval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// End of the interval.
+    pub at: MonoNs,
+    /// Its length in nanoseconds.
+    pub interval_ns: u64,
+    /// Its threads, by id: those that lived through the interval.
+    pub threads: Vec<ThreadUse>,
+    /// What the cgroup's CPU limit cost; `None` without a limit or where the cgroup cannot be read.
+    pub throttle: Option<Throttle>,
+    /// Threads beyond the sampler's limit, which were not looked at.
+    pub passed_over: usize,
+}
+
+/// Samples one process.
+#[derive(Debug)]
+pub struct Sampler {
+    pid: u32,
+    limit: usize,
+    threads: BTreeMap<u32, Known>,
+    passed_over: usize,
+    cgroup: Option<Cgroup>,
+    at: MonoNs,
+    refresh_in: u32,
+}
+
+#[derive(Debug)]
+struct Known {
+    source: Source,
+    name: String,
+    last: thread::Times,
+}
+
+impl Sampler {
+    /// Looks at `limit` threads at most: the main thread, libzmq's own, then the others by id.
+    pub fn new(pid: u32, limit: usize) -> Result<Self, CpuError> {
+        let mut sampler = Self {
+            pid,
+            limit,
+            threads: BTreeMap::new(),
+            passed_over: 0,
+            cgroup: Cgroup::of(pid),
+            at: MonoNs::now(),
+            refresh_in: REFRESH,
+        };
+        sampler.find_threads()?;
+        Ok(sampler)
+    }
+
+    /// What happened since the last sample, or since the start. Call it every 100 ms or so.
+    pub fn sample(&mut self) -> Result<Sample, CpuError> {
+        self.refresh_in -= 1;
+        if self.refresh_in == 0 {
+            self.refresh_in = REFRESH;
+            self.find_threads()?;
+        }
+        let now = MonoNs::now();
+        let mut used = Vec::with_capacity(self.threads.len());
+        self.threads.retain(|tid, known| {
+            let Some(times) = known.source.read() else { return false };
+            used.push(ThreadUse {
+                tid: *tid,
+                name: known.name.clone(),
+                on_ns: times.on_ns.saturating_sub(known.last.on_ns),
+                wait_ns: times
+                    .wait_ns
+                    .zip(known.last.wait_ns)
+                    .map(|(now, then)| now.saturating_sub(then)),
+            });
+            known.last = times;
+            true
+        });
+        let interval_ns = now.since(std::mem::replace(&mut self.at, now));
+        let throttle = self.cgroup.as_mut().and_then(Cgroup::since_last);
+        Ok(Sample {
+            at: now,
+            interval_ns,
+            threads: used,
+            throttle,
+            passed_over: self.passed_over,
+        })
+    }
+
+    fn find_threads(&mut self) -> Result<(), CpuError> {
+        let pid = self.pid;
+        let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|source| CpuError { pid, source })?;
+        let tids = listed
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let mut found: Vec<(bool, u32, String)> = tids
+            .map(|tid| {
+                let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+                (
+                    tid != pid && !name.starts_with("ZMQbg"),
+                    tid,
+                    name.trim_end().to_owned(),
+                )
+            })
+            .collect();
+        found.sort_unstable();
+        self.passed_over = found.len().saturating_sub(self.limit);
+        for (_, tid, name) in found.into_iter().take(self.limit) {
+            if let Some(known) = self.threads.get_mut(&tid) {
+                known.name = name;
+            } else if let Some(source) = Source::of(pid, tid)
+                && let Some(last) = source.read()
+            {
+                self.threads.insert(tid, Known { source, name, last });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_busy_thread_and_a_sleeping_one() {
+        let mut sampler = Sampler::new(std::process::id(), 64).unwrap();
+        let tid = rustix::thread::gettid().as_raw_pid() as u32;
+        let spend = |busy: bool| {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(60) {
+                if !busy {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        };
+        let mut own = |busy| {
+            sampler.sample().unwrap();
+            spend(busy);
+            let sample = sampler.sample().unwrap();
+            let thread = sample.threads.iter().find(|t| t.tid == tid).cloned();
+            (sample.interval_ns, thread.expect("our own thread is listed"))
+        };
+        let (interval, sleeping) = own(false);
+        assert!(sleeping.on_ns < interval / 2, "{sleeping:?} in {interval} ns");
+        let (interval, busy) = own(true);
+        // On a crowded machine it waits for a CPU; it does not sleep.
+        let awake = busy.on_ns + busy.wait_ns.unwrap_or(interval);
+        assert!(awake > interval / 2, "{busy:?} in {interval} ns");
+    }
+
+    #[test]
+    fn the_limit_is_kept_and_said() {
+        let waiting: Vec<_> = (0..3)
+            .map(|_| std::thread::spawn(|| std::thread::park_timeout(Duration::from_secs(1))))
+            .collect();
+        let mut sampler = Sampler::new(std::process::id(), 1).unwrap();
+        let sample = sampler.sample().unwrap();
+        assert_eq!(
+            sample.threads.iter().map(|t| t.tid).collect::<Vec<_>>(),
+            [std::process::id()]
+        );
+        assert!(sample.passed_over >= 3);
+        for thread in waiting {
+            thread.thread().unpark();
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_not_there() {
+        assert!(
+            Sampler::new(u32::MAX, 1)
+                .unwrap_err()
+                .to_string()
+                .contains("/proc/4294967295/task")
+        );
+    }
+}

@@ -1,0 +1,119 @@
+//! One thread's times, from a file that is kept open.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+/// Nanoseconds since the thread began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Times {
+    pub(super) on_ns: u64,
+    pub(super) wait_ns: Option<u64>,
+}
+
+/// Where they are read.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// `schedstat`: on-CPU and run-queue wait in nanoseconds.
+    Schedstat(File),
+    /// `stat`: user and system time in clock ticks, where the kernel keeps no schedstat.
+    Stat { file: File, tick_ns: u64 },
+}
+
+impl Source {
+    pub(super) fn of(pid: u32, tid: u32) -> Option<Self> {
+        let open = |name: &str| File::open(format!("/proc/{pid}/task/{tid}/{name}")).ok();
+        if let Some(file) = open("schedstat") {
+            let source = Self::Schedstat(file);
+            // Zeros throughout: CONFIG_SCHED_INFO is there and switched off, or the thread has never run.
+            if source.read().is_some_and(|times| {
+                times
+                    != Times {
+                        on_ns: 0,
+                        wait_ns: Some(0),
+                    }
+            }) {
+                return Some(source);
+            }
+        }
+        let hertz = rustix::param::clock_ticks_per_second().max(1);
+        Some(Self::Stat {
+            file: open("stat")?,
+            tick_ns: 1_000_000_000 / hertz,
+        })
+    }
+
+    /// The times now; `None` when the thread has ended.
+    pub(super) fn read(&self) -> Option<Times> {
+        let mut text = [0; 1024];
+        let (file, tick_ns) = match self {
+            Self::Schedstat(file) => (file, None),
+            Self::Stat { file, tick_ns } => (file, Some(*tick_ns)),
+        };
+        let n = file.read_at(&mut text, 0).ok().filter(|n| *n > 0)?;
+        let text = std::str::from_utf8(&text[..n]).ok()?;
+        match tick_ns {
+            None => schedstat(text),
+            Some(tick_ns) => stat(text, tick_ns),
+        }
+    }
+}
+
+/// `on_ns wait_ns slices`
+fn schedstat(text: &str) -> Option<Times> {
+    let mut numbers = text.split_ascii_whitespace().map(str::parse);
+    Some(Times {
+        on_ns: numbers.next()?.ok()?,
+        wait_ns: Some(numbers.next()?.ok()?),
+    })
+}
+
+/// `tid (name with ) and spaces) state ppid .. utime stime ..`: fields 14 and 15, counted from 1; proc(5).
+fn stat(text: &str, tick_ns: u64) -> Option<Times> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut ticks = rest.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
+    let used = ticks.next()?.ok()?.checked_add(ticks.next()?.ok()?)?;
+    Some(Times {
+        on_ns: used.checked_mul(tick_ns)?,
+        wait_ns: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_the_kernels_lines() {
+        assert_eq!(
+            schedstat("53014311 220948 1014\n"),
+            Some(Times {
+                on_ns: 53_014_311,
+                wait_ns: Some(220_948)
+            })
+        );
+        let line = "8203 (ZMQbg/IO/0 (x)) S 1 8178 8178 0 -1 4194368 90 0 0 0 17 5 0 0 20 0 4 0 339884 30 10\n";
+        assert_eq!(
+            stat(line, 10_000_000),
+            Some(Times {
+                on_ns: 220_000_000,
+                wait_ns: None
+            })
+        );
+        assert_eq!(stat("8203 (x", 1), None);
+    }
+
+    #[test]
+    fn our_own_thread() {
+        let pid = std::process::id();
+        assert!(Source::of(pid, pid).and_then(|source| source.read()).is_some());
+        assert!(Source::of(u32::MAX, 1).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "[ -~]{0,120}") {
+            let _ = (schedstat(&text), stat(&text, u64::MAX));
+        }
+    }
+}

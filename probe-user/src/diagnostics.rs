@@ -1,0 +1,35 @@
+//! What the kernel side says about itself (`aya-log`), told through `tracing`.
+
+use aya::Ebpf;
+use aya_log::EbpfLogger;
+
+/// The kernel side's diagnostics, read when asked.
+pub(crate) struct Diagnostics(EbpfLogger<ToTracing>);
+
+impl Diagnostics {
+    /// `None` when the object has none to give.
+    pub(crate) fn of(ebpf: &mut Ebpf) -> Option<Self> {
+        EbpfLogger::init_with_logger(ebpf, ToTracing).ok().map(Self)
+    }
+
+    pub(crate) fn tell(&mut self) {
+        self.0.flush();
+    }
+}
+
+struct ToTracing;
+
+impl log::Log for ToTracing {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        match record.level() {
+            log::Level::Error | log::Level::Warn => tracing::warn!(target: "probe", "{}", record.args()),
+            _ => tracing::debug!(target: "probe", "{}", record.args()),
+        }
+    }
+
+    fn flush(&self) {}
+}

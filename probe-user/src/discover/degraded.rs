@@ -1,0 +1,259 @@
+//! What discovery could not see: each reason names what is missing and the line that grants it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::proc::ReadError;
+use super::sock::netlink::DiagError;
+use crate::capability::{Capability, Permissions};
+
+/// A part of a process that the kernel shows only to its owner and the privileged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// `maps`: which libzmq it has mapped.
+    Maps,
+    /// `root`: its files, so libzmq's functions and package releases.
+    Root,
+    /// `fd`: its sockets, so its hops.
+    Descriptors,
+    /// `environ`: the codec switch.
+    Environment,
+    /// `ns`: which network namespace its sockets are in.
+    Namespaces,
+}
+
+impl Part {
+    fn file(self) -> &'static str {
+        match self {
+            Self::Maps => "maps",
+            Self::Root => "root",
+            Self::Descriptors => "fd",
+            Self::Environment => "environ",
+            Self::Namespaces => "ns",
+        }
+    }
+
+    fn tells(self) -> &'static str {
+        match self {
+            Self::Maps => "libzmq",
+            Self::Root => "package releases",
+            Self::Descriptors => "sockets and hops",
+            Self::Environment => "codec switch",
+            Self::Namespaces => "network namespace",
+        }
+    }
+
+    /// What of that we lack.
+    pub(crate) fn lacks(self, permissions: Permissions) -> Vec<Capability> {
+        self.needs().iter().copied().filter(|c| !permissions.has(*c)).collect()
+    }
+
+    fn needs(self) -> &'static [Capability] {
+        match self {
+            Self::Maps | Self::Root | Self::Namespaces => &[Capability::SysPtrace],
+            Self::Descriptors | Self::Environment => &[Capability::SysPtrace, Capability::DacReadSearch],
+        }
+    }
+}
+
+/// One thing that could not be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Blind {
+    /// Parts of engine processes are not shown to us.
+    Unreadable {
+        /// Which parts.
+        parts: Vec<Part>,
+        /// Of which processes.
+        pids: Vec<u32>,
+        /// What we lack; empty when we have all that usually suffices (a hardened kernel refuses all the same).
+        missing: Vec<Capability>,
+    },
+    /// Other users' Python processes without a telling title: an engine among them would be missed.
+    Unexamined {
+        /// How many.
+        count: usize,
+        /// What we lack.
+        missing: Vec<Capability>,
+    },
+    /// The mapped libzmq file could not be opened, so it cannot be probed.
+    LibZmq {
+        /// Whose.
+        pid: u32,
+        /// The file, as the process names it.
+        path: PathBuf,
+        /// Why.
+        error: ReadError,
+    },
+    /// The Unix sockets of a network namespace could not be listed with their peers: hops there have one end only.
+    Peers {
+        /// Processes in that namespace.
+        pids: Vec<u32>,
+        /// Why.
+        error: DiagError,
+    },
+    /// We see only the processes of our own container, and no engine among them.
+    OwnPidNamespace,
+    /// `/proc` is mounted with `hidepid`: other users' processes are not even listed.
+    HiddenPids,
+    /// A limit was reached; what lies beyond was not looked at.
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// A process was named by hand and its part could not be found out.
+    NoRole {
+        /// Which.
+        pid: u32,
+    },
+    /// The engine hands its output over inside one process: there is no ZMQ hop to watch.
+    NoZmqOutput {
+        /// Its main process.
+        pid: u32,
+        /// What says so.
+        variable: String,
+    },
+}
+
+impl fmt::Display for Blind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { parts, pids, .. } => {
+                let files: Vec<&str> = parts.iter().map(|part| part.file()).collect();
+                let unknown: Vec<&str> = parts.iter().map(|part| part.tells()).collect();
+                let (files, unknown) = (files.join(","), unknown.join(", "));
+                write!(
+                    f,
+                    "/proc/PID/{{{files}}} of {} may not be read: {unknown} unknown",
+                    Pids(pids)
+                )
+            }
+            Self::Unexamined { count, .. } => {
+                write!(
+                    f,
+                    "{count} Python processes of other users may not be examined: an engine among them would be missed"
+                )
+            }
+            Self::LibZmq { pid, path, error } => {
+                write!(
+                    f,
+                    "pid {pid}: its mapped {} could not be opened ({error}): its calls cannot be probed",
+                    path.display()
+                )
+            }
+            Self::Peers { pids, error } => {
+                write!(f, "who is connected to {} cannot be told: {error}", Pids(pids))
+            }
+            Self::OwnPidNamespace => {
+                f.write_str("only the processes of this container are visible, and no engine is among them")
+            }
+            Self::HiddenPids => f.write_str("/proc is mounted with hidepid: other users' processes are not listed"),
+            Self::Limit { what, limit } => write!(f, "more than {limit} {what}: the rest was not looked at"),
+            Self::NoRole { pid } => write!(
+                f,
+                "pid {pid}: what it does could not be found out from its title, command or sockets"
+            ),
+            Self::NoZmqOutput { pid, variable } => {
+                write!(f, "pid {pid} runs with {variable}: its output does not cross ZMQ")
+            }
+        }
+    }
+}
+
+impl Blind {
+    /// What to do about it, as a line to copy; `None` where nothing helps.
+    pub fn remedy(&self) -> Option<String> {
+        match self {
+            Self::Unreadable { missing, .. } | Self::Unexamined { missing, .. } => capabilities(missing),
+            Self::LibZmq {
+                error: ReadError::Denied,
+                ..
+            } => capabilities(&[Capability::SysPtrace]),
+            Self::LibZmq { .. }
+            | Self::Peers {
+                error: DiagError::Enter(_),
+                ..
+            } => capabilities(&[Capability::SysAdmin]),
+            Self::Peers {
+                error: DiagError::Refused(_),
+                ..
+            } => Some("modprobe unix_diag".into()),
+            Self::OwnPidNamespace => Some(
+                "kubectl debug -it POD --image=IMAGE --target=CONTAINER, or shareProcessNamespace: true (sidecar), or \
+                 hostPID: true (node)"
+                    .into(),
+            ),
+            Self::HiddenPids => Some("run as root, or mount -o remount,hidepid=0 /proc".into()),
+            Self::Peers { .. } | Self::Limit { .. } | Self::NoZmqOutput { .. } => None,
+            Self::NoRole { pid } => Some(format!("--pid {pid}=scheduler (or detokenizer, tokenizer, ...)")),
+        }
+    }
+}
+
+fn capabilities(missing: &[Capability]) -> Option<String> {
+    if missing.is_empty() {
+        return None;
+    }
+    let short: Vec<&str> = missing.iter().map(|c| c.name()).collect();
+    let setcap: Vec<String> = missing.iter().map(|c| c.to_string().to_ascii_lowercase()).collect();
+    Some(format!(
+        "securityContext: {{capabilities: {{add: [{}]}}}}, or on a host: sudo, or setcap {}+ep tokengap",
+        short.join(", "),
+        setcap.join(",")
+    ))
+}
+
+/// `pid 7`, `pids 7, 8 and 3 more`.
+struct Pids<'a>(&'a [u32]);
+
+impl fmt::Display for Pids<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 4;
+        let shown: Vec<String> = self.0.iter().take(SHOWN).map(u32::to_string).collect();
+        write!(
+            f,
+            "{} {}",
+            if self.0.len() == 1 { "pid" } else { "pids" },
+            shown.join(", ")
+        )?;
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_missing_capability_is_named_with_the_line_that_grants_it() {
+        let missing = vec![Capability::SysPtrace];
+        let parts = vec![Part::Maps, Part::Descriptors];
+        let blind = Blind::Unreadable {
+            parts,
+            pids: vec![7, 8, 9, 10, 11],
+            missing,
+        };
+        assert_eq!(
+            blind.to_string(),
+            "/proc/PID/{maps,fd} of pids 7, 8, 9, 10 and 1 more may not be read: libzmq, sockets and hops unknown"
+        );
+        assert_eq!(
+            blind.remedy().unwrap(),
+            "securityContext: {capabilities: {add: [SYS_PTRACE]}}, or on a host: sudo, or setcap cap_sys_ptrace+ep tokengap"
+        );
+    }
+
+    #[test]
+    fn a_container_without_the_engine_is_told_how_to_join_it() {
+        assert!(
+            Blind::OwnPidNamespace
+                .remedy()
+                .unwrap()
+                .contains("shareProcessNamespace: true")
+        );
+    }
+}

@@ -1,0 +1,50 @@
+//! Why nothing can be discovered.
+
+use super::proc::ReadError;
+
+/// Why nothing can be discovered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiscoverError {
+    /// No procfs.
+    #[error("{path} could not be listed ({error}): mount procfs there, or say where it is")]
+    Proc {
+        /// Where it was looked for.
+        path: String,
+        /// What went wrong.
+        error: ReadError,
+    },
+    /// A process named by hand does not exist.
+    #[error("--pid {pid}: there is no such process here{}", inside(.outside))]
+    NoSuchProcess {
+        /// As given.
+        pid: u32,
+        /// Our pids of processes that call themselves so inside their container.
+        outside: Vec<u32>,
+    },
+}
+
+fn inside(outside: &[u32]) -> String {
+    match outside {
+        [] => String::new(),
+        [one] => format!("; pid {one} calls itself that inside its container: write --pid {one}"),
+        several => {
+            let pids: Vec<String> = several.iter().map(u32::to_string).collect();
+            format!(
+                "; pids {} call themselves that inside their containers",
+                pids.join(", ")
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DiscoverError;
+
+    #[test]
+    fn a_pid_from_inside_a_container_is_translated() {
+        let said = |outside| DiscoverError::NoSuchProcess { pid: 17, outside }.to_string();
+        assert_eq!(said(vec![]), "--pid 17: there is no such process here");
+        assert!(said(vec![22336]).ends_with("; pid 22336 calls itself that inside its container: write --pid 22336"));
+    }
+}

@@ -1,0 +1,39 @@
+//! Groups of connected things.
+
+/// The connected groups of `count` nodes, each in ascending order, in the order of their first member.
+pub(crate) fn connected(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
+    let mut leader: Vec<usize> = (0..count).collect();
+    for (a, b) in edges {
+        let (a, b) = (find(&mut leader, a), find(&mut leader, b));
+        leader[a.max(b)] = a.min(b);
+    }
+    let mut groups: Vec<Vec<usize>> = vec![Vec::new(); count];
+    for node in 0..count {
+        let first = find(&mut leader, node);
+        groups[first].push(node);
+    }
+    groups.retain(|g| !g.is_empty());
+    groups
+}
+
+fn find(leader: &mut [usize], mut node: usize) -> usize {
+    while leader[node] != node {
+        leader[node] = leader[leader[node]];
+        node = leader[node];
+    }
+    node
+}
+
+#[cfg(test)]
+mod tests {
+    use super::connected;
+
+    #[test]
+    fn groups_by_edges() {
+        assert_eq!(
+            connected(6, [(4, 1), (1, 0), (3, 5)]),
+            [vec![0, 1, 4], vec![2], vec![3, 5]]
+        );
+        assert_eq!(connected(0, []), [[0; 0]; 0]);
+    }
+}

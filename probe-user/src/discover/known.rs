@@ -1,0 +1,283 @@
+//! Every process that was looked at, and when to look again.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use super::candidate::{self, Candidate, Examined};
+use super::libzmq::Libraries;
+use super::proc::stat::Stat;
+use super::proc::{ProcDir, ProcRoot};
+use super::spec::RoleSpec;
+use super::topology::ProcessId;
+
+/// A process is examined again after a quarter of its age, within these bounds: a worker needs time to load before it
+/// takes its title and opens its sockets.
+const EXAMINE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(5));
+/// Whether a pid is still the same process, by its start and name, is asked this often; of an engine's process, always.
+const SAME: Duration = Duration::from_secs(30);
+/// Whoever started an engine's process is examined this often until it turns out to be one itself.
+const PARENT: Duration = Duration::from_secs(1);
+
+/// The processes that were looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    processes: HashMap<u32, Looked>,
+    libraries: Libraries,
+}
+
+#[derive(Debug)]
+struct Looked {
+    start_time: u64,
+    comm: String,
+    seen: Instant,
+    examined: Instant,
+    /// `None`: there is nothing left to be learned.
+    examine_after: Option<Duration>,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Other,
+    Refused,
+    TooLarge,
+    /// With its directory held open: what is read through it is that process, or an error once it has exited.
+    Candidate(Box<Candidate>, ProcDir),
+}
+
+impl Known {
+    /// Brings it up to date with the pids that are listed now. Whether the candidates changed, or more is known of one.
+    pub(crate) fn update(&mut self, root: &ProcRoot, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
+        let before = self.state();
+        let listed: HashSet<u32> = pids.iter().copied().collect();
+        self.processes.retain(|pid, _| listed.contains(pid));
+        let parents = self.parents();
+        for &pid in pids {
+            if !self
+                .processes
+                .get_mut(&pid)
+                .is_some_and(|known| known.is_current(root, pid))
+            {
+                self.look(root, pid, by_hand, parents.contains(&pid));
+            }
+        }
+        for pid in self.parents() {
+            if self.processes.get(&pid).is_some_and(Looked::is_due_as_parent) {
+                self.look(root, pid, by_hand, true);
+            }
+        }
+        before != self.state()
+    }
+
+    /// Examines a process anew; one that has exited is forgotten.
+    fn look(&mut self, root: &ProcRoot, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
+        let earlier = self.processes.remove(&pid);
+        let spec = by_hand.iter().find(|spec| spec.pid == pid);
+        if let Some(mut looked) = look(root, pid, spec, is_parent, &mut self.libraries) {
+            looked.what.remember(earlier);
+            self.processes.insert(pid, looked);
+        }
+    }
+
+    /// Who started the processes that say they belong to an engine.
+    fn parents(&self) -> HashSet<u32> {
+        let stated = self.processes.values().filter_map(|known| match &known.what {
+            What::Candidate(about, _) if about.stated.is_some() => Some(about.parent),
+            _ => None,
+        });
+        stated.collect()
+    }
+
+    fn state(&self) -> BTreeMap<ProcessId, impl PartialEq + use<>> {
+        let known = |c: &Candidate| (c.stated, c.libzmq.is_some());
+        self.processes
+            .values()
+            .filter_map(|looked| match &looked.what {
+                What::Candidate(about, _) => Some((about.id, known(about))),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The candidates in the order of their pids, each with its directory.
+    pub(crate) fn candidates(&self) -> Vec<(&Candidate, &ProcDir)> {
+        let mut found: Vec<(&Candidate, &ProcDir)> = self
+            .processes
+            .values()
+            .filter_map(|looked| match &looked.what {
+                What::Candidate(about, process) => Some((&**about, process)),
+                _ => None,
+            })
+            .collect();
+        found.sort_by_key(|(about, _)| about.id);
+        found
+    }
+
+    /// Looks for I/O threads where there were none yet: libzmq starts them with the first socket.
+    pub(crate) fn find_io_threads(&mut self) {
+        for looked in self.processes.values_mut() {
+            if let What::Candidate(about, process) = &mut looked.what
+                && about.io_threads.is_empty()
+            {
+                about.io_threads = candidate::io_threads(process);
+            }
+        }
+    }
+
+    /// Keeps the roles that were found this time: they hold on while the neighbours that gave them away are gone.
+    pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<candidate::Played>)]) {
+        for (id, role) in roles {
+            let looked = self.processes.get_mut(&id.pid);
+            if let Some(What::Candidate(about, _)) = looked.map(|looked| &mut looked.what) {
+                about.last_role = *role;
+            }
+        }
+    }
+
+    /// How many processes could not be examined though they may matter.
+    pub(crate) fn refused(&self) -> usize {
+        self.processes
+            .values()
+            .filter(|looked| matches!(looked.what, What::Refused))
+            .count()
+    }
+
+    /// Whether some process could not be examined for its size.
+    pub(crate) fn has_too_large(&self) -> bool {
+        self.processes
+            .values()
+            .any(|looked| matches!(looked.what, What::TooLarge))
+    }
+
+    /// Whether the pid was there.
+    pub(crate) fn has(&self, pid: u32) -> bool {
+        self.processes.contains_key(&pid)
+    }
+}
+
+impl Looked {
+    /// Whether it is the same process and was examined recently enough.
+    fn is_current(&mut self, root: &ProcRoot, pid: u32) -> bool {
+        if self.examine_after.is_some_and(|after| self.examined.elapsed() >= after) {
+            return false;
+        }
+        let stat = match &self.what {
+            What::Candidate(_, process) => running(process),
+            _ if self.seen.elapsed() < SAME => return true,
+            _ => root.process(pid).ok().and_then(|process| running(&process)),
+        };
+        self.seen = Instant::now();
+        // `setproctitle` changes the name as well, and so does running another program.
+        stat.is_some_and(|stat| stat.start_time == self.start_time && stat.comm == self.comm)
+    }
+
+    /// Whether it has started processes of an engine and may turn out to be one.
+    fn is_due_as_parent(&self) -> bool {
+        match self.what {
+            What::Candidate(..) => false,
+            What::Refused => true,
+            What::Other | What::TooLarge => self.examined.elapsed() >= PARENT,
+        }
+    }
+}
+
+impl What {
+    /// Takes over what an earlier look at the same process had found out.
+    fn remember(&mut self, earlier: Option<Looked>) {
+        if let (
+            Self::Candidate(now, _),
+            Some(Looked {
+                what: Self::Candidate(then, _),
+                ..
+            }),
+        ) = (self, earlier)
+            && now.id == then.id
+        {
+            now.last_role = then.last_role;
+        }
+    }
+}
+
+/// Examines a process; `None` when it has exited.
+fn look(
+    root: &ProcRoot,
+    pid: u32,
+    by_hand: Option<&RoleSpec>,
+    is_parent: bool,
+    libraries: &mut Libraries,
+) -> Option<Looked> {
+    let process = root.process(pid).ok()?;
+    let stat = running(&process)?;
+    let mut examine_after = Some((age(stat.start_time) / 4).clamp(EXAMINE.0, EXAMINE.1));
+    let what = if stat.kernel {
+        examine_after = None;
+        What::Other
+    } else {
+        match candidate::examine(&process, &stat, by_hand, is_parent, libraries).ok()? {
+            Examined::Other => What::Other,
+            Examined::Refused => What::Refused,
+            Examined::TooLarge => What::TooLarge,
+            Examined::Candidate(about) => {
+                if about.stated.is_some() && about.libzmq.is_some() {
+                    examine_after = None;
+                }
+                What::Candidate(about, process)
+            }
+        }
+    };
+    let now = Instant::now();
+    Some(Looked {
+        start_time: stat.start_time,
+        comm: stat.comm,
+        seen: now,
+        examined: now,
+        examine_after,
+        what,
+    })
+}
+
+/// Its state, unless it has exited (a zombie has, but for its parent).
+fn running(process: &ProcDir) -> Option<Stat> {
+    Stat::parse(&process.read("stat", 4096).ok()?).filter(|stat| stat.state != 'Z')
+}
+
+/// How long ago a process started.
+fn age(start_time: u64) -> Duration {
+    // USER_HZ: the unit of /proc/PID/stat is a hundredth of a second on every architecture.
+    let started = Duration::from_millis(start_time.saturating_mul(10));
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now = Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0));
+    now.saturating_sub(started)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::role::Role;
+    use super::*;
+
+    #[test]
+    fn a_process_named_by_hand_is_known_until_it_exits() {
+        let root = ProcRoot::new("/proc");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id();
+        let by_hand = [RoleSpec {
+            pid,
+            role: Some(Role::Scheduler),
+        }];
+        let mut known = Known::default();
+        assert!(known.update(&root, &[pid], &by_hand));
+        assert!(!known.update(&root, &[pid], &by_hand));
+        assert_eq!(known.candidates().len(), 1);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Still listed, as a zombie or a pid that was used again would be.
+        assert!(known.update(&root, &[pid], &by_hand));
+        assert!(known.candidates().is_empty());
+    }
+
+    #[test]
+    fn our_own_age_is_short() {
+        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        assert!(age(running(&me).unwrap().start_time) < Duration::from_hours(1));
+    }
+}

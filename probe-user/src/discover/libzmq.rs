@@ -1,0 +1,187 @@
+//! The libzmq a process has mapped: which file, which release, which functions.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use object::{Object, ObjectSymbol};
+
+use super::proc::maps::MappedFile;
+use super::proc::{ProcDir, ReadError};
+use super::release::Release;
+
+/// Functions that may be probed (WIRE facts: pyzmq sends with `zmq_msg_send` and takes with `zmq_msg_recv`; other
+/// clients may use `zmq_send` and `zmq_recv`; `zmq_getsockopt` marks the previous message as handled).
+pub const FUNCTIONS: [&str; 6] = [
+    "zmq_msg_send",
+    "zmq_msg_recv",
+    "zmq_send",
+    "zmq_recv",
+    "zmq_getsockopt",
+    "zmq_poll",
+];
+
+/// libzmq is about 1 MB; something much larger is not it.
+const LARGEST: usize = 64 << 20;
+/// Different libzmq files remembered, to parse each once.
+const REMEMBERED: usize = 256;
+
+/// A mapped libzmq.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LibZmq {
+    /// As the process names it, inside its mount namespace.
+    pub path: PathBuf,
+    /// Where we can open the very file that is mapped: below `/proc/PID/root`, or in `/proc/PID/map_files` once it was
+    /// replaced on disk. `None` when neither is permitted.
+    pub open_at: Option<PathBuf>,
+    /// Device as the mapping shows it; on overlayfs it differs from what `stat` shows.
+    pub dev: (u32, u32),
+    /// With `dev` it tells whether two processes share the file, and so one uprobe.
+    pub inode: u64,
+    /// Read from the file's name (`libzmq-2f02442c.so.5.2.5` is 4.3.5).
+    pub release: Option<Release>,
+    /// Which of [`FUNCTIONS`] it exports; `None` when the file could not be read.
+    pub functions: Option<Vec<&'static str>>,
+}
+
+/// The mapped file that holds libzmq, by its name: one of its own (`libzmq-2f02442c.so.5.2.5` of the pyzmq wheels, a
+/// distribution's `libzmq.so.5.2.5`), else an extension module that may have it linked in (`_zmq.abi3.so`).
+pub(crate) fn mapped(files: &[MappedFile]) -> Option<&MappedFile> {
+    let has = |name: &[u8], part: &[u8]| name.windows(part.len()).any(|w| w == part);
+    let zmq = |f: &&MappedFile| has(f.name(), b"zmq") && has(f.name(), b".so");
+    files
+        .iter()
+        .find(|f| zmq(f) && f.name().starts_with(b"libzmq"))
+        .or_else(|| files.iter().find(zmq))
+}
+
+/// What was already learned of files, by device and inode.
+#[derive(Debug, Default)]
+pub(crate) struct Libraries(HashMap<((u32, u32), u64), Vec<&'static str>>);
+
+impl Libraries {
+    /// Opens and reads the mapped libzmq. The error says why [`LibZmq::open_at`] or `functions` is `None`.
+    pub(crate) fn learn(&mut self, process: &ProcDir, file: &MappedFile) -> (LibZmq, Option<ReadError>) {
+        let mut lib = LibZmq {
+            path: file.path.clone(),
+            open_at: None,
+            dev: file.dev,
+            inode: file.inode,
+            release: release(&String::from_utf8_lossy(file.name())),
+            functions: None,
+        };
+        let key = (file.dev, file.inode);
+        let error = match open(process, file) {
+            Ok((at, opened)) => {
+                lib.open_at = Some(at);
+                match self.0.get(&key).cloned().map_or_else(|| exported(opened), Ok) {
+                    Ok(functions) => {
+                        if self.0.len() >= REMEMBERED {
+                            self.0.clear();
+                        }
+                        self.0.insert(key, functions.clone());
+                        lib.functions = Some(functions);
+                        None
+                    }
+                    Err(e) => Some(e),
+                }
+            }
+            Err(e) => Some(e),
+        };
+        (lib, error)
+    }
+}
+
+/// The mapped file itself: under its path where that is still the same inode, else through `map_files`.
+fn open(process: &ProcDir, file: &MappedFile) -> Result<(PathBuf, File), ReadError> {
+    let by_path = process.open_in_root(&file.path).and_then(|opened| {
+        // Not the device: overlayfs shows another one in `maps` than in `stat`.
+        let same = !file.deleted && opened.metadata()?.ino() == file.inode;
+        same.then_some(opened).ok_or(ReadError::Gone)
+    });
+    match by_path {
+        Ok(opened) => {
+            let inside = file.path.strip_prefix("/").unwrap_or(&file.path);
+            Ok((process.path().join("root").join(inside), opened))
+        }
+        Err(ReadError::Denied) => Err(ReadError::Denied),
+        Err(_) => {
+            let opened = process.open_mapped(file.range)?;
+            let at = process
+                .path()
+                .join(format!("map_files/{:x}-{:x}", file.range.0, file.range.1));
+            Ok((at, opened))
+        }
+    }
+}
+
+fn exported(file: File) -> Result<Vec<&'static str>, ReadError> {
+    let bytes = super::proc::read_to_limit(file, LARGEST)?;
+    Ok(functions(&bytes))
+}
+
+/// Which of [`FUNCTIONS`] an ELF image exports; none when it is no ELF image.
+fn functions(image: &[u8]) -> Vec<&'static str> {
+    let Ok(elf) = object::File::parse(image) else {
+        return Vec::new();
+    };
+    let defined: Vec<&str> = elf
+        .dynamic_symbols()
+        .filter(|s| !s.is_undefined())
+        .filter_map(|s| s.name().ok())
+        .collect();
+    FUNCTIONS
+        .into_iter()
+        .filter(|wanted| defined.contains(wanted))
+        .collect()
+}
+
+/// The release behind a file name's ABI number: libzmq 4.2.x is 5.1.x, 4.3.x is 5.2.x (its `configure.ac`).
+fn release(name: &str) -> Option<Release> {
+    let (_, abi) = name.split_once(".so.")?;
+    match abi.parse::<Release>().ok()?.number {
+        [5, 1, patch] if abi.matches('.').count() == 2 => Some(Release::new(4, 2, patch)),
+        [5, 2, patch] => Some(Release::new(4, 3, patch)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::proc::{ProcRoot, maps};
+
+    #[test]
+    fn releases_by_file_name() {
+        let cases = [
+            ("libzmq-2f02442c.so.5.2.5", Some(Release::new(4, 3, 5))),
+            ("libzmq-f468291a.so.5.2.4", Some(Release::new(4, 3, 4))),
+            ("libzmq.so.5.1.5", Some(Release::new(4, 2, 5))),
+            ("libzmq.so.5", None),
+            ("libzmq.cpython-39-x86_64-linux-gnu.so", None),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(release(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_mapped_file_is_opened_through_the_process() {
+        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let files = maps::files(&me.read("maps", 1 << 24).unwrap());
+        let exe = std::env::current_exe().unwrap();
+        let mapped = files.iter().find(|f| f.path == exe).unwrap();
+        let (at, _) = open(&me, mapped).unwrap();
+        assert_eq!(std::fs::metadata(at).unwrap().ino(), mapped.inode);
+        // A test program exports nothing of ZMQ's.
+        let (lib, error) = Libraries::default().learn(&me, mapped);
+        assert_eq!((lib.functions, error), (Some(vec![]), None));
+    }
+
+    #[test]
+    fn what_is_no_elf_exports_nothing() {
+        assert!(functions(b"#!/bin/sh\n").is_empty());
+        assert!(functions(b"\x7fELF").is_empty());
+    }
+}

@@ -1,0 +1,196 @@
+//! Connections between candidates: sockets joined with the descriptors that hold them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::candidate::Candidate;
+use super::degraded::{Blind, Part};
+use super::proc::net::{self, TcpSocket};
+use super::proc::{ProcDir, ReadError};
+use super::sock::connection::{self, Connection};
+use super::sock::netlink::{Diag, DiagError};
+
+/// Limits of one look at the sockets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) descriptors: usize,
+    pub(crate) sockets: usize,
+}
+
+/// An end, by the candidate's place in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Held {
+    pub(crate) candidate: usize,
+    pub(crate) fd: u32,
+    pub(crate) inode: u64,
+}
+
+/// A connection of which at least the accepted side is a candidate's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Link {
+    pub(crate) acceptor: Held,
+    pub(crate) endpoint: String,
+    pub(crate) connector: Option<Held>,
+}
+
+/// What one look at the sockets gave.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// In a stable order.
+    pub(crate) links: Vec<Link>,
+    pub(crate) blind: Vec<Blind>,
+    /// Processes of which a part may not be read.
+    pub(crate) refused: BTreeMap<Part, Vec<u32>>,
+}
+
+/// One network namespace's sockets, asked once.
+struct Network<'a> {
+    members: Vec<usize>,
+    /// The process through which it is looked at.
+    through: &'a ProcDir,
+}
+
+/// Netlink sockets by network namespace, kept so that a namespace is entered once.
+pub(crate) type Diags = HashMap<u64, Diag>;
+
+/// Every connection between candidates. `processes` runs parallel to `candidates`.
+pub(crate) fn find(
+    candidates: &[&Candidate],
+    processes: &[&ProcDir],
+    own_net: Option<u64>,
+    diags: &mut Diags,
+    limits: Limits,
+) -> Found {
+    let Found {
+        mut links,
+        mut blind,
+        mut refused,
+    } = Found::default();
+    let mut holders: HashMap<u64, Held> = HashMap::new();
+    let mut networks: BTreeMap<u64, Network<'_>> = BTreeMap::new();
+    for (candidate, (about, process)) in candidates.iter().zip(processes).enumerate() {
+        match process.sockets(limits.descriptors) {
+            Ok((sockets, more)) => {
+                if more {
+                    limit(&mut blind, "descriptors in one process", limits.descriptors);
+                }
+                for (fd, inode) in sockets {
+                    let held = Held { candidate, fd, inode };
+                    // A socket inherited over a fork has two holders: the older process made it.
+                    let older = |h: &Held| (candidates[h.candidate].id.start_time, h.fd);
+                    let known = holders.entry(inode).or_insert(held);
+                    if older(&held) < older(known) {
+                        *known = held;
+                    }
+                }
+            }
+            Err(ReadError::Denied) => refused.entry(Part::Descriptors).or_default().push(about.id.pid),
+            Err(_) => continue,
+        }
+        if let Some(net) = about.net_ns {
+            networks
+                .entry(net)
+                .or_insert(Network {
+                    members: Vec::new(),
+                    through: process,
+                })
+                .members
+                .push(candidate);
+        }
+    }
+    let hidden = refused.contains_key(&Part::Descriptors);
+    diags.retain(|net, _| networks.contains_key(net));
+    for (net, network) in &networks {
+        let mut connections = tcp(network.through, limits, &mut blind);
+        match unix(*net, network.through, own_net, diags, limits, &mut blind) {
+            Ok(found) => connections.extend(found),
+            Err(error) => {
+                // What is left of an answer must not be taken for the next one's.
+                diags.remove(net);
+                let pids = network.members.iter().map(|&m| candidates[m].id.pid).collect();
+                blind.push(Blind::Peers { pids, error });
+                connections.extend(accepted_only(network.through, limits));
+            }
+        }
+        links.extend(connections.into_iter().filter_map(|c| link(c, &holders, hidden)));
+    }
+    links.sort_unstable();
+    links.dedup();
+    Found { links, blind, refused }
+}
+
+/// `hidden`: some candidate's descriptors may not be read, so an end that nobody seems to hold may be its.
+fn link(connection: Connection, holders: &HashMap<u64, Held>, hidden: bool) -> Option<Link> {
+    // Python's multiprocessing talks over Unix sockets of its own.
+    if connection.endpoint.contains("/pymp-") {
+        return None;
+    }
+    let acceptor = *holders.get(&connection.acceptor)?;
+    let connector = connection.connector.and_then(|inode| holders.get(&inode).copied());
+    let one_sided = connection.connector.is_none() || (hidden && connection.endpoint.starts_with("ipc://"));
+    if connector.is_none() && !one_sided || connector.is_some_and(|c| c.candidate == acceptor.candidate) {
+        return None;
+    }
+    Some(Link {
+        acceptor,
+        endpoint: connection.endpoint,
+        connector,
+    })
+}
+
+fn unix(
+    net: u64,
+    through: &ProcDir,
+    own_net: Option<u64>,
+    diags: &mut Diags,
+    limits: Limits,
+    blind: &mut Vec<Blind>,
+) -> Result<Vec<Connection>, DiagError> {
+    let diag = match diags.entry(net) {
+        std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+        std::collections::hash_map::Entry::Vacant(new) => new.insert(if own_net == Some(net) {
+            Diag::here()?
+        } else {
+            Diag::inside(through)?
+        }),
+    };
+    let (sockets, more) = diag.unix_sockets(limits.sockets)?;
+    if more {
+        limit(blind, "Unix sockets in one network namespace", limits.sockets);
+    }
+    Ok(connection::unix(&sockets))
+}
+
+fn accepted_only(through: &ProcDir, limits: Limits) -> Vec<Connection> {
+    let text = through
+        .read("net/unix", limits.sockets.saturating_mul(128))
+        .unwrap_or_default();
+    connection::unix_one_sided(&net::unix(&text, limits.sockets).0)
+}
+
+fn tcp(through: &ProcDir, limits: Limits, blind: &mut Vec<Blind>) -> Vec<Connection> {
+    let mut sockets: Vec<TcpSocket> = Vec::new();
+    for table in ["net/tcp", "net/tcp6"] {
+        let text = match through.read(table, limits.sockets.saturating_mul(256)) {
+            Ok(text) => text,
+            Err(ReadError::TooLong(_)) => {
+                limit(blind, "TCP sockets in one network namespace", limits.sockets);
+                continue;
+            }
+            // No IPv6, or no network at all: there are no such sockets then.
+            Err(_) => continue,
+        };
+        let (found, more) = net::tcp(&text, limits.sockets);
+        if more {
+            limit(blind, "TCP sockets in one network namespace", limits.sockets);
+        }
+        sockets.extend(found);
+    }
+    connection::tcp(&sockets)
+}
+
+fn limit(blind: &mut Vec<Blind>, what: &'static str, limit: usize) {
+    let reached = Blind::Limit { what, limit };
+    if !blind.contains(&reached) {
+        blind.push(reached);
+    }
+}

@@ -1,0 +1,311 @@
+//! Python packages as a process sees them: where it imports from, and which release lies there.
+
+use std::path::{Path, PathBuf};
+
+use super::proc::ProcDir;
+use super::proc::maps::{MappedFile, site_packages};
+use super::setting::{Origin, Setting};
+
+/// Entries read of one directory of packages.
+const ENTRIES: usize = 50_000;
+/// `METADATA` carries the README behind its headers.
+const METADATA: usize = 4 << 20;
+
+/// Python's major and minor number: what decides how its event loop behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PythonVersion {
+    /// 3.
+    pub major: u16,
+    /// 11 of 3.11.
+    pub minor: u16,
+}
+
+impl std::fmt::Display for PythonVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// The version of the interpreter, by the names of what is mapped: `python3.11`, `libpython3.11.so.1.0`,
+/// `lib/python3.11/lib-dynload/...`.
+pub(crate) fn python(files: &[MappedFile]) -> Option<Setting<PythonVersion>> {
+    files.iter().find_map(|file| {
+        let path = file.path.to_str()?;
+        let version = path
+            .match_indices("python")
+            .find_map(|(at, word)| numbers(&path[at + word.len()..]))?;
+        Some(Setting::new(version, Origin::Mapped(file.path.clone())))
+    })
+}
+
+/// `3.11` followed by the end of a name.
+fn numbers(text: &str) -> Option<PythonVersion> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (major, rest) = text[..end].split_once('.')?;
+    let minor = rest.split('.').next()?;
+    let major = major.parse().ok().filter(|&major| major == 3)?;
+    Some(PythonVersion {
+        major,
+        minor: minor.parse().ok()?,
+    })
+}
+
+/// What is known of a process that tells where it imports from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interpreter<'a> {
+    pub(crate) files: &'a [MappedFile],
+    pub(crate) version: Option<PythonVersion>,
+    /// `argv[0]`: inside a virtual environment, where `exe` is the interpreter it was made from.
+    pub(crate) argv0: Option<&'a str>,
+    pub(crate) script: Option<&'a str>,
+    pub(crate) exe: Option<&'a Path>,
+    pub(crate) cwd: Option<&'a Path>,
+    pub(crate) python_path: Option<&'a str>,
+    pub(crate) virtual_env: Option<&'a str>,
+}
+
+/// The directories it imports from, in Python's order: script or working directory, `PYTHONPATH`, the environment.
+pub(crate) fn search_path(interpreter: Interpreter<'_>) -> Vec<PathBuf> {
+    let i = interpreter;
+    let mut dirs = Vec::new();
+    let absolute = |path: &Path| {
+        if path.is_absolute() {
+            Some(path.to_owned())
+        } else {
+            i.cwd.map(|cwd| cwd.join(path))
+        }
+    };
+    match i.script {
+        Some(script) => dirs.extend(absolute(Path::new(script)).and_then(|p| p.parent().map(Path::to_owned))),
+        None => dirs.extend(i.cwd.map(Path::to_owned)),
+    }
+    let python_path = i
+        .python_path
+        .unwrap_or_default()
+        .split(':')
+        .filter(|entry| !entry.is_empty());
+    dirs.extend(python_path.filter_map(|entry| absolute(Path::new(entry))));
+    dirs.extend(site_packages(i.files));
+    if let Some(PythonVersion { major, minor }) = i.version {
+        let home = |bin: &Path| bin.parent()?.parent().map(Path::to_owned);
+        let argv0 = i
+            .argv0
+            .filter(|a| a.contains('/'))
+            .and_then(|a| home(&absolute(Path::new(a))?));
+        let prefixes = i
+            .virtual_env
+            .map(PathBuf::from)
+            .into_iter()
+            .chain(argv0)
+            .chain(i.exe.and_then(home));
+        for prefix in prefixes {
+            dirs.push(prefix.join(format!("lib/python{major}.{minor}/site-packages")));
+            dirs.push(prefix.join(format!("lib/python{major}.{minor}/dist-packages")));
+            dirs.push(prefix.join(format!("lib/python{major}/dist-packages")));
+        }
+    }
+    let mut seen = std::collections::HashSet::new();
+    dirs.retain(|dir| seen.insert(dir.clone()));
+    dirs
+}
+
+/// Releases of the packages that matter, each from the first directory that has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Installed {
+    pub(crate) sglang: Option<Setting<String>>,
+    pub(crate) dynamo: Option<Setting<String>>,
+    pub(crate) pyzmq: Option<Setting<String>>,
+}
+
+impl Installed {
+    pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf]) -> Self {
+        let mut found = Self::default();
+        for dir in dirs {
+            let Ok(names) = process.names_in_root(dir, ENTRIES) else {
+                continue;
+            };
+            let names: Vec<&str> = names.iter().filter_map(|n| n.to_str()).collect();
+            let lookup = |package: &str| from_metadata(process, dir, &names, package);
+            found.sglang = found
+                .sglang
+                .or_else(|| lookup("sglang"))
+                .or_else(|| from_source(process, dir, &names));
+            found.dynamo = found.dynamo.or_else(|| lookup("ai_dynamo"));
+            found.pyzmq = found.pyzmq.or_else(|| lookup("pyzmq"));
+        }
+        found
+    }
+}
+
+/// The release in `NAME-RELEASE.dist-info/METADATA`. Two of one name in one directory tell nothing.
+fn from_metadata(process: &ProcDir, dir: &Path, names: &[&str], package: &str) -> Option<Setting<String>> {
+    let mut matching = names
+        .iter()
+        .filter(|name| dist_info(name).is_some_and(|(n, _)| n == package));
+    let (Some(name), None) = (matching.next(), matching.next()) else {
+        return None;
+    };
+    let file = dir.join(name).join("METADATA");
+    let text = process.read_in_root(&file, METADATA).ok();
+    let stated = text.as_deref().and_then(version_header);
+    let version = stated.or_else(|| dist_info(name).map(|(_, version)| version.to_owned()))?;
+    Some(Setting::new(version, Origin::File(file)))
+}
+
+/// A source tree on the path that was never installed: `sglang/version.py`, or `_version.py` of newer releases.
+fn from_source(process: &ProcDir, dir: &Path, names: &[&str]) -> Option<Setting<String>> {
+    if !names.contains(&"sglang") {
+        return None;
+    }
+    ["sglang/_version.py", "sglang/version.py"].iter().find_map(|file| {
+        let file = dir.join(file);
+        let text = process.read_in_root(&file, 64 << 10).ok()?;
+        Some(Setting::new(
+            version_assignment(&String::from_utf8_lossy(&text))?,
+            Origin::File(file),
+        ))
+    })
+}
+
+/// `ai_dynamo-1.0.0.dist-info` is (`ai_dynamo`, `1.0.0`); names are compared as PEP 503 normalises them.
+fn dist_info(name: &str) -> Option<(String, &str)> {
+    let (package, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
+    Some((package.to_ascii_lowercase().replace(['-', '.'], "_"), version))
+}
+
+/// The `Version` header of `METADATA`; what stands behind the headers is text.
+fn version_header(metadata: &[u8]) -> Option<String> {
+    let mut headers = metadata
+        .split(|&b| b == b'\n')
+        .take_while(|line| !line.trim_ascii().is_empty());
+    let value = headers.find_map(|line| line.strip_prefix(b"Version:"))?;
+    let value = std::str::from_utf8(value).ok()?.trim();
+    (!value.is_empty() && value.len() <= 100).then(|| value.to_owned())
+}
+
+/// `__version__ = "0.5.9"`, `__version__ = version = '0.5.9'`.
+fn version_assignment(source: &str) -> Option<String> {
+    let line = source
+        .lines()
+        .find(|line| line.starts_with("__version__") && line.contains(['"', '\'']))?;
+    let value = line.rsplit('=').next()?.trim().trim_matches(['"', '\'']);
+    value
+        .starts_with(|c: char| c.is_ascii_digit())
+        .then(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn mapped(path: &str) -> MappedFile {
+        MappedFile {
+            path: path.into(),
+            dev: (0, 0),
+            inode: 1,
+            deleted: false,
+            range: (0, 1),
+        }
+    }
+
+    #[test]
+    fn the_interpreter_is_named_by_what_it_mapped() {
+        let version = |path: &str| python(&[mapped(path)]).map(|s| s.value.to_string());
+        assert_eq!(version("/usr/bin/python3.12").as_deref(), Some("3.12"));
+        assert_eq!(
+            version("/usr/lib/x86_64-linux-gnu/libpython3.10.so.1.0").as_deref(),
+            Some("3.10")
+        );
+        assert_eq!(
+            version("/opt/v/lib/python3.11/site-packages/zmq/_zmq.so").as_deref(),
+            Some("3.11")
+        );
+        assert_eq!(version("/usr/lib/python3/dist-packages/apt_pkg.so"), None);
+        assert_eq!(version("/home/python/lib/libc.so.6"), None);
+    }
+
+    #[test]
+    fn a_virtual_environment_comes_before_the_interpreter_it_was_made_from() {
+        let files = [mapped(
+            "/opt/venv/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5",
+        )];
+        let interpreter = Interpreter {
+            files: &files,
+            version: Some(PythonVersion { major: 3, minor: 11 }),
+            argv0: Some("python"),
+            script: None,
+            exe: Some(Path::new("/usr/bin/python3.11")),
+            cwd: Some(Path::new("/srv")),
+            python_path: Some("/wheels/0.5.9:relative"),
+            virtual_env: None,
+        };
+        let dirs = search_path(interpreter);
+        let expected = [
+            "/srv",
+            "/wheels/0.5.9",
+            "/srv/relative",
+            "/opt/venv/lib/python3.11/site-packages",
+            "/usr/lib/python3.11/site-packages",
+            "/usr/lib/python3.11/dist-packages",
+            "/usr/lib/python3/dist-packages",
+        ];
+        assert_eq!(dirs, expected.map(PathBuf::from));
+        let by_script = search_path(Interpreter {
+            script: Some("bench/race.py"),
+            ..interpreter
+        });
+        assert_eq!(by_script[0], Path::new("/srv/bench"));
+    }
+
+    #[test]
+    fn releases_are_read_from_what_is_installed() {
+        let dir = tempfile::tempdir().unwrap();
+        let metadata = dir.path().join("sglang-0.5.9.dist-info");
+        std::fs::create_dir(&metadata).unwrap();
+        std::fs::write(
+            metadata.join("METADATA"),
+            "Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.9\n\nVersion: 7\n",
+        )
+        .unwrap();
+        std::fs::create_dir(dir.path().join("Ai.Dynamo-1.0.0.dist-info")).unwrap();
+        std::fs::create_dir(dir.path().join("pyzmq-26.4.0.dist-info")).unwrap();
+        std::fs::create_dir(dir.path().join("pyzmq-27.0.0.dist-info")).unwrap();
+        let me = super::super::proc::ProcRoot::new("/proc")
+            .process(std::process::id())
+            .unwrap();
+        let found = Installed::find(&me, &[dir.path().to_owned()]);
+        assert_eq!(
+            found.sglang,
+            Some(Setting::new("0.5.9".into(), Origin::File(metadata.join("METADATA"))))
+        );
+        assert_eq!(found.dynamo.map(|s| s.value).as_deref(), Some("1.0.0"));
+        assert_eq!(found.pyzmq, None, "two releases in one directory tell nothing");
+    }
+
+    #[test]
+    fn a_source_tree_states_its_release() {
+        assert_eq!(
+            version_assignment("__version__ = \"0.4.6.post4\"\n").as_deref(),
+            Some("0.4.6.post4")
+        );
+        assert_eq!(
+            version_assignment("x = 1\n__version__ = version = '0.5.10'\n").as_deref(),
+            Some("0.5.10")
+        );
+        assert_eq!(version_assignment("__version__ = read(\"VERSION\")\n"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(text in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = version_header(&bytes);
+            let _ = version_assignment(&text);
+            let _ = dist_info(&text);
+            let _ = numbers(&text);
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! A process's directory under `/proc`, held open.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlinkat};
+use rustix::io::Errno;
+
+/// Why something under `/proc` could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The kernel refuses: another user's process, or a hardened `/proc`.
+    #[error("not permitted")]
+    Denied,
+    /// No such process or file (any more).
+    #[error("not there")]
+    Gone,
+    /// Longer than the limit that was set for it.
+    #[error("longer than {0} bytes")]
+    TooLong(usize),
+    /// A device, a pipe or a directory where a file was expected.
+    #[error("not a regular file")]
+    NotRegular,
+    /// Anything else the kernel said.
+    #[error("{0}")]
+    Os(Errno),
+}
+
+impl From<Errno> for ReadError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::ACCESS | Errno::PERM => Self::Denied,
+            Errno::NOENT | Errno::SRCH | Errno::NOTDIR => Self::Gone,
+            other => Self::Os(other),
+        }
+    }
+}
+
+impl From<std::io::Error> for ReadError {
+    fn from(e: std::io::Error) -> Self {
+        Errno::from_io_error(&e).unwrap_or(Errno::IO).into()
+    }
+}
+
+/// A mounted procfs: `/proc`, or the host's where it is mounted elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct ProcRoot(PathBuf);
+
+impl ProcRoot {
+    /// The procfs mounted at `path`.
+    pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Every pid it shows, at most `limit`; the flag says whether there were more.
+    pub(crate) fn pids(&self, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
+        let dir = openat(
+            CWD,
+            &self.0,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let mut pids = Vec::new();
+        for entry in Dir::new(dir)? {
+            if let Some(pid) = number(entry?.file_name().to_bytes()) {
+                if pids.len() == limit {
+                    return Ok((pids, true));
+                }
+                pids.push(pid);
+            }
+        }
+        Ok((pids, false))
+    }
+
+    /// Opens a process's directory: what is read through it is this process, or nothing once it has exited.
+    pub(crate) fn process(&self, pid: u32) -> Result<ProcDir, ReadError> {
+        let path = self.0.join(pid.to_string());
+        let dir = openat(
+            CWD,
+            &path,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(ProcDir { pid, path, dir })
+    }
+}
+
+/// One process's directory.
+#[derive(Debug)]
+pub(crate) struct ProcDir {
+    pid: u32,
+    path: PathBuf,
+    dir: OwnedFd,
+}
+
+impl ProcDir {
+    /// The pid, as the procfs it was opened in counts.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Where the directory is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads a whole file, `limit` bytes at most.
+    pub(crate) fn read(&self, name: &str, limit: usize) -> Result<Vec<u8>, ReadError> {
+        let fd = openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        read_to_limit(File::from(fd), limit)
+    }
+
+    /// Reads a symbolic link.
+    pub(crate) fn link(&self, name: &str) -> Result<PathBuf, ReadError> {
+        let target = readlinkat(&self.dir, name, Vec::with_capacity(128))?;
+        Ok(PathBuf::from(std::ffi::OsString::from_vec(target.into_bytes())))
+    }
+
+    /// The inode of one of its namespaces (`net`, `pid`, `mnt`).
+    pub(crate) fn namespace(&self, kind: &str) -> Result<u64, ReadError> {
+        let link = self.link(&format!("ns/{kind}"))?;
+        bracketed(link.as_os_str().as_bytes()).ok_or(ReadError::Gone)
+    }
+
+    /// Opens one of its namespaces, to be entered.
+    pub(crate) fn open_namespace(&self, kind: &str) -> Result<OwnedFd, ReadError> {
+        Ok(openat(
+            &self.dir,
+            format!("ns/{kind}"),
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?)
+    }
+
+    /// The names in one of its directories (`fd`, `task`), at most `limit`; the flag says whether there were more.
+    pub(crate) fn numbers(&self, name: &str, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
+        let dir = openat(
+            &self.dir,
+            name,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let mut numbers = Vec::new();
+        for entry in Dir::new(dir)? {
+            if let Some(n) = number(entry?.file_name().to_bytes()) {
+                if numbers.len() == limit {
+                    return Ok((numbers, true));
+                }
+                numbers.push(n);
+            }
+        }
+        Ok((numbers, false))
+    }
+
+    /// Its sockets: descriptor and socket inode, at most `limit` descriptors looked at.
+    pub(crate) fn sockets(&self, limit: usize) -> Result<(Vec<(u32, u64)>, bool), ReadError> {
+        let (fds, more) = self.numbers("fd", limit)?;
+        let held = fds.into_iter().filter_map(|fd| {
+            // A descriptor closed since the listing is simply not there any more.
+            let target = self.link(&format!("fd/{fd}")).ok()?;
+            let name = target.as_os_str().as_bytes();
+            name.starts_with(b"socket:")
+                .then(|| bracketed(name))
+                .flatten()
+                .map(|inode| (fd, inode))
+        });
+        Ok((held.collect(), more))
+    }
+
+    /// Opens a regular file as the process would find it under that absolute path.
+    pub(crate) fn open_in_root(&self, path: &Path) -> Result<File, ReadError> {
+        open_if_regular(&self.resolve_in_root(path, OFlags::PATH)?)
+    }
+
+    /// Opens a mapped file by its address range, though it may be deleted. Needs `CAP_SYS_ADMIN`, or
+    /// `CAP_CHECKPOINT_RESTORE` since Linux 5.9.
+    pub(crate) fn open_mapped(&self, (start, end): (u64, u64)) -> Result<File, ReadError> {
+        let name = format!("map_files/{start:x}-{end:x}");
+        open_if_regular(&openat(&self.dir, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Symbolic links stay inside the process's root, so a container cannot make us read the host's files.
+    fn resolve_in_root(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, ReadError> {
+        let root = openat(
+            &self.dir,
+            "root",
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        Ok(openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
+    }
+
+    /// Reads a file as the process would find it, `limit` bytes at most.
+    pub(crate) fn read_in_root(&self, path: &Path, limit: usize) -> Result<Vec<u8>, ReadError> {
+        read_to_limit(self.open_in_root(path)?, limit)
+    }
+
+    /// The names in a directory as the process would find it, at most `limit`.
+    pub(crate) fn names_in_root(&self, path: &Path, limit: usize) -> Result<Vec<std::ffi::OsString>, ReadError> {
+        let dir = Dir::new(self.resolve_in_root(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
+        let mut names = Vec::new();
+        for entry in dir.take(limit) {
+            names.push(OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned());
+        }
+        Ok(names)
+    }
+}
+
+/// Opens what was only located so far. A device or a pipe of a container is never opened: that alone may do something.
+fn open_if_regular(located: &OwnedFd) -> Result<File, ReadError> {
+    if FileType::from_raw_mode(fstat(located)?.st_mode) != FileType::RegularFile {
+        return Err(ReadError::NotRegular);
+    }
+    let here = format!("/proc/self/fd/{}", located.as_raw_fd());
+    Ok(File::from(openat(
+        CWD,
+        here,
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?))
+}
+
+pub(crate) fn read_to_limit(file: File, limit: usize) -> Result<Vec<u8>, ReadError> {
+    let mut bytes = Vec::new();
+    file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > limit {
+        Err(ReadError::TooLong(limit))
+    } else {
+        Ok(bytes)
+    }
+}
+
+fn number(name: &[u8]) -> Option<u32> {
+    std::str::from_utf8(name).ok()?.parse().ok()
+}
+
+/// `socket:[123]`, `net:[4026531840]`.
+fn bracketed(name: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(name).ok()?;
+    text.split_once('[')?.1.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_itself() {
+        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        assert_eq!(me.link("exe").unwrap(), std::env::current_exe().unwrap());
+        assert!(me.namespace("net").unwrap() > 0);
+        assert_eq!(me.read("cmdline", 1), Err(ReadError::TooLong(1)));
+        assert_eq!(me.read("no-such-file", 1), Err(ReadError::Gone));
+    }
+
+    #[test]
+    fn finds_its_own_socket() {
+        let (a, _b) = std::os::unix::net::UnixStream::pair().unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&a) as u32;
+        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let (sockets, more) = me.sockets(100_000).unwrap();
+        assert!(sockets.iter().any(|&(held, inode)| held == fd && inode > 0));
+        assert!(!more);
+    }
+
+    #[test]
+    fn an_exited_process_reads_as_gone_even_when_its_pid_is_used_again() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let dir = ProcRoot::new("/proc").process(child.id()).unwrap();
+        child.wait().unwrap();
+        assert_eq!(dir.read("stat", 4096), Err(ReadError::Gone));
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "Version: 0.5.9\n").unwrap();
+        assert_eq!(me.read_in_root(file.path(), 100).unwrap(), b"Version: 0.5.9\n");
+        assert_eq!(me.read_in_root(Path::new("/dev/null"), 100), Err(ReadError::NotRegular));
+        assert_eq!(me.read_in_root(Path::new("/tmp"), 100), Err(ReadError::NotRegular));
+        assert_eq!(me.read_in_root(Path::new("/no/such/file"), 100), Err(ReadError::Gone));
+    }
+
+    #[test]
+    fn a_link_in_a_container_stays_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("secret"), "inside").unwrap();
+        std::os::unix::fs::symlink("/secret", folder.path().join("link")).unwrap();
+        // A directory with a `root` of its own stands for a process in another root.
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("root")).unwrap();
+        let dir = openat(CWD, folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let process = ProcDir {
+            pid: 1,
+            path: folder.path().to_owned(),
+            dir,
+        };
+        assert_eq!(process.read_in_root(Path::new("/link"), 100).unwrap(), b"inside");
+        assert_eq!(
+            process.read_in_root(Path::new("/../../../link"), 100).unwrap(),
+            b"inside"
+        );
+    }
+
+    #[test]
+    fn namespace_links_give_their_inode() {
+        assert_eq!(bracketed(b"net:[4026531840]"), Some(4_026_531_840));
+        assert_eq!(bracketed(b"/dev/null"), None);
+        assert_eq!(bracketed(b"socket:[x]"), None);
+    }
+}

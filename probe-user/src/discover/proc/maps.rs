@@ -1,0 +1,159 @@
+//! `/proc/PID/maps`: which files a process has mapped.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// One mapped file; its several mappings are one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MappedFile {
+    /// As the process's mount namespace names it.
+    pub(crate) path: PathBuf,
+    /// Device, major and minor. On overlayfs it is not what `stat` says of the path.
+    pub(crate) dev: (u32, u32),
+    pub(crate) inode: u64,
+    /// The file was unlinked or replaced after it was mapped.
+    pub(crate) deleted: bool,
+    /// Address range of the first mapping: the name of its entry in `map_files`.
+    pub(crate) range: (u64, u64),
+}
+
+impl MappedFile {
+    /// The last part of the path.
+    pub(crate) fn name(&self) -> &[u8] {
+        self.path.file_name().map_or(b"", OsStrExt::as_bytes)
+    }
+}
+
+/// Every file that is mapped, each once, in the order of addresses. Lines that are not a file's are passed over.
+pub(crate) fn files(text: &[u8]) -> Vec<MappedFile> {
+    let mut seen = HashSet::new();
+    text.split(|&b| b == b'\n')
+        .filter_map(file)
+        .filter(|file| seen.insert((file.dev, file.inode)))
+        .collect()
+}
+
+/// `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`.
+fn file(line: &[u8]) -> Option<MappedFile> {
+    let slash = line.iter().position(|&b| b == b'/')?;
+    let head = std::str::from_utf8(&line[..slash]).ok()?;
+    let mut fields = head.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let (major, minor) = fields.nth(2)?.split_once(':')?;
+    let inode = fields.next()?.parse().ok().filter(|&inode| inode != 0)?;
+    if fields.next().is_some() {
+        return None;
+    }
+    let name = &line[slash..];
+    let (name, deleted) = name
+        .strip_suffix(b" (deleted)")
+        .map_or((name, false), |kept| (kept, true));
+    Some(MappedFile {
+        path: PathBuf::from(OsString::from_vec(unescape(name))),
+        dev: (
+            u32::from_str_radix(major, 16).ok()?,
+            u32::from_str_radix(minor, 16).ok()?,
+        ),
+        inode,
+        deleted,
+        range: (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?),
+    })
+}
+
+/// The kernel writes a newline in a path as `\012` and nothing else specially.
+fn unescape(path: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&b, tail)) = rest.split_first() {
+        if let Some(tail) = rest.strip_prefix(br"\012") {
+            out.push(b'\n');
+            rest = tail;
+        } else {
+            out.push(b);
+            rest = tail;
+        }
+    }
+    out
+}
+
+/// The `site-packages` and `dist-packages` directories that mapped extension modules come from.
+pub(crate) fn site_packages(files: &[MappedFile]) -> Vec<PathBuf> {
+    let mut dirs: Vec<PathBuf> = Vec::new();
+    for file in files {
+        let site = |dir: &&Path| dir.ends_with("site-packages") || dir.ends_with("dist-packages");
+        if let Some(dir) = file.path.ancestors().find(site)
+            && !dirs.iter().any(|d| d == dir)
+        {
+            dirs.push(dir.to_owned());
+        }
+    }
+    dirs
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Captured from a pyzmq process (venv), shortened.
+    const MAPS: &[u8] = b"\
+55f0c0a3e000-55f0c0a3f000 r--p 00000000 fe:00 3407966                    /root/.pyenv/versions/3.11.7/bin/python3.11
+7f58a0000000-7f58a0021000 rw-p 00000000 00:00 0 
+7f58a9a2c000-7f58a9a3e000 r--p 00000000 fe:00 3459512                    /srv/v/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5
+7f58a9a3e000-7f58a9ac5000 r-xp 00012000 fe:00 3459512                    /srv/v/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5
+7f58a9c22000-7f58a9c2c000 r--p 00000000 fe:00 3459463                    /srv/v/lib/python3.11/site-packages/zmq/backend/cython/_zmq.cpython-311-x86_64-linux-gnu.so (deleted)
+7f58aa000000-7f58aa022000 r--s 00000000 00:05 1031                       /memfd:pool (deleted)
+7ffd7f5d3000-7ffd7f5f4000 rw-p 00000000 00:00 0                          [stack]
+7f58aa100000-7f58aa101000 r--p 00000000 fe:00 77                         /tmp/two\\012lines
+";
+
+    #[test]
+    fn each_file_once() {
+        let files = files(MAPS);
+        let names: Vec<_> = files
+            .iter()
+            .map(|f| String::from_utf8_lossy(f.name()).into_owned())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "python3.11",
+                "libzmq-2f02442c.so.5.2.5",
+                "_zmq.cpython-311-x86_64-linux-gnu.so",
+                "memfd:pool",
+                "two\nlines"
+            ]
+        );
+        let zmq = &files[1];
+        assert_eq!((zmq.dev, zmq.inode, zmq.deleted), ((0xfe, 0), 3_459_512, false));
+        assert_eq!(zmq.range, (0x7f58_a9a2_c000, 0x7f58_a9a3_e000));
+        assert!(files[2].deleted);
+    }
+
+    #[test]
+    fn the_venv_shows_in_the_extension_modules() {
+        assert_eq!(
+            site_packages(&files(MAPS)),
+            [PathBuf::from("/srv/v/lib/python3.11/site-packages")]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            files(&bytes);
+        }
+
+        #[test]
+        fn a_file_with_any_name_is_read_back(name in "[^\n\\\\\0/]{1,40}") {
+            prop_assume!(!name.ends_with(" (deleted)"));
+            let line = format!("7f00-7f01 r-xp 00000000 fe:01 9                          /opt/{name}");
+            let found = files(line.as_bytes());
+            prop_assert_eq!(found.len(), 1);
+            prop_assert_eq!(&found[0].path, &PathBuf::from(format!("/opt/{name}")));
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `/proc`, read without stopping anybody.
+//!
+//! Our own readers, not a crate's: paths are bytes (a mapped file need not have a UTF-8 name), every read has a limit,
+//! and a process is held by its directory's descriptor, so that a pid used again never mixes two processes.
+
+mod dir;
+pub(crate) mod maps;
+pub(crate) mod net;
+pub(crate) mod stat;
+
+pub use dir::ReadError;
+pub(crate) use dir::{ProcDir, ProcRoot, read_to_limit};
+
+/// The strings of a NUL-separated file (`cmdline`, `environ`), without the padding that a rewritten title leaves.
+pub(crate) fn strings(bytes: &[u8]) -> Vec<String> {
+    let end = bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
+    let text = &bytes[..end];
+    if text.is_empty() {
+        return Vec::new();
+    }
+    text.split(|&b| b == 0)
+        .map(|s| String::from_utf8_lossy(s).into_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::strings;
+
+    #[test]
+    fn a_rewritten_title_is_one_string() {
+        let mut cmdline = b"sglang::scheduler_DP0_TP0".to_vec();
+        cmdline.resize(138, 0);
+        assert_eq!(strings(&cmdline), ["sglang::scheduler_DP0_TP0"]);
+    }
+
+    #[test]
+    fn empty_arguments_between_others_are_kept() {
+        assert_eq!(strings(b"python3\0-m\0\0x\0"), ["python3", "-m", "", "x"]);
+        assert_eq!(strings(b""), [""; 0]);
+        assert_eq!(strings(&[0; 1278]), [""; 0]);
+    }
+}

@@ -1,0 +1,190 @@
+//! `/proc/PID/net/tcp`, `tcp6` and `unix`: the sockets of the process's network namespace.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// One TCP socket that has an inode (an orphan or a `TIME_WAIT` has none and belongs to nobody).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TcpSocket {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) state: TcpState,
+    pub(crate) inode: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TcpState {
+    Established,
+    Listening,
+    Other,
+}
+
+/// Sockets of one table, at most `limit`; the flag says whether there were more. A line that is none is passed over.
+pub(crate) fn tcp(text: &[u8], limit: usize) -> (Vec<TcpSocket>, bool) {
+    let mut sockets = text.split(|&b| b == b'\n').skip(1).filter_map(tcp_line);
+    let found = sockets.by_ref().take(limit).collect();
+    (found, sockets.next().is_some())
+}
+
+fn tcp_line(line: &[u8]) -> Option<TcpSocket> {
+    let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let local = address(fields.nth(1)?)?;
+    let remote = address(fields.next()?)?;
+    let state = match fields.next()? {
+        "01" => TcpState::Established,
+        "0A" => TcpState::Listening,
+        _ => TcpState::Other,
+    };
+    let inode = fields.nth(5)?.parse().ok().filter(|&inode| inode != 0)?;
+    Some(TcpSocket {
+        local,
+        remote,
+        state,
+        inode,
+    })
+}
+
+/// `0100007F:7569` or 32 digits for IPv6: each 32-bit word as this machine's memory holds it. An IPv4 address that
+/// rides in an IPv6 socket is given as IPv4, so that the two ends of one connection are named alike.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |at: usize| Some(u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    let ip = match ip.len() {
+        8 => IpAddr::V4(Ipv4Addr::from(word(0)?)),
+        32 => {
+            let mut bytes = [0; 16];
+            for (i, four) in bytes.chunks_exact_mut(4).enumerate() {
+                four.copy_from_slice(&word(i * 8)?);
+            }
+            Ipv6Addr::from(bytes).to_canonical()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+/// One Unix socket that has a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedUnix {
+    pub(crate) inode: u64,
+    pub(crate) listening: bool,
+    /// As in the kernel's table: a path, or `@name` for the abstract namespace.
+    pub(crate) name: Vec<u8>,
+}
+
+/// The named stream sockets of `/proc/net/unix`, at most `limit`.
+pub(crate) fn unix(text: &[u8], limit: usize) -> (Vec<NamedUnix>, bool) {
+    let mut sockets = text.split(|&b| b == b'\n').skip(1).filter_map(unix_line);
+    let found = sockets.by_ref().take(limit).collect();
+    (found, sockets.next().is_some())
+}
+
+/// `ffff9738: 00000002 00000000 00010000 0001 01 53111 /tmp/tmpabcdefgh`; the name may hold spaces.
+fn unix_line(line: &[u8]) -> Option<NamedUnix> {
+    const SO_ACCEPTCON: u32 = 0x1_0000;
+    let mut rest = line;
+    let mut field = || {
+        let start = rest.iter().position(|&b| b != b' ')?;
+        let end = start + rest[start..].iter().position(|&b| b == b' ')?;
+        let text = std::str::from_utf8(&rest[start..end]).ok()?;
+        rest = &rest[end..];
+        Some(text)
+    };
+    let (_slot, _users, _protocol) = (field()?, field()?, field()?);
+    let flags = u32::from_str_radix(field()?, 16).ok()?;
+    let stream = field()? == "0001";
+    let _state = field()?;
+    let inode = field()?.parse().ok().filter(|&inode| inode != 0)?;
+    let name = rest.strip_prefix(b" ")?;
+    let listening = flags & SO_ACCEPTCON != 0;
+    (stream && !name.is_empty()).then(|| NamedUnix {
+        inode,
+        listening,
+        name: name.to_vec(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Captured: a listener on 30233, its connection from both ends, one orphan.
+    const TCP: &[u8] = b"\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:7619 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 53120 1 000000005cb233f4 100 0 0 10 0
+   1: 0100007F:7619 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 53121 1 000000005cb233f5 20 4 30 10 -1
+   2: 0100007F:C350 0100007F:7619 01 00000000:00000000 00:00000000 00000000     0        0 53119 1 000000005cb233f6 20 4 30 10 -1
+   3: 0100007F:C351 0100007F:7619 06 00000000:00000000 03:00000F61 00000000     0        0 0 3 000000005cb233f7
+";
+    const TCP6: &[u8] = b"\
+  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000000000000000000000000000:7619 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 60001 1 0 100 0 0 10 0
+   1: 0000000000000000FFFF00000100007F:7619 0000000000000000FFFF00000100007F:C352 01 00000000:00000000 00:00000000 00000000     0        0 60002 1 0 20 4 30 10 -1
+";
+    const UNIX: &[u8] = b"\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000097382e33: 00000003 00000000 00000000 0001 03  1141
+00000000c3f3b442: 00000002 00000000 00010000 0001 01 53111 /tmp/tmpk3v_0qz7
+00000000c3f3b443: 00000003 00000000 00000000 0001 03 53112 /tmp/tmpk3v_0qz7
+00000000c3f3b444: 00000002 00000000 00000000 0002 01 53113 /run/log
+00000000c3f3b445: 00000002 00000000 00010000 0001 01 53114 @zmq two words
+";
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn reads_both_ends_and_no_orphan() {
+        let (sockets, more) = tcp(TCP, 10);
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        assert_eq!(
+            sockets.iter().map(|s| s.inode).collect::<Vec<_>>(),
+            [53120, 53121, 53119]
+        );
+        assert_eq!((sockets[0].state, sockets[0].local), (TcpState::Listening, at(30233)));
+        assert_eq!((sockets[1].local, sockets[1].remote), (at(30233), at(50000)));
+        assert!(!more);
+        assert!(tcp(TCP, 2).1);
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn ipv4_inside_ipv6_is_ipv4() {
+        let (sockets, _) = tcp(TCP6, 10);
+        assert_eq!(sockets[1].remote, SocketAddr::from(([127, 0, 0, 1], 50002)));
+        assert!(sockets[0].local.ip().is_unspecified());
+    }
+
+    #[test]
+    fn named_stream_sockets_only() {
+        let (sockets, _) = unix(UNIX, 10);
+        let seen: Vec<_> = sockets
+            .iter()
+            .map(|s| (s.inode, s.listening, s.name.as_slice()))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (53111, true, b"/tmp/tmpk3v_0qz7".as_slice()),
+                (53112, false, b"/tmp/tmpk3v_0qz7"),
+                (53114, true, b"@zmq two words")
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            tcp(&bytes, 100);
+            unix(&bytes, 100);
+            tcp_line(&bytes);
+            unix_line(&bytes);
+        }
+
+        #[test]
+        fn any_address_is_read_back(ip: u32, port: u16) {
+            let text = format!("{:08X}:{port:04X}", u32::from_ne_bytes(Ipv4Addr::from(ip).octets()));
+            prop_assert_eq!(address(&text), Some(SocketAddr::from((Ipv4Addr::from(ip), port))));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! `/proc/PID/stat` and `/proc/PID/status`.
+
+/// What `stat` tells that identifies and places a process (proc(5)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// First 15 bytes of the name; `setproctitle` changes it too.
+    pub(crate) comm: String,
+    /// `R`, `S`, `Z`, ...
+    pub(crate) state: char,
+    pub(crate) parent: u32,
+    pub(crate) group: u32,
+    /// Clock ticks from boot to its start: with the pid it names a process for good.
+    pub(crate) start_time: u64,
+    /// A kernel thread has no program.
+    pub(crate) kernel: bool,
+}
+
+impl Stat {
+    /// `None` when it is not a stat line. The name may hold anything, parentheses and spaces too.
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        const PF_KTHREAD: u64 = 0x0020_0000;
+        let open = text.iter().position(|&b| b == b'(')?;
+        let close = text.iter().rposition(|&b| b == b')')?;
+        let comm = text.get(open + 1..close)?;
+        let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        // fields[0] is field 3 of proc(5).
+        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+        Some(Self {
+            comm: String::from_utf8_lossy(comm).into_owned(),
+            state: fields.first()?.chars().next()?,
+            parent: u32::try_from(number(4)?).ok()?,
+            group: u32::try_from(number(5)?).ok()?,
+            start_time: number(22)?,
+            kernel: number(9)? & PF_KTHREAD != 0,
+        })
+    }
+}
+
+/// The pids of a process from our pid namespace inwards (`NSpid`); the last is what it calls itself.
+pub(crate) fn ns_pids(status: &[u8]) -> Vec<u32> {
+    line(status, b"NSpid:")
+        .and_then(|l| l.iter().map(|p| p.parse().ok()).collect())
+        .unwrap_or_default()
+}
+
+fn line<'a>(status: &'a [u8], key: &[u8]) -> Option<Vec<&'a str>> {
+    let value = status.split(|&b| b == b'\n').find_map(|l| l.strip_prefix(key))?;
+    Some(std::str::from_utf8(value).ok()?.split_ascii_whitespace().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Captured: a spawn child that called `setproctitle("sglang::scheduler_DP0_TP0")`.
+    const SCHEDULER: &[u8] = b"11543 (sglang::schedul) S 11541 11538 4031 0 -1 4194304 2041 0 0 0 3 0 0 0 20 0 1 0 132856 17035264 3448 18446744073709551615 94605773770752 94605773771093 140729293326128 0 0 0 0 16781312 2 1 0 0 17 1 0 0 0 0 0 94605773782448 94605773783064 94606628810752 140729293326937 140729293327075 140729293327075 140729293328353 0\n";
+
+    #[test]
+    fn reads_a_titled_child() {
+        let expected = Stat {
+            comm: "sglang::schedul".into(),
+            state: 'S',
+            parent: 11541,
+            group: 11538,
+            start_time: 132_856,
+            kernel: false,
+        };
+        assert_eq!(Stat::parse(SCHEDULER), Some(expected));
+    }
+
+    #[test]
+    fn a_name_may_look_like_the_rest_of_the_line() {
+        let odd = String::from_utf8_lossy(SCHEDULER).replace("sglang::schedul", "a) S 1 (b");
+        assert_eq!(Stat::parse(odd.as_bytes()).unwrap().parent, 11541);
+        assert_eq!(Stat::parse(odd.as_bytes()).unwrap().comm, "a) S 1 (b");
+    }
+
+    #[test]
+    fn reads_the_pids_of_a_container() {
+        let status = b"Name:\tpython3\nNStgid:\t22336\t1\nNSpid:\t22336\t1\n";
+        assert_eq!(ns_pids(status), [22336, 1]);
+        assert_eq!(ns_pids(b"Name:\tx\n"), [0; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = Stat::parse(&bytes);
+            let _ = ns_pids(&bytes);
+        }
+
+        #[test]
+        fn a_line_cut_anywhere_gives_nothing_or_the_truth(cut in 0..SCHEDULER.len()) {
+            if let Some(stat) = Stat::parse(&SCHEDULER[..cut]) {
+                prop_assert_eq!(stat.parent, 11541);
+            }
+        }
+    }
+}

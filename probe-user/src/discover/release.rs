@@ -1,0 +1,153 @@
+//! Release numbers of Python packages, as far as they must be compared.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// `0.5.10rc0` < `0.5.10` < `0.5.10.post1`. What follows (`.dev3+g1a2b`) is kept in the text and not compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Release {
+    /// Major, minor, patch.
+    pub number: [u16; 3],
+    /// Where it stands among the releases of that number.
+    pub stage: Stage,
+}
+
+/// Before, at or after the release of a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// `rc0`, `a1`, `b2`: a candidate.
+    Candidate(u16),
+    /// The release.
+    Final,
+    /// `.post1`: a correction.
+    Post(u16),
+}
+
+impl Release {
+    /// A final release.
+    pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
+        Self {
+            number: [major, minor, patch],
+            stage: Stage::Final,
+        }
+    }
+
+    /// A correction of it.
+    #[must_use]
+    pub const fn post(self, n: u16) -> Self {
+        Self {
+            number: self.number,
+            stage: Stage::Post(n),
+        }
+    }
+
+    /// A candidate for it.
+    #[must_use]
+    pub const fn rc(self, n: u16) -> Self {
+        Self {
+            number: self.number,
+            stage: Stage::Candidate(n),
+        }
+    }
+}
+
+/// A text that does not begin with a release number.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no release number such as 0.5.9 or 0.4.6.post4")]
+pub struct NoRelease(String);
+
+impl FromStr for Release {
+    type Err = NoRelease;
+
+    fn from_str(text: &str) -> Result<Self, NoRelease> {
+        let mut rest = text.trim();
+        rest = rest.strip_prefix('v').unwrap_or(rest);
+        let mut number = [0; 3];
+        for (i, part) in number.iter_mut().enumerate() {
+            if i > 0 {
+                match rest.strip_prefix('.') {
+                    Some(after) if after.starts_with(|c: char| c.is_ascii_digit()) => rest = after,
+                    _ => break,
+                }
+            }
+            let (n, after) = leading_number(rest).ok_or_else(|| NoRelease(text.to_owned()))?;
+            (*part, rest) = (n, after);
+        }
+        let counted = |prefix: &str| leading_number(rest.strip_prefix(prefix)?).map(|(n, _)| n);
+        let stage = if let Some(n) = counted("rc").or_else(|| counted("a")).or_else(|| counted("b")) {
+            Stage::Candidate(n)
+        } else if let Some(n) = counted(".post") {
+            Stage::Post(n)
+        } else {
+            Stage::Final
+        };
+        Ok(Self { number, stage })
+    }
+}
+
+fn leading_number(text: &str) -> Option<(u16, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    Some((text[..end].parse().ok()?, &text[end..]))
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, patch] = self.number;
+        write!(f, "{major}.{minor}.{patch}")?;
+        match self.stage {
+            Stage::Candidate(n) => write!(f, "rc{n}"),
+            Stage::Final => Ok(()),
+            Stage::Post(n) => write!(f, ".post{n}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn releases_stand_in_their_order() {
+        let order = [
+            "0.4.3",
+            "0.4.3.post4",
+            "0.4.6.post4",
+            "0.4.10.post2",
+            "0.5.0rc0",
+            "0.5.9",
+            "0.5.10rc0",
+            "0.5.10",
+            "0.5.10.post1",
+            "1.0.0",
+        ];
+        let releases: Vec<Release> = order.iter().map(|t| t.parse().unwrap()).collect();
+        assert!(releases.is_sorted());
+        for (release, text) in releases.iter().zip(order) {
+            assert_eq!(release.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn builds_between_releases_and_short_numbers() {
+        assert_eq!("0.5.10.dev12+gabc".parse(), Ok(Release::new(0, 5, 10)));
+        assert_eq!("26.4".parse(), Ok(Release::new(26, 4, 0)));
+        assert!("unknown".parse::<Release>().is_err());
+        assert!("".parse::<Release>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(a: u16, b: u16, c: u16, n: u16, which in 0usize..3) {
+            let release = Release::new(a, b, c);
+            let release = [release, release.post(n), release.rc(n)][which];
+            prop_assert_eq!(release.to_string().parse(), Ok(release));
+        }
+
+        #[test]
+        fn any_text_is_survived(text in ".{0,40}") {
+            let _ = text.parse::<Release>();
+        }
+    }
+}

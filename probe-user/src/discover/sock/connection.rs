@@ -1,0 +1,164 @@
+//! Socket tables joined into connections.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+
+use super::unix_diag::UnixSocket;
+use crate::discover::proc::net::{NamedUnix, TcpSocket, TcpState};
+
+/// One connection between a side that bound a name and a side that connected to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Connection {
+    /// Socket inode of the side that connected; `None` where only the other side can be seen.
+    pub(crate) connector: Option<u64>,
+    /// Socket inode of the accepted side.
+    pub(crate) acceptor: u64,
+    /// As ZMQ writes endpoints.
+    pub(crate) endpoint: String,
+}
+
+/// Unix connections: the accepted side carries its listener's name, the connecting side none.
+pub(crate) fn unix(sockets: &[UnixSocket]) -> Vec<Connection> {
+    let listeners: HashSet<&[u8]> = sockets
+        .iter()
+        .filter(|s| s.listening)
+        .map(|s| s.name.as_slice())
+        .collect();
+    let named: HashMap<u32, &[u8]> = sockets.iter().map(|s| (s.inode, s.name.as_slice())).collect();
+    let accepted = |s: &&UnixSocket| {
+        let Some(peer) = s.peer.filter(|_| s.connected && !s.name.is_empty()) else {
+            return false;
+        };
+        // A socket that was bound before it connected has a name as well: then the listener's name decides.
+        let peer_named = named.get(&peer).is_some_and(|name| !name.is_empty());
+        !peer_named || listeners.contains(s.name.as_slice())
+    };
+    sockets
+        .iter()
+        .filter(accepted)
+        .map(|s| Connection {
+            connector: s.peer.map(u64::from),
+            acceptor: s.inode.into(),
+            endpoint: ipc(&s.name),
+        })
+        .collect()
+}
+
+/// What `/proc/net/unix` alone tells: the accepted sides and their names.
+pub(crate) fn unix_one_sided(sockets: &[NamedUnix]) -> Vec<Connection> {
+    let accepted = sockets.iter().filter(|s| !s.listening);
+    accepted
+        .map(|s| Connection {
+            connector: None,
+            acceptor: s.inode,
+            endpoint: ipc(&s.name),
+        })
+        .collect()
+}
+
+/// TCP connections whose both ends are in these tables (of one network namespace) and of which one was accepted.
+pub(crate) fn tcp(sockets: &[TcpSocket]) -> Vec<Connection> {
+    let ends: HashMap<(SocketAddr, SocketAddr), u64> = sockets
+        .iter()
+        .filter(|s| s.state == TcpState::Established)
+        .map(|s| ((s.local, s.remote), s.inode))
+        .collect();
+    let listening: HashSet<SocketAddr> = sockets
+        .iter()
+        .filter(|s| s.state == TcpState::Listening)
+        .map(|s| s.local)
+        .collect();
+    let any: HashSet<u16> = listening
+        .iter()
+        .filter(|a| a.ip().is_unspecified())
+        .map(SocketAddr::port)
+        .collect();
+    let listens = |local: &SocketAddr| listening.contains(local) || any.contains(&local.port());
+    ends.iter()
+        .filter(|((local, remote), _)| listens(local) && !listens(remote))
+        .filter_map(|((local, remote), &acceptor)| {
+            let connector = Some(*ends.get(&(*remote, *local))?);
+            Some(Connection {
+                connector,
+                acceptor,
+                endpoint: format!("tcp://{local}"),
+            })
+        })
+        .collect()
+}
+
+fn ipc(name: &[u8]) -> String {
+    format!("ipc://{}", String::from_utf8_lossy(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unix_socket(inode: u32, name: &str, peer: Option<u32>, listening: bool) -> UnixSocket {
+        UnixSocket {
+            inode,
+            listening,
+            connected: !listening,
+            name: name.into(),
+            peer,
+        }
+    }
+
+    #[test]
+    fn the_named_side_accepted() {
+        let table = [
+            unix_socket(1, "/tmp/tok", None, true),
+            unix_socket(2, "/tmp/tok", Some(3), false),
+            unix_socket(3, "", Some(2), false),
+            unix_socket(4, "", Some(5), false),
+            unix_socket(5, "", Some(4), false),
+        ];
+        let expected = Connection {
+            connector: Some(3),
+            acceptor: 2,
+            endpoint: "ipc:///tmp/tok".into(),
+        };
+        assert_eq!(unix(&table), [expected]);
+    }
+
+    #[test]
+    fn a_connector_with_a_name_of_its_own_did_not_accept() {
+        let table = [
+            unix_socket(1, "@tok", None, true),
+            unix_socket(2, "@tok", Some(3), false),
+            unix_socket(3, "/tmp/mine", Some(2), false),
+        ];
+        let found = unix(&table);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].acceptor, found[0].endpoint.as_str()), (2, "ipc://@tok"));
+    }
+
+    #[test]
+    fn tcp_ends_find_each_other() {
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let socket = |local, remote, state, inode| TcpSocket {
+            local,
+            remote,
+            state,
+            inode,
+        };
+        let table = [
+            socket(
+                "0.0.0.0:30233".parse().unwrap(),
+                "0.0.0.0:0".parse().unwrap(),
+                TcpState::Listening,
+                1,
+            ),
+            socket(at(30233), at(50000), TcpState::Established, 2),
+            socket(at(50000), at(30233), TcpState::Established, 3),
+            socket(at(50001), "10.0.0.9:2379".parse().unwrap(), TcpState::Established, 4),
+        ];
+        let expected = Connection {
+            connector: Some(3),
+            acceptor: 2,
+            endpoint: "tcp://127.0.0.1:30233".into(),
+        };
+        assert_eq!(tcp(&table), [expected]);
+    }
+}

@@ -1,0 +1,127 @@
+//! The netlink socket that asks `sock_diag`, in our own network namespace or in a process's.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::unix_diag::{self, Answer, UnixSocket};
+use crate::discover::proc::{ProcDir, ReadError};
+
+/// A silent kernel does not hold discovery up longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The kernel fills at most 32 KiB a datagram of a dump.
+const DATAGRAM: usize = 64 * 1024;
+
+/// Why the sockets of a network namespace could not be listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiagError {
+    /// Entering another network namespace was refused.
+    #[error("entering its network namespace was refused ({0})")]
+    Enter(ReadError),
+    /// No such socket can be had here.
+    #[error("a netlink sock_diag socket could not be used ({0})")]
+    Socket(Errno),
+    /// The kernel refused the question.
+    #[error("the kernel has no unix_diag ({0})")]
+    Refused(Errno),
+}
+
+/// A netlink socket; it stays in the namespace it was made in.
+#[derive(Debug)]
+pub(crate) struct Diag(OwnedFd);
+
+impl Diag {
+    /// In our own network namespace. Needs no privilege.
+    pub(crate) fn here() -> Result<Self, DiagError> {
+        let family = AddressFamily::NETLINK;
+        let fd =
+            socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG)).map_err(DiagError::Socket)?;
+        set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE)).map_err(DiagError::Socket)?;
+        Ok(Self(fd))
+    }
+
+    /// In the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace.
+    pub(crate) fn inside(process: &ProcDir) -> Result<Self, DiagError> {
+        let namespace = process.open_namespace("net").map_err(DiagError::Enter)?;
+        // Entering changes the whole thread for good, so a thread is made for it and ends with it.
+        let enter = move || {
+            use std::os::fd::AsFd;
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .map_err(|errno| DiagError::Enter(errno.into()))?;
+            Self::here()
+        };
+        let thread = std::thread::Builder::new().name("netns".into()).spawn(enter);
+        let joined = thread.map_err(|e| DiagError::Enter(e.into()))?.join();
+        joined.unwrap_or(Err(DiagError::Socket(Errno::IO)))
+    }
+
+    /// Every listening or connected stream socket, at most `limit`; the flag says whether there were more.
+    pub(crate) fn unix_sockets(&self, limit: usize) -> Result<(Vec<UnixSocket>, bool), DiagError> {
+        let kernel = SocketAddrNetlink::new(0, 0);
+        sendto(&self.0, &unix_diag::request(), SendFlags::empty(), &kernel).map_err(DiagError::Socket)?;
+        let mut sockets = Vec::new();
+        let mut more = false;
+        let mut buffer = vec![0; DATAGRAM];
+        loop {
+            let (length, _) = recv(&self.0, buffer.as_mut_slice(), RecvFlags::empty()).map_err(DiagError::Socket)?;
+            match unix_diag::parse(&buffer[..length], &mut sockets) {
+                Answer::More => {}
+                Answer::Done => return Ok((sockets, more)),
+                Answer::Refused(errno) => return Err(DiagError::Refused(Errno::from_raw_os_error(errno))),
+            }
+            // The rest of the dump is read and thrown away, so that the next question gets its own answer.
+            if sockets.len() > limit {
+                more = true;
+                sockets.truncate(limit);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+    use crate::discover::proc::ProcRoot;
+
+    fn inode(socket: impl std::os::fd::AsFd) -> u32 {
+        let file = std::fs::File::from(socket.as_fd().try_clone_to_owned().unwrap());
+        file.metadata().unwrap().ino() as u32
+    }
+
+    #[test]
+    fn the_kernel_names_the_other_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer_ipc");
+        let listener = UnixListener::bind(&path).unwrap();
+        let sender = UnixStream::connect(&path).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let (sockets, more) = Diag::here().unwrap().unix_sockets(100_000).unwrap();
+        assert!(!more);
+        let of = |ino| sockets.iter().find(|s| s.inode == ino).unwrap();
+        let (sender, accepted, listener) = (inode(&sender), inode(&accepted), inode(&listener));
+        assert_eq!(of(sender).peer, Some(accepted));
+        assert_eq!(of(accepted).peer, Some(sender));
+        assert!(of(sender).name.is_empty());
+        let path = path.into_os_string().into_encoded_bytes();
+        assert_eq!((&of(accepted).name, of(listener).listening), (&path, true));
+        let (cut, more) = Diag::here().unwrap().unix_sockets(1).unwrap();
+        assert_eq!((cut.len(), more), (1, true));
+    }
+
+    #[test]
+    fn entering_our_own_namespace_gives_the_socket_or_a_reason() {
+        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        match Diag::inside(&me) {
+            Ok(diag) => assert!(diag.unix_sockets(100_000).is_ok()),
+            Err(e) => assert_eq!(e, DiagError::Enter(ReadError::Denied)),
+        }
+    }
+}

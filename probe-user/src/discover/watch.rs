@@ -1,0 +1,159 @@
+//! Discovery that goes on: new workers, restarts and exits are noticed, and only what is new is examined.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::Options;
+use super::assemble;
+use super::candidate::{self, Candidate};
+use super::change::{Change, Departed};
+use super::degraded::{Blind, Part};
+use super::error::DiscoverError;
+use super::known::Known;
+use super::links::{self, Diags, Limits};
+use super::own::Own;
+use super::proc::{ProcDir, ProcRoot, stat};
+use super::topology::Topology;
+
+/// Keeps a [`Topology`] up to date.
+#[derive(Debug)]
+pub struct Watcher {
+    options: Options,
+    root: ProcRoot,
+    own: Own,
+    known: Known,
+    diags: Diags,
+    topology: Topology,
+    departed: Departed,
+    wired_at: Option<Instant>,
+}
+
+impl Watcher {
+    /// Looks once; [`Self::topology`] then has the result.
+    pub fn new(options: Options) -> Result<Self, DiscoverError> {
+        let root = ProcRoot::new(&options.proc_root);
+        let own = Own::read(&root);
+        let mut watcher = Self {
+            options,
+            root,
+            own,
+            known: Known::default(),
+            diags: Diags::new(),
+            topology: Topology::default(),
+            departed: Departed::default(),
+            wired_at: None,
+        };
+        watcher.poll()?;
+        match watcher.options.named.iter().find(|spec| !watcher.known.has(spec.pid)) {
+            Some(spec) => {
+                let outside = watcher.call_themselves(spec.pid)?;
+                Err(DiscoverError::NoSuchProcess { pid: spec.pid, outside })
+            }
+            None => Ok(watcher),
+        }
+    }
+
+    /// What is there, as of the last look.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Looks again. Costs a directory listing and a short read for each engine process; new processes are examined,
+    /// and sockets are listed when the processes changed or [`Options::rewire`] has passed.
+    pub fn poll(&mut self) -> Result<Vec<Change>, DiscoverError> {
+        let (pids, more) = self.pids()?;
+        let news = self.known.update(&self.root, &pids, &self.options.named);
+        if !news && self.wired_at.is_some_and(|at| at.elapsed() < self.options.rewire) {
+            return Ok(Vec::new());
+        }
+        self.wired_at = Some(Instant::now());
+        let mut topology = self.look_at_sockets();
+        if more {
+            topology.blind.push(Blind::Limit {
+                what: "processes",
+                limit: self.options.max_processes,
+            });
+        }
+        let changes = self.departed.changes(&self.topology, &topology);
+        self.topology = topology;
+        Ok(changes)
+    }
+
+    fn pids(&self) -> Result<(Vec<u32>, bool), DiscoverError> {
+        let listed = self.root.pids(self.options.max_processes);
+        let path = || self.root.path().display().to_string();
+        let (mut pids, more) = listed.map_err(|error| DiscoverError::Proc { path: path(), error })?;
+        pids.retain(|&pid| Some(pid) != self.own.pid);
+        Ok((pids, more))
+    }
+
+    /// Sockets, roles, engines.
+    fn look_at_sockets(&mut self) -> Topology {
+        let limits = Limits {
+            descriptors: self.options.max_descriptors,
+            sockets: self.options.max_sockets,
+        };
+        let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.known.candidates().into_iter().unzip();
+        let mut found = links::find(&candidates, &processes, self.own.net_ns, &mut self.diags, limits);
+        // After the sockets, so that who is connected has its threads as well.
+        self.known.find_io_threads();
+        let candidates: Vec<&Candidate> = self.known.candidates().into_iter().map(|(about, _)| about).collect();
+        let (engines, roles) = assemble::engines(&candidates, &found.links, &mut found.blind);
+        for (candidate, role) in candidates.iter().zip(&roles) {
+            let pid = candidate.id.pid;
+            for part in &candidate.refused {
+                found.refused.entry(*part).or_default().push(pid);
+            }
+            match (role, candidate.libzmq_error.clone()) {
+                (Some(_), Some((path, error))) => found.blind.push(Blind::LibZmq { pid, path, error }),
+                (None, _) if self.options.named.iter().any(|spec| spec.pid == pid) => {
+                    found.blind.push(Blind::NoRole { pid });
+                }
+                _ => {}
+            }
+        }
+        let mut blind = found.blind;
+        blind.extend(self.unreadable(found.refused));
+        if self.known.has_too_large() {
+            blind.push(Blind::Limit {
+                what: "bytes of mappings in one process",
+                limit: candidate::MAPS,
+            });
+        }
+        blind.extend(self.own.blindness(self.known.refused(), !engines.is_empty()));
+        let roles: Vec<_> = candidates.iter().map(|c| c.id).zip(roles).collect();
+        self.known.keep_roles(&roles);
+        Topology { engines, blind }
+    }
+
+    /// Parts that the same processes refuse are said together.
+    fn unreadable(&self, refused: BTreeMap<Part, Vec<u32>>) -> impl Iterator<Item = Blind> {
+        let mut by_pids: BTreeMap<Vec<u32>, Vec<Part>> = BTreeMap::new();
+        for (part, mut pids) in refused {
+            pids.sort_unstable();
+            pids.dedup();
+            by_pids.entry(pids).or_default().push(part);
+        }
+        by_pids.into_iter().map(|(pids, parts)| {
+            let mut missing: Vec<_> = parts.iter().flat_map(|part| part.lacks(self.own.permissions)).collect();
+            missing.sort_unstable();
+            missing.dedup();
+            Blind::Unreadable { parts, pids, missing }
+        })
+    }
+
+    /// Our pids of processes that call themselves `pid` inside their container.
+    fn call_themselves(&self, pid: u32) -> Result<Vec<u32>, DiscoverError> {
+        let (mut pids, _) = self.pids()?;
+        pids.retain(|&outside| {
+            let status = self
+                .root
+                .process(outside)
+                .and_then(|process| process.read("status", 64 << 10));
+            let called = stat::ns_pids(&status.unwrap_or_default());
+            called.len() > 1 && called.last() == Some(&pid)
+        });
+        pids.sort_unstable();
+        Ok(pids)
+    }
+}

@@ -1,0 +1,27 @@
+//! The probe's user side: what runs where ([`discover`]), what may be attached ([`capability`], [`degraded`]), and what the
+//! attached programs saw ([`probe`], [`matcher`]), with CPU and socket queues beside it ([`cpu`], [`queue`]).
+//!
+//! The targets know nothing of it and are never stopped. Every link belongs to this process: the kernel takes all of them
+//! away when it ends, however it ends.
+
+mod attach;
+pub mod btf;
+pub mod capability;
+pub mod cpu;
+pub mod degraded;
+mod diagnostics;
+pub mod discover;
+pub mod library;
+mod load;
+pub mod matcher;
+pub mod observation;
+mod plain;
+pub mod probe;
+pub mod queue;
+
+pub use capability::{Capability, Feature, Permissions};
+pub use degraded::{Degraded, Missing};
+pub use matcher::{FrameRef, Matcher};
+pub use observation::{Call, CpuTimes, Message, Observation, SocketId};
+pub use probe::{Options, Probe, ProbeError, Target};
+pub use probe_ebpf::{Capture, Loss};

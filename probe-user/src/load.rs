@@ -1,0 +1,53 @@
+//! The embedded object and what it is told before the kernel verifies it.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use aya::{Ebpf, EbpfLoader};
+use probe_ebpf::Offsets;
+
+use crate::plain::Plain;
+
+/// Built by `cargo xtask ebpf`, checked by its `--check`; see probe-ebpf/object/SHA256SUMS.
+#[cfg(target_arch = "x86_64")]
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-x86_64.bpf.o");
+/// As above, for a machine on which it was never run.
+#[cfg(target_arch = "aarch64")]
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-aarch64.bpf.o");
+
+/// Inode of the initial pid namespace on every kernel; `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
+const INITIAL_NAMESPACE: u64 = 0xefff_fffc;
+
+/// What the object is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// Size of the ring in bytes: a power of 2, at least a page.
+    pub(crate) ring_bytes: u32,
+    /// Pending bytes at which the reader is woken.
+    pub(crate) wake_bytes: u32,
+    /// Offsets inside kernel structs.
+    pub(crate) offsets: Offsets,
+    /// Let the programs log.
+    pub(crate) diagnostics: bool,
+}
+
+/// Creates the maps and prepares the programs; none is loaded yet.
+pub(crate) fn load(settings: Settings) -> Result<Ebpf, aya::EbpfError> {
+    let (device, inode) = namespace();
+    let log_level = if settings.diagnostics { u8::MAX } else { 0 };
+    EbpfLoader::new()
+        .override_global("OFFSETS", &Plain(settings.offsets), true)
+        .override_global("WAKE_BYTES", &settings.wake_bytes, true)
+        .override_global(aya_log::LEVEL, &log_level, true)
+        .override_global("NAMESPACE_DEV", &device, true)
+        .override_global("NAMESPACE_INO", &inode, true)
+        .map_max_entries("RECORDS", settings.ring_bytes)
+        .load(OBJECT)
+}
+
+/// Device and inode of our pid namespace; zeros in the initial one, where ids need no translation.
+pub(crate) fn namespace() -> (u64, u64) {
+    std::fs::metadata("/proc/self/ns/pid")
+        .ok()
+        .filter(|m| m.ino() != INITIAL_NAMESPACE)
+        .map_or((0, 0), |m| (m.dev(), m.ino()))
+}

@@ -1,0 +1,103 @@
+//! The frames of one sending socket that were sent and not yet seen taken, oldest first.
+
+use std::collections::VecDeque;
+
+use trace::MonoNs;
+
+use super::fingerprint::{Agreement, Fingerprint};
+use crate::observation::SocketId;
+
+/// A frame on its way. Where the record of its send was lost, only its place in the order is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) seq: u64,
+    pub(super) seen: Option<(MonoNs, Fingerprint)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) id: u32,
+    pub(super) socket: SocketId,
+    /// Sockets that took frames of it. More than one: ZMQ deals them out, and each keeps the order of its share.
+    pub(super) receivers: Vec<SocketId>,
+    pub(super) sent: u64,
+    pub(super) taken: u64,
+    /// Frames given up because too many were outstanding.
+    pub(super) shed: u64,
+    next: u64,
+    outstanding: VecDeque<Entry>,
+}
+
+impl Lane {
+    /// A lane whose first frame has number `seq`.
+    pub(super) fn new(id: u32, socket: SocketId, seq: u64) -> Self {
+        let outstanding = VecDeque::new();
+        Self {
+            id,
+            socket,
+            receivers: Vec::new(),
+            sent: 0,
+            taken: 0,
+            shed: 0,
+            next: seq,
+            outstanding,
+        }
+    }
+
+    /// Whether `seq` continues this lane. A number that steps back is a new socket at an old address.
+    pub(super) fn continues_with(&self, seq: u64, limit: usize) -> bool {
+        seq >= self.next && seq - self.next <= limit as u64
+    }
+
+    /// Adds the frame, and a place for each one whose record was lost; returns how many of those.
+    pub(super) fn push(&mut self, seq: u64, at: MonoNs, fingerprint: Fingerprint, limit: usize) -> u64 {
+        let lost = seq - self.next;
+        let places = (self.next..seq).map(|seq| Entry { seq, seen: None });
+        self.outstanding.extend(places.chain([Entry {
+            seq,
+            seen: Some((at, fingerprint)),
+        }]));
+        self.sent += lost + 1;
+        self.next = seq + 1;
+        while self.outstanding.len() > limit {
+            self.outstanding.pop_front();
+            self.shed += 1;
+        }
+        lost
+    }
+
+    /// Takes back the last frame, which the socket refused.
+    pub(super) fn take_back(&mut self, seq: u64) {
+        if self.outstanding.back().is_some_and(|entry| entry.seq == seq) {
+            self.outstanding.pop_back();
+            self.sent -= 1;
+            self.next = seq;
+        }
+    }
+
+    /// The frame that will be taken after `place` others.
+    pub(super) fn at(&self, place: usize) -> Option<&Entry> {
+        self.outstanding.get(place)
+    }
+
+    /// The oldest frame that agrees at least as far as `least`, within the first `depth`.
+    pub(super) fn find(&self, fingerprint: &Fingerprint, least: Agreement, depth: usize) -> Option<usize> {
+        let agrees = |entry: &Entry| entry.seen.is_some_and(|(_, other)| other.agrees(fingerprint) >= least);
+        self.outstanding.iter().take(depth).position(agrees)
+    }
+
+    /// Removes the frame at `place`. With one receiver the frames before it were taken unseen and go as well; returns how
+    /// many.
+    pub(super) fn remove(&mut self, place: usize) -> Option<(Entry, u64)> {
+        let before = if self.receivers.len() > 1 {
+            0
+        } else {
+            place.min(self.outstanding.len())
+        };
+        self.outstanding.drain(..before);
+        self.taken += before as u64;
+        let entry = self.outstanding.remove(place - before)?;
+        self.taken += 1;
+        Some((entry, before as u64))
+    }
+}

@@ -1,0 +1,258 @@
+//! Frames cross a simulated hop; records get lost; the matcher is asked what it saw.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const RECEIVER: SocketId = SocketId { pid: 1, address: 0xb0 };
+
+fn sender(i: usize) -> SocketId {
+    SocketId {
+        pid: 100 + i as u32,
+        address: 0xa0,
+    }
+}
+
+fn message(socket: SocketId, seq: u64, at: u64, payload: &[u8]) -> Message<'_> {
+    let call = Call {
+        at: MonoNs(at),
+        socket,
+        tid: 1,
+        seq,
+        cpu: None,
+        wakeup: None,
+    };
+    Message {
+        call,
+        bytes: payload.len() as u64,
+        more: false,
+        payload,
+    }
+}
+
+/// A step of the simulation: a sender sends, or the receiver takes a sender's oldest frame.
+#[derive(Clone, Debug)]
+enum Step {
+    Send { sender: usize, size: usize, lost: bool },
+    Take { sender: usize, lost: bool },
+}
+
+fn steps(losing: f64) -> impl Strategy<Value = Vec<Step>> {
+    let lost = move || prop::bool::weighted(losing);
+    let step = prop_oneof![
+        (0..3_usize, 1..40_usize, lost()).prop_map(|(sender, size, lost)| Step::Send { sender, size, lost }),
+        (0..3_usize, lost()).prop_map(|(sender, lost)| Step::Take { sender, lost }),
+    ];
+    prop::collection::vec(step, 1..300)
+}
+
+/// A frame taken: was its send observed, and what does the matcher say; no answer where the take was not observed.
+struct Take {
+    seq: u64,
+    observed: bool,
+    answer: Option<Answer>,
+}
+
+type Answer = Option<Match>;
+
+struct World {
+    matcher: Matcher,
+    queues: Vec<VecDeque<(u64, Vec<u8>, bool)>>,
+    sent: [u64; 3],
+    taken: u64,
+    clock: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let queues = vec![VecDeque::new(); 3];
+        Self {
+            matcher: Matcher::default(),
+            queues,
+            sent: [0; 3],
+            taken: 0,
+            clock: 0,
+        }
+    }
+
+    fn send(&mut self, from: usize, size: usize, lost: bool) {
+        let seq = self.sent[from];
+        self.sent[from] += 1;
+        self.clock += 1;
+        let payload = format!("{from}:{seq}:{}", "x".repeat(size)).into_bytes();
+        if !lost {
+            let frame = self.matcher.sent(&message(sender(from), seq, self.clock, &payload));
+            assert_eq!(frame.seq, seq);
+        }
+        self.queues[from].push_back((seq, payload, lost));
+    }
+
+    /// Takes the oldest frame of `from`.
+    fn take(&mut self, from: usize, lost: bool) -> Option<Take> {
+        let (seq, payload, send_lost) = self.queues[from].pop_front()?;
+        let taken = self.taken;
+        self.taken += 1;
+        self.clock += 1;
+        let answer = (!lost).then(|| self.matcher.taken(&message(RECEIVER, taken, self.clock, &payload)));
+        Some(Take {
+            seq,
+            observed: !send_lost,
+            answer,
+        })
+    }
+
+    fn lane_of(&self, from: usize) -> Option<u32> {
+        self.matcher
+            .lanes()
+            .find(|lane| lane.sender == sender(from))
+            .map(|lane| lane.lane)
+    }
+}
+
+proptest! {
+    #[test]
+    fn three_senders_into_one_receiver_are_told_apart(steps in steps(0.0)) {
+        let mut world = World::new();
+        for step in steps {
+            match step {
+                Step::Send { sender, size, .. } => world.send(sender, size, false),
+                Step::Take { sender, .. } => if let Some(Take { seq, answer, .. }) = world.take(sender, false) {
+                    let found = answer.flatten().expect("both sides were observed");
+                    prop_assert_eq!((Some(found.frame.lane), found.frame.seq), (world.lane_of(sender), seq));
+                    prop_assert_eq!(found.how, How::Content);
+                },
+            }
+        }
+        prop_assert_eq!(world.matcher.misses(), Misses::default());
+        for (from, queue) in world.queues.iter().enumerate() {
+            if let Some(lane) = world.matcher.lanes().find(|lane| lane.sender == sender(from)) {
+                prop_assert_eq!(lane.sent - lane.taken, queue.len() as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn lost_records_never_shift_the_match(steps in steps(0.2)) {
+        let mut world = World::new();
+        for step in steps {
+            match step {
+                Step::Send { sender, size, lost } => world.send(sender, size, lost),
+                Step::Take { sender, lost } => if let Some(Take { seq, observed, answer }) = world.take(sender, lost) {
+                    let Some(answer) = answer else { continue };
+                    if observed {
+                        let found = answer.expect("both sides were observed");
+                        prop_assert_eq!((Some(found.frame.lane), found.frame.seq), (world.lane_of(sender), seq));
+                        prop_assert!(found.sent_at.is_some());
+                    } else if let Some(found) = answer {
+                        // Its send was not observed: it may only stand in the place of a lost record.
+                        prop_assert_eq!(found.how, How::Order);
+                        prop_assert_eq!(found.sent_at, None);
+                    }
+                },
+            }
+        }
+    }
+}
+
+#[test]
+fn with_one_sender_a_lost_send_keeps_its_place() {
+    let mut world = World::new();
+    for lost in [false, true, false] {
+        world.send(0, 5, lost);
+    }
+    let frames: Vec<_> = (0..3)
+        .map(|_| world.take(0, false).unwrap().answer.flatten().unwrap())
+        .collect();
+    assert_eq!(frames.iter().map(|m| m.frame.seq).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(
+        frames[1],
+        Match {
+            frame: FrameRef { lane: 0, seq: 1 },
+            sent_at: None,
+            how: How::Order
+        }
+    );
+    assert_eq!(world.matcher.misses().lost_sent, 1);
+}
+
+#[test]
+fn frames_sent_before_the_attach_belong_to_nobody() {
+    let mut matcher = Matcher::default();
+    for (seq, old) in [b"old 0", b"old 1"].into_iter().enumerate() {
+        assert_eq!(matcher.taken(&message(RECEIVER, seq as u64, 1, old)), None);
+    }
+    let frame = matcher.sent(&message(sender(0), 0, 2, b"new 0"));
+    assert_eq!(matcher.taken(&message(RECEIVER, 2, 3, b"old 2")), None);
+    assert_eq!(matcher.taken(&message(RECEIVER, 3, 4, b"new 0")).unwrap().frame, frame);
+    assert_eq!(matcher.misses().unsent, 3);
+}
+
+#[test]
+fn a_refused_send_gives_its_number_back() {
+    let mut matcher = Matcher::default();
+    let refused = message(sender(0), 0, 1, b"first");
+    let frame = matcher.sent(&refused);
+    assert_eq!(matcher.unsent(&refused.call), Some(frame));
+    assert_eq!(matcher.sent(&message(sender(0), 0, 2, b"first")), frame);
+    assert_eq!(
+        matcher.taken(&message(RECEIVER, 0, 3, b"first")).unwrap().sent_at,
+        Some(MonoNs(2))
+    );
+    assert_eq!(matcher.lanes().map(|l| (l.sent, l.taken)).collect::<Vec<_>>(), [(1, 1)]);
+}
+
+#[test]
+fn a_sender_that_deals_out_to_two_receivers() {
+    let mut matcher = Matcher::default();
+    let other = SocketId { pid: 2, address: 0xb1 };
+    for seq in 0..6 {
+        matcher.sent(&message(sender(0), seq, seq, format!("frame {seq}").as_bytes()));
+    }
+    for seq in [0, 2, 1, 3, 5, 4] {
+        let to = if seq % 2 == 0 { RECEIVER } else { other };
+        let found = matcher.taken(&message(to, seq / 2, 10 + seq, format!("frame {seq}").as_bytes()));
+        assert_eq!(found.map(|m| m.frame.seq), (seq != 1).then_some(seq), "frame {seq}");
+    }
+    assert_eq!(matcher.misses().skipped, 1); // frame 1, before a second receiver was known
+}
+
+#[test]
+fn a_new_socket_at_an_old_address_is_a_new_lane() {
+    let mut matcher = Matcher::default();
+    for seq in 0..3 {
+        matcher.sent(&message(sender(0), seq, seq, b"before"));
+    }
+    assert_eq!(
+        matcher.sent(&message(sender(0), 0, 9, b"after")),
+        FrameRef { lane: 1, seq: 0 }
+    );
+}
+
+#[test]
+fn handled_is_said_of_the_last_frame_taken() {
+    let mut matcher = Matcher::default();
+    let frame = matcher.sent(&message(sender(0), 0, 1, b"one"));
+    matcher.taken(&message(RECEIVER, 0, 2, b"one"));
+    let mark = |seq| message(RECEIVER, seq, 3, b"").call;
+    assert_eq!(matcher.handled(&mark(0)), Some(frame));
+    assert_eq!(matcher.handled(&mark(1)), None);
+}
+
+#[test]
+fn too_many_outstanding_are_given_up_and_counted() {
+    let mut matcher = Matcher::new(Limits {
+        outstanding: 10,
+        depth: 10,
+    });
+    for seq in 0..25 {
+        matcher.sent(&message(sender(0), seq, seq, format!("frame {seq}").as_bytes()));
+    }
+    assert_eq!(matcher.misses().shed, 15);
+    assert_eq!(matcher.taken(&message(RECEIVER, 0, 30, b"frame 3")), None);
+    assert_eq!(
+        matcher.taken(&message(RECEIVER, 1, 31, b"frame 20")).unwrap().frame.seq,
+        20
+    );
+}

@@ -1,0 +1,38 @@
+//! Which of our records may cross into the kernel as plain bytes.
+#![expect(
+    unsafe_code,
+    reason = "aya::Pod is an unsafe trait: the promise is made here, once, for our own records"
+)]
+
+use probe_ebpf::{Capture, Channel, ChannelKey, Offsets, Thread};
+
+/// A record of `probe-ebpf` as aya's maps and globals take it.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Plain<T>(pub(crate) T);
+
+/// Records of integers only, `repr(C)`, without padding: any bytes are a value and every byte of a value is written.
+pub(crate) trait Record: Copy + 'static {}
+
+impl Record for Capture {}
+impl Record for Channel {}
+impl Record for ChannelKey {}
+impl Record for Offsets {}
+impl Record for Thread {}
+
+// SAFETY: `Record` is implemented above only for structs of integers whose fields leave no gap (tested below).
+unsafe impl<T: Record> aya::Pod for Plain<T> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_record_has_padding() {
+        assert_eq!(size_of::<Capture>(), 2 * 4);
+        assert_eq!(size_of::<Channel>(), 3 * 8);
+        assert_eq!(size_of::<ChannelKey>(), 2 * 8);
+        assert_eq!(size_of::<Offsets>(), 4 * 4);
+        assert_eq!(size_of::<Thread>(), 4 * 4 + 14 * 8);
+    }
+}

@@ -1,0 +1,158 @@
+//! Starts the peers of `peer.py`, and makes the Python they need.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use probe_user::discover::{Options, Topology, Watcher};
+
+pub(crate) const PYZMQ: &str = "27.1.0";
+pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/discover/peer.py");
+
+/// A Python with pyzmq, made once; `None`, and said loudly, where none can be made.
+pub(crate) fn python() -> Option<&'static Path> {
+    static PYTHON: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let python = PYTHON.get_or_init(make_python).as_deref();
+    if python.is_none() {
+        skipped(&format!(
+            "python3 with venv and pip is needed to make an environment with pyzmq {PYZMQ}"
+        ));
+    }
+    python
+}
+
+fn make_python() -> Option<PathBuf> {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("discover-pyzmq-{PYZMQ}"));
+    let python = home.join("bin/python");
+    let run = |command: &mut Command| {
+        command
+            .stdout(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    };
+    let works = || run(Command::new(&python).args(["-c", "import zmq"]).stderr(Stdio::null()));
+    if works() {
+        return Some(python);
+    }
+    // Another run of these tests may be making it.
+    let lock = std::fs::File::create(home.with_extension("lock")).ok()?;
+    lock.lock().ok()?;
+    if works() {
+        return Some(python);
+    }
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "20"])
+        .arg(format!("pyzmq=={PYZMQ}"));
+    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&home)) && run(&mut pip);
+    made.then_some(python)
+}
+
+/// Says that a test did not run, past the harness, which would keep it to itself.
+pub(crate) fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+}
+
+/// A peer that is running, with its children; all end when it is dropped.
+pub(crate) struct Peer {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    /// What it said once its sockets were made.
+    pub(crate) said: serde_json::Value,
+}
+
+impl Peer {
+    pub(crate) fn start(arguments: &[&str]) -> Option<Self> {
+        let mut command = Command::new(python()?);
+        command.arg(SCRIPT).args(arguments);
+        Some(Self::run(&mut command))
+    }
+
+    /// Runs a command that ends in `peer.py`.
+    pub(crate) fn run(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python starts");
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let mut peer = Self {
+            child,
+            stdin,
+            stdout,
+            said: serde_json::Value::Null,
+        };
+        peer.listen();
+        peer
+    }
+
+    /// Reads its next line.
+    pub(crate) fn listen(&mut self) {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("the peer answers");
+        self.said = serde_json::from_str(&line).expect("the peer answers in JSON");
+    }
+
+    pub(crate) fn tell(&mut self) {
+        writeln!(self.stdin.as_ref().expect("it is running"), "go").expect("the peer reads");
+    }
+
+    /// The pid it has where the test runs.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A pid that it said.
+    pub(crate) fn child(&self, name: &str) -> u32 {
+        self.said[name].as_u64().expect("a pid") as u32
+    }
+
+    /// Ends it as a crash does.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it is ours");
+        self.child.wait().expect("it is ours");
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Its children end with it: their standard input is its to close.
+        drop(self.stdin.take());
+        let end = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < end {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A watcher that looks at the sockets every time.
+pub(crate) fn watcher(named: &[String]) -> Watcher {
+    let named = named.iter().map(|spec| spec.parse().expect("a spec")).collect();
+    Watcher::new(Options {
+        named,
+        rewire: Duration::ZERO,
+        ..Options::default()
+    })
+    .expect("procfs is there")
+}
+
+/// Looks again and again until `done` gives something: libzmq connects in the background.
+pub(crate) fn until<T>(watcher: &mut Watcher, mut done: impl FnMut(&Topology) -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = done(watcher.topology()) {
+            return found;
+        }
+        assert!(Instant::now() < end, "not found:\n{}", watcher.topology());
+        std::thread::sleep(Duration::from_millis(20));
+        watcher.poll().expect("procfs is there");
+    }
+}

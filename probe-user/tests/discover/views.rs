@@ -1,0 +1,209 @@
+//! What can be seen from elsewhere: another user, another container. These need root to get there, and say SKIPPED
+//! without it.
+
+use std::process::{Command, Stdio};
+
+use probe_user::discover::{Blind, Engine, Role};
+
+use crate::base;
+use crate::peers::{Peer, SCRIPT, python, skipped, until, watcher};
+
+/// Whether we are root with the tools to become somebody else; says loudly when not.
+fn root_with(tool: &str) -> bool {
+    let there = Command::new(tool)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok();
+    let able = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0) && there;
+    if !able {
+        skipped(&format!("needs root and `{tool}`"));
+    }
+    able
+}
+
+/// Prints what is seen; the tests below run it as somebody else.
+#[test]
+fn show() {
+    let topology = watcher(&[]).topology().clone();
+    println!("{topology}");
+    assert!(topology.engines.iter().all(|e| !e.processes.is_empty()));
+}
+
+/// What `show` prints when run behind `command`.
+fn seen_by(command: &str, arguments: &[&str]) -> Option<String> {
+    let exe = std::env::current_exe().unwrap();
+    let show = ["--exact", "views::show", "--nocapture"];
+    let output = Command::new(command)
+        .args(arguments)
+        .arg(exe)
+        .args(show)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        skipped(&format!("{command} could not run the test: {stderr}"));
+        return None;
+    }
+    Some(text)
+}
+
+#[test]
+fn another_user_sees_titles_and_is_told_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    if !root_with("setpriv") {
+        return;
+    }
+    let Some(peer) = Peer::start(&["main", &base(folder.path())]) else {
+        return;
+    };
+    let Some(_nameless) = Peer::start(&["pull", &format!("{}alone", base(folder.path()))]) else {
+        return;
+    };
+    let nobody = [
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+    ];
+    let Some(text) = seen_by("setpriv", &nobody) else {
+        return;
+    };
+    let line = |pid: u32| {
+        text.lines()
+            .find(|l| l.trim_start().starts_with(&pid.to_string()))
+            .unwrap_or_default()
+    };
+    assert!(
+        line(peer.child("scheduler")).contains("title (sglang::scheduler_DP0_TP0)"),
+        "{text}"
+    );
+    assert!(line(peer.pid()).contains("its children (python peer.py)"), "{text}");
+    assert!(text.contains("/proc/PID/{maps,root,fd,environ,ns} of pid"), "{text}");
+    assert!(text.contains("add: [SYS_PTRACE, DAC_READ_SEARCH]"), "{text}");
+    assert!(
+        text.contains("Python processes of other users may not be examined"),
+        "{text}"
+    );
+}
+
+#[test]
+fn two_capabilities_are_enough_for_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    if !root_with("setpriv") {
+        return;
+    }
+    let Some(peer) = Peer::start(&["main", &base(folder.path())]) else {
+        return;
+    };
+    until(&mut watcher(&[]), |t| {
+        t.engine_of(peer.pid()).filter(|e| e.hops.len() == 4).map(drop)
+    });
+    let hops_seen_with = |capabilities: &str| {
+        let set = |which: &str| format!("--{which}=-all,{capabilities}");
+        let sets = ["inh-caps", "ambient-caps", "bounding-set"].map(set);
+        let mut arguments = vec!["--reuid=65534", "--regid=65534", "--clear-groups"];
+        arguments.extend(sets.iter().map(String::as_str));
+        let text = seen_by("setpriv", &arguments)?;
+        let hops = text
+            .lines()
+            .filter(|l| l.contains(folder.path().to_str().unwrap()))
+            .count();
+        Some((hops, text))
+    };
+    let Some((hops, text)) = hops_seen_with("+sys_ptrace,+dac_read_search") else {
+        return;
+    };
+    assert_eq!(hops, 4, "{text}");
+    let Some((hops, text)) = hops_seen_with("+sys_ptrace") else {
+        return;
+    };
+    assert_eq!(hops, 0, "{text}");
+    assert!(
+        text.contains("/proc/PID/{fd,environ} of pid") && text.contains("add: [DAC_READ_SEARCH]"),
+        "{text}"
+    );
+    assert!(!text.contains("{maps"), "{text}");
+}
+
+#[test]
+fn a_container_of_its_own_sees_nothing_and_says_how_to_join() {
+    if !root_with("unshare") {
+        return;
+    }
+    let Some(text) = seen_by("unshare", &["--pid", "--fork", "--mount-proc"]) else {
+        return;
+    };
+    assert!(text.contains("no engine found"), "{text}");
+    assert!(text.contains("shareProcessNamespace: true"), "{text}");
+}
+
+#[test]
+fn an_engine_in_a_container_is_seen_from_the_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let (true, Some(python)) = (root_with("unshare"), python()) else {
+        return;
+    };
+    let mut unshare = Command::new("unshare");
+    unshare
+        .args(["--pid", "--net", "--fork", "--kill-child", "--mount-proc"])
+        .arg(python);
+    unshare.args([SCRIPT, "main", &base(folder.path())]);
+    let peer = Peer::run(&mut unshare);
+    assert_eq!(peer.said["pid"], 1, "it calls itself 1");
+
+    let own = |e: &&Engine| e.hops.len() == 4 && e.hops[0].endpoint.contains(folder.path().to_str().unwrap());
+    let engine = until(&mut watcher(&[]), |t| t.engines.iter().find(own).cloned());
+    let main = engine.with_role(Role::Tokenizer).next().unwrap();
+    assert_eq!(main.ns_pids, [main.id.pid, 1]);
+    assert_eq!(main.parent, peer.pid(), "unshare");
+    assert!(main.libzmq.as_ref().unwrap().functions.is_some());
+    assert!(!engine.processes.iter().any(|p| p.pyzmq.is_none()));
+}
+
+#[test]
+fn without_the_right_to_enter_a_network_the_peers_are_said_to_be_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    let (true, Some(python)) = (root_with("unshare") && root_with("setpriv"), python()) else {
+        return;
+    };
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--net", "--fork", "--kill-child"]).arg(python);
+    unshare.args([SCRIPT, "main", &base(folder.path())]);
+    let peer = Peer::run(&mut unshare);
+    let Some(text) = seen_by("setpriv", &["--bounding-set=-sys_admin", "--inh-caps=-all"]) else {
+        return;
+    };
+    let detokenizer = peer.child("detokenizer");
+    assert!(text.contains("entering its network namespace was refused"), "{text}");
+    assert!(text.contains("add: [SYS_ADMIN]"), "{text}");
+    let hop = text
+        .lines()
+        .find(|l| l.contains("?->detokenizer") && l.contains(&format!("-> {detokenizer}:")));
+    assert!(
+        hop.is_some_and(|l| l.contains("detokenizer  tokens   inferred")),
+        "{text}"
+    );
+}
+
+#[test]
+fn nothing_is_missing_where_all_is_permitted() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(peer) = Peer::start(&["main", &base(folder.path())]) else {
+        return;
+    };
+    let mut watcher = watcher(&[]);
+    until(&mut watcher, |t| {
+        t.engine_of(peer.pid()).filter(|e| e.hops.len() == 4).map(drop)
+    });
+    let ours = |pids: &[u32]| pids.contains(&peer.pid());
+    let missing = watcher.topology().blind.iter().find(|blind| match blind {
+        Blind::Unreadable { pids, .. } | Blind::Peers { pids, .. } => ours(pids),
+        Blind::LibZmq { pid, .. } => *pid == peer.pid(),
+        _ => false,
+    });
+    assert_eq!(missing, None);
+}

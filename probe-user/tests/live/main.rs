@@ -1,0 +1,447 @@
+//! The probe on real processes that were started before it. Needs root and Python:
+//! `cargo test --release -p probe-user --features root-tests --test live -- --test-threads=1`.
+//!
+//! Without the privileges each test says SKIPPED and why; set `TOKENGAP_ROOT_TESTS=1` to make that a failure.
+#![expect(clippy::cast_possible_truncation, reason = "indices of a few thousand messages")]
+
+mod peers;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use peers::Peer;
+use probe_user::matcher::{FrameRef, How, Misses};
+use probe_user::{Call, Capture, Feature, Loss, Matcher, Message, Observation, Options, Permissions, Probe, Target};
+use serde_json::Value;
+
+const PYZMQ: &str = "27.1.0";
+const OLDER_PYZMQ: &str = "25.1.2";
+/// Its wheel holds libzmq 4.3.2.
+const OLDEST_PYZMQ: &str = "19.0.2";
+
+/// Whether the test can run; says loudly when not.
+fn permitted() -> bool {
+    let permissions = Permissions::here();
+    let lacking = permissions.lacks(Feature::Messages);
+    let able = lacking.is_empty() && permissions.kernel() >= Feature::Messages.kernel();
+    if !able {
+        eprintln!(
+            "SKIPPED: no probe here: lacking {lacking:?}, kernel {:?}",
+            permissions.kernel()
+        );
+        assert!(
+            std::env::var_os("TOKENGAP_ROOT_TESTS").is_none(),
+            "TOKENGAP_ROOT_TESTS is set"
+        );
+    }
+    able
+}
+
+/// One frame as it was observed.
+#[derive(Clone, Debug)]
+struct Seen {
+    call: Call,
+    bytes: u64,
+    head: String,
+    frame: Option<FrameRef>,
+    sent_at: Option<u64>,
+    how: Option<How>,
+}
+
+/// Everything that was observed, and the matcher that saw it.
+#[derive(Default)]
+struct Log {
+    sent: Vec<Seen>,
+    taken: Vec<Seen>,
+    handled: Vec<(Call, Option<FrameRef>)>,
+    unsent: usize,
+    lost: HashMap<Loss, u64>,
+    matcher: Matcher,
+}
+
+impl Log {
+    fn see(&mut self, observation: Observation<'_>) {
+        let head = |payload: &[u8]| {
+            let head = String::from_utf8_lossy(&payload[..payload.len().min(40)]).into_owned();
+            head.trim_end_matches('.').to_owned()
+        };
+        // pyzmq frees zero-copy messages by sending itself pointers over inproc: a hop as well, but not the tested one.
+        if let Observation::Sent(m) | Observation::Taken { message: m, .. } = observation
+            && m.bytes == 8
+        {
+            return;
+        }
+        match observation {
+            Observation::Sent(m) => {
+                let frame = Some(self.matcher.sent(&m));
+                let Message {
+                    call, bytes, payload, ..
+                } = m;
+                self.sent.push(Seen {
+                    call,
+                    bytes,
+                    head: head(payload),
+                    frame,
+                    sent_at: None,
+                    how: None,
+                });
+            }
+            Observation::Unsent(call) => {
+                self.matcher.unsent(&call);
+                self.unsent += 1;
+            }
+            Observation::Taken { message, .. } => {
+                let found = self.matcher.taken(&message);
+                let (frame, how) = (found.map(|m| m.frame), found.map(|m| m.how));
+                let sent_at = found.and_then(|m| m.sent_at).map(|at| at.0);
+                let Message {
+                    call, bytes, payload, ..
+                } = message;
+                self.taken.push(Seen {
+                    call,
+                    bytes,
+                    head: head(payload),
+                    frame,
+                    sent_at,
+                    how,
+                });
+            }
+            Observation::Handled(call) => {
+                let frame = self.matcher.handled(&call);
+                self.handled.push((call, frame));
+            }
+            Observation::Lost { cause, count } => *self.lost.entry(cause).or_default() += count,
+            Observation::Exited { .. } => {}
+        }
+    }
+}
+
+/// Reads until `done` says so, or 30 s.
+fn watch(probe: &mut Probe, log: &mut Log, done: impl Fn(&Log) -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !done(log) && Instant::now() < until {
+        probe
+            .poll(Duration::from_millis(2), |seen| log.see(seen))
+            .expect("the probe reads");
+    }
+    // One round of housekeeping more, so that losses are told.
+    std::thread::sleep(Duration::from_millis(110));
+    probe
+        .poll(Duration::from_millis(2), |seen| log.see(seen))
+        .expect("the probe reads");
+}
+
+fn attach(peers: &[&Peer], capture: Capture) -> Probe {
+    let targets: Vec<Target> = peers.iter().map(|peer| Target { pid: peer.pid, capture }).collect();
+    let probe = Probe::attach(&targets, Options::default()).expect("root may attach");
+    assert_eq!(probe.degraded(), []);
+    probe
+}
+
+fn url(transport: &str, name: &str) -> String {
+    if transport == "ipc" {
+        return format!(
+            "ipc://{}/{name}-{}.sock",
+            env!("CARGO_TARGET_TMPDIR"),
+            std::process::id()
+        );
+    }
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    format!("tcp://{}", free.local_addr().expect("a bound socket"))
+}
+
+/// One sender, one receiver, `count` messages of `size` bytes: every one seen sent, taken and handled, and joined.
+fn one_hop(name: &str, transport: &str, pyzmq: &str, receiver: &[&str], sender: &[&str], count: usize, size: usize) {
+    if !permitted() {
+        return;
+    }
+    let python = peers::python(pyzmq);
+    let url = url(transport, name);
+    let mut puller = Peer::start(&python, &[&["take", &url, "--bind"], receiver].concat());
+    let mut pusher = Peer::start(&python, &[&["send", &url], sender].concat());
+    // The hop is in use before the probe comes.
+    pusher.order(&format!("send 5 {size} 0 0"));
+    pusher.answer();
+    puller.order("take 5");
+    puller.answer();
+
+    let mut probe = attach(
+        &[&puller, &pusher],
+        Capture {
+            sent: 64 << 10,
+            taken: 4096,
+        },
+    );
+    let mut log = Log::default();
+    puller.order(&format!("take {count}"));
+    pusher.order(&format!("send {count} {size} 200 5"));
+    watch(&mut probe, &mut log, |log| log.taken.len() >= count);
+    let (sent, taken) = (pusher.answer(), puller.answer());
+    drop(probe);
+    // Untouched by attach and detach.
+    puller.order("take 3");
+    pusher.order(&format!("send 3 {size} 0 0"));
+    assert_eq!(puller.answer()["seen"].as_array().map(Vec::len), Some(3));
+    pusher.answer();
+    puller.quit();
+    pusher.quit();
+
+    assert_eq!(log.lost, HashMap::new());
+    assert_eq!(log.matcher.misses(), Misses::default());
+    agrees_with_truth(&log, &sent, &taken, count, size);
+}
+
+fn agrees_with_truth(log: &Log, sent: &Value, taken: &Value, count: usize, size: usize) {
+    assert_eq!((log.sent.len(), log.taken.len(), log.unsent), (count, count, 0));
+    let truth = taken["seen"].as_array().expect("what the receiver took");
+    for i in 0..count {
+        let (s, t) = (&log.sent[i], &log.taken[i]);
+        let head = truth[i][0].as_str().expect("the head of a message");
+        assert_eq!((s.head.as_str(), t.head.as_str()), (head, head));
+        assert_eq!((s.bytes, t.bytes), (size as u64, size as u64));
+        assert_eq!((t.frame, t.how), (s.frame, Some(How::Content)), "message {i}");
+        assert_eq!(t.sent_at, Some(s.call.at.0));
+        // The peers' own clock readings enclose ours.
+        let (before, after) = (sent["at"][i].as_u64().unwrap(), truth[i][2].as_u64().unwrap());
+        assert!(
+            before <= s.call.at.0 && s.call.at <= t.call.at && t.call.at.0 <= after,
+            "message {i}"
+        );
+    }
+}
+
+#[test]
+fn a_synchronous_receiver_of_inline_messages() {
+    one_hop("sync33", "ipc", PYZMQ, &[], &[], 500, 33);
+}
+
+#[test]
+fn an_asyncio_receiver_over_tcp() {
+    one_hop("asyncio", "tcp", PYZMQ, &["--loop", "asyncio"], &[], 500, 25_500);
+}
+
+#[test]
+fn a_uvloop_receiver() {
+    one_hop("uvloop", "ipc", PYZMQ, &["--loop", "uvloop"], &[], 500, 2_800);
+}
+
+#[test]
+fn a_megabyte_without_a_copy() {
+    one_hop(
+        "zero",
+        "ipc",
+        PYZMQ,
+        &["--loop", "uvloop", "--zero-copy"],
+        &["--zero-copy"],
+        60,
+        1 << 20,
+    );
+}
+
+#[test]
+fn a_megabyte_over_tcp() {
+    one_hop("mega", "tcp", PYZMQ, &["--zero-copy"], &[], 60, 1 << 20);
+}
+
+#[test]
+fn libzmq_4_3_4() {
+    one_hop(
+        "older",
+        "ipc",
+        OLDER_PYZMQ,
+        &["--loop", "asyncio"],
+        &["--zero-copy"],
+        300,
+        9_000,
+    );
+}
+
+#[test]
+fn libzmq_4_3_2_by_its_messages() {
+    if permitted() {
+        let library = peers::library(OLDEST_PYZMQ);
+        let library = ["--library", library.to_str().expect("a path of text")];
+        one_hop("oldest", "ipc", PYZMQ, &library, &library, 300, 700);
+    }
+}
+
+#[test]
+fn libzmq_4_3_2_by_plain_buffers() {
+    if permitted() {
+        let library = peers::library(OLDEST_PYZMQ);
+        let library = ["--buffers", "--library", library.to_str().expect("a path of text")];
+        one_hop("buffers", "tcp", PYZMQ, &library, &library, 300, 5_000);
+    }
+}
+
+#[test]
+fn three_senders_into_one_receiver() {
+    if !permitted() {
+        return;
+    }
+    let python = peers::python(PYZMQ);
+    let url = url("ipc", "three");
+    let mut puller = Peer::start(&python, &["take", &url, "--bind", "--loop", "uvloop"]);
+    let mut senders: Vec<Peer> = ["a", "b", "c"]
+        .iter()
+        .map(|name| Peer::start(&python, &["send", &url, "--name", name]))
+        .collect();
+    let mut all = vec![&puller];
+    all.extend(&senders);
+    let mut probe = attach(
+        &all,
+        Capture {
+            sent: 4096,
+            taken: 4096,
+        },
+    );
+    let mut log = Log::default();
+    puller.order("take 900");
+    for (sender, pace) in senders.iter_mut().zip([100, 230, 310]) {
+        sender.order(&format!("send 300 3000 {pace} 0"));
+    }
+    watch(&mut probe, &mut log, |log| log.taken.len() >= 900);
+    drop(probe);
+
+    assert_eq!(
+        (log.sent.len(), log.taken.len(), &log.lost),
+        (900, 900, &HashMap::new())
+    );
+    assert_eq!(log.matcher.misses(), Misses::default());
+    let sent: HashMap<&str, &Seen> = log.sent.iter().map(|s| (s.head.as_str(), s)).collect();
+    for taken in &log.taken {
+        assert_eq!(taken.frame, sent[taken.head.as_str()].frame, "{}", taken.head);
+        assert_eq!(taken.sent_at, Some(sent[taken.head.as_str()].call.at.0));
+    }
+    for lane in log.matcher.lanes() {
+        assert_eq!((lane.sent, lane.taken, lane.receivers.len()), (300, 300, 1));
+    }
+}
+
+#[test]
+fn each_frame_is_handled_before_the_next_is_asked_for() {
+    if !permitted() {
+        return;
+    }
+    let python = peers::python(PYZMQ);
+    let url = url("ipc", "handled");
+    let mut puller = Peer::start(&python, &["take", &url, "--bind", "--loop", "uvloop"]);
+    let mut pusher = Peer::start(&python, &["send", &url]);
+    let mut probe = attach(
+        &[&puller, &pusher],
+        Capture {
+            sent: 4096,
+            taken: 4096,
+        },
+    );
+    let mut log = Log::default();
+    puller.order("take 400");
+    pusher.order("send 400 2000 100 0");
+    watch(&mut probe, &mut log, |log| {
+        log.taken.len() >= 400 && log.handled.len() >= 399
+    });
+    drop(probe);
+    // The last one is handled when the next receive is asked for, which never comes.
+    assert_eq!((log.taken.len(), log.handled.len()), (400, 399));
+    for (i, (call, frame)) in log.handled.iter().enumerate() {
+        assert_eq!(*frame, log.taken[i].frame);
+        assert!(call.at >= log.taken[i].call.at && call.at <= log.taken[i + 1].call.at);
+    }
+    let (first, last) = (log.taken[0].call, log.taken[399].call);
+    let cpu = |call: Call| call.cpu.expect("the scheduler is observed");
+    let (a, b) = (cpu(first), cpu(last));
+    let spent = (b.on_ns - a.on_ns) + (b.wait_ns - a.wait_ns) + (b.blocked_ns - a.blocked_ns);
+    let between = last.at.since(first.at);
+    assert!(
+        spent.abs_diff(between) < between / 100 + 100_000,
+        "{spent} ns accounted for in {between} ns"
+    );
+    assert!(last.wakeup > first.wakeup, "the loop went to its poll in between");
+}
+
+#[test]
+fn a_send_without_room_is_taken_back() {
+    if !permitted() {
+        return;
+    }
+    let python = peers::python(PYZMQ);
+    let mut pusher = Peer::start(&python, &["send", &url("ipc", "nobody"), "--room", "5"]);
+    let mut probe = attach(&[&pusher], Capture { sent: 4096, taken: 0 });
+    let mut log = Log::default();
+    pusher.order("send 50 500 0 0");
+    let truth = pusher.answer();
+    watch(&mut probe, &mut log, |log| log.sent.len() >= 50);
+    drop(probe);
+    let refused = truth["refused"].as_u64().expect("a count") as usize;
+    assert!(refused > 0, "the high-water mark holds");
+    assert_eq!((log.sent.len(), log.unsent), (50, refused));
+    assert_eq!(
+        log.matcher.lanes().map(|lane| lane.sent as usize).collect::<Vec<_>>(),
+        [50 - refused]
+    );
+}
+
+#[test]
+fn a_process_that_ends_is_noticed() {
+    if !permitted() {
+        return;
+    }
+    let pusher = Peer::start(&peers::python(PYZMQ), &["send", &url("ipc", "ends")]);
+    let pid = pusher.pid;
+    let mut probe = attach(&[&pusher], Capture::default());
+    pusher.quit();
+    let (mut ended, until) = (None, Instant::now() + Duration::from_secs(10));
+    while ended.is_none() && Instant::now() < until {
+        let see = |seen: Observation<'_>| {
+            if let Observation::Exited { pid } = seen {
+                ended = Some(pid);
+            }
+        };
+        probe.poll(Duration::from_millis(20), see).expect("the probe reads");
+    }
+    assert_eq!(ended, Some(pid));
+}
+
+#[test]
+fn nothing_is_lost_at_5000_frames_a_second_of_32_kib() {
+    if !permitted() {
+        return;
+    }
+    let python = peers::python(PYZMQ);
+    let url = url("ipc", "rate");
+    let mut puller = Peer::start(&python, &["take", &url, "--bind"]);
+    let mut pusher = Peer::start(&python, &["send", &url]);
+    let targets = [
+        Target {
+            pid: puller.pid,
+            capture: Capture { sent: 0, taken: 4096 },
+        },
+        Target {
+            pid: pusher.pid,
+            capture: Capture {
+                sent: 32 << 10,
+                taken: 0,
+            },
+        },
+    ];
+    let mut probe = Probe::attach(&targets, Options::default()).expect("root may attach");
+    puller.order("take 15000");
+    pusher.order("send 15000 32768 200 0");
+    let (mut sent, mut taken, mut lost) = (Vec::new(), 0_u64, 0);
+    let until = Instant::now() + Duration::from_secs(40);
+    while taken < 15_000 && Instant::now() < until {
+        let see = |seen: Observation<'_>| match seen {
+            Observation::Sent(m) => {
+                assert_eq!((m.payload.len(), m.call.seq), (32_768, sent.len() as u64));
+                sent.push(m.call.at);
+            }
+            Observation::Taken { .. } => taken += 1,
+            Observation::Lost { .. } => lost += 1,
+            _ => {}
+        };
+        probe.poll(Duration::from_millis(2), see).expect("the probe reads");
+    }
+    assert_eq!((sent.len(), taken, lost), (15_000, 15_000, 0));
+    let seconds = sent[sent.len() - 1].since(sent[0]) as f64 / 1e9;
+    println!("{:.0} frames/s of 32 KiB", 14_999.0 / seconds);
+}

@@ -1,0 +1,319 @@
+//! From what libzmq was seen to do to events: which hop a socket's messages cross, and what they say.
+//!
+//! A hop here is one sending socket. Its name is known in two steps: the sender's role at its first readable message, the
+//! receiver's at the first one that is seen taken. Sockets that never carry a message of the engine's are left out.
+
+use std::collections::HashMap;
+
+use probe_user::matcher::Limits as MatcherLimits;
+use probe_user::{Call, Matcher, Message, SocketId};
+use trace::engine::Waiter;
+use trace::event::{Event, Frame, Hop, Kind, Sees, Taken, Undecoded, What};
+use trace::{FrameId, HopId, MonoNs};
+use zmq_tap::wire::{Decoder, Limits};
+
+use super::roles::{Part, Roles};
+
+/// Where events go.
+pub(super) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
+
+/// Most hops that are told apart; sockets beyond it are counted in `left_out`.
+const MOST_HOPS: usize = 1024;
+
+/// All lanes of an attach.
+pub(super) struct Lanes {
+    matcher: Matcher,
+    decoder: Decoder,
+    roles: Roles,
+    /// What can be seen at the receiving end of a hop whose receiver is watched.
+    handled: bool,
+    /// By the matcher's lane number; `None` while nothing readable was sent on it.
+    hops: Vec<Option<Known>>,
+    next_hop: usize,
+    /// Hops of sockets whose senders are not watched, by the taking socket.
+    unseen_senders: HashMap<SocketId, (HopId, u64)>,
+    /// What the messages' layout says of the release, told when discovery found none.
+    wire: Option<Release>,
+    pub(super) left_out: u64,
+}
+
+/// A range of releases and what their waiters do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Release {
+    pub(super) schema: &'static str,
+    pub(super) waiter: Option<Waiter>,
+}
+
+/// A lane that is a hop.
+#[derive(Clone, Debug)]
+struct Known {
+    id: HopId,
+    from: Part,
+    to: Option<Part>,
+    kind: Kind,
+}
+
+impl Lanes {
+    pub(super) fn new(roles: Roles, handled: bool) -> Self {
+        Self {
+            matcher: Matcher::new(MatcherLimits::default()),
+            decoder: Decoder::new(Limits::default()),
+            roles,
+            handled,
+            hops: Vec::new(),
+            next_hop: 0,
+            unseen_senders: HashMap::new(),
+            wire: None,
+            left_out: 0,
+        }
+    }
+
+    pub(super) fn roles_mut(&mut self) -> &mut Roles {
+        &mut self.roles
+    }
+
+    /// The releases whose layout the last frame with chunks had.
+    pub(super) fn release(&self) -> Option<Release> {
+        self.wire
+    }
+
+    /// Frames taken that no watched socket was seen to send, and other things that could not be joined.
+    pub(super) fn misses(&self) -> probe_user::matcher::Misses {
+        self.matcher.misses()
+    }
+
+    /// A message entered a socket.
+    pub(super) fn sent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+        let name = self.matcher.sent(message);
+        let (at, from) = (message.call.at, self.roles.of(message.call.socket.pid));
+        if from.sends_requests() {
+            return;
+        }
+        let lane = name.lane as usize;
+        if self.hops.len() <= lane {
+            self.hops.resize(lane + 1, None);
+        }
+        let decoded = match whole(message) {
+            Ok(bytes) => self.decoder.decode(bytes).map_err(|why| why.reason()),
+            Err(why) => Err(why),
+        };
+        let batch = match decoded {
+            Ok(batch) => batch,
+            Err(reason) => {
+                if let Some(known) = &self.hops[lane] {
+                    let id = FrameId {
+                        hop: known.id,
+                        lane: 0,
+                        seq: name.seq,
+                    };
+                    sink(&Event {
+                        at,
+                        what: What::Undecoded(Undecoded {
+                            id,
+                            bytes: message.bytes,
+                            reason,
+                        }),
+                    });
+                }
+                return;
+            }
+        };
+        let kind = batch.kind();
+        if !batch.is_empty() {
+            self.wire = Some(Release {
+                schema: batch.schema(),
+                waiter: batch.waiter(),
+            });
+        }
+        if self.hops[lane].is_none() {
+            if self.next_hop == MOST_HOPS {
+                self.left_out += 1;
+                return;
+            }
+            let id = HopId(self.next_hop as u16);
+            self.next_hop += 1;
+            let known = Known {
+                id,
+                from: self.roles.sender(message.call.socket.pid, kind),
+                to: None,
+                kind,
+            };
+            announce(&known, &self.roles, self.handled, at, sink);
+            self.hops[lane] = Some(known);
+        }
+        if let Some(known) = &mut self.hops[lane] {
+            if known.kind == Kind::Control && kind != Kind::Control {
+                known.kind = kind;
+                known.from = self.roles.sender(message.call.socket.pid, kind);
+                announce(known, &self.roles, self.handled, at, sink);
+            }
+            let id = FrameId {
+                hop: known.id,
+                lane: 0,
+                seq: name.seq,
+            };
+            let frame = Frame {
+                id,
+                bytes: message.bytes,
+                kind,
+                ids: batch.ids(),
+                chunks: batch.chunks(),
+            };
+            sink(&Event {
+                at,
+                what: What::Sent(frame),
+            });
+        }
+    }
+
+    /// A message left a socket.
+    pub(super) fn taken(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+        let Call { at, socket, wakeup, .. } = message.call;
+        let Some(found) = self.matcher.taken(message) else {
+            return self.taken_unsent(message, sink);
+        };
+        let Some(Some(known)) = self.hops.get_mut(found.frame.lane as usize) else {
+            return;
+        };
+        if known.to.is_none() {
+            known.to = Some(self.roles.receiver(socket.pid, known.kind));
+            announce(known, &self.roles, self.handled, at, sink);
+        }
+        let id = FrameId {
+            hop: known.id,
+            lane: 0,
+            seq: found.frame.seq,
+        };
+        sink(&Event {
+            at,
+            what: What::Taken(Taken {
+                id,
+                wakeup,
+                frame: None,
+            }),
+        });
+    }
+
+    /// The receiver asked for the next message.
+    pub(super) fn handled(&mut self, call: &Call, sink: Sink<'_>) {
+        let Some(name) = self.matcher.handled(call) else { return };
+        if let Some(Some(known)) = self.hops.get(name.lane as usize) {
+            let id = FrameId {
+                hop: known.id,
+                lane: 0,
+                seq: name.seq,
+            };
+            sink(&Event {
+                at: call.at,
+                what: What::Handled(id),
+            });
+        }
+    }
+
+    /// A send was refused; its number will be used again.
+    pub(super) fn unsent(&mut self, call: &Call) {
+        self.matcher.unsent(call);
+    }
+
+    /// A frame whose sender is not watched: it can only be read where it was taken.
+    fn taken_unsent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+        let Call { at, socket, wakeup, .. } = message.call;
+        if self.roles.watches_a_sender() {
+            return;
+        }
+        let Ok(Ok(batch)) = whole(message).map(|bytes| self.decoder.decode(bytes)) else {
+            return;
+        };
+        if batch.is_empty() {
+            return;
+        }
+        self.wire = Some(Release {
+            schema: batch.schema(),
+            waiter: batch.waiter(),
+        });
+        let known = self.unseen_senders.get_mut(&socket);
+        let (hop, seq) = if let Some((hop, seq)) = known {
+            *seq += 1;
+            (*hop, *seq)
+        } else {
+            if self.next_hop == MOST_HOPS {
+                self.left_out += 1;
+                return;
+            }
+            let id = HopId(self.next_hop as u16);
+            self.next_hop += 1;
+            self.unseen_senders.insert(socket, (id, 0));
+            let (from, to) = (
+                Part::unwatched_sender(batch.kind()),
+                self.roles.receiver(socket.pid, batch.kind()),
+            );
+            let hop = Hop {
+                id,
+                name: &format!("{}->{}", from.word(), to.word()),
+                endpoint: "",
+                worker: to.rank(),
+                origin: false,
+                last: to.is_tokenizer(),
+                sees: Sees {
+                    taken: true,
+                    handled: self.handled,
+                    ..Sees::default()
+                },
+            };
+            sink(&Event {
+                at,
+                what: What::Hop(hop),
+            });
+            (id, 0)
+        };
+        let id = FrameId { hop, lane: 0, seq };
+        let frame = Frame {
+            id,
+            bytes: message.bytes,
+            kind: batch.kind(),
+            ids: batch.ids(),
+            chunks: batch.chunks(),
+        };
+        sink(&Event {
+            at,
+            what: What::Taken(Taken {
+                id,
+                wakeup,
+                frame: Some(frame),
+            }),
+        });
+    }
+}
+
+/// The message's bytes, if they were copied whole.
+fn whole<'m>(message: &Message<'m>) -> Result<&'m [u8], &'static str> {
+    if message.more {
+        Err("multipart")
+    } else if message.payload.len() as u64 == message.bytes {
+        Ok(message.payload)
+    } else {
+        Err("cut-by-capture")
+    }
+}
+
+fn announce(known: &Known, roles: &Roles, handled: bool, at: MonoNs, sink: Sink<'_>) {
+    let taken = known.to.is_some() || roles.may_see_takes_of(known.from);
+    let hop = Hop {
+        id: known.id,
+        name: &format!("{}->{}", known.from.word(), known.to.map_or("?", Part::word)),
+        endpoint: "",
+        worker: known.to.and_then(Part::rank),
+        origin: known.from.is_scheduler() && known.kind != Kind::Control,
+        last: known.to.is_some_and(Part::is_tokenizer),
+        sees: Sees {
+            sent: true,
+            taken,
+            handled: taken && handled,
+            ..Sees::default()
+        },
+    };
+    sink(&Event {
+        at,
+        what: What::Hop(hop),
+    });
+}

@@ -1,0 +1,274 @@
+//! `tokengap attach` as a source: discovery says whom to watch, the probe what they do, [`lanes`] what it means.
+
+mod cpu;
+mod lanes;
+mod roles;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use probe_user::discover::{Change, Engine, Process, PythonVersion, Role, Watcher};
+use probe_user::{Capture, Observation, Options, Probe, Target};
+use trace::MonoNs;
+use trace::event::{self, Event, Lost, LostCause, What};
+use trace::report::CpuLine;
+
+use crate::source::{Flow, Source};
+use cpu::CpuWatch;
+use lanes::{Lanes, Release, Sink};
+use roles::Roles;
+
+/// How often new workers and exits are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Copied of a message that is read where it was sent: enough to tell it from others.
+const TO_COMPARE: u32 = 4096;
+
+/// What the user may set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttachOptions {
+    /// Most bytes copied of a message.
+    pub(crate) capture: u32,
+    /// The probe's own limits.
+    pub(crate) probe: Options,
+}
+
+/// A probe on an engine that runs.
+pub(crate) struct Attach {
+    watcher: Watcher,
+    probe: Probe,
+    lanes: Lanes,
+    cpu: CpuWatch,
+    options: AttachOptions,
+    engine: Engine,
+    /// From which release on the wire the engine was last described.
+    told: Option<Release>,
+    engine_told: bool,
+    stopping: bool,
+    looked: Instant,
+    degraded: Vec<String>,
+}
+
+impl Attach {
+    /// Attaches to every process of `engine` that has a part in the token path.
+    pub(crate) fn start(watcher: Watcher, engine: Engine, options: AttachOptions) -> anyhow::Result<Self> {
+        let mut roles = Roles::default();
+        for process in &engine.processes {
+            roles.learn(process);
+        }
+        let targets: Vec<Target> = engine
+            .processes
+            .iter()
+            .filter_map(|p| target(p, &engine, options.capture))
+            .collect();
+        let probe = Probe::attach(&targets, options.probe).context(
+            "the probe cannot be attached; without it, `tokengap tap` watches a hop with no privilege at all",
+        )?;
+        let mut degraded: Vec<String> = probe
+            .degraded()
+            .iter()
+            .map(|d| format!("{d}; {}", d.remedy()))
+            .collect();
+        degraded.extend(watcher.topology().blind.iter().map(ToString::to_string));
+        let mut attach = Self {
+            watcher,
+            probe,
+            lanes: Lanes::new(roles, options.probe.handled),
+            cpu: CpuWatch::default(),
+            options,
+            engine,
+            told: None,
+            engine_told: false,
+            stopping: false,
+            looked: Instant::now(),
+            degraded,
+        };
+        let processes = attach.engine.processes.clone();
+        for process in &processes {
+            attach.watch_cpu(process);
+        }
+        Ok(attach)
+    }
+
+    fn watch_cpu(&mut self, process: &Process) {
+        if let Err(why) = self.cpu.add(process.id.pid, process.role.word()) {
+            self.degraded.push(format!("cpu: {why}"));
+        }
+    }
+
+    /// Workers that came, processes that went.
+    fn look_around(&mut self) {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return;
+        }
+        self.looked = Instant::now();
+        let changes = match self.watcher.poll() {
+            Ok(changes) => changes,
+            Err(error) => return tracing::warn!("cannot look for new workers: {error}"),
+        };
+        for change in changes {
+            match change {
+                Change::Added(process) => self.join(&process),
+                Change::Replaced { new, .. } => self.join(&new),
+                Change::Exited(process) => tracing::info!("{} {} has ended", process.role, process.id.pid),
+                Change::Rewired => {}
+            }
+        }
+    }
+
+    /// Watches a process that appeared later, if it is of this engine.
+    fn join(&mut self, process: &Process) {
+        let pid = process.id.pid;
+        let ours = self.watcher.topology().engine_of(pid).is_some_and(|engine| {
+            engine
+                .processes
+                .iter()
+                .any(|other| other.id.pid != pid && self.engine.process(other.id.pid).is_some())
+        });
+        if !ours || self.engine.process(pid).is_some() {
+            return;
+        }
+        self.engine.processes.push(process.clone());
+        self.lanes.roles_mut().learn(process);
+        let Some(target) = target(process, &self.engine, self.options.capture) else {
+            return;
+        };
+        match self.probe.add(&[target]) {
+            Ok(()) => self.watch_cpu(process),
+            Err(error) => self
+                .degraded
+                .push(format!("{} {pid} appeared and is not watched: {error}", process.role)),
+        }
+    }
+
+    /// What discovery read, and from the wire what it could not.
+    fn tell_engine(&mut self, sink: Sink<'_>) {
+        let release = self.lanes.release();
+        if std::mem::replace(&mut self.engine_told, true) && self.told == release {
+            return;
+        }
+        self.told = release;
+        let found = self.engine.sglang.as_ref().map(|setting| setting.value.as_str());
+        let what = event::Engine {
+            version: found.or(release.map(|release| release.schema)),
+            mode: self.engine.mode.as_ref().map(|setting| setting.value),
+            waiter: self
+                .engine
+                .waiter
+                .as_ref()
+                .map(|setting| setting.value)
+                .or(release.and_then(|release| release.waiter)),
+            turnaround: self
+                .engine
+                .main()
+                .and_then(|main| main.python.as_ref())
+                .map(|python| turnaround(python.value)),
+        };
+        sink(&Event {
+            at: MonoNs::now(),
+            what: What::Engine(what),
+        });
+    }
+}
+
+impl Source for Attach {
+    fn kind(&self) -> &'static str {
+        "attach"
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        self.tell_engine(sink);
+        self.cpu.poll();
+        if !self.stopping {
+            self.look_around();
+        }
+        let lanes = &mut self.lanes;
+        let seen = self
+            .probe
+            .poll(Duration::ZERO, |observation| enter(lanes, &observation, sink));
+        match seen {
+            Ok(0) if self.stopping => Flow::Ended,
+            Ok(0) => Flow::Idle,
+            Ok(_) => Flow::Busy,
+            Err(error) => {
+                self.degraded.push(format!("the probe ended early: {error}"));
+                Flow::Ended
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let mut degraded = self.degraded.clone();
+        let misses = self.lanes.misses();
+        if misses.unsent > 0 {
+            degraded.push(format!(
+                "{} frames were taken that no watched process was seen to send",
+                misses.unsent
+            ));
+        }
+        if self.lanes.left_out > 0 {
+            degraded.push(format!(
+                "{} messages on sockets beyond the limit of hops",
+                self.lanes.left_out
+            ));
+        }
+        degraded
+    }
+
+    fn cpu(&self) -> Option<Vec<CpuLine>> {
+        Some(self.cpu.lines())
+    }
+}
+
+fn enter(lanes: &mut Lanes, observation: &Observation<'_>, sink: Sink<'_>) {
+    match observation {
+        Observation::Sent(message) => lanes.sent(message, sink),
+        Observation::Unsent(call) => lanes.unsent(call),
+        Observation::Taken { message, .. } => lanes.taken(message, sink),
+        Observation::Handled(call) => lanes.handled(call, sink),
+        Observation::Lost { cause, count } => {
+            tracing::warn!("{count} observations lost: {}", cause.words());
+            let lost = Lost {
+                hop: None,
+                count: *count,
+                cause: LostCause::QueueFull,
+            };
+            sink(&Event {
+                at: MonoNs::now(),
+                what: What::Lost(lost),
+            });
+        }
+        Observation::Exited { pid } => tracing::info!("process {pid} has ended"),
+    }
+}
+
+/// Event-loop turns from a waiter's wake-up call to its run, at the least: consumers that take extra turns or another
+/// thread need more (docs/WIRE.md).
+fn turnaround(python: PythonVersion) -> u8 {
+    let wait_for_makes_a_task = (python.major, python.minor) < (3, 12);
+    if wait_for_makes_a_task { 3 } else { 1 }
+}
+
+/// What is copied of a process's messages: the output where it is sent, requests not at all, and enough of what is taken
+/// to tell which frame it is; all of it where nobody who sends is watched.
+fn target(process: &Process, engine: &Engine, most: u32) -> Option<Target> {
+    process.libzmq.as_ref()?;
+    let sends = |role| {
+        matches!(
+            role,
+            Role::Scheduler | Role::Detokenizer | Role::DetokenizerRouter | Role::TokenizerRouter
+        )
+    };
+    let senders_watched = engine.processes.iter().any(|p| sends(p.role));
+    let capture = Capture {
+        sent: if sends(process.role) { most } else { TO_COMPARE },
+        taken: if senders_watched { TO_COMPARE } else { most },
+    };
+    Some(Target {
+        pid: process.id.pid,
+        capture,
+    })
+}

@@ -1,0 +1,112 @@
+//! `tokengap attach`: passive, on an engine that already runs.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use probe_user::Options;
+use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher};
+
+use crate::app;
+use crate::attach::{Attach, AttachOptions};
+use crate::cli::LiveArgs;
+
+/// Watch a running engine without touching it: eBPF probes on libzmq show each frame sent, taken and handled.
+///
+/// Finds the engine's processes by itself. Needs root, or `CAP_SYS_ADMIN` and `CAP_SYS_PTRACE`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  tokengap attach\n  tokengap attach --pid 4711=scheduler --pid 4712=tokenizer --duration 30s"
+)]
+pub(crate) struct Args {
+    /// A process to watch, and its part if its title does not tell: scheduler, detokenizer, tokenizer, worker, router,
+    /// detokenizer-router. Repeatable; without it the engine that runs here.
+    #[arg(long, value_name = "PID[=ROLE]")]
+    pid: Vec<RoleSpec>,
+
+    /// Most bytes copied of a message; longer ones are counted as undecoded.
+    #[arg(long, value_name = "BYTES", default_value_t = probe_ebpf_most())]
+    capture: u32,
+
+    /// Size of the ring between the kernel and tokengap. What does not fit is lost to us, counted, and never delays the target.
+    #[arg(long, value_name = "BYTES", default_value_t = Options::default().ring_bytes)]
+    ring: u32,
+
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+const fn probe_ebpf_most() -> u32 {
+    1 << 20
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let watcher = Watcher::new(discover::Options {
+        named: args.pid.clone(),
+        ..discover::Options::default()
+    })
+    .context("cannot look for the engine's processes")?;
+    let engine = choose(watcher.topology(), &args.pid)?;
+    let probe = Options {
+        ring_bytes: args.ring,
+        ..Options::default()
+    };
+    let attach = Attach::start(
+        watcher,
+        engine,
+        AttachOptions {
+            capture: args.capture,
+            probe,
+        },
+    )?;
+    app::run(attach, &args.live)
+}
+
+/// The engine to watch: that of the processes named, or the only one there is, or the one the user picks from a list.
+fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Engine> {
+    match topology.pick(named) {
+        Ok(engine) => Ok(engine.clone()),
+        // Not connected yet, perhaps: whoever names them knows that they belong together.
+        Err(PickError::Apart(_)) => Ok(only(topology, named)),
+        Err(PickError::Several(_)) if std::io::stdin().is_terminal() => ask(topology),
+        Err(error) => {
+            if !topology.engines.is_empty() {
+                eprint!("{topology}");
+            }
+            bail!(error)
+        }
+    }
+}
+
+/// The named processes, whichever engines they seem to belong to.
+fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
+    let is_named = |pid: u32| named.iter().any(|spec| spec.pid == pid);
+    let first = topology
+        .engines
+        .iter()
+        .find(|engine| engine.processes.iter().any(|p| is_named(p.id.pid)));
+    let mut engine = first.cloned().unwrap_or_default();
+    engine.processes = topology
+        .engines
+        .iter()
+        .flat_map(|e| &e.processes)
+        .filter(|p| is_named(p.id.pid))
+        .cloned()
+        .collect();
+    engine
+}
+
+fn ask(topology: &Topology) -> anyhow::Result<Engine> {
+    eprint!("{topology}\nWhich engine? [1-{}] ", topology.engines.len());
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    let picked = answer
+        .trim()
+        .parse::<usize>()
+        .ok()
+        .and_then(|n| topology.engines.get(n.checked_sub(1)?));
+    picked
+        .cloned()
+        .with_context(|| format!("{:?} is none of the numbers listed", answer.trim()))
+}
