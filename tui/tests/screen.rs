@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A tmux server of this test alone, ended with it.
 struct Tmux {
@@ -19,8 +19,14 @@ impl Tmux {
             eprintln!("SKIPPED: tmux is not installed, so the screen was not tried on a terminal");
             return None;
         }
-        let tmux = Self { folder: tempfile::tempdir().expect("a folder") };
-        let command = format!("cd {}; exec {} {args}", tmux.folder.path().display(), env!("CARGO_BIN_EXE_tokengap"));
+        let tmux = Self {
+            folder: tempfile::tempdir().expect("a folder"),
+        };
+        let command = format!(
+            "cd {}; exec {} {args}",
+            tmux.folder.path().display(),
+            env!("CARGO_BIN_EXE_tokengap")
+        );
         tmux.ask(&["new-session", "-d", "-x", "80", "-y", "24", "exec sh"]);
         tmux.ask(&["set-option", "-g", "remain-on-exit", "on"]);
         tmux.ask(&["respawn-pane", "-k", "-e", "LC_ALL=C.UTF-8", &command]);
@@ -29,9 +35,18 @@ impl Tmux {
 
     fn ask(&self, args: &[&str]) -> String {
         let socket = self.folder.path().join("tmux");
-        let output = Command::new("tmux").arg("-S").arg(&socket).args(["-f", "/dev/null"]).args(args).output();
+        let output = Command::new("tmux")
+            .arg("-S")
+            .arg(&socket)
+            .args(["-f", "/dev/null"])
+            .args(args)
+            .output();
         let output = output.expect("tmux runs");
-        assert!(output.status.success(), "tmux {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "tmux {args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
@@ -45,7 +60,9 @@ impl Tmux {
     }
 
     fn value(&self, name: &str) -> String {
-        self.ask(&["display-message", "-p", &format!("#{{{name}}}")]).trim().to_owned()
+        self.ask(&["display-message", "-p", &format!("#{{{name}}}")])
+            .trim()
+            .to_owned()
     }
 
     fn press(&self, keys: &[&str]) {
@@ -60,7 +77,11 @@ impl Tmux {
     fn wait(&self, what: &str, come: impl Fn() -> bool) {
         let end = Instant::now() + PATIENCE;
         while !come() {
-            assert!(Instant::now() < end, "waited in vain for {what}; the pane shows:\n{}", self.pane());
+            assert!(
+                Instant::now() < end,
+                "waited in vain for {what}; the pane shows:\n{}",
+                self.pane()
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -68,7 +89,10 @@ impl Tmux {
     /// Waits for the end and checks that the terminal is what it was.
     fn wait_for_end(&self) {
         self.wait("the end", || self.value("pane_dead") == "1");
-        for (mode, name) in [("alternate_on", "the alternate screen"), ("mouse_any_flag", "the mouse")] {
+        for (mode, name) in [
+            ("alternate_on", "the alternate screen"),
+            ("mouse_any_flag", "the mouse"),
+        ] {
             assert_ne!(self.value(mode), "1", "{name} was not given back");
         }
         assert_eq!(self.value("cursor_flag"), "1", "the cursor is still hidden");
@@ -84,16 +108,23 @@ impl Drop for Tmux {
 }
 
 fn exported(folder: &Path) -> Option<String> {
-    let names = std::fs::read_dir(folder).expect("the folder").filter_map(|e| e.ok()?.file_name().into_string().ok());
+    let names = std::fs::read_dir(folder)
+        .expect("the folder")
+        .filter_map(|e| e.ok()?.file_name().into_string().ok());
     let name = names.into_iter().find(|name| name.starts_with("tokengap-report-"))?;
     std::fs::read_to_string(folder.join(name)).ok()
 }
 
 #[test]
 fn a_reader_finds_the_loss_and_its_request_in_the_race_demo() {
-    let Some(tmux) = Tmux::run("demo --scenario race") else { return };
+    let Some(tmux) = Tmux::run("demo --scenario race") else {
+        return;
+    };
     let overview = tmux.wait_for("CRITICAL");
-    assert!(overview.contains("scheduler ─") && overview.contains("self+demo: cpu"), "{overview}");
+    assert!(
+        overview.contains("scheduler ─") && overview.contains("self+demo: cpu"),
+        "{overview}"
+    );
 
     tmux.press(&["2"]);
     tmux.wait_for("flags▼");
@@ -105,7 +136,10 @@ fn a_reader_finds_the_loss_and_its_request_in_the_race_demo() {
 
     tmux.press(&["Enter"]);
     let request = tmux.wait_for("DROPPED");
-    assert!(request.contains("first_output_stream") && request.contains("lost tokens"), "{request}");
+    assert!(
+        request.contains("first_output_stream") && request.contains("lost tokens"),
+        "{request}"
+    );
 
     tmux.press(&["4"]);
     tmux.wait_for("frames by residence");
@@ -121,15 +155,27 @@ fn a_reader_finds_the_loss_and_its_request_in_the_race_demo() {
 
     tmux.press(&["q"]);
     tmux.wait_for_end();
-    assert!(tmux.whole_pane().contains("never delivered"), "the report follows: {}", tmux.whole_pane());
+    assert!(
+        tmux.whole_pane().contains("never delivered"),
+        "the report follows: {}",
+        tmux.whole_pane()
+    );
 }
 
 #[test]
 fn a_signal_gives_the_terminal_back() {
-    let Some(tmux) = Tmux::run("demo --scenario healthy") else { return };
+    let Some(tmux) = Tmux::run("demo --scenario healthy") else {
+        return;
+    };
     tmux.wait_for("tokens flow");
     assert_eq!(tmux.value("alternate_on"), "1");
     let pid = tmux.value("pane_pid");
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .expect("kill runs")
+            .success()
+    );
     tmux.wait_for_end();
 }

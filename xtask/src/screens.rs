@@ -11,15 +11,35 @@ use anyhow::{Context, bail, ensure};
 /// A screen: its title, what it answers, and the keys that lead to it from the one before.
 const SHOTS: &[(&str, &str, &[&str])] = &[
     ("Overview", "Is it sick, where, since when.", &["1"]),
-    ("Requests", "All requests, worst first; `/` filters, `<` and `>` sort.", &["2"]),
-    ("Request", "The selected request chunk by chunk: what waited, what was merged, what was lost.", &["Enter"]),
+    (
+        "Requests",
+        "All requests, worst first; `/` filters, `<` and `>` sort.",
+        &["2"],
+    ),
+    (
+        "Request",
+        "The selected request chunk by chunk: what waited, what was merged, what was lost.",
+        &["Enter"],
+    ),
     ("Hops", "Where frames wait, and for how long.", &["4"]),
-    ("Findings", "What was found, since when, on what evidence, and what to do.", &["5"]),
+    (
+        "Findings",
+        "What was found, since when, on what evidence, and what to do.",
+        &["5"],
+    ),
     ("Help", "Made from the table that the keys are bound by.", &["?"]),
 ];
 const SCENARIOS: [(&str, &str, usize); 2] = [
-    ("race", "an engine that keeps only the last queued chunk: tokens are lost", SHOTS.len()),
-    ("backlog", "a tokenizer that is too slow: first tokens wait for seconds", 1),
+    (
+        "race",
+        "an engine that keeps only the last queued chunk: tokens are lost",
+        SHOTS.len(),
+    ),
+    (
+        "backlog",
+        "a tokenizer that is too slow: first tokens wait for seconds",
+        1,
+    ),
 ];
 /// Long enough for the demo to fall ill.
 const WARM: Duration = Duration::from_secs(15);
@@ -33,7 +53,10 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let built = Command::new("cargo").args(["build", "--release", "-p", "tui"]).status().context("cargo does not run")?;
+    let built = Command::new("cargo")
+        .args(["build", "--release", "-p", "tui"])
+        .status()
+        .context("cargo does not run")?;
     ensure!(built.success(), "tokengap does not build");
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
     let binary = std::fs::canonicalize(Path::new(&target).join("release/tokengap")).context("no tokengap was built")?;
@@ -63,7 +86,9 @@ struct Tmux {
 
 impl Tmux {
     fn run(command: &str) -> anyhow::Result<Self> {
-        let tmux = Self { folder: tempfile::tempdir()? };
+        let tmux = Self {
+            folder: tempfile::tempdir()?,
+        };
         let command = format!("LC_ALL=C.UTF-8 exec {command}");
         tmux.ask(&["new-session", "-d", "-x", "100", "-y", "30", &command])?;
         Ok(tmux)
@@ -71,7 +96,12 @@ impl Tmux {
 
     fn ask(&self, args: &[&str]) -> anyhow::Result<String> {
         let socket = self.folder.path().join("tmux");
-        let output = Command::new("tmux").arg("-S").arg(socket).args(["-f", "/dev/null"]).args(args).output();
+        let output = Command::new("tmux")
+            .arg("-S")
+            .arg(socket)
+            .args(["-f", "/dev/null"])
+            .args(args)
+            .output();
         let output = output.context("tmux does not run; install it to take screens")?;
         if !output.status.success() {
             bail!("tmux {args:?}: {}", String::from_utf8_lossy(&output.stderr));
