@@ -1,5 +1,6 @@
 """One SGLang release, unpacked from its wheel and importable beside the stubs."""
 
+import asyncio
 import dataclasses
 import importlib
 import os
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from . import stubs
 
+# Where `get_serving()` and its siblings come from.
+CONFIG_MODULES = ("sglang.srt.runtime_context",)
 DEFAULT_SOURCES = Path(__file__).resolve().parent.parent / ".engine"
 
 
@@ -76,15 +79,13 @@ class Release:
             socket.send_pyobj(message)
 
     def replace_config_getters(self, module, settings: Settings) -> None:
-        """0.5.20 and later read their settings through module-level getters (`get_serving()` and others)."""
+        """0.5.19 and later read their settings through module-level getters (`get_serving()` and others)."""
         for name in vars(module).copy():
             if name.startswith("get_") and getattr(vars(module)[name], "__module__", "").startswith(CONFIG_MODULES):
                 setattr(module, name, lambda: settings)
 
     def request_state(self, manager_module, request):
         """The TokenizerManager's record of a request that has been sent to the scheduler."""
-        import asyncio
-
         fields = {field.name for field in dataclasses.fields(manager_module.ReqState)}
         given = {}
         if "created_time" in fields:
@@ -92,6 +93,3 @@ class Release:
         if "time_stats" in fields:
             given["time_stats"] = self.module("sglang.srt.observability.req_time_stats").APIServerReqTimeStats()
         return manager_module.ReqState([], False, asyncio.Event(), request, **given)
-
-
-CONFIG_MODULES = ("sglang.srt.runtime_context", "sglang.srt.server_args", "sglang.srt.configs")

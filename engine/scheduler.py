@@ -40,6 +40,8 @@ class Scheduler:
         self.release, self.control = release, control
         self.batch = release.module("sglang.srt.managers.schedule_batch")
         self.sampling = release.module("sglang.srt.sampling.sampling_params")
+        self.array_ids = self._ids_are_arrays()
+        self.stream_is_given = "stream" in inspect.signature(self.batch.Req).parameters
         self.stream_output = self._streamer(outlet, skip_tokenizer)
 
     def _streamer(self, outlet, skip_tokenizer):
@@ -104,11 +106,9 @@ class Scheduler:
 
     def request(self, wanted: plan.Request):
         """A `Req` as the scheduler holds it after prefill."""
-        prompt = list(plan.PROMPT)
-        if self._ids_are_arrays():
-            prompt = array("q", prompt)
+        prompt = array("q", plan.PROMPT) if self.array_ids else list(plan.PROMPT)
         params = self.sampling.SamplingParams(max_new_tokens=wanted.tokens)
-        given = {"stream": wanted.stream} if "stream" in inspect.signature(self.batch.Req).parameters else {}
+        given = {"stream": wanted.stream} if self.stream_is_given else {}
         req = self.batch.Req(wanted.rid, "", prompt, params, **given)
         req.stream = wanted.stream
         req.tokenizer = None

@@ -1,35 +1,11 @@
 //! Every recorded message says what its sidecar says: real releases wrote both (`cargo xtask fixtures`).
 
-use std::path::{Path, PathBuf};
+mod common;
 
+use common::{messages, root};
 use serde_json::{Map, Value as Json, json};
 use trace::event::{Finish, IdColumn, Kind};
 use zmq_tap::wire::{Batch, Decoder, Limits, Value};
-
-/// `TOKENGAP_FIXTURES` points the test at another folder of messages: the whole corpus, freshly generated.
-fn root() -> PathBuf {
-    std::env::var_os("TOKENGAP_FIXTURES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/messages"),
-        PathBuf::from,
-    )
-}
-
-fn messages() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut folders = vec![root()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).unwrap_or_else(|why| panic!("{}: {why}", folder.display())) {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|kind| kind == "pkl" || kind == "msgpack") {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    found
-}
 
 #[test]
 fn every_recorded_message_says_what_its_sidecar_says() {

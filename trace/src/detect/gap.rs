@@ -19,8 +19,8 @@ impl Detector for FirstTokenGap {
             return;
         }
         let (mut waiting, mut oldest_ns, mut oldest_rid) = (0, 0, "");
-        for request in ledger.requests().filter(|r| r.taken_first().is_none()) {
-            let Some(sent) = request.sent_first() else { continue };
+        for request in ledger.requests() {
+            let Some(sent) = request.waiting_since() else { continue };
             waiting += 1;
             let waited = look.now.since(sent);
             if waited > oldest_ns {

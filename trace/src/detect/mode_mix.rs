@@ -3,6 +3,8 @@
 use super::{Detector, Look, Severity, Verdict};
 use crate::words::count;
 
+const ADVICE: &str = "a consumer written for one of them loses or repeats tokens with the other";
+
 pub(super) struct ModeMix;
 
 impl Detector for ModeMix {
@@ -12,22 +14,29 @@ impl Detector for ModeMix {
 
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
         let (incremental, cumulative) = look.ledger.totals().deliveries;
-        if incremental == 0 || cumulative == 0 {
-            return;
+        if incremental > 0 && cumulative > 0 {
+            found.push(mix("deliveries carried", incremental, cumulative));
         }
-        let summary = format!(
-            "{} deliveries carried new tokens only and {} all tokens so far",
-            count(incremental),
-            count(cumulative),
-        );
-        found.push(
-            Verdict::new(Severity::Warning, summary)
-                .weight(incremental + cumulative)
-                .with("incremental", incremental)
-                .with("cumulative", cumulative)
-                .advice("a consumer written for one of them loses or repeats tokens with the other"),
-        );
+        for group in look.ledger.groups() {
+            let (delta, cumulative) = group.streams;
+            if delta > 0 && cumulative > 0 {
+                found.push(mix("streams list", delta, cumulative).hop(&group.name));
+            }
+        }
     }
+}
+
+fn mix(what: &str, new: u64, all: u64) -> Verdict {
+    let summary = format!(
+        "{} {what} new tokens only and {} all tokens so far",
+        count(new),
+        count(all)
+    );
+    Verdict::new(Severity::Warning, summary)
+        .weight(new + all)
+        .with("incremental", new)
+        .with("cumulative", all)
+        .advice(ADVICE)
 }
 
 #[cfg(test)]
@@ -44,5 +53,14 @@ mod tests {
         assert!(scene.check(&ModeMix, 2).is_empty());
         scene.deliver_as(3, Mode::Cumulative, "a", 1, 1, true);
         assert_eq!(scene.check(&ModeMix, 4).len(), 1);
+    }
+
+    #[test]
+    fn both_kinds_of_streams_on_one_hop_are_told() {
+        let mut scene = Scene::skip_path();
+        for n in 1..=5 {
+            scene.send(n, &[("new", 1, n as u32), ("all", n as u32, n as u32)]);
+        }
+        assert_eq!(scene.check(&ModeMix, 6)[0].hop, "scheduler->tokenizer");
     }
 }

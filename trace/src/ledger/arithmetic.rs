@@ -201,6 +201,9 @@ impl Count {
         }
         let claimed_delta = self.contradictions >= CONTRADICTIONS;
         let step = self.absent(completion);
+        if listed == completion && listed != step.new {
+            self.evidence = Evidence::Cumulative;
+        }
         if claimed_delta && listed > step.new {
             return Step {
                 verdict: Verdict::Inflated {

@@ -1,7 +1,7 @@
 //! Frames and their chunks, where their content is first seen.
 
 use super::Ledger;
-use super::arithmetic::{Step, Verdict};
+use super::arithmetic::{Evidence, Step, Verdict};
 use super::chunkline::Line;
 use super::health::HealthChecks;
 use super::hop::Hops;
@@ -21,6 +21,7 @@ use crate::id::{FrameId, HopId};
 pub(super) struct Seen {
     pub(super) at: MonoNs,
     hop: HopId,
+    group: usize,
     epoch: u32,
     origin: bool,
     last: bool,
@@ -74,6 +75,7 @@ impl Ledger {
         let seen = Seen {
             at,
             hop: hop.id,
+            group: hop.group,
             epoch: hop.epoch,
             origin: hop.origin,
             last: hop.last && (hop.sees.taken || !sent),
@@ -149,7 +151,18 @@ impl Ledger {
                 request.streams.push(Stream::new(seen.hop, seen.at));
                 request.streams.len() - 1
             });
-        (at, request.streams[at].step(chunk, seen.claim, seen.epoch))
+        let stream = &mut request.streams[at];
+        let before = stream.evidence();
+        let step = stream.step(chunk, seen.claim, seen.epoch);
+        if stream.evidence() != before {
+            let (delta, cumulative) = &mut self.hops.groups[seen.group].streams;
+            *(if stream.evidence() == Evidence::Delta {
+                delta
+            } else {
+                cumulative
+            }) += 1;
+        }
+        (at, step)
     }
 
     /// The stream begins again. If it had been seen from its start, the rid belongs to another request now; a stream that began

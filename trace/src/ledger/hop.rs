@@ -189,6 +189,8 @@ pub struct Group {
     pub rate: Rate,
     /// The backlog, second by second.
     pub trend: Trend,
+    /// Streams whose own arithmetic shows new ids only, and such that list all so far.
+    pub streams: (u64, u64),
     /// Why frames could not be read, and how often.
     pub undecoded: BTreeMap<String, u64>,
 }
@@ -225,10 +227,14 @@ impl Hops {
         if let Some(&place) = self.by_id.get(&id) {
             return Some(place);
         }
+        self.add(id, &format!("hop {}", id.0), limit)
+    }
+
+    fn add(&mut self, id: HopId, name: &str, limit: usize) -> Option<usize> {
         if self.all.len() >= limit {
             return None;
         }
-        let group = self.group(&format!("hop {}", id.0));
+        let group = self.group(name);
         let mut hop = Hop::new(id, group);
         hop.sees.sent = true;
         self.all.push(hop);
@@ -237,7 +243,8 @@ impl Hops {
     }
 
     pub(crate) fn announce(&mut self, said: &event::Hop<'_>, limit: usize) -> bool {
-        let Some(place) = self.place(said.id, limit) else {
+        let known = self.by_id.get(&said.id).copied();
+        let Some(place) = known.or_else(|| self.add(said.id, said.name, limit)) else {
             return false;
         };
         let group = self.group(said.name);

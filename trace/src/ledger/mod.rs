@@ -129,6 +129,7 @@ impl Ledger {
 
     fn undecoded(&mut self, at: MonoNs, undecoded: &Undecoded<'_>) {
         self.totals.undecoded += 1;
+        self.scratch.clear();
         self.totals.undecoded_since.get_or_insert(at);
         let Some(place) = self.place(at, undecoded.id) else {
             return;

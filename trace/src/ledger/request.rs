@@ -22,6 +22,8 @@ pub struct Request {
     /// First send at the origin, if it was the request's very first chunk.
     pub(crate) sent_first: Option<MonoNs>,
     pub(crate) taken_first: Option<MonoNs>,
+    /// The take of its first chunk was not seen, or not when it was.
+    pub(crate) first_take_missed: bool,
     pub(crate) gap_ns: Option<u64>,
     pub(crate) tokens_sent: u32,
     pub(crate) tokens_taken: u32,
@@ -62,6 +64,7 @@ impl Request {
             last_at: at,
             sent_first: None,
             taken_first: None,
+            first_take_missed: false,
             gap_ns: None,
             tokens_sent: 0,
             tokens_taken: 0,
@@ -113,6 +116,12 @@ impl Request {
     /// When its first chunk was taken by the tokenizer; `None` when that was not seen.
     pub fn taken_first(&self) -> Option<MonoNs> {
         self.taken_first
+    }
+
+    /// Since when its first token waits for the tokenizer; `None` when it does not, or that cannot be seen.
+    pub fn waiting_since(&self) -> Option<MonoNs> {
+        self.sent_first
+            .filter(|_| self.taken_first.is_none() && !self.first_take_missed)
     }
 
     /// Tokens sent by the scheduler.

@@ -205,6 +205,9 @@ impl Ledger {
             return;
         };
         request.tokens_taken = request.tokens_taken.saturating_add(chunk.tokens);
+        if request.taken_first.is_none() && !(chunk.first && timed) {
+            request.first_take_missed = true;
+        }
         if chunk.first && timed && request.taken_first.is_none() {
             request.taken_first = Some(at);
             if let Some(sent) = request.sent_first {

@@ -26,6 +26,8 @@ fn ordinary() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => sends(),
         3 => (0_u32..2).prop_map(|lane| Op::Take { lane }),
+        1 => Just(Op::Poll),
+        2 => (0_u32..2).prop_map(|lane| Op::Forward { lane }),
         3 => (0_usize..6).prop_map(|request| Op::Serve { request }),
     ]
 }

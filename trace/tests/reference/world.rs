@@ -1,6 +1,6 @@
 //! A naive engine: it keeps every token as a number, knows what it does, and tells the ledger only what a tap would see.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use trace::clock::MonoNs;
 use trace::engine::{Mode, Waiter};
@@ -16,6 +16,10 @@ pub(crate) enum Op {
     Send { lane: u32, parts: Vec<(usize, u32, bool)> },
     /// The tokenizer takes the next frame of a lane.
     Take { lane: u32 },
+    /// The tokenizer goes back to its poll: what it takes next belongs to another wakeup.
+    Poll,
+    /// The relay writes the next frame of a lane on.
+    Forward { lane: u32 },
     /// A waiter wakes and serves its client.
     Serve { request: usize },
     /// The scheduler retracts a request and computes its tokens again.
@@ -55,6 +59,10 @@ pub(crate) struct Truth {
     pub(crate) outstanding: u64,
     pub(crate) missing_on_wire: u64,
     pub(crate) backlog: u64,
+    /// Frames the relay wrote on after their send was seen.
+    pub(crate) forwarded: u64,
+    /// Chunks taken in one wakeup with an earlier one of their request, where the waiter keeps the last of new tokens.
+    pub(crate) predicted: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +74,10 @@ struct Part {
 }
 
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about the request, read by its name"
+)]
 struct Living {
     born: u64,
     made: u32,
@@ -85,6 +97,8 @@ struct Living {
 struct Lane {
     seq: u64,
     queue: VecDeque<(u64, Vec<Part>)>,
+    /// Frames not yet written on, and whether their send was seen.
+    relay: VecDeque<(u64, bool)>,
     blind: bool,
     cut: bool,
 }
@@ -97,6 +111,9 @@ pub(crate) struct World {
     lanes: BTreeMap<u32, Lane>,
     now: u64,
     deaf: bool,
+    wakeup: u64,
+    /// Requests with a chunk in this wakeup.
+    woken: BTreeSet<String>,
     /// Whether anything was hidden from the ledger.
     pub(crate) hidden: bool,
 }
@@ -114,11 +131,13 @@ impl World {
             lanes: BTreeMap::new(),
             now: 1_000 * MS,
             deaf: false,
+            wakeup: 0,
+            woken: BTreeSet::new(),
             hidden: false,
         };
         let sees = Sees {
             sent: true,
-            forwarded: false,
+            forwarded: true,
             taken: true,
             handled: false,
             delivered: true,
@@ -164,6 +183,21 @@ impl World {
         match op {
             Op::Send { lane, parts } => self.send(*lane, parts),
             Op::Take { lane } => self.take(*lane),
+            Op::Poll => {
+                self.wakeup += 1;
+                self.woken.clear();
+            }
+            Op::Forward { lane } => {
+                let Some((seq, seen)) = self.lanes.entry(*lane).or_default().relay.pop_front() else {
+                    return;
+                };
+                self.truth.forwarded += u64::from(seen);
+                self.say(What::Forwarded(FrameId {
+                    hop: HOP,
+                    lane: *lane,
+                    seq,
+                }));
+            }
             Op::Serve { request } => self.serve(*request),
             Op::Retract { request } => {
                 // Once a request: counts that run behind twice cannot be told apart by what a chunk says.
@@ -233,6 +267,7 @@ impl World {
         }
         let (seq, blind) = (state.seq, std::mem::take(&mut state.blind));
         state.seq += 1;
+        state.relay.push_back((seq, !blind));
         state.queue.push_back((seq, frame.clone()));
         self.truth.backlog += 1;
         let id = FrameId { hop: HOP, lane, seq };
@@ -303,13 +338,15 @@ impl World {
         for part in frame {
             self.truth.chunks_taken += 1;
             self.truth.tokens_taken += u64::from(part.tokens);
+            let again = !self.woken.insert(self.rid(part.request));
+            self.truth.predicted += u64::from(again && self.policy == Policy::KeepsLast);
             if let Some(living) = self.requests.get_mut(&part.request) {
                 living.out.push_back(part);
             }
         }
         self.say(What::Taken(Taken {
             id: FrameId { hop: HOP, lane, seq },
-            wakeup: Some(self.now),
+            wakeup: Some(self.wakeup),
             frame: None,
         }));
     }
@@ -399,6 +436,8 @@ impl World {
             outstanding: c.outstanding.unwrap_or(0),
             missing_on_wire: t.missing_on_wire,
             backlog: report.hops.iter().filter_map(|h| h.backlog_frames).sum(),
+            forwarded: report.hops.iter().filter_map(|h| h.relay_ns).map(|r| r.count).sum(),
+            predicted: c.dropped_predicted.unwrap_or(0),
         }
     }
 }

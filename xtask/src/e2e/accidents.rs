@@ -21,18 +21,14 @@ use super::tap::{Relay, Transport};
 fn steady(engine: &Engine, transport: Transport, rounds: u32) -> Setting {
     let plan = Plan {
         requests: 8,
-        tokens: 100,
         rounds,
         ..Plan::PLAIN
     };
     Setting {
-        engine: engine.clone(),
         plan,
         transport,
-        detokenizer: false,
-        backlog: false,
         gap_ms: 1,
-        receiver: &[],
+        ..Setting::new(engine)
     }
 }
 

@@ -91,6 +91,13 @@ pub(crate) fn exact_beside_strangers(outcome: &Outcome, strangers: u64, checks: 
 
 fn arrives_and_adds_up(outcome: &Outcome, checks: &mut Checks) {
     same_bytes(outcome, checks);
+    if let Some(clients) = &outcome.clients {
+        checks.equal(
+            "what came out of HTTP against what went in",
+            &outcome.receiver.totals.given,
+            clients,
+        );
+    }
     if let Some(report) = &outcome.report {
         counts_are_exact(outcome, report, checks);
         release_is_right(outcome, report, checks);

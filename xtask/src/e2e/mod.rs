@@ -6,6 +6,7 @@ mod check;
 pub(crate) mod plain_relay;
 mod plan;
 mod process;
+mod scenario;
 mod session;
 pub(crate) mod setup;
 mod tap;
@@ -19,15 +20,11 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::accidents::{killed, stranger};
 use self::check::{Checks, exact};
-use self::plan::{Engine, Plan};
+use self::plan::Engine;
+use self::scenario::{RELEASES, SCENARIOS, engines};
 use self::session::{Outcome, Session, Setting};
 use self::setup::Home;
 use self::tap::{Relay, Transport};
-
-/// Releases that differ in what they put on the wire (docs/WIRE.md): column order, codec, protocol, message class.
-const RELEASES: [&str; 6] = ["0.4.6.post4", "0.5.3", "0.5.6", "0.5.9", "0.5.13", "0.5.23"];
-/// The first release that can speak msgpack.
-const MSGPACK_SINCE: [u32; 3] = [0, 5, 15];
 
 /// Options of `cargo xtask e2e`.
 #[derive(clap::Args, Debug)]
@@ -81,7 +78,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut table = Table::default();
     Table::head();
     for engine in &engines {
-        for (name, setting) in settings(engine, options.quick) {
+        let wanted = if options.quick { 1 } else { SCENARIOS.len() };
+        for (name, change) in &SCENARIOS[..wanted] {
+            let mut setting = Setting::new(engine);
+            change(&mut setting);
             table.row(options, engine, name, |checks, dir| {
                 let mut session = Session::start(&home, &setting, &relay, dir)?;
                 session.go()?;
@@ -122,103 +122,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     table.end()
 }
 
-/// Every release with its default codec, and the last that can also with msgpack.
-fn engines(asked: &[String]) -> Vec<Engine> {
-    let usual = || RELEASES.iter().map(ToString::to_string).collect();
-    let releases: Vec<String> = if asked.is_empty() { usual() } else { asked.to_vec() };
-    let mut engines: Vec<_> = releases
-        .into_iter()
-        .map(|release| Engine {
-            release,
-            msgpack: false,
-        })
-        .collect();
-    let speaks = |engine: &&Engine| {
-        let numbers: Vec<u32> = engine.release.split('.').map_while(|part| part.parse().ok()).collect();
-        numbers.as_slice() >= MSGPACK_SINCE.as_slice()
-    };
-    let msgpack: Vec<_> = engines
-        .iter()
-        .filter(speaks)
-        .map(|engine| Engine {
-            msgpack: true,
-            ..engine.clone()
-        })
-        .collect();
-    engines.extend(msgpack);
-    engines
-}
-
-/// The ordinary scenarios of one release.
-fn settings(engine: &Engine, quick: bool) -> Vec<(&'static str, Setting)> {
-    let mixed = Setting {
-        engine: engine.clone(),
-        plan: Plan::MIXED,
-        transport: Transport::Ipc,
-        detokenizer: false,
-        backlog: false,
-        gap_ms: 2,
-        receiver: &[],
-    };
-    let ranks = Plan {
-        senders: 3,
-        ..Plan::MIXED
-    };
-    let queued = Setting {
-        plan: Plan::PLAIN,
-        backlog: true,
-        gap_ms: 0,
-        ..mixed.clone()
-    };
-    let mut settings = vec![("mixed ipc", mixed.clone())];
-    if !quick {
-        settings.extend([
-            (
-                "3 ranks tcp",
-                Setting {
-                    plan: ranks,
-                    transport: Transport::Tcp,
-                    ..mixed.clone()
-                },
-            ),
-            (
-                "detokenizer",
-                Setting {
-                    detokenizer: true,
-                    ..mixed.clone()
-                },
-            ),
-            (
-                "detokenizer, 3 ranks tcp",
-                Setting {
-                    detokenizer: true,
-                    plan: ranks,
-                    transport: Transport::Tcp,
-                    ..mixed
-                },
-            ),
-            ("backlog", queued.clone()),
-            (
-                "backlog cumulative",
-                Setting {
-                    receiver: &["--cumulative"],
-                    ..queued.clone()
-                },
-            ),
-            (
-                "slow client",
-                Setting {
-                    backlog: false,
-                    gap_ms: 1,
-                    receiver: &["--busy", "5e-5"],
-                    ..queued
-                },
-            ),
-        ]);
-    }
-    settings
-}
-
 /// The program under test: given, or built from this workspace.
 fn tokengap(home: &Home, options: &Options) -> Result<PathBuf> {
     if let Some(program) = &options.tokengap {
@@ -240,14 +143,14 @@ fn tokengap(home: &Home, options: &Options) -> Result<PathBuf> {
 /// What happened, in the engine's own words.
 fn summary(outcome: &Outcome) -> String {
     let output: truth::Counts = outcome.senders.iter().map(|sender| sender.totals.output).sum();
-    let client = outcome.receiver.totals;
+    let client = outcome.receiver.totals.given;
     let lost = match client.clients_without_ids {
         0 => format!("lost {} of {} tokens", client.lost, client.completion_tokens),
         _ => "and no ids to tell loss by".into(),
     };
     format!(
         "{} frames, {} chunks, {} tokens; {} clients got {} outputs, {lost}",
-        client.frames, output.chunks, output.tokens, client.finished, client.outputs
+        outcome.receiver.totals.frames, output.chunks, output.tokens, client.finished, client.outputs
     )
 }
 

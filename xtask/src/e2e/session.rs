@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ use super::plan::{Engine, Plan};
 use super::process::Process;
 use super::setup::Home;
 use super::tap::{Relay, Splice, Tap, Transport};
-use super::truth::{DetokenizerTotals, ReceiverTotals, SenderTotals, Truth};
+use super::truth::{ClientTotals, DetokenizerTotals, ReceiverTotals, SenderTotals, Truth};
 
 /// Importing a release takes seconds on a busy machine.
 const STARTUP: Duration = Duration::from_mins(1);
@@ -37,8 +38,26 @@ pub(crate) struct Setting {
     pub(crate) backlog: bool,
     /// Pause between two scheduler steps.
     pub(crate) gap_ms: u32,
+    /// Clients are a process of their own and speak HTTP to the tokenizer's.
+    pub(crate) http: bool,
     /// Further options of `python -m engine ... receive`.
     pub(crate) receiver: &'static [&'static str],
+}
+
+impl Setting {
+    /// One sender straight to the tokenizer, over ipc, with every kind of request.
+    pub(crate) fn new(engine: &Engine) -> Self {
+        Self {
+            engine: engine.clone(),
+            plan: Plan::MIXED,
+            transport: Transport::Ipc,
+            detokenizer: false,
+            backlog: false,
+            gap_ms: 2,
+            http: false,
+            receiver: &[],
+        }
+    }
 }
 
 /// A run in progress: everything is connected and nothing has been sent.
@@ -53,6 +72,7 @@ pub(crate) struct Session<'a> {
     receiver: Process,
     detokenizer: Option<Process>,
     senders: Vec<Process>,
+    clients: Option<Process>,
 }
 
 /// What the engine's processes say happened.
@@ -61,6 +81,8 @@ pub(crate) struct Outcome {
     pub(crate) senders: Vec<Truth<SenderTotals>>,
     pub(crate) detokenizer: Option<Truth<DetokenizerTotals>>,
     pub(crate) receiver: Truth<ReceiverTotals>,
+    /// What came out at the other end of HTTP.
+    pub(crate) clients: Option<ClientTotals>,
     /// The report of the tap that was there at the end; `None` from a plain relay.
     pub(crate) report: Option<Value>,
 }
@@ -74,6 +96,7 @@ impl<'a> Session<'a> {
             .args(["--bind", &tokenizer.back])
             .args(setting.receiver)
             .args(setting.detokenizer.then_some("--detokenizer"))
+            .args(setting.http.then_some("--http"))
             .args(setting.plan.options())
             .start("receiver", dir)?;
         let mut detokenizer = None;
@@ -97,8 +120,18 @@ impl<'a> Session<'a> {
             receiver: receive,
             detokenizer,
             senders: Vec::new(),
+            clients: None,
         };
-        session.receiver.line("READY", STARTUP)?;
+        let ready = session.receiver.line("READY", STARTUP)?;
+        if setting.http {
+            // READY pid endpoint url
+            let url = ready.split_whitespace().last().unwrap_or_default();
+            let clients = role(home, setting, "client")
+                .args(["--url", url])
+                .args(setting.plan.options());
+            let clients = session.clients.insert(clients.start("clients", dir)?);
+            clients.line("READY", STARTUP)?;
+        }
         if let Some(detokenizer) = &mut session.detokenizer {
             detokenizer.line("READY", STARTUP)?;
         }
@@ -186,14 +219,25 @@ impl<'a> Session<'a> {
             thread::sleep(Duration::from_millis(300));
             self.receiver.say("go")?;
         }
+        let mut clients = None;
+        if let Some(process) = self.clients {
+            process.end_well(patience)?;
+            clients = Some(Truth::read(&self.dir.join("clients.truth"))?.totals);
+        }
         self.receiver.stop();
         self.receiver.end_well(patience)?;
         let receiver = Truth::read(&self.dir.join("receiver.truth"))?;
-        let report = self.tap.take().context("no tap is running")?.report()?;
+        // One as from a supervisor, one as from a terminal: both must drain and report.
+        let signal = match self.setting.transport {
+            Transport::Ipc => Signal::TERM,
+            Transport::Tcp => Signal::INT,
+        };
+        let report = self.tap.take().context("no tap is running")?.report(signal)?;
         Ok(Outcome {
             senders,
             detokenizer,
             receiver,
+            clients,
             report,
         })
     }

@@ -99,12 +99,12 @@ impl Tap {
         })
     }
 
-    /// Ends it as an operator does, with SIGTERM, and gives its report; `None` from a relay that makes none.
-    pub(crate) fn report(self) -> Result<Option<Value>> {
+    /// Ends it as an operator does, with `signal`, and gives its report; `None` from a relay that makes none.
+    pub(crate) fn report(self, signal: Signal) -> Result<Option<Value>> {
         if !self.reports {
             return self.kill().map(|()| None);
         }
-        self.process.signal(Signal::TERM)?;
+        self.process.signal(signal)?;
         let lines = self.process.end_well(Duration::from_secs(15))?;
         let report = serde_json::from_str(&lines.join("\n")).context("the tap's standard output is no JSON report")?;
         Ok(Some(report))

@@ -90,10 +90,19 @@ pub(crate) struct DetokenizerTotals {
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct ReceiverTotals {
     pub(crate) frames: u64,
+    /// What the tokenizer gave to its clients.
+    #[serde(flatten)]
+    pub(crate) given: ClientTotals,
+}
+
+/// Sums over clients: those inside `receive`, or those of `client` at the other end of HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct ClientTotals {
     /// Clients that were given a finish.
     pub(crate) finished: u64,
-    /// How many outputs all clients were given.
+    /// How many outputs all clients were given, and how many token ids.
     pub(crate) outputs: u64,
+    pub(crate) ids: u64,
     /// Tokens that the finishes claim, and how many of them never came, as far as clients are given ids to tell.
     pub(crate) completion_tokens: u64,
     pub(crate) lost: u64,

@@ -10,7 +10,7 @@ use super::assembly::{Assembly, Message, Parts};
 use super::journal::Journal;
 use super::observation::{Direction, NotKept, Observation, Payload, Unread};
 use super::window::{Keep, Window};
-use crate::zmtp::Scanner;
+use crate::zmtp::{Opaque, Scanner};
 
 /// The observer of one direction.
 #[derive(Debug)]
@@ -178,8 +178,8 @@ impl Watch {
             at,
             why,
         });
-        // A peer that does not speak ZMTP had no messages to lose.
-        if why != Unread::Opaque(crate::zmtp::Opaque::NotZmtp) {
+        // A peer that does not speak ZMTP had no messages to lose; a stretch that stays unframed was told when it began.
+        if !matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed)) {
             self.journal.insist(self.lost(1, LostCause::Unframed));
         }
     }

@@ -126,6 +126,9 @@ impl<'a> Table<'a, '_> {
 
     /// The requests that an `AbortReq` names.
     pub(super) fn aborted(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
+        if self.columns.rid.is_none() {
+            return Err(self.unfit("no rid"));
+        }
         let Some(rid) = self.column(self.columns.rid) else {
             return Ok(());
         };

@@ -58,6 +58,9 @@ pub enum Opaque {
     /// The mechanism hides messages from a third party.
     #[error("encrypted by {0}")]
     Encrypted(Mechanism),
+    /// It was entered in its middle, or lost its framing, and no messages of `SGLang`'s were found in a long stretch.
+    #[error("no message was found in it")]
+    Unframed,
 }
 
 /// The message that is under way at the end of what was fed.
@@ -118,7 +121,8 @@ impl Scanner {
     }
 
     /// For a stream that is entered somewhere after its handshake. Says [`Mark::Synced`] once it knows where it is: after
-    /// one whole frame of a message of `SGLang`'s and the head of the next.
+    /// one whole frame of a message of `SGLang`'s and the head of the next. Gives up ([`Opaque::Unframed`]) after four times
+    /// the longest frame.
     pub fn mid_stream() -> Self {
         let state = State::Seeking(Seeker::new(0, Self::SEEK_LONGEST));
         Self {
@@ -300,6 +304,9 @@ impl Scanner {
         };
         let Some(found) = seeker.feed(bytes) else {
             self.at += bytes.len() as u64;
+            if seeker.is_hopeless() {
+                self.close(Opaque::Unframed, mark);
+            }
             return bytes.len();
         };
         self.at = found.at;

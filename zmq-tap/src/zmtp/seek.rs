@@ -28,7 +28,10 @@ pub(super) struct Seeker {
     /// The byte before `held`.
     before: Option<u8>,
     candidates: Vec<Candidate>,
+    /// The nearest of their ends.
+    nearest: u64,
     longest: u64,
+    began: u64,
 }
 
 /// Where framing begins.
@@ -49,8 +52,15 @@ impl Seeker {
             at,
             before: None,
             candidates: Vec::new(),
+            nearest: u64::MAX,
             longest,
+            began: at,
         }
+    }
+
+    /// Whether so much was searched in vain that `SGLang`'s messages cannot be in it: searching costs more than framing.
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.at - self.began > self.longest.saturating_mul(4)
     }
 
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<Found> {
@@ -72,37 +82,45 @@ impl Seeker {
     /// Decides on as many positions as it can; returns the place in `held` of a proved header.
     fn search(&mut self) -> Option<usize> {
         let mut start = 0;
-        while start < self.held.len() {
-            let rest = &self.held[start..];
-            let verdict = anchor::look(rest, self.longest);
+        while let Some(&first) = self.held.get(start) {
             let at = self.at + start as u64;
-            let expected = self.arrival(at);
-            match verdict {
-                Verdict::More => break,
-                Verdict::Yes { .. } if expected => return Some(start),
-                Verdict::Yes { length, tail } => self.wait_for(at.saturating_add(length), tail),
-                // Heartbeats may stand between two messages.
-                Verdict::No if expected => match heartbeat(rest) {
-                    Verdict::Yes { length, tail } => self.wait_for(at + length, tail),
+            // Few bytes can begin a header, and few places are ones that a candidate leads to.
+            if anchor::may_begin_with(first) || at == self.nearest {
+                let rest = &self.held[start..];
+                let expected = at == self.nearest && self.arrival(at, start);
+                match anchor::look(rest, self.longest) {
                     Verdict::More => break,
+                    Verdict::Yes { .. } if expected => return Some(start),
+                    Verdict::Yes { length, tail } => self.wait_for(at.saturating_add(length), tail),
+                    // Heartbeats may stand between two messages.
+                    Verdict::No if expected => match heartbeat(rest) {
+                        Verdict::Yes { length, tail } => self.wait_for(at + length, tail),
+                        Verdict::More => break,
+                        Verdict::No => {}
+                    },
                     Verdict::No => {}
-                },
-                Verdict::No => {}
+                }
+                if at == self.nearest {
+                    self.candidates.retain(|candidate| candidate.end > at);
+                    self.find_nearest();
+                }
             }
-            self.before = Some(self.held[start]);
-            self.candidates.retain(|candidate| candidate.end > at);
             start += 1;
+        }
+        if let Some(last) = start.checked_sub(1) {
+            self.before = Some(self.held[last]);
         }
         self.held.drain(..start);
         self.at += start as u64;
         None
     }
 
-    /// Whether a candidate leads here, with the right last byte.
-    fn arrival(&self, at: u64) -> bool {
+    /// Whether a candidate leads to `at`, which is `held[start]`, with the right last byte.
+    fn arrival(&self, at: u64, start: usize) -> bool {
+        let before = start.checked_sub(1).map_or(self.before, |last| Some(self.held[last]));
         self.candidates
             .iter()
-            .any(|candidate| candidate.end == at && (candidate.tail.is_none() || candidate.tail == self.before))
+            .any(|candidate| candidate.end == at && (candidate.tail.is_none() || candidate.tail == before))
     }
 
     fn wait_for(&mut self, end: u64, tail: Option<u8>) {
@@ -113,6 +131,16 @@ impl Seeker {
                 self.candidates.swap_remove(place);
             }
         }
+        self.find_nearest();
+    }
+
+    fn find_nearest(&mut self) {
+        self.nearest = self
+            .candidates
+            .iter()
+            .map(|candidate| candidate.end)
+            .min()
+            .unwrap_or(u64::MAX);
     }
 }
 

@@ -287,6 +287,17 @@ fn messages_without_headers_prove_nothing() {
 }
 
 #[test]
+fn a_search_in_vain_ends() {
+    let mut scanner = Scanner::mid_stream().seeking_up_to(10_000);
+    assert_eq!(scan(&mut scanner, &vec![0; 39_000], 1_000), []);
+    assert_eq!(
+        scan(&mut scanner, &vec![0; 9_000], 1_000),
+        [Mark::Opaque(Opaque::Unframed)]
+    );
+    assert_eq!(scanner.position(), 48_000);
+}
+
+#[test]
 fn framing_is_found_again_behind_garbage() {
     let messages = real_messages();
     let mut built = Built::greeted();

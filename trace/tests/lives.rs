@@ -1,0 +1,382 @@
+//! How requests come, go, come back and cross several hops: one record each, told once.
+
+use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::ledger::{Limits, RequestCounts};
+use trace::{Analysis, Config, FrameId, HopId, MonoNs};
+
+const SECOND: u64 = 1_000_000_000;
+
+struct Path {
+    analysis: Analysis,
+    now: u64,
+    seqs: [u64; 4],
+}
+
+impl Path {
+    /// scheduler -> detokenizer -> tokenizer, sends and takes seen.
+    fn text() -> Self {
+        let mut path = Self::bare(Config::default());
+        let sees = Sees {
+            sent: true,
+            taken: true,
+            ..Sees::default()
+        };
+        path.announce(0, "scheduler->detokenizer", true, false, sees);
+        path.announce(1, "detokenizer->tokenizer", false, true, sees);
+        path
+    }
+
+    /// One hop of which only sends are seen, and nothing of where it lies.
+    fn relay() -> Self {
+        let mut path = Self::bare(Config::default());
+        path.announce(
+            0,
+            "a->b",
+            false,
+            false,
+            Sees {
+                sent: true,
+                ..Sees::default()
+            },
+        );
+        path
+    }
+
+    fn bare(config: Config) -> Self {
+        Self {
+            analysis: Analysis::new(config),
+            now: SECOND,
+            seqs: [0; 4],
+        }
+    }
+
+    fn announce(&mut self, id: u16, name: &str, origin: bool, last: bool, sees: Sees) {
+        self.say(What::Hop(Hop {
+            id: HopId(id),
+            name,
+            endpoint: "",
+            worker: None,
+            origin,
+            last,
+            sees,
+        }));
+    }
+
+    fn say(&mut self, what: What<'_>) {
+        self.analysis.apply(&Event {
+            at: MonoNs(self.now),
+            what,
+        });
+    }
+
+    fn frame(&mut self, hop: u16, kind: Kind, ids: IdColumn, chunk: Chunk<'_>) -> FrameId {
+        self.now += 1_000_000;
+        let seq = &mut self.seqs[usize::from(hop)];
+        let id = FrameId {
+            hop: HopId(hop),
+            lane: 0,
+            seq: *seq,
+        };
+        *seq += 1;
+        self.say(What::Sent(Frame {
+            id,
+            bytes: 900,
+            kind,
+            ids,
+            chunks: &[chunk],
+        }));
+        id
+    }
+
+    fn send(&mut self, hop: u16, rid: &str, listed: u32, completion: u32, finish: Option<Finish>) -> FrameId {
+        self.frame(
+            hop,
+            Kind::TokenIds,
+            IdColumn::Delta,
+            chunk(rid, listed, completion, finish),
+        )
+    }
+
+    fn cumulative(&mut self, rid: &str, completion: u32, finish: Option<Finish>) {
+        self.frame(
+            0,
+            Kind::TokenIds,
+            IdColumn::Cumulative,
+            chunk(rid, completion, completion, finish),
+        );
+    }
+
+    fn abort_req(&mut self, hop: u16, rid: &str) {
+        let silent = Chunk {
+            listed: None,
+            completion_tokens: None,
+            ..chunk(rid, 0, 0, Some(Finish::Abort))
+        };
+        self.frame(hop, Kind::Abort, IdColumn::Absent, silent);
+    }
+
+    fn take(&mut self, id: FrameId) {
+        self.now += 1_000_000;
+        self.say(What::Taken(Taken {
+            id,
+            wakeup: None,
+            frame: None,
+        }));
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        for _ in 0..seconds * 10 {
+            self.now += SECOND / 10;
+            self.analysis.tick(MonoNs(self.now));
+        }
+    }
+
+    fn requests(&self) -> RequestCounts {
+        self.analysis.ledger().totals().requests
+    }
+}
+
+fn chunk(rid: &str, listed: u32, completion: u32, finish: Option<Finish>) -> Chunk<'_> {
+    Chunk {
+        rid,
+        listed: Some(listed),
+        completion_tokens: Some(completion),
+        prompt_tokens: None,
+        cached_tokens: None,
+        finish,
+        retractions: None,
+        worker: None,
+        ids: &[],
+    }
+}
+
+const STOP: Option<Finish> = Some(Finish::Stop);
+
+#[test]
+fn a_gap_spans_the_path_and_a_request_counts_once_over_its_hops() {
+    let mut path = Path::text();
+    let first = path.send(0, "a", 1, 1, None);
+    path.take(first);
+    path.now += 2 * SECOND;
+    let text = path.send(1, "a", 1, 1, None);
+    path.now += 3 * SECOND;
+    path.take(text);
+    let ledger = path.analysis.ledger();
+    assert_eq!(
+        ledger.worst_gap().map(|g| (&*g.rid, g.ns)),
+        Some(("a", 5 * SECOND + 3_000_000))
+    );
+    assert_eq!(
+        (
+            ledger.totals().chunks.sent,
+            ledger.totals().chunks.taken,
+            ledger.totals().tokens.sent
+        ),
+        (1, 1, 1)
+    );
+    assert_eq!(path.requests().seen, 1);
+}
+
+#[test]
+fn a_request_waits_for_its_last_take_before_it_is_over() {
+    let mut path = Path::text();
+    for hop in 0..2 {
+        path.send(hop, "a", 1, 1, STOP);
+    }
+    path.wait(60);
+    assert_eq!((path.analysis.ledger().remembered(), path.requests().settling), (1, 1));
+    path.take(FrameId {
+        hop: HopId(1),
+        lane: 0,
+        seq: 0,
+    });
+    path.wait(3);
+    let ledger = path.analysis.ledger();
+    assert_eq!(
+        (ledger.remembered(), ledger.finished().len(), path.requests().settling),
+        (0, 1, 0)
+    );
+    assert_eq!(ledger.worst_gap().map(|g| g.ns / SECOND), Some(60));
+}
+
+#[test]
+fn a_rid_used_again_after_its_end_is_another_request() {
+    let mut path = Path::relay();
+    for wait in [0, 5, 0] {
+        path.wait(wait);
+        path.send(0, "same", 1, 1, None);
+        path.send(0, "same", 2, 3, STOP);
+    }
+    let counts = path.requests();
+    assert_eq!((counts.seen, counts.finished, counts.overwritten), (3, 3, 0));
+    assert_eq!(path.analysis.ledger().totals().wire_loss.1, 0);
+}
+
+#[test]
+fn a_finish_said_twice_ends_one_request() {
+    let mut path = Path::relay();
+    path.cumulative("a", 1, None);
+    path.cumulative("a", 2, STOP);
+    path.cumulative("a", 2, STOP);
+    path.wait(10);
+    let totals = path.analysis.ledger().totals();
+    assert_eq!(
+        (totals.requests.seen, totals.requests.finished, totals.chunks.repeats),
+        (1, 1, 1)
+    );
+    assert_eq!(totals.tokens.sent, 2);
+}
+
+#[test]
+fn a_rid_overwritten_in_flight_makes_two_requests_on_every_hop() {
+    let mut path = Path::text();
+    for completion in 1..=3 {
+        path.send(0, "a", 1, completion, None);
+    }
+    path.send(1, "a", 1, 1, None);
+    path.send(0, "a", 1, 1, None);
+    // What the detokenizer still holds of the old one, then the new one.
+    path.send(1, "a", 1, 2, None);
+    path.send(1, "a", 1, 3, None);
+    path.send(1, "a", 1, 1, None);
+    path.send(0, "a", 1, 2, STOP);
+    path.send(1, "a", 1, 2, STOP);
+    let totals = path.analysis.ledger().totals();
+    assert_eq!(
+        (
+            totals.requests.seen,
+            totals.requests.overwritten,
+            totals.requests.finished
+        ),
+        (2, 1, 1)
+    );
+    assert_eq!((totals.wire_loss.1, totals.anomalies.1, totals.tokens.sent), (0, 0, 5));
+}
+
+#[test]
+fn aborts_are_told_once_whether_by_message_or_by_frame() {
+    let mut path = Path::text();
+    path.abort_req(1, "queued");
+    path.abort_req(1, "queued");
+    path.send(0, "running", 1, 1, None);
+    path.send(0, "running", 0, 1, Some(Finish::Abort));
+    path.send(1, "running", 0, 1, Some(Finish::Abort));
+    let counts = path.requests();
+    assert_eq!((counts.seen, counts.aborted, counts.finished), (2, 2, 1));
+    path.wait(3);
+    assert!(path.analysis.ledger().request("queued").is_none());
+}
+
+#[test]
+fn health_checks_are_counted_apart() {
+    let mut path = Path::text();
+    for hop in 0..2 {
+        path.send(hop, "HEALTH_CHECK_1768600000.1", 1, 1, Some(Finish::Length));
+    }
+    let totals = path.analysis.ledger().totals();
+    assert_eq!(
+        (totals.requests.health_checks, totals.requests.seen, totals.chunks.sent),
+        (1, 0, 0)
+    );
+}
+
+#[test]
+fn a_prefill_server_loses_nothing() {
+    let mut path = Path::relay();
+    for _ in 0..3 {
+        path.send(0, "a", 0, 1, Some(Finish::Length));
+        path.send(0, "b", 1, 1, Some(Finish::Length));
+    }
+    let totals = path.analysis.ledger().totals();
+    assert_eq!((totals.wire_loss.1, totals.anomalies.1), (0, 0));
+}
+
+#[test]
+fn silence_makes_an_orphan_and_memory_is_given_back() {
+    let limits = Limits {
+        orphan_after_ns: 5 * SECOND,
+        ..Limits::default()
+    };
+    let mut path = Path::bare(Config {
+        limits,
+        ..Config::default()
+    });
+    path.announce(
+        0,
+        "a->b",
+        true,
+        false,
+        Sees {
+            sent: true,
+            ..Sees::default()
+        },
+    );
+    path.send(0, "a", 1, 1, None);
+    path.wait(4);
+    assert_eq!(path.analysis.ledger().remembered(), 1);
+    path.wait(3);
+    assert_eq!((path.analysis.ledger().remembered(), path.requests().orphaned), (0, 1));
+}
+
+#[test]
+fn frames_whose_sends_are_unseen_still_count() {
+    let mut path = Path::bare(Config::default());
+    path.announce(
+        0,
+        "scheduler->tokenizer",
+        true,
+        true,
+        Sees {
+            taken: true,
+            ..Sees::default()
+        },
+    );
+    for seq in 0..3_u32 {
+        let id = FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq: u64::from(seq),
+        };
+        let chunks = [chunk("a", 1, seq + 1, None)];
+        let frame = Frame {
+            id,
+            bytes: 900,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks: &chunks,
+        };
+        path.say(What::Taken(Taken {
+            id,
+            wakeup: None,
+            frame: Some(frame),
+        }));
+    }
+    let ledger = path.analysis.ledger();
+    assert_eq!((ledger.totals().tokens.sent, ledger.totals().tokens.taken), (3, 3));
+    assert!(
+        !ledger.sees_gaps() && ledger.gap().count() == 0,
+        "a gap needs both ends"
+    );
+}
+
+#[test]
+fn a_take_may_be_told_before_its_send() {
+    let mut path = Path::text();
+    let id = FrameId {
+        hop: HopId(1),
+        lane: 0,
+        seq: 0,
+    };
+    path.send(0, "a", 1, 1, None);
+    path.take(id);
+    path.send(1, "a", 1, 1, None);
+    let ledger = path.analysis.ledger();
+    assert_eq!(
+        (
+            ledger.totals().tokens.taken,
+            ledger.groups()[1].backlog,
+            ledger.gap().count()
+        ),
+        (1, 0, 1)
+    );
+}

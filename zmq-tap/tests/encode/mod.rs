@@ -1,0 +1,249 @@
+//! Small encoders for both codecs, in the ways that picklers differ: protocol, memo, batches, shared strings.
+
+use std::collections::HashMap;
+
+/// A Python-like value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Py {
+    None,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Str(String),
+    Bytes(Vec<u8>),
+    List(Vec<Py>),
+    Tuple(Vec<Py>),
+    Dict(Vec<(Py, Py)>),
+    /// `array('q')`.
+    Array(Vec<i64>),
+}
+
+/// How to pickle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    pub(crate) protocol: u8,
+    /// Items between two `APPENDS` or `SETITEMS`; Python takes 1000.
+    pub(crate) batch: usize,
+    /// Refer to a string that was written before.
+    pub(crate) share: bool,
+    /// Number everything that Python numbers.
+    pub(crate) memo: bool,
+}
+
+/// Pickles `class()` of `SGLang`'s `io_struct` with `state`.
+pub(crate) fn pickle(style: Style, class: &str, state: Vec<(Py, Py)>) -> Vec<u8> {
+    let mut to = Pickler {
+        out: vec![0x80, style.protocol],
+        style,
+        slots: 0,
+        strings: HashMap::new(),
+    };
+    to.global("sglang.srt.managers.io_struct", class);
+    to.out.extend(b")\x81");
+    to.memoize();
+    to.value(&Py::Dict(state));
+    to.out.extend(b"b.");
+    to.out
+}
+
+struct Pickler {
+    out: Vec<u8>,
+    style: Style,
+    slots: u32,
+    strings: HashMap<String, u32>,
+}
+
+impl Pickler {
+    fn memoize(&mut self) {
+        if !self.style.memo {
+            return;
+        }
+        match (self.style.protocol, u8::try_from(self.slots)) {
+            (4.., _) => self.out.push(0x94),
+            (_, Ok(slot)) => self.out.extend([b'q', slot]),
+            _ => self.out.extend([&b"r"[..], &self.slots.to_le_bytes()].concat()),
+        }
+        self.slots += 1;
+    }
+
+    fn global(&mut self, module: &str, name: &str) {
+        if self.style.protocol >= 4 {
+            self.string(module);
+            self.string(name);
+            self.out.push(0x93);
+        } else {
+            self.out.extend(format!("c{module}\n{name}\n").bytes());
+        }
+        self.memoize();
+    }
+
+    fn string(&mut self, text: &str) {
+        if let Some(slot) = self.strings.get(text).filter(|_| self.style.share && self.style.memo) {
+            match u8::try_from(*slot) {
+                Ok(slot) => self.out.extend([b'h', slot]),
+                Err(_) => self.out.extend([&b"j"[..], &slot.to_le_bytes()].concat()),
+            }
+            return;
+        }
+        self.strings.insert(text.to_owned(), self.slots);
+        self.sized(0x8c, b'X', text.as_bytes());
+        self.memoize();
+    }
+
+    /// A length-prefixed opcode; the short one only where the protocol has it.
+    fn sized(&mut self, short: u8, long: u8, bytes: &[u8]) {
+        match u8::try_from(bytes.len()) {
+            Ok(len) if self.style.protocol >= 4 || short == b'C' => self.out.extend([short, len]),
+            _ => self
+                .out
+                .extend([&[long], &(bytes.len() as u32).to_le_bytes()[..]].concat()),
+        }
+        self.out.extend(bytes);
+    }
+
+    fn int(&mut self, value: i64) {
+        if let Ok(value) = u8::try_from(value) {
+            self.out.extend([b'K', value]);
+        } else if let Ok(value) = u16::try_from(value) {
+            self.out.extend([&b"M"[..], &value.to_le_bytes()].concat());
+        } else if let Ok(value) = i32::try_from(value) {
+            self.out.extend([&b"J"[..], &value.to_le_bytes()].concat());
+        } else {
+            self.out.extend([&b"\x8a\x08"[..], &value.to_le_bytes()].concat());
+        }
+    }
+
+    fn values(&mut self, values: &[Py]) {
+        for value in values {
+            self.value(value);
+        }
+    }
+
+    fn value(&mut self, value: &Py) {
+        match value {
+            Py::None => self.out.push(b'N'),
+            Py::Bool(value) => self.out.push(if *value { 0x88 } else { 0x89 }),
+            Py::Int(value) => self.int(*value),
+            Py::Float(value) => self.out.extend([&b"G"[..], &value.to_be_bytes()].concat()),
+            Py::Str(text) => self.string(text),
+            Py::Bytes(bytes) => {
+                self.sized(b'C', b'B', bytes);
+                self.memoize();
+            }
+            Py::List(items) => {
+                self.out.push(b']');
+                self.memoize();
+                for batch in items.chunks(self.style.batch) {
+                    self.batch(batch.len(), b"a", b"e", |to| to.values(batch));
+                }
+            }
+            Py::Dict(entries) => {
+                self.out.push(b'}');
+                self.memoize();
+                for batch in entries.chunks(self.style.batch) {
+                    self.batch(batch.len(), b"s", b"u", |to| {
+                        for (key, value) in batch {
+                            to.value(key);
+                            to.value(value);
+                        }
+                    });
+                }
+            }
+            Py::Tuple(items) => {
+                match items.len() {
+                    0 => return self.out.push(b')'),
+                    1..=3 => {
+                        self.values(items);
+                        self.out.push(0x84 + items.len() as u8);
+                    }
+                    _ => {
+                        self.out.push(b'(');
+                        self.values(items);
+                        self.out.push(b't');
+                    }
+                }
+                self.memoize();
+            }
+            Py::Array(words) if self.style.protocol == 2 => {
+                self.global("array", "array");
+                let words = words.iter().map(|word| Py::Int(*word)).collect();
+                self.value(&Py::Tuple(vec![Py::Str("q".into()), Py::List(words)]));
+                self.out.push(b'R');
+                self.memoize();
+            }
+            Py::Array(words) => {
+                self.global("array", "_array_reconstructor");
+                self.out.push(b'(');
+                self.global("array", "array");
+                self.string("q");
+                self.int(12);
+                self.value(&Py::Bytes(words.iter().flat_map(|word| word.to_le_bytes()).collect()));
+                self.out.push(b't');
+                self.memoize();
+                self.out.push(b'R');
+                self.memoize();
+            }
+        }
+    }
+
+    /// One item without a mark, more between `MARK` and the plural opcode, as Python does it.
+    fn batch(&mut self, len: usize, one: &[u8], many: &[u8], items: impl FnOnce(&mut Self)) {
+        if len > 1 {
+            self.out.push(b'(');
+        }
+        items(self);
+        self.out.extend(if len > 1 { many } else { one });
+    }
+}
+
+/// Packs `class` and its fields in msgspec's array-like form.
+pub(crate) fn msgpack(class: &str, fields: &[Py]) -> Vec<u8> {
+    let mut out = Vec::new();
+    head(&mut out, 0x90, 0xdc, fields.len() + 1);
+    pack(&mut out, &Py::Str(class.into()));
+    for field in fields {
+        pack(&mut out, field);
+    }
+    out
+}
+
+fn head(out: &mut Vec<u8>, fixed: u8, wide: u8, len: usize) {
+    if len < 16 {
+        out.push(fixed | len as u8);
+    } else {
+        out.extend([&[wide], &(len as u16).to_be_bytes()[..]].concat());
+    }
+}
+
+fn pack(out: &mut Vec<u8>, value: &Py) {
+    match value {
+        Py::None => out.push(0xc0),
+        Py::Bool(value) => out.push(if *value { 0xc3 } else { 0xc2 }),
+        Py::Int(value @ 0..=127) => out.push(*value as u8),
+        Py::Int(value @ 128..=65535) => out.extend([&[0xcd], &(*value as u16).to_be_bytes()[..]].concat()),
+        Py::Int(value) => out.extend([&[0xd3], &value.to_be_bytes()[..]].concat()),
+        Py::Float(value) => out.extend([&[0xcb], &value.to_be_bytes()[..]].concat()),
+        Py::Str(text) if text.len() < 32 => out.extend([&[0xa0 | text.len() as u8], text.as_bytes()].concat()),
+        Py::Str(text) => out.extend([&[0xda], &(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat()),
+        Py::Bytes(bytes) => out.extend([&[0xc5], &(bytes.len() as u16).to_be_bytes()[..], bytes].concat()),
+        Py::List(items) | Py::Tuple(items) => {
+            head(out, 0x90, 0xdc, items.len());
+            for item in items {
+                pack(out, item);
+            }
+        }
+        Py::Dict(entries) => {
+            head(out, 0x80, 0xde, entries.len());
+            for (key, value) in entries {
+                pack(out, key);
+                pack(out, value);
+            }
+        }
+        // `SGLang`'s extension 1: length of the metadata, the msgpack string "q", the words.
+        Py::Array(words) => {
+            let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let len = (words.len() + 6) as u32;
+            out.extend([&[0xc9], &len.to_be_bytes()[..], &[1, 0, 0, 0, 2, 0xa1, b'q'], &words].concat());
+        }
+    }
+}

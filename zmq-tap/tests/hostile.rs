@@ -1,0 +1,215 @@
+//! Bytes that no engine wrote: nothing panics, nothing runs away, and no part of a message passes for the whole.
+
+mod common;
+
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use zmq_tap::wire::{Decoder, Limits, Undecoded, Value};
+
+/// Small real messages of every release and codec at hand.
+static MESSAGES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let all = common::messages().into_iter().map(|path| std::fs::read(path).unwrap());
+    all.filter(|message| message.len() < 4000).collect()
+});
+
+fn decode(message: &[u8]) -> Result<usize, Undecoded> {
+    let mut decoder = Decoder::new(Limits::default()).with_ids();
+    let batch = decoder.decode(message)?;
+    for row in 0..batch.len() {
+        assert_eq!(batch.tokens(row).count(), batch.chunk(row).listed.unwrap_or(0) as usize);
+        if let Some(value) = batch.finish(row) {
+            walk(&value, 8);
+        }
+    }
+    Ok(batch.len())
+}
+
+fn walk(value: &Value<'_>, depth: u32) {
+    match value.clone() {
+        Value::List(items) if depth > 0 => items.take(8).for_each(|item| walk(&item, depth - 1)),
+        Value::Map(entries) if depth > 0 => entries.take(8).for_each(|(_, value)| walk(&value, depth - 1)),
+        _ => {}
+    }
+}
+
+fn recorded() -> impl Strategy<Value = &'static [u8]> {
+    (0..MESSAGES.len()).prop_map(|place| MESSAGES[place].as_slice())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+        let _ = decode(&bytes);
+    }
+
+    #[test]
+    fn arbitrary_opcodes_never_panic(bytes in proptest::collection::vec(opcode(), 0..200)) {
+        let _ = decode(&[&[0x80, 4], bytes.concat().as_slice(), b"."].concat());
+    }
+
+    #[test]
+    fn a_part_of_a_message_is_never_the_whole(message in recorded(), cut in any::<prop::sample::Index>()) {
+        let cut = cut.index(message.len());
+        prop_assert!(decode(&message[..cut]).is_err());
+        // A pickle's last byte says that it is whole: even with one there, a part speaks of no request.
+        let closed = decode(&[&message[..cut], b"."].concat());
+        prop_assert!(cut + 1 == message.len() || !matches!(closed, Ok(1..)));
+    }
+
+    #[test]
+    fn a_message_with_more_behind_it_is_none(message in recorded(), more in proptest::collection::vec(any::<u8>(), 1..9)) {
+        prop_assert!(decode(&[message, more.as_slice()].concat()).is_err());
+    }
+
+    #[test]
+    fn flipped_bits_never_panic(
+        message in recorded(),
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), 0..8u32), 1..6),
+    ) {
+        let mut message = message.to_vec();
+        for (place, bit) in flips {
+            let place = place.index(message.len());
+            message[place] ^= 1 << bit;
+        }
+        let _ = decode(&message);
+    }
+}
+
+/// Opcodes as picklers write them, so that the machine gets past the first.
+fn opcode() -> impl Strategy<Value = Vec<u8>> {
+    let bare = prop::sample::select(b"(.012NQR]abceoistu)}h\x81\x85\x86\x87\x88\x89\x8f\x90\x91\x92\x93\x94".to_vec());
+    prop_oneof![
+        4 => bare.prop_map(|op| vec![op]),
+        1 => any::<u8>().prop_map(|slot| vec![b'h', slot % 16]),
+        1 => any::<u8>().prop_map(|slot| vec![b'q', slot % 16]),
+        1 => any::<u8>().prop_map(|value| vec![b'K', value]),
+        1 => prop::sample::select(vec!["rids", "array", "_array_reconstructor", "q", "sglang.srt.managers.io_struct",
+            "BatchTokenIDOutput", "AbortReq"]).prop_map(|text| [&[0x8c, text.len() as u8], text.as_bytes()].concat()),
+        1 => Just(b"csglang.srt.managers.io_struct\nBatchTokenIDOutput\n".to_vec()),
+        1 => Just(b"carray\narray\n".to_vec()),
+    ]
+}
+
+/// A pickle of `BatchTokenIDOutput` whose state is the given dict opcodes.
+fn batch(state: &[u8]) -> Vec<u8> {
+    [
+        b"\x80\x04csglang.srt.managers.io_struct\nBatchTokenIDOutput\n)\x81}(",
+        state,
+        b"ub.",
+    ]
+    .concat()
+}
+
+fn key(name: &str) -> Vec<u8> {
+    [&[0x8c, name.len() as u8], name.as_bytes()].concat()
+}
+
+/// `count` references to memo slot 0.
+fn references(count: usize) -> Vec<u8> {
+    [b"](".as_slice(), &b"h\0".repeat(count), b"e"].concat()
+}
+
+#[test]
+fn one_long_list_listed_many_times_is_a_limit_and_not_a_lot_of_work() {
+    let count = 20_000;
+    let ids = [b"](".as_slice(), &b"K\x01".repeat(100_000), b"e\x94"].concat();
+    let rids = [b"](".as_slice(), &b"\x8c\x01r".repeat(count), b"e"].concat();
+    let state = [
+        key("spare"),
+        [b"]\x94".as_slice(), &ids[1..ids.len() - 1]].concat(),
+        key("rids"),
+        rids,
+    ];
+    let state = [state.concat(), key("output_ids"), references(count)].concat();
+    let state = [
+        state,
+        key("completion_tokens"),
+        [b"](".as_slice(), &b"K\x01".repeat(count), b"e"].concat(),
+    ]
+    .concat();
+    let state = [
+        state,
+        key("finished_reasons"),
+        [b"](".as_slice(), &b"N".repeat(count), b"e"].concat(),
+    ]
+    .concat();
+    assert_eq!(
+        decode(&batch(&state)),
+        Err(Undecoded::Limit {
+            limit: "items",
+            value: Limits::default().items
+        })
+    );
+}
+
+#[test]
+fn a_list_that_contains_itself_is_no_rid_and_no_loop() {
+    let state = [key("rids"), b"]\x94h\0a".to_vec()].concat();
+    let why = decode(&batch(&state)).unwrap_err();
+    assert_eq!(
+        (why.reason(), why.to_string().contains("rids[0]: not a string")),
+        ("column", true),
+        "{why}"
+    );
+}
+
+#[test]
+fn what_reaches_outside_the_message_is_refused() {
+    for (pickle, what) in [
+        (b"\x80\x04Pid\n.".as_slice(), "persistent id"),
+        (b"\x80\x04NQ.", "persistent id"),
+        (b"\x80\x04\x82\x01.", "extension registry"),
+        (b"\x80\x05\x97.", "buffer"),
+        (b"\x80\x05N\x98.", "buffer"),
+        (b"\x80\x02I1\n.", "protocol 0 or 1"),
+    ] {
+        let why = decode(pickle).unwrap_err();
+        assert_eq!(why.reason(), "refused", "{why}");
+        assert!(why.to_string().contains(what), "{why}");
+    }
+}
+
+#[test]
+fn a_class_of_another_module_is_unknown_and_never_resolved() {
+    let why = decode(b"\x80\x04cos\nsystem\n\x8c\x02ls\x85R.").unwrap_err();
+    assert_eq!(
+        why,
+        Undecoded::UnknownClass {
+            class: "os.system".into()
+        }
+    );
+}
+
+#[test]
+fn each_limit_is_reached_by_its_name() {
+    let small = Limits {
+        message: 4000,
+        depth: 4,
+        stack: 64,
+        memo: 64,
+        items: 200,
+        text: 8,
+    };
+    let many = |op: &[u8], count| [b"\x80\x04".as_slice(), &op.repeat(count), b"."].concat();
+    let long_rid = batch(&[key("rids"), b"]\x8c\x09123456789a".to_vec()].concat());
+    for (message, limit) in [
+        (many(b"N", 5000), "message"),
+        (many(b"(", 5), "depth"),
+        (many(b"N", 65), "stack"),
+        (many(b"N\x940", 65), "memo"),
+        (many(b"]0", 201), "items"),
+        (many(b"carray\narray\n0", 201), "items"),
+        (many(b"N)\x810", 201), "items"),
+        (many(b"N\x850", 201), "items"),
+        (long_rid, "text"),
+    ] {
+        let mut decoder = Decoder::new(small);
+        match decoder.decode(&message) {
+            Err(Undecoded::Limit { limit: reached, .. }) => assert_eq!(reached, limit),
+            other => panic!("{limit}: {other:?}"),
+        }
+    }
+}
