@@ -120,6 +120,7 @@ impl Scene {
             What::Taken(Taken {
                 id: Self::id(seq),
                 wakeup: None,
+                by: None,
                 frame: None,
             }),
         );
@@ -131,6 +132,7 @@ impl Scene {
             What::Taken(Taken {
                 id: Self::id(seq),
                 wakeup: Some(wakeup),
+                by: None,
                 frame: None,
             }),
         );
