@@ -43,7 +43,6 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
         cpu_ns: Some(cpu_ns()),
         rss_bytes: rss_bytes(),
         degraded: source.degraded().into_iter().chain(outcome.degraded).map(Value::from).collect(),
-        cpu: source.cpu(),
         wire: source.wire(),
         demo: source.truth(),
         ..ReportInput::of(source.kind())

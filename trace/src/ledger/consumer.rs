@@ -8,7 +8,10 @@ use crate::id::ThreadId;
 impl Ledger {
     pub(super) fn cpu(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let limits = &self.limits;
-        if !self.threads.sample(at, sample, limits.samples_per_taker, limits.threads) {
+        if !self
+            .threads
+            .sample(at, sample, limits.samples_per_taker, limits.threads)
+        {
             self.reached.threads += 1;
             return;
         }

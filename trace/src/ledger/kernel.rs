@@ -65,9 +65,16 @@ mod tests {
         let mut queue = KernelQueue::default();
         queue.enter(MonoNs(1), &sample(Some(0)), Some(850), 1_000);
         queue.enter(MonoNs(2), &sample(Some(2_500)), Some(10), 1_000);
-        assert_eq!((queue.inbox_max, queue.bytes, queue.bytes_max), (Some(850), Some(2_500), Some(2_500)));
+        assert_eq!(
+            (queue.inbox_max, queue.bytes, queue.bytes_max),
+            (Some(850), Some(2_500), Some(2_500))
+        );
         queue.enter(MonoNs(3), &sample(None), Some(900), 1_000);
-        assert_eq!((queue.bytes, queue.inbox_max), (None, Some(850)), "what cannot be read is not 0");
+        assert_eq!(
+            (queue.bytes, queue.inbox_max),
+            (None, Some(850)),
+            "what cannot be read is not 0"
+        );
         assert_eq!(queue.max_between(MonoNs(0), MonoNs(1)), Some(0));
         assert_eq!(queue.max_between(MonoNs(2), MonoNs(9)), Some(2_500));
         assert_eq!(queue.max_between(MonoNs(3), MonoNs(9)), None);

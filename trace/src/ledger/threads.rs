@@ -218,7 +218,12 @@ mod tests {
             assert!(threads.sample(MonoNs(n * 100 * MS), &sample(1, 90), 6_000, 8));
             assert!(threads.sample(MonoNs(n * 100 * MS), &sample(2, 10), 6_000, 8));
         }
-        let early = |tid| threads.get(ThreadId { pid: 1, tid }).unwrap().between(MonoNs(0), MonoNs(1_000 * MS));
+        let early = |tid| {
+            threads
+                .get(ThreadId { pid: 1, tid })
+                .unwrap()
+                .between(MonoNs(0), MonoNs(1_000 * MS))
+        };
         assert_eq!(early(1).map(|s| s.on_ns), Some(900 * MS));
         assert_eq!(early(2), None);
         assert_eq!(threads.all[1].total().map(|s| s.on_ns), Some(6_000 * MS));

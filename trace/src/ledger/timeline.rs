@@ -156,7 +156,11 @@ mod tests {
         assert_eq!((spent.interval_ns, spent.on_ns), (200 * MS, 75 * MS));
         assert_eq!(spent.wait_ns, Some(62 * MS + MS / 2));
         assert_eq!(spent.blocked_ns(), Some(62 * MS + MS / 2));
-        assert_eq!(line.between(MonoNs(400 * MS), MonoNs(500 * MS)), None, "nothing is known of it");
+        assert_eq!(
+            line.between(MonoNs(400 * MS), MonoNs(500 * MS)),
+            None,
+            "nothing is known of it"
+        );
     }
 
     #[test]
@@ -169,7 +173,14 @@ mod tests {
             handling_ns: 0,
         };
         assert_eq!((spent.held_ns(), spent.starved_ns()), (Some(50), Some(0)));
-        assert_eq!(Spent { throttled_ns: None, ..spent }.starved_ns(), Some(50));
+        assert_eq!(
+            Spent {
+                throttled_ns: None,
+                ..spent
+            }
+            .starved_ns(),
+            Some(50)
+        );
     }
 
     #[test]
@@ -180,7 +191,11 @@ mod tests {
         }
         assert!(line.marks.len() <= 12, "{}", line.marks.len());
         line.push(MonoNs(0), Spent::default(), 1_000 * MS, 50);
-        assert_eq!(line.end(), Some(MonoNs(999 * 100 * MS)), "a sample from the past changes nothing");
+        assert_eq!(
+            line.end(),
+            Some(MonoNs(999 * 100 * MS)),
+            "a sample from the past changes nothing"
+        );
     }
 
     proptest! {

@@ -167,7 +167,11 @@ mod tests {
         let (mut threads, mut waits) = (Threads::default(), Waits::default());
         let mut groups = [Group::default()];
         threads.taker(BY, MonoNs(0), 4);
-        let kernel = QueueSample { hop: "", receive_bytes: Some(4_096), send_bytes: None };
+        let kernel = QueueSample {
+            hop: "",
+            receive_bytes: Some(4_096),
+            send_bytes: None,
+        };
         groups[0].kernel.enter(MonoNs(350 * MS), &kernel, None, 1);
         for n in 1..=5 {
             sample(&mut threads, n * 100, 80);
@@ -181,7 +185,10 @@ mod tests {
         let (rid, worst) = waits.worst.clone().unwrap();
         assert_eq!((&*rid, worst.gap_ns, worst.upstream_ns), ("b", 500 * MS, 50 * MS));
         assert_eq!((worst.spent.on_ns, worst.spent.interval_ns), (320 * MS, 450 * MS));
-        assert_eq!((waits.total.spent.on_ns, waits.total.kernel_bytes_max), (560 * MS, Some(4_096)));
+        assert_eq!(
+            (waits.total.spent.on_ns, waits.total.kernel_bytes_max),
+            (560 * MS, Some(4_096))
+        );
     }
 
     #[test]
