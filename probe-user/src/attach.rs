@@ -17,12 +17,14 @@ const RECEIVES: [(&str, &str); 4] = [
     ("buffer_recv", "zmq_recv"),
     ("buffer_received", "zmq_recv"),
 ];
-const SENDS: [(&str, &str); 6] = [
+const SENDS: [(&str, &str); 3] = [
     ("msg_send", "zmq_msg_send"),
-    ("send_returned", "zmq_msg_send"),
     ("buffer_send", "zmq_send"),
-    ("send_returned", "zmq_send"),
     ("buffer_send", "zmq_send_const"),
+];
+const REFUSED: [(&str, &str); 3] = [
+    ("send_returned", "zmq_msg_send"),
+    ("send_returned", "zmq_send"),
     ("send_returned", "zmq_send_const"),
 ];
 const HANDLED: [(&str, &str); 1] = [("getsockopt", "zmq_getsockopt")];
@@ -45,6 +47,8 @@ pub(crate) enum Group {
     Receives,
     /// What it sends.
     Sends,
+    /// Which of its sends were refused.
+    Refused,
     /// When it is done with what it took.
     Handled,
     /// When it goes to its poll; on libc.
@@ -69,6 +73,7 @@ pub(crate) fn uprobes(
     let points: &[(&str, &str)] = match group {
         Group::Receives => &RECEIVES,
         Group::Sends => &SENDS,
+        Group::Refused => &REFUSED,
         Group::Handled => &HANDLED,
         Group::Polls => &POLLS,
     };

@@ -52,7 +52,7 @@ pub struct Engine<'a> {
     pub mode: Option<Mode>,
     /// What a waiter does with several queued chunks.
     pub waiter: Option<Waiter>,
-    /// Event-loop turns from a waiter's wake-up call to its run. 3 on `CPython` up to 3.11 (`asyncio.wait_for` makes a task),
+    /// Event-loop turns from a waiter's wake-up call to its run. 3 on CPython up to 3.11 (`asyncio.wait_for` makes a task),
     /// 1 from 3.12 on, more where the consumer takes extra turns; measured, docs/WIRE.md.
     pub turnaround: Option<u8>,
 }
@@ -143,7 +143,7 @@ pub enum IdColumn {
 /// One request's part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chunk<'a> {
-    /// `SGLang`'s request id.
+    /// SGLang's request id.
     pub rid: &'a str,
     /// How many ids the frame lists for it; `None` when the frame lists none by design.
     pub listed: Option<u32>,
@@ -192,7 +192,7 @@ pub struct Taken<'a> {
 /// Tokens of one request, accepted for its client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Delivery<'a> {
-    /// `SGLang`'s request id.
+    /// SGLang's request id.
     pub rid: &'a str,
     /// Tokens in this delivery: new ones in incremental mode, all so far in cumulative mode.
     pub tokens: u32,

@@ -1,8 +1,9 @@
 //! `cargo xtask`: what the project does to itself. One file a command.
 
 mod bench;
-mod ebpf;
 mod e2e;
+mod ebpf;
+mod fixtures;
 mod schemas;
 
 use clap::{Parser, Subcommand};
@@ -19,25 +20,29 @@ enum Command {
     /// Measure: ratios, the peers taking turns
     #[command(subcommand)]
     Bench(bench::Bench),
-    Ebpf(ebpf::Args),
     /// Run the real engine through the tap and compare the report with what the engine says
     E2e(e2e::Options),
     /// Make the real engine's harness ready: its venv and unpacked releases
     Engine(e2e::EngineOptions),
+    /// Record the decoder's test messages from the real engine
+    Fixtures(fixtures::Args),
     /// Copy bytes between endpoints and nothing else, for comparisons
     #[command(hide = true)]
     PlainRelay(e2e::plain_relay::Options),
     /// Bring the table of SGLang's message layouts up to date
     Schemas(schemas::Args),
+    /// Build the probe's kernel side, or check that the objects kept are what its source builds
+    Ebpf(ebpf::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Bench(what) => bench::run(&what),
-        Command::Ebpf(args) => ebpf::run(&args),
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
+        Command::Fixtures(args) => fixtures::run(&args),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
+        Command::Ebpf(args) => ebpf::run(&args),
     }
 }

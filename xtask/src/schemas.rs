@@ -1,4 +1,4 @@
-//! `cargo xtask schemas`: the table of `SGLang`'s message layouts, read out of the released wheels.
+//! `cargo xtask schemas`: the table of SGLang's message layouts, read out of the released wheels.
 //!
 //! Releases that the table has are kept; new ones are downloaded once (wheel only, nothing is installed or run) and
 //! read by `schemas.py`. Neighbouring releases with one layout become one line.
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../zmq-tap/src/wire/schemas.txt");
+pub(crate) const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../zmq-tap/src/wire/schemas.txt");
 const READER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/schemas.py");
 const HEADER: &str = "\
 # Every message class of SGLang's io_struct, every layout it has had. Written by `cargo xtask schemas`; do not edit.
@@ -189,9 +189,10 @@ fn spans(releases: &[String], places: &[usize]) -> String {
     let mut text = String::new();
     for (first, last) in spans {
         let comma = if text.is_empty() { "" } else { "," };
-        let _ = match first == last {
-            true => write!(text, "{comma}{}", releases[first]),
-            false => write!(text, "{comma}{}..{}", releases[first], releases[last]),
+        let _ = if first == last {
+            write!(text, "{comma}{}", releases[first])
+        } else {
+            write!(text, "{comma}{}..{}", releases[first], releases[last])
         };
     }
     text

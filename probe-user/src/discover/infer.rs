@@ -153,6 +153,8 @@ fn routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const NAMELESS: Node = Node {
@@ -246,6 +248,36 @@ mod tests {
             (found[0], found[1]),
             (Some(Role::TokenizerRouter), Some(Role::TokenizerWorker))
         );
+    }
+
+    proptest! {
+        #[test]
+        fn any_wiring_ends_and_keeps_what_was_stated(
+            stated in proptest::collection::vec((0usize..10, any::<bool>(), 0usize..8), 1..8),
+            wires in proptest::collection::vec((0usize..8, 0usize..8), 0..20),
+        ) {
+            let count = stated.len();
+            let source = |role| (role, RoleSource::Title);
+            let nodes: Vec<Node> = stated
+                .iter()
+                .map(|&(role, zmq, parent)| Node {
+                    stated: Role::ALL.get(role).copied().map(source),
+                    parent: (parent < count).then_some(parent),
+                    zmq,
+                })
+                .collect();
+            let edges: Vec<Edge> = wires.into_iter().filter(|&(f, t)| f != t && f < count && t < count).collect();
+            for (node, found) in nodes.iter().zip(roles(&nodes, &edges)) {
+                match (node.stated, found) {
+                    (Some((Role::Tokenizer, _)), Some((found, _))) => {
+                        prop_assert!(matches!(found, Role::Tokenizer | Role::TokenizerRouter));
+                    }
+                    (Some(stated), found) => prop_assert_eq!(Some(stated), found),
+                    (None, Some(_)) => prop_assert!(node.zmq, "a role without libzmq"),
+                    (None, None) => {}
+                }
+            }
+        }
     }
 
     #[test]

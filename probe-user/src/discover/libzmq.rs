@@ -95,8 +95,7 @@ impl Libraries {
 
 /// The mapped file itself: under its path where that is still the same inode, else through `map_files`.
 fn open(process: &ProcDir, file: &MappedFile) -> Result<(PathBuf, File), ReadError> {
-    let by_path = process.open_in_root(&file.path, false).and_then(|fd| {
-        let opened = File::from(fd);
+    let by_path = process.open_in_root(&file.path).and_then(|opened| {
         // Not the device: overlayfs shows another one in `maps` than in `stat`.
         let same = !file.deleted && opened.metadata()?.ino() == file.inode;
         same.then_some(opened).ok_or(ReadError::Gone)
@@ -108,10 +107,10 @@ fn open(process: &ProcDir, file: &MappedFile) -> Result<(PathBuf, File), ReadErr
         }
         Err(ReadError::Denied) => Err(ReadError::Denied),
         Err(_) => {
+            let opened = process.open_mapped(file.range)?;
             let at = process
                 .path()
                 .join(format!("map_files/{:x}-{:x}", file.range.0, file.range.1));
-            let opened = File::open(&at)?;
             Ok((at, opened))
         }
     }

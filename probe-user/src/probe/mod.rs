@@ -117,10 +117,16 @@ impl Probe {
             self.register(*target)?;
         }
         // All takes before any send: a frame that is seen sent is then seen taken, whoever takes it.
-        for group in [Group::Polls, Group::Handled, Group::Receives, Group::Sends] {
-            if group == Group::Handled && !self.options.handled || group == Group::Polls && !self.options.polls {
-                continue;
-            }
+        let options = self.options;
+        let groups = [
+            (options.polls, Group::Polls),
+            (options.handled, Group::Handled),
+            (true, Group::Receives),
+            (true, Group::Sends),
+            // After their entries: a return without one would count as a loss.
+            (options.refused, Group::Refused),
+        ];
+        for (_, group) in groups.into_iter().filter(|(wanted, _)| *wanted) {
             for index in first..self.targets.len() {
                 self.uprobes(group, index);
             }
@@ -233,7 +239,7 @@ impl Probe {
     fn uprobes(&mut self, group: Group, index: usize) {
         let pid = self.targets[index].pid;
         let (feature, found) = match group {
-            Group::Receives | Group::Sends => (Feature::Messages, library::libzmq(pid)),
+            Group::Receives | Group::Sends | Group::Refused => (Feature::Messages, library::libzmq(pid)),
             Group::Handled => (Feature::Handled, library::libzmq(pid)),
             Group::Polls => (Feature::Polls, library::libc(pid)),
         };

@@ -1,4 +1,4 @@
-//! What each `SGLang` release does with tokens between the wire and the client, read from the releases' own
+//! What each SGLang release does with tokens between the wire and the client, read from the releases' own
 //! `srt/managers/tokenizer_manager.py` and `io_struct.py` (docs/WIRE.md).
 
 use super::version::VersionRange;

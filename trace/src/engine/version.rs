@@ -1,4 +1,4 @@
-//! `SGLang`'s version strings, ordered as PEP 440 orders them.
+//! SGLang's version strings, ordered as PEP 440 orders them.
 
 use std::fmt;
 use std::str::FromStr;

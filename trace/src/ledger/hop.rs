@@ -125,6 +125,21 @@ impl Hop {
         self.worker
     }
 
+    /// Place in [`super::Ledger::groups`] of the line it is told under.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+
+    /// Whether it is the first of the path: its sends are the scheduler's.
+    pub fn is_origin(&self) -> bool {
+        self.origin
+    }
+
+    /// Whether it is the last of the path: its takes are the tokenizer's.
+    pub fn is_last(&self) -> bool {
+        self.last
+    }
+
     /// What crossed it.
     pub fn counts(&self) -> HopCounts {
         self.counts

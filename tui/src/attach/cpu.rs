@@ -38,7 +38,14 @@ impl CpuWatch {
     /// Begins to watch a process; says why when that is not possible.
     pub(super) fn add(&mut self, pid: u32, role: &'static str) -> Result<(), String> {
         let sampler = Sampler::new(pid, MOST_THREADS).map_err(|error| error.to_string())?;
-        let watched = Watched { role, pid, sampler, interval_ns: 0, throttled_ns: None, threads: BTreeMap::new() };
+        let watched = Watched {
+            role,
+            pid,
+            sampler,
+            interval_ns: 0,
+            throttled_ns: None,
+            threads: BTreeMap::new(),
+        };
         self.processes.push(watched);
         Ok(())
     }

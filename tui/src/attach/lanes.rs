@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use probe_user::matcher::Limits as MatcherLimits;
-use probe_user::{Call, Message, Matcher, SocketId};
+use probe_user::{Call, Matcher, Message, SocketId};
 use trace::engine::Waiter;
 use trace::event::{Event, Frame, Hop, Kind, Sees, Taken, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs};
@@ -101,15 +101,29 @@ impl Lanes {
             Ok(batch) => batch,
             Err(reason) => {
                 if let Some(known) = &self.hops[lane] {
-                    let id = FrameId { hop: known.id, lane: 0, seq: name.seq };
-                    sink(&Event { at, what: What::Undecoded(Undecoded { id, bytes: message.bytes, reason }) });
+                    let id = FrameId {
+                        hop: known.id,
+                        lane: 0,
+                        seq: name.seq,
+                    };
+                    sink(&Event {
+                        at,
+                        what: What::Undecoded(Undecoded {
+                            id,
+                            bytes: message.bytes,
+                            reason,
+                        }),
+                    });
                 }
                 return;
             }
         };
         let kind = batch.kind();
         if !batch.is_empty() {
-            self.wire = Some(Release { schema: batch.schema(), waiter: batch.waiter() });
+            self.wire = Some(Release {
+                schema: batch.schema(),
+                waiter: batch.waiter(),
+            });
         }
         if self.hops[lane].is_none() {
             if self.next_hop == MOST_HOPS {
@@ -118,7 +132,12 @@ impl Lanes {
             }
             let id = HopId(self.next_hop as u16);
             self.next_hop += 1;
-            let known = Known { id, from: self.roles.sender(message.call.socket.pid, kind), to: None, kind };
+            let known = Known {
+                id,
+                from: self.roles.sender(message.call.socket.pid, kind),
+                to: None,
+                kind,
+            };
             announce(&known, &self.roles, self.handled, at, sink);
             self.hops[lane] = Some(known);
         }
@@ -128,31 +147,66 @@ impl Lanes {
                 known.from = self.roles.sender(message.call.socket.pid, kind);
                 announce(known, &self.roles, self.handled, at, sink);
             }
-            let id = FrameId { hop: known.id, lane: 0, seq: name.seq };
-            let frame = Frame { id, bytes: message.bytes, kind, ids: batch.ids(), chunks: batch.chunks() };
-            sink(&Event { at, what: What::Sent(frame) });
+            let id = FrameId {
+                hop: known.id,
+                lane: 0,
+                seq: name.seq,
+            };
+            let frame = Frame {
+                id,
+                bytes: message.bytes,
+                kind,
+                ids: batch.ids(),
+                chunks: batch.chunks(),
+            };
+            sink(&Event {
+                at,
+                what: What::Sent(frame),
+            });
         }
     }
 
     /// A message left a socket.
     pub(super) fn taken(&mut self, message: &Message<'_>, sink: Sink<'_>) {
         let Call { at, socket, wakeup, .. } = message.call;
-        let Some(found) = self.matcher.taken(message) else { return self.taken_unsent(message, sink) };
-        let Some(Some(known)) = self.hops.get_mut(found.frame.lane as usize) else { return };
+        let Some(found) = self.matcher.taken(message) else {
+            return self.taken_unsent(message, sink);
+        };
+        let Some(Some(known)) = self.hops.get_mut(found.frame.lane as usize) else {
+            return;
+        };
         if known.to.is_none() {
             known.to = Some(self.roles.receiver(socket.pid, known.kind));
             announce(known, &self.roles, self.handled, at, sink);
         }
-        let id = FrameId { hop: known.id, lane: 0, seq: found.frame.seq };
-        sink(&Event { at, what: What::Taken(Taken { id, wakeup, frame: None }) });
+        let id = FrameId {
+            hop: known.id,
+            lane: 0,
+            seq: found.frame.seq,
+        };
+        sink(&Event {
+            at,
+            what: What::Taken(Taken {
+                id,
+                wakeup,
+                frame: None,
+            }),
+        });
     }
 
     /// The receiver asked for the next message.
     pub(super) fn handled(&mut self, call: &Call, sink: Sink<'_>) {
         let Some(name) = self.matcher.handled(call) else { return };
         if let Some(Some(known)) = self.hops.get(name.lane as usize) {
-            let id = FrameId { hop: known.id, lane: 0, seq: name.seq };
-            sink(&Event { at: call.at, what: What::Handled(id) });
+            let id = FrameId {
+                hop: known.id,
+                lane: 0,
+                seq: name.seq,
+            };
+            sink(&Event {
+                at: call.at,
+                what: What::Handled(id),
+            });
         }
     }
 
@@ -167,11 +221,16 @@ impl Lanes {
         if self.roles.watches_a_sender() {
             return;
         }
-        let Ok(Ok(batch)) = whole(message).map(|bytes| self.decoder.decode(bytes)) else { return };
+        let Ok(Ok(batch)) = whole(message).map(|bytes| self.decoder.decode(bytes)) else {
+            return;
+        };
         if batch.is_empty() {
             return;
         }
-        self.wire = Some(Release { schema: batch.schema(), waiter: batch.waiter() });
+        self.wire = Some(Release {
+            schema: batch.schema(),
+            waiter: batch.waiter(),
+        });
         let known = self.unseen_senders.get_mut(&socket);
         let (hop, seq) = if let Some((hop, seq)) = known {
             *seq += 1;
@@ -184,7 +243,10 @@ impl Lanes {
             let id = HopId(self.next_hop as u16);
             self.next_hop += 1;
             self.unseen_senders.insert(socket, (id, 0));
-            let (from, to) = (Part::unwatched_sender(batch.kind()), self.roles.receiver(socket.pid, batch.kind()));
+            let (from, to) = (
+                Part::unwatched_sender(batch.kind()),
+                self.roles.receiver(socket.pid, batch.kind()),
+            );
             let hop = Hop {
                 id,
                 name: &format!("{}->{}", from.word(), to.word()),
@@ -192,14 +254,34 @@ impl Lanes {
                 worker: to.rank(),
                 origin: false,
                 last: to.is_tokenizer(),
-                sees: Sees { taken: true, handled: self.handled, ..Sees::default() },
+                sees: Sees {
+                    taken: true,
+                    handled: self.handled,
+                    ..Sees::default()
+                },
             };
-            sink(&Event { at, what: What::Hop(hop) });
+            sink(&Event {
+                at,
+                what: What::Hop(hop),
+            });
             (id, 0)
         };
         let id = FrameId { hop, lane: 0, seq };
-        let frame = Frame { id, bytes: message.bytes, kind: batch.kind(), ids: batch.ids(), chunks: batch.chunks() };
-        sink(&Event { at, what: What::Taken(Taken { id, wakeup, frame: Some(frame) }) });
+        let frame = Frame {
+            id,
+            bytes: message.bytes,
+            kind: batch.kind(),
+            ids: batch.ids(),
+            chunks: batch.chunks(),
+        };
+        sink(&Event {
+            at,
+            what: What::Taken(Taken {
+                id,
+                wakeup,
+                frame: Some(frame),
+            }),
+        });
     }
 }
 
@@ -223,7 +305,15 @@ fn announce(known: &Known, roles: &Roles, handled: bool, at: MonoNs, sink: Sink<
         worker: known.to.and_then(Part::rank),
         origin: known.from.is_scheduler() && known.kind != Kind::Control,
         last: known.to.is_some_and(Part::is_tokenizer),
-        sees: Sees { sent: true, taken, handled: taken && handled, ..Sees::default() },
+        sees: Sees {
+            sent: true,
+            taken,
+            handled: taken && handled,
+            ..Sees::default()
+        },
     };
-    sink(&Event { at, what: What::Hop(hop) });
+    sink(&Event {
+        at,
+        what: What::Hop(hop),
+    });
 }

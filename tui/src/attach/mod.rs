@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use probe_user::discover::{Change, Engine, Process, PythonVersion, Role, Watcher};
 use probe_user::{Capture, Observation, Options, Probe, Target};
+use trace::MonoNs;
 use trace::event::{self, Event, Lost, LostCause, What};
 use trace::report::CpuLine;
-use trace::MonoNs;
 
 use crate::source::{Flow, Source};
 use cpu::CpuWatch;
@@ -41,7 +41,8 @@ pub(crate) struct Attach {
     options: AttachOptions,
     engine: Engine,
     /// From which release on the wire the engine was last described.
-    told: Option<Option<Release>>,
+    told: Option<Release>,
+    engine_told: bool,
     stopping: bool,
     looked: Instant,
     degraded: Vec<String>,
@@ -54,11 +55,19 @@ impl Attach {
         for process in &engine.processes {
             roles.learn(process);
         }
-        let targets: Vec<Target> = engine.processes.iter().filter_map(|p| target(p, &engine, options.capture)).collect();
+        let targets: Vec<Target> = engine
+            .processes
+            .iter()
+            .filter_map(|p| target(p, &engine, options.capture))
+            .collect();
         let probe = Probe::attach(&targets, options.probe).context(
             "the probe cannot be attached; without it, `tokengap tap` watches a hop with no privilege at all",
         )?;
-        let mut degraded: Vec<String> = probe.degraded().iter().map(|d| format!("{d}; {}", d.remedy())).collect();
+        let mut degraded: Vec<String> = probe
+            .degraded()
+            .iter()
+            .map(|d| format!("{d}; {}", d.remedy()))
+            .collect();
         degraded.extend(watcher.topology().blind.iter().map(ToString::to_string));
         let mut attach = Self {
             watcher,
@@ -68,6 +77,7 @@ impl Attach {
             options,
             engine,
             told: None,
+            engine_told: false,
             stopping: false,
             looked: Instant::now(),
             degraded,
@@ -109,35 +119,54 @@ impl Attach {
     fn join(&mut self, process: &Process) {
         let pid = process.id.pid;
         let ours = self.watcher.topology().engine_of(pid).is_some_and(|engine| {
-            engine.processes.iter().any(|other| other.id.pid != pid && self.engine.process(other.id.pid).is_some())
+            engine
+                .processes
+                .iter()
+                .any(|other| other.id.pid != pid && self.engine.process(other.id.pid).is_some())
         });
         if !ours || self.engine.process(pid).is_some() {
             return;
         }
         self.engine.processes.push(process.clone());
         self.lanes.roles_mut().learn(process);
-        let Some(target) = target(process, &self.engine, self.options.capture) else { return };
+        let Some(target) = target(process, &self.engine, self.options.capture) else {
+            return;
+        };
         match self.probe.add(&[target]) {
             Ok(()) => self.watch_cpu(process),
-            Err(error) => self.degraded.push(format!("{} {pid} appeared and is not watched: {error}", process.role)),
+            Err(error) => self
+                .degraded
+                .push(format!("{} {pid} appeared and is not watched: {error}", process.role)),
         }
     }
 
     /// What discovery read, and from the wire what it could not.
     fn tell_engine(&mut self, sink: Sink<'_>) {
         let release = self.lanes.release();
-        if self.told == Some(release) {
+        if std::mem::replace(&mut self.engine_told, true) && self.told == release {
             return;
         }
-        self.told = Some(release);
+        self.told = release;
         let found = self.engine.sglang.as_ref().map(|setting| setting.value.as_str());
         let what = event::Engine {
             version: found.or(release.map(|release| release.schema)),
             mode: self.engine.mode.as_ref().map(|setting| setting.value),
-            waiter: self.engine.waiter.as_ref().map(|setting| setting.value).or(release.and_then(|release| release.waiter)),
-            turnaround: self.engine.main().and_then(|main| main.python.as_ref()).map(|python| turnaround(python.value)),
+            waiter: self
+                .engine
+                .waiter
+                .as_ref()
+                .map(|setting| setting.value)
+                .or(release.and_then(|release| release.waiter)),
+            turnaround: self
+                .engine
+                .main()
+                .and_then(|main| main.python.as_ref())
+                .map(|python| turnaround(python.value)),
         };
-        sink(&Event { at: MonoNs::now(), what: What::Engine(what) });
+        sink(&Event {
+            at: MonoNs::now(),
+            what: What::Engine(what),
+        });
     }
 }
 
@@ -153,7 +182,9 @@ impl Source for Attach {
             self.look_around();
         }
         let lanes = &mut self.lanes;
-        let seen = self.probe.poll(Duration::ZERO, |observation| enter(lanes, &observation, sink));
+        let seen = self
+            .probe
+            .poll(Duration::ZERO, |observation| enter(lanes, &observation, sink));
         match seen {
             Ok(0) if self.stopping => Flow::Ended,
             Ok(0) => Flow::Idle,
@@ -173,10 +204,16 @@ impl Source for Attach {
         let mut degraded = self.degraded.clone();
         let misses = self.lanes.misses();
         if misses.unsent > 0 {
-            degraded.push(format!("{} frames were taken that no watched process was seen to send", misses.unsent));
+            degraded.push(format!(
+                "{} frames were taken that no watched process was seen to send",
+                misses.unsent
+            ));
         }
         if self.lanes.left_out > 0 {
-            degraded.push(format!("{} messages on sockets beyond the limit of hops", self.lanes.left_out));
+            degraded.push(format!(
+                "{} messages on sockets beyond the limit of hops",
+                self.lanes.left_out
+            ));
         }
         degraded
     }
@@ -194,8 +231,15 @@ fn enter(lanes: &mut Lanes, observation: &Observation<'_>, sink: Sink<'_>) {
         Observation::Handled(call) => lanes.handled(call, sink),
         Observation::Lost { cause, count } => {
             tracing::warn!("{count} observations lost: {}", cause.words());
-            let lost = Lost { hop: None, count: *count, cause: LostCause::QueueFull };
-            sink(&Event { at: MonoNs::now(), what: What::Lost(lost) });
+            let lost = Lost {
+                hop: None,
+                count: *count,
+                cause: LostCause::QueueFull,
+            };
+            sink(&Event {
+                at: MonoNs::now(),
+                what: What::Lost(lost),
+            });
         }
         Observation::Exited { pid } => tracing::info!("process {pid} has ended"),
     }
@@ -212,11 +256,19 @@ fn turnaround(python: PythonVersion) -> u8 {
 /// to tell which frame it is; all of it where nobody who sends is watched.
 fn target(process: &Process, engine: &Engine, most: u32) -> Option<Target> {
     process.libzmq.as_ref()?;
-    let sends = |role| matches!(role, Role::Scheduler | Role::Detokenizer | Role::DetokenizerRouter | Role::TokenizerRouter);
+    let sends = |role| {
+        matches!(
+            role,
+            Role::Scheduler | Role::Detokenizer | Role::DetokenizerRouter | Role::TokenizerRouter
+        )
+    };
     let senders_watched = engine.processes.iter().any(|p| sends(p.role));
     let capture = Capture {
         sent: if sends(process.role) { most } else { TO_COMPARE },
         taken: if senders_watched { TO_COMPARE } else { most },
     };
-    Some(Target { pid: process.id.pid, capture })
+    Some(Target {
+        pid: process.id.pid,
+        capture,
+    })
 }

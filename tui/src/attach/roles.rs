@@ -15,7 +15,10 @@ pub(super) struct Part {
 impl Part {
     /// Somebody who sends `kind` and is not watched.
     pub(super) fn unwatched_sender(kind: Kind) -> Self {
-        Self { role: sender_of(kind), rank: None }
+        Self {
+            role: sender_of(kind),
+            rank: None,
+        }
     }
 
     /// The word for it in hop names.
@@ -39,7 +42,10 @@ impl Part {
 
     /// What it sends are requests on their way to the scheduler, with prompts in them: not looked into.
     pub(super) fn sends_requests(self) -> bool {
-        matches!(self.role, Some(Role::Tokenizer | Role::TokenizerWorker | Role::DpController))
+        matches!(
+            self.role,
+            Some(Role::Tokenizer | Role::TokenizerWorker | Role::DpController)
+        )
     }
 }
 
@@ -55,7 +61,13 @@ impl Roles {
         let same = |part: &&Part| part.role == Some(process.role);
         let is_one_of_several = matches!(process.role, Role::TokenizerWorker | Role::Detokenizer);
         let rank = is_one_of_several.then(|| self.parts.values().filter(same).count() as u16);
-        self.parts.insert(process.id.pid, Part { role: Some(process.role), rank });
+        self.parts.insert(
+            process.id.pid,
+            Part {
+                role: Some(process.role),
+                rank,
+            },
+        );
     }
 
     pub(super) fn of(&self, pid: u32) -> Part {
@@ -85,7 +97,9 @@ impl Roles {
 
     /// Whether somebody who may receive from `from` is watched.
     pub(super) fn may_see_takes_of(&self, from: Part) -> bool {
-        self.parts.values().any(|part| part.role.is_none() || part.role != from.role)
+        self.parts
+            .values()
+            .any(|part| part.role.is_none() || part.role != from.role)
     }
 }
 

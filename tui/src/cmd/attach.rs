@@ -4,8 +4,8 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher};
 use probe_user::Options;
+use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher};
 
 use crate::app;
 use crate::attach::{Attach, AttachOptions};
@@ -15,7 +15,9 @@ use crate::cli::LiveArgs;
 ///
 /// Finds the engine's processes by itself. Needs root, or `CAP_SYS_ADMIN` and `CAP_SYS_PTRACE`.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  tokengap attach\n  tokengap attach --pid 4711=scheduler --pid 4712=tokenizer --duration 30s")]
+#[command(
+    after_help = "Examples:\n  tokengap attach\n  tokengap attach --pid 4711=scheduler --pid 4712=tokenizer --duration 30s"
+)]
 pub(crate) struct Args {
     /// A process to watch, and its part if its title does not tell: scheduler, detokenizer, tokenizer, worker, router,
     /// detokenizer-router. Repeatable; without it the engine that runs here.
@@ -38,12 +40,25 @@ const fn probe_ebpf_most() -> u32 {
     1 << 20
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let watcher = Watcher::new(discover::Options { named: args.pid.clone(), ..discover::Options::default() })
-        .context("cannot look for the engine's processes")?;
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let watcher = Watcher::new(discover::Options {
+        named: args.pid.clone(),
+        ..discover::Options::default()
+    })
+    .context("cannot look for the engine's processes")?;
     let engine = choose(watcher.topology(), &args.pid)?;
-    let probe = Options { ring_bytes: args.ring, ..Options::default() };
-    let attach = Attach::start(watcher, engine, AttachOptions { capture: args.capture, probe })?;
+    let probe = Options {
+        ring_bytes: args.ring,
+        ..Options::default()
+    };
+    let attach = Attach::start(
+        watcher,
+        engine,
+        AttachOptions {
+            capture: args.capture,
+            probe,
+        },
+    )?;
     app::run(attach, &args.live)
 }
 
@@ -66,9 +81,18 @@ fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Engine> {
 /// The named processes, whichever engines they seem to belong to.
 fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
     let is_named = |pid: u32| named.iter().any(|spec| spec.pid == pid);
-    let first = topology.engines.iter().find(|engine| engine.processes.iter().any(|p| is_named(p.id.pid)));
+    let first = topology
+        .engines
+        .iter()
+        .find(|engine| engine.processes.iter().any(|p| is_named(p.id.pid)));
     let mut engine = first.cloned().unwrap_or_default();
-    engine.processes = topology.engines.iter().flat_map(|e| &e.processes).filter(|p| is_named(p.id.pid)).cloned().collect();
+    engine.processes = topology
+        .engines
+        .iter()
+        .flat_map(|e| &e.processes)
+        .filter(|p| is_named(p.id.pid))
+        .cloned()
+        .collect();
     engine
 }
 
@@ -77,6 +101,12 @@ fn ask(topology: &Topology) -> anyhow::Result<Engine> {
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
-    let picked = answer.trim().parse::<usize>().ok().and_then(|n| topology.engines.get(n.checked_sub(1)?));
-    picked.cloned().with_context(|| format!("{:?} is none of the numbers listed", answer.trim()))
+    let picked = answer
+        .trim()
+        .parse::<usize>()
+        .ok()
+        .and_then(|n| topology.engines.get(n.checked_sub(1)?));
+    picked
+        .cloned()
+        .with_context(|| format!("{:?} is none of the numbers listed", answer.trim()))
 }

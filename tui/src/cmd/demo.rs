@@ -7,7 +7,7 @@ use crate::app;
 use crate::cli::LiveArgs;
 use crate::demo::{Demo, DemoOptions, Scenario};
 
-/// Play an engine with a known fault and watch it: no root, no GPU, no `SGLang`.
+/// Play an engine with a known fault and watch it: no root, no GPU, no SGLang.
 ///
 /// A simulated scheduler and tokenizer talk over real ZMQ sockets through the real relay; they keep their own account of
 /// what was lost, which the report shows beside what tokengap found.

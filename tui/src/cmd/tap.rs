@@ -15,6 +15,7 @@ use crate::source::TapSource;
 /// Start it, then let the connecting side (the scheduler's PUSH) connect to --listen instead of the endpoint that the
 /// receiving side has bound. Both flags repeat, in pairs.
 #[derive(clap::Args)]
+#[expect(clippy::doc_markdown, reason = "the endpoints are help for a terminal")]
 #[command(after_help = "Example:\n  tokengap tap --listen ipc:///tmp/tap.sock --upstream ipc:///tmp/tokenizer.sock")]
 pub(crate) struct Args {
     /// Where to listen: ipc://PATH, ipc://@ABSTRACT or tcp://ADDRESS:PORT. Repeatable, one for each --upstream.
@@ -45,8 +46,8 @@ pub(crate) struct Args {
     live: LiveArgs,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let hops = hops(&args)?;
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let hops = hops(args)?;
     let options = Options {
         queue_frames: args.queue_frames,
         budget_bytes: args.queue_bytes,

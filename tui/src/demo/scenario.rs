@@ -33,7 +33,7 @@ pub(super) struct Script {
     pub(super) load: Load,
     /// What a waiter does with several queued chunks.
     pub(super) waiter: Waiter,
-    /// Loop turns from a waiter's wake-up call to its run: 3 inside `asyncio.wait_for` up to `CPython` 3.11, 1 from 3.12,
+    /// Loop turns from a waiter's wake-up call to its run: 3 inside `asyncio.wait_for` up to CPython 3.11, 1 from 3.12,
     /// more where another thread stands between. The loop takes a message every 2 turns.
     pub(super) waiter_turns: u8,
     /// Played in turn, for [`Self::phase`] each.

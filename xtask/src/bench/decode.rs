@@ -10,10 +10,9 @@ use anyhow::{Context, bail};
 use zmq_tap::wire::{Decoder, Limits};
 
 /// Frames of 256 requests that real releases wrote.
-const FRAMES: [&str; 5] = [
+const FRAMES: [&str; 4] = [
     "0.4.4/skip_delta_256rid.pkl",
     "0.5.9/skip_delta_256rid.pkl",
-    "0.5.13/skip_delta_256rid.pkl",
     "0.5.23/skip_delta_256rid.pkl",
     "0.5.23-msgpack/skip_delta_256rid.msgpack",
 ];
@@ -46,10 +45,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     for frame in FRAMES {
         let path = root.join("zmq-tap/fixtures/messages").join(frame);
         let message = std::fs::read(&path).with_context(|| path.display().to_string())?;
-        let truth: serde_json::Value = serde_json::from_slice(&std::fs::read(path.with_extension("json"))?)?;
         let mut decoder = Decoder::new(Limits::default());
-        let class = decoder.decode(&message)?.class();
-        let mut peer = Peer::start(&python, &path, class, &fields(&truth)?)?;
+        let (class, schema) = decoder.decode(&message).map(|batch| (batch.class(), batch.schema()))?;
+        let mut peer = Peer::start(&python, &path, class, &fields(class, schema)?)?;
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..=args.rounds {
             let start = Instant::now();
@@ -69,15 +67,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The fields of the class in that release, for the stand-in class of the peer.
-fn fields(truth: &serde_json::Value) -> anyhow::Result<Vec<String>> {
-    let fields = truth["field_order"]
-        .as_array()
-        .context("a sidecar without field_order")?;
-    Ok(fields
-        .iter()
-        .filter_map(|name| name.as_str().map(str::to_owned))
-        .collect())
+/// The fields of a layout, for the stand-in class of the peer.
+fn fields(class: &str, schema: &str) -> anyhow::Result<Vec<String>> {
+    let table = std::fs::read_to_string(crate::schemas::TABLE)?;
+    let row = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let mut row = row.filter(|row| row.first() == Some(&class) && row.get(2) == Some(&schema));
+    let fields = row.next().context("the layout is not in the table")?;
+    Ok(fields[3..].iter().map(ToString::to_string).collect())
 }
 
 /// The median without the first turn, which warms the caches.

@@ -3,7 +3,7 @@
 /// A release, and what it puts on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Engine {
-    /// `SGLang` release, as on the package index.
+    /// SGLang release, as on the package index.
     pub(crate) release: String,
     /// msgpack instead of the default pickle (0.5.15 and later).
     pub(crate) msgpack: bool,

@@ -13,6 +13,9 @@ use super::stats::Counters;
 /// Retired blocks in use that are looked at before another is allocated.
 const LOOKS: usize = 4;
 
+/// Blocks outside the budget that wait for the next use.
+const OUTSIDE_KEPT: usize = 4;
+
 /// Memory for reads; `bytes` shrinks from its front as messages are cut off.
 #[derive(Debug)]
 pub(super) struct Block {
@@ -22,14 +25,6 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Memory outside the budget, for a connection that must go on when the budget is in use.
-    pub(super) fn outside(bytes: usize) -> Self {
-        Self {
-            bytes: BytesMut::with_capacity(bytes),
-            size: 0,
-        }
-    }
-
     /// How many bytes can still be read into it.
     pub(super) fn room(&self) -> usize {
         self.bytes.capacity() - self.bytes.len()
@@ -61,6 +56,8 @@ struct Stock {
     open: Vec<Block>,
     /// Blocks that are full, until their observations are gone.
     retired: VecDeque<Block>,
+    /// A few blocks outside the budget: they are in use for one read and its write only.
+    outside: Vec<Block>,
     /// Bytes of all blocks, wherever they are.
     held: usize,
 }
@@ -106,14 +103,23 @@ impl Pool {
         })
     }
 
+    /// An empty block outside the budget, for a connection that must go on when the budget is in use.
+    pub(super) fn outside(&self, room: usize) -> Block {
+        let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = stock.outside.pop().map_or_else(BytesMut::new, |block| block.bytes);
+        bytes.reserve(room);
+        Block { bytes, size: 0 }
+    }
+
     /// Takes a block back. What it still holds is forgotten.
     pub(super) fn give(&self, mut block: Block, least: usize) {
-        if block.is_outside() {
-            return;
-        }
         block.bytes.clear();
         let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
-        if block.room() >= least {
+        if block.is_outside() {
+            if stock.outside.len() < OUTSIDE_KEPT {
+                stock.outside.push(block);
+            }
+        } else if block.room() >= least {
             stock.open.push(block);
         } else {
             stock.retired.push_back(block);

@@ -55,15 +55,21 @@ impl Window {
         let left = keep
             .frame_end
             .map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
-        // What a header claims is believed by and by: no more at once than a block, or as much as has come already.
-        let need = match left {
-            0 => self.least(),
-            left => left.min(have.max(self.pool.block_bytes())),
+        let block = self.pool.block_bytes();
+        // A message that does not fit moves to another block while it is short. Later, only when there is no room at all.
+        let enough = if have < self.least() {
+            left.clamp(self.least(), block / 2)
+        } else if left > 0 {
+            left.min(self.least())
+        } else {
+            self.least()
         };
-        if room >= need && !outside {
+        if room >= enough && !outside {
             return true;
         }
-        if let Some(mut larger) = self.pool.take(have + need) {
+        // What a header claims is believed by and by: no more at once than a block, or as much as has come already.
+        let more = left.max(self.least()).min(have.max(block));
+        if let Some(mut larger) = self.pool.take(have + more) {
             if let Some(old) = self.block.take() {
                 larger.bytes.extend_from_slice(&old.bytes);
                 self.pool.give(old, usize::MAX);
@@ -71,21 +77,17 @@ impl Window {
             self.block = Some(larger);
             return true;
         }
-        if !outside {
-            self.give_back();
-            self.block = Some(Block::outside(self.buffer));
-        }
+        self.give_back();
         self.base = self.end;
-        if let Some(block) = &mut self.block {
-            block.bytes.clear();
-        }
+        self.block = Some(self.pool.outside(self.buffer));
         false
     }
 
     /// Where the next read goes.
     pub(super) fn spare(&mut self) -> Limit<&mut BytesMut> {
         let most = self.buffer;
-        let block = self.block.get_or_insert_with(|| Block::outside(most));
+        let Self { block, pool, .. } = self;
+        let block = block.get_or_insert_with(|| pool.outside(most));
         let limit = block.room().min(most);
         (&mut block.bytes).limit(limit)
     }
@@ -150,5 +152,56 @@ impl Window {
 impl Drop for Window {
     fn drop(&mut self) {
         self.give_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BufMut;
+
+    use super::*;
+    use crate::relay::stats::Counters;
+
+    /// Reads a message of `length` bytes in full reads; how many bytes were copied from block to block?
+    fn copied(length: u64, before: usize) -> usize {
+        let pool = Arc::new(Pool::new(1 << 20, 64 << 20, Arc::new(Counters::default())));
+        let mut window = Window::new(pool, 128 << 10);
+        assert!(window.make_room(Keep {
+            from: 0,
+            frame_end: None
+        }));
+        window.spare().put_bytes(1, before);
+        let fresh = window.fresh(before).len();
+        window.wrote(fresh);
+        let (from, end) = (before as u64, before as u64 + length);
+        let mut copied = 0;
+        while window.end < end {
+            let kept = (window.end - from) as usize;
+            let place = window.block.as_ref().map(|block| block.bytes.as_ptr());
+            assert!(window.make_room(Keep {
+                from,
+                frame_end: Some(end)
+            }));
+            let moved = window.block.as_ref().map(|block| block.bytes.as_ptr()) != place;
+            copied += if moved { kept } else { 0 };
+            let mut spare = window.spare();
+            let count = spare.remaining_mut().min((end - from) as usize - kept);
+            assert!(count > 0);
+            spare.put_bytes(2, count);
+            let fresh = window.fresh(count).len();
+            window.wrote(fresh);
+        }
+        assert_eq!(window.cut(end).1.len() as u64, length);
+        copied
+    }
+
+    #[test]
+    fn a_long_message_is_moved_seldom() {
+        assert_eq!(copied(60_000, 100), 0, "it fits");
+        assert_eq!(copied(900_000, 100_000), 0, "it fits");
+        for length in [2 << 20, 16 << 20] {
+            let copied = copied(length, 100_000) as u64;
+            assert!(copied < 2 * length, "{copied} bytes moved of {length}");
+        }
     }
 }

@@ -25,7 +25,7 @@ pub enum Undecoded {
         /// Which rule.
         what: &'static str,
     },
-    /// A pickle opcode that no `SGLang` release writes here and that would reach outside the message.
+    /// A pickle opcode that no SGLang release writes here and that would reach outside the message.
     #[error("refused at byte {at}: pickle opcode {op:#04x} ({what})")]
     Refused {
         /// Position in the message.

@@ -1,4 +1,4 @@
-//! Bytes to types: what one ZMQ message of `SGLang` says. No I/O, no `unsafe`.
+//! Bytes to types: what one ZMQ message of SGLang says. No I/O, no `unsafe`.
 //!
 //! ```
 //! use zmq_tap::wire::{Decoder, Limits};

@@ -216,7 +216,7 @@ fn broken(b: &[u8], at: usize) -> Undecoded {
     }
 }
 
-/// The raw machine words of an `array('q')` that `SGLang`'s encoder wrote: extension type 1 (0.5.19 and later), or the
+/// The raw machine words of an `array('q')` that SGLang's encoder wrote: extension type 1 (0.5.19 and later), or the
 /// pair `["q", bytes]` (0.5.15 to 0.5.18). Gives where they begin and end.
 pub(super) fn array_q(b: &[u8], at: usize) -> Option<(usize, usize)> {
     // As it nearly always is: up to 31 words behind two bytes of metadata.

@@ -1,5 +1,5 @@
 //! Frame headers that a stream entered in its middle can be trusted to hold: a header directly before a payload that
-//! begins as `SGLang`'s messages do.
+//! begins as SGLang's messages do.
 //!
 //! How unlikely is a false one? At one position of random bytes:
 //! - pickle 4 and 5 (Python 3.8 and later): flags (2^-7), `80 04|05 95` (2^-23), then the pickle's own frame length, an

@@ -58,7 +58,7 @@ pub enum Opaque {
     /// The mechanism hides messages from a third party.
     #[error("encrypted by {0}")]
     Encrypted(Mechanism),
-    /// It was entered in its middle, or lost its framing, and no messages of `SGLang`'s were found in a long stretch.
+    /// It was entered in its middle, or lost its framing, and no messages of SGLang's were found in a long stretch.
     #[error("no message was found in it")]
     Unframed,
 }
@@ -121,7 +121,7 @@ impl Scanner {
     }
 
     /// For a stream that is entered somewhere after its handshake. Says [`Mark::Synced`] once it knows where it is: after
-    /// one whole frame of a message of `SGLang`'s and the head of the next. Gives up ([`Opaque::Unframed`]) after four times
+    /// one whole frame of a message of SGLang's and the head of the next. Gives up ([`Opaque::Unframed`]) after four times
     /// the longest frame.
     pub fn mid_stream() -> Self {
         let state = State::Seeking(Seeker::new(0, Self::SEEK_LONGEST));

@@ -58,7 +58,7 @@ impl Seeker {
         }
     }
 
-    /// Whether so much was searched in vain that `SGLang`'s messages cannot be in it: searching costs more than framing.
+    /// Whether so much was searched in vain that SGLang's messages cannot be in it: searching costs more than framing.
     pub(super) fn is_hopeless(&self) -> bool {
         self.at - self.began > self.longest.saturating_mul(4)
     }

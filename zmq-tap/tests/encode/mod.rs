@@ -30,7 +30,7 @@ pub(crate) struct Style {
     pub(crate) memo: bool,
 }
 
-/// Pickles `class()` of `SGLang`'s `io_struct` with `state`.
+/// Pickles `class()` of SGLang's `io_struct` with `state`.
 pub(crate) fn pickle(style: Style, class: &str, state: Vec<(Py, Py)>) -> Vec<u8> {
     let mut to = Pickler {
         out: vec![0x80, style.protocol],
@@ -239,7 +239,7 @@ fn pack(out: &mut Vec<u8>, value: &Py) {
                 pack(out, value);
             }
         }
-        // `SGLang`'s extension 1: length of the metadata, the msgpack string "q", the words.
+        // SGLang's extension 1: length of the metadata, the msgpack string "q", the words.
         Py::Array(words) => {
             let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             let len = (words.len() + 6) as u32;

@@ -3,11 +3,11 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlinkat};
 use rustix::io::Errno;
 
 /// Why something under `/proc` could not be read.
@@ -22,6 +22,9 @@ pub enum ReadError {
     /// Longer than the limit that was set for it.
     #[error("longer than {0} bytes")]
     TooLong(usize),
+    /// A device, a pipe or a directory where a file was expected.
+    #[error("not a regular file")]
+    NotRegular,
     /// Anything else the kernel said.
     #[error("{0}")]
     Os(Errno),
@@ -173,36 +176,58 @@ impl ProcDir {
         Ok((held.collect(), more))
     }
 
-    /// Opens a file as the process would find it under that absolute path. Symbolic links stay inside its root, so a
-    /// container cannot make us read the host's files.
-    pub(crate) fn open_in_root(&self, path: &Path, directory: bool) -> Result<OwnedFd, ReadError> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = openat(&self.dir, "root", flags, Mode::empty())?;
-        let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        flags.set(OFlags::DIRECTORY, directory);
-        Ok(openat2(
-            root.as_fd(),
-            path,
-            flags,
+    /// Opens a regular file as the process would find it under that absolute path.
+    pub(crate) fn open_in_root(&self, path: &Path) -> Result<File, ReadError> {
+        open_if_regular(&self.resolve_in_root(path, OFlags::PATH)?)
+    }
+
+    /// Opens a mapped file by its address range, though it may be deleted. Needs `CAP_SYS_ADMIN`, or
+    /// `CAP_CHECKPOINT_RESTORE` since Linux 5.9.
+    pub(crate) fn open_mapped(&self, (start, end): (u64, u64)) -> Result<File, ReadError> {
+        let name = format!("map_files/{start:x}-{end:x}");
+        open_if_regular(&openat(&self.dir, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Symbolic links stay inside the process's root, so a container cannot make us read the host's files.
+    fn resolve_in_root(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, ReadError> {
+        let root = openat(
+            &self.dir,
+            "root",
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
-            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
-        )?)
+        )?;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        Ok(openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
     }
 
     /// Reads a file as the process would find it, `limit` bytes at most.
     pub(crate) fn read_in_root(&self, path: &Path, limit: usize) -> Result<Vec<u8>, ReadError> {
-        read_to_limit(File::from(self.open_in_root(path, false)?), limit)
+        read_to_limit(self.open_in_root(path)?, limit)
     }
 
     /// The names in a directory as the process would find it, at most `limit`.
     pub(crate) fn names_in_root(&self, path: &Path, limit: usize) -> Result<Vec<std::ffi::OsString>, ReadError> {
-        let dir = Dir::new(self.open_in_root(path, true)?)?;
+        let dir = Dir::new(self.resolve_in_root(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
         let mut names = Vec::new();
         for entry in dir.take(limit) {
             names.push(OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned());
         }
         Ok(names)
     }
+}
+
+/// Opens what was only located so far. A device or a pipe of a container is never opened: that alone may do something.
+fn open_if_regular(located: &OwnedFd) -> Result<File, ReadError> {
+    if FileType::from_raw_mode(fstat(located)?.st_mode) != FileType::RegularFile {
+        return Err(ReadError::NotRegular);
+    }
+    let here = format!("/proc/self/fd/{}", located.as_raw_fd());
+    Ok(File::from(openat(
+        CWD,
+        here,
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?))
 }
 
 pub(crate) fn read_to_limit(file: File, limit: usize) -> Result<Vec<u8>, ReadError> {
@@ -254,6 +279,37 @@ mod tests {
         let dir = ProcRoot::new("/proc").process(child.id()).unwrap();
         child.wait().unwrap();
         assert_eq!(dir.read("stat", 4096), Err(ReadError::Gone));
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "Version: 0.5.9\n").unwrap();
+        assert_eq!(me.read_in_root(file.path(), 100).unwrap(), b"Version: 0.5.9\n");
+        assert_eq!(me.read_in_root(Path::new("/dev/null"), 100), Err(ReadError::NotRegular));
+        assert_eq!(me.read_in_root(Path::new("/tmp"), 100), Err(ReadError::NotRegular));
+        assert_eq!(me.read_in_root(Path::new("/no/such/file"), 100), Err(ReadError::Gone));
+    }
+
+    #[test]
+    fn a_link_in_a_container_stays_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("secret"), "inside").unwrap();
+        std::os::unix::fs::symlink("/secret", folder.path().join("link")).unwrap();
+        // A directory with a `root` of its own stands for a process in another root.
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("root")).unwrap();
+        let dir = openat(CWD, folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let process = ProcDir {
+            pid: 1,
+            path: folder.path().to_owned(),
+            dir,
+        };
+        assert_eq!(process.read_in_root(Path::new("/link"), 100).unwrap(), b"inside");
+        assert_eq!(
+            process.read_in_root(Path::new("/../../../link"), 100).unwrap(),
+            b"inside"
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Writes pickles of protocol 4 as `CPython`'s own pickler does: same opcodes, same memo, same batching of lists.
+//! Writes pickles of protocol 4 as CPython's own pickler does: same opcodes, same memo, same batching of lists.
 
 /// Where a `FRAME`'s length goes once it is known: after `PROTO 4` and the opcode.
 const FRAME_LENGTH_AT: usize = 3;
-/// `CPython` appends to a list a thousand items at a time.
+/// CPython appends to a list a thousand items at a time.
 const BATCH: usize = 1000;
 
 /// One pickle being written.

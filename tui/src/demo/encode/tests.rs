@@ -87,7 +87,7 @@ fn text_is_written_as_the_releases_write_it() {
     }
 }
 
-/// `CPython` begins a second pickle frame beyond this; our pickler knows only one.
+/// CPython begins a second pickle frame beyond this; our pickler knows only one.
 const FRAME_TARGET: usize = 64 << 10;
 
 #[test]

@@ -214,7 +214,7 @@ mod tests {
     }
 
     /// What the real `TokenizerManager` of 0.5.6 and 0.5.9 did with the same queue: 6,400 of 12,800 chunks lost with
-    /// `CPython` 3.11 (3 turns), none with 3.12 (1 turn).
+    /// CPython 3.11 (3 turns), none with 3.12 (1 turn).
     #[tokio::test]
     async fn a_queued_backlog_loses_what_the_real_one_loses() {
         let python_3_11 = play(Waiter::KeepsLast, 3).await;
