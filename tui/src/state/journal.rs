@@ -116,7 +116,13 @@ impl Journal {
                 let hop = lost.hop.unwrap_or(HopId(0));
                 self.push(Moment { at, key: 0, seq: 0, lane: 0, tokens: 0, end: 0, hop, kind: Kind::Lost });
             }
-            What::Engine(_) | What::Hop(_) | What::Forwarded(_) | What::Handled(_) | What::Undecoded(_) => {}
+            What::Engine(_)
+            | What::Hop(_)
+            | What::Forwarded(_)
+            | What::Handled(_)
+            | What::Undecoded(_)
+            | What::Cpu(_)
+            | What::Queue(_) => {}
         }
     }
 

@@ -88,7 +88,7 @@ impl Scene {
     /// Takes frame `seq` of the first hop.
     pub(crate) fn take(&mut self, at: u64, seq: u64, wakeup: u64) {
         let id = FrameId { hop: HopId(0), lane: 0, seq };
-        self.say(at, What::Taken(Taken { id, wakeup: Some(wakeup), frame: None }));
+        self.say(at, What::Taken(Taken { id, wakeup: Some(wakeup), by: None, frame: None }));
     }
 
     pub(crate) fn deliver(&mut self, at: u64, rid: &str, tokens: u32, completion: u32) {
