@@ -20,7 +20,7 @@ pub use loss::Loss;
 pub use message::Payload;
 pub use offsets::Offsets;
 pub use record::{Header, Kind, Record};
-pub use thread::{State, Thread};
+pub use thread::{Call, State, Thread};
 
 /// Most processes that one probe watches: the length of the kernel side's per-target arrays.
 pub const MAX_TARGETS: u32 = 256;

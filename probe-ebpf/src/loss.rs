@@ -12,7 +12,7 @@ pub enum Loss {
     HeaderFault = 2,
     /// The payload could not be read (a page not resident): the record carries its length and no bytes.
     PayloadFault = 3,
-    /// The map of calls in flight was full, or an entry was evicted: a return without its entry.
+    /// A thread was not in the map, or was evicted from it: a call's return without its entry.
     InFlight = 4,
     /// The map of sockets was full: a message without a sequence number.
     Channels = 5,

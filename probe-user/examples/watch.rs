@@ -1,43 +1,55 @@
-//! Watches processes and prints what their ZMQ sockets do: `watch SECONDS PID...` (as root).
+//! Watches processes and prints what their ZMQ sockets do:
+//! `watch SECONDS PID... [--capture BYTES] [--without handled|refused|scheduler|polls]...` (as root).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use probe_user::{Capture, Observation, Options, Probe, Target};
 
+const USAGE: &str = "usage: watch SECONDS PID... [--capture BYTES] [--without handled|refused|scheduler|polls]...";
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let seconds: f64 = args.next().ok_or("usage: watch SECONDS PID...")?.parse()?;
-    let mut targets = Vec::new();
-    for pid in args {
-        targets.push(Target {
-            pid: pid.parse()?,
-            capture: Capture {
-                sent: 4096,
-                taken: 4096,
+    let seconds: f64 = args.next().ok_or(USAGE)?.parse()?;
+    let (mut options, mut pids, mut bytes) = (Options::default(), Vec::new(), 4096);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--capture" => bytes = args.next().ok_or(USAGE)?.parse()?,
+            "--without" => match args.next().as_deref() {
+                Some("handled") => options.handled = false,
+                Some("refused") => options.refused = false,
+                Some("scheduler") => options.scheduler = false,
+                Some("polls") => options.polls = false,
+                _ => return Err(USAGE.into()),
             },
-        });
+            pid => pids.push(pid.parse()?),
+        }
     }
+    let capture = Capture {
+        sent: bytes,
+        taken: bytes,
+    };
+    let targets: Vec<Target> = pids.into_iter().map(|pid| Target { pid, capture }).collect();
     let begun = Instant::now();
-    let mut probe = Probe::attach(&targets, Options::default())?;
+    let mut probe = Probe::attach(&targets, options)?;
     println!("attached in {:?}", begun.elapsed());
     for degraded in probe.degraded() {
-        println!("without: {degraded}");
+        println!("without: {degraded}; {}", degraded.remedy());
     }
     let mut counts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let begun = Instant::now();
     while begun.elapsed().as_secs_f64() < seconds {
         probe.poll(Duration::from_millis(2), |seen| {
-            let (key, bytes) = match seen {
-                Observation::Sent(m) => (format!("{:?} sent", m.call.socket), m.bytes),
-                Observation::Taken { message: m, .. } => (format!("{:?} taken", m.call.socket), m.bytes),
-                Observation::Handled(c) => (format!("{:?} handled", c.socket), 0),
-                Observation::Unsent(c) => (format!("{:?} unsent", c.socket), 0),
-                Observation::Lost { cause, count } => (format!("lost: {}", cause.words()), count),
-                Observation::Exited { pid } => (format!("exited {pid}"), 0),
+            let (key, n, bytes) = match seen {
+                Observation::Sent(m) => (format!("{:?} sent", m.call.socket), 1, m.bytes),
+                Observation::Taken { message: m, .. } => (format!("{:?} taken", m.call.socket), 1, m.bytes),
+                Observation::Handled(c) => (format!("{:?} handled", c.socket), 1, 0),
+                Observation::Unsent(c) => (format!("{:?} refused", c.socket), 1, 0),
+                Observation::Lost { cause, count } => (format!("lost: {}", cause.words()), count, 0),
+                Observation::Exited { pid } => (format!("process {pid} ended"), 1, 0),
             };
-            let (n, total) = counts.entry(key).or_default();
-            (*n, *total) = (*n + 1, *total + bytes);
+            let total = counts.entry(key).or_default();
+            *total = (total.0 + n, total.1 + bytes);
         })?;
     }
     for (what, (n, bytes)) in counts {
@@ -45,8 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     for (pid, thread) in probe.threads()? {
         println!(
-            "thread {}/{}: on {} wait {} blocked {} us, polls {} waits {} in poll {} us",
-            pid,
+            "thread {pid}/{}: on {} wait {} blocked {} us, {} polls of which {} may sleep, {} us in them",
             thread.tid,
             thread.on_ns / 1000,
             thread.wait_ns / 1000,

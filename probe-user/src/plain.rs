@@ -33,6 +33,6 @@ mod tests {
         assert_eq!(size_of::<Channel>(), 3 * 8);
         assert_eq!(size_of::<ChannelKey>(), 2 * 8);
         assert_eq!(size_of::<Offsets>(), 4 * 4);
-        assert_eq!(size_of::<Thread>(), 4 * 4 + 10 * 8);
+        assert_eq!(size_of::<Thread>(), 4 * 4 + 14 * 8);
     }
 }

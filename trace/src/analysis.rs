@@ -62,6 +62,11 @@ impl Analysis {
         &self.ledger
     }
 
+    /// What counts as too much.
+    pub fn thresholds(&self) -> &Thresholds {
+        &self.thresholds
+    }
+
     /// What has been found so far, worst first.
     pub fn findings(&self) -> Vec<&Finding> {
         self.findings.sorted()

@@ -1,4 +1,4 @@
-//! Drives a source through the analysis to its report: one loop for every source.
+//! Drives a source through the analysis to its report: one loop for every source, with a screen or without.
 
 use std::io::{IsTerminal, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,11 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
 
 use crate::cli::LiveArgs;
-use crate::live::Summary;
+use crate::observer::{Nobody, Observer, Progress, Run, Stage, Wish};
+use crate::own;
+use crate::screen::Screen;
 use crate::source::{Flow, Source};
 
 /// Sleep when a source has nothing: short beside a frame interval, long beside a wake-up.
@@ -26,113 +29,139 @@ const DRAIN: Duration = Duration::from_secs(40);
 
 /// Whether a run with these flags has no screen.
 pub(crate) fn is_headless(args: &LiveArgs) -> bool {
-    args.headless || args.json || !std::io::stdout().is_terminal()
+    let no_terminal = |term: std::ffi::OsString| term.is_empty() || term == "dumb";
+    args.headless || args.json || !std::io::stdout().is_terminal() || std::env::var_os("TERM").is_none_or(no_terminal)
 }
 
-/// Runs `source` until it ends, `--duration` is over or a signal comes, then prints the report.
+/// Runs `source` until it ends, `--duration` is over, the reader leaves or a signal comes, then prints the report.
 pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<ExitCode> {
-    let signals = Signals::install().context("cannot listen for SIGINT and SIGTERM")?;
+    let signals = Signals::install().context("cannot listen for SIGINT, SIGTERM and SIGHUP")?;
     let mut analysis = Analysis::new(Config {
         limits: args.limits(),
         ..Config::default()
     });
-    let mut summary = (!is_headless(args)).then(Summary::new);
-    let outcome = drive(&mut source, &mut analysis, args.duration, &signals, summary.as_mut())?;
-
-    let report = analysis.report(&ReportInput {
-        cpu_ns: Some(cpu_ns()),
-        rss_bytes: rss_bytes(),
-        degraded: source
-            .degraded()
-            .into_iter()
-            .chain(outcome.degraded)
-            .map(Value::from)
-            .collect(),
-        cpu: source.cpu(),
-        wire: source.wire(),
-        demo: source.truth(),
-        ..ReportInput::of(source.kind())
-    });
+    let observer: Box<dyn Observer> = if is_headless(args) {
+        Box::new(Progress::default())
+    } else {
+        Box::new(Screen::open()?)
+    };
+    let degraded = drive(&mut source, &mut analysis, args.duration, &signals, observer);
+    let report = report(&analysis, &source, &degraded);
     print(&report, args.json)?;
     let failed = args.fail_on.is_some_and(|least| report.worst() >= Some(least));
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// What a run has to say beside the analysis.
-#[derive(Default)]
-struct Outcome {
-    degraded: Vec<String>,
+fn report(analysis: &Analysis, source: &impl Source, degraded: &[String]) -> Report {
+    analysis.report(&ReportInput {
+        cpu_ns: Some(own::cpu_ns()),
+        rss_bytes: own::rss_bytes(),
+        degraded: source
+            .degraded()
+            .into_iter()
+            .chain(degraded.iter().cloned())
+            .map(Value::from)
+            .collect(),
+        wire: source.wire(),
+        demo: source.truth(),
+        ..ReportInput::of(source.kind())
+    })
 }
 
+/// Lets events flow until the run is over; gives back what was given up on the way. The observer is gone afterwards.
 fn drive(
     source: &mut impl Source,
     analysis: &mut Analysis,
     duration: Option<Duration>,
     signals: &Signals,
-    mut summary: Option<&mut Summary>,
-) -> anyhow::Result<Outcome> {
-    let mut outcome = Outcome::default();
+    mut observer: Box<dyn Observer>,
+) -> Vec<String> {
+    let mut degraded: Vec<String> = Vec::new();
     let start = Instant::now();
     let mut next_tick = start;
     let mut deadline = None;
-    let mut progress = Progress::default();
+    let mut flow = Flow::Idle;
+    let mut wishes = 0;
     loop {
-        let flow = match catch_unwind(AssertUnwindSafe(|| source.poll(&mut |event| analysis.apply(event)))) {
-            Ok(flow) => flow,
-            Err(_) => {
-                outcome
-                    .degraded
-                    .push("analysis: it failed and was left off; the traffic went on (this is a bug)".into());
+        if flow != Flow::Ended {
+            let polled = catch_unwind(AssertUnwindSafe(|| {
+                source.poll(&mut |event| {
+                    analysis.apply(event);
+                    observer.event(event);
+                })
+            }));
+            let Ok(polled) = polled else {
+                drop(observer);
+                degraded.push("analysis: it failed and was left off; the traffic went on (this is a bug)".into());
                 eprintln!(
                     "tokengap: the analysis failed; the traffic goes on unobserved until this process is asked to end"
                 );
                 signals.wait();
                 source.stop();
-                return Ok(outcome);
-            }
-        };
+                return degraded;
+            };
+            flow = polled;
+        }
         let now = Instant::now();
         if now >= next_tick {
             analysis.tick(MonoNs::now());
             next_tick = now + TICK;
-            match summary.as_mut() {
-                Some(summary) => summary.update(analysis)?,
-                None => progress.tell(deadline.and_then(|_| source.under_way()), now),
-            }
         }
+        let stage = match (flow, deadline) {
+            (Flow::Ended, _) => Stage::Ended,
+            (_, Some(_)) => Stage::Ending,
+            (_, None) => Stage::Running,
+        };
+        let wish = catch_unwind(AssertUnwindSafe(|| {
+            look_on(&mut *observer, analysis, source, &degraded, stage)
+        }));
+        let wish = match wish {
+            Ok(Ok(wish)) => wish,
+            Ok(Err(error)) => {
+                observer = Box::new(Nobody);
+                degraded.push(format!("screen: {error:#}"));
+                Wish::End
+            }
+            Err(_) => {
+                observer = Box::new(Nobody);
+                degraded.push("screen: it failed and was left off; the run went on (this is a bug)".into());
+                Wish::None
+            }
+        };
+        wishes += usize::from(wish == Wish::End);
         let over = duration.is_some_and(|d| now - start >= d);
-        if deadline.is_none() && (over || signals.seen() > 0) {
+        let asked = signals.seen() + wishes;
+        if deadline.is_none() && (over || asked > 0) {
             source.stop();
             deadline = Some(now + DRAIN);
         }
         match flow {
-            Flow::Ended => return Ok(outcome),
-            Flow::Idle => thread::sleep(IDLE),
+            Flow::Ended if deadline.is_some() || wish != Wish::Stay => return degraded,
+            Flow::Ended | Flow::Idle => thread::sleep(IDLE),
             Flow::Busy => {}
         }
-        if signals.seen() > 1 || deadline.is_some_and(|d| now >= d) {
-            outcome
-                .degraded
-                .push("end: what was still under way was not waited for".into());
-            return Ok(outcome);
+        if asked > 1 || deadline.is_some_and(|d| now >= d) {
+            degraded.push("end: what was still under way was not waited for".into());
+            return degraded;
         }
     }
 }
 
-/// Says on stderr what a run without a screen waits for, once a second.
-#[derive(Default)]
-struct Progress {
-    last: Option<Instant>,
-}
-
-impl Progress {
-    fn tell(&mut self, under_way: Option<String>, now: Instant) {
-        let Some(under_way) = under_way else { return };
-        if now - *self.last.get_or_insert(now) >= Duration::from_secs(1) {
-            self.last = Some(now);
-            eprintln!("tokengap: {under_way}");
-        }
-    }
+fn look_on(
+    observer: &mut dyn Observer,
+    analysis: &Analysis,
+    source: &impl Source,
+    degraded: &[String],
+    stage: Stage,
+) -> anyhow::Result<Wish> {
+    observer.turn(&Run {
+        analysis,
+        source: source.kind(),
+        stage,
+        degraded: &|| source.degraded().into_iter().chain(degraded.iter().cloned()).collect(),
+        under_way: &|| source.under_way(),
+        report: &|| report(analysis, source, degraded),
+    })
 }
 
 fn print(report: &Report, json: bool) -> anyhow::Result<()> {
@@ -147,27 +176,13 @@ fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// CPU time of this process so far.
-fn cpu_ns() -> u64 {
-    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64
-}
-
-/// Resident memory from /proc/self/statm; `None` where there is no such file.
-fn rss_bytes() -> Option<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64)
-}
-
-/// Counts SIGINT and SIGTERM: the first asks to drain, the second to leave at once.
+/// Counts SIGINT, SIGTERM and SIGHUP: the first asks to drain, the second to leave at once.
 struct Signals(Arc<AtomicUsize>);
 
 impl Signals {
     fn install() -> std::io::Result<Self> {
         let count = Arc::new(AtomicUsize::new(0));
-        let mut signals =
-            signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let seen = Arc::clone(&count);
         thread::Builder::new().name("signals".into()).spawn(move || {
             for _ in signals.forever() {

@@ -33,10 +33,10 @@ enum Command {
 impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
-            Command::Attach(args) => cmd::attach::run(args),
+            Command::Attach(args) => cmd::attach::run(&args),
             Command::Demo(args) => cmd::demo::run(args),
             Command::Decode(args) => cmd::decode::run(&args),
-            Command::Tap(args) => cmd::tap::run(args),
+            Command::Tap(args) => cmd::tap::run(&args),
         }
     }
 }
@@ -107,7 +107,7 @@ fn severity(text: &str) -> Result<Severity, String> {
     }
 }
 
-/// tokengap's own log, on stderr: warnings always, more with -v; `TOKENGAP_LOG` overrides it.
+/// tokengap's own log, on stderr, and held back while a screen is up: warnings always, more with -v; `TOKENGAP_LOG` overrides it.
 pub(crate) fn init_log(verbose: u8) {
     use tracing_subscriber::EnvFilter;
     let level = match verbose {
@@ -119,7 +119,7 @@ pub(crate) fn init_log(verbose: u8) {
     let filter = EnvFilter::try_from_env("TOKENGAP_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(crate::log::Writer)
         .with_target(false)
         .init();
 }

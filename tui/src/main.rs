@@ -1,12 +1,20 @@
 //! `tokengap`: where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 
+mod action;
 mod app;
 mod attach;
 mod cli;
 mod cmd;
 mod demo;
-mod live;
+mod keys;
+mod log;
+mod observer;
+mod own;
+mod screen;
 mod source;
+mod state;
+mod theme;
+mod view;
 
 use std::process::ExitCode;
 

@@ -13,9 +13,11 @@
 )]
 #![expect(clippy::needless_pass_by_value, reason = "aya's macros pass the context by value")]
 
+mod body;
 mod here;
 mod maps;
 mod poll;
+mod report;
 mod ring;
 mod sched;
 mod zmq;

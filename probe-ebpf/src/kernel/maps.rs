@@ -9,7 +9,8 @@ use probe_ebpf::{Capture, Channel, ChannelKey, Loss, MAX_TARGETS, Offsets, Threa
 #[unsafe(no_mangle)]
 pub(crate) static OFFSETS: Global<Offsets> = Global::new(Offsets::NONE);
 
-/// Pending bytes at which the reader is woken; it polls on a timer besides. 0 leaves it to the kernel (a wake-up per record).
+/// The reader is woken whenever so many more bytes are pending; it polls on a timer besides. 0 leaves it to the kernel (a
+/// wake-up per record). A power of 2.
 #[unsafe(no_mangle)]
 pub(crate) static WAKE_BYTES: Global<u32> = Global::new(64 << 10);
 
@@ -44,24 +45,6 @@ pub(crate) static CHANNELS: LruHashMap<ChannelKey, Channel> = LruHashMap::with_m
 /// Accounting by thread id in the initial namespace.
 #[map]
 pub(crate) static THREADS: LruHashMap<u32, Thread> = LruHashMap::with_max_entries(8192, 0);
-
-/// A receive or send call between its entry and its return.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Call {
-    /// The application's socket.
-    pub(crate) socket: u64,
-    /// The `zmq_msg_t`, or the plain buffer.
-    pub(crate) place: u64,
-    /// Room in the plain buffer.
-    pub(crate) room: u64,
-    /// When it was entered.
-    pub(crate) at_ns: u64,
-}
-
-/// Calls in flight by thread.
-#[map]
-pub(crate) static CALLS: LruHashMap<u64, Call> = LruHashMap::with_max_entries(4096, 0);
 
 /// Counts an observation that was not made.
 #[inline(always)]

@@ -17,7 +17,9 @@ struct Slot<const N: usize> {
 }
 
 /// Sends `header` with the first `header.captured` bytes at `from` of the target's memory.
-#[inline(never)]
+///
+/// Inlined, as everything here: the name of a function of its own would carry a hash of the folder it was built in.
+#[inline(always)]
 pub(crate) fn send(header: &mut Header, from: u64) {
     match header.captured as usize {
         0 => put::<0>(header, from),
@@ -32,6 +34,12 @@ pub(crate) fn send(header: &mut Header, from: u64) {
     }
 }
 
+/// Sends `header` alone.
+#[inline(always)]
+pub(crate) fn note(mut header: Header) {
+    put::<0>(&mut header, 0);
+}
+
 #[inline(always)]
 fn put<const N: usize>(header: &mut Header, from: u64) {
     let Some(mut slot) = RECORDS.reserve::<Slot<N>>(0) else {
@@ -39,8 +47,9 @@ fn put<const N: usize>(header: &mut Header, from: u64) {
     };
     let at = slot.as_mut_ptr();
     if N > 0 {
-        // The caller has bounded it already; this is the bound that the verifier sees.
-        header.captured = header.captured.min(N as u32);
+        // The caller has bounded it already, so the compiler would drop this bound, which is the one the verifier follows:
+        // SAFETY: a field of a struct that we hold.
+        header.captured = unsafe { (&raw const header.captured).read_volatile() }.min(N as u32);
         // SAFETY: at most N bytes into a field of N bytes; a fault is a return value.
         let rc = unsafe { bpf_probe_read_user((&raw mut (*at).payload).cast(), header.captured, from as *const _) };
         if rc != 0 {
@@ -51,15 +60,18 @@ fn put<const N: usize>(header: &mut Header, from: u64) {
     }
     // SAFETY: inside the reservation.
     unsafe { (&raw mut (*at).header).write(*header) };
-    slot.submit(wake_up());
+    slot.submit(wake_up(size_of::<Slot<N>>() as u64));
 }
 
+/// Wakes when this record is the one that crosses a threshold, and not at every record after it: a reader that has no CPU
+/// would otherwise cost the target a wake-up per message.
 #[inline(always)]
-fn wake_up() -> u64 {
-    let at = u64::from(WAKE_BYTES.load());
-    if at == 0 {
+fn wake_up(record: u64) -> u64 {
+    let step = u64::from(WAKE_BYTES.load());
+    let pending = RECORDS.query(u64::from(BPF_RB_AVAIL_DATA));
+    if step == 0 {
         0
-    } else if RECORDS.query(u64::from(BPF_RB_AVAIL_DATA)) >= at {
+    } else if pending / step != pending.saturating_sub(record) / step {
         u64::from(BPF_RB_FORCE_WAKEUP)
     } else {
         u64::from(BPF_RB_NO_WAKEUP)

@@ -57,10 +57,11 @@ pub(crate) fn engines(
         if found.processes.is_empty() {
             continue;
         }
-        // Many programs speak ZMQ. Nameless ones are an engine only with a hop that can be nothing but output, now or before.
+        // Many programs speak ZMQ. Nameless ones are an engine only with a hop that can be nothing but output, or while
+        // those are gone that they had such a hop with.
         let output = found.hops.iter().any(|hop| hop.carries == Carries::Output);
-        let known = found.is_named() || group.iter().any(|&i| candidates[i].last_role.is_some());
-        if output || known {
+        let left_alone = found.hops.is_empty() && group.iter().any(|&i| candidates[i].last_role.is_some());
+        if output || left_alone || found.is_named() {
             engines.push(found);
         } else {
             for &i in group {
@@ -151,6 +152,7 @@ fn settle(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Op
     };
     engine.codec = evidence.codec();
     engine.waiter = evidence.waiter();
+    engine.turnaround = main.python.as_ref().and_then(|python| evidence.turnaround(python));
     engine.skip_tokenizer_init = evidence.skip_tokenizer_init().or_else(|| skip_by_sockets(&engine.hops));
     engine.mode = evidence.mode(engine.skip_tokenizer_init.as_ref().map(|s| s.value));
     evidence.output_avoids_zmq().map(|variable| Blind::NoZmqOutput {

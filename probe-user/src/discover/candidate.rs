@@ -66,8 +66,7 @@ pub(crate) enum Examined {
     Candidate(Box<Candidate>),
 }
 
-/// Looks at a process. `by_hand`: it was named by the user; `is_parent`: it
-/// started a process of an engine.
+/// Looks at a process. `by_hand`: it was named by the user; `is_parent`: it started a process of an engine.
 pub(crate) fn examine(
     process: &ProcDir,
     stat: &Stat,

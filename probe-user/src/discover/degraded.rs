@@ -33,13 +33,13 @@ impl Part {
         }
     }
 
-    fn use_of(self) -> &'static str {
+    fn tells(self) -> &'static str {
         match self {
-            Self::Maps => "its libzmq",
-            Self::Root => "its package releases and libzmq's functions",
-            Self::Descriptors => "its sockets and hops",
-            Self::Environment => "its codec switch",
-            Self::Namespaces => "the network its sockets are in",
+            Self::Maps => "libzmq",
+            Self::Root => "package releases",
+            Self::Descriptors => "sockets and hops",
+            Self::Environment => "codec switch",
+            Self::Namespaces => "network namespace",
         }
     }
 
@@ -59,10 +59,10 @@ impl Part {
 /// One thing that could not be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blind {
-    /// A part of engine processes is not shown to us.
+    /// Parts of engine processes are not shown to us.
     Unreadable {
-        /// Which part.
-        part: Part,
+        /// Which parts.
+        parts: Vec<Part>,
         /// Of which processes.
         pids: Vec<u32>,
         /// What we lack; empty when we have all that usually suffices (a hardened kernel refuses all the same).
@@ -119,13 +119,14 @@ pub enum Blind {
 impl fmt::Display for Blind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable { part, pids, .. } => {
+            Self::Unreadable { parts, pids, .. } => {
+                let files: Vec<&str> = parts.iter().map(|part| part.file()).collect();
+                let unknown: Vec<&str> = parts.iter().map(|part| part.tells()).collect();
+                let (files, unknown) = (files.join(","), unknown.join(", "));
                 write!(
                     f,
-                    "/proc/PID/{} of {} may not be read: {} unknown",
-                    part.file(),
-                    Pids(pids),
-                    part.use_of()
+                    "/proc/PID/{{{files}}} of {} may not be read: {unknown} unknown",
+                    Pids(pids)
                 )
             }
             Self::Unexamined { count, .. } => {
@@ -230,14 +231,15 @@ mod tests {
     #[test]
     fn the_missing_capability_is_named_with_the_line_that_grants_it() {
         let missing = vec![Capability::SysPtrace];
+        let parts = vec![Part::Maps, Part::Descriptors];
         let blind = Blind::Unreadable {
-            part: Part::Descriptors,
+            parts,
             pids: vec![7, 8, 9, 10, 11],
             missing,
         };
         assert_eq!(
             blind.to_string(),
-            "/proc/PID/fd of pids 7, 8, 9, 10 and 1 more may not be read: its sockets and hops unknown"
+            "/proc/PID/{maps,fd} of pids 7, 8, 9, 10 and 1 more may not be read: libzmq, sockets and hops unknown"
         );
         assert_eq!(
             blind.remedy().unwrap(),

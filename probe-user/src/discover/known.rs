@@ -124,16 +124,12 @@ impl Known {
         }
     }
 
-    /// Keeps the roles that were found this time, in the order of [`Self::candidates`]: they hold on while the
-    /// neighbours that gave them away are gone.
-    pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, candidate::Played)]) {
+    /// Keeps the roles that were found this time: they hold on while the neighbours that gave them away are gone.
+    pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<candidate::Played>)]) {
         for (id, role) in roles {
-            if let Some(Looked {
-                what: What::Candidate(about, _),
-                ..
-            }) = self.processes.get_mut(&id.pid)
-            {
-                about.last_role = Some(*role);
+            let looked = self.processes.get_mut(&id.pid);
+            if let Some(What::Candidate(about, _)) = looked.map(|looked| &mut looked.what) {
+                about.last_role = *role;
             }
         }
     }

@@ -104,6 +104,8 @@ pub(crate) fn find(
         match unix(*net, network.through, own_net, diags, limits, &mut blind) {
             Ok(found) => connections.extend(found),
             Err(error) => {
+                // What is left of an answer must not be taken for the next one's.
+                diags.remove(net);
                 let pids = network.members.iter().map(|&m| candidates[m].id.pid).collect();
                 blind.push(Blind::Peers { pids, error });
                 connections.extend(accepted_only(network.through, limits));

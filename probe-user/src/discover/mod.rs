@@ -4,7 +4,21 @@
 //! process titles and commands where those tell, else from who started whom and who is connected to whom. What may
 //! not be read is a [`Blind`] with the missing capability, never an error.
 //!
-//! [`discover`] looks once, [`Watcher`] goes on looking.
+//! [`discover`] looks once, [`Watcher`] goes on looking:
+//!
+//! ```no_run
+//! use probe_user::discover::{Options, Watcher};
+//!
+//! let mut watcher = Watcher::new(Options::default())?;
+//! let engine = watcher.topology().pick(&[])?;
+//! for process in engine.on_token_path() {
+//!     println!("{} {} {:?}", process.id.pid, process.role, process.libzmq);
+//! }
+//! for change in watcher.poll()? {
+//!     println!("{change:?}");
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod assemble;
 mod candidate;
@@ -23,6 +37,7 @@ mod package;
 mod proc;
 mod release;
 mod role;
+mod route;
 mod setting;
 mod sock;
 mod spec;
@@ -45,6 +60,7 @@ pub use package::PythonVersion;
 pub use proc::ReadError;
 pub use release::{NoRelease, Release, Stage};
 pub use role::{Rank, Role, RoleSource, UnknownRole};
+pub use route::Route;
 pub use setting::{Origin, Setting};
 pub use sock::netlink::DiagError;
 pub use spec::{RoleSpec, RoleSpecError};

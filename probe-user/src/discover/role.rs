@@ -138,7 +138,7 @@ impl fmt::Display for Rank {
     }
 }
 
-/// Reads a process title (`SGLang` 0.4.0 to 0.5.23: `sglang::scheduler_DP0_TP0`, `sglang::tokenizer_worker:4711`).
+/// Reads a process title (SGLang 0.4.0 to 0.5.23: `sglang::scheduler_DP0_TP0`, `sglang::tokenizer_worker:4711`).
 pub(crate) fn from_title(title: &str) -> Option<(Role, Rank)> {
     // The longer names first: `detokenizer_router` begins with `detokenizer`.
     const TITLES: [(&str, Role); 5] = [

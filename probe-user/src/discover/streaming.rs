@@ -1,9 +1,10 @@
 //! How an engine streams: codec, mode, waiter. Follows from release, flags and environment; where one of them cannot be
-//! read the answer is `None`. The rules are those of `SGLang` 0.4.0 to 0.5.23 and Dynamo 0.5 to 1.6 as released.
+//! read the answer is `None`. The rules are those of SGLang 0.4.0 to 0.5.23 and Dynamo 0.5 to 1.6 as released.
 
 use trace::engine::{Mode, Waiter};
 
 use super::launch::{Flags, Launcher};
+use super::package::PythonVersion;
 use super::release::{Release, Stage};
 use super::setting::{Origin, Setting};
 
@@ -51,7 +52,7 @@ impl Evidence<'_> {
             .map(|(_, value)| value.as_str())
     }
 
-    /// A variable read as `SGLang`'s `EnvBool` reads it.
+    /// A variable read as SGLang's `EnvBool` reads it.
     fn switch(&self, name: &str) -> Option<Setting<bool>> {
         let value = self.variable(name)?;
         let on = match value.to_ascii_lowercase().as_str() {
@@ -128,6 +129,18 @@ impl Evidence<'_> {
             _ => Waiter::Merges,
         };
         Some(Setting::new(waiter, Origin::Release(format!("SGLang {release}"))))
+    }
+
+    /// Event-loop turns from a waiter's wake-up call to its run: `asyncio.wait_for` makes a task of its own up to
+    /// `CPython` 3.11. Only of `SGLang`'s own server: other consumers add turns of theirs, or run in another thread.
+    pub(crate) fn turnaround(&self, python: &Setting<PythonVersion>) -> Option<Setting<u8>> {
+        let own = self.launcher == Some(Launcher::Sglang);
+        let turns = if python.value < (PythonVersion { major: 3, minor: 12 }) {
+            3
+        } else {
+            1
+        };
+        own.then(|| Setting::new(turns, python.origin.clone()))
     }
 
     /// What the tokenizer hands to its waiters. `skip` as found by flags or sockets.
@@ -301,6 +314,20 @@ mod tests {
     fn an_unknown_launcher_leaves_the_mode_open() {
         assert_eq!(evidence("0.5.9", None, None, &flags("")).mode(None), None);
         assert_eq!(evidence("0.5.9", None, None, &flags("")).skip_tokenizer_init(), None);
+    }
+
+    #[test]
+    fn turns_of_the_interpreters() {
+        let none = flags("");
+        let turns = |launcher, minor| {
+            let python = Setting::new(PythonVersion { major: 3, minor }, Origin::Sockets);
+            evidence("0.5.9", launcher, None, &none)
+                .turnaround(&python)
+                .map(|t| t.value)
+        };
+        assert_eq!(turns(Some(Launcher::Sglang), 11), Some(3));
+        assert_eq!(turns(Some(Launcher::Sglang), 12), Some(1));
+        assert_eq!(turns(Some(Launcher::Dynamo), 11), None);
     }
 
     #[test]

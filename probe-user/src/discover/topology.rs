@@ -31,7 +31,7 @@ pub struct Engine {
     pub hops: Vec<HopSeen>,
     /// Who started it; `None` for a custom launcher.
     pub launcher: Option<Launcher>,
-    /// The `SGLang` that is installed where the engine imports from.
+    /// The SGLang that is installed where the engine imports from.
     pub sglang: Option<Setting<String>>,
     /// The Dynamo installed there.
     pub dynamo: Option<Setting<String>>,
@@ -43,6 +43,8 @@ pub struct Engine {
     pub mode: Option<Setting<Mode>>,
     /// What a waiter does with several queued chunks.
     pub waiter: Option<Setting<Waiter>>,
+    /// Event-loop turns from a waiter's wake-up call to its run.
+    pub turnaround: Option<Setting<u8>>,
 }
 
 /// A pid and the start that makes it unique.
@@ -110,7 +112,7 @@ pub enum Carries {
 /// How sure a hop's direction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Confidence {
-    /// Both roles are stated, and `SGLang` connects the two only so.
+    /// Both roles are stated, and SGLang connects the two only so.
     Certain,
     /// Follows from roles or connections that were themselves inferred.
     Inferred,

@@ -101,15 +101,15 @@ impl Watcher {
         let (engines, roles) = assemble::engines(&candidates, &found.links, &mut found.blind);
         for (candidate, role) in candidates.iter().zip(&roles) {
             let pid = candidate.id.pid;
-            if role.is_some() {
-                for part in &candidate.refused {
-                    found.refused.entry(*part).or_default().push(pid);
+            for part in &candidate.refused {
+                found.refused.entry(*part).or_default().push(pid);
+            }
+            match (role, candidate.libzmq_error.clone()) {
+                (Some(_), Some((path, error))) => found.blind.push(Blind::LibZmq { pid, path, error }),
+                (None, _) if self.options.named.iter().any(|spec| spec.pid == pid) => {
+                    found.blind.push(Blind::NoRole { pid });
                 }
-                if let Some((path, error)) = candidate.libzmq_error.clone() {
-                    found.blind.push(Blind::LibZmq { pid, path, error });
-                }
-            } else if self.options.named.iter().any(|spec| spec.pid == pid) {
-                found.blind.push(Blind::NoRole { pid });
+                _ => {}
             }
         }
         let mut blind = found.blind;
@@ -121,24 +121,24 @@ impl Watcher {
             });
         }
         blind.extend(self.own.blindness(self.known.refused(), !engines.is_empty()));
-        let roles: Vec<_> = candidates
-            .iter()
-            .zip(roles)
-            .filter_map(|(c, role)| Some((c.id, role?)))
-            .collect();
+        let roles: Vec<_> = candidates.iter().map(|c| c.id).zip(roles).collect();
         self.known.keep_roles(&roles);
         Topology { engines, blind }
     }
 
+    /// Parts that the same processes refuse are said together.
     fn unreadable(&self, refused: BTreeMap<Part, Vec<u32>>) -> impl Iterator<Item = Blind> {
-        refused.into_iter().map(|(part, mut pids)| {
+        let mut by_pids: BTreeMap<Vec<u32>, Vec<Part>> = BTreeMap::new();
+        for (part, mut pids) in refused {
             pids.sort_unstable();
             pids.dedup();
-            Blind::Unreadable {
-                part,
-                pids,
-                missing: part.lacks(self.own.permissions),
-            }
+            by_pids.entry(pids).or_default().push(part);
+        }
+        by_pids.into_iter().map(|(pids, parts)| {
+            let mut missing: Vec<_> = parts.iter().flat_map(|part| part.lacks(self.own.permissions)).collect();
+            missing.sort_unstable();
+            missing.dedup();
+            Blind::Unreadable { parts, pids, missing }
         })
     }
 

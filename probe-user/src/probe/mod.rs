@@ -12,15 +12,15 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::attach::{self, Group, Link};
-use crate::btf::Btf;
+use crate::attach::{self, Group, Link, Place};
+use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
 use crate::diagnostics::Diagnostics;
+use crate::library;
 use crate::load::{self, Settings};
 use crate::observation::Observation;
 use crate::plain::Plain;
-use crate::{btf, library};
 
 pub use options::{Options, ProbeError, Target};
 
@@ -117,10 +117,16 @@ impl Probe {
             self.register(*target)?;
         }
         // All takes before any send: a frame that is seen sent is then seen taken, whoever takes it.
-        for group in [Group::Polls, Group::Handled, Group::Receives, Group::Sends] {
-            if group == Group::Handled && !self.options.handled || group == Group::Polls && !self.options.polls {
-                continue;
-            }
+        let options = self.options;
+        let groups = [
+            (options.polls, Group::Polls),
+            (options.handled, Group::Handled),
+            (true, Group::Receives),
+            (true, Group::Sends),
+            // After their entries: a return without one would count as a loss.
+            (options.refused, Group::Refused),
+        ];
+        for (_, group) in groups.into_iter().filter(|(wanted, _)| *wanted) {
             for index in first..self.targets.len() {
                 self.uprobes(group, index);
             }
@@ -191,7 +197,7 @@ impl Probe {
                 }
             } else if self.degraded.is_empty() {
                 self.degraded
-                    .push(no_types(format!("{} lacks a field of task_struct", btf::VMLINUX)));
+                    .push(no_types(format!("{VMLINUX} lacks a field of task_struct")));
             }
         }
     }
@@ -233,7 +239,7 @@ impl Probe {
     fn uprobes(&mut self, group: Group, index: usize) {
         let pid = self.targets[index].pid;
         let (feature, found) = match group {
-            Group::Receives | Group::Sends => (Feature::Messages, library::libzmq(pid)),
+            Group::Receives | Group::Sends | Group::Refused => (Feature::Messages, library::libzmq(pid)),
             Group::Handled => (Feature::Handled, library::libzmq(pid)),
             Group::Polls => (Feature::Polls, library::libc(pid)),
         };
@@ -249,8 +255,13 @@ impl Probe {
             });
         }
         let Some(id) = NonZeroU32::new(pid) else { return };
-        for library in libraries {
-            match attach::uprobes(&mut self.ebpf, group, &library, id, index as u32) {
+        for library in &libraries {
+            let place = Place {
+                library,
+                pid: id,
+                target: index as u32,
+            };
+            match attach::uprobes(&mut self.ebpf, group, place) {
                 Ok(links) => {
                     self.targets[index].links.extend(links);
                     self.targets[index].polls |= group == Group::Polls;
@@ -265,14 +276,6 @@ impl Probe {
         if !self.degraded.contains(&new) {
             self.degraded.push(new);
         }
-    }
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        let links = self.targets.iter_mut().flat_map(|t| std::mem::take(&mut t.links));
-        let links = links.chain(std::mem::take(&mut self.global)).collect();
-        attach::detach(links);
     }
 }
 

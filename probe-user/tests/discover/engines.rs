@@ -249,6 +249,13 @@ fn a_server_that_loses_tokens_is_told_by_release_and_flags() {
     assert_eq!((skip.value, &skip.origin), (true, &argument("--skip-tokenizer-init")));
     assert_eq!(engine.waiter.as_ref().unwrap().value, Waiter::KeepsLast);
     assert_eq!(engine.codec.as_ref().unwrap().value, Codec::Pickle);
+    let turns = if engine.main().unwrap().python.as_ref().unwrap().value.minor < 12 {
+        3
+    } else {
+        1
+    };
+    let event = engine.event();
+    assert_eq!((event.version, event.turnaround), (Some("0.5.9"), Some(turns)));
     let direct = engine
         .hops
         .iter()

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use probe_user::discover::{Blind, Engine, Part, Role};
+use probe_user::discover::{Blind, Engine, Role};
 
 use crate::base;
 use crate::peers::{Peer, SCRIPT, python, skipped, until, watcher};
@@ -59,6 +59,9 @@ fn another_user_sees_titles_and_is_told_what_is_missing() {
     let Some(peer) = Peer::start(&["main", &base(folder.path())]) else {
         return;
     };
+    let Some(_nameless) = Peer::start(&["pull", &format!("{}alone", base(folder.path()))]) else {
+        return;
+    };
     let nobody = [
         "--reuid=65534",
         "--regid=65534",
@@ -79,12 +82,51 @@ fn another_user_sees_titles_and_is_told_what_is_missing() {
         "{text}"
     );
     assert!(line(peer.pid()).contains("its children (python peer.py)"), "{text}");
-    assert!(text.contains("/proc/PID/maps of pid"), "{text}");
+    assert!(text.contains("/proc/PID/{maps,root,fd,environ,ns} of pid"), "{text}");
     assert!(text.contains("add: [SYS_PTRACE, DAC_READ_SEARCH]"), "{text}");
     assert!(
         text.contains("Python processes of other users may not be examined"),
         "{text}"
     );
+}
+
+#[test]
+fn two_capabilities_are_enough_for_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    if !root_with("setpriv") {
+        return;
+    }
+    let Some(peer) = Peer::start(&["main", &base(folder.path())]) else {
+        return;
+    };
+    until(&mut watcher(&[]), |t| {
+        t.engine_of(peer.pid()).filter(|e| e.hops.len() == 4).map(drop)
+    });
+    let hops_seen_with = |capabilities: &str| {
+        let set = |which: &str| format!("--{which}=-all,{capabilities}");
+        let sets = ["inh-caps", "ambient-caps", "bounding-set"].map(set);
+        let mut arguments = vec!["--reuid=65534", "--regid=65534", "--clear-groups"];
+        arguments.extend(sets.iter().map(String::as_str));
+        let text = seen_by("setpriv", &arguments)?;
+        let hops = text
+            .lines()
+            .filter(|l| l.contains(folder.path().to_str().unwrap()))
+            .count();
+        Some((hops, text))
+    };
+    let Some((hops, text)) = hops_seen_with("+sys_ptrace,+dac_read_search") else {
+        return;
+    };
+    assert_eq!(hops, 4, "{text}");
+    let Some((hops, text)) = hops_seen_with("+sys_ptrace") else {
+        return;
+    };
+    assert_eq!(hops, 0, "{text}");
+    assert!(
+        text.contains("/proc/PID/{fd,environ} of pid") && text.contains("add: [DAC_READ_SEARCH]"),
+        "{text}"
+    );
+    assert!(!text.contains("{maps"), "{text}");
 }
 
 #[test]
@@ -159,8 +201,7 @@ fn nothing_is_missing_where_all_is_permitted() {
     });
     let ours = |pids: &[u32]| pids.contains(&peer.pid());
     let missing = watcher.topology().blind.iter().find(|blind| match blind {
-        Blind::Unreadable { pids, part, .. } => ours(pids) && *part != Part::Environment,
-        Blind::Peers { pids, .. } => ours(pids),
+        Blind::Unreadable { pids, .. } | Blind::Peers { pids, .. } => ours(pids),
         Blind::LibZmq { pid, .. } => *pid == peer.pid(),
         _ => false,
     });

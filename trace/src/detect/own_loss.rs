@@ -12,7 +12,7 @@ impl Detector for OwnLoss {
 
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
         let lost = look.ledger.totals().lost;
-        let all = lost.reported() + lost.unannounced;
+        let all = lost.reported().saturating_add(lost.unannounced);
         if all == 0 {
             return;
         }

@@ -156,7 +156,9 @@ impl Line {
     pub(crate) fn deliver(&mut self, delivery: &Delivery<'_>, epoch: u32) -> Outcome {
         let missed = std::mem::replace(&mut self.epoch, epoch) != epoch;
         self.scarred |= missed;
-        let broken = std::mem::take(&mut self.doubt) || missed;
+        // While counts run behind, a delivery may be matched with a chunk that says the same and is long gone.
+        let ambiguous = self.scarred && self.behind > 0;
+        let broken = std::mem::take(&mut self.doubt) || missed || ambiguous;
         let mut outcome = match (delivery.mode, delivery.completion_tokens) {
             (Mode::Cumulative, to) => self.cover(to.unwrap_or(delivery.tokens), delivery.finished),
             (Mode::Incremental, None) => self.by_count(delivery.tokens),
@@ -200,7 +202,7 @@ impl Line {
     /// `(to-n, to]` is with the client; what lies before and is still outstanding is not.
     fn range(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
         let from = to.saturating_sub(delivery.tokens);
-        let (mut fates, mut carrier, mut inside) = (Fates::default(), false, 0);
+        let (mut fates, mut carrier, mut inside) = (Fates::default(), false, 0_u32);
         while let Some(entry) = self.outstanding.front().copied() {
             let chunks = u64::from(entry.chunks);
             let start = entry.end.saturating_sub(entry.tokens).max(self.delivered_to);
@@ -209,7 +211,7 @@ impl Line {
             }
             self.pop_front();
             if entry.tokens == 0 || start >= from {
-                inside += entry.tokens;
+                inside = entry.tokens.saturating_add(inside);
                 fates.inside(chunks, &mut carrier);
                 continue;
             }
@@ -243,14 +245,14 @@ impl Line {
             }
         }
         let (last, all) = found?;
-        let (mut fates, mut carrier, mut new) = (Fates::default(), false, 0);
+        let (mut fates, mut carrier, mut new) = (Fates::default(), false, 0_u32);
         for at in 0..=last {
             let Some(entry) = self.pop_front() else { break };
             let chunks = u64::from(entry.chunks);
             self.delivered_to = self.delivered_to.max(entry.end);
             if all || at == last || entry.tokens == 0 {
                 fates.inside(chunks, &mut carrier);
-                new += entry.tokens;
+                new = entry.tokens.saturating_add(new);
             } else if broken {
                 fates.unjudged += chunks;
             } else {
@@ -292,9 +294,14 @@ impl Line {
 
     /// A delivery that gives no count settles chunks in order, by tokens alone; it can prove no loss.
     fn by_count(&mut self, tokens: u32) -> Outcome {
-        let (mut fates, mut carrier, mut covered) = (Fates::default(), false, 0);
+        let (mut fates, mut carrier, mut covered) = (Fates::default(), false, 0_u32);
         let mut to = self.delivered_to;
-        while let Some(entry) = self.pop_if(|e| covered + e.tokens <= tokens && (e.tokens > 0 || covered < tokens)) {
+        while let Some(entry) = self.outstanding.front().copied() {
+            let room = tokens - covered;
+            if entry.tokens > room || room == 0 {
+                break;
+            }
+            self.pop_front();
             covered += entry.tokens;
             to = entry.end;
             fates.inside(u64::from(entry.chunks), &mut carrier);
@@ -319,10 +326,6 @@ impl Line {
         self.chunks -= u64::from(entry.chunks);
         self.behind -= u32::from(entry.said < entry.end);
         Some(entry)
-    }
-
-    fn pop_if(&mut self, test: impl Fn(&Entry) -> bool) -> Option<Entry> {
-        self.outstanding.front().is_some_and(test).then(|| self.pop_front())?
     }
 }
 

@@ -62,7 +62,8 @@ impl Ledger {
             hop.excused -= excused;
             if missed > excused {
                 self.totals.lost.since.get_or_insert(at);
-                self.totals.lost.unannounced += missed - excused;
+                let unannounced = &mut self.totals.lost.unannounced;
+                *unannounced = unannounced.saturating_add(missed - excused);
             }
         }
         Some(place)
@@ -242,7 +243,9 @@ impl Ledger {
                 request.sent_first = Some(seen.at);
             }
             if !first && step.new > 0 && step.verdict != Verdict::Rebased {
-                self.itl_sent.record(seen.at, seen.at.since(stream.last_at));
+                let silence = seen.at.since(stream.last_at);
+                self.itl_sent.record(seen.at, silence);
+                request.silence_ns = request.silence_ns.max(Some(silence));
             }
         }
         stream.chunks += 1;

@@ -51,7 +51,7 @@ impl Lane {
     /// Marks a frame as seen; gives back how many before it were not.
     pub(crate) fn seen(&mut self, seq: u64, at: MonoNs) -> u64 {
         let missed = self.next.map_or(0, |next| seq.saturating_sub(next));
-        self.next = Some(self.next.unwrap_or(0).max(seq + 1));
+        self.next = Some(self.next.unwrap_or(0).max(seq.saturating_add(1)));
         self.last_at = at;
         missed
     }

@@ -53,6 +53,8 @@ pub struct Request {
     pub(crate) burst: u32,
     /// Some wakeup took more than one chunk of it.
     pub(crate) burst_seen: bool,
+    /// Longest time between two of its chunks at the scheduler, in nanoseconds.
+    pub(crate) silence_ns: Option<u64>,
 }
 
 impl Request {
@@ -85,6 +87,7 @@ impl Request {
             finish_seen: false,
             burst: 0,
             burst_seen: false,
+            silence_ns: None,
         }
     }
 
@@ -179,6 +182,26 @@ impl Request {
         self.line.as_ref().map(|l| l.outstanding())
     }
 
+    /// Tokens that never crossed the wire, by its streams' own arithmetic.
+    pub fn wire_missing(&self) -> u32 {
+        self.wire_missing
+    }
+
+    /// Whether a stream of it lists more tokens than it has.
+    pub fn inflated(&self) -> bool {
+        self.inflated
+    }
+
+    /// Whether some wakeup took more than one chunk of it.
+    pub fn bursts(&self) -> bool {
+        self.burst_seen
+    }
+
+    /// Longest time between two of its chunks at the scheduler, in nanoseconds; `None` before the second.
+    pub fn silence_ns(&self) -> Option<u64> {
+        self.silence_ns
+    }
+
     pub(crate) fn summary(self) -> Summary {
         Summary {
             rid: self.rid,
@@ -189,9 +212,16 @@ impl Request {
             chunks_sent: self.chunks_sent,
             prompt_tokens: self.prompt_tokens,
             finish: self.finish,
+            tokens_taken: self.tokens_taken,
+            tokens_delivered: self.line.as_ref().map(|_| self.tokens_delivered),
+            coalesced: self.line.as_ref().map(|l| l.fates.coalesced as u32),
             dropped: self.line.as_ref().map(|l| l.fates.dropped as u32),
             tokens_lost: self.line.as_ref().map(|l| l.fates.tokens_lost as u32),
             wire_missing: self.wire_missing,
+            retractions: self.retractions,
+            inflated: self.inflated,
+            bursts: self.burst_seen,
+            silence_ns: self.silence_ns,
         }
     }
 }
@@ -215,12 +245,26 @@ pub struct Summary {
     pub prompt_tokens: Option<u32>,
     /// How it ended; `None` when it was forgotten unfinished.
     pub finish: Option<Finish>,
+    /// Tokens taken by the tokenizer; only meaningful where takes are seen.
+    pub tokens_taken: u32,
+    /// Tokens delivered; `None` where deliveries are not seen.
+    pub tokens_delivered: Option<u32>,
+    /// Chunks that left inside another chunk's delivery; `None` where deliveries are not seen.
+    pub coalesced: Option<u32>,
     /// Chunks proven lost; `None` where deliveries are not seen.
     pub dropped: Option<u32>,
     /// Tokens in them.
     pub tokens_lost: Option<u32>,
     /// Tokens that never crossed the wire.
     pub wire_missing: u32,
+    /// How often the scheduler retracted it.
+    pub retractions: u32,
+    /// A stream of it listed more tokens than it had.
+    pub inflated: bool,
+    /// Some wakeup took more than one chunk of it.
+    pub bursts: bool,
+    /// Longest time between two of its chunks at the scheduler, in nanoseconds.
+    pub silence_ns: Option<u64>,
 }
 
 /// Why a record is closed.

@@ -79,7 +79,7 @@ fn each_chunk_has_one_fate(world: &World) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_seen_is_counted_exactly(policy in policies(), ops in seen()) {

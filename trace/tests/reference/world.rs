@@ -1,6 +1,6 @@
 //! A naive engine: it keeps every token as a number, knows what it does, and tells the ledger only what a tap would see.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use trace::clock::MonoNs;
 use trace::engine::{Mode, Waiter};
@@ -61,7 +61,8 @@ pub(crate) struct Truth {
     pub(crate) backlog: u64,
     /// Frames the relay wrote on after their send was seen.
     pub(crate) forwarded: u64,
-    /// Chunks taken in one wakeup with an earlier one of their request, where the waiter keeps the last of new tokens.
+    /// Chunks taken before the waiter that an earlier one called has run, where it keeps the last of new tokens: it runs after
+    /// three turns, and a message takes two.
     pub(crate) predicted: u64,
 }
 
@@ -112,8 +113,10 @@ pub(crate) struct World {
     now: u64,
     deaf: bool,
     wakeup: u64,
-    /// Requests with a chunk in this wakeup.
-    woken: BTreeSet<String>,
+    /// Frames taken in this wakeup.
+    taken: u32,
+    /// By which of them a request's waiter was called.
+    called: BTreeMap<String, u32>,
     /// Whether anything was hidden from the ledger.
     pub(crate) hidden: bool,
 }
@@ -132,7 +135,8 @@ impl World {
             now: 1_000 * MS,
             deaf: false,
             wakeup: 0,
-            woken: BTreeSet::new(),
+            taken: 0,
+            called: BTreeMap::new(),
             hidden: false,
         };
         let sees = Sees {
@@ -162,7 +166,7 @@ impl World {
             version: None,
             mode: Some(mode),
             waiter: Some(waiter),
-            turnaround: None,
+            turnaround: Some(3),
         }));
         world
     }
@@ -185,7 +189,8 @@ impl World {
             Op::Take { lane } => self.take(*lane),
             Op::Poll => {
                 self.wakeup += 1;
-                self.woken.clear();
+                self.taken = 0;
+                self.called.clear();
             }
             Op::Forward { lane } => {
                 let Some((seq, seen)) = self.lanes.entry(*lane).or_default().relay.pop_front() else {
@@ -338,15 +343,22 @@ impl World {
         for part in frame {
             self.truth.chunks_taken += 1;
             self.truth.tokens_taken += u64::from(part.tokens);
-            let again = !self.woken.insert(self.rid(part.request));
-            self.truth.predicted += u64::from(again && self.policy == Policy::KeepsLast);
+            let rid = self.rid(part.request);
+            let frame = self.taken;
+            if self.called.get(&rid).is_some_and(|called| frame - called <= 1) {
+                self.truth.predicted += u64::from(self.policy == Policy::KeepsLast);
+            } else {
+                self.called.insert(rid, frame);
+            }
             if let Some(living) = self.requests.get_mut(&part.request) {
                 living.out.push_back(part);
             }
         }
+        self.taken += 1;
         self.say(What::Taken(Taken {
             id: FrameId { hop: HOP, lane, seq },
             wakeup: Some(self.wakeup),
+            by: None,
             frame: None,
         }));
     }

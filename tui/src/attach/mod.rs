@@ -2,6 +2,7 @@
 
 mod cpu;
 mod lanes;
+mod queues;
 mod roles;
 
 use std::time::{Duration, Instant};
@@ -11,11 +12,11 @@ use probe_user::discover::{Change, Engine, Process, PythonVersion, Role, Watcher
 use probe_user::{Capture, Observation, Options, Probe, Target};
 use trace::MonoNs;
 use trace::event::{self, Event, Lost, LostCause, What};
-use trace::report::CpuLine;
 
 use crate::source::{Flow, Source};
 use cpu::CpuWatch;
 use lanes::{Lanes, Release, Sink};
+use queues::QueueWatch;
 use roles::Roles;
 
 /// How often new workers and exits are looked for.
@@ -38,10 +39,12 @@ pub(crate) struct Attach {
     probe: Probe,
     lanes: Lanes,
     cpu: CpuWatch,
+    queues: QueueWatch,
     options: AttachOptions,
     engine: Engine,
     /// From which release on the wire the engine was last described.
-    told: Option<Option<Release>>,
+    told: Option<Release>,
+    engine_told: bool,
     stopping: bool,
     looked: Instant,
     degraded: Vec<String>,
@@ -73,9 +76,11 @@ impl Attach {
             probe,
             lanes: Lanes::new(roles, options.probe.handled),
             cpu: CpuWatch::default(),
+            queues: QueueWatch::default(),
             options,
             engine,
             told: None,
+            engine_told: false,
             stopping: false,
             looked: Instant::now(),
             degraded,
@@ -84,11 +89,12 @@ impl Attach {
         for process in &processes {
             attach.watch_cpu(process);
         }
+        attach.queues.rewire(&attach.engine);
         Ok(attach)
     }
 
     fn watch_cpu(&mut self, process: &Process) {
-        if let Err(why) = self.cpu.add(process.id.pid, process.role.word()) {
+        if let Err(why) = self.cpu.add(process) {
             self.degraded.push(format!("cpu: {why}"));
         }
     }
@@ -103,6 +109,9 @@ impl Attach {
             Ok(changes) => changes,
             Err(error) => return tracing::warn!("cannot look for new workers: {error}"),
         };
+        if !changes.is_empty() {
+            self.rewire();
+        }
         for change in changes {
             match change {
                 Change::Added(process) => self.join(&process),
@@ -110,6 +119,15 @@ impl Attach {
                 Change::Exited(process) => tracing::info!("{} {} has ended", process.role, process.id.pid),
                 Change::Rewired => {}
             }
+        }
+    }
+
+    /// Connections came or went.
+    fn rewire(&mut self) {
+        let engines = &self.watcher.topology().engines;
+        let ours = |engine: &&Engine| engine.processes.iter().any(|p| self.engine.process(p.id.pid).is_some());
+        if let Some(engine) = engines.iter().find(ours) {
+            self.queues.rewire(engine);
         }
     }
 
@@ -141,10 +159,10 @@ impl Attach {
     /// What discovery read, and from the wire what it could not.
     fn tell_engine(&mut self, sink: Sink<'_>) {
         let release = self.lanes.release();
-        if self.told == Some(release) {
+        if std::mem::replace(&mut self.engine_told, true) && self.told == release {
             return;
         }
-        self.told = Some(release);
+        self.told = release;
         let found = self.engine.sglang.as_ref().map(|setting| setting.value.as_str());
         let what = event::Engine {
             version: found.or(release.map(|release| release.schema)),
@@ -175,7 +193,8 @@ impl Source for Attach {
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         self.tell_engine(sink);
-        self.cpu.poll();
+        self.cpu.poll(&self.probe, sink);
+        self.queues.poll(sink);
         if !self.stopping {
             self.look_around();
         }
@@ -213,11 +232,13 @@ impl Source for Attach {
                 self.lanes.left_out
             ));
         }
+        if let Some(why) = &self.queues.refused {
+            degraded.push(format!("queues: {why}"));
+        }
+        if self.queues.left_out > 0 {
+            degraded.push(format!("queues: {} connections beyond the limit", self.queues.left_out));
+        }
         degraded
-    }
-
-    fn cpu(&self) -> Option<Vec<CpuLine>> {
-        Some(self.cpu.lines())
     }
 }
 

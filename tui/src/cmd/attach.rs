@@ -40,7 +40,7 @@ const fn probe_ebpf_most() -> u32 {
     1 << 20
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watcher = Watcher::new(discover::Options {
         named: args.pid.clone(),
         ..discover::Options::default()

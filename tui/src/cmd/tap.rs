@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use zmq_tap::relay::{Endpoint, Options, Pair};
+use zmq_tap::relay::{Endpoint, Options, Pair, step_aside};
 use zmq_tap::tap::{Tap, TapHop};
 
 use crate::app;
@@ -15,6 +15,7 @@ use crate::source::TapSource;
 /// Start it, then let the connecting side (the scheduler's PUSH) connect to --listen instead of the endpoint that the
 /// receiving side has bound. Both flags repeat, in pairs.
 #[derive(clap::Args)]
+#[expect(clippy::doc_markdown, reason = "the endpoints are help for a terminal")]
 #[command(after_help = "Example:\n  tokengap tap --listen ipc:///tmp/tap.sock --upstream ipc:///tmp/tokenizer.sock")]
 pub(crate) struct Args {
     /// Where to listen: ipc://PATH, ipc://@ABSTRACT or tcp://ADDRESS:PORT. Repeatable, one for each --upstream.
@@ -45,8 +46,8 @@ pub(crate) struct Args {
     live: LiveArgs,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let hops = hops(&args)?;
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let hops = hops(args)?;
     let options = Options {
         queue_frames: args.queue_frames,
         budget_bytes: args.queue_bytes,
@@ -54,6 +55,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         ..Options::default()
     };
     let tap = Tap::start(hops, options).context("the tap did not start")?;
+    // The relay's thread goes before this one, which decodes.
+    if let Err(error) = step_aside() {
+        tracing::info!("cannot lower the priority of decoding: {error}");
+    }
     app::run(TapSource::new(tap), &args.live)
 }
 

@@ -1,0 +1,73 @@
+//! A message's bytes in the target's memory.
+
+use aya_ebpf::EbpfContext;
+use aya_ebpf::helpers::bpf_probe_read_user;
+use aya_log_ebpf::{debug, warn};
+use probe_ebpf::{Loss, Payload, message};
+
+use crate::maps::lost;
+
+/// Where the bytes are.
+#[derive(Clone, Copy)]
+pub(crate) struct Body {
+    /// Address of the first.
+    pub(crate) at: u64,
+    /// Length of the message.
+    pub(crate) len: u64,
+    /// How many of them are at that address.
+    pub(crate) readable: u64,
+    /// The `zmq_msg_t` type byte; 0 for a plain buffer.
+    pub(crate) kind: u8,
+    /// Another part follows, as a received message says it.
+    pub(crate) more: bool,
+}
+
+impl Body {
+    /// Of a message of `len` bytes in a plain buffer with room for `room`.
+    #[inline(always)]
+    pub(crate) fn of_buffer(at: u64, len: u64, room: u64) -> Self {
+        Self {
+            at,
+            len,
+            readable: len.min(room),
+            kind: 0,
+            more: false,
+        }
+    }
+
+    /// Of the `zmq_msg_t` at `place`; what cannot be read or is not known is counted.
+    #[inline(always)]
+    pub(crate) fn of_message<C: EbpfContext>(ctx: &C, place: u64) -> Option<Self> {
+        // SAFETY: a read of the target's memory; a fault is an error value.
+        let Ok(raw) = (unsafe { bpf_probe_read_user(place as *const [u8; message::SIZE]) }) else {
+            lost(Loss::HeaderFault);
+            warn!(ctx, "zmq_msg_t at {:x} is not readable", place);
+            return None;
+        };
+        let (at, len) = match message::payload(&raw) {
+            Payload::Inline { len } => (place + message::AT_DATA as u64, len),
+            Payload::Direct { data, len } => (data, len),
+            Payload::Content { content } => {
+                // SAFETY: as above. content_t begins with the data pointer and the size.
+                let Ok([data, size]) = (unsafe { bpf_probe_read_user(content as *const [u64; 2]) }) else {
+                    lost(Loss::HeaderFault);
+                    warn!(ctx, "content_t at {:x} is not readable", content);
+                    return None;
+                };
+                (data, size)
+            }
+            Payload::Unknown => {
+                lost(Loss::UnknownMessage);
+                debug!(ctx, "zmq_msg_t of unknown type {}", message::kind(&raw));
+                return None;
+            }
+        };
+        Some(Self {
+            at,
+            len,
+            readable: len,
+            kind: message::kind(&raw),
+            more: message::more(&raw),
+        })
+    }
+}

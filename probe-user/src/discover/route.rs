@@ -1,0 +1,105 @@
+//! An engine's connections as the hops that the analysis counts.
+
+use trace::event;
+
+use super::role::Role;
+use super::topology::{Carries, Engine, HopSeen};
+
+/// One hop of the token path: every connection of one kind of sender into one socket. Each connection is a lane of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route<'a> {
+    /// `scheduler->tokenizer`.
+    pub name: String,
+    /// As ZMQ writes endpoints.
+    pub endpoint: &'a str,
+    /// Which of several processes of that part receives, counted in the order of their pids; `None` for the only one.
+    pub worker: Option<u16>,
+    /// What is sent here is the scheduler's.
+    pub origin: bool,
+    /// Who takes from it answers clients.
+    pub last: bool,
+    /// Its connections.
+    pub lanes: Vec<&'a HopSeen>,
+}
+
+impl Engine {
+    /// The hops of the token path, in its order. Connections that may carry output are taken for such that do.
+    pub fn routes(&self) -> Vec<Route<'_>> {
+        let mut routes: Vec<Route<'_>> = Vec::new();
+        for hop in self.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
+            let same = |route: &&mut Route<'_>| {
+                let receiver = |hop: &HopSeen| hop.to.map(|end| end.pid);
+                route.lanes[0].name() == hop.name()
+                    && route.endpoint == hop.endpoint
+                    && receiver(route.lanes[0]) == receiver(hop)
+            };
+            match routes.iter_mut().find(same) {
+                Some(route) => route.lanes.push(hop),
+                None => routes.push(Route {
+                    name: hop.name(),
+                    endpoint: &hop.endpoint,
+                    worker: hop.to.and_then(|end| self.place_among(end.role, end.pid)),
+                    origin: hop.starts_at_scheduler(),
+                    last: hop.ends_at_tokenizer(),
+                    lanes: vec![hop],
+                }),
+            }
+        }
+        routes
+    }
+
+    fn place_among(&self, role: Role, pid: u32) -> Option<u16> {
+        let mut pids: Vec<u32> = self.with_role(role).map(|p| p.id.pid).collect();
+        pids.sort_unstable();
+        let place = pids.iter().position(|&p| p == pid).filter(|_| pids.len() > 1)?;
+        u16::try_from(place).ok()
+    }
+
+    /// What is known of the engine, as the analysis takes it.
+    pub fn event(&self) -> event::Engine<'_> {
+        event::Engine {
+            version: self.sglang.as_ref().map(|release| release.value.as_str()),
+            mode: self.mode.as_ref().map(|mode| mode.value),
+            waiter: self.waiter.as_ref().map(|waiter| waiter.value),
+            turnaround: self.turnaround.as_ref().map(|turns| turns.value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Made, scene};
+
+    #[test]
+    fn senders_into_one_socket_are_lanes_of_one_hop() {
+        let made = [
+            Made::titled(10, "sglang::scheduler_DP0_TP0").below(14),
+            Made::titled(11, "sglang::scheduler_DP1_TP0").below(14),
+            Made::titled(12, "sglang::detokenizer").below(14),
+            Made::titled(13, "sglang::tokenizer_worker:13").below(14),
+            Made::nameless(14),
+            Made::titled(15, "sglang::tokenizer_worker:15").below(14),
+        ];
+        let connected = [
+            (0, 2, "ipc:///detok"),
+            (1, 2, "ipc:///detok"),
+            (2, 3, "ipc:///w0"),
+            (2, 5, "ipc:///w1"),
+            (3, 4, "ipc:///workers"),
+        ];
+        let engines = scene(&made, &connected);
+        let routes = engines[0].routes();
+        let seen: Vec<_> = routes
+            .iter()
+            .map(|r| (r.name.as_str(), r.endpoint, r.worker, r.origin, r.last, r.lanes.len()))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("scheduler->detokenizer", "ipc:///detok", None, true, false, 2),
+                ("detokenizer->worker", "ipc:///w0", Some(0), false, true, 1),
+                ("detokenizer->worker", "ipc:///w1", Some(1), false, true, 1),
+            ]
+        );
+    }
+}

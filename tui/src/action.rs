@@ -1,0 +1,58 @@
+//! What a key or a click means, and what the loop has to do for it.
+
+use crate::state::ui::Tab;
+
+/// A wish of the reader's. [`crate::state::ui::Ui::apply`] answers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Quit,
+    /// Show a tab.
+    Go(Tab),
+    /// The next tab, or the one before.
+    Turn(isize),
+    /// Move the selection, or scroll where there is none.
+    Move(isize),
+    /// Move by a page.
+    Page(isize),
+    Home,
+    End,
+    /// Look closer at what is selected.
+    Open,
+    /// Close, clear or step back, whichever comes first.
+    Back,
+    Help,
+    /// Begin to type a filter.
+    Filter,
+    /// Sort by the column so many places to the right.
+    Sort(isize),
+    Reverse,
+    /// Keep the worst request selected.
+    Follow,
+    Pin,
+    Pause,
+    /// Wider (positive) or narrower steps of time.
+    Zoom(isize),
+    /// Later (positive) or earlier.
+    Scroll(isize),
+    /// Write the report to a file.
+    Export,
+    CopyRid,
+    /// Select the visible row with this number, counted from the top of the table.
+    Pick(usize),
+    /// Typing: a character, and the ways to take it back.
+    Type(char),
+    Erase,
+    EraseAll,
+    Accept,
+}
+
+/// What an action asks of the loop, because only it can do it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// End the run.
+    Quit,
+    /// Put the text on the clipboard of the reader's terminal.
+    Copy(String),
+    /// Write the report to a file and say its name.
+    Export,
+}

@@ -1,0 +1,221 @@
+//! The keys: one table that the bindings, the help and the hints at the bottom are all made from.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use crate::action::Action;
+use crate::state::ui::{Dialog, Tab, Ui};
+
+/// Where a binding holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On every tab.
+    Everywhere,
+    /// On one tab.
+    On(&'static [Tab]),
+}
+
+/// A binding.
+#[derive(Debug)]
+pub(crate) struct Binding {
+    place: Place,
+    keys: &'static [(KeyCode, KeyModifiers)],
+    /// The keys as the help writes them.
+    pub(crate) shown: &'static str,
+    action: Action,
+    /// What it does, in the help.
+    pub(crate) what: &'static str,
+    /// The word for it in the hints at the bottom; empty for none.
+    pub(crate) hint: &'static str,
+}
+
+const NONE: KeyModifiers = KeyModifiers::NONE;
+const CTRL: KeyModifiers = KeyModifiers::CONTROL;
+const SHIFT: KeyModifiers = KeyModifiers::SHIFT;
+
+const LISTS: Place = Place::On(&[Tab::Requests, Tab::Request, Tab::Hops, Tab::Findings]);
+const REQUESTS: Place = Place::On(&[Tab::Requests]);
+const TIMELINES: Place = Place::On(&[Tab::Overview]);
+const OPENS: Place = Place::On(&[Tab::Overview, Tab::Requests, Tab::Findings]);
+const ONE_RID: Place = Place::On(&[Tab::Requests, Tab::Request]);
+
+const fn on(
+    place: Place,
+    keys: &'static [(KeyCode, KeyModifiers)],
+    shown: &'static str,
+    action: Action,
+    what: &'static str,
+    hint: &'static str,
+) -> Binding {
+    Binding {
+        place,
+        keys,
+        shown,
+        action,
+        what,
+        hint,
+    }
+}
+
+const fn chars<const C: char>() -> [(KeyCode, KeyModifiers); 1] {
+    [(KeyCode::Char(C), NONE)]
+}
+
+/// Every binding, in the order of the help.
+// A table is read by its columns: one binding a line.
+#[rustfmt::skip]
+pub(crate) const BINDINGS: &[Binding] = &[
+    on(Place::Everywhere, &chars::<'1'>(), "1", Action::Go(Tab::Overview), "Overview: is it sick, where, since when", ""),
+    on(Place::Everywhere, &chars::<'2'>(), "2", Action::Go(Tab::Requests), "Requests: all of them, worst first", ""),
+    on(Place::Everywhere, &chars::<'3'>(), "3", Action::Go(Tab::Request), "Request: the selected one, chunk by chunk", ""),
+    on(Place::Everywhere, &chars::<'4'>(), "4", Action::Go(Tab::Hops), "Hops: where frames wait", ""),
+    on(Place::Everywhere, &chars::<'5'>(), "5", Action::Go(Tab::Findings), "Findings: what, since when, what to do", ""),
+    on(Place::Everywhere, &[(KeyCode::Tab, NONE)], "Tab", Action::Turn(1), "next tab", ""),
+    on(Place::Everywhere, &[(KeyCode::BackTab, SHIFT), (KeyCode::BackTab, NONE)], "S-Tab", Action::Turn(-1), "previous tab", ""),
+    on(OPENS, &[(KeyCode::Enter, NONE)], "Enter", Action::Open, "look closer at what is selected", "open"),
+    on(Place::Everywhere, &[(KeyCode::Esc, NONE)], "Esc", Action::Back, "close, clear the filter or go back", ""),
+    on(LISTS, &[(KeyCode::Up, NONE), (KeyCode::Char('k'), NONE)], "Up k", Action::Move(-1), "up", ""),
+    on(LISTS, &[(KeyCode::Down, NONE), (KeyCode::Char('j'), NONE)], "Down j", Action::Move(1), "down", ""),
+    on(LISTS, &[(KeyCode::PageUp, NONE), (KeyCode::Char('u'), CTRL)], "PgUp C-u", Action::Page(-1), "a page up", ""),
+    on(LISTS, &[(KeyCode::PageDown, NONE), (KeyCode::Char('d'), CTRL)], "PgDn C-d", Action::Page(1), "a page down", ""),
+    on(LISTS, &[(KeyCode::Home, NONE), (KeyCode::Char('g'), NONE)], "Home g", Action::Home, "to the first", ""),
+    on(LISTS, &[(KeyCode::End, NONE), (KeyCode::Char('G'), NONE)], "End G", Action::End, "to the last", ""),
+    on(Place::Everywhere, &chars::<'/'>(), "/", Action::Filter, "filter requests: gap>1s drop>0 rid:5b92 state:live", "filter"),
+    on(REQUESTS, &chars::<'<'>(), "<", Action::Sort(-1), "sort by the column to the left", "sort"),
+    on(REQUESTS, &chars::<'>'>(), ">", Action::Sort(1), "sort by the column to the right", "sort"),
+    on(REQUESTS, &chars::<'s'>(), "s", Action::Reverse, "turn the order round", "reverse"),
+    on(REQUESTS, &chars::<'w'>(), "w", Action::Follow, "keep the worst request selected", "worst"),
+    on(ONE_RID, &[(KeyCode::Char(' '), NONE)], "Space", Action::Pin, "pin the request to the top, or let it go", "pin"),
+    on(ONE_RID, &chars::<'y'>(), "y", Action::CopyRid, "copy the rid to the terminal's clipboard", "copy rid"),
+    on(TIMELINES, &[(KeyCode::Char('+'), NONE), (KeyCode::Char('='), NONE)], "+", Action::Zoom(-1), "zoom in in time", "zoom"),
+    on(TIMELINES, &chars::<'-'>(), "-", Action::Zoom(1), "zoom out in time", "zoom"),
+    on(TIMELINES, &[(KeyCode::Left, NONE), (KeyCode::Char('h'), NONE)], "Left h", Action::Scroll(-1), "earlier", "time"),
+    on(TIMELINES, &[(KeyCode::Right, NONE), (KeyCode::Char('l'), NONE)], "Right l", Action::Scroll(1), "later", "time"),
+    on(Place::Everywhere, &chars::<'p'>(), "p", Action::Pause, "let the view stand still; data keeps coming", "pause"),
+    on(Place::Everywhere, &chars::<'e'>(), "e", Action::Export, "write the report as JSON and say where", "export"),
+    on(Place::Everywhere, &chars::<'?'>(), "?", Action::Help, "this help", "help"),
+    on(Place::Everywhere, &[(KeyCode::Char('q'), NONE), (KeyCode::Char('c'), CTRL)], "q C-c", Action::Quit, "end, and print the report", "quit"),
+];
+
+impl Binding {
+    /// Whether it holds on `tab`.
+    pub(crate) fn holds_on(&self, tab: Tab) -> bool {
+        match self.place {
+            Place::Everywhere => true,
+            Place::On(tabs) => tabs.contains(&tab),
+        }
+    }
+
+    /// Its keys.
+    #[cfg(test)]
+    pub(crate) fn keys(&self) -> &'static [(KeyCode, KeyModifiers)] {
+        self.keys
+    }
+
+    /// The tabs it holds on, in words.
+    pub(crate) fn place(&self) -> &'static str {
+        match self.place {
+            Place::Everywhere => "everywhere",
+            p if p == LISTS => "in lists",
+            p if p == REQUESTS => "Requests",
+            p if p == TIMELINES => "Overview",
+            p if p == ONE_RID => "Requests, Request",
+            Place::On(_) => "on what is selected",
+        }
+    }
+}
+
+/// What a key means where the reader is.
+pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
+    match ui.dialog {
+        Dialog::Filter(..) => return typing(key),
+        // Keys of the tab below must not act under the help; those that move it and close it do.
+        Dialog::Help(_) => return reading(key),
+        Dialog::None => {}
+    }
+    // A terminal reports `?` or `G` with or without SHIFT; the character says it already.
+    let modifiers = if matches!(key.code, KeyCode::Char(_)) {
+        key.modifiers - SHIFT
+    } else {
+        key.modifiers
+    };
+    BINDINGS
+        .iter()
+        .find(|b| b.holds_on(ui.tab) && b.keys.contains(&(key.code, modifiers)))
+        .map(|b| b.action)
+}
+
+fn reading(key: &KeyEvent) -> Option<Action> {
+    Some(match key.code {
+        KeyCode::Char('c') if key.modifiers.contains(CTRL) => Action::Quit,
+        KeyCode::Up | KeyCode::Char('k') => Action::Move(-1),
+        KeyCode::Down | KeyCode::Char('j') => Action::Move(1),
+        KeyCode::PageUp => Action::Page(-1),
+        KeyCode::PageDown => Action::Page(1),
+        KeyCode::Esc | KeyCode::Char('?' | 'q') | KeyCode::Enter => Action::Back,
+        _ => return None,
+    })
+}
+
+fn typing(key: &KeyEvent) -> Option<Action> {
+    if key.modifiers.contains(CTRL) {
+        return match key.code {
+            KeyCode::Char('c') => Some(Action::Back),
+            KeyCode::Char('u') => Some(Action::EraseAll),
+            KeyCode::Char('h') => Some(Action::Erase),
+            _ => None,
+        };
+    }
+    match key.code {
+        KeyCode::Char(c) => Some(Action::Type(c)),
+        KeyCode::Backspace => Some(Action::Erase),
+        KeyCode::Enter => Some(Action::Accept),
+        KeyCode::Esc => Some(Action::Back),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod journeys;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_means_two_things_in_one_place() {
+        for tab in Tab::ALL {
+            let mut met = Vec::new();
+            for key in BINDINGS.iter().filter(|b| b.holds_on(tab)).flat_map(|b| b.keys) {
+                assert!(!met.contains(&key), "{key:?} twice on {tab:?}");
+                met.push(key);
+            }
+        }
+    }
+
+    #[test]
+    fn every_tab_has_its_number() {
+        for (place, tab) in Tab::ALL.into_iter().enumerate() {
+            let digit = char::from_digit(place as u32 + 1, 10).expect("few tabs");
+            let key = KeyEvent::new(KeyCode::Char(digit), NONE);
+            assert_eq!(action(&key, &Ui::default()), Some(Action::Go(tab)));
+        }
+    }
+
+    #[test]
+    fn capitals_and_signs_come_with_shift_or_without() {
+        let ui = Ui {
+            tab: Tab::Requests,
+            ..Ui::default()
+        };
+        for modifiers in [NONE, SHIFT] {
+            assert_eq!(
+                action(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui),
+                Some(Action::End)
+            );
+            assert_eq!(
+                action(&KeyEvent::new(KeyCode::Char('?'), modifiers), &ui),
+                Some(Action::Help)
+            );
+        }
+    }
+}

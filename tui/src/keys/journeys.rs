@@ -1,0 +1,208 @@
+//! Key by key: what a reader presses, and where it leads.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use crate::action::{Action, Effect};
+use crate::keys;
+use crate::state::Model;
+use crate::state::flags::Flag;
+use crate::state::history::Sample;
+use crate::state::model::FindingLine;
+use crate::state::row::Row;
+use crate::state::ui::{Dialog, Tab, Ui, ZOOM};
+
+/// A model of three requests and two findings, and a reader in front of it.
+struct Seat {
+    model: Model,
+    ui: Ui,
+}
+
+impl Seat {
+    fn new() -> Self {
+        let mut model = Model::default();
+        for (rid, gap, flag) in [("aaa", 1, Flag::Gap), ("bbb", 9, Flag::Dropped), ("ccc", 5, Flag::Gap)] {
+            let mut row = Row {
+                rid: rid.into(),
+                gap_ns: Some(gap),
+                ..Row::default()
+            };
+            row.flags.set(flag, true);
+            *model.table.next() = row;
+        }
+        model.findings = vec![
+            FindingLine {
+                rid: "ccc".into(),
+                ..FindingLine::default()
+            },
+            FindingLine {
+                at_ns: 20_000_000_000,
+                ..FindingLine::default()
+            },
+        ];
+        for second in 0..100 {
+            model.history.enter(second, Sample::default());
+        }
+        let mut seat = Self {
+            model,
+            ui: Ui {
+                page: 2,
+                ..Ui::default()
+            },
+        };
+        seat.look();
+        seat
+    }
+
+    fn look(&mut self) {
+        self.model.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
+        self.ui.settle(&self.model);
+    }
+
+    fn key(&mut self, code: KeyCode) -> Option<Effect> {
+        let action = keys::action(&KeyEvent::new(code, KeyModifiers::NONE), &self.ui)?;
+        let effect = self.ui.apply(action, &self.model);
+        self.look();
+        effect
+    }
+
+    fn type_in(&mut self, text: &str) {
+        for c in text.chars() {
+            self.key(KeyCode::Char(c));
+        }
+    }
+
+    fn selected(&self) -> &str {
+        self.ui.selected.as_deref().unwrap_or("")
+    }
+}
+
+#[test]
+fn the_worst_request_is_first_and_enter_opens_it() {
+    let mut seat = Seat::new();
+    seat.type_in("2");
+    assert_eq!((seat.ui.tab, seat.selected()), (Tab::Requests, "bbb"));
+    seat.type_in("j");
+    assert_eq!(seat.selected(), "ccc");
+    seat.key(KeyCode::Enter);
+    assert_eq!(seat.ui.tab, Tab::Request);
+    seat.key(KeyCode::Esc);
+    assert_eq!((seat.ui.tab, seat.selected()), (Tab::Requests, "ccc"));
+    seat.key(KeyCode::End);
+    assert_eq!(seat.selected(), "aaa");
+    seat.key(KeyCode::PageUp);
+    assert_eq!(seat.selected(), "bbb");
+}
+
+#[test]
+fn a_filter_is_typed_corrected_applied_and_cleared() {
+    let mut seat = Seat::new();
+    seat.type_in("/drpo>0");
+    assert!(matches!(&seat.ui.dialog, Dialog::Filter(text, Some(wrong)) if text == "drpo>0" && wrong.at == 0));
+    seat.key(KeyCode::Enter);
+    assert!(matches!(seat.ui.dialog, Dialog::Filter(..)), "a mistake is not applied");
+    for _ in 0.."drpo>0".len() {
+        seat.key(KeyCode::Backspace);
+    }
+    seat.type_in("gap>4ns q");
+    seat.key(KeyCode::Backspace);
+    seat.key(KeyCode::Enter);
+    assert_eq!(
+        (seat.ui.dialog == Dialog::None, seat.ui.filter.0.as_str()),
+        (true, "gap>4ns")
+    );
+    assert_eq!((seat.model.visible_count(), seat.selected()), (2, "bbb"));
+    seat.key(KeyCode::Esc);
+    assert_eq!((seat.model.visible_count(), seat.ui.filter.0.as_str()), (3, ""));
+}
+
+#[test]
+fn a_pinned_request_stays_on_top_of_any_order() {
+    let mut seat = Seat::new();
+    seat.type_in("2G ");
+    assert_eq!((seat.selected(), seat.model.place("aaa")), ("aaa", Some(0)));
+    seat.type_in("<s>");
+    assert_eq!(seat.model.place("aaa"), Some(0));
+    seat.type_in(" ");
+    assert!(seat.ui.pins.is_empty());
+}
+
+#[test]
+fn following_keeps_the_worst_selected_until_the_reader_moves() {
+    let mut seat = Seat::new();
+    seat.type_in("2w");
+    assert_eq!(seat.selected(), "bbb");
+    seat.model.table.clear();
+    let mut row = Row {
+        rid: "zzz".into(),
+        ..Row::default()
+    };
+    row.flags.set(Flag::Loss, true);
+    *seat.model.table.next() = row;
+    seat.look();
+    assert_eq!(seat.selected(), "zzz");
+    seat.type_in("k");
+    assert!(!seat.ui.follow);
+}
+
+#[test]
+fn a_finding_leads_to_its_request_or_to_its_moment() {
+    let mut seat = Seat::new();
+    seat.type_in("5");
+    seat.key(KeyCode::Enter);
+    assert_eq!((seat.ui.tab, seat.selected()), (Tab::Request, "ccc"));
+    seat.type_in("5j");
+    seat.key(KeyCode::Enter);
+    assert_eq!((seat.ui.tab, seat.ui.time_end(&seat.model)), (Tab::Overview, 25));
+}
+
+#[test]
+fn a_paused_view_stands_still_and_time_can_be_walked() {
+    let mut seat = Seat::new();
+    seat.type_in("p");
+    seat.model.history.enter(150, Sample::default());
+    assert_eq!(seat.ui.time_end(&seat.model), 99);
+    seat.type_in("-h");
+    assert_eq!((ZOOM[seat.ui.zoom], seat.ui.time_end(&seat.model)), (2, 89));
+    seat.type_in("lp");
+    assert_eq!((seat.ui.paused, seat.ui.time_end(&seat.model)), (None, 150));
+    seat.type_in("++++++++");
+    assert_eq!(ZOOM[seat.ui.zoom], 1);
+}
+
+#[test]
+fn help_takes_the_keys_and_gives_them_back() {
+    let mut seat = Seat::new();
+    seat.type_in("2?j");
+    assert_eq!((&seat.ui.dialog, seat.selected()), (&Dialog::Help(1), "bbb"));
+    assert_eq!(seat.key(KeyCode::Char('q')), None);
+    assert_eq!(seat.ui.dialog, Dialog::None);
+    assert_eq!(seat.key(KeyCode::Char('q')), Some(Effect::Quit));
+}
+
+#[test]
+fn what_only_the_loop_can_do_comes_back_as_an_effect() {
+    let mut seat = Seat::new();
+    assert_eq!(seat.key(KeyCode::Char('e')), Some(Effect::Export));
+    seat.type_in("2");
+    assert_eq!(seat.key(KeyCode::Char('y')), Some(Effect::Copy("bbb".into())));
+    let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(keys::action(&ctrl_c, &seat.ui), Some(Action::Quit));
+}
+
+#[test]
+fn no_key_at_all_breaks_an_empty_screen() {
+    let model = Model::default();
+    let mut ui = Ui::default();
+    for tab in Tab::ALL {
+        for binding in keys::BINDINGS {
+            for &(code, modifiers) in binding.keys() {
+                ui.tab = tab;
+                ui.dialog = Dialog::None;
+                if let Some(action) = keys::action(&KeyEvent::new(code, modifiers), &ui) {
+                    ui.apply(action, &model);
+                    ui.settle(&model);
+                }
+            }
+        }
+    }
+}

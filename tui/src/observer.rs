@@ -1,0 +1,83 @@
+//! What looks on while a source is driven.
+
+use std::time::{Duration, Instant};
+
+use trace::report::Report;
+use trace::{Analysis, Event};
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Events come.
+    Running,
+    /// The source was asked to end and hands over what is under way.
+    Ending,
+    /// Nothing more will come.
+    Ended,
+}
+
+/// The run, as an observer may see it.
+pub(crate) struct Run<'a> {
+    pub(crate) analysis: &'a Analysis,
+    /// What the report calls the source.
+    pub(crate) source: &'static str,
+    pub(crate) stage: Stage,
+    /// What could not be watched, or was given up.
+    pub(crate) degraded: &'a dyn Fn() -> Vec<String>,
+    /// What an ending source still waits for, in words.
+    pub(crate) under_way: &'a dyn Fn() -> Option<String>,
+    /// Makes the report as it would be now.
+    pub(crate) report: &'a dyn Fn() -> Report,
+}
+
+/// What an observer wants of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Nothing: the run is over when its source has ended.
+    None,
+    /// To go on looking even then.
+    Stay,
+    /// To end it; a second time: at once.
+    End,
+}
+
+/// Something that looks on.
+pub(crate) trait Observer {
+    /// An event that the analysis has entered.
+    fn event(&mut self, event: &Event<'_>);
+
+    /// Between two turns of the loop, every few milliseconds. Must be brief: the source waits meanwhile.
+    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish>;
+}
+
+/// Looks at nothing.
+pub(crate) struct Nobody;
+
+impl Observer for Nobody {
+    fn event(&mut self, _: &Event<'_>) {}
+
+    fn turn(&mut self, _: &Run<'_>) -> anyhow::Result<Wish> {
+        Ok(Wish::None)
+    }
+}
+
+/// Says on stderr what a run without a screen still waits for at its end, once a second.
+#[derive(Default)]
+pub(crate) struct Progress {
+    told: Option<Instant>,
+}
+
+impl Observer for Progress {
+    fn event(&mut self, _: &Event<'_>) {}
+
+    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish> {
+        if run.stage == Stage::Ending && self.told.get_or_insert_with(Instant::now).elapsed() >= Duration::from_secs(1)
+        {
+            self.told = Some(Instant::now());
+            if let Some(under_way) = (run.under_way)() {
+                eprintln!("tokengap: {under_way}");
+            }
+        }
+        Ok(Wish::None)
+    }
+}

@@ -1,0 +1,280 @@
+//! The live screen: an observer that reads keys, refreshes the model and draws.
+//!
+//! It never holds up the source: keys are looked for every 10 ms, the model is read at most 5 times a second and less often
+//! when that is dear, and bytes go to the terminal on a thread of their own. A terminal that does not keep up misses frames.
+
+mod clipboard;
+mod outlet;
+mod terminal;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
+use trace::Event;
+
+use crate::action::{Action, Effect};
+use crate::keys;
+use crate::log::Hold;
+use crate::observer::{Observer, Run, Stage, Wish};
+use crate::own;
+use crate::state::Model;
+use crate::state::journal::{DEFAULT_MOMENTS, Journal};
+use crate::state::refresh::Outside;
+use crate::state::ui::{Tab, Ui};
+use crate::theme::{Surroundings, Theme};
+use crate::view::{self, Hits};
+
+use terminal::Terminal;
+
+/// How often keys are looked for.
+const KEYS: Duration = Duration::from_millis(10);
+/// How often the model is read and drawn when no key is pressed.
+const REFRESH: Duration = Duration::from_millis(200);
+/// The share of time that reading rows may take: one part in this many.
+const ROWS_SHARE: u32 = 20;
+/// Keys handled in one turn; a held key must not keep the source waiting.
+const INPUTS_A_TURN: usize = 16;
+
+/// The screen.
+pub(crate) struct Screen {
+    // Dropped in this order: the terminal is itself again before held log lines are written to it.
+    terminal: Terminal,
+    _hold: Hold,
+    theme: Theme,
+    model: Model,
+    ui: Ui,
+    journal: Journal,
+    hits: Hits,
+    cost: Cost,
+    next_keys: Instant,
+    next_refresh: Instant,
+    next_rows: Instant,
+    /// Something changed since the last draw.
+    stale: bool,
+    asked_to_end: bool,
+}
+
+/// This process's CPU over the last second.
+struct Cost {
+    since: Instant,
+    cpu_ns: u64,
+    share: Option<f64>,
+}
+
+impl Screen {
+    /// Takes the terminal over.
+    pub(crate) fn open() -> anyhow::Result<Self> {
+        let now = Instant::now();
+        let hold = Hold::begin();
+        let terminal = Terminal::open().context("cannot take over the terminal; --headless runs without one")?;
+        Ok(Self {
+            terminal,
+            _hold: hold,
+            theme: Theme::of(&Surroundings::read()),
+            model: Model::default(),
+            ui: Ui::default(),
+            journal: Journal::new(DEFAULT_MOMENTS),
+            hits: Hits::default(),
+            cost: Cost {
+                since: now,
+                cpu_ns: own::cpu_ns(),
+                share: None,
+            },
+            next_keys: now,
+            next_refresh: now,
+            next_rows: now,
+            stale: true,
+            asked_to_end: false,
+        })
+    }
+
+    fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
+        for _ in 0..INPUTS_A_TURN {
+            if !event::poll(Duration::ZERO).context("cannot read the terminal")? {
+                break;
+            }
+            match event::read().context("cannot read the terminal")? {
+                Input::Key(key) if key.kind != KeyEventKind::Release => {
+                    if let Some(action) = keys::action(&key, &self.ui) {
+                        self.act(action, run);
+                    }
+                }
+                Input::Mouse(mouse) => self.click(mouse, run),
+                Input::Resize(..) => self.stale = true,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn click(&mut self, mouse: MouseEvent, run: &Run<'_>) {
+        match mouse.kind {
+            MouseEventKind::ScrollUp => self.act(Action::Move(-3), run),
+            MouseEventKind::ScrollDown => self.act(Action::Move(3), run),
+            MouseEventKind::Down(MouseButton::Left) => {
+                if let Some(action) = self.hits.at(mouse.column, mouse.row) {
+                    self.act(action, run);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn act(&mut self, action: Action, run: &Run<'_>) {
+        self.stale = true;
+        let before = (self.ui.tab, self.ui.paused.is_some());
+        let effect = self.ui.apply(action, &self.model);
+        match (before.1, self.ui.paused.is_some()) {
+            // The view stands still as of now, the table with it.
+            (false, true) => self.model.refresh_rows(run.analysis),
+            (_, false) if before.0 != self.ui.tab => {
+                (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
+            }
+            _ => {}
+        }
+        match effect {
+            None => {}
+            Some(Effect::Quit) => self.asked_to_end = true,
+            Some(Effect::Copy(rid)) => {
+                self.terminal.say(&clipboard::copy(&rid));
+                self.ui.say(format!("sent to the terminal's clipboard: {rid}"));
+            }
+            Some(Effect::Export) => {
+                let said = match export(run) {
+                    Ok(name) => format!("the report so far is in {name}"),
+                    Err(error) => format!("! {error:#}"),
+                };
+                self.ui.say(said);
+            }
+        }
+    }
+
+    /// Reads the analysis as far as it is due and wanted.
+    fn refresh(&mut self, run: &Run<'_>, now: Instant) {
+        self.cost.update(now);
+        self.model.remember(run.analysis);
+        self.stale = true;
+        if self.ui.paused.is_some() {
+            return;
+        }
+        let outside = Outside {
+            source: run.source.to_owned(),
+            doing: match run.stage {
+                Stage::Running => "live",
+                Stage::Ending => "ending",
+                Stage::Ended => "ended",
+            },
+            cpu: self.cost.share,
+            rss_bytes: own::rss_bytes(),
+            degraded: degraded(run),
+        };
+        self.model.refresh(run.analysis, &outside);
+        let wanted = matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.model.table.count() == 0;
+        if wanted && now >= self.next_rows {
+            self.model.refresh_rows(run.analysis);
+            self.next_rows = now + now.elapsed() * ROWS_SHARE;
+        }
+    }
+
+    /// Brings order and detail up to what the reader chose, then draws, unless the terminal still has the last frame to show.
+    fn show(&mut self, run: &Run<'_>, refreshed: bool) -> anyhow::Result<()> {
+        if !self.terminal.is_ready() {
+            return Ok(());
+        }
+        self.model.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
+        self.ui.settle(&self.model);
+        if self.ui.tab == Tab::Request {
+            let shown = self.model.detail.as_ref().map(|d| d.rid.as_str());
+            let fresh = refreshed && self.ui.paused.is_none();
+            if let Some(rid) = self.ui.selected.clone().filter(|rid| fresh || shown != Some(rid)) {
+                self.model.refresh_detail(run.analysis, &self.journal, &rid);
+            }
+        }
+        if run.stage == Stage::Ending {
+            let under_way = (run.under_way)();
+            let under_way = under_way.as_deref().unwrap_or("what is under way is waited for");
+            self.ui.say(format!("ending: {under_way}; q again leaves at once"));
+        }
+        let (model, ui, theme) = (&self.model, &self.ui, self.theme);
+        let mut hits = Hits::default();
+        self.terminal
+            .draw(|frame| hits = view::draw(model, ui, theme, frame))
+            .context("cannot draw on the terminal")?;
+        self.ui.page = hits.page;
+        self.hits = hits;
+        self.stale = false;
+        Ok(())
+    }
+}
+
+impl Observer for Screen {
+    fn event(&mut self, event: &Event<'_>) {
+        self.journal.observe(event);
+    }
+
+    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish> {
+        let now = Instant::now();
+        if now < self.next_keys {
+            return Ok(Wish::Stay);
+        }
+        self.next_keys = now + KEYS;
+        self.read_keys(run)?;
+        let due = now >= self.next_refresh;
+        if due {
+            self.next_refresh = now + REFRESH;
+            self.refresh(run, now);
+        }
+        if self.stale {
+            self.show(run, due)?;
+        }
+        Ok(if std::mem::take(&mut self.asked_to_end) {
+            Wish::End
+        } else {
+            Wish::Stay
+        })
+    }
+}
+
+impl Cost {
+    fn update(&mut self, now: Instant) {
+        let passed = now - self.since;
+        if passed >= Duration::from_secs(1) {
+            let cpu_ns = own::cpu_ns();
+            self.share = Some((cpu_ns - self.cpu_ns) as f64 / passed.as_nanos() as f64);
+            (self.since, self.cpu_ns) = (now, cpu_ns);
+        }
+    }
+}
+
+/// What the run says is degraded, and the newest warning of our own log, which the screen hides.
+fn degraded(run: &Run<'_>) -> Vec<String> {
+    let mut all = (run.degraded)();
+    all.extend(Hold::newest().map(|(line, lines)| format!("log ({lines} lines, shown at the end): {line}")));
+    all
+}
+
+/// Writes the report so far to a new file in the working folder; gives back its name.
+fn export(run: &Run<'_>) -> anyhow::Result<String> {
+    let second = trace::clock::wall_ns() / 1_000_000_000;
+    for copy in 0..100 {
+        let suffix = if copy == 0 { String::new() } else { format!("-{copy}") };
+        let name = format!("tokengap-report-{second}{suffix}.json");
+        match OpenOptions::new().write(true).create_new(true).open(&name) {
+            Ok(mut file) => {
+                file.write_all((run.report)().to_json().as_bytes())
+                    .with_context(|| format!("cannot write {name}"))?;
+                return Ok(name);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!("cannot make {name} in this folder; start tokengap in one that is writable")
+                });
+            }
+        }
+    }
+    anyhow::bail!("a hundred reports of this second are here already; try again in a moment")
+}

@@ -1,0 +1,148 @@
+//! Bytes to the terminal on a thread of their own: a terminal that stands still holds up nothing but its own picture.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the last frame may take to reach the terminal at the end.
+const LAST: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The near end: collects one frame and hands it over when it is flushed.
+pub(super) struct Outlet {
+    frame: Vec<u8>,
+    frames: SyncSender<Vec<u8>>,
+    busy: Busy,
+}
+
+/// Whether a frame is on its way.
+#[derive(Clone, Default)]
+pub(super) struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Waits until the frame has arrived, but not for ever; whether it has.
+    pub(super) fn wait(&self) -> bool {
+        let end = Instant::now() + LAST;
+        while self.is_set() {
+            if Instant::now() >= end {
+                return false;
+            }
+            thread::sleep(LOOK);
+        }
+        true
+    }
+}
+
+impl Outlet {
+    /// Starts the thread that writes to `terminal`.
+    pub(super) fn start(terminal: impl Write + Send + 'static) -> io::Result<Self> {
+        let (frames, inbox) = sync_channel(1);
+        let busy = Busy::default();
+        let done = busy.clone();
+        thread::Builder::new()
+            .name("terminal".into())
+            .spawn(move || carry(&inbox, terminal, &done))?;
+        Ok(Self {
+            frame: Vec::new(),
+            frames,
+            busy,
+        })
+    }
+
+    pub(super) fn busy(&self) -> Busy {
+        self.busy.clone()
+    }
+}
+
+fn carry(inbox: &Receiver<Vec<u8>>, mut terminal: impl Write, busy: &Busy) {
+    for frame in inbox {
+        if terminal.write_all(&frame).and_then(|()| terminal.flush()).is_err() {
+            // The terminal is gone. The receiver is dropped, so that the next frame is an error on the near end.
+            return;
+        }
+        busy.0.store(false, Ordering::Release);
+    }
+}
+
+impl Write for Outlet {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.frame.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.frame.is_empty() || self.busy.is_set() {
+            return Ok(());
+        }
+        self.busy.0.store(true, Ordering::Release);
+        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the terminal is gone");
+        self.frames.try_send(std::mem::take(&mut self.frame)).map_err(gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// A terminal that takes its first frame only when it is let.
+    struct Slow(Receiver<()>, Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
+            self.1
+                .lock()
+                .map_err(|_| io::ErrorKind::Other)?
+                .extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_terminal_that_stands_still_holds_up_nobody() {
+        let (let_go, gate) = channel();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let mut outlet = Outlet::start(Slow(gate, Arc::clone(&seen))).expect("a thread");
+        outlet
+            .write_all(b"one")
+            .and_then(|()| outlet.flush())
+            .expect("handed over");
+        outlet
+            .write_all(b" two")
+            .and_then(|()| outlet.flush())
+            .expect("kept, not waited for");
+        assert!(outlet.busy().is_set());
+        let_go.send(()).expect("the terminal");
+        assert!(outlet.busy().wait());
+        outlet.flush().expect("handed over");
+        let_go.send(()).expect("the terminal");
+        assert!(outlet.busy().wait());
+        assert_eq!(*seen.lock().expect("seen"), b"one two");
+    }
+
+    #[test]
+    fn a_terminal_that_is_gone_is_an_error_in_the_end() {
+        let (let_go, gate) = channel();
+        drop(let_go);
+        let mut outlet = Outlet::start(Slow(gate, Arc::default())).expect("a thread");
+        outlet
+            .write_all(b"one")
+            .and_then(|()| outlet.flush())
+            .expect("handed over");
+        assert!(!outlet.busy().wait(), "it never arrives");
+    }
+}

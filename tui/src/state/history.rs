@@ -1,0 +1,133 @@
+//! The run second by second, for the lines over time: an hour is kept, older seconds fall off.
+
+use std::collections::VecDeque;
+
+/// Seconds kept. At six numbers a second this is 200 KiB.
+pub(crate) const KEPT: usize = 3_600;
+
+/// What is kept of one second. `None` is "not observable".
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Sample {
+    /// Tokens sent by the scheduler per second.
+    pub(crate) tokens: f64,
+    /// Frames sent by the scheduler per second.
+    pub(crate) frames: f64,
+    /// Requests alive.
+    pub(crate) live: f64,
+    /// Frames sent and not taken, over all hops.
+    pub(crate) backlog: Option<f64>,
+    /// p99 of the first-token gap over the sliding window, in nanoseconds.
+    pub(crate) gap_p99: Option<f64>,
+    /// Chunks coalesced and dropped in this second, confirmed or predicted.
+    pub(crate) harmed: Option<f64>,
+}
+
+/// A number of [`Sample`] that can be drawn.
+pub(crate) type Metric = fn(&Sample) -> Option<f64>;
+
+/// The samples, one for each second since the start.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    samples: VecDeque<Sample>,
+    /// Second of the newest sample, counted from the start of the run.
+    newest: u64,
+}
+
+impl History {
+    /// Enters the sample for `second`; a second that passed without one repeats it, a second entered before is kept.
+    pub(crate) fn enter(&mut self, second: u64, sample: Sample) {
+        let missing = if self.samples.is_empty() {
+            1
+        } else {
+            second.saturating_sub(self.newest)
+        };
+        for _ in 0..missing.min(KEPT as u64) {
+            if self.samples.len() == KEPT {
+                self.samples.pop_front();
+            }
+            self.samples.push_back(sample);
+        }
+        self.newest = self.newest.max(second);
+    }
+
+    /// Whether nothing was entered yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// The newest second.
+    pub(crate) fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// How far back from the newest second there are samples.
+    pub(crate) fn depth(&self) -> u64 {
+        self.samples.len().saturating_sub(1) as u64
+    }
+
+    /// `columns` values that end at second `end`, each the largest of `step` seconds; `None` where nothing was observed.
+    pub(crate) fn series(&self, metric: Metric, end: u64, step: u64, columns: usize) -> Vec<Option<f64>> {
+        let step = step.max(1);
+        (0..columns as u64)
+            .rev()
+            .map(|column| {
+                let last = end.checked_sub(column * step)?;
+                let first = last.saturating_sub(step - 1);
+                (first..=last)
+                    .filter_map(|second| metric(self.at(second)?))
+                    .reduce(f64::max)
+            })
+            .collect()
+    }
+
+    fn at(&self, second: u64) -> Option<&Sample> {
+        let back = self.newest.checked_sub(second)? as usize;
+        self.samples.get(self.samples.len().checked_sub(back + 1)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ramp(seconds: u64) -> History {
+        let mut history = History::default();
+        for second in 0..seconds {
+            history.enter(
+                second,
+                Sample {
+                    tokens: second as f64,
+                    ..Sample::default()
+                },
+            );
+        }
+        history
+    }
+
+    #[test]
+    fn a_column_holds_the_largest_of_its_seconds_and_the_time_before_the_start_is_blank() {
+        let history = ramp(10);
+        let tokens: Metric = |s| Some(s.tokens);
+        assert_eq!(history.series(tokens, 9, 1, 3), [Some(7.0), Some(8.0), Some(9.0)]);
+        assert_eq!(history.series(tokens, 9, 5, 3), [None, Some(4.0), Some(9.0)]);
+        assert_eq!(history.series(tokens, 2, 1, 4), [None, Some(0.0), Some(1.0), Some(2.0)]);
+        assert_eq!(history.series(|s| s.backlog, 9, 1, 2), [None, None]);
+    }
+
+    #[test]
+    fn an_hour_is_kept_and_a_sleep_does_not_shift_time() {
+        let mut history = ramp(2 * KEPT as u64);
+        assert_eq!(history.depth(), KEPT as u64 - 1);
+        let before = history.newest();
+        history.enter(
+            before + 5,
+            Sample {
+                tokens: 1.0,
+                ..Sample::default()
+            },
+        );
+        assert_eq!(history.series(|s| Some(s.tokens), before, 1, 1), [Some(before as f64)]);
+        history.enter(before, Sample::default());
+        assert_eq!(history.newest(), before + 5);
+    }
+}

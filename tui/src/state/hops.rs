@@ -1,0 +1,192 @@
+//! Reads hops into lines, in the order of the path.
+
+use trace::detect::Thresholds;
+use trace::ledger::{Group, Hop, Ledger};
+use trace::stats::Distribution;
+
+use super::model::{CLASSES, Health, HopLine, Member};
+use super::refresh::whole;
+use super::request::HopEnds;
+
+/// Reasons for undecoded frames shown per hop.
+const REASONS: usize = 4;
+/// Hops shown behind one line.
+const MEMBERS: usize = 64;
+
+/// The hops by name, from the scheduler on.
+pub(crate) fn read(ledger: &Ledger, thresholds: &Thresholds) -> Vec<HopLine> {
+    let lines = ledger.groups().iter().enumerate().filter_map(|(place, group)| {
+        let members: Vec<&Hop> = ledger.members(place).collect();
+        (!members.is_empty()).then(|| line(ledger, thresholds, group, &members))
+    });
+    let mut lines: Vec<HopLine> = lines.collect();
+    let names: Vec<(String, String)> = lines.iter().map(|l| (l.from.clone(), l.to.clone())).collect();
+    lines.sort_by_key(|l| depth(&names, &l.from));
+    lines
+}
+
+/// The ends of every hop, in the order of the path.
+pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
+    let ends = ledger.hops().iter().map(|hop| {
+        let (from, to) = split(&ledger.groups()[hop.group()].name);
+        HopEnds {
+            id: hop.id(),
+            from,
+            to,
+            sees_taken: hop.sees().taken,
+        }
+    });
+    let mut ends: Vec<HopEnds> = ends.collect();
+    let names: Vec<(String, String)> = ends.iter().map(|e| (e.from.clone(), e.to.clone())).collect();
+    ends.sort_by_key(|e| depth(&names, &e.from));
+    ends
+}
+
+/// How many hops lead to `role`. A circle of names ends the count at their number.
+fn depth(names: &[(String, String)], role: &str) -> usize {
+    let mut role = role;
+    for depth in 0..names.len() {
+        match names.iter().find(|(from, to)| to == role && from != to) {
+            Some((from, _)) => role = from,
+            None => return depth,
+        }
+    }
+    names.len()
+}
+
+/// `from->to` into its two ends; a name of another form stands at both.
+fn split(name: &str) -> (String, String) {
+    name.split_once("->").map_or_else(
+        || (name.to_owned(), name.to_owned()),
+        |(from, to)| (from.to_owned(), to.to_owned()),
+    )
+}
+
+fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop]) -> HopLine {
+    let now = ledger.now();
+    let sum = |count: fn(&trace::ledger::HopCounts) -> u64| members.iter().map(|h| count(&h.counts())).sum();
+    let sees = |stage: fn(&trace::event::Sees) -> bool| members.iter().any(|h| stage(&h.sees()));
+    let takes = sees(|s| s.taken);
+    let (from, to) = split(&group.name);
+    let rates = group.rate.recent(now);
+    let oldest_ns = members
+        .iter()
+        .filter_map(|h| h.oldest_waiting())
+        .min()
+        .map(|at| now.since(at));
+    let mut reasons: Vec<(String, u64)> = group.undecoded.iter().map(|(why, &n)| (why.clone(), n)).collect();
+    reasons.sort_by_key(|r| std::cmp::Reverse(r.1));
+    reasons.truncate(REASONS);
+    let wakeup = members.iter().map(|h| h.counts().wakeup_frames_max).max().unwrap_or(0);
+    HopLine {
+        from,
+        to,
+        health: health(
+            group,
+            takes,
+            oldest_ns,
+            sum(|c| c.frames_sent.max(c.frames_taken)),
+            thresholds,
+        ),
+        frames_per_s: rates.frames,
+        chunks_per_s: rates.chunks,
+        bytes_per_s: rates.bytes,
+        frames: sum(|c| c.frames_sent.max(c.frames_taken)),
+        chunks: sum(|c| c.chunks),
+        bytes: sum(|c| c.bytes),
+        undecoded: sum(|c| c.undecoded),
+        reasons,
+        backlog: takes.then_some(group.backlog),
+        backlog_max: takes.then_some(group.backlog_max),
+        oldest_ns: oldest_ns.filter(|_| takes),
+        residence: whole(&group.residence).filter(|_| takes),
+        residence_classes: if takes { classes(&group.residence) } else { Vec::new() },
+        relay: whole(&group.relay),
+        handling: whole(&group.handling),
+        wakeup_frames_max: (wakeup > 0).then_some(wakeup.into()),
+        trend: if takes {
+            group.trend.samples().collect()
+        } else {
+            Vec::new()
+        },
+        members: members.iter().take(MEMBERS).map(|h| member(h)).collect(),
+    }
+}
+
+fn member(hop: &Hop) -> Member {
+    let counts = hop.counts();
+    Member {
+        worker: hop.worker(),
+        endpoint: hop.endpoint().to_owned(),
+        frames: counts.frames_sent.max(counts.frames_taken),
+        chunks: counts.chunks,
+        backlog: hop.sees().taken.then_some(counts.backlog),
+    }
+}
+
+/// A hop is as well as the frame that waits longest on it, measured by what a first token may wait.
+fn health(group: &Group, takes: bool, oldest_ns: Option<u64>, frames: u64, thresholds: &Thresholds) -> Health {
+    match oldest_ns {
+        Some(wait) if wait >= thresholds.gap_critical_ns => Health::Critical,
+        Some(wait) if wait >= thresholds.gap_warning_ns => Health::Warning,
+        _ if takes && group.backlog >= thresholds.backlog_critical_frames => Health::Warning,
+        _ if takes && frames > 0 => Health::Good,
+        _ => Health::Unknown,
+    }
+}
+
+fn classes(of: &Distribution) -> Vec<u64> {
+    let mut above = of.count();
+    let mut classes = Vec::with_capacity(CLASSES.len() + 1);
+    for bound in CLASSES {
+        let higher = of.above(bound).min(above);
+        classes.push(above - higher);
+        above = higher;
+    }
+    classes.push(above);
+    classes
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::event::Sees;
+
+    use super::*;
+    use crate::state::scene::{MS, Scene};
+
+    #[test]
+    fn hops_stand_in_the_order_of_the_path_whatever_order_they_came_in() {
+        let sees = Sees {
+            sent: true,
+            ..Sees::default()
+        };
+        let scene = Scene::new(&[
+            ("router->tokenizer", sees),
+            ("detokenizer->router", sees),
+            ("scheduler->detokenizer", sees),
+        ]);
+        let lines = read(scene.analysis.ledger(), scene.analysis.thresholds());
+        let from: Vec<&str> = lines.iter().map(|l| l.from.as_str()).collect();
+        assert_eq!(from, ["scheduler", "detokenizer", "router"]);
+        let circle = [("a".to_owned(), "b".to_owned()), ("b".to_owned(), "a".to_owned())];
+        assert_eq!(depth(&circle, "a"), 2);
+    }
+
+    #[test]
+    fn a_frame_that_waits_makes_its_hop_ill_and_an_unseen_take_makes_it_unknown() {
+        let mut scene = Scene::delivering();
+        scene.send(0, &[("a", 1, 1)]);
+        scene.take(3 * MS, 0, 1);
+        scene.send(5 * MS, &[("a", 1, 2)]);
+        let at = |scene: &Scene| read(scene.analysis.ledger(), scene.analysis.thresholds()).remove(0);
+        assert_eq!(
+            (at(&scene).health, at(&scene).residence_classes),
+            (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0])
+        );
+        scene.tick(6_000 * MS);
+        assert_eq!((at(&scene).health, at(&scene).backlog), (Health::Critical, Some(1)));
+        let mut tapped = Scene::tapped();
+        tapped.send(0, &[("a", 1, 1)]);
+        assert_eq!((at(&tapped).health, at(&tapped).backlog), (Health::Unknown, None));
+    }
+}

@@ -1,0 +1,316 @@
+//! The recent past, chunk by chunk: what one request's detail is drawn from. The ledger keeps sums; this keeps moments.
+//!
+//! A ring of fixed size over all requests. Nothing is looked up while events come in; a request's story is collected
+//! from the ring when it is asked for.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+
+use trace::engine::Mode;
+use trace::event::{Chunk, Event, Frame, What};
+use trace::{FrameId, HopId, MonoNs};
+
+/// Moments kept by default: 12 MiB.
+pub(crate) const DEFAULT_MOMENTS: usize = 262_144;
+
+/// Something that happened to a chunk or to the frame it is in. 48 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    at: MonoNs,
+    /// Of the rid; of no meaning for [`Kind::Taken`] and [`Kind::Lost`].
+    key: u64,
+    /// The frame's place in its lane; for deliveries 0.
+    seq: u64,
+    lane: u32,
+    /// Listed or delivered; for takes the frame's place in its wakeup.
+    tokens: u32,
+    /// The count after it; for takes the wakeup's number, shortened.
+    end: u32,
+    hop: HopId,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Sent,
+    /// A chunk in a frame whose send was not observed.
+    Carried,
+    /// A frame's take; `true` when its wakeup is known.
+    Taken(bool),
+    Delivered(Mode, bool),
+    Lost,
+}
+
+/// The ring.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    moments: VecDeque<Moment>,
+    limit: usize,
+    forgot: bool,
+    keys: RandomState,
+    /// The wakeup each hop is in, and how many frames it has taken.
+    wakeups: HashMap<HopId, (u64, u32)>,
+}
+
+/// One chunk on one hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkSeen {
+    pub(crate) hop: HopId,
+    /// `None` when its send was not observed.
+    pub(crate) sent: Option<MonoNs>,
+    pub(crate) taken: Option<MonoNs>,
+    /// The wakeup that took it, and its frame's place in that.
+    pub(crate) wakeup: Option<(u32, u32)>,
+    /// Tokens it lists.
+    pub(crate) tokens: u32,
+    /// `completion_tokens` after it; `None` where the frame says none.
+    pub(crate) end: Option<u32>,
+}
+
+/// One delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeliverySeen {
+    pub(crate) at: MonoNs,
+    pub(crate) mode: Mode,
+    pub(crate) tokens: u32,
+    pub(crate) end: Option<u32>,
+}
+
+/// What the journal remembers of one request, in the order it was observed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Story {
+    pub(crate) chunks: Vec<ChunkSeen>,
+    pub(crate) deliveries: Vec<DeliverySeen>,
+    /// Set when older moments have been forgotten: nothing before it is known here.
+    pub(crate) since: Option<MonoNs>,
+    /// Observations were lost on our side between its first moment and its last.
+    pub(crate) broken: bool,
+}
+
+/// Marks "the frame says none" in `Moment::end`; a count of generated tokens never gets there.
+const NO_COUNT: u32 = u32::MAX;
+
+impl Journal {
+    /// A ring of `limit` moments.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            moments: VecDeque::new(),
+            limit,
+            forgot: false,
+            keys: RandomState::new(),
+            wakeups: HashMap::new(),
+        }
+    }
+
+    /// Remembers what the event says.
+    pub(crate) fn observe(&mut self, event: &Event<'_>) {
+        let at = event.at;
+        match &event.what {
+            What::Sent(frame) => self.frame(at, frame, Kind::Sent),
+            What::Taken(taken) => {
+                if let Some(frame) = &taken.frame {
+                    self.frame(at, frame, Kind::Carried);
+                }
+                let FrameId { hop, lane, seq } = taken.id;
+                let kind = Kind::Taken(taken.wakeup.is_some());
+                let end = taken.wakeup.unwrap_or(0) as u32;
+                let tokens = taken.wakeup.map_or(0, |wakeup| self.place_in_wakeup(hop, wakeup));
+                self.push(Moment {
+                    at,
+                    key: 0,
+                    seq,
+                    lane,
+                    tokens,
+                    end,
+                    hop,
+                    kind,
+                });
+            }
+            What::Delivered(said) => {
+                let kind = Kind::Delivered(said.mode, said.finished);
+                let end = said.completion_tokens.unwrap_or(NO_COUNT);
+                let key = self.keys.hash_one(said.rid);
+                self.push(Moment {
+                    at,
+                    key,
+                    seq: 0,
+                    lane: 0,
+                    tokens: said.tokens,
+                    end,
+                    hop: HopId(0),
+                    kind,
+                });
+            }
+            What::Lost(lost) => {
+                let hop = lost.hop.unwrap_or(HopId(0));
+                self.push(Moment {
+                    at,
+                    key: 0,
+                    seq: 0,
+                    lane: 0,
+                    tokens: 0,
+                    end: 0,
+                    hop,
+                    kind: Kind::Lost,
+                });
+            }
+            What::Engine(_)
+            | What::Hop(_)
+            | What::Forwarded(_)
+            | What::Handled(_)
+            | What::Undecoded(_)
+            | What::Cpu(_)
+            | What::Queue(_) => {}
+        }
+    }
+
+    fn place_in_wakeup(&mut self, hop: HopId, wakeup: u64) -> u32 {
+        let last = self.wakeups.entry(hop).or_insert((wakeup, 0));
+        *last = if last.0 == wakeup {
+            (wakeup, last.1 + 1)
+        } else {
+            (wakeup, 1)
+        };
+        last.1
+    }
+
+    fn frame(&mut self, at: MonoNs, frame: &Frame<'_>, kind: Kind) {
+        let FrameId { hop, lane, seq } = frame.id;
+        for chunk in frame.chunks {
+            let &Chunk {
+                rid,
+                listed,
+                completion_tokens,
+                ..
+            } = chunk;
+            let key = self.keys.hash_one(rid);
+            let end = completion_tokens.unwrap_or(NO_COUNT);
+            self.push(Moment {
+                at,
+                key,
+                seq,
+                lane,
+                tokens: listed.unwrap_or(0),
+                end,
+                hop,
+                kind,
+            });
+        }
+    }
+
+    fn push(&mut self, moment: Moment) {
+        if self.limit == 0 {
+            return;
+        }
+        if self.moments.len() >= self.limit {
+            self.moments.pop_front();
+            self.forgot = true;
+        }
+        self.moments.push_back(moment);
+    }
+
+    /// The request's story, as far back as the ring goes. Two walks over the ring.
+    pub(crate) fn story(&self, rid: &str) -> Story {
+        let key = self.keys.hash_one(rid);
+        let mut story = Story::default();
+        let mut frames: HashMap<FrameId, Vec<usize>> = HashMap::new();
+        for moment in self.moments.iter().filter(|m| m.key == key) {
+            let end = (moment.end != NO_COUNT).then_some(moment.end);
+            match moment.kind {
+                Kind::Sent | Kind::Carried => {
+                    let sent = (moment.kind == Kind::Sent).then_some(moment.at);
+                    frames.entry(moment.frame()).or_default().push(story.chunks.len());
+                    let chunk = ChunkSeen {
+                        hop: moment.hop,
+                        sent,
+                        taken: None,
+                        wakeup: None,
+                        tokens: moment.tokens,
+                        end,
+                    };
+                    story.chunks.push(chunk);
+                }
+                Kind::Delivered(mode, _) => {
+                    story.deliveries.push(DeliverySeen {
+                        at: moment.at,
+                        mode,
+                        tokens: moment.tokens,
+                        end,
+                    });
+                }
+                Kind::Taken(_) | Kind::Lost => {}
+            }
+        }
+        let mut begun = false;
+        for moment in &self.moments {
+            begun |= moment.key == key;
+            match moment.kind {
+                Kind::Taken(known) => {
+                    for &at in frames.get(&moment.frame()).into_iter().flatten() {
+                        story.chunks[at].taken = Some(moment.at);
+                        story.chunks[at].wakeup = known.then_some((moment.end, moment.tokens));
+                    }
+                }
+                Kind::Lost => story.broken |= begun,
+                Kind::Sent | Kind::Carried | Kind::Delivered(..) => {}
+            }
+        }
+        story.since = self.moments.front().filter(|_| self.forgot).map(|m| m.at);
+        story
+    }
+}
+
+impl Moment {
+    fn frame(&self) -> FrameId {
+        FrameId {
+            hop: self.hop,
+            lane: self.lane,
+            seq: self.seq,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::scene::{MS, Scene};
+
+    #[test]
+    fn a_story_joins_sends_takes_and_deliveries_of_one_request() {
+        let mut scene = Scene::delivering();
+        scene.send(10 * MS, &[("a", 1, 1), ("b", 1, 1)]);
+        scene.send(20 * MS, &[("a", 2, 3)]);
+        scene.take(50 * MS, 0, 7);
+        scene.take(51 * MS, 1, 7);
+        scene.deliver(60 * MS, "a", 2, 3);
+        let story = scene.journal.story("a");
+        let taken: Vec<_> = story.chunks.iter().map(|c| (c.taken, c.wakeup, c.end)).collect();
+        assert_eq!(
+            taken,
+            [
+                (Some(MonoNs(50 * MS)), Some((7, 1)), Some(1)),
+                (Some(MonoNs(51 * MS)), Some((7, 2)), Some(3))
+            ]
+        );
+        assert_eq!((story.deliveries.len(), story.since, story.broken), (1, None, false));
+        assert_eq!(scene.journal.story("b").chunks.len(), 1);
+        assert_eq!(scene.journal.story("nobody"), Story::default());
+    }
+
+    #[test]
+    fn a_full_ring_forgets_the_oldest_and_says_so() {
+        let mut journal = Journal::new(4);
+        let mut scene = Scene::delivering();
+        scene.observer = Some(Box::new(move |event| {
+            journal.observe(event);
+            assert!(journal.moments.len() <= 4);
+            if event.at == MonoNs(9 * MS) {
+                let story = journal.story("a");
+                assert_eq!((story.chunks.len(), story.since), (4, Some(MonoNs(6 * MS))));
+            }
+        }));
+        for n in 0..10 {
+            scene.send(n * MS, &[("a", 1, n as u32 + 1)]);
+        }
+    }
+}

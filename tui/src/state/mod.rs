@@ -1,0 +1,19 @@
+//! What the screen shows ([`Model`]) and where the reader is in it ([`ui::Ui`]). Nothing here knows a terminal.
+
+mod findings;
+pub(crate) mod flags;
+pub(crate) mod history;
+mod hops;
+pub(crate) mod journal;
+pub(crate) mod model;
+pub(crate) mod query;
+pub(crate) mod refresh;
+pub(crate) mod request;
+pub(crate) mod row;
+#[cfg(test)]
+pub(crate) mod scene;
+pub(crate) mod table;
+pub(crate) mod ui;
+pub(crate) mod units;
+
+pub(crate) use model::Model;

@@ -1,0 +1,407 @@
+//! The filter of the request table: `gap>1s drop>0 rid:5b92 state:live -flag:abort`. All terms must hold.
+//!
+//! A number that is not observable satisfies no comparison, neither `gap>1s` nor `gap<1s`: absence is no evidence.
+
+use std::fmt;
+
+use super::flags::Flag;
+use super::row::{Life, Row};
+
+/// A parsed filter. Empty, it lets every row through.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Query(Vec<Term>);
+
+#[derive(Clone, Debug, PartialEq)]
+struct Term {
+    negated: bool,
+    test: Test,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Test {
+    /// The rid contains it, in any case.
+    Rid(String),
+    State(Life),
+    Flag(Flag),
+    Number(Field, Op, u64),
+}
+
+/// A number of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Age,
+    Gap,
+    Silence,
+    Sent,
+    Taken,
+    Delivered,
+    Chunks,
+    Coalesced,
+    Dropped,
+    Lost,
+    Prompt,
+    Retractions,
+}
+
+/// Field names, and whether the value is a duration. The first of several names is the one the help shows.
+const FIELDS: &[(&str, Field, bool)] = &[
+    ("gap", Field::Gap, true),
+    ("age", Field::Age, true),
+    ("silence", Field::Silence, true),
+    ("sent", Field::Sent, false),
+    ("tokens", Field::Sent, false),
+    ("taken", Field::Taken, false),
+    ("deliv", Field::Delivered, false),
+    ("delivered", Field::Delivered, false),
+    ("chunks", Field::Chunks, false),
+    ("coal", Field::Coalesced, false),
+    ("coalesced", Field::Coalesced, false),
+    ("drop", Field::Dropped, false),
+    ("dropped", Field::Dropped, false),
+    ("lost", Field::Lost, false),
+    ("prompt", Field::Prompt, false),
+    ("retract", Field::Retractions, false),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Less,
+    AtMost,
+    Equal,
+    AtLeast,
+    More,
+}
+
+/// A mistake in a filter and where it is, as character offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mistake {
+    /// The first wrong character, counted from 0.
+    pub(crate) at: usize,
+    /// What is wrong with it and what would be right.
+    pub(crate) what: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {}: {}", self.at + 1, self.what)
+    }
+}
+
+/// What the help says of the language.
+pub(crate) const HELP: &[(&str, &str)] = &[
+    ("5b92", "the rid contains 5b92 (also rid:5b92)"),
+    (
+        "gap>1s",
+        "numbers: gap age silence sent taken deliv chunks coal drop lost prompt retract",
+    ),
+    ("", "with > >= < <= = ; durations in ns us ms s m h, counts with k or M"),
+    ("state:live", "waiting, live, done, aborted or gone"),
+    ("flag:drop!", "LOSS DROP! DROP? STALL GAP INFLATE ABORT RETRACT"),
+    ("-state:done", "a minus sign turns a term round; all terms must hold"),
+];
+
+impl Query {
+    /// Reads a filter.
+    pub(crate) fn parse(text: &str) -> Result<Self, Mistake> {
+        let mut terms = Vec::new();
+        let mut at = 0;
+        for word in text.split(' ') {
+            if !word.is_empty() {
+                terms.push(term(word, at)?);
+            }
+            at += word.chars().count() + 1;
+        }
+        Ok(Self(terms))
+    }
+
+    /// Whether every row passes.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the row passes.
+    pub(crate) fn matches(&self, row: &Row) -> bool {
+        self.0.iter().all(|term| term.test.holds(row) != term.negated)
+    }
+}
+
+fn term(word: &str, at: usize) -> Result<Term, Mistake> {
+    let (negated, body) = match word.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, word),
+    };
+    let at = at + usize::from(negated);
+    if body.is_empty() {
+        return Err(Mistake {
+            at,
+            what: "a term is missing after the minus sign".into(),
+        });
+    }
+    let Some(end) = body.find([':', '<', '>', '=']) else {
+        return Ok(Term {
+            negated,
+            test: Test::Rid(body.to_lowercase()),
+        });
+    };
+    let (name, rest) = body.split_at(end);
+    let (op, value) = operator(rest);
+    let value_at = at + name.chars().count() + (rest.len() - value.len());
+    if value.is_empty() {
+        return Err(Mistake {
+            at: value_at,
+            what: format!("{name} needs a value after {:?}", &rest[..rest.len() - value.len()]),
+        });
+    }
+    let test = match name.to_lowercase().as_str() {
+        "rid" => Test::Rid(value.to_lowercase()),
+        "state" => Test::State(state(value, value_at)?),
+        "flag" => Test::Flag(flag(value, value_at)?),
+        lower => {
+            let field = FIELDS.iter().find(|f| f.0 == lower);
+            let &(_, field, is_duration) = field.ok_or_else(|| Mistake {
+                at,
+                what: unknown(name),
+            })?;
+            Test::Number(
+                field,
+                op,
+                if is_duration {
+                    duration(value, value_at)?
+                } else {
+                    number(value, value_at)?
+                },
+            )
+        }
+    };
+    if !matches!(test, Test::Number(..)) && op != Op::Equal {
+        return Err(Mistake {
+            at: at + name.chars().count(),
+            what: format!("{name} has no order; write {name}:{value}"),
+        });
+    }
+    Ok(Term { negated, test })
+}
+
+fn unknown(name: &str) -> String {
+    let mut names: Vec<&str> = vec!["rid", "state", "flag"];
+    names.extend(FIELDS.iter().map(|f| f.0));
+    format!("there is no {name:?}; there are {}", names.join(" "))
+}
+
+fn operator(rest: &str) -> (Op, &str) {
+    const OPS: [(&str, Op); 6] = [
+        (">=", Op::AtLeast),
+        ("<=", Op::AtMost),
+        (">", Op::More),
+        ("<", Op::Less),
+        ("=", Op::Equal),
+        (":", Op::Equal),
+    ];
+    OPS.iter()
+        .find_map(|&(sign, op)| Some((op, rest.strip_prefix(sign)?)))
+        .unwrap_or((Op::Equal, rest))
+}
+
+fn state(value: &str, at: usize) -> Result<Life, Mistake> {
+    Life::ALL
+        .into_iter()
+        .find(|l| l.word().eq_ignore_ascii_case(value))
+        .ok_or_else(|| Mistake {
+            at,
+            what: format!("{value:?} is no state; one of {}", Life::ALL.map(Life::word).join(" ")),
+        })
+}
+
+fn flag(value: &str, at: usize) -> Result<Flag, Mistake> {
+    Flag::parse(value).ok_or_else(|| Mistake {
+        at,
+        what: format!("{value:?} is no flag; one of {}", Flag::ALL.map(Flag::word).join(" ")),
+    })
+}
+
+fn number(value: &str, at: usize) -> Result<u64, Mistake> {
+    const UNITS: [(&str, f64); 3] = [("", 1.0), ("k", 1e3), ("m", 1e6)];
+    measured(value, at, &UNITS, "a count is meant, for example 0, 250 or 10k")
+}
+
+fn duration(value: &str, at: usize) -> Result<u64, Mistake> {
+    const UNITS: [(&str, f64); 6] = [
+        ("ns", 1.0),
+        ("us", 1e3),
+        ("ms", 1e6),
+        ("s", 1e9),
+        ("m", 6e10),
+        ("h", 3.6e12),
+    ];
+    measured(value, at, &UNITS, "a duration is meant, for example 250ms, 1s or 2m")
+}
+
+fn measured(value: &str, at: usize, units: &[(&str, f64)], meant: &str) -> Result<u64, Mistake> {
+    let digits = value
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(value.len());
+    let (amount, unit) = value.split_at(digits);
+    let amount: f64 = amount.parse().map_err(|_| Mistake {
+        at,
+        what: meant.to_owned(),
+    })?;
+    let scale = units.iter().find(|u| u.0.eq_ignore_ascii_case(unit));
+    let scale = scale
+        .ok_or_else(|| Mistake {
+            at: at + digits,
+            what: meant.to_owned(),
+        })?
+        .1;
+    Ok((amount * scale).round() as u64)
+}
+
+impl Test {
+    fn holds(&self, row: &Row) -> bool {
+        match self {
+            Self::Rid(part) => contains(&row.rid, part),
+            Self::State(life) => row.life == *life,
+            Self::Flag(flag) => row.flags.has(*flag),
+            Self::Number(field, op, value) => field.of(row).is_some_and(|n| op.holds(n, *value)),
+        }
+    }
+}
+
+/// Whether `text` contains `lower`, which is in lower case; without an allocation for the ASCII rids there are.
+fn contains(text: &str, lower: &str) -> bool {
+    if !text.is_ascii() || !lower.is_ascii() {
+        return text.to_lowercase().contains(lower);
+    }
+    text.as_bytes()
+        .windows(lower.len())
+        .any(|w| w.eq_ignore_ascii_case(lower.as_bytes()))
+}
+
+impl Field {
+    fn of(self, row: &Row) -> Option<u64> {
+        match self {
+            Self::Age => Some(row.age_ns),
+            Self::Gap => row.gap_ns,
+            Self::Silence => row.silence_ns,
+            Self::Sent => Some(row.sent),
+            Self::Taken => row.taken,
+            Self::Delivered => row.delivered,
+            Self::Chunks => Some(row.chunks),
+            Self::Coalesced => row.coalesced,
+            Self::Dropped => row.dropped,
+            Self::Lost => row.lost,
+            Self::Prompt => row.prompt,
+            Self::Retractions => Some(row.retractions),
+        }
+    }
+}
+
+impl Op {
+    fn holds(self, n: u64, value: u64) -> bool {
+        match self {
+            Self::Less => n < value,
+            Self::AtMost => n <= value,
+            Self::Equal => n == value,
+            Self::AtLeast => n >= value,
+            Self::More => n > value,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn row() -> Row {
+        let mut row = Row {
+            rid: "5B92f0".into(),
+            gap_ns: Some(1_500_000_000),
+            dropped: Some(2),
+            sent: 10_000,
+            ..Row::default()
+        };
+        row.flags.set(Flag::Gap, true);
+        row
+    }
+
+    fn passes(text: &str) -> bool {
+        Query::parse(text)
+            .unwrap_or_else(|m| panic!("{text:?} {m}"))
+            .matches(&row())
+    }
+
+    #[test]
+    fn terms_hold_together() {
+        for text in [
+            "",
+            "  ",
+            "gap>1s drop>0 rid:5b92 state:live",
+            "GAP>=1500ms",
+            "sent=10k",
+            "5b92",
+            "-flag:abort flag:gap",
+            "gap<2m",
+        ] {
+            assert!(passes(text), "{text:?}");
+        }
+        for text in ["gap>2s", "-5b92", "state:done", "drop=0 5b92", "flag:loss"] {
+            assert!(!passes(text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_observable_satisfies_no_comparison() {
+        assert!(!passes("deliv>0") && !passes("deliv<1") && !passes("deliv=0"));
+    }
+
+    #[test]
+    fn a_mistake_is_pointed_at() {
+        let at = |text: &str| Query::parse(text).map_err(|m| (m.at, m.what));
+        for (text, place, hint) in [
+            ("gap>1s drpo>0", 7, "there is no \"drpo\""),
+            ("gap>", 4, "needs a value"),
+            ("gap>fast", 4, "250ms"),
+            ("gap>1parsec", 5, "250ms"),
+            ("x -", 3, "after the minus"),
+            ("state:dead", 6, "waiting live"),
+            ("flag:bad", 5, "DROP!"),
+            ("state>live", 5, "state:live"),
+            ("ä rid>5", 5, "no order"),
+        ] {
+            let (found, what) = at(text).expect_err(text);
+            assert!(found == place && what.contains(hint), "{text:?}: {found} {what}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_its_mistake_lies_inside_it(text in any::<String>()) {
+            match Query::parse(&text) {
+                Ok(query) => { query.matches(&row()); }
+                Err(mistake) => prop_assert!(mistake.at <= text.chars().count(), "{text:?} {mistake}"),
+            }
+        }
+
+        #[test]
+        fn a_well_formed_term_means_what_it_says(
+            gap in proptest::option::of(0u64..10_000), bound in 0u64..10_000, negated in any::<bool>(), op in 0usize..5,
+        ) {
+            let sign = [">", ">=", "<", "<=", "="][op];
+            let text = format!("{}gap{sign}{bound}ms", if negated { "-" } else { "" });
+            let query = Query::parse(&text).map_err(|m| TestCaseError::fail(m.to_string()))?;
+            let row = Row { gap_ns: gap.map(|ms| ms * 1_000_000), ..Row::default() };
+            let holds = gap.is_some_and(|g| [g > bound, g >= bound, g < bound, g <= bound, g == bound][op]);
+            prop_assert_eq!(query.matches(&row), holds != negated);
+        }
+
+        #[test]
+        fn words_near_the_language_never_confuse_it(
+            text in "(-?(gap|drop|rid|state|flag|age|x)(:|>|>=|<|<=|=)?[0-9a-z.!? ]{0,6} ?){0,4}",
+        ) {
+            if let Err(mistake) = Query::parse(&text) {
+                prop_assert!(mistake.at <= text.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Reads the analysis into the model. Everything is bounded: hops and findings are few, rows are capped, strings are reused.
+
+use trace::ledger::{Hop, Ledger, Request, Summary};
+use trace::stats::Distribution;
+use trace::{Analysis, MonoNs};
+
+use super::flags::{Flag, Flags};
+use super::history::Sample;
+use super::journal::Journal;
+use super::model::{ChunkSums, Flow, GapLine, Health, Model, Own, Spread, Verdict};
+use super::request::{Detail, Sources};
+use super::row::{Life, Row};
+use super::{findings, hops};
+
+/// Finished requests shown in the table; the report counts all of them.
+pub(crate) const FINISHED_SHOWN: usize = 2_000;
+
+/// What the loop knows and the analysis does not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outside {
+    pub(crate) source: String,
+    /// `live`, `ending` or `ended`.
+    pub(crate) doing: &'static str,
+    /// Share of one core that this process used over the last second.
+    pub(crate) cpu: Option<f64>,
+    pub(crate) rss_bytes: Option<u64>,
+    pub(crate) degraded: Vec<String>,
+}
+
+impl Model {
+    /// Reads everything but rows and detail.
+    pub(crate) fn refresh(&mut self, analysis: &Analysis, outside: &Outside) {
+        let ledger = analysis.ledger();
+        let start = ledger.started().unwrap_or_default();
+        outside.source.clone_into(&mut self.source);
+        self.doing = outside.doing;
+        self.engine = engine(ledger);
+        self.running_ns = ledger.now().since(start);
+        self.flow = flow(ledger);
+        self.gap = gap(ledger);
+        self.chunks = chunks(ledger);
+        self.hops = hops::read(ledger, analysis.thresholds());
+        self.ends = hops::ends(ledger);
+        self.findings = findings::read(analysis, start);
+        self.verdict = self.judge();
+        self.own = own(ledger, outside);
+    }
+
+    /// Enters this second into the history; done while the view stands still, too.
+    pub(crate) fn remember(&mut self, analysis: &Analysis) {
+        let ledger = analysis.ledger();
+        let second = ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000;
+        if second == self.history.newest() && !self.history.is_empty() {
+            return;
+        }
+        let flow = flow(ledger);
+        let sees_backlog = ledger.hops().iter().any(|h| h.sees().taken);
+        let harm = harm(ledger);
+        let before = self.harm_before.replace(harm.unwrap_or(0));
+        let sample = Sample {
+            tokens: flow.tokens_per_s,
+            frames: flow.frames_per_s,
+            live: flow.live as f64,
+            backlog: sees_backlog.then(|| ledger.groups().iter().map(|g| g.backlog).sum::<u64>() as f64),
+            gap_p99: recent(ledger.gap(), ledger.now()).map(|s| s.p99 as f64),
+            harmed: harm.map(|h| h.saturating_sub(before.unwrap_or(h)) as f64),
+        };
+        self.history.enter(second, sample);
+    }
+
+    /// Reads the rows of the table.
+    pub(crate) fn refresh_rows(&mut self, analysis: &Analysis) {
+        let ledger = analysis.ledger();
+        let look = Look::new(analysis);
+        self.table.clear();
+        let (mut open, mut longest) = (0, 0);
+        for request in ledger.requests() {
+            let row = self.table.next();
+            look.request(request, row);
+            if row.life == Life::Waiting {
+                open += 1;
+                longest = longest.max(row.gap_ns.unwrap_or(0));
+            }
+        }
+        self.gap.open = ledger.sees_gaps().then_some((open, longest));
+        let over = ledger.finished();
+        self.rows_left_out = over.len().saturating_sub(FINISHED_SHOWN) as u64;
+        for summary in over.rev().take(FINISHED_SHOWN) {
+            look.summary(summary, self.table.next());
+        }
+    }
+
+    /// Reads the story of one request.
+    pub(crate) fn refresh_detail(&mut self, analysis: &Analysis, journal: &Journal, rid: &str) {
+        let ledger = analysis.ledger();
+        let look = Look::new(analysis);
+        let request = ledger.request(rid);
+        let row = match request {
+            Some(request) => Some(new_row(|row| look.request(request, row))),
+            None => ledger
+                .finished()
+                .rev()
+                .find(|s| &*s.rid == rid)
+                .map(|summary| new_row(|row| look.summary(summary, row))),
+        };
+        let first = request.map_or((None, None), |r| (r.sent_first(), r.taken_first()));
+        let sources = Sources {
+            story: journal.story(rid),
+            row,
+            hops: &self.ends,
+            engine: ledger.engine(),
+            first,
+        };
+        self.detail = Some(Detail::build(rid, sources));
+    }
+
+    fn judge(&self) -> Verdict {
+        if let Some(worst) = self.findings.iter().find(|f| f.active) {
+            return Verdict {
+                health: worst.health,
+                text: worst.summary.clone(),
+            };
+        }
+        if let Some(past) = self.findings.iter().find(|f| f.health > Health::Info) {
+            return Verdict {
+                health: Health::Info,
+                text: format!("now quiet; earlier: {}", past.summary),
+            };
+        }
+        if self.chunks.sent == 0 {
+            return Verdict {
+                health: Health::Unknown,
+                text: "no tokens have passed yet".into(),
+            };
+        }
+        let text = match self.gap.whole {
+            Some(gap) => format!(
+                "tokens flow; the longest first-token gap was {}",
+                super::units::duration(gap.max)
+            ),
+            None if self.gap.seen => "tokens flow; no first token has been taken yet".into(),
+            None => "tokens flow; takes are not seen here, so no gap can be told".into(),
+        };
+        Verdict {
+            health: Health::Good,
+            text,
+        }
+    }
+}
+
+/// Quantiles over the whole run; `None` when nothing was entered.
+pub(crate) fn whole(of: &Distribution) -> Option<Spread> {
+    Some(Spread {
+        count: of.count(),
+        p50: of.quantile(0.5)?,
+        p95: of.quantile(0.95)?,
+        p99: of.quantile(0.99)?,
+        max: of.max()?,
+    })
+}
+
+/// Quantiles over the last ten seconds.
+pub(crate) fn recent(of: &Distribution, now: MonoNs) -> Option<Spread> {
+    let window = of.recent(now);
+    if window.is_empty() {
+        return None;
+    }
+    // The window keeps two digits; its upper edges must not pass what the run has really seen.
+    let most = of.max()?;
+    let at = |q| window.value_at_quantile(q).min(most);
+    Some(Spread {
+        count: window.len(),
+        p50: at(0.5),
+        p95: at(0.95),
+        p99: at(0.99),
+        max: window.max().min(most),
+    })
+}
+
+fn engine(ledger: &Ledger) -> String {
+    use trace::engine::{Mode, Waiter};
+    let state = ledger.engine();
+    let mut words = vec![
+        state
+            .version
+            .as_deref()
+            .map_or("SGLang".to_owned(), |v| format!("SGLang {v}")),
+    ];
+    words.extend(state.mode.map(|m| {
+        if m == Mode::Incremental {
+            "incremental"
+        } else {
+            "cumulative"
+        }
+        .to_owned()
+    }));
+    words.extend(state.waiter.map(|w| {
+        match w {
+            Waiter::KeepsLast => "keeps last chunk",
+            Waiter::YieldsAll => "yields all chunks",
+            Waiter::Merges => "merges chunks",
+        }
+        .to_owned()
+    }));
+    words.join(", ")
+}
+
+fn flow(ledger: &Ledger) -> Flow {
+    let totals = ledger.totals();
+    let now = ledger.now();
+    let origin = |h: &&Hop| h.is_origin();
+    let first = ledger.hops().iter().find(origin).or_else(|| ledger.hops().first());
+    let rates = first
+        .map(|h| ledger.groups()[h.group()].rate.recent(now))
+        .unwrap_or_default();
+    Flow {
+        tokens_per_s: rates.tokens,
+        frames_per_s: rates.frames,
+        chunks_per_s: rates.chunks,
+        live: ledger.live(),
+        seen: totals.requests.seen,
+        finished: totals.requests.finished,
+        aborted: totals.requests.aborted,
+        tokens_sent: totals.tokens.sent,
+        tokens_taken: ledger.sees_takes().then_some(totals.tokens.taken),
+        tokens_delivered: ledger.sees_deliveries().then_some(totals.tokens.delivered),
+    }
+}
+
+fn gap(ledger: &Ledger) -> GapLine {
+    let now = ledger.now();
+    let waits = ledger.requests().filter_map(Request::waiting_since);
+    let open = waits.fold((0, 0), |(n, longest), at| (n + 1, now.since(at).max(longest)));
+    GapLine {
+        seen: ledger.sees_gaps(),
+        window: recent(ledger.gap(), now),
+        whole: whole(ledger.gap()),
+        worst_rid: ledger.worst_gap().map(|w| w.rid.to_string()).unwrap_or_default(),
+        open: ledger.sees_gaps().then_some(open),
+    }
+}
+
+fn chunks(ledger: &Ledger) -> ChunkSums {
+    let totals = ledger.totals();
+    let delivered = ledger.sees_deliveries().then_some(totals.chunks.fates);
+    let predicted = Some(totals.predicted).filter(|p| p.wakeups_seen);
+    ChunkSums {
+        sent: totals.chunks.sent,
+        taken: ledger.sees_takes().then_some(totals.chunks.taken),
+        delivered: delivered.map(|f| f.delivered),
+        coalesced: delivered.map(|f| f.coalesced),
+        dropped: delivered.map(|f| f.dropped),
+        tokens_lost: delivered.map(|f| f.tokens_lost),
+        dropped_predicted: predicted.map(|p| p.dropped),
+        coalesced_predicted: predicted.map(|p| p.coalesced),
+        missing_on_wire: totals.wire_loss.1,
+    }
+}
+
+/// Chunks coalesced or dropped so far: confirmed where deliveries are seen, else predicted.
+fn harm(ledger: &Ledger) -> Option<u64> {
+    let sums = chunks(ledger);
+    let confirmed = sums.coalesced.zip(sums.dropped);
+    confirmed
+        .or(sums.coalesced_predicted.zip(sums.dropped_predicted))
+        .map(|(c, d)| c + d)
+}
+
+fn own(ledger: &Ledger, outside: &Outside) -> Own {
+    let totals = ledger.totals();
+    let mut degraded = outside.degraded.clone();
+    degraded.extend(ledger.limits().iter().filter(|l| l.times > 0).map(|l| {
+        format!(
+            "limit {} = {} was reached {} times: older knowledge was given up for newer",
+            l.name, l.limit, l.times
+        )
+    }));
+    Own {
+        cpu: outside.cpu,
+        rss_bytes: outside.rss_bytes,
+        events: totals.events,
+        lost: totals.lost.reported() + totals.lost.unannounced,
+        undecoded: totals.undecoded,
+        degraded,
+    }
+}
+
+fn new_row(write: impl FnOnce(&mut Row)) -> Row {
+    let mut row = Row::default();
+    write(&mut row);
+    row
+}
+
+/// What all rows of one refresh share.
+struct Look {
+    now: MonoNs,
+    sees_gaps: bool,
+    sees_takes: bool,
+    keeps_last: bool,
+    gap_ns: u64,
+    stalled_ns: u64,
+}
+
+impl Look {
+    fn new(analysis: &Analysis) -> Self {
+        use trace::engine::{Mode, Waiter};
+        let (ledger, thresholds) = (analysis.ledger(), analysis.thresholds());
+        let engine = ledger.engine();
+        Self {
+            now: ledger.now(),
+            sees_gaps: ledger.sees_gaps(),
+            sees_takes: ledger.sees_takes(),
+            keeps_last: !ledger.sees_deliveries()
+                && engine.waiter == Some(Waiter::KeepsLast)
+                && engine.mode == Some(Mode::Incremental),
+            gap_ns: thresholds.gap_warning_ns,
+            stalled_ns: thresholds.stalled_ns,
+        }
+    }
+
+    fn request(&self, from: &Request, row: &mut Row) {
+        let over = from.finish().is_some();
+        let waiting_since = from.waiting_since().filter(|_| self.sees_gaps && !over);
+        let fates = from.fates();
+        row.rid.clear();
+        row.rid.push_str(from.rid());
+        row.life = match from.finish() {
+            Some(trace::event::Finish::Abort) => Life::Aborted,
+            Some(_) => Life::Done,
+            None if waiting_since.is_some() => Life::Waiting,
+            None => Life::Live,
+        };
+        let end = if over { from.last_at() } else { self.now };
+        row.age_ns = end.since(from.first_at());
+        row.gap_ns = from.gap_ns().or(waiting_since.map(|at| self.now.since(at)));
+        row.silence_ns = from.silence_ns();
+        row.sent = from.tokens_sent().into();
+        row.taken = self.sees_takes.then_some(from.tokens_taken().into());
+        row.delivered = fates.map(|_| from.tokens_delivered().into());
+        row.chunks = from.chunks_sent().into();
+        row.coalesced = fates.map(|f| f.coalesced);
+        row.dropped = fates.map(|f| f.dropped);
+        row.dropped_tokens = fates.map_or(0, |f| f.tokens_lost);
+        row.lost = lost(fates.map(|f| f.tokens_lost), from.wire_missing());
+        row.prompt = from.prompt_tokens().map(u64::from);
+        row.retractions = from.retractions().into();
+        let stalled = !over && self.now.since(from.last_at()) >= self.stalled_ns;
+        row.flags = self.flags(row, from.wire_missing(), from.bursts(), from.inflated(), stalled);
+    }
+
+    fn summary(&self, from: &Summary, row: &mut Row) {
+        row.rid.clear();
+        row.rid.push_str(&from.rid);
+        row.life = match from.finish {
+            Some(trace::event::Finish::Abort) => Life::Aborted,
+            Some(_) => Life::Done,
+            None => Life::Gone,
+        };
+        row.age_ns = from.last_at.since(from.first_at);
+        row.gap_ns = from.gap_ns;
+        row.silence_ns = from.silence_ns;
+        row.sent = from.tokens_sent.into();
+        row.taken = self.sees_takes.then_some(from.tokens_taken.into());
+        row.delivered = from.tokens_delivered.map(u64::from);
+        row.chunks = from.chunks_sent.into();
+        row.coalesced = from.coalesced.map(u64::from);
+        row.dropped = from.dropped.map(u64::from);
+        row.dropped_tokens = from.tokens_lost.unwrap_or(0).into();
+        row.lost = lost(from.tokens_lost.map(u64::from), from.wire_missing);
+        row.prompt = from.prompt_tokens.map(u64::from);
+        row.retractions = from.retractions.into();
+        row.flags = self.flags(row, from.wire_missing, from.bursts, from.inflated, false);
+    }
+
+    fn flags(&self, row: &Row, missing: u32, bursts: bool, inflated: bool, stalled: bool) -> Flags {
+        let mut flags = Flags::default();
+        flags.set(Flag::Loss, missing > 0);
+        flags.set(Flag::Dropped, row.dropped.is_some_and(|d| d > 0));
+        flags.set(Flag::DropPredicted, self.keeps_last && bursts);
+        flags.set(Flag::Stall, stalled);
+        flags.set(Flag::Gap, row.gap_ns.is_some_and(|g| g >= self.gap_ns));
+        flags.set(Flag::Inflated, inflated);
+        flags.set(Flag::Aborted, row.life == Life::Aborted);
+        flags.set(Flag::Retracted, row.retractions > 0);
+        flags
+    }
+}
+
+/// Tokens that will never arrive. Missing ones on the wire are known wherever frames are read.
+fn lost(dropped: Option<u64>, missing: u32) -> Option<u64> {
+    match (dropped, missing) {
+        (None, 0) => None,
+        (dropped, missing) => Some(dropped.unwrap_or(0) + u64::from(missing)),
+    }
+}

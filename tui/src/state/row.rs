@@ -1,0 +1,178 @@
+//! One request as a row: compact, owned, sortable by any column.
+
+use std::cmp::Ordering;
+
+use super::flags::Flags;
+
+/// Where a request is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Life {
+    /// The scheduler has sent its first token, the tokenizer has not taken it.
+    Waiting,
+    /// Tokens flow.
+    #[default]
+    Live,
+    /// Finished by the scheduler.
+    Done,
+    /// Aborted.
+    Aborted,
+    /// Forgotten unfinished: silent too long, or its rid was taken over.
+    Gone,
+}
+
+impl Life {
+    /// Every state, for the help and for `state:`.
+    pub(crate) const ALL: [Self; 5] = [Self::Waiting, Self::Live, Self::Done, Self::Aborted, Self::Gone];
+
+    /// As the row shows it and `state:` asks for it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Live => "live",
+            Self::Done => "done",
+            Self::Aborted => "aborted",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// What the table shows of one request. `None` is "not observable with what is attached".
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) rid: String,
+    pub(crate) life: Life,
+    /// Since it was first seen; to its end when it has one.
+    pub(crate) age_ns: u64,
+    /// First take by the tokenizer minus first send by the scheduler; so far, while `Life::Waiting`.
+    pub(crate) gap_ns: Option<u64>,
+    /// Longest silence between two chunks of the scheduler.
+    pub(crate) silence_ns: Option<u64>,
+    pub(crate) sent: u64,
+    pub(crate) taken: Option<u64>,
+    pub(crate) delivered: Option<u64>,
+    pub(crate) chunks: u64,
+    pub(crate) coalesced: Option<u64>,
+    pub(crate) dropped: Option<u64>,
+    /// Tokens that will never arrive: dropped ones and those missing on the wire.
+    pub(crate) lost: Option<u64>,
+    /// Of those, tokens of dropped chunks.
+    pub(crate) dropped_tokens: u64,
+    pub(crate) prompt: Option<u64>,
+    pub(crate) retractions: u64,
+    pub(crate) flags: Flags,
+}
+
+/// A column of the table: what a row can be sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Column {
+    Rid,
+    State,
+    Age,
+    Gap,
+    Silence,
+    Sent,
+    Taken,
+    Delivered,
+    Chunks,
+    Coalesced,
+    Dropped,
+    Lost,
+    Flags,
+}
+
+impl Column {
+    /// Left to right.
+    pub(crate) const ALL: [Self; 13] = [
+        Self::Rid,
+        Self::State,
+        Self::Age,
+        Self::Gap,
+        Self::Silence,
+        Self::Sent,
+        Self::Taken,
+        Self::Delivered,
+        Self::Chunks,
+        Self::Coalesced,
+        Self::Dropped,
+        Self::Lost,
+        Self::Flags,
+    ];
+
+    /// Its head.
+    pub(crate) fn head(self) -> &'static str {
+        match self {
+            Self::Rid => "rid",
+            Self::State => "state",
+            Self::Age => "age",
+            Self::Gap => "gap",
+            Self::Silence => "silence",
+            Self::Sent => "sent",
+            Self::Taken => "taken",
+            Self::Delivered => "deliv",
+            Self::Chunks => "chunks",
+            Self::Coalesced => "coal",
+            Self::Dropped => "drop",
+            Self::Lost => "lost",
+            Self::Flags => "flags",
+        }
+    }
+
+    /// The column `by` places to the right, round the end.
+    pub(crate) fn step(self, by: isize) -> Self {
+        let n = Self::ALL.len() as isize;
+        let at = Self::ALL.iter().position(|&c| c == self).unwrap_or(0) as isize;
+        Self::ALL[(at + by).rem_euclid(n) as usize]
+    }
+
+    /// Rows in rising order of this column; what is not observable comes before 0.
+    pub(crate) fn compare(self, a: &Row, b: &Row) -> Ordering {
+        match self {
+            Self::Rid => a.rid.cmp(&b.rid),
+            Self::State => a.life.cmp(&b.life),
+            Self::Flags => a.badness().cmp(&b.badness()),
+            _ => self.number(a).cmp(&self.number(b)),
+        }
+    }
+
+    fn number(self, row: &Row) -> Option<u64> {
+        match self {
+            Self::Age => Some(row.age_ns),
+            Self::Gap => row.gap_ns,
+            Self::Silence => row.silence_ns,
+            Self::Sent => Some(row.sent),
+            Self::Taken => row.taken,
+            Self::Delivered => row.delivered,
+            Self::Chunks => Some(row.chunks),
+            Self::Coalesced => row.coalesced,
+            Self::Dropped => row.dropped,
+            Self::Lost => row.lost,
+            Self::Rid | Self::State | Self::Flags => None,
+        }
+    }
+}
+
+impl Row {
+    /// Larger for worse: by the worst flag, then by what was lost, then by the gap.
+    pub(crate) fn badness(&self) -> (u8, u64, u64) {
+        (self.flags.weight(), self.lost.unwrap_or(0), self.gap_ns.unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_observable_sorts_below_zero() {
+        let (unseen, none) = (
+            Row::default(),
+            Row {
+                gap_ns: Some(0),
+                ..Row::default()
+            },
+        );
+        assert_eq!(Column::Gap.compare(&unseen, &none), Ordering::Less);
+        assert_eq!(Column::Flags.step(1), Column::Rid);
+        assert_eq!(Column::Rid.step(-1), Column::Flags);
+    }
+}

@@ -1,0 +1,164 @@
+//! A small run for tests: real events into a real analysis and a journal, in words.
+
+use trace::engine::Mode;
+use trace::event::{Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::{Analysis, FrameId, HopId, MonoNs};
+
+use super::journal::{DEFAULT_MOMENTS, Journal};
+
+pub(crate) const MS: u64 = 1_000_000;
+
+type Observer = Box<dyn FnMut(&Event<'_>)>;
+
+pub(crate) struct Scene {
+    pub(crate) analysis: Analysis,
+    pub(crate) journal: Journal,
+    pub(crate) observer: Option<Observer>,
+    seq: Vec<u64>,
+}
+
+impl Scene {
+    /// A 0.5.9 engine in incremental mode, its scheduler sending straight to the tokenizer; sends, takes and deliveries seen.
+    pub(crate) fn delivering() -> Self {
+        let sees = Sees {
+            sent: true,
+            taken: true,
+            delivered: true,
+            ..Sees::default()
+        };
+        Self::new(&[("scheduler->tokenizer", sees)])
+    }
+
+    /// What a tap alone can see: sends and forwards, by way of a detokenizer.
+    pub(crate) fn tapped() -> Self {
+        let sees = Sees {
+            sent: true,
+            forwarded: true,
+            ..Sees::default()
+        };
+        Self::new(&[("scheduler->detokenizer", sees), ("detokenizer->tokenizer", sees)])
+    }
+
+    /// Hops in the order of the path; the first is the origin, the one to the tokenizer the last.
+    pub(crate) fn new(hops: &[(&str, Sees)]) -> Self {
+        let analysis = Analysis::new(trace::Config::default());
+        let journal = Journal::new(DEFAULT_MOMENTS);
+        let mut scene = Self {
+            analysis,
+            journal,
+            observer: None,
+            seq: vec![0; hops.len()],
+        };
+        for (id, &(name, sees)) in hops.iter().enumerate() {
+            let (origin, last) = (id == 0, name.ends_with("->tokenizer"));
+            let id = HopId(id as u16);
+            scene.say(
+                0,
+                What::Hop(Hop {
+                    id,
+                    name,
+                    endpoint: "ipc:///tmp/t",
+                    worker: None,
+                    origin,
+                    last,
+                    sees,
+                }),
+            );
+        }
+        scene.say(
+            0,
+            What::Engine(Engine {
+                version: Some("0.5.9"),
+                mode: Some(Mode::Incremental),
+                waiter: None,
+                turnaround: None,
+            }),
+        );
+        scene
+    }
+
+    pub(crate) fn say(&mut self, at: u64, what: What<'_>) {
+        let event = Event { at: MonoNs(at), what };
+        self.analysis.apply(&event);
+        self.journal.observe(&event);
+        if let Some(observer) = &mut self.observer {
+            observer(&event);
+        }
+    }
+
+    /// Sends the next frame on the first hop: (rid, listed, `completion_tokens`) each.
+    pub(crate) fn send(&mut self, at: u64, chunks: &[(&str, u32, u32)]) {
+        self.send_on(0, at, chunks, None);
+    }
+
+    /// The last chunks of requests.
+    pub(crate) fn finish(&mut self, at: u64, chunks: &[(&str, u32, u32)], why: Finish) {
+        self.send_on(0, at, chunks, Some(why));
+    }
+
+    pub(crate) fn send_on(&mut self, hop: u16, at: u64, chunks: &[(&str, u32, u32)], finish: Option<Finish>) {
+        let chunks: Vec<Chunk<'_>> = chunks
+            .iter()
+            .map(|&(rid, listed, completion)| Chunk {
+                rid,
+                listed: Some(listed),
+                completion_tokens: Some(completion),
+                prompt_tokens: Some(512),
+                cached_tokens: Some(0),
+                finish,
+                retractions: None,
+                worker: None,
+                ids: &[],
+            })
+            .collect();
+        let seq = self.seq[hop as usize];
+        self.seq[hop as usize] += 1;
+        let id = FrameId {
+            hop: HopId(hop),
+            lane: 0,
+            seq,
+        };
+        let frame = Frame {
+            id,
+            bytes: 900,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks: &chunks,
+        };
+        self.say(at, What::Sent(frame));
+    }
+
+    /// Takes frame `seq` of the first hop.
+    pub(crate) fn take(&mut self, at: u64, seq: u64, wakeup: u64) {
+        let id = FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq,
+        };
+        self.say(
+            at,
+            What::Taken(Taken {
+                id,
+                wakeup: Some(wakeup),
+                by: None,
+                frame: None,
+            }),
+        );
+    }
+
+    pub(crate) fn deliver(&mut self, at: u64, rid: &str, tokens: u32, completion: u32) {
+        let mode = Mode::Incremental;
+        let delivery = Delivery {
+            rid,
+            tokens,
+            mode,
+            completion_tokens: Some(completion),
+            finished: false,
+        };
+        self.say(at, What::Delivered(delivery));
+    }
+
+    pub(crate) fn tick(&mut self, at: u64) {
+        self.analysis.tick(MonoNs(at));
+    }
+}

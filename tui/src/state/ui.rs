@@ -1,0 +1,337 @@
+//! Where the reader is: tab, selection, filter, order, time. Actions change it; nothing else does.
+
+use std::collections::BTreeSet;
+
+use super::Model;
+use super::query::{Mistake, Query};
+use super::row::Column;
+use crate::action::{Action, Effect};
+
+/// A tab. Adding one is a line here, a title and a line in `view::draw_tab`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Tab {
+    #[default]
+    Overview,
+    Requests,
+    Request,
+    Hops,
+    Findings,
+}
+
+impl Tab {
+    /// Left to right; the number key is the place.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Overview,
+        Self::Requests,
+        Self::Request,
+        Self::Hops,
+        Self::Findings,
+    ];
+
+    /// As the tab bar names it.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Overview => "Overview",
+            Self::Requests => "Requests",
+            Self::Request => "Request",
+            Self::Hops => "Hops",
+            Self::Findings => "Findings",
+        }
+    }
+
+    fn step(self, by: isize) -> Self {
+        let n = Self::ALL.len() as isize;
+        Self::ALL[(self as isize + by).rem_euclid(n) as usize]
+    }
+}
+
+/// What lies over the tab and has the keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Dialog {
+    #[default]
+    None,
+    /// The keys, scrolled down by so many lines.
+    Help(usize),
+    /// A filter being typed, and what is wrong with it so far.
+    Filter(String, Option<Mistake>),
+}
+
+/// Seconds per column of the lines over time.
+pub(crate) const ZOOM: [u64; 6] = [1, 2, 5, 10, 30, 60];
+/// Columns a step through time moves.
+const SCROLL: u64 = 5;
+/// Longest filter, in characters.
+const FILTER_CHARS: usize = 200;
+/// Most pinned rows.
+const PINS: usize = 16;
+
+/// The reader's place.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ui {
+    pub(crate) tab: Tab,
+    pub(crate) dialog: Dialog,
+    /// The selected request, by rid, so that it stays selected while the table moves.
+    pub(crate) selected: Option<String>,
+    /// The reader chose it; until then the first row of the table is selected, whichever that is.
+    pub(crate) chosen: bool,
+    /// Column and whether the largest comes first.
+    pub(crate) sort: Sort,
+    /// The filter in force, and the text it was read from.
+    pub(crate) filter: (String, Query),
+    pub(crate) pins: BTreeSet<String>,
+    pub(crate) follow: bool,
+    /// The second at which the view stands still.
+    pub(crate) paused: Option<u64>,
+    /// Place in [`ZOOM`].
+    pub(crate) zoom: usize,
+    /// Seconds the lines over time end before the newest one.
+    pub(crate) back: u64,
+    /// Selected finding and hop, by place.
+    pub(crate) finding: usize,
+    pub(crate) hop: usize,
+    /// Chunk lines scrolled past in the request's detail.
+    pub(crate) chunk: usize,
+    /// Rows a page has; the view says it after every draw.
+    pub(crate) page: usize,
+    /// What was done last, until the next key.
+    pub(crate) message: Option<String>,
+}
+
+/// The order of the request table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sort {
+    pub(crate) column: Column,
+    pub(crate) descending: bool,
+}
+
+impl Default for Sort {
+    fn default() -> Self {
+        Self {
+            column: Column::Flags,
+            descending: true,
+        }
+    }
+}
+
+impl Ui {
+    /// Does what `action` asks, as far as it concerns the reader's place; gives back what the loop has to do.
+    pub(crate) fn apply(&mut self, action: Action, model: &Model) -> Option<Effect> {
+        self.message = None;
+        match action {
+            Action::Quit => return Some(Effect::Quit),
+            Action::Go(tab) => {
+                // Who goes to the one request means the one under the cursor now, not whichever is worst later.
+                self.chosen |= tab == Tab::Request && self.selected.is_some();
+                self.go(tab);
+            }
+            Action::Turn(by) => self.go(self.tab.step(by)),
+            Action::Move(by) => self.walk(by, model),
+            Action::Page(by) => self.walk(by * self.page.max(2) as isize, model),
+            Action::Home => self.walk(isize::MIN / 2, model),
+            Action::End => self.walk(isize::MAX / 2, model),
+            Action::Open => self.open(model),
+            Action::Back => self.back(),
+            Action::Help => self.dialog = Dialog::Help(0),
+            Action::Filter => {
+                self.go(Tab::Requests);
+                self.dialog = Dialog::Filter(self.filter.0.clone(), None);
+            }
+            Action::Sort(by) => self.sort.column = self.sort.column.step(by),
+            Action::Reverse => self.sort.descending = !self.sort.descending,
+            Action::Follow => {
+                self.follow = !self.follow;
+                self.say(if self.follow {
+                    "following the worst request"
+                } else {
+                    "no longer following"
+                });
+            }
+            Action::Pin => self.pin(),
+            Action::Pause => self.pause(model),
+            Action::Zoom(by) => self.zoom = self.zoom.saturating_add_signed(by).min(ZOOM.len() - 1),
+            Action::Scroll(by) => self.scroll(by, model),
+            Action::Export => return Some(Effect::Export),
+            Action::CopyRid => match self.selected.clone() {
+                Some(rid) => return Some(Effect::Copy(rid)),
+                None => self.say("no request is selected: choose one in Requests (2)"),
+            },
+            Action::Pick(row) => self.pick(row, model),
+            Action::Type(c) => self.edit(|text| {
+                if text.chars().count() < FILTER_CHARS {
+                    text.push(c);
+                }
+            }),
+            Action::Erase => self.edit(|text| {
+                text.pop();
+            }),
+            Action::EraseAll => self.edit(String::clear),
+            Action::Accept => self.accept(),
+        }
+        None
+    }
+
+    /// Keeps the selection on a request that exists: the worst when following, else the first where there was none.
+    pub(crate) fn settle(&mut self, model: &Model) {
+        if self.follow && self.paused.is_none() {
+            self.selected = model.worst().map(|row| row.rid.clone());
+        } else if !self.chosen || self.selected.is_none() {
+            self.selected = model.visible(0).map(|row| row.rid.clone());
+        }
+        self.finding = self.finding.min(model.findings.len().saturating_sub(1));
+        self.hop = self.hop.min(model.hops.len().saturating_sub(1));
+    }
+
+    /// The second at which lines over time end.
+    pub(crate) fn time_end(&self, model: &Model) -> u64 {
+        self.paused.unwrap_or(model.history.newest()).saturating_sub(self.back)
+    }
+
+    /// Shows `text` until the next key.
+    pub(crate) fn say(&mut self, text: impl Into<String>) {
+        self.message = Some(text.into());
+    }
+
+    fn go(&mut self, tab: Tab) {
+        self.tab = tab;
+        self.dialog = Dialog::None;
+    }
+
+    fn walk(&mut self, by: isize, model: &Model) {
+        let moved = |at: usize, n: usize| at.saturating_add_signed(by).min(n.saturating_sub(1));
+        if let Dialog::Help(at) = &mut self.dialog {
+            *at = at.saturating_add_signed(by);
+            return;
+        }
+        match self.tab {
+            Tab::Requests => {
+                self.follow = false;
+                let at = self.selected.as_ref().and_then(|rid| model.place(rid));
+                let to = at.map_or(0, |at| moved(at, model.visible_count()));
+                self.choose(model.visible(to).map(|row| row.rid.clone()));
+            }
+            Tab::Request => {
+                let lines = model.detail.as_ref().map_or(0, |d| d.chunks.len());
+                self.chunk = moved(self.chunk, lines);
+            }
+            Tab::Hops => self.hop = moved(self.hop, model.hops.len()),
+            Tab::Findings => self.finding = moved(self.finding, model.findings.len()),
+            Tab::Overview => {}
+        }
+    }
+
+    fn choose(&mut self, rid: Option<String>) {
+        self.chosen = rid.is_some();
+        self.selected = rid;
+    }
+
+    fn pick(&mut self, row: usize, model: &Model) {
+        match self.tab {
+            Tab::Requests => {
+                if let Some(row) = model.visible(row) {
+                    self.follow = false;
+                    self.choose(Some(row.rid.clone()));
+                }
+            }
+            Tab::Hops => self.hop = row.min(model.hops.len().saturating_sub(1)),
+            Tab::Findings => self.finding = row.min(model.findings.len().saturating_sub(1)),
+            Tab::Overview | Tab::Request => {}
+        }
+    }
+
+    fn open(&mut self, model: &Model) {
+        match self.tab {
+            Tab::Overview => self.go(Tab::Findings),
+            Tab::Requests => {
+                self.chunk = 0;
+                self.choose(self.selected.clone());
+                self.go(Tab::Request);
+            }
+            Tab::Findings => self.jump(model),
+            Tab::Request | Tab::Hops => {}
+        }
+    }
+
+    /// To the finding's request, or to its moment where it has none.
+    fn jump(&mut self, model: &Model) {
+        let Some(finding) = model.findings.get(self.finding) else {
+            return;
+        };
+        if finding.rid.is_empty() {
+            let end = self.paused.unwrap_or(model.history.newest());
+            self.back = end.saturating_sub(finding.at_ns / 1_000_000_000 + ZOOM[self.zoom] * SCROLL);
+            self.back = self.back.min(model.history.depth());
+            self.go(Tab::Overview);
+        } else {
+            self.follow = false;
+            self.chunk = 0;
+            self.choose(Some(finding.rid.clone()));
+            self.go(Tab::Request);
+        }
+    }
+
+    fn back(&mut self) {
+        match (&self.dialog, self.tab) {
+            (Dialog::Help(_) | Dialog::Filter(..), _) => self.dialog = Dialog::None,
+            (Dialog::None, Tab::Request) => self.go(Tab::Requests),
+            (Dialog::None, Tab::Requests) if !self.filter.1.is_empty() => {
+                self.filter = Default::default();
+                self.say("filter cleared");
+            }
+            (Dialog::None, _) => self.back = 0,
+        }
+    }
+
+    fn pin(&mut self) {
+        let Some(rid) = self.selected.clone() else { return };
+        self.chosen = true;
+        if self.pins.remove(&rid) {
+            self.say("unpinned");
+        } else if self.pins.len() < PINS {
+            self.pins.insert(rid);
+            self.say("pinned to the top");
+        } else {
+            self.say(format!("{PINS} rows are pinned: unpin one first"));
+        }
+    }
+
+    fn pause(&mut self, model: &Model) {
+        self.paused = match self.paused {
+            Some(_) => {
+                self.back = 0;
+                None
+            }
+            None => Some(model.history.newest()),
+        };
+    }
+
+    fn scroll(&mut self, by: isize, model: &Model) {
+        let step = by.unsigned_abs() as u64 * SCROLL * ZOOM[self.zoom];
+        self.back = if by < 0 {
+            self.back.saturating_add(step)
+        } else {
+            self.back.saturating_sub(step)
+        };
+        self.back = self.back.min(model.history.depth());
+    }
+
+    fn edit(&mut self, change: impl FnOnce(&mut String)) {
+        if let Dialog::Filter(text, mistake) = &mut self.dialog {
+            change(text);
+            *mistake = Query::parse(text).err();
+        }
+    }
+
+    fn accept(&mut self) {
+        let Dialog::Filter(text, mistake) = &mut self.dialog else {
+            return;
+        };
+        match Query::parse(text) {
+            Ok(query) => {
+                self.filter = (text.trim().to_owned(), query);
+                self.choose(None);
+                self.dialog = Dialog::None;
+            }
+            Err(wrong) => *mistake = Some(wrong),
+        }
+    }
+}

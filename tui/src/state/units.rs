@@ -1,0 +1,140 @@
+//! Numbers as a person reads them in a narrow column: durations, counts, rates, bytes. Never wider than eight cells.
+
+/// A duration in nanoseconds with three significant digits: `850ns`, `12.3us`, `48.8s`, `2m05s`, `1h02m`.
+pub(crate) fn duration(ns: u64) -> String {
+    const MINUTE: u64 = 60_000_000_000;
+    match ns {
+        0..1_000 => format!("{ns}ns"),
+        1_000..999_500 => three(ns as f64 / 1e3, "us"),
+        999_500..999_500_000 => three(ns as f64 / 1e6, "ms"),
+        999_500_000..MINUTE => three((ns as f64 / 1e9).min(59.9), "s"),
+        _ => {
+            let seconds = ns / 1_000_000_000;
+            match seconds {
+                0..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+                3_600..360_000 => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
+                360_000..86_400_000 => format!("{}d{:02}h", seconds / 86_400, seconds / 3_600 % 24),
+                _ => ">1000d".to_owned(),
+            }
+        }
+    }
+}
+
+/// Time on a clock that started at 0: `0:07`, `12:34`, `1:02:03`.
+pub(crate) fn clock(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    match seconds {
+        0..3_600 => format!("{}:{:02}", seconds / 60, seconds % 60),
+        _ => format!("{}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60),
+    }
+}
+
+/// A count: exact to 9999, then `12.3k`, `4.56M`.
+pub(crate) fn count(n: u64) -> String {
+    match n {
+        0..10_000 => n.to_string(),
+        10_000..999_500 => three(n as f64 / 1e3, "k"),
+        999_500..999_500_000 => three(n as f64 / 1e6, "M"),
+        999_500_000..999_500_000_000 => three(n as f64 / 1e9, "G"),
+        999_500_000_000..999_500_000_000_000 => three(n as f64 / 1e12, "T"),
+        _ => ">999T".to_owned(),
+    }
+}
+
+/// A rate per second, without the `/s`: one decimal while it is small.
+pub(crate) fn rate(per_second: f64) -> String {
+    if per_second > 0.0 && per_second < 99.95 {
+        format!("{per_second:.1}")
+    } else {
+        count(per_second.round() as u64)
+    }
+}
+
+/// Bytes in binary units: `512B`, `23.4KiB`.
+pub(crate) fn bytes(n: u64) -> String {
+    const KIB: f64 = 1024.0;
+    let n = n as f64;
+    if n < KIB {
+        return format!("{n:.0}B");
+    }
+    let (scaled, unit) = [
+        ("KiB", KIB),
+        ("MiB", KIB * KIB),
+        ("GiB", KIB.powi(3)),
+        ("TiB", KIB.powi(4)),
+    ]
+    .iter()
+    .map(|&(unit, size)| (n / size, unit))
+    .find(|&(scaled, _)| scaled < 1000.0)
+    .unwrap_or((n / KIB.powi(5), "PiB"));
+    three(scaled, unit)
+}
+
+/// What may not be observable: `-` says so.
+pub(crate) fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
+}
+
+fn three(value: f64, unit: &str) -> String {
+    let decimals = match value {
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_keep_three_digits_through_every_unit() {
+        let shown: Vec<String> = [
+            0,
+            999,
+            1_000,
+            12_345,
+            999_499,
+            999_500,
+            48_835_000_000,
+            59_999_999_999,
+            125_000_000_000,
+            3_720_000_000_000,
+        ]
+        .map(duration)
+        .to_vec();
+        assert_eq!(
+            shown,
+            [
+                "0ns", "999ns", "1.00us", "12.3us", "999us", "1.00ms", "48.8s", "59.9s", "2m05s", "1h02m"
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_is_wider_than_its_column() {
+        for shift in 0..64 {
+            let n = u64::MAX >> shift;
+            assert!(
+                duration(n).len() <= 8 && bytes(n).len() <= 8,
+                "{n}: {} {}",
+                duration(n),
+                bytes(n)
+            );
+            assert!(count(n).len() <= 6, "{n}: {}", count(n));
+        }
+        assert_eq!(
+            (count(9_999), count(132_140), rate(12.34), rate(0.0)),
+            ("9999".into(), "132k".into(), "12.3".into(), "0".into())
+        );
+        assert_eq!(
+            (clock(7_900_000_000), clock(3_723_000_000_000)),
+            ("0:07".into(), "1:02:03".into())
+        );
+        assert_eq!(
+            (bytes(512), bytes(24_000), bytes(1 << 30)),
+            ("512B".into(), "23.4KiB".into(), "1.00GiB".into())
+        );
+    }
+}

@@ -1,0 +1,214 @@
+//! Colours and signs. What a colour says, a sign and a word say too: nothing is lost without colour.
+
+use ratatui::style::{Color, Modifier, Style};
+
+use crate::state::flags::Flag;
+use crate::state::model::Health;
+
+/// Text.
+pub(crate) const PLAIN: Style = Style::new();
+/// What matters.
+pub(crate) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+
+/// Colours for a terminal of this kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Palette {
+    /// 256 colours on a dark ground.
+    Dark,
+    /// 256 colours on a light ground.
+    Light,
+    /// The terminal's own 16 colours; fits any ground.
+    Sixteen,
+    /// Bold, dim and reverse only.
+    None,
+}
+
+/// How everything is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Theme {
+    palette: Palette,
+    /// Signs of ASCII only.
+    pub(crate) ascii: bool,
+}
+
+/// What the terminal says of itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Surroundings {
+    pub(crate) no_color: bool,
+    pub(crate) term: String,
+    pub(crate) colorterm: String,
+    /// `COLORFGBG`, as rxvt and others set it: foreground;background.
+    pub(crate) colorfgbg: String,
+    /// The first of `LC_ALL`, `LC_CTYPE` and `LANG` that is set.
+    pub(crate) locale: String,
+}
+
+impl Surroundings {
+    /// Reads the environment.
+    pub(crate) fn read() -> Self {
+        let var = |name: &str| std::env::var(name).unwrap_or_default();
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+            .map(var)
+            .into_iter()
+            .find(|v| !v.is_empty());
+        Self {
+            no_color: !var("NO_COLOR").is_empty(),
+            term: var("TERM"),
+            colorterm: var("COLORTERM"),
+            colorfgbg: var("COLORFGBG"),
+            locale: locale.unwrap_or_default(),
+        }
+    }
+}
+
+impl Theme {
+    /// The theme for these surroundings. Without a word on the ground, the terminal's own 16 colours are the safe ones.
+    pub(crate) fn of(around: &Surroundings) -> Self {
+        let locale = around.locale.to_lowercase();
+        let ascii = !(locale.contains("utf-8") || locale.contains("utf8")) || around.term == "linux";
+        let many = around.term.contains("256color") || !around.colorterm.is_empty();
+        let ground = around.colorfgbg.rsplit(';').next().and_then(|n| n.parse::<u8>().ok());
+        let palette = match ground {
+            _ if around.no_color || matches!(around.term.as_str(), "dumb" | "vt100" | "vt220") => Palette::None,
+            Some(7 | 15) if many => Palette::Light,
+            Some(_) if many => Palette::Dark,
+            _ => Palette::Sixteen,
+        };
+        Self { palette, ascii }
+    }
+
+    /// Text that may be overlooked.
+    pub(crate) fn dim(self) -> Style {
+        match self.palette {
+            Palette::Dark => Style::new().fg(Color::Indexed(245)),
+            Palette::Light => Style::new().fg(Color::Indexed(242)),
+            Palette::Sixteen | Palette::None => Style::new().add_modifier(Modifier::DIM),
+        }
+    }
+
+    /// Heads and labels.
+    pub(crate) fn head(self) -> Style {
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        match self.palette {
+            Palette::Dark => bold.fg(Color::Indexed(117)),
+            Palette::Light => bold.fg(Color::Indexed(25)),
+            Palette::Sixteen => bold.fg(Color::Cyan),
+            Palette::None => bold,
+        }
+    }
+
+    /// The selected line.
+    pub(crate) fn selected(self) -> Style {
+        match self.palette {
+            Palette::Dark => Style::new().bg(Color::Indexed(237)).add_modifier(Modifier::BOLD),
+            Palette::Light => Style::new().bg(Color::Indexed(253)).add_modifier(Modifier::BOLD),
+            Palette::Sixteen | Palette::None => Style::new().add_modifier(Modifier::REVERSED),
+        }
+    }
+
+    /// A line over time.
+    pub(crate) fn line(self) -> Style {
+        match self.palette {
+            Palette::Dark => Style::new().fg(Color::Indexed(74)),
+            Palette::Light => Style::new().fg(Color::Indexed(31)),
+            Palette::Sixteen => Style::new().fg(Color::Cyan),
+            Palette::None => Style::new(),
+        }
+    }
+
+    /// The colour of a health.
+    pub(crate) fn health(self, health: Health) -> Style {
+        let (dark, light, plain) = match health {
+            Health::Unknown => return self.dim(),
+            Health::Good => (114, 28, Color::Green),
+            Health::Info => (117, 25, Color::Blue),
+            Health::Warning => (221, 130, Color::Yellow),
+            Health::Critical => (203, 160, Color::Red),
+        };
+        let style = match self.palette {
+            Palette::Dark => Style::new().fg(Color::Indexed(dark)),
+            Palette::Light => Style::new().fg(Color::Indexed(light)),
+            Palette::Sixteen => Style::new().fg(plain),
+            Palette::None => Style::new(),
+        };
+        if health >= Health::Warning {
+            style.add_modifier(Modifier::BOLD)
+        } else {
+            style
+        }
+    }
+
+    /// The colour of a flag.
+    pub(crate) fn flag(self, flag: Flag) -> Style {
+        self.health(match flag {
+            Flag::Loss | Flag::Dropped => Health::Critical,
+            Flag::DropPredicted | Flag::Stall | Flag::Gap | Flag::Inflated => Health::Warning,
+            Flag::Aborted | Flag::Retracted => Health::Info,
+        })
+    }
+
+    /// The sign of a health: told apart without colour.
+    pub(crate) fn sign(self, health: Health) -> &'static str {
+        match (health, self.ascii) {
+            (Health::Unknown, _) => "?",
+            (Health::Good, true) => "+",
+            (Health::Good, false) => "✓",
+            (Health::Info, _) => "i",
+            (Health::Warning, _) => "!",
+            (Health::Critical, true) => "X",
+            (Health::Critical, false) => "✗",
+        }
+    }
+
+    /// `ascii` where only that can be shown, else `rich`.
+    pub(crate) fn pick<T>(self, rich: T, ascii: T) -> T {
+        if self.ascii { ascii } else { rich }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn palette(term: &str, colorfgbg: &str, no_color: bool) -> (Palette, bool) {
+        let (term, colorfgbg) = (term.to_owned(), colorfgbg.to_owned());
+        let around = Surroundings {
+            no_color,
+            term,
+            colorfgbg,
+            locale: "C.UTF-8".into(),
+            ..Surroundings::default()
+        };
+        (Theme::of(&around).palette, Theme::of(&around).ascii)
+    }
+
+    #[test]
+    fn colours_follow_what_the_terminal_says() {
+        assert_eq!(palette("xterm-256color", "0;15", false), (Palette::Light, false));
+        assert_eq!(palette("xterm-256color", "15;default;0", false), (Palette::Dark, false));
+        assert_eq!(palette("xterm-256color", "", false), (Palette::Sixteen, false));
+        assert_eq!(palette("xterm-256color", "15;0", true), (Palette::None, false));
+        assert_eq!(palette("linux", "", false), (Palette::Sixteen, true));
+        assert!(Theme::of(&Surroundings::default()).ascii);
+    }
+
+    #[test]
+    fn health_is_told_by_its_sign_alone() {
+        let all = [
+            Health::Unknown,
+            Health::Good,
+            Health::Info,
+            Health::Warning,
+            Health::Critical,
+        ];
+        for ascii in [true, false] {
+            let theme = Theme {
+                palette: Palette::None,
+                ascii,
+            };
+            let mut signs = all.map(|h| theme.sign(h)).to_vec();
+            signs.dedup();
+            assert_eq!(signs.len(), all.len());
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Hops: a line each, and the selected one in detail: residence, wakeups, backlog over the last minute, workers.
+
+use ratatui::layout::Rect;
+
+use super::Hits;
+use super::pad::Pad;
+use crate::action::Action;
+use crate::state::Model;
+use crate::state::model::{CLASSES, Health, HopLine, Spread};
+use crate::state::ui::Ui;
+use crate::state::units::{bytes, count, duration, known, rate};
+use crate::theme::{PLAIN, STRONG};
+
+/// Cells of the longest bar of the histogram.
+const BAR: u16 = 24;
+
+pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
+    let theme = pad.theme();
+    if model.hops.is_empty() {
+        pad.text(2, 1, "no hop has been seen yet", theme.dim());
+        return;
+    }
+    let heads = ["frame/s", "chunk/s", "byte/s", "backlog", "max", "p50", "p99"];
+    pad.text(3, 0, "hop", theme.dim());
+    for (place, head) in heads.iter().enumerate() {
+        pad.number(24 + place as u16 * 8, 0, 8, head, theme.dim());
+    }
+    let most = (pad.height() / 3).max(4);
+    let top = ui.hop.saturating_sub(usize::from(most) - 1);
+    hits.page = most.into();
+    let mut y = 1;
+    for (place, hop) in model.hops.iter().enumerate().skip(top).take(most.into()) {
+        line(pad, y, hop);
+        if place == ui.hop {
+            pad.row_style(y, theme.selected());
+        }
+        hits.add(
+            Rect {
+                y: pad.area().y + y,
+                height: 1,
+                ..pad.area()
+            },
+            Action::Pick(place),
+        );
+        y += 1;
+    }
+    if let Some(hop) = model.hops.get(ui.hop) {
+        let height = pad.height();
+        detail(&mut pad.below(y + 1, height), hop);
+    }
+}
+
+fn line(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
+    let theme = pad.theme();
+    pad.text(1, y, theme.sign(hop.health), theme.health(hop.health));
+    let name = format!("{}{}{}", hop.from, theme.pick("→", ">"), hop.to);
+    pad.fit(3, y, 21, &name, STRONG);
+    let cells = [
+        rate(hop.frames_per_s),
+        rate(hop.chunks_per_s),
+        bytes(hop.bytes_per_s as u64),
+        known(hop.backlog, count),
+        known(hop.backlog_max, count),
+        known(hop.residence, |s| duration(s.p50)),
+        known(hop.residence, |s| duration(s.p99)),
+    ];
+    for (place, text) in cells.iter().enumerate() {
+        pad.number(24 + place as u16 * 8, y, 8, text, PLAIN);
+    }
+}
+
+fn detail(pad: &mut Pad<'_>, hop: &HopLine) {
+    let theme = pad.theme();
+    pad.rule(0, &format!("{} {} {}", hop.from, theme.pick("→", "->"), hop.to));
+    let spread = |s: Option<Spread>| {
+        known(s, |s| {
+            format!(
+                "p50 {}  p95 {}  p99 {}  max {}",
+                duration(s.p50),
+                duration(s.p95),
+                duration(s.p99),
+                duration(s.max)
+            )
+        })
+    };
+    let facts = [
+        (
+            "passed",
+            format!(
+                "{} frames  {} chunks  {}",
+                count(hop.frames),
+                count(hop.chunks),
+                bytes(hop.bytes)
+            ),
+        ),
+        ("residence", spread(hop.residence)),
+        ("in the relay", spread(hop.relay)),
+        ("handling", spread(hop.handling)),
+        (
+            "a wakeup took",
+            known(hop.wakeup_frames_max, |n| format!("up to {n} frames")),
+        ),
+        ("head waits", known(hop.oldest_ns, duration)),
+    ];
+    let mut y = 1;
+    for (name, text) in &facts {
+        let x = pad.fit(1, y, 14, name, theme.head()).max(15);
+        let unseen = text == "-";
+        pad.text(
+            x,
+            y,
+            if unseen { "not seen here" } else { text },
+            if unseen { theme.dim() } else { PLAIN },
+        );
+        y += 1;
+    }
+    if hop.undecoded > 0 {
+        let why: Vec<String> = hop
+            .reasons
+            .iter()
+            .map(|(why, n)| format!("{why} {}", count(*n)))
+            .collect();
+        let text = format!("{} frames could not be read: {}", count(hop.undecoded), why.join(", "));
+        pad.text(1, y, &text, theme.health(Health::Warning));
+        y += 1;
+    }
+    let wide = pad.width() >= 120;
+    if hop.members.len() > 1 {
+        y = members(pad, y, hop);
+    }
+    if !hop.residence_classes.is_empty() {
+        let right = if wide { pad.width() / 2 } else { 45 };
+        trend(pad, right, y, hop);
+        histogram(pad, y, hop);
+    }
+}
+
+fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
+    let theme = pad.theme();
+    pad.text(1, y, "frames by residence", theme.head());
+    let most = hop.residence_classes.iter().copied().max().unwrap_or(0).max(1);
+    for (row, &frames) in hop.residence_classes.iter().enumerate() {
+        let y = y + 1 + row as u16;
+        let label = match CLASSES.get(row) {
+            Some(&bound) => format!("<{}", duration(bound)),
+            None => "more".into(),
+        };
+        pad.number(1, y, 8, &label, theme.dim());
+        let cells = (u128::from(frames) * u128::from(BAR) / u128::from(most)) as usize;
+        let bar = theme.pick("█", "#").repeat(cells.max(usize::from(frames > 0)));
+        let health = if row >= 5 { Health::Warning } else { Health::Good };
+        let x = pad.text(10, y, &bar, theme.health(health));
+        pad.text(x + 1, y, &count(frames), PLAIN);
+    }
+}
+
+fn trend(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine) {
+    let theme = pad.theme();
+    pad.text(x, y, "backlog, last minute", theme.head());
+    let rows = pad.height().saturating_sub(y + 1).min(8);
+    let columns = usize::from(pad.width().saturating_sub(x + 1)).min(60);
+    let shown = &hop.trend[hop.trend.len().saturating_sub(columns)..];
+    let top = shown.iter().copied().max().unwrap_or(0);
+    for (at, &level) in shown.iter().enumerate() {
+        let filled = (u128::from(level) * u128::from(rows) / u128::from(top.max(1))) as u16;
+        for row in 0..rows {
+            let (sign, style) = match row {
+                row if row < filled => (theme.pick("█", "#"), theme.line()),
+                0 if level == 0 => (theme.pick("·", "_"), theme.dim()),
+                0 => (theme.pick("▁", "."), theme.line()),
+                _ => continue,
+            };
+            pad.text(x + at as u16, y + rows - row, sign, style);
+        }
+    }
+    pad.right(y, &format!("max {} ", count(top)), theme.dim());
+}
+
+fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
+    let theme = pad.theme();
+    let whole = hop.members.iter().map(|m| m.frames).sum::<u64>().max(1);
+    pad.text(1, y, "workers", theme.head());
+    let mut at = y;
+    for member in &hop.members {
+        at += 1;
+        if at + 3 > pad.height() {
+            break;
+        }
+        let share = 100.0 * member.frames as f64 / whole as f64;
+        let name = known(member.worker, |w| format!("worker {w}"));
+        let numbers = format!(
+            "{:>8} frames {share:>5.1}%  {:>8} chunks  backlog {:>6}",
+            count(member.frames),
+            count(member.chunks),
+            known(member.backlog, count)
+        );
+        let x = pad.fit(3, at, 12, &name, STRONG).max(14);
+        let x = pad.text(x, at, &numbers, PLAIN);
+        pad.text(x + 2, at, &member.endpoint, theme.dim());
+    }
+    at + 2
+}

@@ -1,0 +1,240 @@
+//! Drawing. Views read the model and the reader's place and change neither.
+
+mod chart;
+mod findings;
+mod help;
+mod hops;
+mod overview;
+mod pad;
+mod path;
+mod request;
+mod requests;
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::Modifier;
+
+use crate::action::Action;
+use crate::keys::BINDINGS;
+use crate::state::Model;
+use crate::state::model::Health;
+use crate::state::ui::{Dialog, Tab, Ui};
+use crate::state::units::{bytes, clock, count, known};
+use crate::theme::{PLAIN, STRONG, Theme};
+use pad::Pad;
+
+/// The smallest screen the views are made for, in columns and rows.
+pub(crate) const SMALLEST: (u16, u16) = (80, 24);
+
+/// Where on the screen a click means something, and how many rows a page has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hits {
+    /// Areas and what a click in them does.
+    areas: Vec<(Rect, Action)>,
+    /// Rows of the list that is shown.
+    pub(crate) page: usize,
+}
+
+impl Hits {
+    /// What a click at `(x, y)` does.
+    pub(crate) fn at(&self, x: u16, y: u16) -> Option<Action> {
+        self.areas
+            .iter()
+            .find(|(area, _)| area.contains((x, y).into()))
+            .map(|a| a.1)
+    }
+
+    fn add(&mut self, area: Rect, action: Action) {
+        self.areas.push((area, action));
+    }
+}
+
+/// Draws the whole screen.
+pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) -> Hits {
+    let area = frame.area();
+    let mut hits = Hits::default();
+    let mut pad = Pad::new(frame.buffer_mut(), area, theme);
+    if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
+        too_small(&mut pad);
+        return hits;
+    }
+    let [bar, verdict, body, own, bottom] = rows(area);
+    tab_bar(&mut pad.part(bar), model, ui, &mut hits);
+    verdict_line(&mut pad.part(verdict), model, theme);
+    draw_tab(&mut pad.part(body), model, ui, &mut hits);
+    own_line(&mut pad.part(own), model);
+    hint_line(&mut pad.part(bottom), ui);
+    if let Dialog::Help(scrolled) = ui.dialog {
+        hits = Hits {
+            page: help::draw(&mut pad.part(body), scrolled),
+            ..Hits::default()
+        };
+    }
+    hits
+}
+
+fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
+    match ui.tab {
+        Tab::Overview => overview::draw(pad, model, ui),
+        Tab::Requests => requests::draw(pad, model, ui, hits),
+        Tab::Request => request::draw(pad, model, ui, hits),
+        Tab::Hops => hops::draw(pad, model, ui, hits),
+        Tab::Findings => findings::draw(pad, model, ui, hits),
+    }
+}
+
+/// Tab bar, verdict, the tab, own cost, hints.
+fn rows(area: Rect) -> [Rect; 5] {
+    let row = |y, height| Rect {
+        y: area.y + y,
+        height,
+        ..area
+    };
+    let h = area.height;
+    [row(0, 1), row(1, 1), row(2, h - 4), row(h - 2, 1), row(h - 1, 1)]
+}
+
+fn too_small(pad: &mut Pad<'_>) {
+    let area = pad.area();
+    let text = format!(
+        "tokengap needs {}x{}; this is {}x{}",
+        SMALLEST.0, SMALLEST.1, area.width, area.height
+    );
+    pad.text(0, 0, &text, STRONG);
+    pad.text(0, 1, "make it larger, or q to end", PLAIN);
+}
+
+fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
+    let theme = pad.theme();
+    let mut x = pad.text(1, 0, "tokengap", theme.head()) + 1;
+    for (place, tab) in Tab::ALL.into_iter().enumerate() {
+        let label = format!(" {} {}", place + 1, tab.title());
+        let style = if tab == ui.tab { theme.selected() } else { theme.dim() };
+        let end = pad.text(x, 0, &label, style);
+        hits.add(
+            Rect {
+                x: pad.area().x + x,
+                y: pad.area().y,
+                width: end - x,
+                height: 1,
+            },
+            Action::Go(tab),
+        );
+        x = end;
+    }
+    let state = if ui.paused.is_some() { "PAUSED" } else { model.doing };
+    let style = if ui.paused.is_some() {
+        theme.selected()
+    } else {
+        theme.dim()
+    };
+    let right = format!(" {} {state} {} ", model.source, clock(model.running_ns));
+    pad.right(0, &right, style);
+}
+
+fn verdict_line(pad: &mut Pad<'_>, model: &Model, theme: Theme) {
+    let verdict = &model.verdict;
+    let style = theme.health(verdict.health);
+    let x = pad.text(
+        1,
+        0,
+        &format!("{} {}", theme.sign(verdict.health), verdict.health.word()),
+        style.add_modifier(Modifier::BOLD),
+    );
+    pad.text(x + 2, 0, &verdict.text, STRONG);
+}
+
+/// What watching costs and what it missed; never hidden.
+fn own_line(pad: &mut Pad<'_>, model: &Model) {
+    let (theme, own) = (pad.theme(), &model.own);
+    let cpu = known(own.cpu, |c| format!("{:.1}%", c * 100.0));
+    let whose = if model.source == "demo" { "self+demo" } else { "self" };
+    let cost = format!("{whose}: cpu {cpu}  rss {}  ", known(own.rss_bytes, bytes));
+    let mut x = pad.text(1, 0, &cost, theme.dim());
+    for (word, n) in [("lost", own.lost), ("undecoded", own.undecoded)] {
+        let style = if n > 0 {
+            theme.health(Health::Warning)
+        } else {
+            theme.dim()
+        };
+        x = pad.text(x, 0, &format!("{word} {}  ", count(n)), style);
+    }
+    if let Some(first) = own.degraded.first() {
+        let more = if own.degraded.len() > 1 {
+            format!(" (and {} more: 5)", own.degraded.len() - 1)
+        } else {
+            String::new()
+        };
+        pad.text(
+            x,
+            0,
+            &format!("! degraded: {first}{more}"),
+            theme.health(Health::Warning),
+        );
+    } else if x + (model.engine.chars().count() as u16) < pad.width() {
+        pad.right(0, &format!("{} ", model.engine), theme.dim());
+    }
+}
+
+fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
+    let theme = pad.theme();
+    if let Dialog::Filter(text, mistake) = &ui.dialog {
+        let x = pad.text(1, 0, "filter: ", theme.head());
+        let cursor = theme.pick("▏", "_");
+        let x = pad.text(x, 0, &format!("{text}{cursor}"), STRONG);
+        match mistake {
+            Some(wrong) => pad.text(x + 1, 0, &format!("! {wrong}"), theme.health(Health::Warning)),
+            None => pad.text(
+                x + 1,
+                0,
+                "Enter: apply   Esc: leave   (the help, ?, has the language)",
+                theme.dim(),
+            ),
+        };
+        return;
+    }
+    if let Some(message) = &ui.message {
+        pad.text(1, 0, message, theme.head());
+        return;
+    }
+    // Help and the way out are always in sight; the rest gives way to them.
+    let (ways_out, rest): (Vec<_>, Vec<_>) = hints(ui.tab)
+        .into_iter()
+        .partition(|(_, hint)| ["help", "quit"].contains(hint));
+    let spare = ways_out
+        .iter()
+        .map(|(keys, hint)| keys.len() + hint.len() + 3)
+        .sum::<usize>() as u16;
+    let area = pad.area();
+    let mut x = 1;
+    for (keys, hint) in rest {
+        if x + (keys.len() + hint.len() + 1) as u16 + spare > area.width {
+            break;
+        }
+        x = pad.text(x, 0, &keys, theme.head());
+        x = pad.text(x + 1, 0, hint, theme.dim()) + 2;
+    }
+    for (keys, hint) in ways_out {
+        x = pad.text(x, 0, &keys, theme.head());
+        x = pad.text(x + 1, 0, hint, theme.dim()) + 2;
+    }
+}
+
+/// The hints of a tab: keys of one word together.
+fn hints(tab: Tab) -> Vec<(String, &'static str)> {
+    let mut hints: Vec<(String, &'static str)> = Vec::new();
+    for binding in BINDINGS.iter().filter(|b| !b.hint.is_empty() && b.holds_on(tab)) {
+        let key = binding.shown.split(' ').next().unwrap_or(binding.shown);
+        match hints.iter_mut().find(|(_, hint)| *hint == binding.hint) {
+            Some((keys, _)) => {
+                keys.push_str(if key.len() > 1 { " " } else { "" });
+                keys.push_str(key);
+            }
+            None => hints.push((key.to_owned(), binding.hint)),
+        }
+    }
+    hints
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! A piece of the screen to write on: text that is cut at its edge, columns, rules.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use crate::theme::Theme;
+
+/// A rectangle of the buffer with coordinates of its own.
+pub(crate) struct Pad<'a> {
+    buffer: &'a mut Buffer,
+    area: Rect,
+    theme: Theme,
+}
+
+impl<'a> Pad<'a> {
+    pub(crate) fn new(buffer: &'a mut Buffer, area: Rect, theme: Theme) -> Self {
+        let area = area.intersection(*buffer.area());
+        Self { buffer, area, theme }
+    }
+
+    /// A part of it, in screen coordinates.
+    pub(crate) fn part(&mut self, area: Rect) -> Pad<'_> {
+        let area = area.intersection(self.area);
+        Pad {
+            buffer: self.buffer,
+            area,
+            theme: self.theme,
+        }
+    }
+
+    /// The rows from `y` on, at most `height` of them, in its own coordinates.
+    pub(crate) fn below(&mut self, y: u16, height: u16) -> Pad<'_> {
+        let y = y.min(self.area.height);
+        let height = height.min(self.area.height - y);
+        self.part(Rect {
+            y: self.area.y + y,
+            height,
+            ..self.area
+        })
+    }
+
+    pub(crate) fn area(&self) -> Rect {
+        self.area
+    }
+
+    pub(crate) fn width(&self) -> u16 {
+        self.area.width
+    }
+
+    pub(crate) fn height(&self) -> u16 {
+        self.area.height
+    }
+
+    pub(crate) fn theme(&self) -> Theme {
+        self.theme
+    }
+
+    /// Writes from `x` to the right edge at most; gives back where it ended.
+    pub(crate) fn text(&mut self, x: u16, y: u16, text: &str, style: Style) -> u16 {
+        self.fit(x, y, self.area.width.saturating_sub(x), text, style)
+    }
+
+    /// Writes into `width` cells from `x`; what is cut ends in a mark that says so.
+    pub(crate) fn fit(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
+        if y >= self.area.height || x >= self.area.width {
+            return x;
+        }
+        let width = width.min(self.area.width - x);
+        let clean = clean(text);
+        let (x0, y0) = (self.area.x + x, self.area.y + y);
+        let end = self.buffer.set_stringn(x0, y0, &clean, width.into(), style).0;
+        if width > 1 && ratatui::text::Span::raw(&*clean).width() > width.into() {
+            let cut = self.theme.pick("…", "~");
+            self.buffer.set_stringn(x0 + width - 1, y0, cut, 1, style);
+            return x + width;
+        }
+        end - self.area.x
+    }
+
+    /// Writes into `width` cells from `x`, against their right edge.
+    pub(crate) fn number(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) {
+        let taken = text.chars().count().min(width.into()) as u16;
+        self.fit(x + width - taken, y, taken, text, style);
+    }
+
+    /// Writes against the right edge of the pad.
+    pub(crate) fn right(&mut self, y: u16, text: &str, style: Style) {
+        let taken = (text.chars().count() as u16).min(self.area.width);
+        self.text(self.area.width - taken, y, text, style);
+    }
+
+    /// Styles a whole row.
+    pub(crate) fn row_style(&mut self, y: u16, style: Style) {
+        if y < self.area.height {
+            self.buffer.set_style(
+                Rect {
+                    y: self.area.y + y,
+                    height: 1,
+                    ..self.area
+                },
+                style,
+            );
+        }
+    }
+
+    /// Blanks it.
+    pub(crate) fn clear(&mut self) {
+        for y in 0..self.area.height {
+            for x in 0..self.area.width {
+                if let Some(cell) = self.buffer.cell_mut((self.area.x + x, self.area.y + y)) {
+                    cell.reset();
+                }
+            }
+        }
+    }
+
+    /// A head with a rule to the right edge.
+    pub(crate) fn rule(&mut self, y: u16, title: &str) {
+        let x = self.text(1, y, title, self.theme.head()) + 1;
+        let rest = usize::from(self.area.width.saturating_sub(x + 1));
+        let line = self.theme.pick("─", "-").repeat(rest);
+        self.text(x, y, &line, self.theme.dim());
+    }
+
+    /// Writes text broken at blanks into the rows from `y`, at most `rows` of them; gives back the row after the last.
+    pub(crate) fn paragraph(&mut self, x: u16, y: u16, rows: u16, text: &str, style: Style) -> u16 {
+        let width = usize::from(self.area.width.saturating_sub(x + 1)).max(1);
+        let mut line = String::new();
+        let mut at = y;
+        for word in text.split_whitespace() {
+            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+                if at + 1 >= y + rows {
+                    break;
+                }
+                self.text(x, at, &line, style);
+                line.clear();
+                at += 1;
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        self.text(x, at, &line, style);
+        at + 1
+    }
+}
+
+/// Text from the wire may hold anything; a terminal must see none of its control characters.
+fn clean(text: &str) -> std::borrow::Cow<'_, str> {
+    if text.chars().any(char::is_control) {
+        text.chars()
+            .map(|c| if c.is_control() { '?' } else { c })
+            .collect::<String>()
+            .into()
+    } else {
+        text.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::theme::Surroundings;
+
+    fn drawn(draw: impl FnOnce(&mut Pad<'_>)) -> Vec<String> {
+        let area = Rect::new(0, 0, 10, 3);
+        let mut buffer = Buffer::empty(area);
+        draw(&mut Pad::new(&mut buffer, area, Theme::of(&Surroundings::default())));
+        (0..3)
+            .map(|y| {
+                (0..10)
+                    .filter_map(|x| buffer.cell((x, y)))
+                    .map(ratatui::buffer::Cell::symbol)
+                    .collect()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_cut_says_so_and_nothing_leaves_its_cells() {
+        let rows = drawn(|pad| {
+            pad.fit(0, 0, 5, "abcdefgh", Style::new());
+            pad.number(0, 1, 6, "42", Style::new());
+            pad.text(0, 2, "a\x1b[2Jb", Style::new());
+            pad.text(50, 50, "lost", Style::new());
+        });
+        assert_eq!(rows, ["abcd~     ", "    42    ", "a?[2Jb    "]);
+    }
+
+    #[test]
+    fn a_paragraph_breaks_at_blanks_and_stops_in_time() {
+        let rows = drawn(|pad| {
+            assert_eq!(pad.paragraph(0, 0, 2, "one two three four five", Style::new()), 2);
+        });
+        assert_eq!(rows, ["one two   ", "three     ", "          "]);
+    }
+}

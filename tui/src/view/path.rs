@@ -1,0 +1,169 @@
+//! The path drawn left to right, each hop with its rate, backlog and residence; as a list where it does not fit.
+
+use super::pad::Pad;
+use crate::state::Model;
+use crate::state::model::{Health, HopLine};
+use crate::state::units::{count, duration, known, rate};
+use crate::theme::{PLAIN, STRONG};
+
+/// Least width of an arrow with its numbers.
+const ARROW: u16 = 15;
+/// Rows the drawing takes; the list takes one for each hop and one for the client.
+const ROWS: u16 = 4;
+
+/// One arrow: a hop, or the way to the client.
+struct Arrow {
+    from: String,
+    to: String,
+    health: Health,
+    lines: [String; 3],
+}
+
+/// Draws the path from row `y`; gives back the row after it.
+pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    let theme = pad.theme();
+    let mut arrows: Vec<Arrow> = in_line(&model.hops).into_iter().map(hop).collect();
+    let Some(last) = arrows.last() else {
+        pad.text(1, y, "no hop has been seen yet", theme.dim());
+        return y + 1;
+    };
+    arrows.push(client(model, &last.to));
+    let names: u16 = arrows.iter().map(|a| width(&a.from)).sum::<u16>() + width("client");
+    let spare = pad.width().saturating_sub(2 + names);
+    let arrow = spare / arrows.len() as u16;
+    if arrow < ARROW {
+        list(pad, y, &arrows)
+    } else {
+        row(pad, y, &arrows, arrow.min(2 * ARROW))
+    }
+}
+
+fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16) -> u16 {
+    let theme = pad.theme();
+    let mut x = 1;
+    for arrow in arrows {
+        x = pad.text(x, y, &arrow.from, STRONG);
+        let style = theme.health(arrow.health);
+        let line = theme.pick("─", "-").repeat(usize::from(length) - 3);
+        let sign = theme.sign(arrow.health);
+        pad.text(x + 1, y, &format!("{line}{}", theme.pick("▶", ">")), style);
+        for (row, text) in arrow.lines.iter().enumerate() {
+            let lead = if row == 0 { format!("{sign} ") } else { "  ".into() };
+            let style = if row == 0 { style } else { PLAIN };
+            pad.fit(x + 1, y + 1 + row as u16, length - 1, &format!("{lead}{text}"), style);
+        }
+        x += length;
+    }
+    pad.text(x, y, "client", STRONG);
+    y + ROWS
+}
+
+fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
+    let theme = pad.theme();
+    let widest = arrows
+        .iter()
+        .map(|a| width(&a.from) + width(&a.to) + 4)
+        .max()
+        .unwrap_or(0);
+    let column = (pad.width().saturating_sub(widest + 6)) / 3;
+    for (row, arrow) in arrows.iter().enumerate() {
+        let y = y + row as u16;
+        let style = theme.health(arrow.health);
+        pad.text(1, y, theme.sign(arrow.health), style);
+        pad.text(
+            3,
+            y,
+            &format!("{} {} {}", arrow.from, theme.pick("─▶", "->"), arrow.to),
+            STRONG,
+        );
+        for (place, text) in arrow.lines.iter().enumerate() {
+            let style = if place == 0 { style } else { PLAIN };
+            pad.fit(
+                widest + 5 + place as u16 * column,
+                y,
+                column.saturating_sub(1),
+                text,
+                style,
+            );
+        }
+    }
+    y + arrows.len() as u16
+}
+
+/// The hops that follow each other from the first on. A hop beside them is told on the Hops tab.
+fn in_line(hops: &[HopLine]) -> Vec<&HopLine> {
+    let mut left: Vec<&HopLine> = hops.iter().collect();
+    let mut line: Vec<&HopLine> = Vec::new();
+    let mut at = hops.first().map(|h| h.from.as_str());
+    while let Some(place) = left.iter().position(|h| Some(h.from.as_str()) == at) {
+        let hop = left.remove(place);
+        at = Some(&hop.to);
+        line.push(hop);
+    }
+    line
+}
+
+fn hop(hop: &HopLine) -> Arrow {
+    let workers = if hop.members.len() > 1 {
+        format!(" x{}", hop.members.len())
+    } else {
+        String::new()
+    };
+    let wait = match (hop.residence, hop.relay) {
+        (Some(spread), _) => format!("stay {} p99", duration(spread.p99)),
+        (None, Some(relay)) => format!("relay {} p99", duration(relay.p99)),
+        (None, None) => "stay not seen".into(),
+    };
+    let backlog = match hop.backlog {
+        Some(frames) => format!("backlog {}", count(frames)),
+        None => "backlog unseen".into(),
+    };
+    // The ill hop says what is wrong with it first.
+    let mut lines = [format!("{} fr/s{workers}", rate(hop.frames_per_s)), backlog, wait];
+    if hop.health >= Health::Warning {
+        lines.swap(0, 1);
+        lines[0].push_str(&hop.oldest_ns.map(|ns| format!(" {}", duration(ns))).unwrap_or_default());
+    }
+    Arrow {
+        from: hop.from.clone(),
+        to: hop.to.clone(),
+        health: hop.health,
+        lines,
+    }
+}
+
+fn client(model: &Model, from: &str) -> Arrow {
+    let chunks = &model.chunks;
+    let health = match (chunks.dropped, chunks.dropped_predicted) {
+        (Some(dropped), _) if dropped > 0 => Health::Critical,
+        (None, Some(predicted)) if predicted > 0 => Health::Warning,
+        (Some(_), _) if chunks.delivered.is_some_and(|d| d > 0) => Health::Good,
+        _ => Health::Unknown,
+    };
+    let drops = match (chunks.dropped, chunks.dropped_predicted) {
+        (Some(dropped), _) => format!("dropped {}", count(dropped)),
+        (None, Some(predicted)) => format!("dropped? {}", count(predicted)),
+        (None, None) => "drops unseen".into(),
+    };
+    let lost = known(chunks.tokens_lost, |n| format!("lost {} tok", count(n)));
+    let lost = if chunks.tokens_lost.is_none() {
+        "delivery unseen".into()
+    } else {
+        lost
+    };
+    let merged = match (chunks.coalesced, chunks.coalesced_predicted) {
+        (Some(merged), _) => format!("merged {}", count(merged)),
+        (None, Some(predicted)) => format!("merged? {}", count(predicted)),
+        (None, None) => String::new(),
+    };
+    Arrow {
+        from: from.to_owned(),
+        to: "client".into(),
+        health,
+        lines: [drops, lost, merged],
+    }
+}
+
+fn width(text: &str) -> u16 {
+    text.chars().count() as u16
+}

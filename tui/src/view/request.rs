@@ -1,0 +1,182 @@
+//! One request: stages to scale, every chunk as a tick, the chunks as a list, the evidence for its flags.
+
+use super::Hits;
+use super::pad::Pad;
+use crate::state::Model;
+use crate::state::model::Health;
+use crate::state::request::{ChunkLine, Detail, Fate};
+use crate::state::row::Row;
+use crate::state::ui::Ui;
+use crate::state::units::{count, duration, known};
+use crate::theme::{PLAIN, STRONG, Theme};
+
+/// Cells kept for the labels of the tracks.
+const LABEL: u16 = 19;
+/// Rows kept for the list of chunks, its head included.
+const LIST: u16 = 6;
+
+pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
+    let theme = pad.theme();
+    let Some(detail) = &model.detail else {
+        pad.text(2, 1, "no request is selected: choose one in Requests (2)", theme.dim());
+        return;
+    };
+    let mut y = head(pad, detail);
+    for (flag, why) in &detail.evidence {
+        let x = pad.text(1, y, flag.word(), theme.flag(*flag));
+        pad.text(x + 1, y, why, PLAIN);
+        y += 1;
+    }
+    y = stages(pad, y, detail);
+    y = tracks(pad, y, detail);
+    chunks(pad, y, detail, ui, hits);
+}
+
+fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
+    let theme = pad.theme();
+    let x = pad.text(1, 0, "rid ", theme.head());
+    let x = pad.text(x, 0, &detail.rid, STRONG) + 2;
+    match &detail.row {
+        None => {
+            pad.text(x, 0, "the ledger no longer knows it", theme.dim());
+        }
+        Some(row) => {
+            let x = pad.text(x, 0, row.life.word(), STRONG);
+            pad.text(x + 2, 0, &sums(row), PLAIN);
+        }
+    }
+    1
+}
+
+fn sums(row: &Row) -> String {
+    format!(
+        "gap {}  prompt {}  tokens {} sent {} delivered  chunks {}",
+        known(row.gap_ns, duration),
+        known(row.prompt, count),
+        count(row.sent),
+        known(row.delivered, count),
+        count(row.chunks)
+    )
+}
+
+fn stages(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
+    let theme = pad.theme();
+    pad.rule(y, "stages");
+    if detail.stages.is_empty() {
+        pad.text(3, y + 1, "the journal no longer reaches back to them", theme.dim());
+        return y + 2;
+    }
+    let (first, last) = (detail.stages[0].at, detail.stages[detail.stages.len() - 1].at);
+    let whole = last.since(first).max(1);
+    let bar = pad.width().saturating_sub(85).min(60);
+    let mut before = first;
+    for (row, stage) in detail.stages.iter().enumerate() {
+        let y = y + 1 + row as u16;
+        let (at, step) = (stage.at.since(first), stage.at.since(before));
+        before = stage.at;
+        pad.number(1, y, 8, &duration(at), STRONG);
+        pad.number(10, y, 9, &format!("+{}", duration(step)), theme.dim());
+        pad.text(21, y, &stage.what, PLAIN);
+        if bar > 0 {
+            let cells = |ns: u64| (u128::from(ns) * u128::from(bar) / u128::from(whole)) as usize;
+            let lead = cells(at - step);
+            let filled = cells(at).saturating_sub(lead).max(usize::from(step > 0));
+            let text = format!("{}{}", " ".repeat(lead), theme.pick("━", "=").repeat(filled));
+            pad.fit(83, y, bar, &text, theme.line());
+        }
+    }
+    y + 1 + detail.stages.len() as u16
+}
+
+fn tracks(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
+    let theme = pad.theme();
+    let Some((first, last)) = detail.span() else { return y };
+    let width = pad.width().saturating_sub(LABEL + 3);
+    pad.rule(y, &format!("chunks over {}", duration(last.since(first))));
+    let rows = (detail.tracks.len() as u16).min(pad.height().saturating_sub(y + 1 + LIST));
+    for (row, track) in detail.tracks.iter().take(rows.into()).enumerate() {
+        let y = y + 1 + row as u16;
+        pad.fit(1, y, LABEL, &track.label, theme.head());
+        let mut cells = vec![None; width.into()];
+        for &(at, sign) in &track.ticks {
+            let place = u128::from(at.since(first)) * u128::from(width.saturating_sub(1))
+                / u128::from(last.since(first).max(1));
+            let cell: &mut Option<char> = &mut cells[place as usize];
+            *cell = Some(cell.map_or(sign, |there| louder(there, sign)));
+        }
+        for (x, cell) in cells.into_iter().enumerate() {
+            let (text, style) = match cell {
+                None => (theme.pick('·', ' '), theme.dim()),
+                Some('|') => (theme.pick('│', '|'), theme.line()),
+                Some(sign) => (sign, theme.health(alarm(sign))),
+            };
+            pad.text(LABEL + 2 + x as u16, y, text.encode_utf8(&mut [0; 4]), style);
+        }
+    }
+    y + 1 + rows
+}
+
+/// Of two ticks in one cell the worse is shown.
+fn louder(a: char, b: char) -> char {
+    let rank = |c| ['|', '.', 'o', '?', 'x'].iter().position(|&known| known == c);
+    if rank(b) > rank(a) { b } else { a }
+}
+
+fn alarm(sign: char) -> Health {
+    match sign {
+        'x' => Health::Critical,
+        '?' | 'o' => Health::Warning,
+        _ => Health::Info,
+    }
+}
+
+fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) {
+    let theme = pad.theme();
+    let rows = pad.height().saturating_sub(y + 2);
+    hits.page = rows.into();
+    let reach = match detail.since {
+        Some(_) => "; older ones are forgotten",
+        None => "",
+    };
+    pad.rule(
+        y,
+        &format!(
+            "{} chunks (| sent  . waits  o coalesced  x dropped  ? predicted or unknown){reach}",
+            detail.chunks.len()
+        ),
+    );
+    let columns = ["chunk", "sent at", "waited", "tokens", "up to", "wakeup"];
+    for (place, name) in columns.iter().enumerate() {
+        pad.number(1 + place as u16 * 10, y + 1, 8, name, theme.dim());
+    }
+    pad.text(61, y + 1, "what became of it", theme.dim());
+    let top = ui.chunk.min(detail.chunks.len().saturating_sub(rows.into()));
+    let start = detail.span().map(|s| s.0);
+    for row in 0..rows {
+        let place = top + usize::from(row);
+        let Some(chunk) = detail.chunks.get(place) else { break };
+        chunk_line(pad, y + 2 + row, place, chunk, start, theme);
+    }
+}
+
+fn chunk_line(pad: &mut Pad<'_>, y: u16, place: usize, chunk: &ChunkLine, start: Option<trace::MonoNs>, theme: Theme) {
+    let waited = chunk.taken.zip(chunk.sent).map(|(taken, sent)| taken.since(sent));
+    let cells = [
+        count(place as u64 + 1),
+        known(chunk.sent.zip(start), |(at, start)| duration(at.since(start))),
+        known(waited, duration),
+        count(chunk.tokens.into()),
+        known(chunk.end.map(u64::from), count),
+        known(chunk.wakeup.map(u64::from), |n| n.to_string()),
+    ];
+    for (column, text) in cells.iter().enumerate() {
+        pad.number(1 + column as u16 * 10, y, 8, text, PLAIN);
+    }
+    let style = match chunk.fate {
+        Fate::Dropped => theme.health(Health::Critical),
+        Fate::DropPredicted | Fate::MergePredicted | Fate::Coalesced | Fate::Unknown => theme.health(Health::Warning),
+        Fate::Delivered => theme.health(Health::Good),
+        Fate::Sent | Fate::Waiting | Fate::Taken => PLAIN,
+    };
+    pad.text(61, y, chunk.fate.word(), style);
+}

@@ -1,0 +1,233 @@
+//! The request table. Only the rows on screen are formatted, however many there are.
+
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use super::Hits;
+use super::pad::Pad;
+use crate::action::Action;
+use crate::state::Model;
+use crate::state::row::{Column, Life, Row};
+use crate::state::ui::Ui;
+use crate::state::units::{count, duration, known};
+use crate::theme::{PLAIN, STRONG, Theme};
+
+/// Columns by importance: the first fit on the narrowest screen, the rest come with width. Widths are in cells.
+const WIDTHS: [(Column, u16); 13] = [
+    (Column::Rid, 13),
+    (Column::State, 7),
+    (Column::Gap, 6),
+    (Column::Flags, 10),
+    (Column::Dropped, 5),
+    (Column::Lost, 5),
+    (Column::Coalesced, 5),
+    (Column::Sent, 6),
+    (Column::Delivered, 6),
+    (Column::Age, 6),
+    (Column::Taken, 6),
+    (Column::Silence, 7),
+    (Column::Chunks, 6),
+];
+/// A whole rid of 32 hex digits, where there is room for it.
+const WHOLE_RID: u16 = 32;
+
+pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
+    let theme = pad.theme();
+    let columns = columns(pad.width(), ui.sort.column);
+    title(pad, model, ui);
+    let mut x = 2;
+    for &(column, width) in &columns {
+        let sorted = column == ui.sort.column;
+        let mark = match (sorted, ui.sort.descending) {
+            (false, _) => "",
+            (true, true) => theme.pick("▼", "v"),
+            (true, false) => theme.pick("▲", "^"),
+        };
+        let head = format!("{}{mark}", column.head());
+        let style = if sorted { theme.head() } else { theme.dim() };
+        if left_aligned(column) {
+            pad.fit(x, 1, width, &head, style);
+        } else {
+            pad.number(x, 1, width, &head, style);
+        }
+        x += width + 1;
+    }
+    let rows = pad.height().saturating_sub(2);
+    hits.page = rows.into();
+    if model.visible_count() == 0 {
+        let why = if model.table.count() == 0 {
+            "no request has been seen yet"
+        } else {
+            "no request passes the filter; Esc clears it"
+        };
+        pad.text(2, 3, why, theme.dim());
+        return;
+    }
+    let selected = ui.selected.as_ref().and_then(|rid| model.place(rid));
+    let top = first_shown(selected.unwrap_or(0), model.visible_count(), rows.into());
+    for line in 0..rows {
+        let place = top + usize::from(line);
+        let Some(row) = model.visible(place) else { break };
+        let y = 2 + line;
+        row_line(pad, y, &columns, row, place < model.table.pinned());
+        if selected == Some(place) {
+            pad.row_style(y, theme.selected());
+        }
+        let area = Rect {
+            y: pad.area().y + y,
+            height: 1,
+            ..pad.area()
+        };
+        hits.add(area, Action::Pick(place));
+    }
+}
+
+fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+    let theme = pad.theme();
+    let mut text = format!(
+        "{} of {} requests",
+        count(model.visible_count() as u64),
+        count(model.table.count() as u64)
+    );
+    if model.rows_left_out > 0 {
+        text = format!(
+            "{text} ({} older finished ones are in the totals)",
+            count(model.rows_left_out)
+        );
+    }
+    let mut x = pad.text(1, 0, &text, PLAIN);
+    if !ui.filter.1.is_empty() {
+        x = pad.text(x + 2, 0, &format!("filter: {}", ui.filter.0), theme.head());
+    }
+    if ui.follow {
+        pad.text(x + 2, 0, "following the worst", theme.head());
+    }
+}
+
+/// The columns that fit, left to right; the sorted one always does.
+fn columns(width: u16, sorted: Column) -> Vec<(Column, u16)> {
+    let mut left = width.saturating_sub(2);
+    let mut fit: Vec<(Column, u16)> = Vec::new();
+    let by_need = WIDTHS
+        .iter()
+        .filter(|c| c.0 == sorted)
+        .chain(WIDTHS.iter().filter(|c| c.0 != sorted));
+    for &(column, width) in by_need {
+        if width < left {
+            left -= width + 1;
+            fit.push((column, width));
+        }
+    }
+    for (column, width) in &mut fit {
+        if *column == Column::Rid {
+            let more = left.min(WHOLE_RID - *width);
+            *width += more;
+            left -= more;
+        }
+    }
+    if let Some((_, width)) = fit.iter_mut().find(|c| c.0 == Column::Flags) {
+        *width += left;
+    }
+    fit.sort_by_key(|c| Column::ALL.iter().position(|&known| known == c.0));
+    fit
+}
+
+fn left_aligned(column: Column) -> bool {
+    matches!(column, Column::Rid | Column::State | Column::Flags)
+}
+
+/// The first row to show so that the selected one is in sight, in the middle where that is possible.
+fn first_shown(selected: usize, count: usize, rows: usize) -> usize {
+    selected.saturating_sub(rows / 2).min(count.saturating_sub(rows))
+}
+
+fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, pinned: bool) {
+    let theme = pad.theme();
+    if pinned {
+        pad.text(0, y, "*", theme.head());
+    }
+    let mut x = 2;
+    for &(column, width) in columns {
+        match column {
+            Column::Flags => flags(pad, x, y, width, row),
+            Column::Rid => {
+                pad.fit(x, y, width, &row.rid, PLAIN);
+            }
+            Column::State => {
+                let style = if row.life == Life::Waiting { STRONG } else { PLAIN };
+                pad.fit(x, y, width, row.life.word(), style);
+            }
+            _ => {
+                let (text, style) = cell(row, column, theme);
+                pad.number(x, y, width, &text, style);
+            }
+        }
+        x += width + 1;
+    }
+}
+
+fn cell(row: &Row, column: Column, theme: Theme) -> (String, Style) {
+    use crate::state::model::Health::Critical;
+    let harm = |n: Option<u64>| {
+        if n.is_some_and(|n| n > 0) {
+            theme.health(Critical)
+        } else {
+            PLAIN
+        }
+    };
+    let text = match column {
+        Column::Age => duration(row.age_ns),
+        Column::Gap => known(row.gap_ns, duration),
+        Column::Silence => known(row.silence_ns, duration),
+        Column::Sent => count(row.sent),
+        Column::Taken => known(row.taken, count),
+        Column::Delivered => known(row.delivered, count),
+        Column::Chunks => count(row.chunks),
+        Column::Coalesced => known(row.coalesced, count),
+        Column::Dropped => known(row.dropped, count),
+        Column::Lost => known(row.lost, count),
+        Column::Rid | Column::State | Column::Flags => String::new(),
+    };
+    let style = match column {
+        Column::Dropped => harm(row.dropped),
+        Column::Lost => harm(row.lost),
+        Column::Gap => STRONG,
+        _ => PLAIN,
+    };
+    (text, style)
+}
+
+fn flags(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &Row) {
+    let theme = pad.theme();
+    let end = x + width;
+    let mut at = x;
+    for flag in row.flags.iter() {
+        if at >= end {
+            break;
+        }
+        at = pad.fit(at, y, end - at, flag.word(), theme.flag(flag)) + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sorted_column_is_shown_on_the_narrowest_screen() {
+        for sorted in Column::ALL {
+            let shown = columns(80, sorted);
+            assert!(shown.iter().any(|c| c.0 == sorted), "{sorted:?}");
+            assert!(shown.iter().map(|c| c.1 + 1).sum::<u16>() <= 79, "{shown:?}");
+        }
+        assert_eq!(columns(200, Column::Gap).len(), Column::ALL.len());
+    }
+
+    #[test]
+    fn the_selected_row_is_in_sight() {
+        for (selected, count, rows) in [(0, 5, 10), (9, 10, 5), (500, 10_000, 20), (9_999, 10_000, 20)] {
+            let top = first_shown(selected, count, rows);
+            assert!(top <= selected && selected < top + rows && top + rows <= count.max(rows));
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Every view and dialog at 80x24 and 200x50, from real events through a real analysis.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use trace::event::{Finish, Sees};
+
+use super::*;
+use crate::state::journal::Journal;
+use crate::state::refresh::Outside;
+use crate::state::scene::{MS, Scene};
+use crate::state::ui::Sort;
+use crate::theme::Surroundings;
+
+const SIZES: [(u16, u16); 2] = [(80, 24), (200, 50)];
+
+/// A model, a reader and what they are drawn from.
+struct Stand {
+    scene: Scene,
+    model: Model,
+    ui: Ui,
+}
+
+impl Stand {
+    fn of(scene: Scene) -> Self {
+        Self {
+            scene,
+            model: Model::default(),
+            ui: Ui::default(),
+        }
+    }
+
+    fn refresh(&mut self) {
+        let degraded = Vec::new();
+        let outside = Outside {
+            source: "demo".into(),
+            doing: "live",
+            cpu: Some(0.042),
+            rss_bytes: Some(24 << 20),
+            degraded,
+        };
+        self.model.refresh(&self.scene.analysis, &outside);
+        self.model.refresh_rows(&self.scene.analysis);
+        self.look();
+    }
+
+    /// What the loop does before it draws.
+    fn look(&mut self) {
+        self.model.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
+        self.ui.settle(&self.model);
+        if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected.clone()) {
+            self.model
+                .refresh_detail(&self.scene.analysis, &self.scene.journal, &rid);
+        }
+    }
+
+    fn press(&mut self, actions: &[Action]) {
+        for &action in actions {
+            self.ui.apply(action, &self.model);
+            self.look();
+        }
+    }
+
+    fn drawn(&self, (width, height): (u16, u16), locale: &str) -> String {
+        let around = Surroundings {
+            no_color: true,
+            locale: locale.into(),
+            ..Surroundings::default()
+        };
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
+        let theme = Theme::of(&around);
+        terminal
+            .draw(|frame| drop(draw(&self.model, &self.ui, theme, frame)))
+            .expect("drawn");
+        let buffer = terminal.backend().buffer();
+        let line = |y| {
+            (0..width)
+                .filter_map(|x| buffer.cell((x, y)))
+                .map(ratatui::buffer::Cell::symbol)
+                .collect::<String>()
+        };
+        (0..height).map(|y| line(y).trim_end().to_owned() + "\n").collect()
+    }
+
+    fn snapshot(&self, name: &str) {
+        for size in SIZES {
+            insta::assert_snapshot!(format!("{name}_{}x{}", size.0, size.1), self.drawn(size, "C.UTF-8"));
+        }
+    }
+}
+
+/// A 0.5.9 engine under load: a tokenizer that falls behind for seconds, takes in bursts, and loses queued chunks.
+fn race() -> Stand {
+    let mut stand = Stand::of(Scene::delivering());
+    let rids: Vec<String> = (0..24)
+        .map(|n| {
+            format!(
+                "{:032x}",
+                0x5b92_f00d_u128.wrapping_mul(0x9e37_79b9_7f4a_7c15 * (n + 1))
+            )
+        })
+        .collect();
+    for frame in 0..300u64 {
+        let at = 1_000 * MS + frame * 40 * MS;
+        let born = (frame as usize / 4 + 1).min(rids.len());
+        let of = |n: usize| (rids[n].as_str(), 1, frame as u32 + 1 - n as u32 * 4);
+        let chunks: Vec<_> = (0..born)
+            .filter(|&n| frame >= n as u64 * 4 && !(n < 6 && frame > 200))
+            .map(of)
+            .collect();
+        stand.scene.send(at, &chunks);
+        if frame == 200 {
+            let last: Vec<_> = (0..6).map(|n| (rids[n].as_str(), 1, 202 - n as u32 * 4)).collect();
+            stand.scene.finish(at + MS, &last, Finish::Stop);
+        }
+        // The tokenizer wakes every fourth frame and takes two: it falls behind.
+        if frame % 4 == 3 {
+            for take in 0..2 {
+                let seq = frame / 4 * 2 + take;
+                stand.scene.take(at + 5 * MS + take * MS, seq, frame);
+            }
+            let end = frame as u32 / 4 * 2 + 2;
+            for (n, rid) in rids.iter().enumerate().take(4) {
+                if let Some(to) = end.checked_sub(n as u32 * 4).filter(|&to| to > 1) {
+                    stand.scene.deliver(at + 9 * MS, rid, 1 + n as u32 % 2, to);
+                }
+            }
+        }
+        if frame % 5 == 0 {
+            stand.scene.tick(at + 10 * MS);
+            stand.model.remember(&stand.scene.analysis);
+        }
+    }
+    stand.refresh();
+    stand
+}
+
+/// What a tap alone sees.
+fn tapped() -> Stand {
+    let mut stand = Stand::of(Scene::tapped());
+    for frame in 0..100u64 {
+        let at = 1_000 * MS + frame * 50 * MS;
+        stand.scene.send_on(0, at, &[("5b92f00d", 1, frame as u32 + 1)], None);
+        stand
+            .scene
+            .send_on(1, at + 2 * MS, &[("5b92f00d", 1, frame as u32 + 1)], None);
+        stand.scene.tick(at + 3 * MS);
+        stand.model.remember(&stand.scene.analysis);
+    }
+    stand.refresh();
+    stand
+}
+
+#[test]
+fn overview() {
+    race().snapshot("overview");
+    tapped().snapshot("overview_tapped");
+    let mut empty = Stand::of(Scene::new(&[]));
+    empty.refresh();
+    empty.snapshot("overview_empty");
+}
+
+#[test]
+fn a_long_path_is_a_list_where_it_does_not_fit() {
+    let sees = Sees {
+        sent: true,
+        taken: true,
+        ..Sees::default()
+    };
+    let hops = [
+        "scheduler->router",
+        "router->detokenizer",
+        "detokenizer->router2",
+        "router2->tokenizer",
+    ];
+    let mut stand = Stand::of(Scene::new(&hops.map(|name| (name, sees))));
+    stand.scene.send(MS, &[("5b92f00d", 1, 1)]);
+    stand.refresh();
+    stand.snapshot("overview_routers");
+}
+
+#[test]
+fn requests() {
+    let mut stand = race();
+    stand.press(&[Action::Go(Tab::Requests)]);
+    stand.snapshot("requests");
+    stand.press(&[Action::Move(2), Action::Pin, Action::Filter]);
+    for c in "gap>1s drpo>0".chars() {
+        stand.press(&[Action::Type(c)]);
+    }
+    stand.snapshot("requests_filter_mistake");
+    stand.press(&[
+        Action::EraseAll,
+        Action::Type('0'),
+        Action::Accept,
+        Action::Sort(1),
+        Action::Reverse,
+    ]);
+    stand.snapshot("requests_filtered");
+}
+
+#[test]
+fn one_request() {
+    let mut stand = race();
+    stand.press(&[Action::Go(Tab::Requests), Action::Open]);
+    stand.snapshot("request");
+    let mut tapped = tapped();
+    tapped.press(&[Action::Go(Tab::Request)]);
+    tapped.snapshot("request_tapped");
+    tapped.scene.journal = Journal::new(0);
+    tapped.look();
+    tapped.snapshot("request_forgotten");
+}
+
+#[test]
+fn hops() {
+    let mut stand = race();
+    stand.press(&[Action::Go(Tab::Hops)]);
+    stand.snapshot("hops");
+    let mut stand = tapped();
+    stand.press(&[Action::Go(Tab::Hops)]);
+    stand.snapshot("hops_tapped");
+}
+
+#[test]
+fn findings() {
+    let mut stand = race();
+    stand.press(&[Action::Go(Tab::Findings)]);
+    stand.model.own.degraded =
+        vec!["probe: eBPF is not permitted here; add CAP_BPF and CAP_PERFMON to the container".into()];
+    stand.snapshot("findings");
+}
+
+#[test]
+fn help() {
+    let mut stand = race();
+    stand.press(&[Action::Help]);
+    stand.snapshot("help");
+    stand.press(&[Action::Page(1), Action::Page(1)]);
+    stand.snapshot("help_end");
+}
+
+#[test]
+fn below_the_smallest_size_it_says_so() {
+    assert!(race().drawn((79, 24), "C.UTF-8").contains("needs 80x24; this is 79x24"));
+    for size in [(1, 1), (0, 0), (80, 1), (5, 60)] {
+        race().drawn(size, "C");
+    }
+}
+
+#[test]
+fn without_utf8_nothing_but_ascii_is_drawn() {
+    let mut stand = race();
+    for tab in Tab::ALL {
+        stand.press(&[Action::Go(tab)]);
+        let text = stand.drawn((200, 50), "C");
+        assert!(text.is_ascii(), "{tab:?}: {text}");
+    }
+}
+
+#[test]
+fn a_click_on_a_tab_or_a_row_is_its_action() {
+    let mut stand = race();
+    stand.press(&[Action::Go(Tab::Requests)]);
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal in memory");
+    let mut hits = Hits::default();
+    let theme = Theme::of(&Surroundings::default());
+    terminal
+        .draw(|frame| hits = draw(&stand.model, &stand.ui, theme, frame))
+        .expect("drawn");
+    assert_eq!(hits.at(12, 0), Some(Action::Go(Tab::Overview)));
+    assert_eq!(
+        (hits.at(5, 4), hits.at(5, 5), hits.at(5, 1)),
+        (Some(Action::Pick(0)), Some(Action::Pick(1)), None)
+    );
+}
+
+#[test]
+fn every_size_and_tab_can_be_drawn() {
+    let mut stand = race();
+    for tab in Tab::ALL {
+        stand.press(&[Action::Go(tab)]);
+        for width in (78..260).step_by(13) {
+            for height in (22..70).step_by(7) {
+                stand.drawn((width, height), "C.UTF-8");
+            }
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_requests_are_sorted_filtered_and_drawn() {
+    let mut scene = Scene::delivering();
+    for n in 0..10_000u64 {
+        scene.send(MS * n, &[(format!("{n:032x}").as_str(), 1, 1)]);
+    }
+    let mut stand = Stand::of(scene);
+    stand.refresh();
+    stand.press(&[Action::Go(Tab::Requests)]);
+    stand.ui.sort = Sort {
+        column: crate::state::row::Column::Gap,
+        descending: true,
+    };
+    stand.look();
+    assert_eq!(
+        (stand.model.visible_count(), stand.model.visible(0).map(|r| r.gap_ns)),
+        (10_000, Some(Some(9_999 * MS)))
+    );
+    assert!(stand.drawn((80, 24), "C.UTF-8").contains("00000000000000…"));
+}
