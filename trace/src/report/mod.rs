@@ -271,7 +271,7 @@ pub struct CpuLine {
     pub takes: bool,
     /// Time on a CPU.
     pub on_cpu: Option<f64>,
-    /// Time runnable and waiting for one, held back by a quota or not.
+    /// Time allowed to run and waiting for one.
     pub run_wait: Option<f64>,
     /// Time held back by a cgroup's quota.
     pub throttled: Option<f64>,
