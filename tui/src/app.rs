@@ -161,6 +161,7 @@ fn look_on(
         stage,
         degraded: &|| source.degraded().into_iter().chain(degraded.iter().cloned()).collect(),
         under_way: &|| source.under_way(),
+        cpu: &|| source.cpu(),
         report: &|| report(analysis, source, degraded),
     })
 }

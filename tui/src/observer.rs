@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use trace::report::Report;
+use trace::report::{CpuLine, Report};
 use trace::{Analysis, Event};
 
 /// How far a run has come.
@@ -26,6 +26,8 @@ pub(crate) struct Run<'a> {
     pub(crate) degraded: &'a dyn Fn() -> Vec<String>,
     /// What an ending source still waits for, in words.
     pub(crate) under_way: &'a dyn Fn() -> Option<String>,
+    /// The engine's threads, where the source watches them.
+    pub(crate) cpu: &'a dyn Fn() -> Option<Vec<CpuLine>>,
     /// Makes the report as it would be now.
     pub(crate) report: &'a dyn Fn() -> Report,
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use trace::detect::Severity;
+use trace::report::CpuLine;
 
 use super::history::History;
 use super::query::Query;
@@ -73,6 +74,8 @@ pub(crate) struct Model {
     pub(crate) rows_left_out: u64,
     pub(crate) detail: Option<Detail>,
     pub(crate) findings: Vec<FindingLine>,
+    /// The engine's threads; `None` where they are not watched.
+    pub(crate) threads: Option<Vec<CpuLine>>,
     pub(crate) own: Own,
     pub(crate) history: History,
     /// Chunks harmed when the history was last entered.

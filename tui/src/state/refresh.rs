@@ -1,6 +1,7 @@
 //! Reads the analysis into the model. Everything is bounded: hops and findings are few, rows are capped, strings are reused.
 
 use trace::ledger::{Hop, Ledger, Request, Summary};
+use trace::report::CpuLine;
 use trace::stats::Distribution;
 use trace::{Analysis, MonoNs};
 
@@ -25,6 +26,8 @@ pub(crate) struct Outside {
     pub(crate) cpu: Option<f64>,
     pub(crate) rss_bytes: Option<u64>,
     pub(crate) degraded: Vec<String>,
+    /// The engine's threads, where the source watches them.
+    pub(crate) threads: Option<Vec<CpuLine>>,
 }
 
 impl Model {
@@ -42,6 +45,7 @@ impl Model {
         self.hops = hops::read(ledger, analysis.thresholds());
         self.ends = hops::ends(ledger);
         self.findings = findings::read(analysis, start);
+        self.threads.clone_from(&outside.threads);
         self.verdict = self.judge();
         self.own = own(ledger, outside);
     }

@@ -20,6 +20,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y = gap(pad, y, model);
     y += u16::from(roomy);
     y = flow(pad, y, model);
+    y = consumer(pad, y, model);
     y += 1;
     y = path::draw(pad, y, model);
     y += u16::from(roomy || pad.height() - y > 6);
@@ -150,6 +151,24 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let predicted = format!("({} predicted from wakeups)", known(chunks.dropped_predicted, count));
     pad.text(x + 1, y + 2, &predicted, theme.dim());
     y + 3
+}
+
+/// How the busiest thread of the tokenizer spends its time, where threads are watched.
+fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    let theme = pad.theme();
+    let of_tokenizer = model.threads.iter().flatten().filter(|t| t.role == "tokenizer");
+    let busiest = of_tokenizer.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));
+    let Some(thread) = busiest else { return y };
+    let share = |s: Option<f64>| known(s, |s| format!("{:.0}%", s * 100.0));
+    let x = pad.text(1, y, "tokenizer", theme.head());
+    let text = format!(
+        "{} running  {} waiting for a CPU  {} held back by a quota",
+        share(thread.on_cpu),
+        share(thread.run_wait),
+        share(thread.throttled)
+    );
+    pad.text(x + 1, y, &text, PLAIN);
+    y + 1
 }
 
 /// Text that alarms when `n` is not 0.

@@ -3,6 +3,7 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use trace::event::{Finish, Sees};
+use trace::report::CpuLine;
 
 use super::*;
 use crate::state::journal::Journal;
@@ -18,6 +19,7 @@ struct Stand {
     scene: Scene,
     model: Model,
     ui: Ui,
+    threads: Option<Vec<CpuLine>>,
 }
 
 impl Stand {
@@ -26,6 +28,7 @@ impl Stand {
             scene,
             model: Model::default(),
             ui: Ui::default(),
+            threads: None,
         }
     }
 
@@ -37,6 +40,7 @@ impl Stand {
             cpu: Some(0.042),
             rss_bytes: Some(24 << 20),
             degraded,
+            threads: self.threads.clone(),
         };
         self.model.refresh(&self.scene.analysis, &outside);
         self.model.refresh_rows(&self.scene.analysis);
@@ -203,6 +207,10 @@ fn one_request() {
     let mut stand = race();
     stand.press(&[Action::Go(Tab::Requests), Action::Open]);
     stand.snapshot("request");
+    stand.press(&[Action::Seek(1), Action::Seek(1), Action::Seek(1)]);
+    assert_eq!(stand.ui.chunk, 4, "chunks 1, 3 and 5 were dropped");
+    stand.press(&[Action::Seek(-1)]);
+    assert_eq!(stand.ui.chunk, 2);
     let mut tapped = tapped();
     tapped.press(&[Action::Go(Tab::Request)]);
     tapped.snapshot("request_tapped");
@@ -228,6 +236,35 @@ fn findings() {
     stand.model.own.degraded =
         vec!["probe: eBPF is not permitted here; add CAP_BPF and CAP_PERFMON to the container".into()];
     stand.snapshot("findings");
+}
+
+#[test]
+fn cpu_where_threads_are_watched() {
+    let mut stand = race();
+    let thread = |role: &str, tid, on_cpu, run_wait, throttled| CpuLine {
+        role: role.into(),
+        pid: 4_000,
+        tid,
+        on_cpu: Some(on_cpu),
+        run_wait,
+        throttled,
+    };
+    stand.threads = Some(vec![
+        thread("scheduler", 4_000, 0.998, Some(0.001), Some(0.0)),
+        thread("tokenizer", 4_321, 0.612, Some(0.334), Some(0.0)),
+        thread("tokenizer", 4_329, 0.041, None, None),
+        thread("detokenizer", 4_330, 0.402, Some(0.02), Some(0.381)),
+    ]);
+    stand.press(&[Action::Go(Tab::Cpu)]);
+    assert_eq!(
+        stand.ui.tab,
+        Tab::Overview,
+        "there is no such tab before there is something on it"
+    );
+    stand.refresh();
+    stand.snapshot("overview_cpu");
+    stand.press(&[Action::Go(Tab::Cpu)]);
+    stand.snapshot("cpu");
 }
 
 #[test]
