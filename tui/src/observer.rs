@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 use trace::report::{CpuLine, Report};
 use trace::{Analysis, Event};
 
+/// How often a run without a screen says what it waits for.
+const TELL: Duration = Duration::from_secs(1);
+
 /// How far a run has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -22,10 +25,10 @@ pub(crate) struct Run<'a> {
     /// What the report calls the source.
     pub(crate) source: &'static str,
     pub(crate) stage: Stage,
+    /// What a source that was asked to end still waits for.
+    pub(crate) under_way: Option<String>,
     /// What could not be watched, or was given up.
     pub(crate) degraded: &'a dyn Fn() -> Vec<String>,
-    /// What an ending source still waits for, in words.
-    pub(crate) under_way: &'a dyn Fn() -> Option<String>,
     /// The engine's threads, where the source watches them.
     pub(crate) cpu: &'a dyn Fn() -> Option<Vec<CpuLine>>,
     /// Makes the report as it would be now.
@@ -52,33 +55,22 @@ pub(crate) trait Observer {
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish>;
 }
 
-/// Looks at nothing.
-pub(crate) struct Nobody;
-
-impl Observer for Nobody {
-    fn event(&mut self, _: &Event<'_>) {}
-
-    fn turn(&mut self, _: &Run<'_>) -> anyhow::Result<Wish> {
-        Ok(Wish::None)
-    }
-}
-
-/// Says on stderr what a run without a screen still waits for at its end, once a second.
+/// Looks at nothing, and says on stderr, once a second, what a run that is to end still waits for.
 #[derive(Default)]
-pub(crate) struct Progress {
+pub(crate) struct Headless {
     told: Option<Instant>,
 }
 
-impl Observer for Progress {
+impl Observer for Headless {
     fn event(&mut self, _: &Event<'_>) {}
 
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish> {
-        if run.stage == Stage::Ending && self.told.get_or_insert_with(Instant::now).elapsed() >= Duration::from_secs(1)
+        let now = Instant::now();
+        if let Some(under_way) = &run.under_way
+            && now - *self.told.get_or_insert(now) >= TELL
         {
-            self.told = Some(Instant::now());
-            if let Some(under_way) = (run.under_way)() {
-                eprintln!("tokengap: {under_way}");
-            }
+            self.told = Some(now);
+            eprintln!("tokengap: {under_way}");
         }
         Ok(Wish::None)
     }

@@ -32,10 +32,10 @@ enum Command {
     PlainRelay(e2e::plain_relay::Options),
     /// Bring the table of SGLang's message layouts up to date
     Schemas(schemas::Args),
-    /// Take the pictures of docs/SCREENS.md from the demo, in tmux
-    Screens(screens::Options),
     /// Build the probe's kernel side, or check that the objects kept are what its source builds
     Ebpf(ebpf::Args),
+    /// Take the pictures of docs/SCREENS.md from the demo, in tmux
+    Screens(screens::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -46,7 +46,7 @@ fn main() -> anyhow::Result<()> {
         Command::Fixtures(args) => fixtures::run(&args),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
-        Command::Screens(options) => screens::run(&options),
         Command::Ebpf(args) => ebpf::run(&args),
+        Command::Screens(options) => screens::run(&options),
     }
 }
