@@ -15,7 +15,7 @@ use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
 
 use crate::cli::LiveArgs;
-use crate::observer::{Headless, Observer, Run, Stage, Wish};
+use crate::observer::{Nobody, Observer, Progress, Run, Stage, Wish};
 use crate::own;
 use crate::screen::Screen;
 use crate::source::{Flow, Source};
@@ -41,7 +41,7 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
         ..Config::default()
     });
     let observer: Box<dyn Observer> = if is_headless(args) {
-        Box::new(Headless::default())
+        Box::new(Progress::default())
     } else {
         Box::new(Screen::open()?)
     };
@@ -62,7 +62,6 @@ fn report(analysis: &Analysis, source: &impl Source, degraded: &[String]) -> Rep
             .chain(degraded.iter().cloned())
             .map(Value::from)
             .collect(),
-        cpu: source.cpu(),
         wire: source.wire(),
         demo: source.truth(),
         ..ReportInput::of(source.kind())
@@ -119,12 +118,12 @@ fn drive(
         let wish = match wish {
             Ok(Ok(wish)) => wish,
             Ok(Err(error)) => {
-                observer = Box::new(Headless::default());
+                observer = Box::new(Nobody);
                 degraded.push(format!("screen: {error:#}"));
                 Wish::End
             }
             Err(_) => {
-                observer = Box::new(Headless::default());
+                observer = Box::new(Nobody);
                 degraded.push("screen: it failed and was left off; the run went on (this is a bug)".into());
                 Wish::None
             }
@@ -159,9 +158,8 @@ fn look_on(
         analysis,
         source: source.kind(),
         stage,
-        under_way: (stage == Stage::Ending).then(|| source.under_way()).flatten(),
         degraded: &|| source.degraded().into_iter().chain(degraded.iter().cloned()).collect(),
-        cpu: &|| source.cpu(),
+        under_way: &|| source.under_way(),
         report: &|| report(analysis, source, degraded),
     })
 }

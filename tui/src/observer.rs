@@ -2,11 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use trace::report::{CpuLine, Report};
+use trace::report::Report;
 use trace::{Analysis, Event};
-
-/// How often a run without a screen says what it waits for.
-const TELL: Duration = Duration::from_secs(1);
 
 /// How far a run has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +22,10 @@ pub(crate) struct Run<'a> {
     /// What the report calls the source.
     pub(crate) source: &'static str,
     pub(crate) stage: Stage,
-    /// What a source that was asked to end still waits for.
-    pub(crate) under_way: Option<String>,
     /// What could not be watched, or was given up.
     pub(crate) degraded: &'a dyn Fn() -> Vec<String>,
-    /// The engine's threads, where the source watches them.
-    pub(crate) cpu: &'a dyn Fn() -> Option<Vec<CpuLine>>,
+    /// What an ending source still waits for, in words.
+    pub(crate) under_way: &'a dyn Fn() -> Option<String>,
     /// Makes the report as it would be now.
     pub(crate) report: &'a dyn Fn() -> Report,
 }
@@ -55,22 +50,33 @@ pub(crate) trait Observer {
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish>;
 }
 
-/// Looks at nothing, and says on stderr, once a second, what a run that is to end still waits for.
+/// Looks at nothing.
+pub(crate) struct Nobody;
+
+impl Observer for Nobody {
+    fn event(&mut self, _: &Event<'_>) {}
+
+    fn turn(&mut self, _: &Run<'_>) -> anyhow::Result<Wish> {
+        Ok(Wish::None)
+    }
+}
+
+/// Says on stderr what a run without a screen still waits for at its end, once a second.
 #[derive(Default)]
-pub(crate) struct Headless {
+pub(crate) struct Progress {
     told: Option<Instant>,
 }
 
-impl Observer for Headless {
+impl Observer for Progress {
     fn event(&mut self, _: &Event<'_>) {}
 
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish> {
-        let now = Instant::now();
-        if let Some(under_way) = &run.under_way
-            && now - *self.told.get_or_insert(now) >= TELL
+        if run.stage == Stage::Ending && self.told.get_or_insert_with(Instant::now).elapsed() >= Duration::from_secs(1)
         {
-            self.told = Some(now);
-            eprintln!("tokengap: {under_way}");
+            self.told = Some(Instant::now());
+            if let Some(under_way) = (run.under_way)() {
+                eprintln!("tokengap: {under_way}");
+            }
         }
         Ok(Wish::None)
     }

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 use trace::Event;
-use trace::report::CpuLine;
 use zmq_tap::tap::Tap;
 
 /// What one call of [`Source::poll`] came to.
@@ -40,11 +39,6 @@ pub(crate) trait Source {
     /// What could not be attached or seen, each with what to do about it.
     fn degraded(&self) -> Vec<String> {
         Vec::new()
-    }
-
-    /// CPU of the engine's threads; `None` when it is not watched.
-    fn cpu(&self) -> Option<Vec<CpuLine>> {
-        None
     }
 
     /// What the report shows under `demo`: the truth that the demo's own peers kept.

@@ -185,7 +185,6 @@ impl Screen {
             cpu: self.cost.share,
             rss_bytes: own::rss_bytes(),
             degraded: degraded(run),
-            threads: (run.cpu)(),
         };
         self.model.refresh(run.analysis, &outside);
         let wanted = matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.model.table.count() == 0;
@@ -210,7 +209,8 @@ impl Screen {
             }
         }
         if run.stage == Stage::Ending {
-            let under_way = run.under_way.as_deref().unwrap_or("what is under way is waited for");
+            let under_way = (run.under_way)();
+            let under_way = under_way.as_deref().unwrap_or("what is under way is waited for");
             self.ui.say(format!("ending: {under_way}; q again leaves at once"));
         }
         let (model, ui, theme) = (&self.model, &self.ui, self.theme);

@@ -159,7 +159,13 @@ impl Journal {
                     kind: Kind::Lost,
                 });
             }
-            What::Engine(_) | What::Hop(_) | What::Forwarded(_) | What::Handled(_) | What::Undecoded(_) => {}
+            What::Engine(_)
+            | What::Hop(_)
+            | What::Forwarded(_)
+            | What::Handled(_)
+            | What::Undecoded(_)
+            | What::Cpu(_)
+            | What::Queue(_) => {}
         }
     }
 

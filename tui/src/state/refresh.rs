@@ -1,7 +1,6 @@
 //! Reads the analysis into the model. Everything is bounded: hops and findings are few, rows are capped, strings are reused.
 
 use trace::ledger::{Hop, Ledger, Request, Summary};
-use trace::report::CpuLine;
 use trace::stats::Distribution;
 use trace::{Analysis, MonoNs};
 
@@ -11,7 +10,7 @@ use super::journal::Journal;
 use super::model::{ChunkSums, Flow, GapLine, Health, Model, Own, Spread, Verdict};
 use super::request::{Detail, Sources};
 use super::row::{Life, Row};
-use super::{findings, hops};
+use super::{findings, hops, threads};
 
 /// Finished requests shown in the table; the report counts all of them.
 pub(crate) const FINISHED_SHOWN: usize = 2_000;
@@ -26,8 +25,6 @@ pub(crate) struct Outside {
     pub(crate) cpu: Option<f64>,
     pub(crate) rss_bytes: Option<u64>,
     pub(crate) degraded: Vec<String>,
-    /// The engine's threads, where the source watches them.
-    pub(crate) threads: Option<Vec<CpuLine>>,
 }
 
 impl Model {
@@ -45,7 +42,7 @@ impl Model {
         self.hops = hops::read(ledger, analysis.thresholds());
         self.ends = hops::ends(ledger);
         self.findings = findings::read(analysis, start);
-        self.threads.clone_from(&outside.threads);
+        self.threads = threads::read(ledger);
         self.verdict = self.judge();
         self.own = own(ledger, outside);
     }

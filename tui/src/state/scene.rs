@@ -140,6 +140,7 @@ impl Scene {
             What::Taken(Taken {
                 id,
                 wakeup: Some(wakeup),
+                by: None,
                 frame: None,
             }),
         );

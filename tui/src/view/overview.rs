@@ -153,19 +153,25 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     y + 3
 }
 
-/// How the busiest thread of the tokenizer spends its time, where threads are watched.
+/// How the thread that takes the tokens spends its time, where threads are watched.
 fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let theme = pad.theme();
-    let of_tokenizer = model.threads.iter().flatten().filter(|t| t.role == "tokenizer");
-    let busiest = of_tokenizer.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));
-    let Some(thread) = busiest else { return y };
+    let mut takers = model
+        .threads
+        .iter()
+        .flatten()
+        .filter(|t| t.takes && t.role == "tokenizer");
+    let Some((thread, shares)) = takers.find_map(|t| Some((t, t.recent?))) else {
+        return y;
+    };
     let share = |s: Option<f64>| known(s, |s| format!("{:.0}%", s * 100.0));
-    let x = pad.text(1, y, "tokenizer", theme.head());
+    let x = pad.text(1, y, &thread.role, theme.head());
     let text = format!(
-        "{} running  {} waiting for a CPU  {} held back by a quota",
-        share(thread.on_cpu),
-        share(thread.run_wait),
-        share(thread.throttled)
+        "{} running  {} lacks a CPU  {} held by quota  {} asleep",
+        share(Some(shares.running)),
+        share(shares.waiting),
+        share(shares.held),
+        share(shares.blocked)
     );
     pad.text(x + 1, y, &text, PLAIN);
     y + 1

@@ -2,8 +2,8 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use trace::event::{Finish, Sees};
-use trace::report::CpuLine;
+use trace::event::{CpuSample, Finish, Sees, Taken, ThreadPart, What};
+use trace::{FrameId, HopId, ThreadId};
 
 use super::*;
 use crate::state::journal::Journal;
@@ -19,7 +19,6 @@ struct Stand {
     scene: Scene,
     model: Model,
     ui: Ui,
-    threads: Option<Vec<CpuLine>>,
 }
 
 impl Stand {
@@ -28,7 +27,6 @@ impl Stand {
             scene,
             model: Model::default(),
             ui: Ui::default(),
-            threads: None,
         }
     }
 
@@ -40,7 +38,6 @@ impl Stand {
             cpu: Some(0.042),
             rss_bytes: Some(24 << 20),
             degraded,
-            threads: self.threads.clone(),
         };
         self.model.refresh(&self.scene.analysis, &outside);
         self.model.refresh_rows(&self.scene.analysis);
@@ -241,26 +238,49 @@ fn findings() {
 #[test]
 fn cpu_where_threads_are_watched() {
     let mut stand = race();
-    let thread = |role: &str, tid, on_cpu, run_wait, throttled| CpuLine {
-        role: role.into(),
-        pid: 4_000,
-        tid,
-        on_cpu: Some(on_cpu),
-        run_wait,
-        throttled,
-    };
-    stand.threads = Some(vec![
-        thread("scheduler", 4_000, 0.998, Some(0.001), Some(0.0)),
-        thread("tokenizer", 4_321, 0.612, Some(0.334), Some(0.0)),
-        thread("tokenizer", 4_329, 0.041, None, None),
-        thread("detokenizer", 4_330, 0.402, Some(0.02), Some(0.381)),
-    ]);
     stand.press(&[Action::Go(Tab::Cpu)]);
     assert_eq!(
         stand.ui.tab,
         Tab::Overview,
         "there is no such tab before there is something on it"
     );
+    let threads = [
+        ("scheduler", 4_000, 99, Some(0), None),
+        ("tokenizer", 4_321, 61, Some(33), Some(2)),
+        ("tokenizer", 4_329, 4, None, None),
+        ("detokenizer", 4_330, 40, Some(45), Some(38)),
+    ];
+    for tenth in 30..130 {
+        for &(role, tid, on_ms, wait_ms, throttled_ms) in &threads {
+            let sample = CpuSample {
+                thread: ThreadId { pid: 4_000, tid },
+                role,
+                name: "python3",
+                part: ThreadPart::Main,
+                interval_ns: 100 * MS,
+                on_ns: on_ms * MS,
+                wait_ns: wait_ms.map(|ms: u64| ms * MS),
+                throttled_ns: throttled_ms.map(|ms: u64| ms * MS),
+                poll: None,
+            };
+            stand.scene.say(tenth * 100 * MS, What::Cpu(sample));
+        }
+    }
+    let (id, by) = (
+        FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq: 150,
+        },
+        Some(ThreadId { pid: 4_000, tid: 4_321 }),
+    );
+    let taken = Taken {
+        id,
+        by,
+        wakeup: None,
+        frame: None,
+    };
+    stand.scene.say(13_000 * MS, What::Taken(taken));
     stand.refresh();
     stand.snapshot("overview_cpu");
     stand.press(&[Action::Go(Tab::Cpu)]);
