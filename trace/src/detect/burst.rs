@@ -30,10 +30,8 @@ impl Detector for Burst {
                 count(quantile(0.99)),
             );
             if let Some(share) = away {
-                summary.push_str(&format!(
-                    ": the receiver's event loop is away from its poll {}",
-                    percent(share)
-                ));
+                summary += ": the receiver's event loop is away from its poll ";
+                summary += &percent(share);
             }
             let mut verdict = Verdict::new(severity, summary)
                 .hop(&group.name)
