@@ -12,8 +12,8 @@ use crate::theme::{PLAIN, STRONG};
 /// Cells of a bar of one whole core.
 const BAR: usize = 40;
 /// Where the verdict and the bar begin.
-const VERDICT: u16 = 72;
-const BARS: u16 = 102;
+const VERDICT: u16 = 65;
+const BARS: u16 = 82;
 /// Shares from which on a thread is said to be bound by, starved of, or denied a CPU.
 const BOUND: f64 = 0.90;
 const STARVED: f64 = 0.10;
@@ -28,9 +28,9 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         theme.dim(),
     );
     pad.text(3, 1, "role", theme.dim());
-    pad.text(17, 1, "thread", theme.dim());
+    pad.text(16, 1, "thread", theme.dim());
     for (place, head) in ["tid", "running", "waits", "quota", "asleep"].iter().enumerate() {
-        pad.number(31 + place as u16 * 8, 1, 8, head, theme.dim());
+        pad.number(28 + place as u16 * 7, 1, 7, head, theme.dim());
     }
     let rows = pad.height().saturating_sub(2);
     hits.page = rows.into();
@@ -43,12 +43,12 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     let theme = pad.theme();
     let mark = if thread.takes { "*" } else { " " };
-    pad.fit(3, y, 13, &format!("{mark}{}", thread.role), STRONG);
-    pad.fit(17, y, 14, &thread.name, PLAIN);
-    pad.number(31, y, 8, &thread.tid.to_string(), PLAIN);
+    pad.fit(3, y, 12, &format!("{mark}{}", thread.role), STRONG);
+    pad.fit(16, y, 12, &thread.name, PLAIN);
+    pad.number(28, y, 7, &thread.tid.to_string(), PLAIN);
     let Some(shares) = &thread.recent else {
         pad.text(1, y, theme.sign(Health::Unknown), theme.dim());
-        pad.text(41, y, "not sampled in the last 10 s", theme.dim());
+        pad.text(36, y, "not sampled in the last 10 s", theme.dim());
         return;
     };
     let (health, verdict) = verdict(shares);
@@ -58,7 +58,7 @@ fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
         .into_iter()
         .enumerate()
     {
-        pad.number(39 + place as u16 * 8, y, 8, &percent(share), PLAIN);
+        pad.number(35 + place as u16 * 7, y, 7, &percent(share), PLAIN);
     }
     pad.text(VERDICT, y, verdict, theme.health(health));
     let cells = |s: f64| (s.clamp(0.0, 1.0) * BAR as f64).round() as usize;

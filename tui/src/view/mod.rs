@@ -130,7 +130,10 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     } else {
         theme.dim()
     };
-    let right = format!(" {} {state} {} ", model.source, clock(model.running_ns));
+    let time = clock(model.running_ns);
+    let whole = format!(" {} {state} {time} ", model.source);
+    let fits = usize::from(x) + whole.len() <= usize::from(pad.width());
+    let right = if fits { whole } else { format!(" {state} {time} ") };
     pad.right(0, &right, style);
 }
 
