@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use serde_json::Value;
+
 use super::{Chunks, HopLine, Report, Spread};
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, plural};
@@ -14,6 +16,7 @@ pub(super) fn render(report: &Report) -> String {
     let mut out = String::new();
     head(&mut out, report);
     numbers(&mut out, report);
+    truth(&mut out, report);
     slowest(&mut out, report);
     hops(&mut out, report);
     cpu(&mut out, report);
@@ -21,6 +24,24 @@ pub(super) fn render(report: &Report) -> String {
     unseen(&mut out, report);
     own(&mut out, report);
     out
+}
+
+/// What the demo's own peers did, beside what was found.
+fn truth(out: &mut String, report: &Report) {
+    let Some(truth) = report.demo.as_ref().and_then(|demo| demo.get("truth")) else {
+        return;
+    };
+    let of = |name: &str| count(truth.get(name).and_then(Value::as_u64).unwrap_or_default());
+    let line = format!(
+        "{} requests, {} chunks and {} tokens sent, {} coalesced, {} dropped, {} tokens lost",
+        of("requests"),
+        of("chunks"),
+        of("tokens"),
+        of("chunks_coalesced"),
+        of("chunks_dropped"),
+        of("tokens_lost")
+    );
+    wrap(out, &line, "demo's truth  ", "              ");
 }
 
 fn head(out: &mut String, report: &Report) {
