@@ -18,17 +18,22 @@ impl Detector for Burst {
             if most < look.thresholds.burst_frames {
                 continue;
             }
-            let quantile = |q| group.wakeups.quantile(q).unwrap_or(most);
-            let usual = quantile(0.9) >= look.thresholds.burst_frames;
+            let usual = group
+                .wakeups
+                .quantile(0.9)
+                .is_none_or(|n| n >= look.thresholds.burst_frames);
             let severity = if usual { Severity::Warning } else { Severity::Info };
+            let frames = plural(most, "frame");
+            let mut summary = match (group.wakeups.quantile(0.5), group.wakeups.quantile(0.99)) {
+                (Some(median), Some(p99)) => format!(
+                    "up to {frames} of {} are taken in one wakeup (median {}, p99 {})",
+                    group.name,
+                    count(median),
+                    count(p99),
+                ),
+                _ => format!("{frames} of {} were taken in one wakeup that is not over", group.name),
+            };
             let away = away_from_poll(look, place);
-            let mut summary = format!(
-                "up to {} of {} are taken in one wakeup (median {}, p99 {})",
-                plural(most, "frame"),
-                group.name,
-                count(quantile(0.5)),
-                count(quantile(0.99)),
-            );
             if let Some(share) = away {
                 summary += ": the receiver's event loop is away from its poll ";
                 summary += &percent(share);
@@ -36,10 +41,13 @@ impl Detector for Burst {
             let mut verdict = Verdict::new(severity, summary)
                 .hop(&group.name)
                 .weight(most)
-                .with("wakeups", group.wakeups.count())
-                .with("frames_p50", quantile(0.5))
-                .with("frames_p99", quantile(0.99))
+                .with("wakeups_ended", group.wakeups.count())
                 .with("frames_max", most);
+            for (name, quantile) in [("frames_p50", 0.5), ("frames_p99", 0.99)] {
+                if let Some(frames) = group.wakeups.quantile(quantile) {
+                    verdict = verdict.with(name, frames);
+                }
+            }
             if let Some(share) = away {
                 verdict = verdict.with("away_from_poll", super::consumer::rounded(share));
             }
@@ -74,6 +82,16 @@ mod tests {
             scene.take_in(10 + n, n, 1);
         }
         assert!(scene.check(&Burst, 20).is_empty());
+        let mut endless = Scene::skip_path();
+        for n in 0..8 {
+            endless.send(n, &[]);
+            endless.take_in(n + 10, n, 1);
+        }
+        let found = endless.check(&Burst, 20);
+        assert_eq!(
+            (found[0].severity, found[0].evidence.get("frames_p50")),
+            (Severity::Warning, None)
+        );
         for n in 7..57 {
             scene.send(n * MS, &[]);
             scene.take_in(n * MS + 1, n, n);

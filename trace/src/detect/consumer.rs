@@ -75,7 +75,7 @@ impl Late<'_> {
             .with("waiting_frames", self.frames)
             .with("oldest_waiting_ns", self.waited_ns);
         for (name, ns) in [
-            ("run_wait", spent.wait_ns),
+            ("run_wait", spent.starved_ns()),
             ("throttled", spent.held_ns()),
             ("blocked", spent.blocked_ns()),
         ] {
