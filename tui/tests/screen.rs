@@ -146,6 +146,8 @@ fn a_reader_finds_the_loss_and_its_request_in_the_race_demo() {
     tmux.press(&["?"]);
     tmux.wait_for("help: lines");
     tmux.press(&["Escape"]);
+    // Sent together, Escape and a letter would be Alt and the letter.
+    tmux.wait_for("worst rid");
     tmux.press(&["e"]);
     tmux.wait_for("the report so far is in");
     let report = exported(tmux.folder.path()).expect("the file that the screen names");

@@ -1,7 +1,7 @@
 //! `cargo xtask screens`: docs/SCREENS.md, the real screens of the demo as tmux shows them.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
@@ -50,16 +50,17 @@ pub(crate) struct Options {
     /// Where the screens go.
     #[arg(long, value_name = "FILE", default_value = "docs/SCREENS.md")]
     output: String,
+
+    /// The tokengap to take them from; by default a release build of this tree.
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let built = Command::new("cargo")
-        .args(["build", "--release", "-p", "tui"])
-        .status()
-        .context("cargo does not run")?;
-    ensure!(built.success(), "tokengap does not build");
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
-    let binary = std::fs::canonicalize(Path::new(&target).join("release/tokengap")).context("no tokengap was built")?;
+    let binary = match &options.binary {
+        Some(binary) => std::fs::canonicalize(binary).with_context(|| format!("there is no {}", binary.display()))?,
+        None => build()?,
+    };
     let mut page = String::from(
         "# Screens\n\nAs a terminal of 100x30 shows them. Made by `cargo xtask screens` from the demo; nothing is drawn by hand.\n",
     );
@@ -77,6 +78,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     std::fs::write(&options.output, page).with_context(|| format!("cannot write {}", options.output))?;
     println!("{} is written", options.output);
     Ok(())
+}
+
+fn build() -> anyhow::Result<PathBuf> {
+    let built = Command::new("cargo").args(["build", "--release", "-p", "tui"]).status();
+    ensure!(
+        built.context("cargo does not run")?.success(),
+        "tokengap does not build"
+    );
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
+    std::fs::canonicalize(Path::new(&target).join("release/tokengap")).context("no tokengap was built")
 }
 
 /// A tmux server with one pane, ended with this value.

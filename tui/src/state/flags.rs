@@ -80,9 +80,9 @@ impl Flags {
         Flag::ALL.into_iter().filter(move |&f| self.has(f))
     }
 
-    /// Larger for worse: the worst flag outweighs all lesser ones together.
+    /// Larger for worse. Only the worst flag counts: an abort does not make a loss worse, what was lost does.
     pub(crate) fn weight(self) -> u8 {
-        self.0.reverse_bits()
+        Flag::ALL.len() as u8 - self.0.trailing_zeros().min(Flag::ALL.len() as u32) as u8
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the screen shows ([`Model`]) and where the reader is in it ([`ui::Ui`]). Nothing here knows a terminal.
 
+pub(crate) mod fate;
 mod findings;
 pub(crate) mod flags;
 pub(crate) mod history;

@@ -3,8 +3,9 @@
 use super::Hits;
 use super::pad::Pad;
 use crate::state::Model;
+use crate::state::fate::Fate;
 use crate::state::model::Health;
-use crate::state::request::{ChunkLine, Detail, Fate};
+use crate::state::request::{ChunkLine, Detail};
 use crate::state::row::Row;
 use crate::state::ui::Ui;
 use crate::state::units::{count, duration, known};
