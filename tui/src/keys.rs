@@ -46,7 +46,14 @@ const fn on(
     what: &'static str,
     hint: &'static str,
 ) -> Binding {
-    Binding { place, keys, shown, action, what, hint }
+    Binding {
+        place,
+        keys,
+        shown,
+        action,
+        what,
+        hint,
+    }
 }
 
 const fn chars<const C: char>() -> [(KeyCode, KeyModifiers); 1] {
@@ -54,6 +61,8 @@ const fn chars<const C: char>() -> [(KeyCode, KeyModifiers); 1] {
 }
 
 /// Every binding, in the order of the help.
+// A table is read by its columns: one binding a line.
+#[rustfmt::skip]
 pub(crate) const BINDINGS: &[Binding] = &[
     on(Place::Everywhere, &chars::<'1'>(), "1", Action::Go(Tab::Overview), "Overview: is it sick, where, since when", ""),
     on(Place::Everywhere, &chars::<'2'>(), "2", Action::Go(Tab::Requests), "Requests: all of them, worst first", ""),
@@ -124,8 +133,15 @@ pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
         Dialog::None => {}
     }
     // A terminal reports `?` or `G` with or without SHIFT; the character says it already.
-    let modifiers = if matches!(key.code, KeyCode::Char(_)) { key.modifiers - SHIFT } else { key.modifiers };
-    BINDINGS.iter().find(|b| b.holds_on(ui.tab) && b.keys.contains(&(key.code, modifiers))).map(|b| b.action)
+    let modifiers = if matches!(key.code, KeyCode::Char(_)) {
+        key.modifiers - SHIFT
+    } else {
+        key.modifiers
+    };
+    BINDINGS
+        .iter()
+        .find(|b| b.holds_on(ui.tab) && b.keys.contains(&(key.code, modifiers)))
+        .map(|b| b.action)
 }
 
 fn reading(key: &KeyEvent) -> Option<Action> {
@@ -187,10 +203,19 @@ mod tests {
 
     #[test]
     fn capitals_and_signs_come_with_shift_or_without() {
-        let ui = Ui { tab: Tab::Requests, ..Ui::default() };
+        let ui = Ui {
+            tab: Tab::Requests,
+            ..Ui::default()
+        };
         for modifiers in [NONE, SHIFT] {
-            assert_eq!(action(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui), Some(Action::End));
-            assert_eq!(action(&KeyEvent::new(KeyCode::Char('?'), modifiers), &ui), Some(Action::Help));
+            assert_eq!(
+                action(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui),
+                Some(Action::End)
+            );
+            assert_eq!(
+                action(&KeyEvent::new(KeyCode::Char('?'), modifiers), &ui),
+                Some(Action::Help)
+            );
         }
     }
 }

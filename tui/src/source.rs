@@ -79,6 +79,10 @@ impl Source for TapSource {
         Some(wire_forms(&self.tap))
     }
 
+    fn degraded(&self) -> Vec<String> {
+        self.tap.unread().to_vec()
+    }
+
     fn stop(&mut self) {
         self.tap.stop();
         self.stopping = true;

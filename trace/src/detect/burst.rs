@@ -1,7 +1,5 @@
 //! Frames taken many at a time: the event loop was away from its poll, and what came meanwhile is handled in one go.
 
-use std::fmt::Write as _;
-
 use super::{Detector, Look, Severity, Verdict};
 use crate::words::{count, percent, plural};
 
@@ -37,11 +35,8 @@ impl Detector for Burst {
             };
             let away = away_from_poll(look, place);
             if let Some(share) = away {
-                let _ = write!(
-                    summary,
-                    ": the receiver's event loop is away from its poll {}",
-                    percent(share)
-                );
+                summary += ": the receiver's event loop is away from its poll ";
+                summary += &percent(share);
             }
             let mut verdict = Verdict::new(severity, summary)
                 .hop(&group.name)

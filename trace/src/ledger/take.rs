@@ -5,22 +5,17 @@ use super::hop::{EarlyTake, Trip};
 use super::lane::{PendingChunk, Sent};
 use super::waits::{Wait, Waits};
 use crate::clock::MonoNs;
-use crate::engine::{Mode, Waiter};
+use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Taken;
 use crate::id::FrameId;
 
 /// How long a take waits for its send before the send counts as unseen, in nanoseconds.
 const EARLY_NS: u64 = 5_000_000_000;
 
-/// Event-loop turns from one `await recv_pyobj()` to the next while messages are queued; measured, docs/WIRE.md.
-const TURNS_A_MESSAGE: u64 = 2;
-
-/// Whether a chunk taken `now` finds an earlier one still waiting for the waiter that was `called`. With an unknown
-/// turnaround the most that can be: all of one wakeup.
-fn meet(called: Trip, now: Trip, turnaround: Option<u8>) -> bool {
-    let turns = u64::from(now.frame.saturating_sub(called.frame)) * TURNS_A_MESSAGE;
-    let in_time = turnaround.is_none_or(|turnaround| turns < u64::from(turnaround));
-    (called.hop, called.wakeup) == (now.hop, now.wakeup) && in_time
+/// Whether a chunk taken `now` finds an earlier one still waiting for the waiter that was `called`.
+fn meet(called: Trip, now: Trip, engine: &EngineState) -> bool {
+    let apart = now.frame.saturating_sub(called.frame);
+    (called.hop, called.wakeup) == (now.hop, now.wakeup) && engine.still_waits(apart)
 }
 
 /// A frame's take, for its chunks.
@@ -284,7 +279,7 @@ impl Ledger {
         }
         if trip
             .zip(request.called)
-            .is_some_and(|(now, called)| meet(called, now, self.engine.turnaround))
+            .is_some_and(|(now, called)| meet(called, now, &self.engine))
         {
             request.burst += 1;
             let predicted = &mut self.totals.predicted;

@@ -123,7 +123,7 @@ struct Polls {
 #[derive(Clone, Copy)]
 struct Polled {
     at: MonoNs,
-    polled_ns: u64,
+    inside_ns: u64,
     wakeups: u64,
 }
 
@@ -146,7 +146,7 @@ impl Polls {
                 };
                 let polled = Polled {
                     at,
-                    polled_ns: thread.polled_ns + inside,
+                    inside_ns: thread.polled_ns + inside,
                     wakeups: thread.waits,
                 };
                 (ThreadId { pid, tid: thread.tid }, polled)
@@ -163,7 +163,7 @@ impl Polled {
         let interval_ns = self.at.since(before.at);
         PollUse {
             interval_ns,
-            polled_ns: self.polled_ns.saturating_sub(before.polled_ns).min(interval_ns),
+            polled_ns: self.inside_ns.saturating_sub(before.inside_ns).min(interval_ns),
             wakeups: self.wakeups.saturating_sub(before.wakeups),
         }
     }

@@ -168,7 +168,13 @@ impl Lanes {
 
     /// A message left a socket.
     pub(super) fn taken(&mut self, message: &Message<'_>, sink: Sink<'_>) {
-        let Call { at, socket, tid, wakeup, .. } = message.call;
+        let Call {
+            at,
+            socket,
+            tid,
+            wakeup,
+            ..
+        } = message.call;
         let by = Some(ThreadId { pid: socket.pid, tid });
         let Some(found) = self.matcher.taken(message) else {
             return self.taken_unsent(message, sink);
@@ -219,7 +225,13 @@ impl Lanes {
 
     /// A frame whose sender is not watched: it can only be read where it was taken.
     fn taken_unsent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
-        let Call { at, socket, tid, wakeup, .. } = message.call;
+        let Call {
+            at,
+            socket,
+            tid,
+            wakeup,
+            ..
+        } = message.call;
         let by = Some(ThreadId { pid: socket.pid, tid });
         if self.roles.watches_a_sender() {
             return;

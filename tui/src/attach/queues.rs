@@ -15,11 +15,14 @@ const EVERY: Duration = Duration::from_millis(100);
 /// Most connections looked at; those beyond it are counted in `left_out`.
 const MOST_CONNECTIONS: usize = 256;
 
+/// Sender and receiver of a connection, as far as they are seen.
+type Ends = (Option<End>, Option<End>);
+
 /// The sockets of all hops.
 #[derive(Default)]
 pub(super) struct QueueWatch {
     /// Both ends of each connection, by the hop's name.
-    hops: BTreeMap<String, Vec<(Option<End>, Option<End>)>>,
+    hops: BTreeMap<String, Vec<Ends>>,
     processes: HashMap<u32, Queues>,
     next: Option<Instant>,
     pub(super) left_out: usize,

@@ -78,7 +78,11 @@ impl Screen {
             ui: Ui::default(),
             journal: Journal::new(DEFAULT_MOMENTS),
             hits: Hits::default(),
-            cost: Cost { since: now, cpu_ns: own::cpu_ns(), share: None },
+            cost: Cost {
+                since: now,
+                cpu_ns: own::cpu_ns(),
+                share: None,
+            },
             next_keys: now,
             next_refresh: now,
             next_rows: now,
@@ -126,7 +130,9 @@ impl Screen {
         match (before.1, self.ui.paused.is_some()) {
             // The view stands still as of now, the table with it.
             (false, true) => self.model.refresh_rows(run.analysis),
-            (_, false) if before.0 != self.ui.tab => (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now()),
+            (_, false) if before.0 != self.ui.tab => {
+                (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
+            }
             _ => {}
         }
         match effect {
@@ -188,11 +194,15 @@ impl Screen {
             }
         }
         if run.stage == Stage::Ending {
-            self.ui.say("ending: what is under way is waited for; q again leaves at once");
+            let under_way = (run.under_way)();
+            let under_way = under_way.as_deref().unwrap_or("what is under way is waited for");
+            self.ui.say(format!("ending: {under_way}; q again leaves at once"));
         }
         let (model, ui, theme) = (&self.model, &self.ui, self.theme);
         let mut hits = Hits::default();
-        self.terminal.draw(|frame| hits = view::draw(model, ui, theme, frame)).context("cannot draw on the terminal")?;
+        self.terminal
+            .draw(|frame| hits = view::draw(model, ui, theme, frame))
+            .context("cannot draw on the terminal")?;
         self.ui.page = hits.page;
         self.hits = hits;
         self.stale = false;
@@ -220,7 +230,11 @@ impl Observer for Screen {
         if self.stale {
             self.show(run, due)?;
         }
-        Ok(if std::mem::take(&mut self.asked_to_end) { Wish::End } else { Wish::Stay })
+        Ok(if std::mem::take(&mut self.asked_to_end) {
+            Wish::End
+        } else {
+            Wish::Stay
+        })
     }
 }
 
@@ -250,12 +264,15 @@ fn export(run: &Run<'_>) -> anyhow::Result<String> {
         let name = format!("tokengap-report-{second}{suffix}.json");
         match OpenOptions::new().write(true).create_new(true).open(&name) {
             Ok(mut file) => {
-                file.write_all((run.report)().to_json().as_bytes()).with_context(|| format!("cannot write {name}"))?;
+                file.write_all((run.report)().to_json().as_bytes())
+                    .with_context(|| format!("cannot write {name}"))?;
                 return Ok(name);
             }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => {
-                return Err(error).with_context(|| format!("cannot make {name} in this folder; start tokengap in one that is writable"));
+                return Err(error).with_context(|| {
+                    format!("cannot make {name} in this folder; start tokengap in one that is writable")
+                });
             }
         }
     }

@@ -22,6 +22,7 @@ struct Moment {
     /// The frame's place in its lane; for deliveries 0.
     seq: u64,
     lane: u32,
+    /// Listed or delivered; for takes the frame's place in its wakeup.
     tokens: u32,
     /// The count after it; for takes the wakeup's number, shortened.
     end: u32,
@@ -47,6 +48,8 @@ pub(crate) struct Journal {
     limit: usize,
     forgot: bool,
     keys: RandomState,
+    /// The wakeup each hop is in, and how many frames it has taken.
+    wakeups: HashMap<HopId, (u64, u32)>,
 }
 
 /// One chunk on one hop.
@@ -56,7 +59,8 @@ pub(crate) struct ChunkSeen {
     /// `None` when its send was not observed.
     pub(crate) sent: Option<MonoNs>,
     pub(crate) taken: Option<MonoNs>,
-    pub(crate) wakeup: Option<u32>,
+    /// The wakeup that took it, and its frame's place in that.
+    pub(crate) wakeup: Option<(u32, u32)>,
     /// Tokens it lists.
     pub(crate) tokens: u32,
     /// `completion_tokens` after it; `None` where the frame says none.
@@ -89,7 +93,13 @@ const NO_COUNT: u32 = u32::MAX;
 impl Journal {
     /// A ring of `limit` moments.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { moments: VecDeque::new(), limit, forgot: false, keys: RandomState::new() }
+        Self {
+            moments: VecDeque::new(),
+            limit,
+            forgot: false,
+            keys: RandomState::new(),
+            wakeups: HashMap::new(),
+        }
     }
 
     /// Remembers what the event says.
@@ -104,17 +114,45 @@ impl Journal {
                 let FrameId { hop, lane, seq } = taken.id;
                 let kind = Kind::Taken(taken.wakeup.is_some());
                 let end = taken.wakeup.unwrap_or(0) as u32;
-                self.push(Moment { at, key: 0, seq, lane, tokens: 0, end, hop, kind });
+                let tokens = taken.wakeup.map_or(0, |wakeup| self.place_in_wakeup(hop, wakeup));
+                self.push(Moment {
+                    at,
+                    key: 0,
+                    seq,
+                    lane,
+                    tokens,
+                    end,
+                    hop,
+                    kind,
+                });
             }
             What::Delivered(said) => {
                 let kind = Kind::Delivered(said.mode, said.finished);
                 let end = said.completion_tokens.unwrap_or(NO_COUNT);
                 let key = self.keys.hash_one(said.rid);
-                self.push(Moment { at, key, seq: 0, lane: 0, tokens: said.tokens, end, hop: HopId(0), kind });
+                self.push(Moment {
+                    at,
+                    key,
+                    seq: 0,
+                    lane: 0,
+                    tokens: said.tokens,
+                    end,
+                    hop: HopId(0),
+                    kind,
+                });
             }
             What::Lost(lost) => {
                 let hop = lost.hop.unwrap_or(HopId(0));
-                self.push(Moment { at, key: 0, seq: 0, lane: 0, tokens: 0, end: 0, hop, kind: Kind::Lost });
+                self.push(Moment {
+                    at,
+                    key: 0,
+                    seq: 0,
+                    lane: 0,
+                    tokens: 0,
+                    end: 0,
+                    hop,
+                    kind: Kind::Lost,
+                });
             }
             What::Engine(_)
             | What::Hop(_)
@@ -126,13 +164,37 @@ impl Journal {
         }
     }
 
+    fn place_in_wakeup(&mut self, hop: HopId, wakeup: u64) -> u32 {
+        let last = self.wakeups.entry(hop).or_insert((wakeup, 0));
+        *last = if last.0 == wakeup {
+            (wakeup, last.1 + 1)
+        } else {
+            (wakeup, 1)
+        };
+        last.1
+    }
+
     fn frame(&mut self, at: MonoNs, frame: &Frame<'_>, kind: Kind) {
         let FrameId { hop, lane, seq } = frame.id;
         for chunk in frame.chunks {
-            let &Chunk { rid, listed, completion_tokens, .. } = chunk;
+            let &Chunk {
+                rid,
+                listed,
+                completion_tokens,
+                ..
+            } = chunk;
             let key = self.keys.hash_one(rid);
             let end = completion_tokens.unwrap_or(NO_COUNT);
-            self.push(Moment { at, key, seq, lane, tokens: listed.unwrap_or(0), end, hop, kind });
+            self.push(Moment {
+                at,
+                key,
+                seq,
+                lane,
+                tokens: listed.unwrap_or(0),
+                end,
+                hop,
+                kind,
+            });
         }
     }
 
@@ -158,11 +220,23 @@ impl Journal {
                 Kind::Sent | Kind::Carried => {
                     let sent = (moment.kind == Kind::Sent).then_some(moment.at);
                     frames.entry(moment.frame()).or_default().push(story.chunks.len());
-                    let chunk = ChunkSeen { hop: moment.hop, sent, taken: None, wakeup: None, tokens: moment.tokens, end };
+                    let chunk = ChunkSeen {
+                        hop: moment.hop,
+                        sent,
+                        taken: None,
+                        wakeup: None,
+                        tokens: moment.tokens,
+                        end,
+                    };
                     story.chunks.push(chunk);
                 }
                 Kind::Delivered(mode, _) => {
-                    story.deliveries.push(DeliverySeen { at: moment.at, mode, tokens: moment.tokens, end });
+                    story.deliveries.push(DeliverySeen {
+                        at: moment.at,
+                        mode,
+                        tokens: moment.tokens,
+                        end,
+                    });
                 }
                 Kind::Taken(_) | Kind::Lost => {}
             }
@@ -174,7 +248,7 @@ impl Journal {
                 Kind::Taken(known) => {
                     for &at in frames.get(&moment.frame()).into_iter().flatten() {
                         story.chunks[at].taken = Some(moment.at);
-                        story.chunks[at].wakeup = known.then_some(moment.end);
+                        story.chunks[at].wakeup = known.then_some((moment.end, moment.tokens));
                     }
                 }
                 Kind::Lost => story.broken |= begun,
@@ -188,7 +262,11 @@ impl Journal {
 
 impl Moment {
     fn frame(&self) -> FrameId {
-        FrameId { hop: self.hop, lane: self.lane, seq: self.seq }
+        FrameId {
+            hop: self.hop,
+            lane: self.lane,
+            seq: self.seq,
+        }
     }
 }
 
@@ -207,7 +285,13 @@ mod tests {
         scene.deliver(60 * MS, "a", 2, 3);
         let story = scene.journal.story("a");
         let taken: Vec<_> = story.chunks.iter().map(|c| (c.taken, c.wakeup, c.end)).collect();
-        assert_eq!(taken, [(Some(MonoNs(50 * MS)), Some(7), Some(1)), (Some(MonoNs(51 * MS)), Some(7), Some(3))]);
+        assert_eq!(
+            taken,
+            [
+                (Some(MonoNs(50 * MS)), Some((7, 1)), Some(1)),
+                (Some(MonoNs(51 * MS)), Some((7, 2)), Some(3))
+            ]
+        );
         assert_eq!((story.deliveries.len(), story.since, story.broken), (1, None, false));
         assert_eq!(scene.journal.story("b").chunks.len(), 1);
         assert_eq!(scene.journal.story("nobody"), Story::default());

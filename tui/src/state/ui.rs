@@ -20,7 +20,13 @@ pub(crate) enum Tab {
 
 impl Tab {
     /// Left to right; the number key is the place.
-    pub(crate) const ALL: [Self; 5] = [Self::Overview, Self::Requests, Self::Request, Self::Hops, Self::Findings];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Overview,
+        Self::Requests,
+        Self::Request,
+        Self::Hops,
+        Self::Findings,
+    ];
 
     /// As the tab bar names it.
     pub(crate) fn title(self) -> &'static str {
@@ -100,7 +106,10 @@ pub(crate) struct Sort {
 
 impl Default for Sort {
     fn default() -> Self {
-        Self { column: Column::Flags, descending: true }
+        Self {
+            column: Column::Flags,
+            descending: true,
+        }
     }
 }
 
@@ -131,7 +140,11 @@ impl Ui {
             Action::Reverse => self.sort.descending = !self.sort.descending,
             Action::Follow => {
                 self.follow = !self.follow;
-                self.say(if self.follow { "following the worst request" } else { "no longer following" });
+                self.say(if self.follow {
+                    "following the worst request"
+                } else {
+                    "no longer following"
+                });
             }
             Action::Pin => self.pin(),
             Action::Pause => self.pause(model),
@@ -240,7 +253,9 @@ impl Ui {
 
     /// To the finding's request, or to its moment where it has none.
     fn jump(&mut self, model: &Model) {
-        let Some(finding) = model.findings.get(self.finding) else { return };
+        let Some(finding) = model.findings.get(self.finding) else {
+            return;
+        };
         if finding.rid.is_empty() {
             let end = self.paused.unwrap_or(model.history.newest());
             self.back = end.saturating_sub(finding.at_ns / 1_000_000_000 + ZOOM[self.zoom] * SCROLL);
@@ -291,7 +306,11 @@ impl Ui {
 
     fn scroll(&mut self, by: isize, model: &Model) {
         let step = by.unsigned_abs() as u64 * SCROLL * ZOOM[self.zoom];
-        self.back = if by < 0 { self.back.saturating_add(step) } else { self.back.saturating_sub(step) };
+        self.back = if by < 0 {
+            self.back.saturating_add(step)
+        } else {
+            self.back.saturating_sub(step)
+        };
         self.back = self.back.min(model.history.depth());
     }
 
@@ -303,7 +322,9 @@ impl Ui {
     }
 
     fn accept(&mut self) {
-        let Dialog::Filter(text, mistake) = &mut self.dialog else { return };
+        let Dialog::Filter(text, mistake) = &mut self.dialog else {
+            return;
+        };
         match Query::parse(text) {
             Ok(query) => {
                 self.filter = (text.trim().to_owned(), query);
