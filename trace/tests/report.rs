@@ -245,6 +245,47 @@ fn a_report_reads_back() {
     }
 }
 
+#[test]
+fn the_slowest_are_the_worst_gaps_and_no_more_than_asked() {
+    let mut run = Run::new(
+        "scheduler->tokenizer",
+        Sees {
+            sent: true,
+            taken: true,
+            ..Sees::default()
+        },
+        true,
+    );
+    // Gaps of 5, 60, 20 and 40 ms, and one first token that waits since 30 ms before the end.
+    for (seq, (rid, gap)) in [("a", 5), ("b", 60), ("c", 20), ("d", 40)].into_iter().enumerate() {
+        run.send(100 * seq as u64, &[(rid, 1, 1, None)]);
+        run.take(100 * seq as u64 + gap, seq as u64, seq as u64);
+    }
+    run.send(470, &[("e", 1, 1, None)]);
+    run.analysis.tick(MonoNs(START + 500 * MS));
+    let listed = |slowest| {
+        let report = run.analysis.report(&ReportInput {
+            slowest,
+            ..ReportInput::of("attach")
+        });
+        let lines = report.slowest.iter();
+        lines
+            .map(|line| (line.rid.clone(), line.gap_ns.map(|ns| ns / MS)))
+            .collect::<Vec<_>>()
+    };
+    let expected = [
+        ("b", Some(60)),
+        ("d", Some(40)),
+        ("e", None),
+        ("c", Some(20)),
+        ("a", Some(5)),
+    ]
+    .map(|(rid, gap)| (rid.to_owned(), gap));
+    assert_eq!(listed(10), expected);
+    assert_eq!(listed(3), expected[..3]);
+    assert!(listed(0).is_empty());
+}
+
 /// Fields of the schema, and whether a relay alone can observe them.
 const FIELDS: &[(&str, bool)] = &[
     ("/schema", true),
@@ -254,6 +295,8 @@ const FIELDS: &[(&str, bool)] = &[
     ("/source/mode", false),
     ("/window_ns/0", true),
     ("/window_ns/1", true),
+    ("/window_mono_ns/0", true),
+    ("/window_mono_ns/1", true),
     ("/requests/seen", true),
     ("/requests/finished", true),
     ("/requests/aborted", true),
@@ -261,6 +304,16 @@ const FIELDS: &[(&str, bool)] = &[
     ("/tokens/taken", false),
     ("/tokens/delivered", false),
     ("/gap_ns", false),
+    ("/slowest/0/rid", true),
+    ("/slowest/0/gap_ns", false),
+    ("/slowest/0/first_sent_ns", true),
+    ("/slowest/0/first_taken_ns", false),
+    ("/slowest/0/tokens_sent", true),
+    ("/slowest/0/tokens_taken", false),
+    ("/slowest/0/chunks_sent", true),
+    ("/slowest/0/dropped", false),
+    ("/slowest/0/tokens_lost", false),
+    ("/slowest/0/finish", true),
     ("/chunks/sent", true),
     ("/chunks/taken", false),
     ("/chunks/coalesced", false),

@@ -45,15 +45,16 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
     } else {
         Box::new(Screen::open()?)
     };
-    let degraded = drive(&mut source, &mut analysis, args.duration, &signals, observer);
-    let report = report(&analysis, &source, &degraded);
+    let degraded = drive(&mut source, &mut analysis, args, &signals, observer);
+    let report = report(&analysis, &source, &degraded, args.slowest);
     print(&report, args.json)?;
     let failed = args.fail_on.is_some_and(|least| report.worst() >= Some(least));
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn report(analysis: &Analysis, source: &impl Source, degraded: &[String]) -> Report {
+fn report(analysis: &Analysis, source: &impl Source, degraded: &[String], slowest: usize) -> Report {
     analysis.report(&ReportInput {
+        slowest,
         cpu_ns: Some(own::cpu_ns()),
         rss_bytes: own::rss_bytes(),
         degraded: source
@@ -72,7 +73,7 @@ fn report(analysis: &Analysis, source: &impl Source, degraded: &[String]) -> Rep
 fn drive(
     source: &mut impl Source,
     analysis: &mut Analysis,
-    duration: Option<Duration>,
+    args: &LiveArgs,
     signals: &Signals,
     mut observer: Box<dyn Observer>,
 ) -> Vec<String> {
@@ -113,7 +114,7 @@ fn drive(
             (_, None) => Stage::Running,
         };
         let wish = catch_unwind(AssertUnwindSafe(|| {
-            look_on(&mut *observer, analysis, source, &degraded, stage)
+            look_on(&mut *observer, analysis, source, &degraded, stage, args.slowest)
         }));
         let wish = match wish {
             Ok(Ok(wish)) => wish,
@@ -129,7 +130,7 @@ fn drive(
             }
         };
         wishes += usize::from(wish == Wish::End);
-        let over = duration.is_some_and(|d| now - start >= d);
+        let over = args.duration.is_some_and(|d| now - start >= d);
         let asked = signals.seen() + wishes;
         if deadline.is_none() && (over || asked > 0) {
             source.stop();
@@ -153,6 +154,7 @@ fn look_on(
     source: &impl Source,
     degraded: &[String],
     stage: Stage,
+    slowest: usize,
 ) -> anyhow::Result<Wish> {
     observer.turn(&Run {
         analysis,
@@ -160,7 +162,7 @@ fn look_on(
         stage,
         degraded: &|| source.degraded().into_iter().chain(degraded.iter().cloned()).collect(),
         under_way: &|| source.under_way(),
-        report: &|| report(analysis, source, degraded),
+        report: &|| report(analysis, source, degraded, slowest),
     })
 }
 

@@ -67,6 +67,10 @@ pub(crate) struct LiveArgs {
     /// Finished requests kept in detail; older ones live on in the totals.
     #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept)]
     pub(crate) max_finished: usize,
+
+    /// Requests to list in the report as the slowest, of those that are kept in detail; 0 lists none.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) slowest: usize,
 }
 
 impl LiveArgs {

@@ -121,7 +121,8 @@ impl Ledger {
     /// Enters an event. Allocates nothing for a chunk of a known request.
     pub fn apply(&mut self, event: &Event<'_>) {
         let at = event.at;
-        self.started.get_or_insert(at);
+        // What a probe saw while it was being attached is entered after the first word on the engine.
+        self.started = Some(self.started.map_or(at, |started| started.min(at)));
         self.now = self.now.max(at);
         self.totals.events += 1;
         match &event.what {

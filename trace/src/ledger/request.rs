@@ -207,6 +207,8 @@ impl Request {
             rid: self.rid,
             first_at: self.first_at,
             last_at: self.last_at,
+            sent_first: self.sent_first,
+            taken_first: self.taken_first,
             gap_ns: self.gap_ns,
             tokens_sent: self.tokens_sent,
             chunks_sent: self.chunks_sent,
@@ -235,6 +237,10 @@ pub struct Summary {
     pub first_at: MonoNs,
     /// When it was last seen.
     pub last_at: MonoNs,
+    /// When its first chunk was sent by the scheduler; `None` when that was not seen.
+    pub sent_first: Option<MonoNs>,
+    /// When its first chunk was taken by the tokenizer; `None` when that was not seen.
+    pub taken_first: Option<MonoNs>,
     /// First take at the tokenizer minus first send by the scheduler, in nanoseconds.
     pub gap_ns: Option<u64>,
     /// Tokens sent by the scheduler.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::slowest::slowest;
 use super::{
     Chunks, FindingLine, Gap, HopLine, Itl, LimitLine, Own, Report, ReportInput, Requests, SCHEMA, Source, Spread,
     Tokens, WorkerLine, cpu,
@@ -32,6 +33,7 @@ pub fn build(ledger: &Ledger, findings: &Findings, input: &ReportInput) -> Repor
             wire: input.wire.clone(),
         },
         window_ns: [0, to.since(from)],
+        window_mono_ns: [from.0, to.0],
         requests: requests(ledger),
         tokens: Tokens {
             sent: totals.tokens.sent,
@@ -40,6 +42,7 @@ pub fn build(ledger: &Ledger, findings: &Findings, input: &ReportInput) -> Repor
             missing_on_wire: totals.wire_loss.1,
         },
         gap_ns: ledger.sees_gaps().then(|| gap(ledger)),
+        slowest: slowest(ledger, input.slowest, (from, to)),
         chunks: chunks(ledger),
         itl_ns: Itl {
             sent: spread(ledger.itl_sent()),

@@ -13,6 +13,8 @@ pub struct ReportInput {
     pub engine: String,
     /// Begin and end of the capture; `None` is from the first event to the last.
     pub window: Option<(MonoNs, MonoNs)>,
+    /// Most requests to list as the slowest.
+    pub slowest: usize,
     /// CPU time this process has used, in nanoseconds.
     pub cpu_ns: Option<u64>,
     /// Its resident memory.
@@ -32,6 +34,7 @@ impl ReportInput {
             kind: kind.to_owned(),
             engine: String::from("sglang"),
             window: None,
+            slowest: 10,
             cpu_ns: None,
             rss_bytes: None,
             degraded: Vec::new(),

@@ -4,6 +4,7 @@
 mod build;
 mod cpu;
 mod input;
+mod slowest;
 mod text;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use serde_json::Value;
 
 pub use build::build;
 pub use input::ReportInput;
+pub use slowest::SlowLine;
 
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
@@ -29,12 +31,16 @@ pub struct Report {
     pub source: Source,
     /// Begin and end of the capture.
     pub window_ns: [u64; 2],
+    /// The same on the clock of the machine that was watched, `CLOCK_MONOTONIC`: what every other time is added to.
+    pub window_mono_ns: [u64; 2],
     /// Requests by what became of them.
     pub requests: Requests,
     /// Tokens by how far they came.
     pub tokens: Tokens,
     /// First take at the tokenizer minus first send by the scheduler, over requests.
     pub gap_ns: Option<Gap>,
+    /// The requests that waited longest, the worst gap first.
+    pub slowest: Vec<SlowLine>,
     /// Chunks by what became of them.
     pub chunks: Chunks,
     /// Time between chunks of one request.

@@ -14,6 +14,7 @@ pub(super) fn render(report: &Report) -> String {
     let mut out = String::new();
     head(&mut out, report);
     numbers(&mut out, report);
+    slowest(&mut out, report);
     hops(&mut out, report);
     cpu(&mut out, report);
     findings(&mut out, report);
@@ -125,6 +126,36 @@ fn chunks(c: &Chunks) -> String {
         }
     }
     line
+}
+
+/// The worst few; the JSON lists more.
+fn slowest(out: &mut String, report: &Report) {
+    const MOST: usize = 5;
+    // Where gaps cannot be seen, no request is known to be slow.
+    if report.gap_ns.is_none() || report.slowest.is_empty() {
+        return;
+    }
+    let widest = 36;
+    let _ = writeln!(
+        out,
+        "{:widest$}  {:>10} {:>10} {:>8} {:>8} {:>8}  FINISH",
+        "SLOWEST", "SENT AT", "GAP", "SENT", "TAKEN", "LOST"
+    );
+    for line in report.slowest.iter().take(MOST) {
+        let rid: String = line.rid.chars().take(widest).collect();
+        let time = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
+        let _ = writeln!(
+            out,
+            "{rid:widest$}  {:>10} {:>10} {:>8} {:>8} {:>8}  {}",
+            time(line.first_sent_ns),
+            time(line.gap_ns),
+            count(line.tokens_sent),
+            opt(line.tokens_taken),
+            opt(line.tokens_lost),
+            line.finish.as_deref().unwrap_or(UNSEEN),
+        );
+    }
+    let _ = writeln!(out);
 }
 
 fn hops(out: &mut String, report: &Report) {

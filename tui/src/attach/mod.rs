@@ -93,6 +93,12 @@ impl Attach {
         Ok(attach)
     }
 
+    /// How many processes the probe is on.
+    pub(crate) fn watched(&self) -> usize {
+        let targets = |p| target(p, &self.engine, self.options.capture);
+        self.engine.processes.iter().filter_map(targets).count()
+    }
+
     fn watch_cpu(&mut self, process: &Process) {
         if let Err(why) = self.cpu.add(process) {
             self.degraded.push(format!("cpu: {why}"));

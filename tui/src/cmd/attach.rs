@@ -59,6 +59,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             probe,
         },
     )?;
+    eprintln!("tokengap: attached to {} processes", attach.watched());
     app::run(attach, &args.live)
 }
 

@@ -35,6 +35,8 @@ const KEYS: Duration = Duration::from_millis(10);
 const REFRESH: Duration = Duration::from_millis(200);
 /// The share of time that reading rows may take: one part in this many.
 const ROWS_SHARE: u32 = 20;
+/// How often the stories of requests that matter are kept.
+const KEEP: Duration = Duration::from_secs(2);
 /// Keys handled in one turn; a held key must not keep the source waiting.
 const INPUTS_A_TURN: usize = 16;
 
@@ -52,6 +54,7 @@ pub(crate) struct Screen {
     next_keys: Instant,
     next_refresh: Instant,
     next_rows: Instant,
+    next_keep: Instant,
     /// Something changed since the last draw.
     stale: bool,
     asked_to_end: bool,
@@ -86,6 +89,7 @@ impl Screen {
             next_keys: now,
             next_refresh: now,
             next_rows: now,
+            next_keep: now,
             stale: true,
             asked_to_end: false,
         })
@@ -157,6 +161,17 @@ impl Screen {
         self.cost.update(now);
         self.model.remember(run.analysis);
         self.stale = true;
+        if now >= self.next_keep {
+            self.next_keep = now + KEEP;
+            let found = self
+                .model
+                .findings
+                .iter()
+                .map(|f| f.rid.as_str())
+                .filter(|rid| !rid.is_empty());
+            let chosen = self.ui.selected.iter().chain(&self.ui.pins).map(String::as_str);
+            self.journal.keep(&found.chain(chosen).collect::<Vec<_>>());
+        }
         if self.ui.paused.is_some() {
             return;
         }

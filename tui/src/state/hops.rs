@@ -104,6 +104,8 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop
         relay: whole(&group.relay),
         handling: whole(&group.handling),
         wakeup_frames_max: (wakeup > 0).then_some(wakeup.into()),
+        kernel_bytes: group.kernel.bytes.zip(group.kernel.bytes_max),
+        inbox_max: group.kernel.inbox_max,
         trend: if takes {
             group.trend.samples().collect()
         } else {

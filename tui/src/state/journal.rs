@@ -12,6 +12,8 @@ use trace::{FrameId, HopId, MonoNs};
 
 /// Moments kept by default: 12 MiB.
 pub(crate) const DEFAULT_MOMENTS: usize = 262_144;
+/// Stories kept beyond the ring.
+const KEPT: usize = 8;
 
 /// Something that happened to a chunk or to the frame it is in. 48 bytes.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +52,8 @@ pub(crate) struct Journal {
     keys: RandomState,
     /// The wakeup each hop is in, and how many frames it has taken.
     wakeups: HashMap<HopId, (u64, u32)>,
+    /// Stories of requests that matter, kept while the ring goes on.
+    kept: HashMap<String, Story>,
 }
 
 /// One chunk on one hop.
@@ -81,7 +85,7 @@ pub(crate) struct DeliverySeen {
 pub(crate) struct Story {
     pub(crate) chunks: Vec<ChunkSeen>,
     pub(crate) deliveries: Vec<DeliverySeen>,
-    /// Set when older moments have been forgotten: nothing before it is known here.
+    /// Set when its beginning has been forgotten: nothing before it is known here.
     pub(crate) since: Option<MonoNs>,
     /// Observations were lost on our side between its first moment and its last.
     pub(crate) broken: bool,
@@ -99,6 +103,7 @@ impl Journal {
             forgot: false,
             keys: RandomState::new(),
             wakeups: HashMap::new(),
+            kept: HashMap::new(),
         }
     }
 
@@ -209,8 +214,28 @@ impl Journal {
         self.moments.push_back(moment);
     }
 
-    /// The request's story, as far back as the ring goes. Two walks over the ring.
+    /// Keeps the stories of these requests, the first few of them, as long as they are named again. Called every few
+    /// seconds, so that a finding's request can still be looked at when the ring has moved on.
+    pub(crate) fn keep(&mut self, rids: &[&str]) {
+        let rids = &rids[..rids.len().min(KEPT)];
+        self.kept.retain(|rid, _| rids.contains(&rid.as_str()));
+        for &rid in rids {
+            let story = self.story(rid);
+            self.kept.insert(rid.to_owned(), story);
+        }
+    }
+
+    /// The request's story: as far back as the ring goes, or as it was kept if that tells more.
     pub(crate) fn story(&self, rid: &str) -> Story {
+        let story = self.read(rid);
+        match self.kept.get(rid) {
+            Some(kept) if kept.chunks.len() > story.chunks.len() => kept.clone(),
+            _ => story,
+        }
+    }
+
+    /// Reads the request's story from the ring, in two walks over it.
+    fn read(&self, rid: &str) -> Story {
         let key = self.keys.hash_one(rid);
         let mut story = Story::default();
         let mut frames: HashMap<FrameId, Vec<usize>> = HashMap::new();
@@ -255,7 +280,8 @@ impl Journal {
                 Kind::Sent | Kind::Carried | Kind::Delivered(..) => {}
             }
         }
-        story.since = self.moments.front().filter(|_| self.forgot).map(|m| m.at);
+        let begins = story.chunks.first().is_some_and(|c| c.end == Some(c.tokens));
+        story.since = self.moments.front().filter(|_| self.forgot && !begins).map(|m| m.at);
         story
     }
 }
@@ -295,6 +321,22 @@ mod tests {
         assert_eq!((story.deliveries.len(), story.since, story.broken), (1, None, false));
         assert_eq!(scene.journal.story("b").chunks.len(), 1);
         assert_eq!(scene.journal.story("nobody"), Story::default());
+    }
+
+    #[test]
+    fn a_kept_story_outlives_the_ring() {
+        let mut scene = Scene::delivering();
+        scene.journal = Journal::new(8);
+        scene.send(0, &[("a", 1, 1)]);
+        scene.take(MS, 0, 1);
+        scene.journal.keep(&["a"]);
+        for n in 0..20 {
+            scene.send(n * MS, &[("b", 1, n as u32 + 1)]);
+        }
+        scene.journal.keep(&["a"]);
+        assert_eq!(scene.journal.story("a").chunks.len(), 1);
+        scene.journal.keep(&["b"]);
+        assert_eq!(scene.journal.story("a").chunks.len(), 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::journal::Journal;
 use super::model::{ChunkSums, Flow, GapLine, Health, Model, Own, Spread, Verdict};
 use super::request::{Detail, Sources};
 use super::row::{Life, Row};
-use super::{findings, hops};
+use super::{findings, hops, threads};
 
 /// Finished requests shown in the table; the report counts all of them.
 pub(crate) const FINISHED_SHOWN: usize = 2_000;
@@ -42,6 +42,7 @@ impl Model {
         self.hops = hops::read(ledger, analysis.thresholds());
         self.ends = hops::ends(ledger);
         self.findings = findings::read(analysis, start);
+        self.threads = threads::read(ledger);
         self.verdict = self.judge();
         self.own = own(ledger, outside);
     }

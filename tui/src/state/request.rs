@@ -62,6 +62,13 @@ impl Fate {
     }
 }
 
+impl Fate {
+    /// Whether its tokens did not arrive by themselves, or may not have.
+    pub(crate) fn is_harm(self) -> bool {
+        !matches!(self, Self::Sent | Self::Waiting | Self::Taken | Self::Delivered)
+    }
+}
+
 /// A point on the request's way, with how its name is said in `SGLang`'s logs where it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stage {

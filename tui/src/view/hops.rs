@@ -100,6 +100,7 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine) {
             "a wakeup took",
             known(hop.wakeup_frames_max, |n| format!("up to {n} frames")),
         ),
+        ("kernel queue", kernel(hop)),
         ("head waits", known(hop.oldest_ns, duration)),
     ];
     let mut y = 1;
@@ -133,6 +134,16 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine) {
         trend(pad, right, y, hop);
         histogram(pad, y, hop);
     }
+}
+
+/// The kernel's queue and the inbox behind it: the first is empty while the second holds the backlog.
+fn kernel(hop: &HopLine) -> String {
+    let inbox = known(hop.inbox_max, |frames| {
+        format!(", {} frames in the inbox at most", count(frames))
+    });
+    known(hop.kernel_bytes, |(now, max)| {
+        format!("{} now, {} at most", bytes(now), bytes(max))
+    }) + if hop.inbox_max.is_some() { &inbox } else { "" }
 }
 
 fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {

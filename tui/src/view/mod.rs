@@ -1,6 +1,7 @@
 //! Drawing. Views read the model and the reader's place and change neither.
 
 mod chart;
+mod cpu;
 mod findings;
 mod help;
 mod hops;
@@ -80,6 +81,7 @@ fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         Tab::Request => request::draw(pad, model, ui, hits),
         Tab::Hops => hops::draw(pad, model, ui, hits),
         Tab::Findings => findings::draw(pad, model, ui, hits),
+        Tab::Cpu => cpu::draw(pad, model, ui, hits),
     }
 }
 
@@ -107,7 +109,7 @@ fn too_small(pad: &mut Pad<'_>) {
 fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
     let mut x = pad.text(1, 0, "tokengap", theme.head()) + 1;
-    for (place, tab) in Tab::ALL.into_iter().enumerate() {
+    for (place, tab) in Tab::ALL.into_iter().filter(|t| t.exists(model)).enumerate() {
         let label = format!(" {} {}", place + 1, tab.title());
         let style = if tab == ui.tab { theme.selected() } else { theme.dim() };
         let end = pad.text(x, 0, &label, style);
@@ -128,7 +130,10 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     } else {
         theme.dim()
     };
-    let right = format!(" {} {state} {} ", model.source, clock(model.running_ns));
+    let time = clock(model.running_ns);
+    let whole = format!(" {} {state} {time} ", model.source);
+    let fits = usize::from(x) + whole.len() <= usize::from(pad.width());
+    let right = if fits { whole } else { format!(" {state} {time} ") };
     pad.right(0, &right, style);
 }
 

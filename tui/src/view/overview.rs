@@ -20,6 +20,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y = gap(pad, y, model);
     y += u16::from(roomy);
     y = flow(pad, y, model);
+    y = consumer(pad, y, model);
     y += 1;
     y = path::draw(pad, y, model);
     y += u16::from(roomy || pad.height() - y > 6);
@@ -150,6 +151,30 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let predicted = format!("({} predicted from wakeups)", known(chunks.dropped_predicted, count));
     pad.text(x + 1, y + 2, &predicted, theme.dim());
     y + 3
+}
+
+/// How the thread that takes the tokens spends its time, where threads are watched.
+fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    let theme = pad.theme();
+    let mut takers = model
+        .threads
+        .iter()
+        .flatten()
+        .filter(|t| t.takes && t.role == "tokenizer");
+    let Some((thread, shares)) = takers.find_map(|t| Some((t, t.recent?))) else {
+        return y;
+    };
+    let share = |s: Option<f64>| known(s, |s| format!("{:.0}%", s * 100.0));
+    let x = pad.text(1, y, &thread.role, theme.head());
+    let text = format!(
+        "{} running  {} lacks a CPU  {} held by quota  {} asleep",
+        share(Some(shares.running)),
+        share(shares.waiting),
+        share(shares.held),
+        share(shares.blocked)
+    );
+    pad.text(x + 1, y, &text, PLAIN);
+    y + 1
 }
 
 /// Text that alarms when `n` is not 0.

@@ -24,8 +24,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let mut y = head(pad, detail);
     for (flag, why) in &detail.evidence {
         let x = pad.text(1, y, flag.word(), theme.flag(*flag));
-        pad.text(x + 1, y, why, PLAIN);
-        y += 1;
+        y = pad.paragraph(x + 1, y, 2, why, PLAIN);
     }
     y = stages(pad, y, detail);
     y = tracks(pad, y, detail);

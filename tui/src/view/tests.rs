@@ -2,7 +2,8 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use trace::event::{Finish, Sees};
+use trace::event::{CpuSample, Finish, Sees, Taken, ThreadPart, What};
+use trace::{FrameId, HopId, ThreadId};
 
 use super::*;
 use crate::state::journal::Journal;
@@ -203,6 +204,10 @@ fn one_request() {
     let mut stand = race();
     stand.press(&[Action::Go(Tab::Requests), Action::Open]);
     stand.snapshot("request");
+    stand.press(&[Action::Seek(1), Action::Seek(1), Action::Seek(1)]);
+    assert_eq!(stand.ui.chunk, 4, "chunks 1, 3 and 5 were dropped");
+    stand.press(&[Action::Seek(-1)]);
+    assert_eq!(stand.ui.chunk, 2);
     let mut tapped = tapped();
     tapped.press(&[Action::Go(Tab::Request)]);
     tapped.snapshot("request_tapped");
@@ -228,6 +233,58 @@ fn findings() {
     stand.model.own.degraded =
         vec!["probe: eBPF is not permitted here; add CAP_BPF and CAP_PERFMON to the container".into()];
     stand.snapshot("findings");
+}
+
+#[test]
+fn cpu_where_threads_are_watched() {
+    let mut stand = race();
+    stand.press(&[Action::Go(Tab::Cpu)]);
+    assert_eq!(
+        stand.ui.tab,
+        Tab::Overview,
+        "there is no such tab before there is something on it"
+    );
+    let threads = [
+        ("scheduler", 4_000, 99, Some(0), None),
+        ("tokenizer", 4_321, 61, Some(33), Some(2)),
+        ("tokenizer", 4_329, 4, None, None),
+        ("detokenizer", 4_330, 40, Some(45), Some(38)),
+    ];
+    for tenth in 30..130 {
+        for &(role, tid, on_ms, wait_ms, throttled_ms) in &threads {
+            let sample = CpuSample {
+                thread: ThreadId { pid: 4_000, tid },
+                role,
+                name: "python3",
+                part: ThreadPart::Main,
+                interval_ns: 100 * MS,
+                on_ns: on_ms * MS,
+                wait_ns: wait_ms.map(|ms: u64| ms * MS),
+                throttled_ns: throttled_ms.map(|ms: u64| ms * MS),
+                poll: None,
+            };
+            stand.scene.say(tenth * 100 * MS, What::Cpu(sample));
+        }
+    }
+    let (id, by) = (
+        FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq: 150,
+        },
+        Some(ThreadId { pid: 4_000, tid: 4_321 }),
+    );
+    let taken = Taken {
+        id,
+        by,
+        wakeup: None,
+        frame: None,
+    };
+    stand.scene.say(13_000 * MS, What::Taken(taken));
+    stand.refresh();
+    stand.snapshot("overview_cpu");
+    stand.press(&[Action::Go(Tab::Cpu)]);
+    stand.snapshot("cpu");
 }
 
 #[test]
