@@ -4,7 +4,7 @@ use super::CpuLine;
 use crate::event::ThreadPart;
 use crate::ledger::{Ledger, Thread};
 
-/// Threads below this share of a CPU are left out, but for main threads and those that take frames.
+/// Threads that want less than this share of a CPU are left out, but for main threads and those that take frames.
 const WORTH_A_LINE: f64 = 0.005;
 
 /// Processes in the order they were met, main threads first; `None` when no thread was sampled.
@@ -26,7 +26,7 @@ pub(super) fn lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
 fn matters(thread: &Thread) -> bool {
     let busy = thread
         .total()
-        .is_some_and(|spent| spent.share(spent.on_ns) >= WORTH_A_LINE);
+        .is_some_and(|spent| spent.share(spent.on_ns + spent.wait_ns.unwrap_or(0)) >= WORTH_A_LINE);
     busy || thread.takes() || thread.part() == Some(ThreadPart::Main)
 }
 

@@ -246,7 +246,12 @@ fn detail(out: &mut String, hop: &HopLine) {
         parts.push(format!("up to {most} in libzmq's inbox"));
     }
     if let Some(most) = hop.kernel_bytes_max {
-        parts.push(format!("up to {} in the kernel", bytes(most)));
+        let most = if most == 0 {
+            String::from("none")
+        } else {
+            format!("up to {}", bytes(most))
+        };
+        parts.push(format!("{most} in the kernel"));
     }
     if let Some(frames) = hop.wakeup_frames_max.filter(|&n| n > 1) {
         parts.push(format!("up to {frames} frames a wakeup"));
