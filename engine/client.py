@@ -8,7 +8,6 @@ import orjson
 from . import plan as plans
 from . import process
 from .consumer import Received, Totals
-from .receive import ROUNDS_AHEAD
 from .truth import Truth
 
 
@@ -38,7 +37,7 @@ class Clients:
     async def run(self) -> int:
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as self.session:
-            open_ = [connected for _ in range(ROUNDS_AHEAD) for connected in self.open_next_round()]
+            open_ = [connected for _ in range(self.plan.rounds_ahead) for connected in self.open_next_round()]
             await asyncio.gather(*open_)
             self.life.ready(self.url)
             while self.tasks and not self.life.over:

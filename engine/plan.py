@@ -73,6 +73,12 @@ class Plan:
         """Numbers of the rounds."""
         return itertools.count() if self.rounds == 0 else iter(range(self.rounds))
 
+    @property
+    def rounds_ahead(self) -> int:
+        """Rounds whose requests are registered before their first frame can come: all, or enough for an endless plan
+        as long as the tokenizer is not further behind its scheduler than this."""
+        return self.rounds or 8
+
     def step(self, request: Request, done: int) -> int:
         """How many tokens a request that has `done` tokens gets in its next step."""
         wanted = 1 + (request.index + done) % self.burst

@@ -12,9 +12,6 @@ from .sockets import Inbox, StampedAsyncContext
 from .tokenizer import Tokenizer
 from .truth import Truth, mono_ns
 
-# Rounds whose requests are registered before their first frame can come.
-ROUNDS_AHEAD = 2
-
 
 def add_options(parser) -> None:
     parser.add_argument("--bind", required=True, metavar="EP", help="where the tokenizer's inbox is")
@@ -70,7 +67,7 @@ class Receiver:
             server = Server(self)
             endpoints.append(await server.start())
         else:
-            for _ in range(ROUNDS_AHEAD):
+            for _ in range(self.plan.rounds_ahead):
                 self.register_next_round()
             await asyncio.sleep(0)  # every client reaches its wait
         self.life.ready(*endpoints)

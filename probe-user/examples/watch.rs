@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut probe = Probe::attach(&targets, options)?;
     println!("attached in {:?}", begun.elapsed());
     for degraded in probe.degraded() {
-        println!("without: {degraded}");
+        println!("without: {degraded}; {}", degraded.remedy());
     }
     let mut counts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let begun = Instant::now();

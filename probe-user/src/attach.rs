@@ -1,38 +1,30 @@
 //! Which program goes where, and how all of it is taken away again.
 
 use std::num::NonZeroU32;
-use std::path::Path;
-use std::thread;
 
 use aya::Ebpf;
 use aya::programs::raw_trace_point::RawTracePointLink;
 use aya::programs::uprobe::{UProbeAttachPoint, UProbeLink, UProbeScope};
 use aya::programs::{ProgramError, RawTracePoint, UProbe};
 
-/// Program and symbol, in the order of the attach: takes before sends, so that no frame seen sent was taken unseen, and
-/// entries before returns, so that no return lacks its entry.
-const RECEIVES: [(&str, &str); 4] = [
-    ("msg_recv", "zmq_msg_recv"),
-    ("msg_received", "zmq_msg_recv"),
-    ("buffer_recv", "zmq_recv"),
-    ("buffer_received", "zmq_recv"),
-];
-const SENDS: [(&str, &str); 3] = [
-    ("msg_send", "zmq_msg_send"),
-    ("buffer_send", "zmq_send"),
-    ("buffer_send", "zmq_send_const"),
-];
-const REFUSED: [(&str, &str); 3] = [
-    ("send_returned", "zmq_msg_send"),
-    ("send_returned", "zmq_send"),
-    ("send_returned", "zmq_send_const"),
-];
-const HANDLED: [(&str, &str); 1] = [("getsockopt", "zmq_getsockopt")];
+use crate::library::Library;
+
+/// Program and symbol.
+type Point = (&'static str, &'static str);
+
+/// Entries before returns, so that no return lacks its entry.
+const RECEIVES: [Point; 2] = [("msg_recv", "zmq_msg_recv"), ("msg_received", "zmq_msg_recv")];
+const BUFFER_RECEIVES: [Point; 2] = [("buffer_recv", "zmq_recv"), ("buffer_received", "zmq_recv")];
+const SENDS: [Point; 1] = [("msg_send", "zmq_msg_send")];
+const BUFFER_SENDS: [Point; 2] = [("buffer_send", "zmq_send"), ("buffer_send", "zmq_send_const")];
+const REFUSED: [Point; 1] = [("send_returned", "zmq_msg_send")];
+const BUFFER_REFUSED: [Point; 2] = [("send_returned", "zmq_send"), ("send_returned", "zmq_send_const")];
+const HANDLED: [Point; 1] = [("getsockopt", "zmq_getsockopt")];
 
 const SCHEDULER: [&str; 2] = ["sched_switch", "sched_wakeup"];
 
 /// Returns first: the return of a poll that was entered before is not a poll of ours.
-const POLLS: [(&str, &str); 5] = [
+const POLLS: [Point; 5] = [
     ("epoll_left", "epoll_wait"),
     ("epoll_left", "epoll_pwait"),
     ("epoll_entered", "epoll_wait"),
@@ -55,37 +47,46 @@ pub(crate) enum Group {
     Polls,
 }
 
-/// Something attached; detached when dropped, which takes the kernel tens of milliseconds each.
+/// Something attached; detached when dropped. That takes the kernel 50 ms each, one after the other whoever asks.
 #[derive(Debug)]
 pub(crate) enum Link {
     Uprobe(#[expect(dead_code, reason = "held for its drop")] UProbeLink),
     RawTracepoint(#[expect(dead_code, reason = "held for its drop")] RawTracePointLink),
 }
 
-/// Attaches one group to `library` of process `pid`; its records carry `target`.
-pub(crate) fn uprobes(
-    ebpf: &mut Ebpf,
-    group: Group,
-    library: &Path,
-    pid: NonZeroU32,
-    target: u32,
-) -> Result<Vec<Link>, ProgramError> {
-    let points: &[(&str, &str)] = match group {
-        Group::Receives => &RECEIVES,
-        Group::Sends => &SENDS,
-        Group::Refused => &REFUSED,
-        Group::Handled => &HANDLED,
-        Group::Polls => &POLLS,
-    };
+impl Group {
+    /// Where its programs go; those on plain buffers only where the application may use them.
+    fn points(self, buffers: bool) -> impl Iterator<Item = &'static Point> {
+        let (messages, plain): (&[Point], &[Point]) = match self {
+            Self::Receives => (&RECEIVES, &BUFFER_RECEIVES),
+            Self::Sends => (&SENDS, &BUFFER_SENDS),
+            Self::Refused => (&REFUSED, &BUFFER_REFUSED),
+            Self::Handled => (&HANDLED, &[]),
+            Self::Polls => (&POLLS, &[]),
+        };
+        messages.iter().chain(plain.iter().filter(move |_| buffers))
+    }
+}
+
+/// A library of a process, and the number that the process's records carry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) library: &'a Library,
+    pub(crate) pid: NonZeroU32,
+    pub(crate) target: u32,
+}
+
+/// Attaches one group.
+pub(crate) fn uprobes(ebpf: &mut Ebpf, group: Group, place: Place<'_>) -> Result<Vec<Link>, ProgramError> {
     let mut links = Vec::new();
-    for (name, symbol) in points {
+    for (name, symbol) in group.points(place.library.buffers) {
         let program: &mut UProbe = program(ebpf, name)?;
         loaded(program.load())?;
         let point = UProbeAttachPoint {
             location: (*symbol).into(),
-            cookie: Some(u64::from(target)),
+            cookie: Some(u64::from(place.target)),
         };
-        let id = program.attach(point, library, UProbeScope::OneProcess(pid))?;
+        let id = program.attach(point, &place.library.path, UProbeScope::OneProcess(place.pid))?;
         links.push(Link::Uprobe(program.take_link(id)?));
     }
     Ok(links)
@@ -101,15 +102,6 @@ pub(crate) fn scheduler(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
         links.push(Link::RawTracepoint(program.take_link(id)?));
     }
     Ok(links)
-}
-
-/// Drops all links at once: the kernel waits for a grace period per link, and those overlap.
-pub(crate) fn detach(links: Vec<Link>) {
-    thread::scope(|scope| {
-        for link in links {
-            scope.spawn(move || drop(link));
-        }
-    });
 }
 
 fn program<'a, T>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut T, ProgramError>

@@ -3,16 +3,38 @@
 use std::fs;
 use std::path::PathBuf;
 
+/// A library that a process has mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Library {
+    /// Where it is.
+    pub path: PathBuf,
+    /// It may be asked to send or take plain buffers (`zmq_send`). pyzmq's is not: it moves messages (`zmq_msg_send`).
+    pub buffers: bool,
+}
+
 /// The mapped files whose name says that they hold libzmq: `libzmq-<hash>.so.5.2.5` of the pyzmq wheels, a
 /// distribution's `libzmq.so.5`, or an extension module that has it linked in (`_zmq.abi3.so`). Sorted, each once.
-pub fn libzmq(pid: u32) -> std::io::Result<Vec<PathBuf>> {
-    Ok(libzmq_in(&maps(pid)?).iter().map(|m| m.reachable(pid)).collect())
+pub fn libzmq(pid: u32) -> std::io::Result<Vec<Library>> {
+    let maps = maps(pid)?;
+    let found = libzmq_in(&maps).into_iter();
+    Ok(found
+        .map(|m| Library {
+            buffers: !m.of_pyzmq(&maps),
+            path: m.reachable(pid),
+        })
+        .collect())
 }
 
 /// The mapped C library: glibc's `libc.so.6` (`libc-2.31.so` before 2.34) or musl's `ld-musl-<machine>.so.1`.
-pub fn libc(pid: u32) -> std::io::Result<Vec<PathBuf>> {
+pub fn libc(pid: u32) -> std::io::Result<Vec<Library>> {
     let named = |file: &str| file == "libc.so.6" || file.starts_with("libc-2.") || file.starts_with("ld-musl-");
-    Ok(mapped(&maps(pid)?, named).iter().map(|m| m.reachable(pid)).collect())
+    let found = mapped(&maps(pid)?, named).into_iter();
+    Ok(found
+        .map(|m| Library {
+            buffers: false,
+            path: m.reachable(pid),
+        })
+        .collect())
 }
 
 fn maps(pid: u32) -> std::io::Result<String> {
@@ -55,6 +77,12 @@ fn mapped(maps: &str, wanted: impl Fn(&str) -> bool) -> Vec<Mapped> {
 }
 
 impl Mapped {
+    /// A wheel keeps it in `pyzmq.libs`, or links it into its module; and the module has been imported.
+    fn of_pyzmq(&self, maps: &str) -> bool {
+        let module = "/zmq/backend/";
+        self.path.contains(module) || self.path.contains("/pyzmq.libs/") && maps.contains(module)
+    }
+
     fn file(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }
@@ -94,6 +122,9 @@ mod tests {
     fn the_wheels_library_and_not_the_module_that_calls_it() {
         let found = libzmq_in(WHEEL);
         assert_eq!(found.len(), 1);
+        assert!(found[0].of_pyzmq(WHEEL));
+        // Called by somebody else: no telling how.
+        assert!(!found[0].of_pyzmq(&WHEEL.replace("/zmq/backend/", "/other/")));
         assert_eq!(
             found[0].reachable(7).to_str(),
             Some("/proc/7/root/srv/venv/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5")

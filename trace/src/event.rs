@@ -5,7 +5,7 @@
 
 use crate::clock::MonoNs;
 use crate::engine::{Mode, Waiter};
-use crate::id::{FrameId, HopId};
+use crate::id::{FrameId, HopId, ThreadId};
 
 /// One observation, and when it was made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,6 +35,10 @@ pub enum What<'a> {
     Delivered(Delivery<'a>),
     /// A frame crossed the hop and could not be read: what it says is unknown, so nothing may be concluded from its absence.
     Undecoded(Undecoded<'a>),
+    /// How a thread of the engine spent the interval that ends now.
+    Cpu(CpuSample<'a>),
+    /// What the kernel holds of a hop now.
+    Queue(QueueSample<'a>),
     /// We lost observations: whatever rested on them is void from here on.
     Lost(Lost),
 }
@@ -179,6 +183,8 @@ pub struct Taken<'a> {
     pub id: FrameId,
     /// Counts the receiver's trips to its poll: frames taken in one wakeup share it. `None` when not observed.
     pub wakeup: Option<u64>,
+    /// The thread that took it: its samples tell what the receiver did while frames waited. `None` when not observed.
+    pub by: Option<ThreadId>,
     /// What the frame says, when its `Sent` was never observed; `None` when it was.
     pub frame: Option<Frame<'a>>,
 }
@@ -207,6 +213,63 @@ pub struct Undecoded<'a> {
     pub bytes: u64,
     /// Why, in words.
     pub reason: &'a str,
+}
+
+/// One thread of the engine over an interval of about 100 ms, or a second for threads that have no part in the path.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuSample<'a> {
+    /// Which thread.
+    pub thread: ThreadId,
+    /// Its process's role, in the words of hop names.
+    pub role: &'a str,
+    /// Its name as the kernel keeps it: at most 15 bytes; empty when unknown.
+    pub name: &'a str,
+    /// What it is to its process.
+    pub part: ThreadPart,
+    /// Length of the interval in nanoseconds.
+    pub interval_ns: u64,
+    /// Nanoseconds of it on a CPU.
+    pub on_ns: u64,
+    /// Nanoseconds of it runnable without a CPU, time held back by a quota included; `None` without `CONFIG_SCHED_INFO`.
+    pub wait_ns: Option<u64>,
+    /// Nanoseconds for which the quota of its cgroup was used up (`cpu.stat`, summed over CPUs); `None` without a quota.
+    pub throttled_ns: Option<u64>,
+    /// Its event loop's poll; `None` when not observed, or not looked at for this sample.
+    pub poll: Option<PollUse>,
+}
+
+/// A thread's part in its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ThreadPart {
+    /// The main thread.
+    Main,
+    /// One of libzmq's I/O threads: moves bytes between the kernel's sockets and the queues that the application reads.
+    Io,
+    /// Any other.
+    Other,
+}
+
+/// An event loop between polls, over an interval of its own: since the last sample of the thread that told of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PollUse {
+    /// Length of the interval in nanoseconds.
+    pub interval_ns: u64,
+    /// Nanoseconds of it inside the poll; the rest the loop was away from it.
+    pub polled_ns: u64,
+    /// Polls that were allowed to sleep: the loop had nothing left to do.
+    pub wakeups: u64,
+}
+
+/// Kernel queues of all connections of the hops of one name, at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueSample<'a> {
+    /// The hops' name.
+    pub hop: &'a str,
+    /// Bytes in the receivers' sockets, not yet read by libzmq (`SIOCINQ`); `None` when no receiver's socket can be read.
+    pub receive_bytes: Option<u64>,
+    /// Bytes in the senders' sockets, not yet read or acknowledged (`SIOCOUTQ`); on Unix sockets these are the same bytes
+    /// with the kernel's overhead. `None` when no sender's socket can be read.
+    pub send_bytes: Option<u64>,
 }
 
 /// Observations that were made and thrown away, or could not be made.

@@ -18,3 +18,12 @@ pub struct FrameId {
     /// The frame's place within its lane.
     pub seq: u64,
 }
+
+/// A thread of the engine, in the pid namespace of the observer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ThreadId {
+    /// Its process.
+    pub pid: u32,
+    /// Its own id; that of the main thread is `pid`.
+    pub tid: u32,
+}

@@ -17,4 +17,4 @@ pub mod words;
 pub use analysis::{Analysis, Config};
 pub use clock::MonoNs;
 pub use event::{Chunk, Event, What};
-pub use id::{FrameId, HopId};
+pub use id::{FrameId, HopId, ThreadId};

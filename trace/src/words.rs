@@ -50,6 +50,11 @@ pub fn share(part: u64, whole: u64) -> String {
     }
 }
 
+/// A share from 0 to 1 in whole percent: `97 %`.
+pub fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
 /// `1 request`, `12 requests`.
 pub fn plural(n: u64, thing: &str) -> String {
     format!("{} {thing}{}", count(n), if n == 1 { "" } else { "s" })

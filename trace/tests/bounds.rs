@@ -70,6 +70,7 @@ impl Run {
         let what = What::Taken(Taken {
             id,
             wakeup: Some(self.seq),
+            by: None,
             frame: None,
         });
         self.analysis.apply(&Event {

@@ -159,6 +159,7 @@ fn apply(analysis: &mut Analysis, at: MonoNs, say: &Say) {
             let taken = Taken {
                 id: *id,
                 wakeup: None,
+                by: None,
                 frame: Some(frame),
             };
             what(if *sent { What::Sent(frame) } else { What::Taken(taken) });
@@ -169,6 +170,7 @@ fn apply(analysis: &mut Analysis, at: MonoNs, say: &Say) {
             _ => What::Taken(Taken {
                 id: *id,
                 wakeup: *wakeup,
+                by: None,
                 frame: None,
             }),
         }),

@@ -120,6 +120,7 @@ impl Path {
         self.say(What::Taken(Taken {
             id,
             wakeup: None,
+            by: None,
             frame: None,
         }));
     }
@@ -348,6 +349,7 @@ fn frames_whose_sends_are_unseen_still_count() {
         path.say(What::Taken(Taken {
             id,
             wakeup: None,
+            by: None,
             frame: Some(frame),
         }));
     }

@@ -87,6 +87,7 @@ impl Run {
             What::Taken(Taken {
                 id: Self::id(seq),
                 wakeup: Some(wakeup),
+                by: None,
                 frame: None,
             }),
         );

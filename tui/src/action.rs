@@ -26,6 +26,8 @@ pub(crate) enum Action {
     /// Sort by the column so many places to the right.
     Sort(isize),
     Reverse,
+    /// To the next chunk that was lost, merged or may have been; or to the one before.
+    Seek(isize),
     /// Keep the worst request selected.
     Follow,
     Pin,

@@ -63,7 +63,6 @@ fn report(analysis: &Analysis, source: &impl Source, degraded: &[String], slowes
             .chain(degraded.iter().cloned())
             .map(Value::from)
             .collect(),
-        cpu: source.cpu(),
         wire: source.wire(),
         demo: source.truth(),
         ..ReportInput::of(source.kind())

@@ -32,10 +32,11 @@ const NONE: KeyModifiers = KeyModifiers::NONE;
 const CTRL: KeyModifiers = KeyModifiers::CONTROL;
 const SHIFT: KeyModifiers = KeyModifiers::SHIFT;
 
-const LISTS: Place = Place::On(&[Tab::Requests, Tab::Request, Tab::Hops, Tab::Findings]);
+const LISTS: Place = Place::On(&[Tab::Requests, Tab::Request, Tab::Hops, Tab::Findings, Tab::Cpu]);
 const REQUESTS: Place = Place::On(&[Tab::Requests]);
 const TIMELINES: Place = Place::On(&[Tab::Overview]);
 const OPENS: Place = Place::On(&[Tab::Overview, Tab::Requests, Tab::Findings]);
+const ONE: Place = Place::On(&[Tab::Request]);
 const ONE_RID: Place = Place::On(&[Tab::Requests, Tab::Request]);
 
 const fn on(
@@ -46,7 +47,14 @@ const fn on(
     what: &'static str,
     hint: &'static str,
 ) -> Binding {
-    Binding { place, keys, shown, action, what, hint }
+    Binding {
+        place,
+        keys,
+        shown,
+        action,
+        what,
+        hint,
+    }
 }
 
 const fn chars<const C: char>() -> [(KeyCode, KeyModifiers); 1] {
@@ -54,12 +62,15 @@ const fn chars<const C: char>() -> [(KeyCode, KeyModifiers); 1] {
 }
 
 /// Every binding, in the order of the help.
+// A table is read by its columns: one binding a line.
+#[rustfmt::skip]
 pub(crate) const BINDINGS: &[Binding] = &[
     on(Place::Everywhere, &chars::<'1'>(), "1", Action::Go(Tab::Overview), "Overview: is it sick, where, since when", ""),
     on(Place::Everywhere, &chars::<'2'>(), "2", Action::Go(Tab::Requests), "Requests: all of them, worst first", ""),
     on(Place::Everywhere, &chars::<'3'>(), "3", Action::Go(Tab::Request), "Request: the selected one, chunk by chunk", ""),
     on(Place::Everywhere, &chars::<'4'>(), "4", Action::Go(Tab::Hops), "Hops: where frames wait", ""),
     on(Place::Everywhere, &chars::<'5'>(), "5", Action::Go(Tab::Findings), "Findings: what, since when, what to do", ""),
+    on(Place::Everywhere, &chars::<'6'>(), "6", Action::Go(Tab::Cpu), "CPU: who runs, who waits, who is held back", ""),
     on(Place::Everywhere, &[(KeyCode::Tab, NONE)], "Tab", Action::Turn(1), "next tab", ""),
     on(Place::Everywhere, &[(KeyCode::BackTab, SHIFT), (KeyCode::BackTab, NONE)], "S-Tab", Action::Turn(-1), "previous tab", ""),
     on(OPENS, &[(KeyCode::Enter, NONE)], "Enter", Action::Open, "look closer at what is selected", "open"),
@@ -81,6 +92,8 @@ pub(crate) const BINDINGS: &[Binding] = &[
     on(TIMELINES, &chars::<'-'>(), "-", Action::Zoom(1), "zoom out in time", "zoom"),
     on(TIMELINES, &[(KeyCode::Left, NONE), (KeyCode::Char('h'), NONE)], "Left h", Action::Scroll(-1), "earlier", "time"),
     on(TIMELINES, &[(KeyCode::Right, NONE), (KeyCode::Char('l'), NONE)], "Right l", Action::Scroll(1), "later", "time"),
+    on(ONE, &chars::<'n'>(), "n", Action::Seek(1), "to the next chunk that was lost or merged", "next lost"),
+    on(ONE, &chars::<'N'>(), "N", Action::Seek(-1), "to the one before", "next lost"),
     on(Place::Everywhere, &chars::<'p'>(), "p", Action::Pause, "let the view stand still; data keeps coming", "pause"),
     on(Place::Everywhere, &chars::<'e'>(), "e", Action::Export, "write the report as JSON and say where", "export"),
     on(Place::Everywhere, &chars::<'?'>(), "?", Action::Help, "this help", "help"),
@@ -109,6 +122,7 @@ impl Binding {
             p if p == LISTS => "in lists",
             p if p == REQUESTS => "Requests",
             p if p == TIMELINES => "Overview",
+            p if p == ONE => "Request",
             p if p == ONE_RID => "Requests, Request",
             Place::On(_) => "on what is selected",
         }
@@ -124,8 +138,15 @@ pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
         Dialog::None => {}
     }
     // A terminal reports `?` or `G` with or without SHIFT; the character says it already.
-    let modifiers = if matches!(key.code, KeyCode::Char(_)) { key.modifiers - SHIFT } else { key.modifiers };
-    BINDINGS.iter().find(|b| b.holds_on(ui.tab) && b.keys.contains(&(key.code, modifiers))).map(|b| b.action)
+    let modifiers = if matches!(key.code, KeyCode::Char(_)) {
+        key.modifiers - SHIFT
+    } else {
+        key.modifiers
+    };
+    BINDINGS
+        .iter()
+        .find(|b| b.holds_on(ui.tab) && b.keys.contains(&(key.code, modifiers)))
+        .map(|b| b.action)
 }
 
 fn reading(key: &KeyEvent) -> Option<Action> {
@@ -187,10 +208,19 @@ mod tests {
 
     #[test]
     fn capitals_and_signs_come_with_shift_or_without() {
-        let ui = Ui { tab: Tab::Requests, ..Ui::default() };
+        let ui = Ui {
+            tab: Tab::Requests,
+            ..Ui::default()
+        };
         for modifiers in [NONE, SHIFT] {
-            assert_eq!(action(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui), Some(Action::End));
-            assert_eq!(action(&KeyEvent::new(KeyCode::Char('?'), modifiers), &ui), Some(Action::Help));
+            assert_eq!(
+                action(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui),
+                Some(Action::End)
+            );
+            assert_eq!(
+                action(&KeyEvent::new(KeyCode::Char('?'), modifiers), &ui),
+                Some(Action::Help)
+            );
         }
     }
 }

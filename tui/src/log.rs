@@ -10,7 +10,11 @@ use tracing_subscriber::fmt::MakeWriter;
 const KEPT: usize = 500;
 
 /// The memory. Process-wide, because the log is.
-static HELD: Mutex<Held> = Mutex::new(Held { holding: false, lines: VecDeque::new(), forgotten: 0 });
+static HELD: Mutex<Held> = Mutex::new(Held {
+    holding: false,
+    lines: VecDeque::new(),
+    forgotten: 0,
+});
 
 struct Held {
     holding: bool,
@@ -46,7 +50,11 @@ impl Drop for Hold {
         let mut out = std::io::stderr().lock();
         // Nobody is left to be told when stderr is gone.
         if held.forgotten > 0 {
-            let _ = writeln!(out, "tokengap: {} older log lines were dropped while the screen was up", held.forgotten);
+            let _ = writeln!(
+                out,
+                "tokengap: {} older log lines were dropped while the screen was up",
+                held.forgotten
+            );
         }
         for line in held.lines.drain(..) {
             let _ = out.write_all(line.as_bytes());

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 use trace::Event;
-use trace::report::CpuLine;
 use zmq_tap::tap::Tap;
 
 /// What one call of [`Source::poll`] came to.
@@ -42,11 +41,6 @@ pub(crate) trait Source {
         Vec::new()
     }
 
-    /// CPU of the engine's threads; `None` when it is not watched.
-    fn cpu(&self) -> Option<Vec<CpuLine>> {
-        None
-    }
-
     /// What the report shows under `demo`: the truth that the demo's own peers kept.
     fn truth(&self) -> Option<Value> {
         None
@@ -83,6 +77,10 @@ impl Source for TapSource {
 
     fn wire(&self) -> Option<Value> {
         Some(wire_forms(&self.tap))
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        self.tap.unread().to_vec()
     }
 
     fn stop(&mut self) {

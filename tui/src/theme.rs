@@ -5,6 +5,11 @@ use ratatui::style::{Color, Modifier, Style};
 use crate::state::flags::Flag;
 use crate::state::model::Health;
 
+/// Text.
+pub(crate) const PLAIN: Style = Style::new();
+/// What matters.
+pub(crate) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+
 /// Colours for a terminal of this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Palette {
@@ -42,7 +47,10 @@ impl Surroundings {
     /// Reads the environment.
     pub(crate) fn read() -> Self {
         let var = |name: &str| std::env::var(name).unwrap_or_default();
-        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(var).into_iter().find(|v| !v.is_empty());
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+            .map(var)
+            .into_iter()
+            .find(|v| !v.is_empty());
         Self {
             no_color: !var("NO_COLOR").is_empty(),
             term: var("TERM"),
@@ -69,11 +77,6 @@ impl Theme {
         Self { palette, ascii }
     }
 
-    /// Text.
-    pub(crate) fn text(self) -> Style {
-        Style::new()
-    }
-
     /// Text that may be overlooked.
     pub(crate) fn dim(self) -> Style {
         match self.palette {
@@ -92,11 +95,6 @@ impl Theme {
             Palette::Sixteen => bold.fg(Color::Cyan),
             Palette::None => bold,
         }
-    }
-
-    /// A number that matters.
-    pub(crate) fn strong(self) -> Style {
-        Style::new().add_modifier(Modifier::BOLD)
     }
 
     /// The selected line.
@@ -133,7 +131,11 @@ impl Theme {
             Palette::Sixteen => Style::new().fg(plain),
             Palette::None => Style::new(),
         };
-        if health >= Health::Warning { style.add_modifier(Modifier::BOLD) } else { style }
+        if health >= Health::Warning {
+            style.add_modifier(Modifier::BOLD)
+        } else {
+            style
+        }
     }
 
     /// The colour of a flag.
@@ -170,7 +172,13 @@ mod tests {
 
     fn palette(term: &str, colorfgbg: &str, no_color: bool) -> (Palette, bool) {
         let (term, colorfgbg) = (term.to_owned(), colorfgbg.to_owned());
-        let around = Surroundings { no_color, term, colorfgbg, locale: "C.UTF-8".into(), ..Surroundings::default() };
+        let around = Surroundings {
+            no_color,
+            term,
+            colorfgbg,
+            locale: "C.UTF-8".into(),
+            ..Surroundings::default()
+        };
         (Theme::of(&around).palette, Theme::of(&around).ascii)
     }
 
@@ -186,9 +194,18 @@ mod tests {
 
     #[test]
     fn health_is_told_by_its_sign_alone() {
-        let all = [Health::Unknown, Health::Good, Health::Info, Health::Warning, Health::Critical];
+        let all = [
+            Health::Unknown,
+            Health::Good,
+            Health::Info,
+            Health::Warning,
+            Health::Critical,
+        ];
         for ascii in [true, false] {
-            let theme = Theme { palette: Palette::None, ascii };
+            let theme = Theme {
+                palette: Palette::None,
+                ascii,
+            };
             let mut signs = all.map(|h| theme.sign(h)).to_vec();
             signs.dedup();
             assert_eq!(signs.len(), all.len());

@@ -5,6 +5,7 @@ mod e2e;
 mod ebpf;
 mod fixtures;
 mod schemas;
+mod screens;
 
 use clap::{Parser, Subcommand};
 
@@ -33,6 +34,8 @@ enum Command {
     Schemas(schemas::Args),
     /// Build the probe's kernel side, or check that the objects kept are what its source builds
     Ebpf(ebpf::Args),
+    /// Take the pictures of docs/SCREENS.md from the demo, in tmux
+    Screens(screens::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -44,5 +47,6 @@ fn main() -> anyhow::Result<()> {
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
         Command::Ebpf(args) => ebpf::run(&args),
+        Command::Screens(options) => screens::run(&options),
     }
 }

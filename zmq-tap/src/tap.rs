@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use trace::event::{Engine, Event, Frame, Hop, Kind, Lost, LostCause, Sees, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs};
 
-use crate::relay::{Direction, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats};
+use crate::relay::{Direction, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats, Unread};
 use crate::wire::{Decoder, Limits};
 
 /// A pair of endpoints, and what is known beforehand of the hop between them.
@@ -51,6 +51,7 @@ pub struct Tap {
     /// The release range that the last decoded frame's layout belongs to.
     schema: Option<&'static str>,
     forms: Vec<Form>,
+    unread: Vec<String>,
 }
 
 /// A form in which messages came.
@@ -117,6 +118,7 @@ impl Tap {
             hops: tapped,
             schema: None,
             forms: Vec::new(),
+            unread: Vec::new(),
         })
     }
 
@@ -165,6 +167,11 @@ impl Tap {
         }
     }
 
+    /// Streams that pass and cannot be read, in words: few, since each hop and reason is said once.
+    pub fn unread(&self) -> &[String] {
+        &self.unread
+    }
+
     /// The forms in which messages came so far.
     pub fn forms(&self) -> &[Form] {
         &self.forms
@@ -205,25 +212,24 @@ impl Tap {
             } => {
                 self.lost(hop_id(pair, direction), MonoNs::now(), count, cause, sink);
             }
-            Observation::Closed {
-                pair,
-                at,
-                cut_short: true,
-                ..
-            } => {
-                self.lost(hop_id(pair, Direction::Forward), at, 1, LostCause::CutShort, sink);
-            }
             Observation::Opened { pair, at, .. } => self.announce(hop_id(pair, Direction::Forward), at, sink),
             Observation::Unread {
-                pair,
-                direction,
-                lane,
-                why,
-                ..
-            } => {
-                tracing::warn!(pair, ?direction, lane, "a stream passes that cannot be read: {why}");
-            }
+                pair, direction, why, ..
+            } => self.cannot_read(hop_id(pair, direction), &why),
             Observation::Closed { pair, lane, why, .. } => tracing::info!(pair, lane, "connection over: {why}"),
+        }
+    }
+
+    /// A peer that speaks no ZMTP, or speaks it encrypted, is said once for each hop and reason.
+    fn cannot_read(&mut self, hop: HopId, why: &Unread) {
+        let tapped = &self.hops[usize::from(hop.0)];
+        let told = format!(
+            "{} ({}): a connection passes that cannot be read: {why}",
+            tapped.name, tapped.endpoint
+        );
+        if !self.unread.contains(&told) {
+            tracing::warn!("{told}");
+            self.unread.push(told);
         }
     }
 

@@ -12,15 +12,15 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::attach::{self, Group, Link};
-use crate::btf::Btf;
+use crate::attach::{self, Group, Link, Place};
+use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
 use crate::diagnostics::Diagnostics;
+use crate::library;
 use crate::load::{self, Settings};
 use crate::observation::Observation;
 use crate::plain::Plain;
-use crate::{btf, library};
 
 pub use options::{Options, ProbeError, Target};
 
@@ -197,7 +197,7 @@ impl Probe {
                 }
             } else if self.degraded.is_empty() {
                 self.degraded
-                    .push(no_types(format!("{} lacks a field of task_struct", btf::VMLINUX)));
+                    .push(no_types(format!("{VMLINUX} lacks a field of task_struct")));
             }
         }
     }
@@ -255,8 +255,13 @@ impl Probe {
             });
         }
         let Some(id) = NonZeroU32::new(pid) else { return };
-        for library in libraries {
-            match attach::uprobes(&mut self.ebpf, group, &library, id, index as u32) {
+        for library in &libraries {
+            let place = Place {
+                library,
+                pid: id,
+                target: index as u32,
+            };
+            match attach::uprobes(&mut self.ebpf, group, place) {
                 Ok(links) => {
                     self.targets[index].links.extend(links);
                     self.targets[index].polls |= group == Group::Polls;
@@ -271,14 +276,6 @@ impl Probe {
         if !self.degraded.contains(&new) {
             self.degraded.push(new);
         }
-    }
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        let links = self.targets.iter_mut().flat_map(|t| std::mem::take(&mut t.links));
-        let links = links.chain(std::mem::take(&mut self.global)).collect();
-        attach::detach(links);
     }
 }
 

@@ -56,7 +56,7 @@ impl Default for Options {
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// Nothing of it is permitted or possible here.
-    #[error("{0}")]
+    #[error("{}; {}", .0, .0.remedy())]
     Unavailable(Degraded),
     /// More processes than one probe watches.
     #[error("cannot watch {asked} processes, one probe watches at most {most}: name the ones of interest with --pid")]

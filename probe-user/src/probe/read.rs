@@ -7,7 +7,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use trace::MonoNs;
 
 use super::{Probe, ProbeError, Watched};
-use crate::attach;
 use crate::observation::{Call, CpuTimes, Message, Observation, SocketId};
 
 impl Probe {
@@ -66,7 +65,7 @@ impl Probe {
             if ended {
                 target.alive = None;
                 let pid = target.pid;
-                attach::detach(std::mem::take(&mut target.links));
+                target.links.clear();
                 // Its id may become another process's. Already gone from the map: nothing to forget.
                 let _ = self.tell_programs(pid, None);
                 see(Observation::Exited { pid });

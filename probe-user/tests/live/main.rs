@@ -336,7 +336,10 @@ fn each_frame_is_handled_before_the_next_is_asked_for() {
     );
     let mut log = Log::default();
     puller.order("take 400");
-    pusher.order("send 400 2000 100 0");
+    pusher.order("send 200 2000 100 0");
+    watch(&mut probe, &mut log, |log| log.taken.len() >= 200);
+    // The receiver has found nothing to take by now, and sleeps.
+    pusher.order("send 200 2000 100 200");
     watch(&mut probe, &mut log, |log| {
         log.taken.len() >= 400 && log.handled.len() >= 399
     });

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use super::consumer::rest;
 use super::{Detector, Look, Severity, Verdict};
 use crate::clock::MonoNs;
-use crate::words::{count, duration, plural};
+use crate::ledger::Attribution;
+use crate::words::{count, duration, percent, plural};
 
 pub(super) struct FirstTokenGap;
 
@@ -66,25 +68,73 @@ impl Detector for FirstTokenGap {
             Some(gap) if gap.ns >= oldest_ns => (&*gap.rid, gap.at.0.saturating_sub(gap.ns)),
             _ => (oldest_rid, look.now.0.saturating_sub(oldest_ns)),
         };
-        found.push(
-            Verdict::new(severity, summary)
-                .rid(rid)
-                .since(Some(MonoNs(since)))
-                .weight(worst)
-                .with("requests", gap.count())
-                .with("requests_above_warning", over)
-                .with("p50_ns", quantile(0.5))
-                .with("p95_ns", quantile(0.95))
-                .with("p99_ns", quantile(0.99))
-                .with("max_ns", taken_worst)
-                .with("waiting_now", waiting)
-                .with("oldest_waiting_ns", oldest_ns)
-                .advice(
-                    "the tokenizer takes frames more slowly than they are sent; --tokenizer-worker-num spreads its work, \
-                     a larger --stream-interval makes fewer and larger chunks",
-                ),
-        );
+        let waits = ledger.waits();
+        if waits.total.requests > 0 {
+            let _ = write!(summary, "; meanwhile {}", meanwhile(&waits.total));
+        }
+        let mut verdict = Verdict::new(severity, summary)
+            .rid(rid)
+            .since(Some(MonoNs(since)))
+            .weight(worst)
+            .with("requests", gap.count())
+            .with("requests_above_warning", over)
+            .with("p50_ns", quantile(0.5))
+            .with("p95_ns", quantile(0.95))
+            .with("p99_ns", quantile(0.99))
+            .with("max_ns", taken_worst)
+            .with("waiting_now", waiting)
+            .with("oldest_waiting_ns", oldest_ns)
+            .advice(
+                "the tokenizer takes frames more slowly than they are sent; --tokenizer-worker-num spreads its work, \
+                 a larger --stream-interval makes fewer and larger chunks",
+            );
+        if waits.total.requests > 0 {
+            verdict = verdict.with("judged_requests", waits.total.requests);
+            verdict = causes(verdict, "judged", &waits.total);
+        }
+        // Of a wait that goes on there is no attribution yet.
+        if let Some((_, worst)) = waits.worst.as_ref().filter(|(of, _)| **of == *rid) {
+            verdict = causes(verdict, "worst", worst);
+        }
+        found.push(verdict);
     }
+}
+
+/// What the taking thread did, in words.
+fn meanwhile(what: &Attribution) -> String {
+    let spent = &what.spent;
+    let mut words = format!(
+        "the thread that takes them was on a CPU {} of the time, {}",
+        percent(spent.share(spent.on_ns)),
+        rest(spent),
+    );
+    let upstream = what.upstream_ns as f64 / what.gap_ns.max(1) as f64;
+    if upstream >= 0.05 {
+        let _ = write!(words, "; {} of the gap lay before the last hop", percent(upstream));
+    }
+    words
+}
+
+/// The same by name, each with `of` before it.
+fn causes(verdict: Verdict, of: &str, what: &Attribution) -> Verdict {
+    let spent = &what.spent;
+    let numbers = [
+        ("gap_ns", Some(what.gap_ns)),
+        ("upstream_ns", Some(what.upstream_ns)),
+        ("kernel_bytes_max", what.kernel_bytes_max),
+        ("observed_ns", Some(spent.interval_ns)),
+        ("handling_ns", Some(spent.handling_ns)),
+        ("on_cpu_ns", Some(spent.on_ns)),
+        ("run_wait_ns", spent.starved_ns()),
+        ("throttled_ns", spent.held_ns()),
+        ("blocked_ns", spent.blocked_ns()),
+    ];
+    numbers
+        .into_iter()
+        .fold(verdict, |verdict, (name, number)| match number {
+            Some(number) => verdict.with(&format!("{of}_{name}"), number),
+            None => verdict,
+        })
 }
 
 #[cfg(test)]

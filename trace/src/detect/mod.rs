@@ -2,11 +2,17 @@
 
 mod arithmetic;
 mod backlog;
+mod burst;
 mod coalescing;
+mod consumer;
+mod consumer_cpu;
+mod consumer_starved;
+mod consumer_throttled;
 mod drops;
 mod finding;
 mod gap;
 mod inflation;
+mod io_starved;
 mod limit;
 mod mode_mix;
 mod own_loss;
@@ -52,10 +58,15 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &drops::DroppedChunks,
     &wire_loss::WireLoss,
     &gap::FirstTokenGap,
+    &consumer_cpu::ConsumerCpuBound,
+    &consumer_throttled::ConsumerThrottled,
+    &consumer_starved::ConsumerStarved,
+    &io_starved::IoThreadStarved,
     &drops::DropsPredicted,
     &inflation::Inflation,
     &backlog::BacklogGrowing,
     &coalescing::Coalescing,
+    &burst::Burst,
     &stalled::StalledStream,
     &mode_mix::ModeMix,
     &arithmetic::WireArithmetic,

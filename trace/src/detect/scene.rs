@@ -4,9 +4,10 @@ use super::{Detector, Look, Thresholds, Verdict};
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{
-    Chunk, Delivery, Engine, Event, Frame, Hop, IdColumn, Kind, Lost, LostCause, Sees, Taken, Undecoded, What,
+    Chunk, CpuSample, Delivery, Engine, Event, Frame, Hop, IdColumn, Kind, Lost, LostCause, QueueSample, Sees, Taken,
+    ThreadPart, Undecoded, What,
 };
-use crate::id::{FrameId, HopId};
+use crate::id::{FrameId, HopId, ThreadId};
 use crate::ledger::{Ledger, Limits};
 
 pub(super) const MS: u64 = 1_000_000;
@@ -114,12 +115,55 @@ impl Scene {
         self.say(at, What::Sent(frame));
     }
 
+    /// A thread of the tokenizer takes.
+    pub(super) fn take_by(&mut self, at: u64, seq: u64, tid: u32) {
+        let by = Some(ThreadId { pid: 7, tid });
+        let id = Self::id(seq);
+        self.say(
+            at,
+            What::Taken(Taken {
+                id,
+                wakeup: None,
+                by,
+                frame: None,
+            }),
+        );
+        self.say(at, What::Handled(id));
+    }
+
+    /// The last 100 ms of a thread of the tokenizer: on a CPU, waiting for one, cgroup throttled, in milliseconds.
+    pub(super) fn cpu(&mut self, at: u64, tid: u32, [on, wait, throttled]: [u64; 3]) {
+        let sample = CpuSample {
+            thread: ThreadId { pid: 7, tid },
+            role: "tokenizer",
+            name: "ZMQbg/IO/0",
+            part: if tid == 7 { ThreadPart::Main } else { ThreadPart::Io },
+            interval_ns: 100 * MS,
+            on_ns: on * MS,
+            wait_ns: Some(wait * MS),
+            throttled_ns: (throttled > 0).then_some(throttled * MS),
+            poll: None,
+        };
+        self.say(at, What::Cpu(sample));
+    }
+
+    /// What the kernel holds.
+    pub(super) fn kernel(&mut self, at: u64, bytes: u64) {
+        let sample = QueueSample {
+            hop: "scheduler->tokenizer",
+            receive_bytes: Some(bytes),
+            send_bytes: None,
+        };
+        self.say(at, What::Queue(sample));
+    }
+
     pub(super) fn take(&mut self, at: u64, seq: u64) {
         self.say(
             at,
             What::Taken(Taken {
                 id: Self::id(seq),
                 wakeup: None,
+                by: None,
                 frame: None,
             }),
         );
@@ -131,6 +175,7 @@ impl Scene {
             What::Taken(Taken {
                 id: Self::id(seq),
                 wakeup: Some(wakeup),
+                by: None,
                 frame: None,
             }),
         );

@@ -19,6 +19,16 @@ pub struct Thresholds {
     pub backlog_seconds: usize,
     /// Backlog from which on it is critical, in frames.
     pub backlog_critical_frames: u64,
+    /// A consumer is judged while its oldest frame has waited this long, in nanoseconds.
+    pub late_ns: u64,
+    /// Share of that time on a CPU from which on its own work is the limit.
+    pub consumer_busy_share: f64,
+    /// Share of it runnable without a CPU from which on a thread is starved.
+    pub starved_share: f64,
+    /// Share of it held back by a quota from which on it is throttled.
+    pub throttled_share: f64,
+    /// Frames in one wakeup that make a burst.
+    pub burst_frames: u64,
     /// A request that has begun and neither gone on nor finished for this long is stalled, in nanoseconds.
     pub stalled_ns: u64,
     /// Share of undecoded frames from which on it deserves a warning.
@@ -39,6 +49,11 @@ impl Default for Thresholds {
             backlog_frames: 64,
             backlog_seconds: 3,
             backlog_critical_frames: 1_000,
+            late_ns: SECOND / 4,
+            consumer_busy_share: 0.8,
+            starved_share: 0.25,
+            throttled_share: 0.1,
+            burst_frames: 8,
             stalled_ns: 30 * SECOND,
             undecoded_warning_share: 0.001,
             undecoded_critical_share: 0.05,

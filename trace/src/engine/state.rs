@@ -18,7 +18,17 @@ pub struct EngineState {
     pub behaviour: Behaviour,
 }
 
+/// Event-loop turns from one `await recv_pyobj()` to the next while messages are queued; measured, docs/WIRE.md.
+const TURNS_A_MESSAGE: u64 = 2;
+
 impl EngineState {
+    /// Whether a waiter that was called still waits when the frame `apart` places later in the same wakeup is taken.
+    /// With an unknown turnaround the most that can be: all of one wakeup.
+    pub fn still_waits(&self, apart: u32) -> bool {
+        let turns = u64::from(apart) * TURNS_A_MESSAGE;
+        self.turnaround.is_none_or(|turnaround| turns < u64::from(turnaround))
+    }
+
     pub(crate) fn set(&mut self, said: &event::Engine<'_>) {
         let behaviour = said.version.map(Behaviour::of).unwrap_or_default();
         *self = Self {

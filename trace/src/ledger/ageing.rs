@@ -36,6 +36,7 @@ impl Ledger {
             }
         }
         self.age_early_takes(now);
+        self.waits.age(now);
         for group in &mut self.hops.groups {
             group.trend.sample(now, group.backlog);
         }

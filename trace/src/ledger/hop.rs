@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
 
+use super::kernel::KernelQueue;
 use super::lane::Lane;
 use crate::clock::MonoNs;
 use crate::event::{self, Sees};
-use crate::id::{FrameId, HopId};
+use crate::id::{FrameId, HopId, ThreadId};
 use crate::stats::{Distribution, Rate, Trend};
 
 /// Frames taken and not yet handled that are remembered per hop.
@@ -82,6 +83,8 @@ pub struct Hop {
     pub(crate) lanes: HashMap<u32, Lane>,
     pub(crate) early: VecDeque<EarlyTake>,
     pub(crate) unhandled: VecDeque<(FrameId, MonoNs)>,
+    /// Who took from it last.
+    pub(crate) by: Option<ThreadId>,
     wakeup: Option<(u64, u32)>,
 }
 
@@ -102,6 +105,7 @@ impl Hop {
             lanes: HashMap::new(),
             early: VecDeque::new(),
             unhandled: VecDeque::new(),
+            by: None,
             wakeup: None,
         }
     }
@@ -151,19 +155,25 @@ impl Hop {
         self.lanes.values().filter_map(Lane::oldest).min()
     }
 
-    /// Counts the frames of a wakeup.
-    pub(crate) fn woke(&mut self, wakeup: u64) -> Trip {
-        let frames = match self.wakeup {
-            Some((last, frames)) if last == wakeup => frames + 1,
-            _ => 1,
+    /// The thread that took from it last; `None` where that is not observed.
+    pub fn taker(&self) -> Option<ThreadId> {
+        self.by
+    }
+
+    /// Counts the frames of a wakeup; with the first of a new one comes the count of the last.
+    pub(crate) fn woke(&mut self, wakeup: u64) -> (Trip, Option<u32>) {
+        let (frames, last) = match self.wakeup {
+            Some((last, frames)) if last == wakeup => (frames + 1, None),
+            last => (1, last.map(|(_, frames)| frames)),
         };
         self.wakeup = Some((wakeup, frames));
         self.counts.wakeup_frames_max = self.counts.wakeup_frames_max.max(frames);
-        Trip {
+        let trip = Trip {
             hop: self.id,
             wakeup,
             frame: frames - 1,
-        }
+        };
+        (trip, last)
     }
 
     pub(crate) fn took(&mut self, id: FrameId, at: MonoNs) {
@@ -200,6 +210,12 @@ pub struct Group {
     pub relay: Distribution,
     /// Handled minus taken.
     pub handling: Distribution,
+    /// Taken minus asked for: how long receivers waited for a frame.
+    pub recv_wait: Distribution,
+    /// Frames taken per wakeup, over wakeups that have ended; a count, not a time.
+    pub wakeups: Distribution,
+    /// What the kernel holds.
+    pub kernel: KernelQueue,
     /// What passes per second.
     pub rate: Rate,
     /// The backlog, second by second.
@@ -281,8 +297,12 @@ impl Hops {
         true
     }
 
+    pub(crate) fn group_named(&self, name: &str) -> Option<usize> {
+        self.groups.iter().position(|g| g.name == name)
+    }
+
     fn group(&mut self, name: &str) -> usize {
-        self.groups.iter().position(|g| g.name == name).unwrap_or_else(|| {
+        self.group_named(name).unwrap_or_else(|| {
             self.groups.push(Group {
                 name: name.to_owned(),
                 ..Group::default()

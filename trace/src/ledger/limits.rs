@@ -23,6 +23,10 @@ pub struct Limits {
     pub outstanding_per_rid: usize,
     /// The same over all requests.
     pub outstanding: usize,
+    /// Threads of the engine.
+    pub threads: usize,
+    /// CPU samples kept of each thread that takes frames: ten minutes of them.
+    pub samples_per_taker: usize,
     /// A request without a chunk for this long is forgotten as an orphan, in nanoseconds.
     pub orphan_after_ns: u64,
     /// A finished request waits this long for its last takes and deliveries, in nanoseconds.
@@ -44,6 +48,8 @@ impl Default for Limits {
             early_takes: 4_096,
             outstanding_per_rid: 4_096,
             outstanding: 1_048_576,
+            threads: 4_096,
+            samples_per_taker: 6_000,
             orphan_after_ns: 600 * SECOND,
             settle_ns: 120 * SECOND,
             linger_ns: 2 * SECOND,
@@ -72,12 +78,13 @@ pub struct ReachedCounts {
     pub(crate) pending_chunks: u64,
     pub(crate) early_takes: u64,
     pub(crate) outstanding: u64,
+    pub(crate) threads: u64,
 }
 
 impl ReachedCounts {
     /// Every limit that can cost knowledge, reached or not. Summaries of finished requests are not among them: the
     /// counters keep what a summary said.
-    pub fn list(&self, limits: &Limits) -> [Reached; 7] {
+    pub fn list(&self, limits: &Limits) -> [Reached; 8] {
         let of = |name, limit, times| Reached { name, limit, times };
         [
             of("live_rids", limits.live_rids, self.live_rids),
@@ -87,6 +94,7 @@ impl ReachedCounts {
             of("pending_chunks", limits.pending_chunks, self.pending_chunks),
             of("early_takes", limits.early_takes, self.early_takes),
             of("outstanding", limits.outstanding, self.outstanding),
+            of("threads", limits.threads, self.threads),
         ]
     }
 }

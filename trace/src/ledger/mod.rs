@@ -5,32 +5,42 @@
 mod ageing;
 mod arithmetic;
 mod chunkline;
+mod consumer;
 mod delivery;
 mod frame;
 mod health;
 mod hop;
+mod kernel;
 mod lane;
 mod limits;
 mod request;
 mod stream;
 mod table;
 mod take;
+mod threads;
+mod timeline;
 mod totals;
+mod waits;
 
 use std::collections::VecDeque;
 
 pub use arithmetic::Evidence;
 pub use chunkline::Fates;
 pub use hop::{Group, Hop, HopCounts};
+pub use kernel::KernelQueue;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use request::{Request, Summary};
 pub use stream::Stream;
+pub use threads::Thread;
+pub use timeline::Spent;
 pub use totals::{ChunkCounts, Inflation, OwnLosses, Predictions, RequestCounts, Sightings, TokenCounts, Totals};
+pub use waits::{Attribution, Waits};
 
 use self::health::HealthChecks;
 use self::hop::Hops;
 use self::lane::PendingChunk;
 use self::table::{Table, Ticket};
+use self::threads::Threads;
 use crate::clock::MonoNs;
 use crate::engine::EngineState;
 use crate::event::{Event, Lost, Undecoded, What};
@@ -63,6 +73,8 @@ pub struct Ledger {
     totals: Totals,
     gap: Distribution,
     worst_gap: WorstGap,
+    waits: Waits,
+    threads: Threads,
     itl_sent: Distribution,
     itl_delivered: Distribution,
     health: HealthChecks,
@@ -91,6 +103,8 @@ impl Ledger {
             totals: Totals::default(),
             gap: Distribution::default(),
             worst_gap: WorstGap::default(),
+            waits: Waits::default(),
+            threads: Threads::default(),
             itl_sent: Distribution::default(),
             itl_delivered: Distribution::default(),
             health: HealthChecks::default(),
@@ -124,6 +138,8 @@ impl Ledger {
             What::Handled(id) => self.handled(at, *id),
             What::Delivered(delivery) => self.delivered(at, delivery),
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
+            What::Cpu(sample) => self.cpu(at, sample),
+            What::Queue(sample) => self.queue(at, sample),
             What::Lost(lost) => self.lost(at, lost),
         }
     }
@@ -237,7 +253,7 @@ impl Ledger {
     }
 
     /// The limits, and how often each was reached.
-    pub fn limits(&self) -> [Reached; 7] {
+    pub fn limits(&self) -> [Reached; 8] {
         self.reached.list(&self.limits)
     }
 

@@ -3,23 +3,33 @@
 use super::Ledger;
 use super::hop::{EarlyTake, Trip};
 use super::lane::{PendingChunk, Sent};
+use super::waits::{Wait, Waits};
 use crate::clock::MonoNs;
-use crate::engine::{Mode, Waiter};
+use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Taken;
 use crate::id::FrameId;
 
 /// How long a take waits for its send before the send counts as unseen, in nanoseconds.
 const EARLY_NS: u64 = 5_000_000_000;
 
-/// Event-loop turns from one `await recv_pyobj()` to the next while messages are queued; measured, docs/WIRE.md.
-const TURNS_A_MESSAGE: u64 = 2;
+/// Whether a chunk taken `now` finds an earlier one still waiting for the waiter that was `called`.
+fn meet(called: Trip, now: Trip, engine: &EngineState) -> bool {
+    let apart = now.frame.saturating_sub(called.frame);
+    (called.hop, called.wakeup) == (now.hop, now.wakeup) && engine.still_waits(apart)
+}
 
-/// Whether a chunk taken `now` finds an earlier one still waiting for the waiter that was `called`. With an unknown
-/// turnaround the most that can be: all of one wakeup.
-fn meet(called: Trip, now: Trip, turnaround: Option<u8>) -> bool {
-    let turns = u64::from(now.frame.saturating_sub(called.frame)) * TURNS_A_MESSAGE;
-    let in_time = turnaround.is_none_or(|turnaround| turns < u64::from(turnaround));
-    (called.hop, called.wakeup) == (now.hop, now.wakeup) && in_time
+/// A frame's take, for its chunks.
+#[derive(Clone, Copy)]
+struct Take {
+    /// When; of a take that was not seen itself, when it was noticed.
+    at: MonoNs,
+    /// The hop's place.
+    place: usize,
+    trip: Option<Trip>,
+    /// When the frame was sent on this hop.
+    sent: Option<MonoNs>,
+    /// `at` is the time of the take.
+    seen: bool,
 }
 
 impl Ledger {
@@ -51,7 +61,13 @@ impl Ledger {
         if let Some(early) = early {
             let group = &mut self.hops.groups[hop.group];
             group.residence.record(early.at, early.at.since(at));
-            self.take_scratch(early.at, early.trip, true);
+            self.take_scratch(Take {
+                at: early.at,
+                place,
+                trip: early.trip,
+                sent: Some(at),
+                seen: true,
+            });
             return;
         }
         while self.pending_frames >= self.limits.pending_frames
@@ -103,8 +119,13 @@ impl Ledger {
         };
         let hop = &mut self.hops.all[place];
         hop.counts.frames_handled += 1;
-        if let Some(taken) = hop.handled(id) {
-            self.hops.groups[hop.group].handling.record(at, at.since(taken));
+        let (by, handling) = (hop.by, hop.handled(id).map(|taken| at.since(taken)));
+        if let Some(ns) = handling {
+            self.hops.groups[hop.group].handling.record(at, ns);
+        }
+        if let Some(thread) = by.and_then(|by| self.threads.get_mut(by)) {
+            thread.asks(at);
+            thread.handled(handling.unwrap_or(0));
         }
     }
 
@@ -118,12 +139,28 @@ impl Ledger {
         let hop = &mut self.hops.all[place];
         hop.counts.frames_taken += 1;
         hop.took(id, at);
-        let trip = taken.wakeup.map(|wakeup| hop.woke(wakeup));
+        let group = &mut self.hops.groups[hop.group];
+        let trip = taken.wakeup.map(|wakeup| {
+            let (trip, last) = hop.woke(wakeup);
+            if let Some(frames) = last {
+                group.wakeups.record(at, u64::from(frames));
+            }
+            trip
+        });
         self.totals.predicted.wakeups_seen |= trip.is_some() && hop.last;
+        hop.by = taken.by.or(hop.by);
+        self.taker(at, place, taken.by);
+        let mut take = Take {
+            at,
+            place,
+            trip,
+            sent: None,
+            seen: true,
+        };
         if let Some(frame) = &taken.frame {
             self.scratch.clear();
             self.content(at, place, frame, false);
-            self.take_scratch(at, trip, true);
+            self.take_scratch(take);
             return;
         }
         self.overtake(id, place, at);
@@ -137,7 +174,8 @@ impl Ledger {
                 self.left(place, id.lane, chunks);
                 let group = self.hops.all[place].group;
                 self.hops.groups[group].residence.record(at, at.since(sent));
-                self.take_scratch(at, trip, true);
+                take.sent = Some(sent);
+                self.take_scratch(take);
             }
             Sent::NotYet if hop.sees.sent => {
                 if hop.early.len() >= self.limits.early_takes {
@@ -172,7 +210,13 @@ impl Ledger {
             hop.counts.frames_taken += 1;
             hop.counts.takes_inferred += 1;
             self.left(place, id.lane, chunks);
-            self.take_scratch(at, None, false);
+            self.take_scratch(Take {
+                at,
+                place,
+                trip: None,
+                sent: None,
+                seen: false,
+            });
         }
     }
 
@@ -189,26 +233,27 @@ impl Ledger {
         }
     }
 
-    fn take_scratch(&mut self, at: MonoNs, trip: Option<Trip>, timed: bool) {
+    fn take_scratch(&mut self, take: Take) {
         let chunks = std::mem::take(&mut self.scratch);
         for chunk in &chunks {
-            self.take_chunk(at, trip, *chunk, timed);
+            self.take_chunk(take, *chunk);
         }
         self.scratch = chunks;
         self.scratch.clear();
     }
 
-    fn take_chunk(&mut self, at: MonoNs, trip: Option<Trip>, chunk: PendingChunk, timed: bool) {
+    fn take_chunk(&mut self, take: Take, chunk: PendingChunk) {
+        let Take { at, trip, .. } = take;
         self.totals.chunks.taken += 1;
         self.totals.tokens.taken += u64::from(chunk.tokens);
         let Some(request) = self.table.get_mut(chunk.ticket) else {
             return;
         };
         request.tokens_taken = request.tokens_taken.saturating_add(chunk.tokens);
-        if request.taken_first.is_none() && !(chunk.first && timed) {
+        if request.taken_first.is_none() && !(chunk.first && take.seen) {
             request.first_take_missed = true;
         }
-        if chunk.first && timed && request.taken_first.is_none() {
+        if chunk.first && take.seen && request.taken_first.is_none() {
             request.taken_first = Some(at);
             if let Some(sent) = request.sent_first {
                 let gap = at.since(sent);
@@ -219,11 +264,22 @@ impl Ledger {
                     self.worst_gap.rid = request.rid.clone();
                     self.worst_gap.at = at;
                 }
+                let hop = &self.hops.all[take.place];
+                if let Some((by, arrived)) = hop.by.zip(take.sent).filter(|_| Waits::resolves(gap)) {
+                    self.waits.push(Wait {
+                        rid: request.rid.clone(),
+                        sent,
+                        arrived,
+                        taken: at,
+                        group: hop.group,
+                        by,
+                    });
+                }
             }
         }
         if trip
             .zip(request.called)
-            .is_some_and(|(now, called)| meet(called, now, self.engine.turnaround))
+            .is_some_and(|(now, called)| meet(called, now, &self.engine))
         {
             request.burst += 1;
             let predicted = &mut self.totals.predicted;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::slowest::slowest;
 use super::{
     Chunks, FindingLine, Gap, HopLine, Itl, LimitLine, Own, Report, ReportInput, Requests, SCHEMA, Source, Spread,
-    Tokens, WorkerLine,
+    Tokens, WorkerLine, cpu,
 };
 use crate::clock::MonoNs;
 use crate::detect::Findings;
@@ -51,7 +51,7 @@ pub fn build(ledger: &Ledger, findings: &Findings, input: &ReportInput) -> Repor
         hops: (0..ledger.groups().len())
             .filter_map(|place| hop(ledger, place, seconds))
             .collect(),
-        cpu: input.cpu.clone(),
+        cpu: cpu::lines(ledger),
         findings: finding_lines(findings, from),
         own: own(ledger, input),
         limits: ledger
@@ -168,7 +168,11 @@ fn hop(ledger: &Ledger, place: usize, seconds: f64) -> Option<HopLine> {
         residence_ns: spread(&group.residence),
         relay_ns: spread(&group.relay),
         handling_ns: spread(&group.handling),
+        recv_wait_ns: spread(&group.recv_wait),
         wakeup_frames_max: wakeups,
+        wakeup_frames: spread(&group.wakeups),
+        kernel_bytes_max: group.kernel.bytes_max,
+        inbox_max_frames: group.kernel.inbox_max,
         undecoded: group.undecoded.clone(),
         workers: (members.len() > 1).then(|| members.iter().map(|h| worker(h)).collect()),
     })

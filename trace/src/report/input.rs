@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use super::CpuLine;
 use crate::clock::MonoNs;
 
 /// What the application adds to a report.
@@ -24,8 +23,6 @@ pub struct ReportInput {
     pub degraded: Vec<Value>,
     /// Codecs and schemas seen on the wire.
     pub wire: Option<Value>,
-    /// CPU of the engine's threads; `None` when it is not watched.
-    pub cpu: Option<Vec<CpuLine>>,
     /// The demo's `{"scenario", "seed", "truth": {..}}`.
     pub demo: Option<Value>,
 }
@@ -42,7 +39,6 @@ impl ReportInput {
             rss_bytes: None,
             degraded: Vec::new(),
             wire: None,
-            cpu: None,
             demo: None,
         }
     }

@@ -2,6 +2,7 @@
 //! with what was attached", never 0. All times are nanoseconds; `window_ns` and `at_ns` count from the start of the capture.
 
 mod build;
+mod cpu;
 mod input;
 mod slowest;
 mod text;
@@ -179,7 +180,7 @@ pub struct Itl {
     pub delivered: Option<Spread>,
 }
 
-/// A distribution in brief, in nanoseconds.
+/// A distribution in brief, in nanoseconds unless its field says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
     /// Values entered.
@@ -223,8 +224,16 @@ pub struct HopLine {
     pub relay_ns: Option<Spread>,
     /// Handled minus taken.
     pub handling_ns: Option<Spread>,
+    /// Taken minus asked for: how long receivers waited for a frame. Tiny while they are behind.
+    pub recv_wait_ns: Option<Spread>,
     /// Most frames taken in one wakeup.
     pub wakeup_frames_max: Option<u32>,
+    /// Frames taken in one wakeup, a count, over wakeups that have ended.
+    pub wakeup_frames: Option<Spread>,
+    /// The most bytes of the hop in the kernel, not yet read by the receivers' libzmq.
+    pub kernel_bytes_max: Option<u64>,
+    /// The most frames in libzmq's own queues: sent, not taken, and not in the kernel.
+    pub inbox_max_frames: Option<u64>,
     /// Frames that could not be read, by reason.
     pub undecoded: BTreeMap<String, u64>,
     /// The hops behind this line, when there are several.
@@ -260,12 +269,24 @@ pub struct CpuLine {
     pub pid: u32,
     /// Thread.
     pub tid: u32,
+    /// The thread's name, as the kernel keeps it.
+    #[serde(default)]
+    pub name: String,
+    /// It takes frames from a hop.
+    #[serde(default)]
+    pub takes: bool,
     /// Time on a CPU.
     pub on_cpu: Option<f64>,
-    /// Time runnable and waiting for one.
+    /// Time allowed to run and waiting for one.
     pub run_wait: Option<f64>,
     /// Time held back by a cgroup's quota.
     pub throttled: Option<f64>,
+    /// Time its event loop was away from its poll.
+    #[serde(default)]
+    pub away_from_poll: Option<f64>,
+    /// Times a second that its event loop had nothing left to do.
+    #[serde(default)]
+    pub wakeups_per_s: Option<f64>,
 }
 
 /// One detector's verdict.

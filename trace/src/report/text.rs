@@ -213,6 +213,20 @@ fn detail(out: &mut String, hop: &HopLine) {
             duration(handling.p99)
         ));
     }
+    if let Some(wait) = &hop.recv_wait_ns {
+        parts.push(format!(
+            "received {} after asking (p99 {})",
+            duration(wait.p50),
+            duration(wait.p99)
+        ));
+    }
+    if let Some(frames) = hop.inbox_max_frames {
+        let most = plural(frames, "frame");
+        parts.push(format!("up to {most} in libzmq's inbox"));
+    }
+    if let Some(most) = hop.kernel_bytes_max {
+        parts.push(format!("up to {} in the kernel", bytes(most)));
+    }
     if let Some(frames) = hop.wakeup_frames_max.filter(|&n| n > 1) {
         parts.push(format!("up to {frames} frames a wakeup"));
     }
@@ -231,10 +245,13 @@ fn cpu(out: &mut String, report: &Report) {
     let share = |of: Option<f64>| of.map_or_else(|| UNSEEN.to_owned(), |s| format!("{:.1} %", 100.0 * s));
     for line in lines {
         let (on, wait, held) = (share(line.on_cpu), share(line.run_wait), share(line.throttled));
-        let text = format!(
-            "{} ({}/{}): {on} on cpu, {wait} waiting for one, {held} throttled",
-            line.role, line.pid, line.tid
+        let mut text = format!(
+            "{} ({}/{} {}): {on} on cpu, {wait} waiting for one, {held} throttled",
+            line.role, line.pid, line.tid, line.name
         );
+        if let Some(away) = line.away_from_poll {
+            let _ = write!(text, ", {} away from its poll", share(Some(away)));
+        }
         row(out, "cpu", &text);
     }
     let _ = writeln!(out);

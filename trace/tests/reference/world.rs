@@ -358,6 +358,7 @@ impl World {
         self.say(What::Taken(Taken {
             id: FrameId { hop: HOP, lane, seq },
             wakeup: Some(self.wakeup),
+            by: None,
             frame: None,
         }));
     }

@@ -1,102 +1,170 @@
-//! How the watched processes' threads spent the run, for the report's `cpu` lines.
+//! How the watched processes' threads spend their time, as events: those with a part in the path every 100 ms, the
+//! others once a second.
 
-use std::collections::BTreeMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use probe_user::cpu::Sampler;
-use trace::report::CpuLine;
+use probe_user::Probe;
+use probe_user::cpu::{Sample, Sampler};
+use probe_user::discover::Process;
+use trace::event::{CpuSample, Event, PollUse, ThreadPart, What};
+use trace::{MonoNs, ThreadId};
 
-/// Threads looked at in one process.
+use super::lanes::Sink;
+
+/// The main thread, libzmq's own and the next few: these move frames.
+const THREADS_OF_THE_PATH: usize = 8;
+/// Threads looked at in one process at all.
 const MOST_THREADS: usize = 256;
-/// Threads below this share of a core are left out of the report, but for the main thread.
-const WORTH_A_LINE: f64 = 0.005;
 const EVERY: Duration = Duration::from_millis(100);
+/// Of so many samples one looks at the other threads and at event loops.
+const SLOWER: u32 = 10;
 
-/// Samplers of all watched processes, and what they have seen so far.
+/// Samplers of all watched processes.
 #[derive(Default)]
 pub(super) struct CpuWatch {
     processes: Vec<Watched>,
+    polls: Polls,
     next: Option<Instant>,
+    round: u32,
 }
 
 struct Watched {
     role: &'static str,
     pid: u32,
-    sampler: Sampler,
-    interval_ns: u64,
-    throttled_ns: Option<u64>,
-    threads: BTreeMap<u32, Sum>,
-}
-
-#[derive(Default)]
-struct Sum {
-    on_ns: u64,
-    wait_ns: Option<u64>,
+    io_threads: Vec<u32>,
+    path: Sampler,
+    all: Sampler,
 }
 
 impl CpuWatch {
     /// Begins to watch a process; says why when that is not possible.
-    pub(super) fn add(&mut self, pid: u32, role: &'static str) -> Result<(), String> {
-        let sampler = Sampler::new(pid, MOST_THREADS).map_err(|error| error.to_string())?;
-        let watched = Watched {
-            role,
+    pub(super) fn add(&mut self, process: &Process) -> Result<(), String> {
+        let pid = process.id.pid;
+        let sampler = |limit| Sampler::new(pid, limit).map_err(|error| error.to_string());
+        self.processes.push(Watched {
+            role: process.role.word(),
             pid,
-            sampler,
-            interval_ns: 0,
-            throttled_ns: None,
-            threads: BTreeMap::new(),
-        };
-        self.processes.push(watched);
+            io_threads: process.io_threads.clone(),
+            path: sampler(THREADS_OF_THE_PATH)?,
+            all: sampler(MOST_THREADS)?,
+        });
         Ok(())
     }
 
     /// Samples when it is time to.
-    pub(super) fn poll(&mut self) {
+    pub(super) fn poll(&mut self, probe: &Probe, sink: Sink<'_>) {
         let now = Instant::now();
         if self.next.is_some_and(|next| now < next) {
             return;
         }
         self.next = Some(now + EVERY);
-        for process in &mut self.processes {
-            process.sample();
-        }
-    }
-
-    /// One line a thread that mattered, main threads first.
-    pub(super) fn lines(&self) -> Vec<CpuLine> {
-        self.processes.iter().flat_map(Watched::lines).collect()
+        self.round = (self.round + 1) % SLOWER;
+        let slower = self.round == 0;
+        let polls = if slower { self.polls.look(probe) } else { HashMap::new() };
+        // A process that has ended keeps what was seen of it, and is not looked at again.
+        self.processes
+            .retain_mut(|process| process.sample(slower, &polls, sink));
     }
 }
 
 impl Watched {
-    fn sample(&mut self) {
-        // A process that has ended keeps what was seen of it.
-        let Ok(sample) = self.sampler.sample() else { return };
-        self.interval_ns += sample.interval_ns;
-        if let Some(throttle) = &sample.throttle {
-            *self.throttled_ns.get_or_insert(0) += throttle.throttled_ns;
+    /// Whether the process still runs.
+    fn sample(&mut self, slower: bool, polls: &HashMap<ThreadId, PollUse>, sink: Sink<'_>) -> bool {
+        let Ok(path) = self.path.sample() else { return false };
+        self.tell(&path, &HashSet::new(), polls, sink);
+        if !slower {
+            return true;
         }
-        for thread in &sample.threads {
-            let sum = self.threads.entry(thread.tid).or_default();
-            sum.on_ns += thread.on_ns;
-            if let Some(wait) = thread.wait_ns {
-                *sum.wait_ns.get_or_insert(0) += wait;
-            }
-        }
+        let Ok(all) = self.all.sample() else { return false };
+        let told = path.threads.iter().map(|thread| thread.tid).collect();
+        self.tell(&all, &told, polls, sink);
+        true
     }
 
-    fn lines(&self) -> impl Iterator<Item = CpuLine> + '_ {
-        let share = |ns: u64| ns as f64 / self.interval_ns.max(1) as f64;
-        self.threads.iter().filter_map(move |(&tid, sum)| {
-            let worth = tid == self.pid || share(sum.on_ns) >= WORTH_A_LINE;
-            worth.then(|| CpuLine {
-                role: self.role.to_owned(),
+    fn tell(&self, sample: &Sample, told: &HashSet<u32>, polls: &HashMap<ThreadId, PollUse>, sink: Sink<'_>) {
+        for thread in sample.threads.iter().filter(|thread| !told.contains(&thread.tid)) {
+            let id = ThreadId {
                 pid: self.pid,
-                tid,
-                on_cpu: Some(share(sum.on_ns)),
-                run_wait: sum.wait_ns.map(share),
-                throttled: self.throttled_ns.map(share),
+                tid: thread.tid,
+            };
+            let part = if thread.tid == self.pid {
+                ThreadPart::Main
+            } else if self.io_threads.contains(&thread.tid) || thread.name.starts_with("ZMQbg/IO") {
+                ThreadPart::Io
+            } else {
+                ThreadPart::Other
+            };
+            let what = CpuSample {
+                thread: id,
+                role: self.role,
+                name: &thread.name,
+                part,
+                interval_ns: sample.interval_ns,
+                on_ns: thread.on_ns,
+                wait_ns: thread.wait_ns,
+                throttled_ns: sample.throttle.map(|throttle| throttle.throttled_ns),
+                poll: polls.get(&id).copied(),
+            };
+            sink(&Event {
+                at: sample.at,
+                what: What::Cpu(what),
+            });
+        }
+    }
+}
+
+/// What event loops had polled when they were last looked at.
+#[derive(Default)]
+struct Polls {
+    last: HashMap<ThreadId, Polled>,
+}
+
+#[derive(Clone, Copy)]
+struct Polled {
+    at: MonoNs,
+    inside_ns: u64,
+    wakeups: u64,
+}
+
+impl Polls {
+    /// What was added since the last look. Threads that only use `poll`, whose return is not observed, are left out.
+    fn look(&mut self, probe: &Probe) -> HashMap<ThreadId, PollUse> {
+        let at = MonoNs::now();
+        let threads = probe.threads().unwrap_or_else(|error| {
+            tracing::debug!("cannot read the threads' polls: {error}");
+            Vec::new()
+        });
+        let now: HashMap<ThreadId, Polled> = threads
+            .into_iter()
+            .filter(|(_, thread)| thread.polled_ns > 0)
+            .map(|(pid, thread)| {
+                let inside = if thread.polling == 1 {
+                    at.0.saturating_sub(thread.poll_ns)
+                } else {
+                    0
+                };
+                let polled = Polled {
+                    at,
+                    inside_ns: thread.polled_ns + inside,
+                    wakeups: thread.waits,
+                };
+                (ThreadId { pid, tid: thread.tid }, polled)
             })
-        })
+            .collect();
+        let before = std::mem::replace(&mut self.last, now);
+        let added = |(id, now): (&ThreadId, &Polled)| Some((*id, now.since(before.get(id)?)));
+        self.last.iter().filter_map(added).collect()
+    }
+}
+
+impl Polled {
+    fn since(&self, before: &Self) -> PollUse {
+        let interval_ns = self.at.since(before.at);
+        PollUse {
+            interval_ns,
+            polled_ns: self.inside_ns.saturating_sub(before.inside_ns).min(interval_ns),
+            wakeups: self.wakeups.saturating_sub(before.wakeups),
+        }
     }
 }

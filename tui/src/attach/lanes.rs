@@ -9,7 +9,7 @@ use probe_user::matcher::Limits as MatcherLimits;
 use probe_user::{Call, Matcher, Message, SocketId};
 use trace::engine::Waiter;
 use trace::event::{Event, Frame, Hop, Kind, Sees, Taken, Undecoded, What};
-use trace::{FrameId, HopId, MonoNs};
+use trace::{FrameId, HopId, MonoNs, ThreadId};
 use zmq_tap::wire::{Decoder, Limits};
 
 use super::roles::{Part, Roles};
@@ -168,7 +168,14 @@ impl Lanes {
 
     /// A message left a socket.
     pub(super) fn taken(&mut self, message: &Message<'_>, sink: Sink<'_>) {
-        let Call { at, socket, wakeup, .. } = message.call;
+        let Call {
+            at,
+            socket,
+            tid,
+            wakeup,
+            ..
+        } = message.call;
+        let by = Some(ThreadId { pid: socket.pid, tid });
         let Some(found) = self.matcher.taken(message) else {
             return self.taken_unsent(message, sink);
         };
@@ -189,6 +196,7 @@ impl Lanes {
             what: What::Taken(Taken {
                 id,
                 wakeup,
+                by,
                 frame: None,
             }),
         });
@@ -217,7 +225,14 @@ impl Lanes {
 
     /// A frame whose sender is not watched: it can only be read where it was taken.
     fn taken_unsent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
-        let Call { at, socket, wakeup, .. } = message.call;
+        let Call {
+            at,
+            socket,
+            tid,
+            wakeup,
+            ..
+        } = message.call;
+        let by = Some(ThreadId { pid: socket.pid, tid });
         if self.roles.watches_a_sender() {
             return;
         }
@@ -279,6 +294,7 @@ impl Lanes {
             what: What::Taken(Taken {
                 id,
                 wakeup,
+                by,
                 frame: Some(frame),
             }),
         });

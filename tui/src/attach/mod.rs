@@ -2,6 +2,7 @@
 
 mod cpu;
 mod lanes;
+mod queues;
 mod roles;
 
 use std::time::{Duration, Instant};
@@ -11,11 +12,11 @@ use probe_user::discover::{Change, Engine, Process, PythonVersion, Role, Watcher
 use probe_user::{Capture, Observation, Options, Probe, Target};
 use trace::MonoNs;
 use trace::event::{self, Event, Lost, LostCause, What};
-use trace::report::CpuLine;
 
 use crate::source::{Flow, Source};
 use cpu::CpuWatch;
 use lanes::{Lanes, Release, Sink};
+use queues::QueueWatch;
 use roles::Roles;
 
 /// How often new workers and exits are looked for.
@@ -38,6 +39,7 @@ pub(crate) struct Attach {
     probe: Probe,
     lanes: Lanes,
     cpu: CpuWatch,
+    queues: QueueWatch,
     options: AttachOptions,
     engine: Engine,
     /// From which release on the wire the engine was last described.
@@ -74,6 +76,7 @@ impl Attach {
             probe,
             lanes: Lanes::new(roles, options.probe.handled),
             cpu: CpuWatch::default(),
+            queues: QueueWatch::default(),
             options,
             engine,
             told: None,
@@ -86,6 +89,7 @@ impl Attach {
         for process in &processes {
             attach.watch_cpu(process);
         }
+        attach.queues.rewire(&attach.engine);
         Ok(attach)
     }
 
@@ -96,7 +100,7 @@ impl Attach {
     }
 
     fn watch_cpu(&mut self, process: &Process) {
-        if let Err(why) = self.cpu.add(process.id.pid, process.role.word()) {
+        if let Err(why) = self.cpu.add(process) {
             self.degraded.push(format!("cpu: {why}"));
         }
     }
@@ -111,6 +115,9 @@ impl Attach {
             Ok(changes) => changes,
             Err(error) => return tracing::warn!("cannot look for new workers: {error}"),
         };
+        if !changes.is_empty() {
+            self.rewire();
+        }
         for change in changes {
             match change {
                 Change::Added(process) => self.join(&process),
@@ -118,6 +125,15 @@ impl Attach {
                 Change::Exited(process) => tracing::info!("{} {} has ended", process.role, process.id.pid),
                 Change::Rewired => {}
             }
+        }
+    }
+
+    /// Connections came or went.
+    fn rewire(&mut self) {
+        let engines = &self.watcher.topology().engines;
+        let ours = |engine: &&Engine| engine.processes.iter().any(|p| self.engine.process(p.id.pid).is_some());
+        if let Some(engine) = engines.iter().find(ours) {
+            self.queues.rewire(engine);
         }
     }
 
@@ -183,7 +199,8 @@ impl Source for Attach {
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         self.tell_engine(sink);
-        self.cpu.poll();
+        self.cpu.poll(&self.probe, sink);
+        self.queues.poll(sink);
         if !self.stopping {
             self.look_around();
         }
@@ -221,11 +238,13 @@ impl Source for Attach {
                 self.lanes.left_out
             ));
         }
+        if let Some(why) = &self.queues.refused {
+            degraded.push(format!("queues: {why}"));
+        }
+        if self.queues.left_out > 0 {
+            degraded.push(format!("queues: {} connections beyond the limit", self.queues.left_out));
+        }
         degraded
-    }
-
-    fn cpu(&self) -> Option<Vec<CpuLine>> {
-        Some(self.cpu.lines())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use zmq_tap::relay::{Endpoint, Options, Pair};
+use zmq_tap::relay::{Endpoint, Options, Pair, step_aside};
 use zmq_tap::tap::{Tap, TapHop};
 
 use crate::app;
@@ -55,6 +55,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..Options::default()
     };
     let tap = Tap::start(hops, options).context("the tap did not start")?;
+    // The relay's thread goes before this one, which decodes.
+    if let Err(error) = step_aside() {
+        tracing::info!("cannot lower the priority of decoding: {error}");
+    }
     app::run(TapSource::new(tap), &args.live)
 }
 

@@ -107,6 +107,7 @@ impl Join {
                 Some(&id) => What::Taken(Taken {
                     id,
                     wakeup: Some(*wakeup),
+                    by: None,
                     frame: None,
                 }),
                 None => return,

@@ -21,18 +21,34 @@ impl Seat {
     fn new() -> Self {
         let mut model = Model::default();
         for (rid, gap, flag) in [("aaa", 1, Flag::Gap), ("bbb", 9, Flag::Dropped), ("ccc", 5, Flag::Gap)] {
-            let mut row = Row { rid: rid.into(), gap_ns: Some(gap), ..Row::default() };
+            let mut row = Row {
+                rid: rid.into(),
+                gap_ns: Some(gap),
+                ..Row::default()
+            };
             row.flags.set(flag, true);
             *model.table.next() = row;
         }
         model.findings = vec![
-            FindingLine { rid: "ccc".into(), ..FindingLine::default() },
-            FindingLine { at_ns: 20_000_000_000, ..FindingLine::default() },
+            FindingLine {
+                rid: "ccc".into(),
+                ..FindingLine::default()
+            },
+            FindingLine {
+                at_ns: 20_000_000_000,
+                ..FindingLine::default()
+            },
         ];
         for second in 0..100 {
             model.history.enter(second, Sample::default());
         }
-        let mut seat = Self { model, ui: Ui { page: 2, ..Ui::default() } };
+        let mut seat = Self {
+            model,
+            ui: Ui {
+                page: 2,
+                ..Ui::default()
+            },
+        };
         seat.look();
         seat
     }
@@ -90,7 +106,10 @@ fn a_filter_is_typed_corrected_applied_and_cleared() {
     seat.type_in("gap>4ns q");
     seat.key(KeyCode::Backspace);
     seat.key(KeyCode::Enter);
-    assert_eq!((seat.ui.dialog == Dialog::None, seat.ui.filter.0.as_str()), (true, "gap>4ns"));
+    assert_eq!(
+        (seat.ui.dialog == Dialog::None, seat.ui.filter.0.as_str()),
+        (true, "gap>4ns")
+    );
     assert_eq!((seat.model.visible_count(), seat.selected()), (2, "bbb"));
     seat.key(KeyCode::Esc);
     assert_eq!((seat.model.visible_count(), seat.ui.filter.0.as_str()), (3, ""));
@@ -113,7 +132,10 @@ fn following_keeps_the_worst_selected_until_the_reader_moves() {
     seat.type_in("2w");
     assert_eq!(seat.selected(), "bbb");
     seat.model.table.clear();
-    let mut row = Row { rid: "zzz".into(), ..Row::default() };
+    let mut row = Row {
+        rid: "zzz".into(),
+        ..Row::default()
+    };
     row.flags.set(Flag::Loss, true);
     *seat.model.table.next() = row;
     seat.look();

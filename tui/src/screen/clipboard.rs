@@ -13,7 +13,11 @@ fn base64(bytes: &[u8]) -> String {
         let word = three.iter().fold(0u32, |word, &b| word << 8 | u32::from(b)) << (8 * (3 - three.len()));
         for place in 0..4 {
             let six = (word >> (18 - 6 * place)) & 63;
-            out.push(if place <= three.len() { ALPHABET[six as usize] as char } else { '=' });
+            out.push(if place <= three.len() {
+                ALPHABET[six as usize] as char
+            } else {
+                '='
+            });
         }
     }
     out
@@ -25,7 +29,14 @@ mod tests {
 
     #[test]
     fn every_length_is_padded_as_rfc_4648_says() {
-        let known = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("\u{ff}~", "w79+")];
+        let known = [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("\u{ff}~", "w79+"),
+        ];
         for (plain, coded) in known {
             assert_eq!(base64(plain.as_bytes()), coded);
         }

@@ -35,6 +35,8 @@ const KEYS: Duration = Duration::from_millis(10);
 const REFRESH: Duration = Duration::from_millis(200);
 /// The share of time that reading rows may take: one part in this many.
 const ROWS_SHARE: u32 = 20;
+/// How often the stories of requests that matter are kept.
+const KEEP: Duration = Duration::from_secs(2);
 /// Keys handled in one turn; a held key must not keep the source waiting.
 const INPUTS_A_TURN: usize = 16;
 
@@ -52,6 +54,7 @@ pub(crate) struct Screen {
     next_keys: Instant,
     next_refresh: Instant,
     next_rows: Instant,
+    next_keep: Instant,
     /// Something changed since the last draw.
     stale: bool,
     asked_to_end: bool,
@@ -78,10 +81,15 @@ impl Screen {
             ui: Ui::default(),
             journal: Journal::new(DEFAULT_MOMENTS),
             hits: Hits::default(),
-            cost: Cost { since: now, cpu_ns: own::cpu_ns(), share: None },
+            cost: Cost {
+                since: now,
+                cpu_ns: own::cpu_ns(),
+                share: None,
+            },
             next_keys: now,
             next_refresh: now,
             next_rows: now,
+            next_keep: now,
             stale: true,
             asked_to_end: false,
         })
@@ -126,7 +134,9 @@ impl Screen {
         match (before.1, self.ui.paused.is_some()) {
             // The view stands still as of now, the table with it.
             (false, true) => self.model.refresh_rows(run.analysis),
-            (_, false) if before.0 != self.ui.tab => (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now()),
+            (_, false) if before.0 != self.ui.tab => {
+                (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
+            }
             _ => {}
         }
         match effect {
@@ -151,6 +161,17 @@ impl Screen {
         self.cost.update(now);
         self.model.remember(run.analysis);
         self.stale = true;
+        if now >= self.next_keep {
+            self.next_keep = now + KEEP;
+            let found = self
+                .model
+                .findings
+                .iter()
+                .map(|f| f.rid.as_str())
+                .filter(|rid| !rid.is_empty());
+            let chosen = self.ui.selected.iter().chain(&self.ui.pins).map(String::as_str);
+            self.journal.keep(&found.chain(chosen).collect::<Vec<_>>());
+        }
         if self.ui.paused.is_some() {
             return;
         }
@@ -188,11 +209,15 @@ impl Screen {
             }
         }
         if run.stage == Stage::Ending {
-            self.ui.say("ending: what is under way is waited for; q again leaves at once");
+            let under_way = (run.under_way)();
+            let under_way = under_way.as_deref().unwrap_or("what is under way is waited for");
+            self.ui.say(format!("ending: {under_way}; q again leaves at once"));
         }
         let (model, ui, theme) = (&self.model, &self.ui, self.theme);
         let mut hits = Hits::default();
-        self.terminal.draw(|frame| hits = view::draw(model, ui, theme, frame)).context("cannot draw on the terminal")?;
+        self.terminal
+            .draw(|frame| hits = view::draw(model, ui, theme, frame))
+            .context("cannot draw on the terminal")?;
         self.ui.page = hits.page;
         self.hits = hits;
         self.stale = false;
@@ -220,7 +245,11 @@ impl Observer for Screen {
         if self.stale {
             self.show(run, due)?;
         }
-        Ok(if std::mem::take(&mut self.asked_to_end) { Wish::End } else { Wish::Stay })
+        Ok(if std::mem::take(&mut self.asked_to_end) {
+            Wish::End
+        } else {
+            Wish::Stay
+        })
     }
 }
 
@@ -250,12 +279,15 @@ fn export(run: &Run<'_>) -> anyhow::Result<String> {
         let name = format!("tokengap-report-{second}{suffix}.json");
         match OpenOptions::new().write(true).create_new(true).open(&name) {
             Ok(mut file) => {
-                file.write_all((run.report)().to_json().as_bytes()).with_context(|| format!("cannot write {name}"))?;
+                file.write_all((run.report)().to_json().as_bytes())
+                    .with_context(|| format!("cannot write {name}"))?;
                 return Ok(name);
             }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => {
-                return Err(error).with_context(|| format!("cannot make {name} in this folder; start tokengap in one that is writable"));
+                return Err(error).with_context(|| {
+                    format!("cannot make {name} in this folder; start tokengap in one that is writable")
+                });
             }
         }
     }

@@ -37,7 +37,11 @@ impl Terminal {
             .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(outlet)))
             .and_then(|mut inner| inner.clear().map(|()| inner));
         match opened {
-            Ok(inner) => Ok(Self { inner, busy, broken: false }),
+            Ok(inner) => Ok(Self {
+                inner,
+                busy,
+                broken: false,
+            }),
             Err(error) => {
                 give_back();
                 Err(error)

@@ -36,7 +36,11 @@ pub(crate) struct History {
 impl History {
     /// Enters the sample for `second`; a second that passed without one repeats it, a second entered before is kept.
     pub(crate) fn enter(&mut self, second: u64, sample: Sample) {
-        let missing = if self.samples.is_empty() { 1 } else { second.saturating_sub(self.newest) };
+        let missing = if self.samples.is_empty() {
+            1
+        } else {
+            second.saturating_sub(self.newest)
+        };
         for _ in 0..missing.min(KEPT as u64) {
             if self.samples.len() == KEPT {
                 self.samples.pop_front();
@@ -69,7 +73,9 @@ impl History {
             .map(|column| {
                 let last = end.checked_sub(column * step)?;
                 let first = last.saturating_sub(step - 1);
-                (first..=last).filter_map(|second| metric(self.at(second)?)).reduce(f64::max)
+                (first..=last)
+                    .filter_map(|second| metric(self.at(second)?))
+                    .reduce(f64::max)
             })
             .collect()
     }
@@ -87,7 +93,13 @@ mod tests {
     fn ramp(seconds: u64) -> History {
         let mut history = History::default();
         for second in 0..seconds {
-            history.enter(second, Sample { tokens: second as f64, ..Sample::default() });
+            history.enter(
+                second,
+                Sample {
+                    tokens: second as f64,
+                    ..Sample::default()
+                },
+            );
         }
         history
     }
@@ -107,7 +119,13 @@ mod tests {
         let mut history = ramp(2 * KEPT as u64);
         assert_eq!(history.depth(), KEPT as u64 - 1);
         let before = history.newest();
-        history.enter(before + 5, Sample { tokens: 1.0, ..Sample::default() });
+        history.enter(
+            before + 5,
+            Sample {
+                tokens: 1.0,
+                ..Sample::default()
+            },
+        );
         assert_eq!(history.series(|s| Some(s.tokens), before, 1, 1), [Some(before as f64)]);
         history.enter(before, Sample::default());
         assert_eq!(history.newest(), before + 5);

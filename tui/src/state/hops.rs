@@ -29,7 +29,12 @@ pub(crate) fn read(ledger: &Ledger, thresholds: &Thresholds) -> Vec<HopLine> {
 pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
     let ends = ledger.hops().iter().map(|hop| {
         let (from, to) = split(&ledger.groups()[hop.group()].name);
-        HopEnds { id: hop.id(), from, to, sees_taken: hop.sees().taken }
+        HopEnds {
+            id: hop.id(),
+            from,
+            to,
+            sees_taken: hop.sees().taken,
+        }
     });
     let mut ends: Vec<HopEnds> = ends.collect();
     let names: Vec<(String, String)> = ends.iter().map(|e| (e.from.clone(), e.to.clone())).collect();
@@ -51,7 +56,10 @@ fn depth(names: &[(String, String)], role: &str) -> usize {
 
 /// `from->to` into its two ends; a name of another form stands at both.
 fn split(name: &str) -> (String, String) {
-    name.split_once("->").map_or_else(|| (name.to_owned(), name.to_owned()), |(from, to)| (from.to_owned(), to.to_owned()))
+    name.split_once("->").map_or_else(
+        || (name.to_owned(), name.to_owned()),
+        |(from, to)| (from.to_owned(), to.to_owned()),
+    )
 }
 
 fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop]) -> HopLine {
@@ -61,7 +69,11 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop
     let takes = sees(|s| s.taken);
     let (from, to) = split(&group.name);
     let rates = group.rate.recent(now);
-    let oldest_ns = members.iter().filter_map(|h| h.oldest_waiting()).min().map(|at| now.since(at));
+    let oldest_ns = members
+        .iter()
+        .filter_map(|h| h.oldest_waiting())
+        .min()
+        .map(|at| now.since(at));
     let mut reasons: Vec<(String, u64)> = group.undecoded.iter().map(|(why, &n)| (why.clone(), n)).collect();
     reasons.sort_by_key(|r| std::cmp::Reverse(r.1));
     reasons.truncate(REASONS);
@@ -69,7 +81,13 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop
     HopLine {
         from,
         to,
-        health: health(group, takes, oldest_ns, sum(|c| c.frames_sent.max(c.frames_taken)), thresholds),
+        health: health(
+            group,
+            takes,
+            oldest_ns,
+            sum(|c| c.frames_sent.max(c.frames_taken)),
+            thresholds,
+        ),
         frames_per_s: rates.frames,
         chunks_per_s: rates.chunks,
         bytes_per_s: rates.bytes,
@@ -86,7 +104,13 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop
         relay: whole(&group.relay),
         handling: whole(&group.handling),
         wakeup_frames_max: (wakeup > 0).then_some(wakeup.into()),
-        trend: if takes { group.trend.samples().collect() } else { Vec::new() },
+        kernel_bytes: group.kernel.bytes.zip(group.kernel.bytes_max),
+        inbox_max: group.kernel.inbox_max,
+        trend: if takes {
+            group.trend.samples().collect()
+        } else {
+            Vec::new()
+        },
         members: members.iter().take(MEMBERS).map(|h| member(h)).collect(),
     }
 }
@@ -134,8 +158,15 @@ mod tests {
 
     #[test]
     fn hops_stand_in_the_order_of_the_path_whatever_order_they_came_in() {
-        let sees = Sees { sent: true, ..Sees::default() };
-        let scene = Scene::new(&[("router->tokenizer", sees), ("detokenizer->router", sees), ("scheduler->detokenizer", sees)]);
+        let sees = Sees {
+            sent: true,
+            ..Sees::default()
+        };
+        let scene = Scene::new(&[
+            ("router->tokenizer", sees),
+            ("detokenizer->router", sees),
+            ("scheduler->detokenizer", sees),
+        ]);
         let lines = read(scene.analysis.ledger(), scene.analysis.thresholds());
         let from: Vec<&str> = lines.iter().map(|l| l.from.as_str()).collect();
         assert_eq!(from, ["scheduler", "detokenizer", "router"]);
@@ -150,7 +181,10 @@ mod tests {
         scene.take(3 * MS, 0, 1);
         scene.send(5 * MS, &[("a", 1, 2)]);
         let at = |scene: &Scene| read(scene.analysis.ledger(), scene.analysis.thresholds()).remove(0);
-        assert_eq!((at(&scene).health, at(&scene).residence_classes), (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0]));
+        assert_eq!(
+            (at(&scene).health, at(&scene).residence_classes),
+            (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0])
+        );
         scene.tick(6_000 * MS);
         assert_eq!((at(&scene).health, at(&scene).backlog), (Health::Critical, Some(1)));
         let mut tapped = Scene::tapped();

@@ -12,6 +12,8 @@ use trace::{FrameId, HopId, MonoNs};
 
 /// Moments kept by default: 12 MiB.
 pub(crate) const DEFAULT_MOMENTS: usize = 262_144;
+/// Stories kept beyond the ring.
+const KEPT: usize = 8;
 
 /// Something that happened to a chunk or to the frame it is in. 48 bytes.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +24,7 @@ struct Moment {
     /// The frame's place in its lane; for deliveries 0.
     seq: u64,
     lane: u32,
+    /// Listed or delivered; for takes the frame's place in its wakeup.
     tokens: u32,
     /// The count after it; for takes the wakeup's number, shortened.
     end: u32,
@@ -47,6 +50,10 @@ pub(crate) struct Journal {
     limit: usize,
     forgot: bool,
     keys: RandomState,
+    /// The wakeup each hop is in, and how many frames it has taken.
+    wakeups: HashMap<HopId, (u64, u32)>,
+    /// Stories of requests that matter, kept while the ring goes on.
+    kept: HashMap<String, Story>,
 }
 
 /// One chunk on one hop.
@@ -56,7 +63,8 @@ pub(crate) struct ChunkSeen {
     /// `None` when its send was not observed.
     pub(crate) sent: Option<MonoNs>,
     pub(crate) taken: Option<MonoNs>,
-    pub(crate) wakeup: Option<u32>,
+    /// The wakeup that took it, and its frame's place in that.
+    pub(crate) wakeup: Option<(u32, u32)>,
     /// Tokens it lists.
     pub(crate) tokens: u32,
     /// `completion_tokens` after it; `None` where the frame says none.
@@ -77,7 +85,7 @@ pub(crate) struct DeliverySeen {
 pub(crate) struct Story {
     pub(crate) chunks: Vec<ChunkSeen>,
     pub(crate) deliveries: Vec<DeliverySeen>,
-    /// Set when older moments have been forgotten: nothing before it is known here.
+    /// Set when its beginning has been forgotten: nothing before it is known here.
     pub(crate) since: Option<MonoNs>,
     /// Observations were lost on our side between its first moment and its last.
     pub(crate) broken: bool,
@@ -89,7 +97,14 @@ const NO_COUNT: u32 = u32::MAX;
 impl Journal {
     /// A ring of `limit` moments.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { moments: VecDeque::new(), limit, forgot: false, keys: RandomState::new() }
+        Self {
+            moments: VecDeque::new(),
+            limit,
+            forgot: false,
+            keys: RandomState::new(),
+            wakeups: HashMap::new(),
+            kept: HashMap::new(),
+        }
     }
 
     /// Remembers what the event says.
@@ -104,29 +119,87 @@ impl Journal {
                 let FrameId { hop, lane, seq } = taken.id;
                 let kind = Kind::Taken(taken.wakeup.is_some());
                 let end = taken.wakeup.unwrap_or(0) as u32;
-                self.push(Moment { at, key: 0, seq, lane, tokens: 0, end, hop, kind });
+                let tokens = taken.wakeup.map_or(0, |wakeup| self.place_in_wakeup(hop, wakeup));
+                self.push(Moment {
+                    at,
+                    key: 0,
+                    seq,
+                    lane,
+                    tokens,
+                    end,
+                    hop,
+                    kind,
+                });
             }
             What::Delivered(said) => {
                 let kind = Kind::Delivered(said.mode, said.finished);
                 let end = said.completion_tokens.unwrap_or(NO_COUNT);
                 let key = self.keys.hash_one(said.rid);
-                self.push(Moment { at, key, seq: 0, lane: 0, tokens: said.tokens, end, hop: HopId(0), kind });
+                self.push(Moment {
+                    at,
+                    key,
+                    seq: 0,
+                    lane: 0,
+                    tokens: said.tokens,
+                    end,
+                    hop: HopId(0),
+                    kind,
+                });
             }
             What::Lost(lost) => {
                 let hop = lost.hop.unwrap_or(HopId(0));
-                self.push(Moment { at, key: 0, seq: 0, lane: 0, tokens: 0, end: 0, hop, kind: Kind::Lost });
+                self.push(Moment {
+                    at,
+                    key: 0,
+                    seq: 0,
+                    lane: 0,
+                    tokens: 0,
+                    end: 0,
+                    hop,
+                    kind: Kind::Lost,
+                });
             }
-            What::Engine(_) | What::Hop(_) | What::Forwarded(_) | What::Handled(_) | What::Undecoded(_) => {}
+            What::Engine(_)
+            | What::Hop(_)
+            | What::Forwarded(_)
+            | What::Handled(_)
+            | What::Undecoded(_)
+            | What::Cpu(_)
+            | What::Queue(_) => {}
         }
+    }
+
+    fn place_in_wakeup(&mut self, hop: HopId, wakeup: u64) -> u32 {
+        let last = self.wakeups.entry(hop).or_insert((wakeup, 0));
+        *last = if last.0 == wakeup {
+            (wakeup, last.1 + 1)
+        } else {
+            (wakeup, 1)
+        };
+        last.1
     }
 
     fn frame(&mut self, at: MonoNs, frame: &Frame<'_>, kind: Kind) {
         let FrameId { hop, lane, seq } = frame.id;
         for chunk in frame.chunks {
-            let &Chunk { rid, listed, completion_tokens, .. } = chunk;
+            let &Chunk {
+                rid,
+                listed,
+                completion_tokens,
+                ..
+            } = chunk;
             let key = self.keys.hash_one(rid);
             let end = completion_tokens.unwrap_or(NO_COUNT);
-            self.push(Moment { at, key, seq, lane, tokens: listed.unwrap_or(0), end, hop, kind });
+            self.push(Moment {
+                at,
+                key,
+                seq,
+                lane,
+                tokens: listed.unwrap_or(0),
+                end,
+                hop,
+                kind,
+            });
         }
     }
 
@@ -141,8 +214,28 @@ impl Journal {
         self.moments.push_back(moment);
     }
 
-    /// The request's story, as far back as the ring goes. Two walks over the ring.
+    /// Keeps the stories of these requests, the first few of them, as long as they are named again. Called every few
+    /// seconds, so that a finding's request can still be looked at when the ring has moved on.
+    pub(crate) fn keep(&mut self, rids: &[&str]) {
+        let rids = &rids[..rids.len().min(KEPT)];
+        self.kept.retain(|rid, _| rids.contains(&rid.as_str()));
+        for &rid in rids {
+            let story = self.story(rid);
+            self.kept.insert(rid.to_owned(), story);
+        }
+    }
+
+    /// The request's story: as far back as the ring goes, or as it was kept if that tells more.
     pub(crate) fn story(&self, rid: &str) -> Story {
+        let story = self.read(rid);
+        match self.kept.get(rid) {
+            Some(kept) if kept.chunks.len() > story.chunks.len() => kept.clone(),
+            _ => story,
+        }
+    }
+
+    /// Reads the request's story from the ring, in two walks over it.
+    fn read(&self, rid: &str) -> Story {
         let key = self.keys.hash_one(rid);
         let mut story = Story::default();
         let mut frames: HashMap<FrameId, Vec<usize>> = HashMap::new();
@@ -152,11 +245,23 @@ impl Journal {
                 Kind::Sent | Kind::Carried => {
                     let sent = (moment.kind == Kind::Sent).then_some(moment.at);
                     frames.entry(moment.frame()).or_default().push(story.chunks.len());
-                    let chunk = ChunkSeen { hop: moment.hop, sent, taken: None, wakeup: None, tokens: moment.tokens, end };
+                    let chunk = ChunkSeen {
+                        hop: moment.hop,
+                        sent,
+                        taken: None,
+                        wakeup: None,
+                        tokens: moment.tokens,
+                        end,
+                    };
                     story.chunks.push(chunk);
                 }
                 Kind::Delivered(mode, _) => {
-                    story.deliveries.push(DeliverySeen { at: moment.at, mode, tokens: moment.tokens, end });
+                    story.deliveries.push(DeliverySeen {
+                        at: moment.at,
+                        mode,
+                        tokens: moment.tokens,
+                        end,
+                    });
                 }
                 Kind::Taken(_) | Kind::Lost => {}
             }
@@ -168,21 +273,26 @@ impl Journal {
                 Kind::Taken(known) => {
                     for &at in frames.get(&moment.frame()).into_iter().flatten() {
                         story.chunks[at].taken = Some(moment.at);
-                        story.chunks[at].wakeup = known.then_some(moment.end);
+                        story.chunks[at].wakeup = known.then_some((moment.end, moment.tokens));
                     }
                 }
                 Kind::Lost => story.broken |= begun,
                 Kind::Sent | Kind::Carried | Kind::Delivered(..) => {}
             }
         }
-        story.since = self.moments.front().filter(|_| self.forgot).map(|m| m.at);
+        let begins = story.chunks.first().is_some_and(|c| c.end == Some(c.tokens));
+        story.since = self.moments.front().filter(|_| self.forgot && !begins).map(|m| m.at);
         story
     }
 }
 
 impl Moment {
     fn frame(&self) -> FrameId {
-        FrameId { hop: self.hop, lane: self.lane, seq: self.seq }
+        FrameId {
+            hop: self.hop,
+            lane: self.lane,
+            seq: self.seq,
+        }
     }
 }
 
@@ -201,10 +311,32 @@ mod tests {
         scene.deliver(60 * MS, "a", 2, 3);
         let story = scene.journal.story("a");
         let taken: Vec<_> = story.chunks.iter().map(|c| (c.taken, c.wakeup, c.end)).collect();
-        assert_eq!(taken, [(Some(MonoNs(50 * MS)), Some(7), Some(1)), (Some(MonoNs(51 * MS)), Some(7), Some(3))]);
+        assert_eq!(
+            taken,
+            [
+                (Some(MonoNs(50 * MS)), Some((7, 1)), Some(1)),
+                (Some(MonoNs(51 * MS)), Some((7, 2)), Some(3))
+            ]
+        );
         assert_eq!((story.deliveries.len(), story.since, story.broken), (1, None, false));
         assert_eq!(scene.journal.story("b").chunks.len(), 1);
         assert_eq!(scene.journal.story("nobody"), Story::default());
+    }
+
+    #[test]
+    fn a_kept_story_outlives_the_ring() {
+        let mut scene = Scene::delivering();
+        scene.journal = Journal::new(8);
+        scene.send(0, &[("a", 1, 1)]);
+        scene.take(MS, 0, 1);
+        scene.journal.keep(&["a"]);
+        for n in 0..20 {
+            scene.send(n * MS, &[("b", 1, n as u32 + 1)]);
+        }
+        scene.journal.keep(&["a"]);
+        assert_eq!(scene.journal.story("a").chunks.len(), 1);
+        scene.journal.keep(&["b"]);
+        assert_eq!(scene.journal.story("a").chunks.len(), 0);
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub(crate) mod row;
 #[cfg(test)]
 pub(crate) mod scene;
 pub(crate) mod table;
+pub(crate) mod threads;
 pub(crate) mod ui;
 pub(crate) mod units;
 

@@ -9,6 +9,7 @@ use super::query::Query;
 use super::request::{Detail, HopEnds};
 use super::row::Row;
 use super::table::Table;
+use super::threads::ThreadLine;
 use super::ui::Sort;
 
 /// How something is doing. The order is the order of alarm.
@@ -73,6 +74,8 @@ pub(crate) struct Model {
     pub(crate) rows_left_out: u64,
     pub(crate) detail: Option<Detail>,
     pub(crate) findings: Vec<FindingLine>,
+    /// The engine's threads; `None` where they are not watched.
+    pub(crate) threads: Option<Vec<ThreadLine>>,
     pub(crate) own: Own,
     pub(crate) history: History,
     /// Chunks harmed when the history was last entered.
@@ -162,6 +165,10 @@ pub(crate) struct HopLine {
     pub(crate) relay: Option<Spread>,
     pub(crate) handling: Option<Spread>,
     pub(crate) wakeup_frames_max: Option<u64>,
+    /// Bytes in the receivers' kernel queues: now, and the most there were.
+    pub(crate) kernel_bytes: Option<(u64, u64)>,
+    /// The most frames in libzmq's own queues, behind the kernel's.
+    pub(crate) inbox_max: Option<u64>,
     /// The backlog of the last minute, second by second.
     pub(crate) trend: Vec<u64>,
     /// The hops behind the line.
@@ -169,8 +176,15 @@ pub(crate) struct HopLine {
 }
 
 /// Upper bounds of the classes of a residence histogram, in nanoseconds; the last class has none.
-pub(crate) const CLASSES: [u64; 7] =
-    [100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 5_000_000_000, 20_000_000_000];
+pub(crate) const CLASSES: [u64; 7] = [
+    100_000,
+    1_000_000,
+    10_000_000,
+    100_000_000,
+    1_000_000_000,
+    5_000_000_000,
+    20_000_000_000,
+];
 
 /// One of several hops of a name.
 #[derive(Clone, Debug, Default, PartialEq)]

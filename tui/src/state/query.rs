@@ -90,7 +90,10 @@ impl fmt::Display for Mistake {
 /// What the help says of the language.
 pub(crate) const HELP: &[(&str, &str)] = &[
     ("5b92", "the rid contains 5b92 (also rid:5b92)"),
-    ("gap>1s", "numbers: gap age silence sent taken deliv chunks coal drop lost prompt retract"),
+    (
+        "gap>1s",
+        "numbers: gap age silence sent taken deliv chunks coal drop lost prompt retract",
+    ),
     ("", "with > >= < <= = ; durations in ns us ms s m h, counts with k or M"),
     ("state:live", "waiting, live, done, aborted or gone"),
     ("flag:drop!", "LOSS DROP! DROP? STALL GAP INFLATE ABORT RETRACT"),
@@ -129,16 +132,25 @@ fn term(word: &str, at: usize) -> Result<Term, Mistake> {
     };
     let at = at + usize::from(negated);
     if body.is_empty() {
-        return Err(Mistake { at, what: "a term is missing after the minus sign".into() });
+        return Err(Mistake {
+            at,
+            what: "a term is missing after the minus sign".into(),
+        });
     }
     let Some(end) = body.find([':', '<', '>', '=']) else {
-        return Ok(Term { negated, test: Test::Rid(body.to_lowercase()) });
+        return Ok(Term {
+            negated,
+            test: Test::Rid(body.to_lowercase()),
+        });
     };
     let (name, rest) = body.split_at(end);
     let (op, value) = operator(rest);
     let value_at = at + name.chars().count() + (rest.len() - value.len());
     if value.is_empty() {
-        return Err(Mistake { at: value_at, what: format!("{name} needs a value after {:?}", &rest[..rest.len() - value.len()]) });
+        return Err(Mistake {
+            at: value_at,
+            what: format!("{name} needs a value after {:?}", &rest[..rest.len() - value.len()]),
+        });
     }
     let test = match name.to_lowercase().as_str() {
         "rid" => Test::Rid(value.to_lowercase()),
@@ -146,12 +158,26 @@ fn term(word: &str, at: usize) -> Result<Term, Mistake> {
         "flag" => Test::Flag(flag(value, value_at)?),
         lower => {
             let field = FIELDS.iter().find(|f| f.0 == lower);
-            let &(_, field, is_duration) = field.ok_or_else(|| Mistake { at, what: unknown(name) })?;
-            Test::Number(field, op, if is_duration { duration(value, value_at)? } else { number(value, value_at)? })
+            let &(_, field, is_duration) = field.ok_or_else(|| Mistake {
+                at,
+                what: unknown(name),
+            })?;
+            Test::Number(
+                field,
+                op,
+                if is_duration {
+                    duration(value, value_at)?
+                } else {
+                    number(value, value_at)?
+                },
+            )
         }
     };
     if !matches!(test, Test::Number(..)) && op != Op::Equal {
-        return Err(Mistake { at: at + name.chars().count(), what: format!("{name} has no order; write {name}:{value}") });
+        return Err(Mistake {
+            at: at + name.chars().count(),
+            what: format!("{name} has no order; write {name}:{value}"),
+        });
     }
     Ok(Term { negated, test })
 }
@@ -171,14 +197,19 @@ fn operator(rest: &str) -> (Op, &str) {
         ("=", Op::Equal),
         (":", Op::Equal),
     ];
-    OPS.iter().find_map(|&(sign, op)| Some((op, rest.strip_prefix(sign)?))).unwrap_or((Op::Equal, rest))
+    OPS.iter()
+        .find_map(|&(sign, op)| Some((op, rest.strip_prefix(sign)?)))
+        .unwrap_or((Op::Equal, rest))
 }
 
 fn state(value: &str, at: usize) -> Result<Life, Mistake> {
-    Life::ALL.into_iter().find(|l| l.word().eq_ignore_ascii_case(value)).ok_or_else(|| Mistake {
-        at,
-        what: format!("{value:?} is no state; one of {}", Life::ALL.map(Life::word).join(" ")),
-    })
+    Life::ALL
+        .into_iter()
+        .find(|l| l.word().eq_ignore_ascii_case(value))
+        .ok_or_else(|| Mistake {
+            at,
+            what: format!("{value:?} is no state; one of {}", Life::ALL.map(Life::word).join(" ")),
+        })
 }
 
 fn flag(value: &str, at: usize) -> Result<Flag, Mistake> {
@@ -194,16 +225,33 @@ fn number(value: &str, at: usize) -> Result<u64, Mistake> {
 }
 
 fn duration(value: &str, at: usize) -> Result<u64, Mistake> {
-    const UNITS: [(&str, f64); 6] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 6e10), ("h", 3.6e12)];
+    const UNITS: [(&str, f64); 6] = [
+        ("ns", 1.0),
+        ("us", 1e3),
+        ("ms", 1e6),
+        ("s", 1e9),
+        ("m", 6e10),
+        ("h", 3.6e12),
+    ];
     measured(value, at, &UNITS, "a duration is meant, for example 250ms, 1s or 2m")
 }
 
 fn measured(value: &str, at: usize, units: &[(&str, f64)], meant: &str) -> Result<u64, Mistake> {
-    let digits = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
+    let digits = value
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(value.len());
     let (amount, unit) = value.split_at(digits);
-    let amount: f64 = amount.parse().map_err(|_| Mistake { at, what: meant.to_owned() })?;
+    let amount: f64 = amount.parse().map_err(|_| Mistake {
+        at,
+        what: meant.to_owned(),
+    })?;
     let scale = units.iter().find(|u| u.0.eq_ignore_ascii_case(unit));
-    let scale = scale.ok_or_else(|| Mistake { at: at + digits, what: meant.to_owned() })?.1;
+    let scale = scale
+        .ok_or_else(|| Mistake {
+            at: at + digits,
+            what: meant.to_owned(),
+        })?
+        .1;
     Ok((amount * scale).round() as u64)
 }
 
@@ -223,7 +271,9 @@ fn contains(text: &str, lower: &str) -> bool {
     if !text.is_ascii() || !lower.is_ascii() {
         return text.to_lowercase().contains(lower);
     }
-    text.as_bytes().windows(lower.len()).any(|w| w.eq_ignore_ascii_case(lower.as_bytes()))
+    text.as_bytes()
+        .windows(lower.len())
+        .any(|w| w.eq_ignore_ascii_case(lower.as_bytes()))
 }
 
 impl Field {
@@ -264,18 +314,35 @@ mod tests {
     use super::*;
 
     fn row() -> Row {
-        let mut row = Row { rid: "5B92f0".into(), gap_ns: Some(1_500_000_000), dropped: Some(2), sent: 10_000, ..Row::default() };
+        let mut row = Row {
+            rid: "5B92f0".into(),
+            gap_ns: Some(1_500_000_000),
+            dropped: Some(2),
+            sent: 10_000,
+            ..Row::default()
+        };
         row.flags.set(Flag::Gap, true);
         row
     }
 
     fn passes(text: &str) -> bool {
-        Query::parse(text).unwrap_or_else(|m| panic!("{text:?} {m}")).matches(&row())
+        Query::parse(text)
+            .unwrap_or_else(|m| panic!("{text:?} {m}"))
+            .matches(&row())
     }
 
     #[test]
     fn terms_hold_together() {
-        for text in ["", "  ", "gap>1s drop>0 rid:5b92 state:live", "GAP>=1500ms", "sent=10k", "5b92", "-flag:abort flag:gap", "gap<2m"] {
+        for text in [
+            "",
+            "  ",
+            "gap>1s drop>0 rid:5b92 state:live",
+            "GAP>=1500ms",
+            "sent=10k",
+            "5b92",
+            "-flag:abort flag:gap",
+            "gap<2m",
+        ] {
             assert!(passes(text), "{text:?}");
         }
         for text in ["gap>2s", "-5b92", "state:done", "drop=0 5b92", "flag:loss"] {

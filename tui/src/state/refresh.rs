@@ -10,7 +10,7 @@ use super::journal::Journal;
 use super::model::{ChunkSums, Flow, GapLine, Health, Model, Own, Spread, Verdict};
 use super::request::{Detail, Sources};
 use super::row::{Life, Row};
-use super::{findings, hops};
+use super::{findings, hops, threads};
 
 /// Finished requests shown in the table; the report counts all of them.
 pub(crate) const FINISHED_SHOWN: usize = 2_000;
@@ -42,6 +42,7 @@ impl Model {
         self.hops = hops::read(ledger, analysis.thresholds());
         self.ends = hops::ends(ledger);
         self.findings = findings::read(analysis, start);
+        self.threads = threads::read(ledger);
         self.verdict = self.judge();
         self.own = own(ledger, outside);
     }
@@ -96,34 +97,55 @@ impl Model {
         let look = Look::new(analysis);
         let request = ledger.request(rid);
         let row = match request {
-            Some(request) => Some(look.row(|row| look.request(request, row))),
+            Some(request) => Some(new_row(|row| look.request(request, row))),
             None => ledger
                 .finished()
                 .rev()
                 .find(|s| &*s.rid == rid)
-                .map(|summary| look.row(|row| look.summary(summary, row))),
+                .map(|summary| new_row(|row| look.summary(summary, row))),
         };
         let first = request.map_or((None, None), |r| (r.sent_first(), r.taken_first()));
-        let sources = Sources { story: journal.story(rid), row, hops: &self.ends, engine: ledger.engine(), first };
+        let sources = Sources {
+            story: journal.story(rid),
+            row,
+            hops: &self.ends,
+            engine: ledger.engine(),
+            first,
+        };
         self.detail = Some(Detail::build(rid, sources));
     }
 
     fn judge(&self) -> Verdict {
         if let Some(worst) = self.findings.iter().find(|f| f.active) {
-            return Verdict { health: worst.health, text: worst.summary.clone() };
+            return Verdict {
+                health: worst.health,
+                text: worst.summary.clone(),
+            };
         }
         if let Some(past) = self.findings.iter().find(|f| f.health > Health::Info) {
-            return Verdict { health: Health::Info, text: format!("now quiet; earlier: {}", past.summary) };
+            return Verdict {
+                health: Health::Info,
+                text: format!("now quiet; earlier: {}", past.summary),
+            };
         }
         if self.chunks.sent == 0 {
-            return Verdict { health: Health::Unknown, text: "no tokens have passed yet".into() };
+            return Verdict {
+                health: Health::Unknown,
+                text: "no tokens have passed yet".into(),
+            };
         }
         let text = match self.gap.whole {
-            Some(gap) => format!("tokens flow; the longest first-token gap was {}", super::units::duration(gap.max)),
+            Some(gap) => format!(
+                "tokens flow; the longest first-token gap was {}",
+                super::units::duration(gap.max)
+            ),
             None if self.gap.seen => "tokens flow; no first token has been taken yet".into(),
             None => "tokens flow; takes are not seen here, so no gap can be told".into(),
         };
-        Verdict { health: Health::Good, text }
+        Verdict {
+            health: Health::Good,
+            text,
+        }
     }
 }
 
@@ -147,14 +169,32 @@ pub(crate) fn recent(of: &Distribution, now: MonoNs) -> Option<Spread> {
     // The window keeps two digits; its upper edges must not pass what the run has really seen.
     let most = of.max()?;
     let at = |q| window.value_at_quantile(q).min(most);
-    Some(Spread { count: window.len(), p50: at(0.5), p95: at(0.95), p99: at(0.99), max: window.max().min(most) })
+    Some(Spread {
+        count: window.len(),
+        p50: at(0.5),
+        p95: at(0.95),
+        p99: at(0.99),
+        max: window.max().min(most),
+    })
 }
 
 fn engine(ledger: &Ledger) -> String {
     use trace::engine::{Mode, Waiter};
     let state = ledger.engine();
-    let mut words = vec![state.version.as_deref().map_or("SGLang".to_owned(), |v| format!("SGLang {v}"))];
-    words.extend(state.mode.map(|m| if m == Mode::Incremental { "incremental" } else { "cumulative" }.to_owned()));
+    let mut words = vec![
+        state
+            .version
+            .as_deref()
+            .map_or("SGLang".to_owned(), |v| format!("SGLang {v}")),
+    ];
+    words.extend(state.mode.map(|m| {
+        if m == Mode::Incremental {
+            "incremental"
+        } else {
+            "cumulative"
+        }
+        .to_owned()
+    }));
     words.extend(state.waiter.map(|w| {
         match w {
             Waiter::KeepsLast => "keeps last chunk",
@@ -171,7 +211,9 @@ fn flow(ledger: &Ledger) -> Flow {
     let now = ledger.now();
     let origin = |h: &&Hop| h.is_origin();
     let first = ledger.hops().iter().find(origin).or_else(|| ledger.hops().first());
-    let rates = first.map(|h| ledger.groups()[h.group()].rate.recent(now)).unwrap_or_default();
+    let rates = first
+        .map(|h| ledger.groups()[h.group()].rate.recent(now))
+        .unwrap_or_default();
     Flow {
         tokens_per_s: rates.tokens,
         frames_per_s: rates.frames,
@@ -188,7 +230,7 @@ fn flow(ledger: &Ledger) -> Flow {
 
 fn gap(ledger: &Ledger) -> GapLine {
     let now = ledger.now();
-    let waits = ledger.requests().filter(|r| r.finish().is_none() && r.taken_first().is_none()).filter_map(Request::sent_first);
+    let waits = ledger.requests().filter_map(Request::waiting_since);
     let open = waits.fold((0, 0), |(n, longest), at| (n + 1, now.since(at).max(longest)));
     GapLine {
         seen: ledger.sees_gaps(),
@@ -220,14 +262,19 @@ fn chunks(ledger: &Ledger) -> ChunkSums {
 fn harm(ledger: &Ledger) -> Option<u64> {
     let sums = chunks(ledger);
     let confirmed = sums.coalesced.zip(sums.dropped);
-    confirmed.or(sums.coalesced_predicted.zip(sums.dropped_predicted)).map(|(c, d)| c + d)
+    confirmed
+        .or(sums.coalesced_predicted.zip(sums.dropped_predicted))
+        .map(|(c, d)| c + d)
 }
 
 fn own(ledger: &Ledger, outside: &Outside) -> Own {
     let totals = ledger.totals();
     let mut degraded = outside.degraded.clone();
     degraded.extend(ledger.limits().iter().filter(|l| l.times > 0).map(|l| {
-        format!("limit {} = {} was reached {} times: older knowledge was given up for newer", l.name, l.limit, l.times)
+        format!(
+            "limit {} = {} was reached {} times: older knowledge was given up for newer",
+            l.name, l.limit, l.times
+        )
     }));
     Own {
         cpu: outside.cpu,
@@ -237,6 +284,12 @@ fn own(ledger: &Ledger, outside: &Outside) -> Own {
         undecoded: totals.undecoded,
         degraded,
     }
+}
+
+fn new_row(write: impl FnOnce(&mut Row)) -> Row {
+    let mut row = Row::default();
+    write(&mut row);
+    row
 }
 
 /// What all rows of one refresh share.
@@ -266,16 +319,9 @@ impl Look {
         }
     }
 
-    fn row(&self, write: impl FnOnce(&mut Row)) -> Row {
-        let mut row = Row::default();
-        write(&mut row);
-        row
-    }
-
     fn request(&self, from: &Request, row: &mut Row) {
         let over = from.finish().is_some();
-        let waits = !over && self.sees_gaps && from.taken_first().is_none();
-        let waiting_since = from.sent_first().filter(|_| waits);
+        let waiting_since = from.waiting_since().filter(|_| self.sees_gaps && !over);
         let fates = from.fates();
         row.rid.clear();
         row.rid.push_str(from.rid());

@@ -164,7 +164,13 @@ mod tests {
 
     #[test]
     fn what_is_not_observable_sorts_below_zero() {
-        let (unseen, none) = (Row::default(), Row { gap_ns: Some(0), ..Row::default() });
+        let (unseen, none) = (
+            Row::default(),
+            Row {
+                gap_ns: Some(0),
+                ..Row::default()
+            },
+        );
         assert_eq!(Column::Gap.compare(&unseen, &none), Ordering::Less);
         assert_eq!(Column::Flags.step(1), Column::Rid);
         assert_eq!(Column::Rid.step(-1), Column::Flags);

@@ -20,13 +20,22 @@ pub(crate) struct Scene {
 impl Scene {
     /// A 0.5.9 engine in incremental mode, its scheduler sending straight to the tokenizer; sends, takes and deliveries seen.
     pub(crate) fn delivering() -> Self {
-        let sees = Sees { sent: true, taken: true, delivered: true, ..Sees::default() };
+        let sees = Sees {
+            sent: true,
+            taken: true,
+            delivered: true,
+            ..Sees::default()
+        };
         Self::new(&[("scheduler->tokenizer", sees)])
     }
 
     /// What a tap alone can see: sends and forwards, by way of a detokenizer.
     pub(crate) fn tapped() -> Self {
-        let sees = Sees { sent: true, forwarded: true, ..Sees::default() };
+        let sees = Sees {
+            sent: true,
+            forwarded: true,
+            ..Sees::default()
+        };
         Self::new(&[("scheduler->detokenizer", sees), ("detokenizer->tokenizer", sees)])
     }
 
@@ -34,13 +43,37 @@ impl Scene {
     pub(crate) fn new(hops: &[(&str, Sees)]) -> Self {
         let analysis = Analysis::new(trace::Config::default());
         let journal = Journal::new(DEFAULT_MOMENTS);
-        let mut scene = Self { analysis, journal, observer: None, seq: vec![0; hops.len()] };
+        let mut scene = Self {
+            analysis,
+            journal,
+            observer: None,
+            seq: vec![0; hops.len()],
+        };
         for (id, &(name, sees)) in hops.iter().enumerate() {
             let (origin, last) = (id == 0, name.ends_with("->tokenizer"));
             let id = HopId(id as u16);
-            scene.say(0, What::Hop(Hop { id, name, endpoint: "ipc:///tmp/t", worker: None, origin, last, sees }));
+            scene.say(
+                0,
+                What::Hop(Hop {
+                    id,
+                    name,
+                    endpoint: "ipc:///tmp/t",
+                    worker: None,
+                    origin,
+                    last,
+                    sees,
+                }),
+            );
         }
-        scene.say(0, What::Engine(Engine { version: Some("0.5.9"), mode: Some(Mode::Incremental), waiter: None, turnaround: None }));
+        scene.say(
+            0,
+            What::Engine(Engine {
+                version: Some("0.5.9"),
+                mode: Some(Mode::Incremental),
+                waiter: None,
+                turnaround: None,
+            }),
+        );
         scene
     }
 
@@ -80,20 +113,48 @@ impl Scene {
             .collect();
         let seq = self.seq[hop as usize];
         self.seq[hop as usize] += 1;
-        let id = FrameId { hop: HopId(hop), lane: 0, seq };
-        let frame = Frame { id, bytes: 900, kind: Kind::TokenIds, ids: IdColumn::Delta, chunks: &chunks };
+        let id = FrameId {
+            hop: HopId(hop),
+            lane: 0,
+            seq,
+        };
+        let frame = Frame {
+            id,
+            bytes: 900,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks: &chunks,
+        };
         self.say(at, What::Sent(frame));
     }
 
     /// Takes frame `seq` of the first hop.
     pub(crate) fn take(&mut self, at: u64, seq: u64, wakeup: u64) {
-        let id = FrameId { hop: HopId(0), lane: 0, seq };
-        self.say(at, What::Taken(Taken { id, wakeup: Some(wakeup), frame: None }));
+        let id = FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq,
+        };
+        self.say(
+            at,
+            What::Taken(Taken {
+                id,
+                wakeup: Some(wakeup),
+                by: None,
+                frame: None,
+            }),
+        );
     }
 
     pub(crate) fn deliver(&mut self, at: u64, rid: &str, tokens: u32, completion: u32) {
         let mode = Mode::Incremental;
-        let delivery = Delivery { rid, tokens, mode, completion_tokens: Some(completion), finished: false };
+        let delivery = Delivery {
+            rid,
+            tokens,
+            mode,
+            completion_tokens: Some(completion),
+            finished: false,
+        };
         self.say(at, What::Delivered(delivery));
     }
 

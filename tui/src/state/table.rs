@@ -41,11 +41,13 @@ impl Table {
         };
         let is_pinned = |row: &Row| !pins.is_empty() && pins.contains(&row.rid);
         self.order.clear();
-        self.order.extend((0..rows.len() as u32).filter(|&i| is_pinned(&rows[i as usize])));
+        self.order
+            .extend((0..rows.len() as u32).filter(|&i| is_pinned(&rows[i as usize])));
         self.order.sort_unstable_by(compare);
         self.pinned = self.order.len();
         let passes = |row: &Row| !is_pinned(row) && filter.matches(row);
-        self.order.extend((0..rows.len() as u32).filter(|&i| passes(&rows[i as usize])));
+        self.order
+            .extend((0..rows.len() as u32).filter(|&i| passes(&rows[i as usize])));
         self.order[self.pinned..].sort_unstable_by(compare);
     }
 
@@ -89,32 +91,48 @@ mod tests {
     fn table(gaps: &[(&str, u64)]) -> Table {
         let mut table = Table::default();
         for &(rid, gap) in gaps {
-            *table.next() = Row { rid: rid.into(), gap_ns: Some(gap), ..Row::default() };
+            *table.next() = Row {
+                rid: rid.into(),
+                gap_ns: Some(gap),
+                ..Row::default()
+            };
         }
         table
     }
 
     fn shown(table: &Table) -> Vec<&str> {
-        (0..table.visible_count()).filter_map(|i| table.visible(i)).map(|r| r.rid.as_str()).collect()
+        (0..table.visible_count())
+            .filter_map(|i| table.visible(i))
+            .map(|r| r.rid.as_str())
+            .collect()
     }
 
     #[test]
     fn pins_come_first_and_pass_every_filter() {
         let mut table = table(&[("a", 1), ("b", 3), ("c", 2), ("d", 2)]);
-        let sort = Sort { column: Column::Gap, descending: true };
+        let sort = Sort {
+            column: Column::Gap,
+            descending: true,
+        };
         table.arrange(&Query::default(), sort, &BTreeSet::new());
         assert_eq!(shown(&table), ["b", "c", "d", "a"]);
         let filter = Query::parse("gap>1ns").expect("a filter");
         table.arrange(&filter, sort, &BTreeSet::from(["a".to_owned()]));
         assert_eq!(shown(&table), ["a", "b", "c", "d"]);
-        assert_eq!((table.pinned(), table.place("c"), table.worst().map(|r| &*r.rid)), (1, Some(2), Some("b")));
+        assert_eq!(
+            (table.pinned(), table.place("c"), table.worst().map(|r| &*r.rid)),
+            (1, Some(2), Some("b"))
+        );
     }
 
     #[test]
     fn a_smaller_refresh_leaves_no_old_rows() {
         let mut table = table(&[("a", 1), ("b", 3)]);
         table.clear();
-        *table.next() = Row { rid: "z".into(), ..Row::default() };
+        *table.next() = Row {
+            rid: "z".into(),
+            ..Row::default()
+        };
         table.arrange(&Query::default(), Sort::default(), &BTreeSet::new());
         assert_eq!((shown(&table), table.count(), table.place("b")), (vec!["z"], 1, None));
         assert_eq!(table.worst(), None);

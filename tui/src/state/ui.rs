@@ -16,11 +16,25 @@ pub(crate) enum Tab {
     Request,
     Hops,
     Findings,
+    /// Only where a source watches threads.
+    Cpu,
 }
 
 impl Tab {
     /// Left to right; the number key is the place.
-    pub(crate) const ALL: [Self; 5] = [Self::Overview, Self::Requests, Self::Request, Self::Hops, Self::Findings];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Overview,
+        Self::Requests,
+        Self::Request,
+        Self::Hops,
+        Self::Findings,
+        Self::Cpu,
+    ];
+
+    /// Whether there is anything to show on it.
+    pub(crate) fn exists(self, model: &Model) -> bool {
+        self != Self::Cpu || model.threads.is_some()
+    }
 
     /// As the tab bar names it.
     pub(crate) fn title(self) -> &'static str {
@@ -30,11 +44,12 @@ impl Tab {
             Self::Request => "Request",
             Self::Hops => "Hops",
             Self::Findings => "Findings",
+            Self::Cpu => "CPU",
         }
     }
 
-    fn step(self, by: isize) -> Self {
-        let n = Self::ALL.len() as isize;
+    fn step(self, by: isize, model: &Model) -> Self {
+        let n = Self::ALL.iter().filter(|t| t.exists(model)).count() as isize;
         Self::ALL[(self as isize + by).rem_euclid(n) as usize]
     }
 }
@@ -80,11 +95,15 @@ pub(crate) struct Ui {
     pub(crate) zoom: usize,
     /// Seconds the lines over time end before the newest one.
     pub(crate) back: u64,
+    /// Thread lines scrolled past.
+    pub(crate) thread: usize,
     /// Selected finding and hop, by place.
     pub(crate) finding: usize,
     pub(crate) hop: usize,
     /// Chunk lines scrolled past in the request's detail.
     pub(crate) chunk: usize,
+    /// A harmed chunk has been sought in it.
+    pub(crate) sought: bool,
     /// Rows a page has; the view says it after every draw.
     pub(crate) page: usize,
     /// What was done last, until the next key.
@@ -100,7 +119,10 @@ pub(crate) struct Sort {
 
 impl Default for Sort {
     fn default() -> Self {
-        Self { column: Column::Flags, descending: true }
+        Self {
+            column: Column::Flags,
+            descending: true,
+        }
     }
 }
 
@@ -110,12 +132,13 @@ impl Ui {
         self.message = None;
         match action {
             Action::Quit => return Some(Effect::Quit),
+            Action::Go(tab) if !tab.exists(model) => self.say("this source watches no threads; attach does"),
             Action::Go(tab) => {
                 // Who goes to the one request means the one under the cursor now, not whichever is worst later.
                 self.chosen |= tab == Tab::Request && self.selected.is_some();
                 self.go(tab);
             }
-            Action::Turn(by) => self.go(self.tab.step(by)),
+            Action::Turn(by) => self.go(self.tab.step(by, model)),
             Action::Move(by) => self.walk(by, model),
             Action::Page(by) => self.walk(by * self.page.max(2) as isize, model),
             Action::Home => self.walk(isize::MIN / 2, model),
@@ -129,9 +152,14 @@ impl Ui {
             }
             Action::Sort(by) => self.sort.column = self.sort.column.step(by),
             Action::Reverse => self.sort.descending = !self.sort.descending,
+            Action::Seek(by) => self.seek(by, model),
             Action::Follow => {
                 self.follow = !self.follow;
-                self.say(if self.follow { "following the worst request" } else { "no longer following" });
+                self.say(if self.follow {
+                    "following the worst request"
+                } else {
+                    "no longer following"
+                });
             }
             Action::Pin => self.pin(),
             Action::Pause => self.pause(model),
@@ -202,7 +230,30 @@ impl Ui {
             }
             Tab::Hops => self.hop = moved(self.hop, model.hops.len()),
             Tab::Findings => self.finding = moved(self.finding, model.findings.len()),
+            Tab::Cpu => self.thread = moved(self.thread, model.threads.as_ref().map_or(0, Vec::len)),
             Tab::Overview => {}
+        }
+    }
+
+    fn seek(&mut self, by: isize, model: &Model) {
+        let Some(detail) = &model.detail else { return };
+        let mut harmed = detail
+            .chunks
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| c.fate.is_harm())
+            .map(|(place, _)| place);
+        let from = self.chunk;
+        let found = if by > 0 {
+            // Before the first search the first line counts as well.
+            harmed.find(|&place| place > from || (place == from && !self.sought))
+        } else {
+            harmed.take_while(|&place| place < from).last()
+        };
+        self.sought = true;
+        match found {
+            Some(place) => self.chunk = place,
+            None => self.say("no lost or merged chunk that way, as far as is known here"),
         }
     }
 
@@ -221,7 +272,7 @@ impl Ui {
             }
             Tab::Hops => self.hop = row.min(model.hops.len().saturating_sub(1)),
             Tab::Findings => self.finding = row.min(model.findings.len().saturating_sub(1)),
-            Tab::Overview | Tab::Request => {}
+            Tab::Overview | Tab::Request | Tab::Cpu => {}
         }
     }
 
@@ -229,18 +280,20 @@ impl Ui {
         match self.tab {
             Tab::Overview => self.go(Tab::Findings),
             Tab::Requests => {
-                self.chunk = 0;
+                (self.chunk, self.sought) = (0, false);
                 self.choose(self.selected.clone());
                 self.go(Tab::Request);
             }
             Tab::Findings => self.jump(model),
-            Tab::Request | Tab::Hops => {}
+            Tab::Request | Tab::Hops | Tab::Cpu => {}
         }
     }
 
     /// To the finding's request, or to its moment where it has none.
     fn jump(&mut self, model: &Model) {
-        let Some(finding) = model.findings.get(self.finding) else { return };
+        let Some(finding) = model.findings.get(self.finding) else {
+            return;
+        };
         if finding.rid.is_empty() {
             let end = self.paused.unwrap_or(model.history.newest());
             self.back = end.saturating_sub(finding.at_ns / 1_000_000_000 + ZOOM[self.zoom] * SCROLL);
@@ -248,7 +301,7 @@ impl Ui {
             self.go(Tab::Overview);
         } else {
             self.follow = false;
-            self.chunk = 0;
+            (self.chunk, self.sought) = (0, false);
             self.choose(Some(finding.rid.clone()));
             self.go(Tab::Request);
         }
@@ -291,7 +344,11 @@ impl Ui {
 
     fn scroll(&mut self, by: isize, model: &Model) {
         let step = by.unsigned_abs() as u64 * SCROLL * ZOOM[self.zoom];
-        self.back = if by < 0 { self.back.saturating_add(step) } else { self.back.saturating_sub(step) };
+        self.back = if by < 0 {
+            self.back.saturating_add(step)
+        } else {
+            self.back.saturating_sub(step)
+        };
         self.back = self.back.min(model.history.depth());
     }
 
@@ -303,7 +360,9 @@ impl Ui {
     }
 
     fn accept(&mut self) {
-        let Dialog::Filter(text, mistake) = &mut self.dialog else { return };
+        let Dialog::Filter(text, mistake) = &mut self.dialog else {
+            return;
+        };
         match Query::parse(text) {
             Ok(query) => {
                 self.filter = (text.trim().to_owned(), query);

@@ -43,7 +43,11 @@ pub(crate) fn count(n: u64) -> String {
 
 /// A rate per second, without the `/s`: one decimal while it is small.
 pub(crate) fn rate(per_second: f64) -> String {
-    if per_second > 0.0 && per_second < 99.95 { format!("{per_second:.1}") } else { count(per_second.round() as u64) }
+    if per_second > 0.0 && per_second < 99.95 {
+        format!("{per_second:.1}")
+    } else {
+        count(per_second.round() as u64)
+    }
 }
 
 /// Bytes in binary units: `512B`, `23.4KiB`.
@@ -53,11 +57,16 @@ pub(crate) fn bytes(n: u64) -> String {
     if n < KIB {
         return format!("{n:.0}B");
     }
-    let (scaled, unit) = [("KiB", KIB), ("MiB", KIB * KIB), ("GiB", KIB.powi(3)), ("TiB", KIB.powi(4))]
-        .iter()
-        .map(|&(unit, size)| (n / size, unit))
-        .find(|&(scaled, _)| scaled < 1000.0)
-        .unwrap_or((n / KIB.powi(5), "PiB"));
+    let (scaled, unit) = [
+        ("KiB", KIB),
+        ("MiB", KIB * KIB),
+        ("GiB", KIB.powi(3)),
+        ("TiB", KIB.powi(4)),
+    ]
+    .iter()
+    .map(|&(unit, size)| (n / size, unit))
+    .find(|&(scaled, _)| scaled < 1000.0)
+    .unwrap_or((n / KIB.powi(5), "PiB"));
     three(scaled, unit)
 }
 
@@ -81,22 +90,51 @@ mod tests {
 
     #[test]
     fn durations_keep_three_digits_through_every_unit() {
-        let shown: Vec<String> =
-            [0, 999, 1_000, 12_345, 999_499, 999_500, 48_835_000_000, 59_999_999_999, 125_000_000_000, 3_720_000_000_000]
-                .map(duration)
-                .to_vec();
-        assert_eq!(shown, ["0ns", "999ns", "1.00us", "12.3us", "999us", "1.00ms", "48.8s", "59.9s", "2m05s", "1h02m"]);
+        let shown: Vec<String> = [
+            0,
+            999,
+            1_000,
+            12_345,
+            999_499,
+            999_500,
+            48_835_000_000,
+            59_999_999_999,
+            125_000_000_000,
+            3_720_000_000_000,
+        ]
+        .map(duration)
+        .to_vec();
+        assert_eq!(
+            shown,
+            [
+                "0ns", "999ns", "1.00us", "12.3us", "999us", "1.00ms", "48.8s", "59.9s", "2m05s", "1h02m"
+            ]
+        );
     }
 
     #[test]
     fn nothing_is_wider_than_its_column() {
         for shift in 0..64 {
             let n = u64::MAX >> shift;
-            assert!(duration(n).len() <= 8 && bytes(n).len() <= 8, "{n}: {} {}", duration(n), bytes(n));
+            assert!(
+                duration(n).len() <= 8 && bytes(n).len() <= 8,
+                "{n}: {} {}",
+                duration(n),
+                bytes(n)
+            );
             assert!(count(n).len() <= 6, "{n}: {}", count(n));
         }
-        assert_eq!((count(9_999), count(132_140), rate(12.34), rate(0.0)), ("9999".into(), "132k".into(), "12.3".into(), "0".into()));
-        assert_eq!((clock(7_900_000_000), clock(3_723_000_000_000)), ("0:07".into(), "1:02:03".into()));
-        assert_eq!((bytes(512), bytes(24_000), bytes(1 << 30)), ("512B".into(), "23.4KiB".into(), "1.00GiB".into()));
+        assert_eq!(
+            (count(9_999), count(132_140), rate(12.34), rate(0.0)),
+            ("9999".into(), "132k".into(), "12.3".into(), "0".into())
+        );
+        assert_eq!(
+            (clock(7_900_000_000), clock(3_723_000_000_000)),
+            ("0:07".into(), "1:02:03".into())
+        );
+        assert_eq!(
+            (bytes(512), bytes(24_000), bytes(1 << 30)),
+            ("512B".into(), "23.4KiB".into(), "1.00GiB".into())
+        );
     }
 }

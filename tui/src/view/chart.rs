@@ -3,9 +3,10 @@
 use super::pad::Pad;
 use crate::state::history::{History, Metric};
 use crate::state::model::Health;
+use crate::theme::STRONG;
 
-const RICH: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-const PLAIN: [&str; 9] = [" ", ".", ".", ":", ":", "i", "i", "|", "|"];
+const BLOCKS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+const ASCII: [&str; 9] = [" ", ".", ".", ":", ":", "i", "i", "|", "|"];
 /// Cells kept for the label and for the scale.
 const LABEL: u16 = 13;
 const SCALE: u16 = 9;
@@ -45,12 +46,20 @@ pub(super) fn draw(pad: &mut Pad<'_>, line: &Line<'_>, history: &History, window
         pad.text(LABEL + 1, rows - 1, "not seen here", theme.dim());
         return;
     }
-    let style = if line.health >= Health::Warning { theme.health(line.health) } else { theme.line() };
-    let levels = theme.pick(RICH, PLAIN);
+    let style = if line.health >= Health::Warning {
+        theme.health(line.health)
+    } else {
+        theme.line()
+    };
+    let levels = theme.pick(BLOCKS, ASCII);
     for (x, value) in values.iter().enumerate() {
         let Some(value) = value else { continue };
         let x = LABEL + 1 + x as u16;
-        let filled = if top > 0.0 { (value / top * f64::from(rows) * 8.0).round() as u16 } else { 0 };
+        let filled = if top > 0.0 {
+            (value / top * f64::from(rows) * 8.0).round() as u16
+        } else {
+            0
+        };
         if filled == 0 {
             pad.text(x, rows - 1, theme.pick("·", "_"), theme.dim());
         }
@@ -62,8 +71,20 @@ pub(super) fn draw(pad: &mut Pad<'_>, line: &Line<'_>, history: &History, window
         }
     }
     let now = values.last().copied().flatten();
-    pad.number(pad.width() - SCALE - 1, rows - 1, SCALE, &now.map_or_else(|| "-".into(), line.show), theme.strong());
+    pad.number(
+        pad.width() - SCALE - 1,
+        rows - 1,
+        SCALE,
+        &now.map_or_else(|| "-".into(), line.show),
+        STRONG,
+    );
     if rows > 1 {
-        pad.number(pad.width() - SCALE - 1, 0, SCALE, &format!("/{}", (line.show)(top)), theme.dim());
+        pad.number(
+            pad.width() - SCALE - 1,
+            0,
+            SCALE,
+            &format!("/{}", (line.show)(top)),
+            theme.dim(),
+        );
     }
 }

@@ -9,6 +9,7 @@ use crate::state::Model;
 use crate::state::model::{FindingLine, Health};
 use crate::state::ui::Ui;
 use crate::state::units::clock;
+use crate::theme::{PLAIN, STRONG};
 
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
@@ -18,10 +19,10 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
             break;
         }
         pad.text(1, y, "! degraded", theme.health(Health::Warning));
-        y = pad.paragraph(12, y, 2, line, theme.text());
+        y = pad.paragraph(12, y, 2, line, PLAIN);
     }
     if model.findings.is_empty() {
-        pad.text(1, y, "nothing has been found", theme.text());
+        pad.text(1, y, "nothing has been found", PLAIN);
         return;
     }
     let most = (pad.height() - y).saturating_sub(10).max(3);
@@ -32,7 +33,14 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         if place == ui.finding {
             pad.row_style(y, theme.selected());
         }
-        hits.add(Rect { y: pad.area().y + y, height: 1, ..pad.area() }, Action::Pick(place));
+        hits.add(
+            Rect {
+                y: pad.area().y + y,
+                height: 1,
+                ..pad.area()
+            },
+            Action::Pick(place),
+        );
         y += 1;
     }
     if let Some(finding) = model.findings.get(ui.finding) {
@@ -42,35 +50,52 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 
 fn line(pad: &mut Pad<'_>, y: u16, finding: &FindingLine) {
     let theme = pad.theme();
-    let style = if finding.active { theme.health(finding.health) } else { theme.dim() };
-    pad.text(1, y, &format!("{} {}", theme.sign(finding.health), finding.health.word()), style);
+    let style = if finding.active {
+        theme.health(finding.health)
+    } else {
+        theme.dim()
+    };
+    pad.text(
+        1,
+        y,
+        &format!("{} {}", theme.sign(finding.health), finding.health.word()),
+        style,
+    );
     pad.text(13, y, if finding.active { "now" } else { "over" }, style);
-    pad.number(18, y, 7, &clock(finding.at_ns), theme.text());
-    pad.fit(27, y, 17, &finding.kind, theme.strong());
-    pad.text(45, y, &finding.summary, theme.text());
+    pad.number(18, y, 7, &clock(finding.at_ns), PLAIN);
+    pad.fit(27, y, 17, &finding.kind, STRONG);
+    pad.text(45, y, &finding.summary, PLAIN);
 }
 
 fn detail(pad: &mut Pad<'_>, y: u16, finding: &FindingLine) {
     let theme = pad.theme();
     pad.rule(y, &finding.kind);
-    let mut y = pad.paragraph(1, y + 1, 3, &finding.summary, theme.strong());
+    let mut y = pad.paragraph(1, y + 1, 3, &finding.summary, STRONG);
     let lasts = if finding.active { "and lasts" } else { "and is over" };
-    let hop = if finding.hop.is_empty() { String::new() } else { format!(", on {}", finding.hop) };
-    pad.text(1, y, &format!("began at {} {lasts}{hop}", clock(finding.at_ns)), theme.text());
+    let hop = if finding.hop.is_empty() {
+        String::new()
+    } else {
+        format!(", on {}", finding.hop)
+    };
+    pad.text(1, y, &format!("began at {} {lasts}{hop}", clock(finding.at_ns)), PLAIN);
     y += 1;
     if !finding.rid.is_empty() {
         let x = pad.text(1, y, "worst rid ", theme.head());
-        let x = pad.text(x, y, &finding.rid, theme.text());
+        let x = pad.text(x, y, &finding.rid, PLAIN);
         pad.text(x + 2, y, "(Enter: look at it)", theme.dim());
         y += 1;
     }
-    let numbers: Vec<String> = finding.evidence.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let numbers: Vec<String> = finding
+        .evidence
+        .iter()
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
     if !numbers.is_empty() {
         pad.text(1, y, "evidence", theme.head());
-        y = pad.paragraph(11, y, 4, &numbers.join(",  "), theme.text());
+        y = pad.paragraph(11, y, 4, &numbers.join(",  "), PLAIN);
     }
     if let Some(advice) = &finding.advice {
         pad.text(1, y, "to do", theme.head());
-        pad.paragraph(11, y, 4, advice, theme.strong());
+        pad.paragraph(11, y, 4, advice, STRONG);
     }
 }

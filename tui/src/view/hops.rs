@@ -9,6 +9,7 @@ use crate::state::Model;
 use crate::state::model::{CLASSES, Health, HopLine, Spread};
 use crate::state::ui::Ui;
 use crate::state::units::{bytes, count, duration, known, rate};
+use crate::theme::{PLAIN, STRONG};
 
 /// Cells of the longest bar of the histogram.
 const BAR: u16 = 24;
@@ -33,7 +34,14 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         if place == ui.hop {
             pad.row_style(y, theme.selected());
         }
-        hits.add(Rect { y: pad.area().y + y, height: 1, ..pad.area() }, Action::Pick(place));
+        hits.add(
+            Rect {
+                y: pad.area().y + y,
+                height: 1,
+                ..pad.area()
+            },
+            Action::Pick(place),
+        );
         y += 1;
     }
     if let Some(hop) = model.hops.get(ui.hop) {
@@ -46,7 +54,7 @@ fn line(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
     let theme = pad.theme();
     pad.text(1, y, theme.sign(hop.health), theme.health(hop.health));
     let name = format!("{}{}{}", hop.from, theme.pick("→", ">"), hop.to);
-    pad.fit(3, y, 21, &name, theme.strong());
+    pad.fit(3, y, 21, &name, STRONG);
     let cells = [
         rate(hop.frames_per_s),
         rate(hop.chunks_per_s),
@@ -57,7 +65,7 @@ fn line(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
         known(hop.residence, |s| duration(s.p99)),
     ];
     for (place, text) in cells.iter().enumerate() {
-        pad.number(24 + place as u16 * 8, y, 8, text, theme.text());
+        pad.number(24 + place as u16 * 8, y, 8, text, PLAIN);
     }
 }
 
@@ -65,25 +73,54 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine) {
     let theme = pad.theme();
     pad.rule(0, &format!("{} {} {}", hop.from, theme.pick("→", "->"), hop.to));
     let spread = |s: Option<Spread>| {
-        known(s, |s| format!("p50 {}  p95 {}  p99 {}  max {}", duration(s.p50), duration(s.p95), duration(s.p99), duration(s.max)))
+        known(s, |s| {
+            format!(
+                "p50 {}  p95 {}  p99 {}  max {}",
+                duration(s.p50),
+                duration(s.p95),
+                duration(s.p99),
+                duration(s.max)
+            )
+        })
     };
     let facts = [
-        ("passed", format!("{} frames  {} chunks  {}", count(hop.frames), count(hop.chunks), bytes(hop.bytes))),
+        (
+            "passed",
+            format!(
+                "{} frames  {} chunks  {}",
+                count(hop.frames),
+                count(hop.chunks),
+                bytes(hop.bytes)
+            ),
+        ),
         ("residence", spread(hop.residence)),
         ("in the relay", spread(hop.relay)),
         ("handling", spread(hop.handling)),
-        ("a wakeup took", known(hop.wakeup_frames_max, |n| format!("up to {n} frames"))),
+        (
+            "a wakeup took",
+            known(hop.wakeup_frames_max, |n| format!("up to {n} frames")),
+        ),
+        ("kernel queue", kernel(hop)),
         ("head waits", known(hop.oldest_ns, duration)),
     ];
     let mut y = 1;
     for (name, text) in &facts {
         let x = pad.fit(1, y, 14, name, theme.head()).max(15);
         let unseen = text == "-";
-        pad.text(x, y, if unseen { "not seen here" } else { text }, if unseen { theme.dim() } else { theme.text() });
+        pad.text(
+            x,
+            y,
+            if unseen { "not seen here" } else { text },
+            if unseen { theme.dim() } else { PLAIN },
+        );
         y += 1;
     }
     if hop.undecoded > 0 {
-        let why: Vec<String> = hop.reasons.iter().map(|(why, n)| format!("{why} {}", count(*n))).collect();
+        let why: Vec<String> = hop
+            .reasons
+            .iter()
+            .map(|(why, n)| format!("{why} {}", count(*n)))
+            .collect();
         let text = format!("{} frames could not be read: {}", count(hop.undecoded), why.join(", "));
         pad.text(1, y, &text, theme.health(Health::Warning));
         y += 1;
@@ -97,6 +134,16 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine) {
         trend(pad, right, y, hop);
         histogram(pad, y, hop);
     }
+}
+
+/// The kernel's queue and the inbox behind it: the first is empty while the second holds the backlog.
+fn kernel(hop: &HopLine) -> String {
+    let inbox = known(hop.inbox_max, |frames| {
+        format!(", {} frames in the inbox at most", count(frames))
+    });
+    known(hop.kernel_bytes, |(now, max)| {
+        format!("{} now, {} at most", bytes(now), bytes(max))
+    }) + if hop.inbox_max.is_some() { &inbox } else { "" }
 }
 
 fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
@@ -114,7 +161,7 @@ fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
         let bar = theme.pick("█", "#").repeat(cells.max(usize::from(frames > 0)));
         let health = if row >= 5 { Health::Warning } else { Health::Good };
         let x = pad.text(10, y, &bar, theme.health(health));
-        pad.text(x + 1, y, &count(frames), theme.text());
+        pad.text(x + 1, y, &count(frames), PLAIN);
     }
 }
 
@@ -152,9 +199,14 @@ fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
         }
         let share = 100.0 * member.frames as f64 / whole as f64;
         let name = known(member.worker, |w| format!("worker {w}"));
-        let numbers = format!("{:>8} frames {share:>5.1}%  {:>8} chunks  backlog {:>6}", count(member.frames), count(member.chunks), known(member.backlog, count));
-        let x = pad.fit(3, at, 12, &name, theme.strong()).max(14);
-        let x = pad.text(x, at, &numbers, theme.text());
+        let numbers = format!(
+            "{:>8} frames {share:>5.1}%  {:>8} chunks  backlog {:>6}",
+            count(member.frames),
+            count(member.chunks),
+            known(member.backlog, count)
+        );
+        let x = pad.fit(3, at, 12, &name, STRONG).max(14);
+        let x = pad.text(x, at, &numbers, PLAIN);
         pad.text(x + 2, at, &member.endpoint, theme.dim());
     }
     at + 2

@@ -1,6 +1,7 @@
 //! Drawing. Views read the model and the reader's place and change neither.
 
 mod chart;
+mod cpu;
 mod findings;
 mod help;
 mod hops;
@@ -20,7 +21,7 @@ use crate::state::Model;
 use crate::state::model::Health;
 use crate::state::ui::{Dialog, Tab, Ui};
 use crate::state::units::{bytes, clock, count, known};
-use crate::theme::Theme;
+use crate::theme::{PLAIN, STRONG, Theme};
 use pad::Pad;
 
 /// The smallest screen the views are made for, in columns and rows.
@@ -38,7 +39,10 @@ pub(crate) struct Hits {
 impl Hits {
     /// What a click at `(x, y)` does.
     pub(crate) fn at(&self, x: u16, y: u16) -> Option<Action> {
-        self.areas.iter().find(|(area, _)| area.contains((x, y).into())).map(|a| a.1)
+        self.areas
+            .iter()
+            .find(|(area, _)| area.contains((x, y).into()))
+            .map(|a| a.1)
     }
 
     fn add(&mut self, area: Rect, action: Action) {
@@ -55,14 +59,17 @@ pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) 
         too_small(&mut pad);
         return hits;
     }
-    let [bar, verdict, body, own, hints] = rows(area);
+    let [bar, verdict, body, own, bottom] = rows(area);
     tab_bar(&mut pad.part(bar), model, ui, &mut hits);
     verdict_line(&mut pad.part(verdict), model, theme);
     draw_tab(&mut pad.part(body), model, ui, &mut hits);
     own_line(&mut pad.part(own), model);
-    hint_line(&mut pad.part(hints), ui);
+    hint_line(&mut pad.part(bottom), ui);
     if let Dialog::Help(scrolled) = ui.dialog {
-        hits = Hits { page: help::draw(&mut pad.part(body), scrolled), ..Hits::default() };
+        hits = Hits {
+            page: help::draw(&mut pad.part(body), scrolled),
+            ..Hits::default()
+        };
     }
     hits
 }
@@ -74,44 +81,72 @@ fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         Tab::Request => request::draw(pad, model, ui, hits),
         Tab::Hops => hops::draw(pad, model, ui, hits),
         Tab::Findings => findings::draw(pad, model, ui, hits),
+        Tab::Cpu => cpu::draw(pad, model, ui, hits),
     }
 }
 
 /// Tab bar, verdict, the tab, own cost, hints.
 fn rows(area: Rect) -> [Rect; 5] {
-    let row = |y, height| Rect { y: area.y + y, height, ..area };
+    let row = |y, height| Rect {
+        y: area.y + y,
+        height,
+        ..area
+    };
     let h = area.height;
     [row(0, 1), row(1, 1), row(2, h - 4), row(h - 2, 1), row(h - 1, 1)]
 }
 
 fn too_small(pad: &mut Pad<'_>) {
     let area = pad.area();
-    let text = format!("tokengap needs {}x{}; this is {}x{}", SMALLEST.0, SMALLEST.1, area.width, area.height);
-    pad.text(0, 0, &text, pad.theme().strong());
-    pad.text(0, 1, "make it larger, or q to end", pad.theme().text());
+    let text = format!(
+        "tokengap needs {}x{}; this is {}x{}",
+        SMALLEST.0, SMALLEST.1, area.width, area.height
+    );
+    pad.text(0, 0, &text, STRONG);
+    pad.text(0, 1, "make it larger, or q to end", PLAIN);
 }
 
 fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
     let mut x = pad.text(1, 0, "tokengap", theme.head()) + 1;
-    for (place, tab) in Tab::ALL.into_iter().enumerate() {
+    for (place, tab) in Tab::ALL.into_iter().filter(|t| t.exists(model)).enumerate() {
         let label = format!(" {} {}", place + 1, tab.title());
         let style = if tab == ui.tab { theme.selected() } else { theme.dim() };
         let end = pad.text(x, 0, &label, style);
-        hits.add(Rect { x: pad.area().x + x, y: pad.area().y, width: end - x, height: 1 }, Action::Go(tab));
+        hits.add(
+            Rect {
+                x: pad.area().x + x,
+                y: pad.area().y,
+                width: end - x,
+                height: 1,
+            },
+            Action::Go(tab),
+        );
         x = end;
     }
     let state = if ui.paused.is_some() { "PAUSED" } else { model.doing };
-    let style = if ui.paused.is_some() { theme.selected() } else { theme.dim() };
-    let right = format!(" {} {state} {} ", model.source, clock(model.running_ns));
+    let style = if ui.paused.is_some() {
+        theme.selected()
+    } else {
+        theme.dim()
+    };
+    let time = clock(model.running_ns);
+    let whole = format!(" {} {state} {time} ", model.source);
+    let fits = usize::from(x) + whole.len() <= usize::from(pad.width());
+    let right = if fits { whole } else { format!(" {state} {time} ") };
     pad.right(0, &right, style);
 }
 
 fn verdict_line(pad: &mut Pad<'_>, model: &Model, theme: Theme) {
     let verdict = &model.verdict;
     let style = theme.health(verdict.health);
-    let x = pad.text(1, 0, &format!("{} {}", theme.sign(verdict.health), verdict.health.word()), style.add_modifier(Modifier::BOLD));
-    pad.text(x + 2, 0, &verdict.text, theme.strong());
+    let x = pad.text(
+        1,
+        0,
+        &format!("{} {}", theme.sign(verdict.health), verdict.health.word()),
+        style.add_modifier(Modifier::BOLD),
+    );
+    pad.text(x + 2, 0, &verdict.text, STRONG);
 }
 
 /// What watching costs and what it missed; never hidden.
@@ -122,12 +157,25 @@ fn own_line(pad: &mut Pad<'_>, model: &Model) {
     let cost = format!("{whose}: cpu {cpu}  rss {}  ", known(own.rss_bytes, bytes));
     let mut x = pad.text(1, 0, &cost, theme.dim());
     for (word, n) in [("lost", own.lost), ("undecoded", own.undecoded)] {
-        let style = if n > 0 { theme.health(Health::Warning) } else { theme.dim() };
+        let style = if n > 0 {
+            theme.health(Health::Warning)
+        } else {
+            theme.dim()
+        };
         x = pad.text(x, 0, &format!("{word} {}  ", count(n)), style);
     }
     if let Some(first) = own.degraded.first() {
-        let more = if own.degraded.len() > 1 { format!(" (and {} more: 5)", own.degraded.len() - 1) } else { String::new() };
-        pad.text(x, 0, &format!("! degraded: {first}{more}"), theme.health(Health::Warning));
+        let more = if own.degraded.len() > 1 {
+            format!(" (and {} more: 5)", own.degraded.len() - 1)
+        } else {
+            String::new()
+        };
+        pad.text(
+            x,
+            0,
+            &format!("! degraded: {first}{more}"),
+            theme.health(Health::Warning),
+        );
     } else if x + (model.engine.chars().count() as u16) < pad.width() {
         pad.right(0, &format!("{} ", model.engine), theme.dim());
     }
@@ -138,10 +186,15 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
     if let Dialog::Filter(text, mistake) = &ui.dialog {
         let x = pad.text(1, 0, "filter: ", theme.head());
         let cursor = theme.pick("▏", "_");
-        let x = pad.text(x, 0, &format!("{text}{cursor}"), theme.strong());
+        let x = pad.text(x, 0, &format!("{text}{cursor}"), STRONG);
         match mistake {
             Some(wrong) => pad.text(x + 1, 0, &format!("! {wrong}"), theme.health(Health::Warning)),
-            None => pad.text(x + 1, 0, "Enter: apply   Esc: leave   (the help, ?, has the language)", theme.dim()),
+            None => pad.text(
+                x + 1,
+                0,
+                "Enter: apply   Esc: leave   (the help, ?, has the language)",
+                theme.dim(),
+            ),
         };
         return;
     }
@@ -150,8 +203,13 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
         return;
     }
     // Help and the way out are always in sight; the rest gives way to them.
-    let (ways_out, rest): (Vec<_>, Vec<_>) = hints(ui.tab).into_iter().partition(|(_, hint)| ["help", "quit"].contains(hint));
-    let spare = ways_out.iter().map(|(keys, hint)| keys.len() + hint.len() + 3).sum::<usize>() as u16;
+    let (ways_out, rest): (Vec<_>, Vec<_>) = hints(ui.tab)
+        .into_iter()
+        .partition(|(_, hint)| ["help", "quit"].contains(hint));
+    let spare = ways_out
+        .iter()
+        .map(|(keys, hint)| keys.len() + hint.len() + 3)
+        .sum::<usize>() as u16;
     let area = pad.area();
     let mut x = 1;
     for (keys, hint) in rest {

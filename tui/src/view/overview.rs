@@ -7,6 +7,7 @@ use crate::state::Model;
 use crate::state::model::{Health, Spread};
 use crate::state::ui::{Ui, ZOOM};
 use crate::state::units::{clock, count, duration, known, rate};
+use crate::theme::{PLAIN, STRONG};
 
 /// Rows of one line over time, at most.
 const CHART_ROWS: u16 = 4;
@@ -19,10 +20,15 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y = gap(pad, y, model);
     y += u16::from(roomy);
     y = flow(pad, y, model);
+    y = consumer(pad, y, model);
     y += 1;
     y = path::draw(pad, y, model);
     y += u16::from(roomy || pad.height() - y > 6);
-    let listed = if roomy { (model.findings.len() as u16).min(FINDINGS) + 2 } else { 0 };
+    let listed = if roomy {
+        (model.findings.len() as u16).min(FINDINGS) + 2
+    } else {
+        0
+    };
     y = lines(pad, y, listed, model, ui);
     if roomy && !model.findings.is_empty() {
         findings(pad, y + 1, model);
@@ -34,23 +40,38 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let gap = &model.gap;
     pad.text(1, y, "first-token gap", theme.head());
     if !gap.seen {
-        pad.text(18, y, "not seen: it needs the scheduler's sends and the tokenizer's takes", theme.dim());
+        pad.text(
+            18,
+            y,
+            "not seen: it needs the scheduler's sends and the tokenizer's takes",
+            theme.dim(),
+        );
         return y + 1;
     }
     for (place, name) in ["p50", "p95", "p99", "max", "requests"].iter().enumerate() {
         pad.number(18 + place as u16 * 9, y, 8, name, theme.dim());
     }
-    for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
+    for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)]
+        .into_iter()
+        .enumerate()
+    {
         let y = y + 1 + row as u16;
-        pad.text(3, y, name, theme.text());
-        let Some(Spread { count: n, p50, p95, p99, max }) = spread else {
+        pad.text(3, y, name, PLAIN);
+        let Some(Spread {
+            count: n,
+            p50,
+            p95,
+            p99,
+            max,
+        }) = spread
+        else {
             pad.text(22, y, "none", theme.dim());
             continue;
         };
         for (place, ns) in [p50, p95, p99, max].into_iter().enumerate() {
-            pad.number(18 + place as u16 * 9, y, 8, &duration(ns), theme.strong());
+            pad.number(18 + place as u16 * 9, y, 8, &duration(ns), STRONG);
         }
-        pad.number(18 + 4 * 9, y, 8, &count(n), theme.text());
+        pad.number(18 + 4 * 9, y, 8, &count(n), PLAIN);
         if row == 1 && !gap.worst_rid.is_empty() {
             pad.text(65, y, &format!("max: {}", gap.worst_rid), theme.dim());
         }
@@ -58,9 +79,13 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let waiting = match gap.open {
         Some((0, _)) | None => "no first token is waiting now".to_owned(),
         Some((1, longest)) => format!("1 first token waits now, for {}", duration(longest)),
-        Some((n, longest)) => format!("{} first tokens wait now, the longest for {}", count(n), duration(longest)),
+        Some((n, longest)) => format!(
+            "{} first tokens wait now, the longest for {}",
+            count(n),
+            duration(longest)
+        ),
     };
-    pad.text(3, y + 3, &waiting, theme.text());
+    pad.text(3, y + 3, &waiting, PLAIN);
     y + 4
 }
 
@@ -74,8 +99,13 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         rate(flow.frames_per_s),
         count(flow.live)
     );
-    let x = pad.text(x + 5, y, &now, theme.strong());
-    let sums = format!("of {} seen, {} done, {} aborted", count(flow.seen), count(flow.finished), count(flow.aborted));
+    let x = pad.text(x + 5, y, &now, STRONG);
+    let sums = format!(
+        "of {} seen, {} done, {} aborted",
+        count(flow.seen),
+        count(flow.finished),
+        count(flow.aborted)
+    );
     pad.text(x + 2, y, &sums, theme.dim());
 
     let x = pad.text(1, y + 1, "tokens", theme.head());
@@ -85,21 +115,66 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         known(flow.tokens_taken, count),
         known(flow.tokens_delivered, count)
     );
-    let mut x = pad.text(x + 3, y + 1, &tokens, theme.text());
+    let mut x = pad.text(x + 3, y + 1, &tokens, PLAIN);
     if let Some(lost) = chunks.tokens_lost {
         x = alarm(pad, x + 2, y + 1, lost, &format!("{} lost", count(lost)));
     }
     if chunks.missing_on_wire > 0 {
-        alarm(pad, x + 2, y + 1, 1, &format!("{} missing on the wire", count(chunks.missing_on_wire)));
+        alarm(
+            pad,
+            x + 2,
+            y + 1,
+            1,
+            &format!("{} missing on the wire", count(chunks.missing_on_wire)),
+        );
     }
 
     let x = pad.text(1, y + 2, "chunks", theme.head());
-    let x = pad.text(x + 3, y + 2, &format!("{} sent  {} coalesced", count(chunks.sent), known(chunks.coalesced, count)), theme.text());
+    let x = pad.text(
+        x + 3,
+        y + 2,
+        &format!(
+            "{} sent  {} coalesced",
+            count(chunks.sent),
+            known(chunks.coalesced, count)
+        ),
+        PLAIN,
+    );
     let dropped = chunks.dropped.unwrap_or(0);
-    let x = alarm(pad, x + 2, y + 2, dropped, &format!("{} dropped", known(chunks.dropped, count)));
+    let x = alarm(
+        pad,
+        x + 2,
+        y + 2,
+        dropped,
+        &format!("{} dropped", known(chunks.dropped, count)),
+    );
     let predicted = format!("({} predicted from wakeups)", known(chunks.dropped_predicted, count));
     pad.text(x + 1, y + 2, &predicted, theme.dim());
     y + 3
+}
+
+/// How the thread that takes the tokens spends its time, where threads are watched.
+fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    let theme = pad.theme();
+    let mut takers = model
+        .threads
+        .iter()
+        .flatten()
+        .filter(|t| t.takes && t.role == "tokenizer");
+    let Some((thread, shares)) = takers.find_map(|t| Some((t, t.recent?))) else {
+        return y;
+    };
+    let share = |s: Option<f64>| known(s, |s| format!("{:.0}%", s * 100.0));
+    let x = pad.text(1, y, &thread.role, theme.head());
+    let text = format!(
+        "{} running  {} lacks a CPU  {} held by quota  {} asleep",
+        share(Some(shares.running)),
+        share(shares.waiting),
+        share(shares.held),
+        share(shares.blocked)
+    );
+    pad.text(x + 1, y, &text, PLAIN);
+    y + 1
 }
 
 /// Text that alarms when `n` is not 0.
@@ -109,7 +184,7 @@ fn alarm(pad: &mut Pad<'_>, x: u16, y: u16, n: u64, text: &str) -> u16 {
         let x = pad.text(x, y, theme.sign(Health::Critical), theme.health(Health::Critical));
         pad.text(x + 1, y, text, theme.health(Health::Critical))
     } else {
-        pad.text(x, y, text, theme.text())
+        pad.text(x, y, text, PLAIN)
     }
 }
 
@@ -126,11 +201,36 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, model: &Model, ui: &Ui) -> u1
     pad.rule(y, &format!("{when}, {step} s a column"));
     let worst = model.hops.iter().map(|h| h.health).max().unwrap_or_default();
     let all = [
-        Line { label: "tokens/s", metric: |s| Some(s.tokens), show: rate, health: Health::Good },
-        Line { label: "backlog", metric: |s| s.backlog, show: |n| count(n as u64), health: worst },
-        Line { label: "gap p99", metric: |s| s.gap_p99, show: |ns| duration(ns as u64), health: Health::Good },
-        Line { label: "live rids", metric: |s| Some(s.live), show: |n| count(n as u64), health: Health::Good },
-        Line { label: "merged+lost", metric: |s| s.harmed, show: |n| count(n as u64), health: Health::Good },
+        Line {
+            label: "tokens/s",
+            metric: |s| Some(s.tokens),
+            show: rate,
+            health: Health::Good,
+        },
+        Line {
+            label: "backlog",
+            metric: |s| s.backlog,
+            show: |n| count(n as u64),
+            health: worst,
+        },
+        Line {
+            label: "gap p99",
+            metric: |s| s.gap_p99,
+            show: |ns| duration(ns as u64),
+            health: Health::Good,
+        },
+        Line {
+            label: "live rids",
+            metric: |s| Some(s.live),
+            show: |n| count(n as u64),
+            health: Health::Good,
+        },
+        Line {
+            label: "merged+lost",
+            metric: |s| s.harmed,
+            show: |n| count(n as u64),
+            health: Health::Good,
+        },
     ];
     let mut at = y + 1;
     let left = pad.height().saturating_sub(at + reserved);
@@ -150,8 +250,22 @@ fn findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
     pad.rule(y, "findings");
     for (row, finding) in model.findings.iter().take(FINDINGS.into()).enumerate() {
         let y = y + 1 + row as u16;
-        let style = if finding.active { theme.health(finding.health) } else { theme.dim() };
-        pad.text(1, y, &format!("{} {:<9}", theme.sign(finding.health), finding.health.word()), style);
-        pad.text(13, y, &format!("since {:<7} {}", clock(finding.at_ns), finding.summary), theme.text());
+        let style = if finding.active {
+            theme.health(finding.health)
+        } else {
+            theme.dim()
+        };
+        pad.text(
+            1,
+            y,
+            &format!("{} {:<9}", theme.sign(finding.health), finding.health.word()),
+            style,
+        );
+        pad.text(
+            13,
+            y,
+            &format!("since {:<7} {}", clock(finding.at_ns), finding.summary),
+            PLAIN,
+        );
     }
 }

@@ -22,14 +22,22 @@ impl<'a> Pad<'a> {
     /// A part of it, in screen coordinates.
     pub(crate) fn part(&mut self, area: Rect) -> Pad<'_> {
         let area = area.intersection(self.area);
-        Pad { buffer: self.buffer, area, theme: self.theme }
+        Pad {
+            buffer: self.buffer,
+            area,
+            theme: self.theme,
+        }
     }
 
     /// The rows from `y` on, at most `height` of them, in its own coordinates.
     pub(crate) fn below(&mut self, y: u16, height: u16) -> Pad<'_> {
         let y = y.min(self.area.height);
         let height = height.min(self.area.height - y);
-        self.part(Rect { y: self.area.y + y, height, ..self.area })
+        self.part(Rect {
+            y: self.area.y + y,
+            height,
+            ..self.area
+        })
     }
 
     pub(crate) fn area(&self) -> Rect {
@@ -85,7 +93,14 @@ impl<'a> Pad<'a> {
     /// Styles a whole row.
     pub(crate) fn row_style(&mut self, y: u16, style: Style) {
         if y < self.area.height {
-            self.buffer.set_style(Rect { y: self.area.y + y, height: 1, ..self.area }, style);
+            self.buffer.set_style(
+                Rect {
+                    y: self.area.y + y,
+                    height: 1,
+                    ..self.area
+                },
+                style,
+            );
         }
     }
 
@@ -135,7 +150,10 @@ impl<'a> Pad<'a> {
 /// Text from the wire may hold anything; a terminal must see none of its control characters.
 fn clean(text: &str) -> std::borrow::Cow<'_, str> {
     if text.chars().any(char::is_control) {
-        text.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>().into()
+        text.chars()
+            .map(|c| if c.is_control() { '?' } else { c })
+            .collect::<String>()
+            .into()
     } else {
         text.into()
     }
@@ -150,7 +168,14 @@ mod tests {
         let area = Rect::new(0, 0, 10, 3);
         let mut buffer = Buffer::empty(area);
         draw(&mut Pad::new(&mut buffer, area, Theme::of(&Surroundings::default())));
-        (0..3).map(|y| (0..10).filter_map(|x| buffer.cell((x, y))).map(|c| c.symbol()).collect()).collect()
+        (0..3)
+            .map(|y| {
+                (0..10)
+                    .filter_map(|x| buffer.cell((x, y)))
+                    .map(ratatui::buffer::Cell::symbol)
+                    .collect()
+            })
+            .collect()
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::pad::Pad;
 use crate::state::Model;
 use crate::state::model::{Health, HopLine};
 use crate::state::units::{count, duration, known, rate};
+use crate::theme::{PLAIN, STRONG};
 
 /// Least width of an arrow with its numbers.
 const ARROW: u16 = 15;
@@ -30,41 +31,60 @@ pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let names: u16 = arrows.iter().map(|a| width(&a.from)).sum::<u16>() + width("client");
     let spare = pad.width().saturating_sub(2 + names);
     let arrow = spare / arrows.len() as u16;
-    if arrow < ARROW { list(pad, y, &arrows) } else { row(pad, y, &arrows, arrow.min(2 * ARROW)) }
+    if arrow < ARROW {
+        list(pad, y, &arrows)
+    } else {
+        row(pad, y, &arrows, arrow.min(2 * ARROW))
+    }
 }
 
 fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16) -> u16 {
     let theme = pad.theme();
     let mut x = 1;
     for arrow in arrows {
-        x = pad.text(x, y, &arrow.from, theme.strong());
+        x = pad.text(x, y, &arrow.from, STRONG);
         let style = theme.health(arrow.health);
         let line = theme.pick("─", "-").repeat(usize::from(length) - 3);
         let sign = theme.sign(arrow.health);
         pad.text(x + 1, y, &format!("{line}{}", theme.pick("▶", ">")), style);
         for (row, text) in arrow.lines.iter().enumerate() {
             let lead = if row == 0 { format!("{sign} ") } else { "  ".into() };
-            let style = if row == 0 { style } else { theme.text() };
+            let style = if row == 0 { style } else { PLAIN };
             pad.fit(x + 1, y + 1 + row as u16, length - 1, &format!("{lead}{text}"), style);
         }
         x += length;
     }
-    pad.text(x, y, "client", theme.strong());
+    pad.text(x, y, "client", STRONG);
     y + ROWS
 }
 
 fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     let theme = pad.theme();
-    let widest = arrows.iter().map(|a| width(&a.from) + width(&a.to) + 4).max().unwrap_or(0);
+    let widest = arrows
+        .iter()
+        .map(|a| width(&a.from) + width(&a.to) + 4)
+        .max()
+        .unwrap_or(0);
     let column = (pad.width().saturating_sub(widest + 6)) / 3;
     for (row, arrow) in arrows.iter().enumerate() {
         let y = y + row as u16;
         let style = theme.health(arrow.health);
         pad.text(1, y, theme.sign(arrow.health), style);
-        pad.text(3, y, &format!("{} {} {}", arrow.from, theme.pick("─▶", "->"), arrow.to), theme.strong());
+        pad.text(
+            3,
+            y,
+            &format!("{} {} {}", arrow.from, theme.pick("─▶", "->"), arrow.to),
+            STRONG,
+        );
         for (place, text) in arrow.lines.iter().enumerate() {
-            let style = if place == 0 { style } else { theme.text() };
-            pad.fit(widest + 5 + place as u16 * column, y, column.saturating_sub(1), text, style);
+            let style = if place == 0 { style } else { PLAIN };
+            pad.fit(
+                widest + 5 + place as u16 * column,
+                y,
+                column.saturating_sub(1),
+                text,
+                style,
+            );
         }
     }
     y + arrows.len() as u16
@@ -84,7 +104,11 @@ fn in_line(hops: &[HopLine]) -> Vec<&HopLine> {
 }
 
 fn hop(hop: &HopLine) -> Arrow {
-    let workers = if hop.members.len() > 1 { format!(" x{}", hop.members.len()) } else { String::new() };
+    let workers = if hop.members.len() > 1 {
+        format!(" x{}", hop.members.len())
+    } else {
+        String::new()
+    };
     let wait = match (hop.residence, hop.relay) {
         (Some(spread), _) => format!("stay {} p99", duration(spread.p99)),
         (None, Some(relay)) => format!("relay {} p99", duration(relay.p99)),
@@ -100,7 +124,12 @@ fn hop(hop: &HopLine) -> Arrow {
         lines.swap(0, 1);
         lines[0].push_str(&hop.oldest_ns.map(|ns| format!(" {}", duration(ns))).unwrap_or_default());
     }
-    Arrow { from: hop.from.clone(), to: hop.to.clone(), health: hop.health, lines }
+    Arrow {
+        from: hop.from.clone(),
+        to: hop.to.clone(),
+        health: hop.health,
+        lines,
+    }
 }
 
 fn client(model: &Model, from: &str) -> Arrow {
@@ -117,13 +146,22 @@ fn client(model: &Model, from: &str) -> Arrow {
         (None, None) => "drops unseen".into(),
     };
     let lost = known(chunks.tokens_lost, |n| format!("lost {} tok", count(n)));
-    let lost = if chunks.tokens_lost.is_none() { "delivery unseen".into() } else { lost };
+    let lost = if chunks.tokens_lost.is_none() {
+        "delivery unseen".into()
+    } else {
+        lost
+    };
     let merged = match (chunks.coalesced, chunks.coalesced_predicted) {
         (Some(merged), _) => format!("merged {}", count(merged)),
         (None, Some(predicted)) => format!("merged? {}", count(predicted)),
         (None, None) => String::new(),
     };
-    Arrow { from: from.to_owned(), to: "client".into(), health, lines: [drops, lost, merged] }
+    Arrow {
+        from: from.to_owned(),
+        to: "client".into(),
+        health,
+        lines: [drops, lost, merged],
+    }
 }
 
 fn width(text: &str) -> u16 {

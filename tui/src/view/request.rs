@@ -8,7 +8,7 @@ use crate::state::request::{ChunkLine, Detail, Fate};
 use crate::state::row::Row;
 use crate::state::ui::Ui;
 use crate::state::units::{count, duration, known};
-use crate::theme::Theme;
+use crate::theme::{PLAIN, STRONG, Theme};
 
 /// Cells kept for the labels of the tracks.
 const LABEL: u16 = 19;
@@ -24,8 +24,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let mut y = head(pad, detail);
     for (flag, why) in &detail.evidence {
         let x = pad.text(1, y, flag.word(), theme.flag(*flag));
-        pad.text(x + 1, y, why, theme.text());
-        y += 1;
+        y = pad.paragraph(x + 1, y, 2, why, PLAIN);
     }
     y = stages(pad, y, detail);
     y = tracks(pad, y, detail);
@@ -35,14 +34,14 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
     let theme = pad.theme();
     let x = pad.text(1, 0, "rid ", theme.head());
-    let x = pad.text(x, 0, &detail.rid, theme.strong()) + 2;
+    let x = pad.text(x, 0, &detail.rid, STRONG) + 2;
     match &detail.row {
         None => {
             pad.text(x, 0, "the ledger no longer knows it", theme.dim());
         }
         Some(row) => {
-            let x = pad.text(x, 0, row.life.word(), theme.strong());
-            pad.text(x + 2, 0, &sums(row), theme.text());
+            let x = pad.text(x, 0, row.life.word(), STRONG);
+            pad.text(x + 2, 0, &sums(row), PLAIN);
         }
     }
     1
@@ -74,9 +73,9 @@ fn stages(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
         let y = y + 1 + row as u16;
         let (at, step) = (stage.at.since(first), stage.at.since(before));
         before = stage.at;
-        pad.number(1, y, 8, &duration(at), theme.strong());
+        pad.number(1, y, 8, &duration(at), STRONG);
         pad.number(10, y, 9, &format!("+{}", duration(step)), theme.dim());
-        pad.text(21, y, &stage.what, theme.text());
+        pad.text(21, y, &stage.what, PLAIN);
         if bar > 0 {
             let cells = |ns: u64| (u128::from(ns) * u128::from(bar) / u128::from(whole)) as usize;
             let lead = cells(at - step);
@@ -99,7 +98,8 @@ fn tracks(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
         pad.fit(1, y, LABEL, &track.label, theme.head());
         let mut cells = vec![None; width.into()];
         for &(at, sign) in &track.ticks {
-            let place = u128::from(at.since(first)) * u128::from(width.saturating_sub(1)) / u128::from(last.since(first).max(1));
+            let place = u128::from(at.since(first)) * u128::from(width.saturating_sub(1))
+                / u128::from(last.since(first).max(1));
             let cell: &mut Option<char> = &mut cells[place as usize];
             *cell = Some(cell.map_or(sign, |there| louder(there, sign)));
         }
@@ -137,7 +137,13 @@ fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) 
         Some(_) => "; older ones are forgotten",
         None => "",
     };
-    pad.rule(y, &format!("{} chunks (| sent  . waits  o coalesced  x dropped  ? predicted or unknown){reach}", detail.chunks.len()));
+    pad.rule(
+        y,
+        &format!(
+            "{} chunks (| sent  . waits  o coalesced  x dropped  ? predicted or unknown){reach}",
+            detail.chunks.len()
+        ),
+    );
     let columns = ["chunk", "sent at", "waited", "tokens", "up to", "wakeup"];
     for (place, name) in columns.iter().enumerate() {
         pad.number(1 + place as u16 * 10, y + 1, 8, name, theme.dim());
@@ -163,13 +169,13 @@ fn chunk_line(pad: &mut Pad<'_>, y: u16, place: usize, chunk: &ChunkLine, start:
         known(chunk.wakeup.map(u64::from), |n| n.to_string()),
     ];
     for (column, text) in cells.iter().enumerate() {
-        pad.number(1 + column as u16 * 10, y, 8, text, theme.text());
+        pad.number(1 + column as u16 * 10, y, 8, text, PLAIN);
     }
     let style = match chunk.fate {
         Fate::Dropped => theme.health(Health::Critical),
         Fate::DropPredicted | Fate::MergePredicted | Fate::Coalesced | Fate::Unknown => theme.health(Health::Warning),
         Fate::Delivered => theme.health(Health::Good),
-        Fate::Sent | Fate::Waiting | Fate::Taken => theme.text(),
+        Fate::Sent | Fate::Waiting | Fate::Taken => PLAIN,
     };
     pad.text(61, y, chunk.fate.word(), style);
 }

@@ -10,7 +10,7 @@ use crate::state::Model;
 use crate::state::row::{Column, Life, Row};
 use crate::state::ui::Ui;
 use crate::state::units::{count, duration, known};
-use crate::theme::Theme;
+use crate::theme::{PLAIN, STRONG, Theme};
 
 /// Columns by importance: the first fit on the narrowest screen, the rest come with width. Widths are in cells.
 const WIDTHS: [(Column, u16); 13] = [
@@ -55,7 +55,11 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let rows = pad.height().saturating_sub(2);
     hits.page = rows.into();
     if model.visible_count() == 0 {
-        let why = if model.table.count() == 0 { "no request has been seen yet" } else { "no request passes the filter; Esc clears it" };
+        let why = if model.table.count() == 0 {
+            "no request has been seen yet"
+        } else {
+            "no request passes the filter; Esc clears it"
+        };
         pad.text(2, 3, why, theme.dim());
         return;
     }
@@ -69,18 +73,29 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         if selected == Some(place) {
             pad.row_style(y, theme.selected());
         }
-        let area = Rect { y: pad.area().y + y, height: 1, ..pad.area() };
+        let area = Rect {
+            y: pad.area().y + y,
+            height: 1,
+            ..pad.area()
+        };
         hits.add(area, Action::Pick(place));
     }
 }
 
 fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let theme = pad.theme();
-    let mut text = format!("{} of {} requests", count(model.visible_count() as u64), count(model.table.count() as u64));
+    let mut text = format!(
+        "{} of {} requests",
+        count(model.visible_count() as u64),
+        count(model.table.count() as u64)
+    );
     if model.rows_left_out > 0 {
-        text.push_str(&format!(" ({} older finished ones are in the totals)", count(model.rows_left_out)));
+        text = format!(
+            "{text} ({} older finished ones are in the totals)",
+            count(model.rows_left_out)
+        );
     }
-    let mut x = pad.text(1, 0, &text, theme.text());
+    let mut x = pad.text(1, 0, &text, PLAIN);
     if !ui.filter.1.is_empty() {
         x = pad.text(x + 2, 0, &format!("filter: {}", ui.filter.0), theme.head());
     }
@@ -93,7 +108,10 @@ fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 fn columns(width: u16, sorted: Column) -> Vec<(Column, u16)> {
     let mut left = width.saturating_sub(2);
     let mut fit: Vec<(Column, u16)> = Vec::new();
-    let by_need = WIDTHS.iter().filter(|c| c.0 == sorted).chain(WIDTHS.iter().filter(|c| c.0 != sorted));
+    let by_need = WIDTHS
+        .iter()
+        .filter(|c| c.0 == sorted)
+        .chain(WIDTHS.iter().filter(|c| c.0 != sorted));
     for &(column, width) in by_need {
         if width < left {
             left -= width + 1;
@@ -133,10 +151,10 @@ fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, pin
         match column {
             Column::Flags => flags(pad, x, y, width, row),
             Column::Rid => {
-                pad.fit(x, y, width, &row.rid, theme.text());
+                pad.fit(x, y, width, &row.rid, PLAIN);
             }
             Column::State => {
-                let style = if row.life == Life::Waiting { theme.strong() } else { theme.text() };
+                let style = if row.life == Life::Waiting { STRONG } else { PLAIN };
                 pad.fit(x, y, width, row.life.word(), style);
             }
             _ => {
@@ -150,7 +168,13 @@ fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, pin
 
 fn cell(row: &Row, column: Column, theme: Theme) -> (String, Style) {
     use crate::state::model::Health::Critical;
-    let harm = |n: Option<u64>| if n.is_some_and(|n| n > 0) { theme.health(Critical) } else { theme.text() };
+    let harm = |n: Option<u64>| {
+        if n.is_some_and(|n| n > 0) {
+            theme.health(Critical)
+        } else {
+            PLAIN
+        }
+    };
     let text = match column {
         Column::Age => duration(row.age_ns),
         Column::Gap => known(row.gap_ns, duration),
@@ -167,8 +191,8 @@ fn cell(row: &Row, column: Column, theme: Theme) -> (String, Style) {
     let style = match column {
         Column::Dropped => harm(row.dropped),
         Column::Lost => harm(row.lost),
-        Column::Gap => theme.strong(),
-        _ => theme.text(),
+        Column::Gap => STRONG,
+        _ => PLAIN,
     };
     (text, style)
 }

@@ -2,7 +2,8 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use trace::event::{Finish, Sees};
+use trace::event::{CpuSample, Finish, Sees, Taken, ThreadPart, What};
+use trace::{FrameId, HopId, ThreadId};
 
 use super::*;
 use crate::state::journal::Journal;
@@ -22,12 +23,22 @@ struct Stand {
 
 impl Stand {
     fn of(scene: Scene) -> Self {
-        Self { scene, model: Model::default(), ui: Ui::default() }
+        Self {
+            scene,
+            model: Model::default(),
+            ui: Ui::default(),
+        }
     }
 
     fn refresh(&mut self) {
         let degraded = Vec::new();
-        let outside = Outside { source: "demo".into(), doing: "live", cpu: Some(0.042), rss_bytes: Some(24 << 20), degraded };
+        let outside = Outside {
+            source: "demo".into(),
+            doing: "live",
+            cpu: Some(0.042),
+            rss_bytes: Some(24 << 20),
+            degraded,
+        };
         self.model.refresh(&self.scene.analysis, &outside);
         self.model.refresh_rows(&self.scene.analysis);
         self.look();
@@ -38,7 +49,8 @@ impl Stand {
         self.model.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
         if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected.clone()) {
-            self.model.refresh_detail(&self.scene.analysis, &self.scene.journal, &rid);
+            self.model
+                .refresh_detail(&self.scene.analysis, &self.scene.journal, &rid);
         }
     }
 
@@ -50,12 +62,23 @@ impl Stand {
     }
 
     fn drawn(&self, (width, height): (u16, u16), locale: &str) -> String {
-        let around = Surroundings { no_color: true, locale: locale.into(), ..Surroundings::default() };
+        let around = Surroundings {
+            no_color: true,
+            locale: locale.into(),
+            ..Surroundings::default()
+        };
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
         let theme = Theme::of(&around);
-        terminal.draw(|frame| drop(draw(&self.model, &self.ui, theme, frame))).expect("drawn");
+        terminal
+            .draw(|frame| drop(draw(&self.model, &self.ui, theme, frame)))
+            .expect("drawn");
         let buffer = terminal.backend().buffer();
-        let line = |y| (0..width).filter_map(|x| buffer.cell((x, y))).map(ratatui::buffer::Cell::symbol).collect::<String>();
+        let line = |y| {
+            (0..width)
+                .filter_map(|x| buffer.cell((x, y)))
+                .map(ratatui::buffer::Cell::symbol)
+                .collect::<String>()
+        };
         (0..height).map(|y| line(y).trim_end().to_owned() + "\n").collect()
     }
 
@@ -69,12 +92,22 @@ impl Stand {
 /// A 0.5.9 engine under load: a tokenizer that falls behind for seconds, takes in bursts, and loses queued chunks.
 fn race() -> Stand {
     let mut stand = Stand::of(Scene::delivering());
-    let rids: Vec<String> = (0..24).map(|n| format!("{:032x}", 0x5b92_f00d_u128.wrapping_mul(0x9e37_79b9_7f4a_7c15 * (n + 1)))).collect();
+    let rids: Vec<String> = (0..24)
+        .map(|n| {
+            format!(
+                "{:032x}",
+                0x5b92_f00d_u128.wrapping_mul(0x9e37_79b9_7f4a_7c15 * (n + 1))
+            )
+        })
+        .collect();
     for frame in 0..300u64 {
         let at = 1_000 * MS + frame * 40 * MS;
         let born = (frame as usize / 4 + 1).min(rids.len());
         let of = |n: usize| (rids[n].as_str(), 1, frame as u32 + 1 - n as u32 * 4);
-        let chunks: Vec<_> = (0..born).filter(|&n| frame >= n as u64 * 4 && !(n < 6 && frame > 200)).map(of).collect();
+        let chunks: Vec<_> = (0..born)
+            .filter(|&n| frame >= n as u64 * 4 && !(n < 6 && frame > 200))
+            .map(of)
+            .collect();
         stand.scene.send(at, &chunks);
         if frame == 200 {
             let last: Vec<_> = (0..6).map(|n| (rids[n].as_str(), 1, 202 - n as u32 * 4)).collect();
@@ -108,7 +141,9 @@ fn tapped() -> Stand {
     for frame in 0..100u64 {
         let at = 1_000 * MS + frame * 50 * MS;
         stand.scene.send_on(0, at, &[("5b92f00d", 1, frame as u32 + 1)], None);
-        stand.scene.send_on(1, at + 2 * MS, &[("5b92f00d", 1, frame as u32 + 1)], None);
+        stand
+            .scene
+            .send_on(1, at + 2 * MS, &[("5b92f00d", 1, frame as u32 + 1)], None);
         stand.scene.tick(at + 3 * MS);
         stand.model.remember(&stand.scene.analysis);
     }
@@ -127,8 +162,17 @@ fn overview() {
 
 #[test]
 fn a_long_path_is_a_list_where_it_does_not_fit() {
-    let sees = Sees { sent: true, taken: true, ..Sees::default() };
-    let hops = ["scheduler->router", "router->detokenizer", "detokenizer->router2", "router2->tokenizer"];
+    let sees = Sees {
+        sent: true,
+        taken: true,
+        ..Sees::default()
+    };
+    let hops = [
+        "scheduler->router",
+        "router->detokenizer",
+        "detokenizer->router2",
+        "router2->tokenizer",
+    ];
     let mut stand = Stand::of(Scene::new(&hops.map(|name| (name, sees))));
     stand.scene.send(MS, &[("5b92f00d", 1, 1)]);
     stand.refresh();
@@ -145,7 +189,13 @@ fn requests() {
         stand.press(&[Action::Type(c)]);
     }
     stand.snapshot("requests_filter_mistake");
-    stand.press(&[Action::EraseAll, Action::Type('0'), Action::Accept, Action::Sort(1), Action::Reverse]);
+    stand.press(&[
+        Action::EraseAll,
+        Action::Type('0'),
+        Action::Accept,
+        Action::Sort(1),
+        Action::Reverse,
+    ]);
     stand.snapshot("requests_filtered");
 }
 
@@ -154,6 +204,10 @@ fn one_request() {
     let mut stand = race();
     stand.press(&[Action::Go(Tab::Requests), Action::Open]);
     stand.snapshot("request");
+    stand.press(&[Action::Seek(1), Action::Seek(1), Action::Seek(1)]);
+    assert_eq!(stand.ui.chunk, 4, "chunks 1, 3 and 5 were dropped");
+    stand.press(&[Action::Seek(-1)]);
+    assert_eq!(stand.ui.chunk, 2);
     let mut tapped = tapped();
     tapped.press(&[Action::Go(Tab::Request)]);
     tapped.snapshot("request_tapped");
@@ -176,8 +230,61 @@ fn hops() {
 fn findings() {
     let mut stand = race();
     stand.press(&[Action::Go(Tab::Findings)]);
-    stand.model.own.degraded = vec!["probe: eBPF is not permitted here; add CAP_BPF and CAP_PERFMON to the container".into()];
+    stand.model.own.degraded =
+        vec!["probe: eBPF is not permitted here; add CAP_BPF and CAP_PERFMON to the container".into()];
     stand.snapshot("findings");
+}
+
+#[test]
+fn cpu_where_threads_are_watched() {
+    let mut stand = race();
+    stand.press(&[Action::Go(Tab::Cpu)]);
+    assert_eq!(
+        stand.ui.tab,
+        Tab::Overview,
+        "there is no such tab before there is something on it"
+    );
+    let threads = [
+        ("scheduler", 4_000, 99, Some(0), None),
+        ("tokenizer", 4_321, 61, Some(33), Some(2)),
+        ("tokenizer", 4_329, 4, None, None),
+        ("detokenizer", 4_330, 40, Some(45), Some(38)),
+    ];
+    for tenth in 30..130 {
+        for &(role, tid, on_ms, wait_ms, throttled_ms) in &threads {
+            let sample = CpuSample {
+                thread: ThreadId { pid: 4_000, tid },
+                role,
+                name: "python3",
+                part: ThreadPart::Main,
+                interval_ns: 100 * MS,
+                on_ns: on_ms * MS,
+                wait_ns: wait_ms.map(|ms: u64| ms * MS),
+                throttled_ns: throttled_ms.map(|ms: u64| ms * MS),
+                poll: None,
+            };
+            stand.scene.say(tenth * 100 * MS, What::Cpu(sample));
+        }
+    }
+    let (id, by) = (
+        FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq: 150,
+        },
+        Some(ThreadId { pid: 4_000, tid: 4_321 }),
+    );
+    let taken = Taken {
+        id,
+        by,
+        wakeup: None,
+        frame: None,
+    };
+    stand.scene.say(13_000 * MS, What::Taken(taken));
+    stand.refresh();
+    stand.snapshot("overview_cpu");
+    stand.press(&[Action::Go(Tab::Cpu)]);
+    stand.snapshot("cpu");
 }
 
 #[test]
@@ -214,9 +321,14 @@ fn a_click_on_a_tab_or_a_row_is_its_action() {
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal in memory");
     let mut hits = Hits::default();
     let theme = Theme::of(&Surroundings::default());
-    terminal.draw(|frame| hits = draw(&stand.model, &stand.ui, theme, frame)).expect("drawn");
+    terminal
+        .draw(|frame| hits = draw(&stand.model, &stand.ui, theme, frame))
+        .expect("drawn");
     assert_eq!(hits.at(12, 0), Some(Action::Go(Tab::Overview)));
-    assert_eq!((hits.at(5, 4), hits.at(5, 5), hits.at(5, 1)), (Some(Action::Pick(0)), Some(Action::Pick(1)), None));
+    assert_eq!(
+        (hits.at(5, 4), hits.at(5, 5), hits.at(5, 1)),
+        (Some(Action::Pick(0)), Some(Action::Pick(1)), None)
+    );
 }
 
 #[test]
@@ -241,8 +353,14 @@ fn ten_thousand_requests_are_sorted_filtered_and_drawn() {
     let mut stand = Stand::of(scene);
     stand.refresh();
     stand.press(&[Action::Go(Tab::Requests)]);
-    stand.ui.sort = Sort { column: crate::state::row::Column::Gap, descending: true };
+    stand.ui.sort = Sort {
+        column: crate::state::row::Column::Gap,
+        descending: true,
+    };
     stand.look();
-    assert_eq!((stand.model.visible_count(), stand.model.visible(0).map(|r| r.gap_ns)), (10_000, Some(Some(9_999 * MS))));
+    assert_eq!(
+        (stand.model.visible_count(), stand.model.visible(0).map(|r| r.gap_ns)),
+        (10_000, Some(Some(9_999 * MS)))
+    );
     assert!(stand.drawn((80, 24), "C.UTF-8").contains("00000000000000…"));
 }

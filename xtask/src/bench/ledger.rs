@@ -241,6 +241,7 @@ impl Peer {
                 let what = What::Taken(Taken {
                     id,
                     wakeup: Some(self.seq),
+                    by: None,
                     frame: None,
                 });
                 self.analysis.apply(&Event {

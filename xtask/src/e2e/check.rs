@@ -92,6 +92,14 @@ pub(crate) fn exact_beside_strangers(outcome: &Outcome, strangers: u64, checks: 
 
 fn arrives_and_adds_up(outcome: &Outcome, checks: &mut Checks) {
     same_bytes(outcome, checks);
+    let finishes: u64 = outcome.senders.iter().map(|sender| sender.totals.output.finishes).sum();
+    // Some releases also answer those that were aborted in the queue.
+    let given = outcome.receiver.totals.given.finished;
+    checks.equal(
+        "every client whose request finished was told so",
+        &true,
+        &(given >= finishes),
+    );
     if let Some(clients) = &outcome.clients {
         checks.equal(
             "what came out of HTTP against what went in",

@@ -47,6 +47,9 @@ pub(super) mod kinds {
     pub(in super::super) const OTHER: u8 = 16;
 }
 
+/// Entries of each table that stay allocated between messages: a frame of 4,096 requests with logprobs fits.
+const KEPT: usize = 1 << 18;
+
 /// No such entry.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -141,12 +144,18 @@ pub(super) struct Arena {
 }
 
 impl Arena {
+    /// Forgets the last message. What it took beyond [`KEPT`] entries is given back.
     pub(super) fn clear(&mut self) {
         self.cells.clear();
         self.seqs.clear();
         self.globals.clear();
         self.objects.clear();
         self.memo.clear();
+        if self.memo.capacity() > KEPT || self.seqs.capacity() > KEPT || self.cells.capacity() > KEPT {
+            self.memo.shrink_to(KEPT);
+            self.seqs.shrink_to(KEPT);
+            self.cells.shrink_to(KEPT);
+        }
     }
 
     pub(super) fn new_seq(&mut self, limits: &Limits) -> Result<u32, Undecoded> {

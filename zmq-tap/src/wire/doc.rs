@@ -163,6 +163,15 @@ impl<'a> Doc<'a> {
         let Some(items) = self.items(list) else { return Ok(()) };
         match (items.run, items.next, list) {
             (Run::Flat { mut at }, NONE, Node::List(seq)) if self.arena.seqs[seq as usize].kinds == kinds::INT => {
+                let seq = self.arena.seqs[seq as usize];
+                // The shortest opcode takes two bytes: a run of two bytes an item is that one throughout.
+                if seq.end - seq.start == 2 * seq.len {
+                    let run = self.bytes.get(at..seq.end as usize).unwrap_or_default().as_chunks().0;
+                    return run
+                        .iter()
+                        .enumerate()
+                        .try_for_each(|(row, [_, value])| f(row, Item::Int((*value).into())));
+                }
                 for row in 0..items.left as usize {
                     let Some((value, next)) = pickle::short_int(self.bytes, at) else {
                         break;
@@ -173,6 +182,15 @@ impl<'a> Doc<'a> {
                 Ok(())
             }
             (Run::Pack { mut at }, ..) => {
+                // As many small integers as items: those are the items.
+                if let Some(run) = self.bytes.get(at..at + items.left as usize)
+                    && run.iter().all(|value| *value < 0x80)
+                {
+                    return run
+                        .iter()
+                        .enumerate()
+                        .try_for_each(|(row, value)| f(row, Item::Int((*value).into())));
+                }
                 for row in 0..items.left as usize {
                     let item = match msgpack::head(self.bytes, at) {
                         Some((Head::Int(value), next)) => {

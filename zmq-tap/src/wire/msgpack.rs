@@ -250,3 +250,59 @@ fn type_code(b: &[u8], at: usize) -> Option<(Head, usize)> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The table and the shortcuts against the reader of heads, one value at a time.
+        #[test]
+        fn skipping_agrees_with_reading(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            match (skip(&bytes, 0), head(&bytes, 0)) {
+                (Ok(end), Some((Head::Str { end: read } | Head::Bin { end: read } | Head::Ext { end: read, .. }, _))) => {
+                    prop_assert_eq!(end, read);
+                }
+                (Ok(end), Some((Head::Array { .. } | Head::Map { .. }, first))) => {
+                    prop_assert!(end >= first && end <= bytes.len());
+                }
+                (Ok(end), Some((_, next))) => prop_assert_eq!(end, next),
+                (Ok(end), None) => prop_assert!(false, "skipped to {end} what cannot be read"),
+                (Err(_), Some((Head::Array { .. } | Head::Map { .. }, _)) | None) => {}
+                (Err(why), Some(head)) => prop_assert!(false, "{head:?}: {why}"),
+            }
+            if let Ok(end) = skip(&bytes, 0) {
+                prop_assert_eq!(next(&bytes, 0), Some(end));
+            }
+        }
+    }
+
+    #[test]
+    fn an_array_of_words_is_read_in_both_its_forms() {
+        let words = 7i64.to_le_bytes();
+        let ext = [&[0xc7, 14, 1, 0, 0, 0, 2, 0xa1, b'q'], words.as_slice()].concat();
+        let long = [&[0xc8, 0, 14, 1, 0, 0, 0, 2, 0xa1, b'q'], words.as_slice()].concat();
+        let pair = [&[0x92, 0xa1, b'q', 0xc4, 8], words.as_slice()].concat();
+        for message in [ext, long, pair] {
+            let (start, end) = array_q(&message, 0).unwrap();
+            assert_eq!(message[start..end], words);
+            assert_eq!(skip(&message, 0), Ok(message.len()));
+        }
+        assert_eq!(
+            array_q(&[0xc7, 7, 1, 0, 0, 0, 2, 0xa1, b'q', 9], 0),
+            None,
+            "a word of one byte"
+        );
+        assert_eq!(array_q(&[0x92, 0xa1, b'd', 0xc4, 0], 0), None, "floats");
+    }
+
+    #[test]
+    fn containers_of_absurd_length_are_cut_short_and_no_work() {
+        assert_eq!(
+            skip(&[0xdd, 0xff, 0xff, 0xff, 0xff].repeat(1000), 0),
+            Err(Undecoded::Truncated { at: 5000 })
+        );
+        assert_eq!(skip(&[0x91, 0xc1], 0).unwrap_err().reason(), "malformed");
+    }
+}

@@ -92,21 +92,10 @@ impl Columns {
 static TEXT: &str = include_str!("schemas.txt");
 
 /// Every known layout, sorted by class, then by release.
-pub(super) static TABLE: LazyLock<Vec<Layout>> = LazyLock::new(|| {
-    let mut releases = Vec::new();
-    let mut table = Vec::new();
-    for line in TEXT.lines().filter(|line| !line.starts_with('#')) {
-        let mut words = line.split(' ');
-        let (Some(class), Some(form)) = (words.next(), words.next()) else {
-            continue;
-        };
-        if class == "releases" {
-            releases = std::iter::once(form).chain(words).collect();
-        } else if let Some(span) = words.next() {
-            table.push(layout(class, form, span, words.collect(), &releases));
-        }
-    }
-    table
+static TABLE: LazyLock<Vec<Layout>> = LazyLock::new(|| {
+    let mut lines = TEXT.lines().filter(|line| !line.starts_with('#'));
+    let releases = Releases::new(lines.next().unwrap_or_default());
+    lines.filter_map(|line| releases.layout(line)).collect()
 });
 
 /// The layouts of `class`.
@@ -116,56 +105,76 @@ pub(super) fn layouts(class: &[u8]) -> &'static [Layout] {
     &TABLE[from..to]
 }
 
-fn layout(class: &'static str, form: &str, span: &'static str, fields: Vec<&'static str>, releases: &[&str]) -> Layout {
-    let place = |release: &str| releases.iter().position(|known| *known == release);
-    let first = span
-        .split(',')
-        .next()
-        .and_then(|span| span.split("..").next())
-        .and_then(place);
-    let last = span
-        .split(',')
-        .next_back()
-        .and_then(|span| span.split("..").last())
-        .and_then(place);
-    let kind = kind_of(class);
-    let columns = Columns::find(fields.iter().map(|name| name.as_bytes()));
-    let (upto, from) = (|release| last <= place(release), |release| first >= place(release));
-    let ids = match kind {
-        // The detokenizer passed `decode_ids` on, prompt tail included, from 0.5.0rc0 to 0.5.4.post2 (SGLang PR 12628).
-        Kind::Text if from("0.5.5") => Ids::Delta,
-        Kind::Text => Ids::PromptTail,
-        _ if upto("0.4.6.post3") => Ids::Cumulative,
-        _ if from("0.4.6.post4") => Ids::Delta,
-        _ => Ids::Undecided,
-    };
-    let waiter = if upto("0.5.9") {
-        Some(Waiter::KeepsLast)
-    } else if from("0.5.10") {
-        Some(Waiter::Merges)
-    } else if from("0.5.10rc0") && upto("0.5.10rc0") {
-        Some(Waiter::YieldsAll)
-    } else {
-        None
-    };
-    let form = if form == "struct" {
-        Form::Struct
-    } else {
-        Form::Dataclass
-    };
-    Layout {
-        class,
-        form,
-        releases: span,
-        fields,
-        columns,
-        kind,
-        ids,
-        waiter,
+/// The releases in order, and the places where a meaning changed that the layout may not show.
+struct Releases {
+    names: Vec<&'static str>,
+    /// `output_ids` of the scheduler became deltas.
+    deltas: Option<usize>,
+    /// The first whose text layout no release with the prompt's tail shares (`SGLang` PR 12628 ended it in 0.5.4.post3).
+    no_prompt_tail: Option<usize>,
+    /// The waiter yields every chunk: this release only.
+    yields_all: Option<usize>,
+}
+
+impl Releases {
+    fn new(line: &'static str) -> Self {
+        let names: Vec<&str> = line.split(' ').skip(1).collect();
+        let place = |release: &str| names.iter().position(|name| *name == release);
+        let (deltas, no_prompt_tail) = (place("0.4.6.post4"), place("0.5.5"));
+        let yields_all = place("0.5.10rc0");
+        Self {
+            names,
+            deltas,
+            no_prompt_tail,
+            yields_all,
+        }
+    }
+
+    /// A line of the table: class, form, releases, fields.
+    fn layout(&self, line: &'static str) -> Option<Layout> {
+        let mut words = line.split(' ');
+        let (class, form, releases) = (words.next()?, words.next()?, words.next()?);
+        let fields: Vec<&str> = words.collect();
+        let place = |release: &str| self.names.iter().position(|name| *name == release);
+        let first = place(releases.split(',').next()?.split("..").next()?)?;
+        let last = place(releases.rsplit(',').next()?.rsplit("..").next()?)?;
+        let before = |change: Option<usize>| change.is_some_and(|change| last < change);
+        let since = |change: Option<usize>| change.is_some_and(|change| first >= change);
+        let kind = kind_of(class);
+        let ids = match kind {
+            Kind::Text if since(self.no_prompt_tail) => Ids::Delta,
+            Kind::Text => Ids::PromptTail,
+            _ if before(self.deltas) => Ids::Cumulative,
+            _ if since(self.deltas) => Ids::Delta,
+            _ => Ids::Undecided,
+        };
+        let waiter = if before(self.yields_all) {
+            Some(Waiter::KeepsLast)
+        } else if since(self.yields_all.map(|only| only + 1)) {
+            Some(Waiter::Merges)
+        } else {
+            (Some(first) == self.yields_all && first == last).then_some(Waiter::YieldsAll)
+        };
+        let columns = Columns::find(fields.iter().map(|name| name.as_bytes()));
+        let form = if form == "struct" {
+            Form::Struct
+        } else {
+            Form::Dataclass
+        };
+        Some(Layout {
+            class,
+            form,
+            releases,
+            fields,
+            columns,
+            kind,
+            ids,
+            waiter,
+        })
     }
 }
 
-pub(super) fn kind_of(class: &str) -> Kind {
+fn kind_of(class: &str) -> Kind {
     match class {
         "BatchTokenIDOut" | "BatchTokenIDOutput" => Kind::TokenIds,
         "BatchStrOut" | "BatchStrOutput" => Kind::Text,
@@ -173,5 +182,92 @@ pub(super) fn kind_of(class: &str) -> Kind {
         "BatchMultimodalDecodeReq" | "BatchMultimodalOut" | "BatchMultimodalOutput" => Kind::Multimodal,
         "AbortReq" => Kind::Abort,
         _ => Kind::Control,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(class: &str, releases: &str) -> &'static Layout {
+        let found = layouts(class.as_bytes())
+            .iter()
+            .find(|layout| layout.releases == releases);
+        found.unwrap_or_else(|| panic!("no {class} of {releases}"))
+    }
+
+    #[test]
+    fn every_line_of_the_table_is_a_layout() {
+        let lines = TEXT
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.starts_with("releases "));
+        assert_eq!(TABLE.len(), lines.count());
+        assert!(TABLE.is_sorted_by_key(|layout| layout.class));
+    }
+
+    #[test]
+    fn batches_have_the_columns_that_are_read() {
+        for layout in TABLE
+            .iter()
+            .filter(|layout| matches!(layout.kind, Kind::TokenIds | Kind::Text))
+        {
+            let Columns {
+                rids,
+                finish,
+                completion,
+                prompt,
+                meta,
+                ..
+            } = layout.columns;
+            assert!(rids.is_some() && finish.is_some(), "{layout:?}");
+            assert!(
+                meta.is_some() || (completion.is_some() && prompt.is_some()),
+                "{layout:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_ids_mean_follows_the_release_and_says_where_a_layout_spans_a_change() {
+        assert_eq!(layout("BatchTokenIDOut", "0.4.3..0.4.3.post2").ids, Ids::Cumulative);
+        assert_eq!(layout("BatchTokenIDOut", "0.4.3.post3..0.5.2rc2").ids, Ids::Undecided);
+        assert_eq!(layout("BatchTokenIDOut", "0.5.2..0.5.3rc0").ids, Ids::Delta);
+        assert_eq!(
+            layout("BatchStrOutput", "0.5.4.post2..0.5.4.post3").ids,
+            Ids::PromptTail
+        );
+        assert_eq!(layout("BatchStrOutput", "0.5.5..0.5.5.post1").ids, Ids::Delta);
+    }
+
+    #[test]
+    fn what_a_waiter_does_follows_the_release() {
+        assert_eq!(layout("BatchTokenIDOutput", "0.5.9").waiter, Some(Waiter::KeepsLast));
+        assert_eq!(
+            layout("BatchTokenIDOutput", "0.5.10rc0").waiter,
+            Some(Waiter::YieldsAll)
+        );
+        assert_eq!(
+            layout("BatchTokenIDOutput", "0.5.10..0.5.10.post1").waiter,
+            Some(Waiter::Merges)
+        );
+        assert_eq!(layout("AbortReq", "0.5.4.post2..0.5.14").waiter, None);
+    }
+
+    #[test]
+    fn a_batch_of_msgpack_is_told_by_its_length() {
+        for class in [
+            "BatchTokenIDOutput",
+            "BatchStrOutput",
+            "BatchEmbeddingOutput",
+            "AbortReq",
+        ] {
+            let structs = || {
+                layouts(class.as_bytes())
+                    .iter()
+                    .filter(|layout| layout.form == Form::Struct)
+            };
+            let lengths: std::collections::HashSet<usize> = structs().map(|layout| layout.fields.len()).collect();
+            assert_eq!(lengths.len(), structs().count(), "{class}");
+        }
     }
 }

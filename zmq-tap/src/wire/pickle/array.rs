@@ -77,9 +77,9 @@ impl Vm<'_, '_> {
             return None;
         }
         let array = Node::Array(data as u32);
-        self.arena.memo.push(Node::Bytes(data as u32));
-        self.arena.memo.push(Node::Unbuilt);
-        self.arena.memo.push(array);
+        self.arena
+            .memo
+            .extend_from_slice(&[Node::Bytes(data as u32), Node::Unbuilt, array]);
         self.stack.push(array);
         Some(end + 5)
     }

@@ -8,6 +8,8 @@ mod flat;
 mod nested;
 mod op;
 mod scalar;
+#[cfg(test)]
+mod tests;
 mod vm;
 
 pub(super) use flat::{after_put, item as flat_item};

@@ -1,0 +1,112 @@
+//! Frames taken many at a time: the event loop was away from its poll, and what came meanwhile is handled in one go.
+
+use super::{Detector, Look, Severity, Verdict};
+use crate::words::{count, percent, plural};
+
+pub(super) struct Burst;
+
+impl Detector for Burst {
+    fn kind(&self) -> &'static str {
+        "burst"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        for (place, group) in look.ledger.groups().iter().enumerate() {
+            // The wakeup that is not over counts as well.
+            let most = look.ledger.members(place).map(|h| h.counts().wakeup_frames_max).max();
+            let most = u64::from(most.unwrap_or(0));
+            if most < look.thresholds.burst_frames {
+                continue;
+            }
+            let usual = group
+                .wakeups
+                .quantile(0.9)
+                .is_none_or(|n| n >= look.thresholds.burst_frames);
+            let severity = if usual { Severity::Warning } else { Severity::Info };
+            let frames = plural(most, "frame");
+            let mut summary = match (group.wakeups.quantile(0.5), group.wakeups.quantile(0.99)) {
+                (Some(median), Some(p99)) => format!(
+                    "up to {frames} of {} are taken in one wakeup (median {}, p99 {})",
+                    group.name,
+                    count(median),
+                    count(p99),
+                ),
+                _ => format!("{frames} of {} were taken in one wakeup that is not over", group.name),
+            };
+            let away = away_from_poll(look, place);
+            if let Some(share) = away {
+                summary += ": the receiver's event loop is away from its poll ";
+                summary += &percent(share);
+            }
+            let mut verdict = Verdict::new(severity, summary)
+                .hop(&group.name)
+                .weight(most)
+                .with("wakeups_ended", group.wakeups.count())
+                .with("frames_max", most);
+            for (name, quantile) in [("frames_p50", 0.5), ("frames_p99", 0.99)] {
+                if let Some(frames) = group.wakeups.quantile(quantile) {
+                    verdict = verdict.with(name, frames);
+                }
+            }
+            if let Some(share) = away {
+                verdict = verdict.with("away_from_poll", super::consumer::rounded(share));
+            }
+            found.push(verdict);
+        }
+    }
+}
+
+/// Share of the run that the line's receivers spent outside their polls: the one that was away most.
+fn away_from_poll(look: &Look<'_>, place: usize) -> Option<f64> {
+    let polls = look
+        .ledger
+        .members(place)
+        .filter_map(|hop| look.ledger.thread(hop.taker()?)?.poll());
+    polls
+        .map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64)
+        .max_by(f64::total_cmp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{MS, Scene};
+    use super::*;
+
+    #[test]
+    fn frames_of_one_wakeup_are_a_burst_from_a_number_on() {
+        let mut scene = Scene::skip_path();
+        for n in 0..7 {
+            scene.send(n, &[]);
+        }
+        for n in 0..7 {
+            scene.take_in(10 + n, n, 1);
+        }
+        assert!(scene.check(&Burst, 20).is_empty());
+        let mut endless = Scene::skip_path();
+        for n in 0..8 {
+            endless.send(n, &[]);
+            endless.take_in(n + 10, n, 1);
+        }
+        let found = endless.check(&Burst, 20);
+        assert_eq!(
+            (found[0].severity, found[0].evidence.get("frames_p50")),
+            (Severity::Warning, None)
+        );
+        for n in 7..57 {
+            scene.send(n * MS, &[]);
+            scene.take_in(n * MS + 1, n, n);
+        }
+        for n in 57..77 {
+            scene.send(n * MS, &[]);
+        }
+        for n in 57..77 {
+            scene.take_in(80 * MS + n, n, 100);
+        }
+        let found = scene.check(&Burst, 90 * MS);
+        assert_eq!(
+            (found[0].severity, &found[0].evidence["frames_max"]),
+            (Severity::Info, &20.into())
+        );
+        assert_eq!(found[0].evidence["frames_p50"], 1);
+    }
+}

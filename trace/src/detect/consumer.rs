@@ -1,0 +1,168 @@
+//! Who keeps frames waiting now: the common ground of the verdicts on consumers. They speak only while frames wait, and of
+//! the time for which the oldest has waited: a busy thread that keeps up is no trouble.
+
+use super::{Look, Severity, Verdict};
+use crate::clock::MonoNs;
+use crate::ledger::{Group, Spent, Thread};
+use crate::words::{duration, percent, plural};
+
+/// No verdict looks further back than this.
+const FURTHEST_NS: u64 = 10_000_000_000;
+
+/// A thread that lets frames wait.
+pub(super) struct Late<'a> {
+    pub(super) group: &'a Group,
+    pub(super) thread: &'a Thread,
+    /// Frames that wait for it.
+    pub(super) frames: u64,
+    /// How long the oldest of them has waited.
+    pub(super) waited_ns: u64,
+    /// Since when it is judged.
+    pub(super) from: MonoNs,
+    /// What it did since.
+    pub(super) spent: Spent,
+}
+
+impl Late<'_> {
+    /// What its whole process did on CPUs since, in CPUs.
+    pub(super) fn process_cpus(&self, look: &Look<'_>) -> f64 {
+        let of_process = look
+            .ledger
+            .threads()
+            .iter()
+            .filter(|t| t.id().pid == self.thread.id().pid);
+        of_process
+            .filter_map(|t| t.between(self.from, look.now))
+            .map(|spent| spent.share(spent.on_ns))
+            .sum()
+    }
+
+    /// The beginning of every summary: `tokenizer (4711/4711) `.
+    pub(super) fn who(&self) -> String {
+        let id = self.thread.id();
+        format!("the {} thread ({}/{})", self.thread.role(), id.pid, id.tid)
+    }
+
+    /// `while 850 frames wait for it on scheduler->tokenizer, the oldest for 24 s`
+    pub(super) fn meanwhile(&self) -> String {
+        format!(
+            "while {} wait for it on {}, the oldest for {}",
+            plural(self.frames, "frame"),
+            self.group.name,
+            duration(self.waited_ns),
+        )
+    }
+
+    /// A verdict with what all of them tell.
+    pub(super) fn verdict(&self, look: &Look<'_>, summary: String) -> Verdict {
+        let limits = look.thresholds;
+        let critical = self.frames >= limits.backlog_critical_frames || self.waited_ns >= limits.gap_critical_ns;
+        let severity = if critical {
+            Severity::Critical
+        } else {
+            Severity::Warning
+        };
+        let (spent, id) = (&self.spent, self.thread.id());
+        let mut verdict = Verdict::new(severity, summary)
+            .hop(&self.group.name)
+            .since(Some(self.from))
+            .weight(self.waited_ns)
+            .with("role", self.thread.role())
+            .with("pid", id.pid)
+            .with("tid", id.tid)
+            .with("interval_ns", spent.interval_ns)
+            .with("on_cpu", rounded(spent.share(spent.on_ns)))
+            .with("waiting_frames", self.frames)
+            .with("oldest_waiting_ns", self.waited_ns);
+        for (name, ns) in [
+            ("run_wait", spent.starved_ns()),
+            ("throttled", spent.held_ns()),
+            ("blocked", spent.blocked_ns()),
+        ] {
+            if let Some(ns) = ns {
+                verdict = verdict.with(name, rounded(spent.share(ns)));
+            }
+        }
+        if let Some(bytes) = self.group.kernel.max_between(self.from, look.now) {
+            verdict = verdict.with("kernel_bytes_max", bytes);
+        }
+        verdict
+    }
+}
+
+/// The slowest consumer of each line that keeps frames waiting too long.
+pub(super) fn late<'a>(look: &Look<'a>) -> Vec<Late<'a>> {
+    let ledger = look.ledger;
+    let mut late: Vec<Late<'a>> = Vec::new();
+    for (place, group) in ledger.groups().iter().enumerate() {
+        let first = late.len();
+        for hop in ledger.members(place) {
+            let (Some(oldest), Some(by)) = (hop.oldest_waiting(), hop.taker()) else {
+                continue;
+            };
+            let waited_ns = look.now.since(oldest);
+            if waited_ns < look.thresholds.late_ns {
+                continue;
+            }
+            // Several senders into one socket: one consumer.
+            if let Some(known) = late[first..].iter_mut().find(|l| l.thread.id() == by) {
+                known.frames += hop.counts().backlog;
+                continue;
+            }
+            let from = MonoNs(oldest.0.max(look.now.0.saturating_sub(FURTHEST_NS)));
+            let Some(thread) = ledger.thread(by) else { continue };
+            let Some(spent) = thread.between(from, look.now) else {
+                continue;
+            };
+            late.push(Late {
+                group,
+                thread,
+                frames: hop.counts().backlog,
+                waited_ns,
+                from,
+                spent,
+            });
+        }
+    }
+    late
+}
+
+/// The worst of each line by `share`, among those whose share is at least `least`: one verdict a line.
+pub(super) fn worst_of_each_line<'a>(
+    late: Vec<Late<'a>>,
+    least: f64,
+    share: impl Fn(&Late<'_>) -> Option<f64>,
+) -> Vec<(Late<'a>, f64)> {
+    let mut worst: Vec<(Late<'a>, f64)> = Vec::new();
+    for one in late {
+        let Some(share) = share(&one).filter(|s| *s >= least) else {
+            continue;
+        };
+        match worst.iter_mut().find(|(w, _)| w.group.name == one.group.name) {
+            Some(known) if known.0.waited_ns < one.waited_ns => *known = (one, share),
+            Some(_) => {}
+            None => worst.push((one, share)),
+        }
+    }
+    worst
+}
+
+/// A share for the evidence: three digits are more than samples give.
+pub(super) fn rounded(share: f64) -> f64 {
+    (share * 1_000.0).round() / 1_000.0
+}
+
+/// `12 % waiting for a CPU, 85 % asleep` and so on, for the parts that are known.
+pub(super) fn rest(spent: &Spent) -> String {
+    let mut parts = Vec::new();
+    for (ns, what) in [
+        (spent.starved_ns(), "waiting for a CPU"),
+        (spent.held_ns(), "held back by its quota"),
+        (spent.blocked_ns(), "asleep"),
+    ] {
+        if let Some(ns) = ns {
+            parts.push(format!("{} {what}", percent(spent.share(ns))));
+        }
+    }
+    parts.join(", ")
+}

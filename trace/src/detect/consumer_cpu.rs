@@ -1,0 +1,100 @@
+//! A consumer that cannot go faster: its thread computes all the time while frames wait.
+
+use std::fmt::Write as _;
+
+use super::consumer::{late, rounded, worst_of_each_line};
+use super::{Detector, Look, Verdict};
+use crate::words::{bytes, duration, percent};
+
+pub(super) struct ConsumerCpuBound;
+
+impl Detector for ConsumerCpuBound {
+    fn kind(&self) -> &'static str {
+        "consumer-cpu-bound"
+    }
+
+    fn comes_and_goes(&self) -> bool {
+        true
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let least = look.thresholds.consumer_busy_share;
+        let on_cpu = |one: &super::consumer::Late<'_>| Some(one.spent.share(one.spent.on_ns));
+        for (one, share) in worst_of_each_line(late(look), least, on_cpu) {
+            let mut summary = format!(
+                "{} is on a CPU {} of the time {}",
+                one.who(),
+                percent(share),
+                one.meanwhile()
+            );
+            let recv_wait = one.group.recv_wait.quantile(0.5);
+            if let Some(ns) = recv_wait {
+                let _ = write!(summary, "; it gets a frame {} after asking (median)", duration(ns));
+            }
+            let kernel = one.group.kernel.max_between(one.from, look.now);
+            match kernel {
+                Some(0) => summary.push_str("; the kernel holds none of them: all wait in libzmq's own queue"),
+                Some(most) => {
+                    let _ = write!(summary, "; the kernel holds up to {} of them", bytes(most));
+                }
+                None => {}
+            }
+            let process = one.process_cpus(look);
+            let mut verdict = one
+                .verdict(look, summary)
+                .with("process_cpus", rounded(process))
+                .advice(
+                    "its own work is the limit, not the sockets: --tokenizer-worker-num spreads it, a larger \
+                     --stream-interval makes fewer and larger chunks",
+                );
+            if let Some(ns) = recv_wait {
+                verdict = verdict.with("recv_wait_p50_ns", ns);
+            }
+            let handling = one.spent.share(one.spent.handling_ns);
+            found.push(verdict.with("handling", rounded(handling)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{MS, SECOND, Scene};
+    use super::*;
+
+    #[test]
+    fn a_thread_that_computes_while_frames_wait_is_bound_and_one_that_keeps_up_is_not() {
+        let mut scene = Scene::skip_path();
+        for n in 0..20 {
+            scene.send(n * 100 * MS, &[]);
+            scene.take_by(n * 100 * MS + MS, n, 7);
+            scene.cpu((n + 1) * 100 * MS, 7, [95, 3, 0]);
+        }
+        assert!(scene.check(&ConsumerCpuBound, 2 * SECOND).is_empty(), "nothing waits");
+        for n in 20..60 {
+            scene.send(n * 100 * MS, &[]);
+            scene.cpu((n + 1) * 100 * MS, 7, [95, 3, 0]);
+            scene.kernel((n + 1) * 100 * MS, 0);
+        }
+        let found = scene.check(&ConsumerCpuBound, 6 * SECOND);
+        assert_eq!(found[0].evidence["on_cpu"], 0.95);
+        assert_eq!(
+            (&found[0].evidence["waiting_frames"], &*found[0].hop),
+            (&40.into(), "scheduler->tokenizer")
+        );
+        assert!(found[0].summary.contains("libzmq's own queue"), "{}", found[0].summary);
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_or_starves_is_not_bound_by_its_work() {
+        for shares in [[10, 5, 0], [40, 55, 0]] {
+            let mut scene = Scene::skip_path();
+            scene.send(0, &[]);
+            scene.take_by(MS, 0, 7);
+            for n in 1..40 {
+                scene.send(n * 100 * MS, &[]);
+                scene.cpu(n * 100 * MS, 7, shares);
+            }
+            assert!(scene.check(&ConsumerCpuBound, 4 * SECOND).is_empty());
+        }
+    }
+}

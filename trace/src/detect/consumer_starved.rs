@@ -1,0 +1,60 @@
+//! A consumer that could work and gets no CPU: others have it.
+
+use super::consumer::{Late, late, rest, worst_of_each_line};
+use super::{Detector, Look, Verdict};
+use crate::words::percent;
+
+pub(super) struct ConsumerStarved;
+
+impl Detector for ConsumerStarved {
+    fn kind(&self) -> &'static str {
+        "consumer-starved"
+    }
+
+    fn comes_and_goes(&self) -> bool {
+        true
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let starved = |one: &Late<'_>| one.spent.starved_ns().map(|ns| one.spent.share(ns));
+        for (one, share) in worst_of_each_line(late(look), look.thresholds.starved_share, starved) {
+            let summary = format!(
+                "{} waits for a CPU {} of the time {} ({} on one; {})",
+                one.who(),
+                percent(share),
+                one.meanwhile(),
+                percent(one.spent.share(one.spent.on_ns)),
+                rest(&one.spent),
+            );
+            found.push(one.verdict(look, summary).advice(
+                "other threads have its CPU: give the engine's host processes CPUs of their own, or fewer threads beside them",
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{MS, SECOND, Scene};
+    use super::*;
+
+    #[test]
+    fn waiting_for_a_cpu_is_starving_unless_a_quota_made_it_wait() {
+        let late_with = |shares| {
+            let mut scene = Scene::skip_path();
+            scene.send(0, &[]);
+            scene.take_by(MS, 0, 7);
+            for n in 1..40 {
+                scene.send(n * 100 * MS, &[]);
+                scene.cpu(n * 100 * MS, 7, shares);
+            }
+            scene.check(&ConsumerStarved, 4 * SECOND)
+        };
+        assert_eq!(late_with([40, 55, 0])[0].evidence["run_wait"], 0.55);
+        assert!(late_with([90, 10, 0]).is_empty());
+        assert!(
+            late_with([40, 55, 80]).is_empty(),
+            "the quota held it back all that time"
+        );
+    }
+}

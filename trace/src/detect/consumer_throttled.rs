@@ -1,0 +1,61 @@
+//! A consumer that may not run: the CPU limit of its container is used up.
+
+use super::consumer::{Late, late, rest, worst_of_each_line};
+use super::{Detector, Look, Verdict};
+use crate::words::percent;
+
+pub(super) struct ConsumerThrottled;
+
+impl Detector for ConsumerThrottled {
+    fn kind(&self) -> &'static str {
+        "consumer-throttled"
+    }
+
+    fn comes_and_goes(&self) -> bool {
+        true
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let held = |one: &Late<'_>| one.spent.held_ns().map(|ns| one.spent.share(ns));
+        for (one, share) in worst_of_each_line(late(look), look.thresholds.throttled_share, held) {
+            let summary = format!(
+                "{} is held back by its CPU limit {} of the time {} ({} on one; {})",
+                one.who(),
+                percent(share),
+                one.meanwhile(),
+                percent(one.spent.share(one.spent.on_ns)),
+                rest(&one.spent),
+            );
+            found.push(
+                one.verdict(look, summary)
+                    .advice("raise or remove the container's CPU limit (resources.limits.cpu; cpu.max of its cgroup)"),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{MS, SECOND, Scene};
+    use super::*;
+
+    #[test]
+    fn a_quota_counts_while_the_thread_wants_to_run() {
+        let late_with = |shares| {
+            let mut scene = Scene::skip_path();
+            scene.send(0, &[]);
+            scene.take_by(MS, 0, 7);
+            for n in 1..40 {
+                scene.send(n * 100 * MS, &[]);
+                scene.cpu(n * 100 * MS, 7, shares);
+            }
+            scene.check(&ConsumerThrottled, 4 * SECOND)
+        };
+        assert_eq!(late_with([30, 65, 60])[0].evidence["throttled"], 0.6);
+        assert!(
+            late_with([2, 1, 90]).is_empty(),
+            "others of its cgroup were throttled, it slept"
+        );
+        assert!(late_with([95, 3, 0]).is_empty());
+    }
+}

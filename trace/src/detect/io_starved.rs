@@ -1,0 +1,103 @@
+//! libzmq's I/O threads without a CPU: frames wait on their way into the inbox while the consumer has time for them.
+
+use super::consumer::{Late, late, rounded};
+use super::{Detector, Look, Verdict};
+use crate::event::ThreadPart;
+use crate::ledger::{Spent, Thread};
+use crate::words::percent;
+
+pub(super) struct IoThreadStarved;
+
+impl Detector for IoThreadStarved {
+    fn kind(&self) -> &'static str {
+        "io-thread-starved"
+    }
+
+    fn comes_and_goes(&self) -> bool {
+        true
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let limits = look.thresholds;
+        for one in late(look) {
+            // A consumer that never sleeps is late by itself.
+            let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
+            if asleep.is_none_or(|share| share < limits.starved_share) {
+                continue;
+            }
+            let Some((thread, spent, share)) = starved(look, &one).filter(|(.., share)| *share >= limits.starved_share)
+            else {
+                continue;
+            };
+            let id = thread.id();
+            let summary = format!(
+                "libzmq's I/O thread {} of the {} ({}/{}) waits for a CPU {} of the time {}, which sleeps {}",
+                thread.name(),
+                thread.role(),
+                id.pid,
+                id.tid,
+                percent(share),
+                one.meanwhile().replace("for it", "for the consumer"),
+                asleep.map_or_else(String::new, percent),
+            );
+            found.push(
+                one.verdict(look, summary)
+                    .with("io_pid", id.pid)
+                    .with("io_tid", id.tid)
+                    .with("io_on_cpu", rounded(spent.share(spent.on_ns)))
+                    .with("io_run_wait", rounded(share))
+                    .advice(
+                        "other threads have its CPU: do not pin the process to fewer CPUs than it has busy threads",
+                    ),
+            );
+        }
+    }
+}
+
+/// The I/O thread at either end of the line that waits most for a CPU.
+fn starved<'a>(look: &Look<'a>, one: &Late<'a>) -> Option<(&'a Thread, Spent, f64)> {
+    let sender = one.group.name.split("->").next().unwrap_or_default();
+    let at_an_end = |t: &&Thread| t.id().pid == one.thread.id().pid || t.role() == sender;
+    let io = look
+        .ledger
+        .threads()
+        .iter()
+        .filter(|t| t.part() == Some(ThreadPart::Io));
+    io.filter(at_an_end)
+        .filter_map(|thread| {
+            let spent = thread.between(one.from, look.now)?;
+            Some((thread, spent, spent.share(spent.starved_ns()?)))
+        })
+        .max_by(|a, b| a.2.total_cmp(&b.2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{MS, SECOND, Scene};
+    use super::*;
+
+    #[test]
+    fn an_io_thread_without_a_cpu_counts_when_the_consumer_sleeps() {
+        let late_with = |consumer, io| {
+            let mut scene = Scene::skip_path();
+            scene.send(0, &[]);
+            scene.take_by(MS, 0, 7);
+            for n in 1..40 {
+                scene.send(n * 100 * MS, &[]);
+                scene.cpu(n * 100 * MS, 7, consumer);
+                scene.cpu(n * 100 * MS, 9, io);
+            }
+            scene.check(&IoThreadStarved, 4 * SECOND)
+        };
+        let found = late_with([10, 10, 0], [5, 90, 0]);
+        assert_eq!(
+            (&found[0].evidence["io_tid"], &found[0].evidence["io_run_wait"]),
+            (&9.into(), &0.9.into())
+        );
+        assert!(
+            late_with([95, 3, 0], [5, 90, 0]).is_empty(),
+            "the consumer is late by itself"
+        );
+        assert!(late_with([10, 10, 0], [5, 2, 0]).is_empty());
+    }
+}

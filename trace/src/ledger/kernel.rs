@@ -1,0 +1,91 @@
+//! What the kernel holds of a hop. libzmq drains its sockets, so this is 0 while hundreds of frames wait in the inbox behind it.
+
+use std::collections::VecDeque;
+
+use crate::clock::MonoNs;
+use crate::event::QueueSample;
+
+/// Samples kept: ten minutes of them.
+const KEPT: usize = 6_000;
+
+/// Kernel queues of the hops of one name.
+#[derive(Clone, Debug, Default)]
+pub struct KernelQueue {
+    /// Bytes not yet read by the receivers' libzmq, at the last sample; `None` where that cannot be read.
+    pub bytes: Option<u64>,
+    /// The most there were in a sample.
+    pub bytes_max: Option<u64>,
+    /// Bytes in the senders' sockets, at the last sample; on Unix sockets the same ones with the kernel's overhead.
+    pub send_bytes: Option<u64>,
+    /// The most frames in libzmq's own queues: sent, not taken, and not in the kernel, whose bytes are counted as frames of
+    /// the hop's mean length.
+    pub inbox_max: Option<u64>,
+    samples: VecDeque<(MonoNs, u64)>,
+}
+
+impl KernelQueue {
+    /// Enters a sample, taken while `backlog` frames of `mean_bytes` waited on the hop; `None` where sends or takes are unseen.
+    pub(crate) fn enter(&mut self, at: MonoNs, sample: &QueueSample<'_>, backlog: Option<u64>, mean_bytes: u64) {
+        self.send_bytes = sample.send_bytes;
+        self.bytes = sample.receive_bytes;
+        let Some(bytes) = sample.receive_bytes else { return };
+        self.bytes_max = self.bytes_max.max(Some(bytes));
+        if let Some(backlog) = backlog {
+            let in_kernel = bytes.div_ceil(mean_bytes.max(1));
+            self.inbox_max = self.inbox_max.max(Some(backlog.saturating_sub(in_kernel)));
+        }
+        if self.samples.len() == KEPT {
+            self.samples.pop_front();
+        }
+        self.samples.push_back((at, bytes));
+    }
+
+    /// The most bytes in a sample between; `None` when there was none.
+    pub fn max_between(&self, from: MonoNs, to: MonoNs) -> Option<u64> {
+        let first = self.samples.partition_point(|s| s.0 < from);
+        let between = self.samples.range(first..).take_while(|s| s.0 <= to);
+        between.map(|s| s.1).max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(receive_bytes: Option<u64>) -> QueueSample<'static> {
+        QueueSample {
+            hop: "scheduler->tokenizer",
+            receive_bytes,
+            send_bytes: None,
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_the_kernel_is_in_the_inbox() {
+        let mut queue = KernelQueue::default();
+        queue.enter(MonoNs(1), &sample(Some(0)), Some(850), 1_000);
+        queue.enter(MonoNs(2), &sample(Some(2_500)), Some(10), 1_000);
+        assert_eq!(
+            (queue.inbox_max, queue.bytes, queue.bytes_max),
+            (Some(850), Some(2_500), Some(2_500))
+        );
+        queue.enter(MonoNs(3), &sample(None), Some(900), 1_000);
+        assert_eq!(
+            (queue.bytes, queue.inbox_max),
+            (None, Some(850)),
+            "what cannot be read is not 0"
+        );
+        assert_eq!(queue.max_between(MonoNs(0), MonoNs(1)), Some(0));
+        assert_eq!(queue.max_between(MonoNs(2), MonoNs(9)), Some(2_500));
+        assert_eq!(queue.max_between(MonoNs(3), MonoNs(9)), None);
+    }
+
+    #[test]
+    fn samples_are_bounded() {
+        let mut queue = KernelQueue::default();
+        for n in 0..10_000 {
+            queue.enter(MonoNs(n), &sample(Some(n)), None, 1);
+        }
+        assert_eq!((queue.samples.len(), queue.inbox_max), (KEPT, None));
+    }
+}

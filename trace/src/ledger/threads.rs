@@ -1,0 +1,248 @@
+//! The engine's threads: how each spent the run, and those that take frames second by second.
+
+use hashbrown::HashMap;
+
+use super::timeline::{Spent, Timeline};
+use crate::clock::MonoNs;
+use crate::event::{CpuSample, PollUse, ThreadPart};
+use crate::id::ThreadId;
+
+/// Samples of threads that take no frames are kept this long: as far back as detectors look.
+const KEPT_NS: u64 = 12_000_000_000;
+/// A thread that was silent this long may make room for another.
+const SILENT_NS: u64 = 10_000_000_000;
+
+/// A thread of the engine.
+#[derive(Debug)]
+pub struct Thread {
+    pub(crate) id: ThreadId,
+    role: Box<str>,
+    name: Box<str>,
+    part: Option<ThreadPart>,
+    /// It has taken frames.
+    takes: bool,
+    /// When it asked for the frame that it has not taken yet.
+    asked: Option<MonoNs>,
+    last_at: MonoNs,
+    sums: Spent,
+    poll: Option<PollUse>,
+    timeline: Timeline,
+}
+
+impl Thread {
+    fn new(id: ThreadId, at: MonoNs) -> Self {
+        Self {
+            id,
+            role: Box::default(),
+            name: Box::default(),
+            part: None,
+            takes: false,
+            asked: None,
+            last_at: at,
+            sums: Spent::default(),
+            poll: None,
+            timeline: Timeline::default(),
+        }
+    }
+
+    /// Which.
+    pub fn id(&self) -> ThreadId {
+        self.id
+    }
+
+    /// Its process's role; empty while no sample has told.
+    pub fn role(&self) -> &str {
+        &self.role
+    }
+
+    /// Its name, as the kernel keeps it; empty while no sample has told.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is to its process; `None` while no sample has told.
+    pub fn part(&self) -> Option<ThreadPart> {
+        self.part
+    }
+
+    /// Whether it has taken frames from a hop.
+    pub fn takes(&self) -> bool {
+        self.takes
+    }
+
+    /// How it spent the run; `None` while no sample has told.
+    pub fn total(&self) -> Option<Spent> {
+        self.part.map(|_| self.sums)
+    }
+
+    /// Its event loop's poll over the run; `None` where that is not observed.
+    pub fn poll(&self) -> Option<PollUse> {
+        self.poll
+    }
+
+    /// How it spent the time between, as far as samples are kept and cover it.
+    pub fn between(&self, from: MonoNs, to: MonoNs) -> Option<Spent> {
+        self.timeline.between(from, to)
+    }
+
+    /// The end of its last sample.
+    pub(crate) fn sampled_until(&self) -> Option<MonoNs> {
+        self.timeline.end()
+    }
+
+    /// It asked for a frame.
+    pub(crate) fn asks(&mut self, at: MonoNs) {
+        self.asked = Some(at);
+    }
+
+    /// It took a frame at `at`; how long it had to wait for it since it asked.
+    pub(crate) fn took(&mut self, at: MonoNs) -> Option<u64> {
+        self.asked.take().map(|asked| at.since(asked))
+    }
+
+    /// It was done with a frame after this long.
+    pub(crate) fn handled(&mut self, ns: u64) {
+        self.sums.handling_ns += ns;
+    }
+
+    fn enter(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize) {
+        let keep_ns = if self.takes { u64::MAX } else { KEPT_NS };
+        if self.timeline.is_empty() {
+            let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));
+            self.timeline.push(begin, self.sums, keep_ns, kept);
+        }
+        if *self.role != *sample.role {
+            self.role = sample.role.into();
+        }
+        if *self.name != *sample.name {
+            self.name = sample.name.into();
+        }
+        self.part = Some(sample.part);
+        self.last_at = at;
+        self.sums = self.sums.plus(Spent {
+            interval_ns: sample.interval_ns,
+            on_ns: sample.on_ns,
+            wait_ns: sample.wait_ns,
+            throttled_ns: sample.throttled_ns,
+            handling_ns: 0,
+        });
+        self.timeline.push(at, self.sums, keep_ns, kept);
+        if let Some(more) = sample.poll {
+            let poll = self.poll.get_or_insert_default();
+            poll.interval_ns += more.interval_ns;
+            poll.polled_ns += more.polled_ns;
+            poll.wakeups += more.wakeups;
+        }
+    }
+}
+
+/// All threads that were heard of.
+#[derive(Debug, Default)]
+pub(crate) struct Threads {
+    pub(crate) all: Vec<Thread>,
+    by_id: HashMap<ThreadId, usize>,
+}
+
+impl Threads {
+    pub(crate) fn get(&self, id: ThreadId) -> Option<&Thread> {
+        self.by_id.get(&id).map(|&place| &self.all[place])
+    }
+
+    pub(crate) fn get_mut(&mut self, id: ThreadId) -> Option<&mut Thread> {
+        self.by_id.get(&id).map(|&place| &mut self.all[place])
+    }
+
+    /// Enters a sample, keeping the last `kept` of a thread that takes frames; `false` when there is no room for the thread.
+    pub(crate) fn sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize, limit: usize) -> bool {
+        let thread = self.admit(sample.thread, at, limit);
+        thread.is_some_and(|thread| {
+            thread.enter(at, sample, kept);
+            true
+        })
+    }
+
+    /// The thread that takes a frame; `None` when there is no room for it.
+    pub(crate) fn taker(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
+        let thread = self.admit(id, at, limit)?;
+        thread.takes = true;
+        Some(thread)
+    }
+
+    fn admit(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
+        if let Some(&place) = self.by_id.get(&id) {
+            return self.all.get_mut(place);
+        }
+        let place = if self.all.len() < limit.max(1) {
+            self.all.push(Thread::new(id, at));
+            self.all.len() - 1
+        } else {
+            // A thread that has ended makes room; one that takes frames does not.
+            let place = self
+                .all
+                .iter()
+                .position(|t| !t.takes && at.since(t.last_at) > SILENT_NS)?;
+            let gone = std::mem::replace(&mut self.all[place], Thread::new(id, at));
+            self.by_id.remove(&gone.id);
+            place
+        };
+        self.by_id.insert(id, place);
+        self.all.get_mut(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn sample(tid: u32, on_ms: u64) -> CpuSample<'static> {
+        CpuSample {
+            thread: ThreadId { pid: 1, tid },
+            role: "tokenizer",
+            name: "python3",
+            part: ThreadPart::Main,
+            interval_ns: 100 * MS,
+            on_ns: on_ms * MS,
+            wait_ns: Some(0),
+            throttled_ns: None,
+            poll: None,
+        }
+    }
+
+    #[test]
+    fn who_takes_keeps_its_past_and_others_a_few_seconds() {
+        let mut threads = Threads::default();
+        threads.taker(ThreadId { pid: 1, tid: 1 }, MonoNs(0), 8);
+        for n in 1..=600 {
+            assert!(threads.sample(MonoNs(n * 100 * MS), &sample(1, 90), 6_000, 8));
+            assert!(threads.sample(MonoNs(n * 100 * MS), &sample(2, 10), 6_000, 8));
+        }
+        let early = |tid| {
+            threads
+                .get(ThreadId { pid: 1, tid })
+                .unwrap()
+                .between(MonoNs(0), MonoNs(1_000 * MS))
+        };
+        assert_eq!(early(1).map(|s| s.on_ns), Some(900 * MS));
+        assert_eq!(early(2), None);
+        assert_eq!(threads.all[1].total().map(|s| s.on_ns), Some(6_000 * MS));
+    }
+
+    #[test]
+    fn ended_threads_make_room_and_living_ones_do_not() {
+        let mut threads = Threads::default();
+        assert!(threads.sample(MonoNs(0), &sample(1, 1), 10, 1));
+        assert!(!threads.sample(MonoNs(MS), &sample(2, 1), 10, 1));
+        assert!(threads.sample(MonoNs(11_000 * MS), &sample(3, 1), 10, 1));
+        assert!(threads.get(ThreadId { pid: 1, tid: 1 }).is_none() && threads.all.len() == 1);
+    }
+
+    #[test]
+    fn the_wait_for_a_frame_begins_when_it_is_asked_for() {
+        let mut thread = Thread::new(ThreadId { pid: 1, tid: 1 }, MonoNs(0));
+        assert_eq!(thread.took(MonoNs(5)), None, "when it asked was not seen");
+        thread.asks(MonoNs(7));
+        assert_eq!((thread.took(MonoNs(9)), thread.took(MonoNs(11))), (Some(2), None));
+    }
+}

@@ -1,0 +1,214 @@
+//! A thread's time, as running sums at the end of each sample: what it did in any interval is the difference of two.
+
+use std::collections::VecDeque;
+
+use crate::clock::MonoNs;
+
+/// How a thread spent a stretch of time, in nanoseconds. `None` is "not observable here".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// The stretch, as far as samples cover it.
+    pub interval_ns: u64,
+    /// On a CPU.
+    pub on_ns: u64,
+    /// Runnable and without a CPU, time held back by a quota included.
+    pub wait_ns: Option<u64>,
+    /// The quota of its cgroup was used up, summed over CPUs.
+    pub throttled_ns: Option<u64>,
+    /// From taking a frame to asking for the next one.
+    pub handling_ns: u64,
+}
+
+impl Spent {
+    /// `ns` as a share of the stretch, from 0 to 1; 0 of nothing.
+    pub fn share(&self, ns: u64) -> f64 {
+        (ns as f64 / self.interval_ns.max(1) as f64).min(1.0)
+    }
+
+    /// Held back by the quota: other CPUs' throttling is in the cgroup's sum, so never more than the thread itself waited.
+    pub fn held_ns(&self) -> Option<u64> {
+        let most = self.wait_ns.unwrap_or(self.interval_ns.saturating_sub(self.on_ns));
+        self.throttled_ns.map(|throttled| throttled.min(most))
+    }
+
+    /// Runnable, allowed to run, and without a CPU.
+    pub fn starved_ns(&self) -> Option<u64> {
+        self.wait_ns.map(|wait| wait - self.held_ns().unwrap_or(0))
+    }
+
+    /// Asleep: in its poll, on a lock, in I/O.
+    pub fn blocked_ns(&self) -> Option<u64> {
+        self.wait_ns
+            .map(|wait| self.interval_ns.saturating_sub(self.on_ns + wait))
+    }
+
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        self.combine(other, u64::saturating_add)
+    }
+
+    fn minus(self, earlier: Self) -> Self {
+        self.combine(earlier, u64::saturating_sub)
+    }
+
+    /// What one knows and the other does not counts as 0 there: a quota may be set while we look.
+    fn combine(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
+        let either = |a: Option<u64>, b: Option<u64>| (a.or(b)).map(|_| by(a.unwrap_or(0), b.unwrap_or(0)));
+        Self {
+            interval_ns: by(self.interval_ns, other.interval_ns),
+            on_ns: by(self.on_ns, other.on_ns),
+            wait_ns: either(self.wait_ns, other.wait_ns),
+            throttled_ns: either(self.throttled_ns, other.throttled_ns),
+            handling_ns: by(self.handling_ns, other.handling_ns),
+        }
+    }
+
+    fn scaled(self, share: f64) -> Self {
+        let of = |ns: u64| (ns as f64 * share) as u64;
+        Self {
+            interval_ns: of(self.interval_ns),
+            on_ns: of(self.on_ns),
+            wait_ns: self.wait_ns.map(of),
+            throttled_ns: self.throttled_ns.map(of),
+            handling_ns: of(self.handling_ns),
+        }
+    }
+}
+
+/// Running sums, oldest first; the first mark is the beginning.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Timeline {
+    marks: VecDeque<(MonoNs, Spent)>,
+}
+
+impl Timeline {
+    /// Enters the sums at `at`, at the end of a sample that covers all the time since the last one. Marks older than
+    /// `keep_ns` go, and the oldest beyond `most`.
+    pub(crate) fn push(&mut self, at: MonoNs, sums: Spent, keep_ns: u64, most: usize) {
+        if self.marks.back().is_some_and(|last| last.0 >= at) {
+            return;
+        }
+        while self.marks.len() > most.max(1) || self.marks.get(1).is_some_and(|m| at.since(m.0) > keep_ns) {
+            self.marks.pop_front();
+        }
+        self.marks.push_back((at, sums));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.marks.is_empty()
+    }
+
+    /// The end of the last sample.
+    pub(crate) fn end(&self) -> Option<MonoNs> {
+        self.marks.back().map(|m| m.0)
+    }
+
+    /// What lies between, as far as samples cover it; inside a sample time is taken to be spent evenly.
+    pub(crate) fn between(&self, from: MonoNs, to: MonoNs) -> Option<Spent> {
+        if from >= to {
+            return None;
+        }
+        let spent = self.sums_at(to)?.minus(self.sums_at(from)?);
+        (spent.interval_ns > 0).then_some(spent)
+    }
+
+    fn sums_at(&self, at: MonoNs) -> Option<Spent> {
+        let next = self.marks.partition_point(|m| m.0 <= at);
+        let Some(before) = next.checked_sub(1).and_then(|place| self.marks.get(place)) else {
+            return self.marks.front().map(|m| m.1);
+        };
+        let Some(after) = self.marks.get(next) else {
+            return Some(before.1);
+        };
+        let share = at.since(before.0) as f64 / after.0.since(before.0).max(1) as f64;
+        Some(before.1.plus(after.1.minus(before.1).scaled(share)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn line(shares: &[u64]) -> Timeline {
+        let mut line = Timeline::default();
+        let mut sums = Spent {
+            wait_ns: Some(0),
+            ..Spent::default()
+        };
+        line.push(MonoNs(0), sums, u64::MAX, usize::MAX);
+        for (n, on) in shares.iter().enumerate() {
+            sums.interval_ns += 100 * MS;
+            sums.on_ns += on * MS;
+            sums.wait_ns = sums.wait_ns.map(|w| w + (100 - on) * MS / 2);
+            line.push(MonoNs((n as u64 + 1) * 100 * MS), sums, u64::MAX, usize::MAX);
+        }
+        line
+    }
+
+    #[test]
+    fn an_interval_takes_its_part_of_the_samples_it_cuts() {
+        let line = line(&[100, 0, 50]);
+        let spent = line.between(MonoNs(50 * MS), MonoNs(250 * MS)).unwrap();
+        assert_eq!((spent.interval_ns, spent.on_ns), (200 * MS, 75 * MS));
+        assert_eq!(spent.wait_ns, Some(62 * MS + MS / 2));
+        assert_eq!(spent.blocked_ns(), Some(62 * MS + MS / 2));
+        assert_eq!(
+            line.between(MonoNs(400 * MS), MonoNs(500 * MS)),
+            None,
+            "nothing is known of it"
+        );
+    }
+
+    #[test]
+    fn throttling_on_other_cpus_is_not_this_threads() {
+        let spent = Spent {
+            interval_ns: 100,
+            on_ns: 40,
+            wait_ns: Some(50),
+            throttled_ns: Some(180),
+            handling_ns: 0,
+        };
+        assert_eq!((spent.held_ns(), spent.starved_ns()), (Some(50), Some(0)));
+        assert_eq!(
+            Spent {
+                throttled_ns: None,
+                ..spent
+            }
+            .starved_ns(),
+            Some(50)
+        );
+    }
+
+    #[test]
+    fn old_marks_go() {
+        let mut line = Timeline::default();
+        for n in 0..1000 {
+            line.push(MonoNs(n * 100 * MS), Spent::default(), 1_000 * MS, 50);
+        }
+        assert!(line.marks.len() <= 12, "{}", line.marks.len());
+        line.push(MonoNs(0), Spent::default(), 1_000 * MS, 50);
+        assert_eq!(
+            line.end(),
+            Some(MonoNs(999 * 100 * MS)),
+            "a sample from the past changes nothing"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn parts_add_up_to_the_whole(shares in prop::collection::vec(0u64..=100, 1..40), a in 0u64..4_000, b in 0u64..4_000) {
+            let line = line(&shares);
+            let end = shares.len() as u64 * 100;
+            let (a, b) = (a.min(b).min(end), a.max(b).min(end));
+            let part = |from: u64, to: u64| line.between(MonoNs(from * MS), MonoNs(to * MS)).unwrap_or_default();
+            let sum = part(0, a).plus(part(a, b)).plus(part(b, end));
+            let whole = part(0, end);
+            prop_assert!(sum.on_ns.abs_diff(whole.on_ns) <= 6, "{sum:?} {whole:?}");
+            prop_assert!(sum.interval_ns.abs_diff(whole.interval_ns) <= 6);
+        }
+    }
+}

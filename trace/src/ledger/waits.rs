@@ -1,0 +1,204 @@
+//! What the thread that takes the tokenizer's frames did while first tokens waited for it.
+//!
+//! A wait is judged once the thread's samples reach its end. Waits shorter than [`SHORTEST_NS`] are not: samples are too coarse.
+
+use std::collections::VecDeque;
+
+use super::hop::Group;
+use super::threads::Threads;
+use super::timeline::Spent;
+use crate::clock::MonoNs;
+use crate::id::ThreadId;
+
+/// Two samples.
+const SHORTEST_NS: u64 = 200_000_000;
+/// Waits that wait for a sample themselves.
+const PENDING: usize = 16_384;
+/// A sample that has not come by then will not come.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// A first token's way from its first send to the tokenizer's take.
+#[derive(Clone, Debug)]
+pub(crate) struct Wait {
+    pub(crate) rid: Box<str>,
+    /// First sent, by the scheduler.
+    pub(crate) sent: MonoNs,
+    /// Sent on the last hop.
+    pub(crate) arrived: MonoNs,
+    pub(crate) taken: MonoNs,
+    /// The last hop's line.
+    pub(crate) group: usize,
+    /// Who took it.
+    pub(crate) by: ThreadId,
+}
+
+/// Waits and what was done meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attribution {
+    /// How many requests.
+    pub requests: u64,
+    /// Their gaps, summed, in nanoseconds.
+    pub gap_ns: u64,
+    /// Of it, before the first token was sent on the last hop.
+    pub upstream_ns: u64,
+    /// How the taking thread spent the rest; handling is that of frames before the request's own.
+    pub spent: Spent,
+    /// The most bytes the kernel held of the last hop meanwhile; `None` where that is not observed.
+    pub kernel_bytes_max: Option<u64>,
+}
+
+/// All waits of the run.
+#[derive(Clone, Debug, Default)]
+pub struct Waits {
+    pending: VecDeque<Wait>,
+    /// All that could be judged.
+    pub total: Attribution,
+    /// The longest of them, and whose it was.
+    pub worst: Option<(Box<str>, Attribution)>,
+    /// Waits for which no samples of the thread came.
+    pub unjudged: u64,
+}
+
+impl Waits {
+    /// Whether a gap of this length is looked into.
+    pub(crate) fn resolves(gap_ns: u64) -> bool {
+        gap_ns >= SHORTEST_NS
+    }
+
+    pub(crate) fn push(&mut self, wait: Wait) {
+        if self.pending.len() == PENDING {
+            self.pending.pop_front();
+            self.unjudged += 1;
+        }
+        self.pending.push_back(wait);
+    }
+
+    /// A sample of a thread that takes frames has come.
+    pub(crate) fn sampled(&mut self, by: ThreadId, threads: &Threads, groups: &[Group]) {
+        let Some((thread, end)) = threads.get(by).and_then(|t| Some((t, t.sampled_until()?))) else {
+            return;
+        };
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.retain(|wait| {
+            let due = wait.by == by && wait.taken <= end;
+            if due {
+                self.judge(wait, thread.between(wait.arrived, wait.taken), &groups[wait.group]);
+            }
+            !due
+        });
+        self.pending = pending;
+    }
+
+    fn judge(&mut self, wait: &Wait, spent: Option<Spent>, group: &Group) {
+        let Some(spent) = spent else {
+            self.unjudged += 1;
+            return;
+        };
+        let gap_ns = wait.taken.since(wait.sent);
+        let kernel = group.kernel.max_between(wait.arrived, wait.taken);
+        let one = Attribution {
+            requests: 1,
+            gap_ns,
+            upstream_ns: wait.arrived.since(wait.sent),
+            spent,
+            kernel_bytes_max: kernel,
+        };
+        let total = &mut self.total;
+        *total = Attribution {
+            requests: total.requests + 1,
+            gap_ns: total.gap_ns.saturating_add(gap_ns),
+            upstream_ns: total.upstream_ns.saturating_add(one.upstream_ns),
+            spent: total.spent.plus(spent),
+            kernel_bytes_max: total.kernel_bytes_max.max(kernel),
+        };
+        if self.worst.as_ref().is_none_or(|(_, worst)| gap_ns >= worst.gap_ns) {
+            self.worst = Some((wait.rid.clone(), one));
+        }
+    }
+
+    /// Gives up waits whose samples do not come.
+    pub(crate) fn age(&mut self, now: MonoNs) {
+        while self
+            .pending
+            .pop_front_if(|wait| now.since(wait.taken) > PATIENCE_NS)
+            .is_some()
+        {
+            self.unjudged += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{CpuSample, QueueSample, ThreadPart};
+
+    const MS: u64 = 1_000_000;
+    const BY: ThreadId = ThreadId { pid: 7, tid: 7 };
+
+    fn wait(rid: &str, arrived_ms: u64, taken_ms: u64) -> Wait {
+        Wait {
+            rid: rid.into(),
+            sent: MonoNs((arrived_ms - 50) * MS),
+            arrived: MonoNs(arrived_ms * MS),
+            taken: MonoNs(taken_ms * MS),
+            group: 0,
+            by: BY,
+        }
+    }
+
+    fn sample(threads: &mut Threads, at_ms: u64, on_ms: u64) {
+        let sample = CpuSample {
+            thread: BY,
+            role: "tokenizer",
+            name: "",
+            part: ThreadPart::Main,
+            interval_ns: 100 * MS,
+            on_ns: on_ms * MS,
+            wait_ns: Some((100 - on_ms) * MS),
+            throttled_ns: None,
+            poll: None,
+        };
+        assert!(threads.sample(MonoNs(at_ms * MS), &sample, 6_000, 4));
+    }
+
+    #[test]
+    fn a_wait_is_judged_when_the_samples_have_reached_its_end() {
+        let (mut threads, mut waits) = (Threads::default(), Waits::default());
+        let mut groups = [Group::default()];
+        threads.taker(BY, MonoNs(0), 4);
+        let kernel = QueueSample {
+            hop: "",
+            receive_bytes: Some(4_096),
+            send_bytes: None,
+        };
+        groups[0].kernel.enter(MonoNs(350 * MS), &kernel, None, 1);
+        for n in 1..=5 {
+            sample(&mut threads, n * 100, 80);
+        }
+        waits.push(wait("a", 100, 400));
+        waits.push(wait("b", 100, 550));
+        waits.sampled(BY, &threads, &groups);
+        assert_eq!(waits.total.requests, 1);
+        sample(&mut threads, 600, 0);
+        waits.sampled(BY, &threads, &groups);
+        let (rid, worst) = waits.worst.clone().unwrap();
+        assert_eq!((&*rid, worst.gap_ns, worst.upstream_ns), ("b", 500 * MS, 50 * MS));
+        assert_eq!((worst.spent.on_ns, worst.spent.interval_ns), (320 * MS, 450 * MS));
+        assert_eq!(
+            (waits.total.spent.on_ns, waits.total.kernel_bytes_max),
+            (560 * MS, Some(4_096))
+        );
+    }
+
+    #[test]
+    fn a_wait_without_samples_is_given_up_and_counted() {
+        let mut waits = Waits::default();
+        waits.push(wait("a", 100, 400));
+        waits.sampled(BY, &Threads::default(), &[]);
+        waits.age(MonoNs(401 * MS));
+        assert_eq!(waits.unjudged, 0);
+        waits.age(MonoNs(6_000 * MS));
+        assert_eq!((waits.unjudged, waits.total.requests), (1, 0));
+    }
+}

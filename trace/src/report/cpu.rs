@@ -1,0 +1,48 @@
+//! CPU lines: one for each thread that matters.
+
+use super::CpuLine;
+use crate::event::ThreadPart;
+use crate::ledger::{Ledger, Thread};
+
+/// Threads below this share of a CPU are left out, but for main threads and those that take frames.
+const WORTH_A_LINE: f64 = 0.005;
+
+/// Processes in the order they were met, main threads first; `None` when no thread was sampled.
+pub(super) fn lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
+    let sampled: Vec<&Thread> = ledger.threads().iter().filter(|t| t.total().is_some()).collect();
+    let first_met = |pid: u32| sampled.iter().position(|t| t.id().pid == pid);
+    let mut worth: Vec<&Thread> = sampled.iter().copied().filter(|t| matters(t)).collect();
+    worth.sort_by_key(|t| {
+        (
+            first_met(t.id().pid),
+            t.part() != Some(ThreadPart::Main),
+            !t.takes(),
+            t.id().tid,
+        )
+    });
+    (!sampled.is_empty()).then(|| worth.into_iter().filter_map(line).collect())
+}
+
+fn matters(thread: &Thread) -> bool {
+    let busy = thread
+        .total()
+        .is_some_and(|spent| spent.share(spent.on_ns) >= WORTH_A_LINE);
+    busy || thread.takes() || thread.part() == Some(ThreadPart::Main)
+}
+
+fn line(thread: &Thread) -> Option<CpuLine> {
+    let (spent, id) = (thread.total()?, thread.id());
+    let poll = thread.poll().filter(|poll| poll.interval_ns > 0);
+    Some(CpuLine {
+        role: thread.role().to_owned(),
+        pid: id.pid,
+        tid: id.tid,
+        name: thread.name().to_owned(),
+        takes: thread.takes(),
+        on_cpu: Some(spent.share(spent.on_ns)),
+        run_wait: spent.starved_ns().map(|ns| spent.share(ns)),
+        throttled: spent.held_ns().map(|ns| spent.share(ns)),
+        away_from_poll: poll.map(|p| 1.0 - p.polled_ns as f64 / p.interval_ns as f64),
+        wakeups_per_s: poll.map(|p| p.wakeups as f64 * 1e9 / p.interval_ns as f64),
+    })
+}

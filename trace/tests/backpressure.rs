@@ -1,0 +1,228 @@
+//! The report that this tool was made for: the scheduler makes a token in 13 ms, the client gets its first one half a minute
+//! later. The verdict (the tokenizer computes all the time, its receive wait is tiny, its sockets are not the cause) must
+//! come out by itself, and the other two verdicts where a quota or other threads are the cause.
+
+use trace::engine::Mode;
+use trace::event::{
+    Chunk, CpuSample, Engine, Event, Frame, Hop, IdColumn, Kind, PollUse, QueueSample, Sees, Taken, ThreadPart, What,
+};
+use trace::report::{FindingLine, Report, ReportInput};
+use trace::{Analysis, Config, FrameId, HopId, MonoNs, ThreadId};
+
+const MS: u64 = 1_000_000;
+const HOP: &str = "scheduler->tokenizer";
+const BY: ThreadId = ThreadId { pid: 4711, tid: 4711 };
+/// A scheduler step, and what the tokenizer needs for its frame.
+const STEP_MS: u64 = 13;
+const HANDLING_MS: u64 = 40;
+
+struct Server {
+    analysis: Analysis,
+}
+
+impl Server {
+    fn say(&mut self, at: u64, what: What<'_>) {
+        let at = MonoNs(at);
+        self.analysis.apply(&Event { at, what });
+    }
+
+    fn send(&mut self, at: u64, seq: u64) {
+        let rid = format!("rid-{seq}");
+        let chunk = Chunk {
+            rid: &rid,
+            listed: Some(1),
+            completion_tokens: Some(1),
+            prompt_tokens: Some(4_096),
+            cached_tokens: Some(0),
+            finish: None,
+            retractions: Some(0),
+            worker: None,
+            ids: &[],
+        };
+        let frame = Frame {
+            id: id(seq),
+            bytes: 25_500,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks: &[chunk],
+        };
+        self.say(at, What::Sent(frame));
+    }
+
+    /// The last 100 ms of the tokenizer's thread: on a CPU, without one, of that throttled, in milliseconds.
+    fn sample(&mut self, at: u64, [on, wait, throttled]: [u64; 3]) {
+        let poll = PollUse {
+            interval_ns: 100 * MS,
+            polled_ns: MS,
+            wakeups: 0,
+        };
+        let sample = CpuSample {
+            thread: BY,
+            role: "tokenizer",
+            name: "sglang::http_se",
+            part: ThreadPart::Main,
+            interval_ns: 100 * MS,
+            on_ns: on * MS,
+            wait_ns: Some(wait * MS),
+            throttled_ns: (throttled > 0).then_some(throttled * MS),
+            poll: Some(poll),
+        };
+        self.say(at, What::Cpu(sample));
+        let others = CpuSample {
+            thread: ThreadId { tid: 4720, ..BY },
+            name: "asyncio_0",
+            part: ThreadPart::Other,
+            poll: None,
+            on_ns: 50 * MS,
+            wait_ns: Some(0),
+            ..sample
+        };
+        self.say(at, What::Cpu(others));
+        let queue = QueueSample {
+            hop: HOP,
+            receive_bytes: Some(0),
+            send_bytes: Some(0),
+        };
+        self.say(at, What::Queue(queue));
+    }
+}
+
+fn id(seq: u64) -> FrameId {
+    let hop = HopId(0);
+    FrameId { hop, lane: 0, seq }
+}
+
+/// Thirty seconds of it, the thread spending its time as `shares` say.
+fn thirty_seconds(shares: [u64; 3]) -> Report {
+    let analysis = Analysis::new(Config::default());
+    let mut server = Server { analysis };
+    let sees = Sees {
+        sent: true,
+        taken: true,
+        handled: true,
+        ..Sees::default()
+    };
+    let hop = Hop {
+        id: HopId(0),
+        name: HOP,
+        endpoint: "ipc:///tmp/tmpk2v9x1",
+        worker: None,
+        origin: true,
+        last: true,
+        sees,
+    };
+    server.say(0, What::Hop(hop));
+    let mode = Some(Mode::Incremental);
+    let engine = Engine {
+        version: Some("0.5.9"),
+        mode,
+        ..Engine::default()
+    };
+    server.say(0, What::Engine(engine));
+    let (mut sent, mut taken) = (0, 0);
+    for ms in 1..=30_000 {
+        let at = ms * MS;
+        if ms % STEP_MS == 0 {
+            server.send(at, sent);
+            sent += 1;
+        }
+        if ms % HANDLING_MS == 0 && taken < sent {
+            // Done with the last one, and 0.2 ms later the next one is there.
+            if taken > 0 {
+                server.say(at - MS / 5, What::Handled(id(taken - 1)));
+            }
+            let take = Taken {
+                id: id(taken),
+                wakeup: Some(1),
+                by: Some(BY),
+                frame: None,
+            };
+            server.say(at, What::Taken(take));
+            taken += 1;
+        }
+        if ms % 100 == 0 {
+            server.sample(at, shares);
+            server.analysis.tick(MonoNs(at));
+        }
+    }
+    server.analysis.report(&ReportInput::of("attach"))
+}
+
+fn finding<'r>(report: &'r Report, kind: &str) -> Option<&'r FindingLine> {
+    report.findings.iter().find(|f| f.kind == kind)
+}
+
+#[test]
+fn the_consumers_own_work_is_the_limit() {
+    let report = thirty_seconds([97, 2, 0]);
+    let hop = &report.hops[0];
+    assert_eq!(
+        hop.recv_wait_ns.map(|w| w.max),
+        Some(MS / 5),
+        "tiny: it never waits for a frame"
+    );
+    assert_eq!(hop.kernel_bytes_max, Some(0));
+    // The most at a sample: the backlog's peak may lie between two.
+    assert!(
+        hop.inbox_max_frames
+            .zip(hop.backlog_max_frames)
+            .is_some_and(|(inbox, backlog)| inbox + 3 > backlog)
+    );
+    assert!(hop.backlog_max_frames > Some(1_000), "{hop:?}");
+
+    let bound = finding(&report, "consumer-cpu-bound").expect("the verdict");
+    assert_eq!(
+        (
+            bound.evidence["on_cpu"].as_f64(),
+            bound.evidence["process_cpus"].as_f64()
+        ),
+        (Some(0.97), Some(1.47))
+    );
+    assert!(
+        bound.summary.contains("all wait in libzmq's own queue"),
+        "{}",
+        bound.summary
+    );
+    for other in ["consumer-starved", "consumer-throttled", "io-thread-starved"] {
+        assert_eq!(finding(&report, other), None);
+    }
+
+    let gap = finding(&report, "first-token-gap").expect("the symptom");
+    let number = |name: &str| gap.evidence[name].as_u64().expect("a number");
+    assert!(number("max_ns") > 20_000 * MS);
+    let on_cpu = number("judged_on_cpu_ns") as f64 / number("judged_observed_ns") as f64;
+    assert!((on_cpu - 0.97).abs() < 0.001, "{on_cpu}");
+    // Every wait lies on the last hop, behind frames that are being handled.
+    assert_eq!(number("worst_upstream_ns"), 0);
+    assert!(number("worst_handling_ns") as f64 > 0.98 * number("worst_gap_ns") as f64);
+
+    let tokenizer = &report.cpu.as_ref().expect("sampled")[0];
+    assert!(tokenizer.takes && tokenizer.on_cpu.is_some_and(|share| (share - 0.97).abs() < 0.001));
+    assert!(
+        tokenizer
+            .away_from_poll
+            .is_some_and(|share| (share - 0.99).abs() < 0.001)
+    );
+}
+
+#[test]
+fn a_quota_or_other_threads_are_named_instead() {
+    let throttled = thirty_seconds([30, 68, 65]);
+    let held = finding(&throttled, "consumer-throttled").expect("the verdict");
+    assert_eq!(
+        (held.evidence["throttled"].as_f64(), held.evidence["run_wait"].as_f64()),
+        (Some(0.65), Some(0.03))
+    );
+    assert!(finding(&throttled, "consumer-cpu-bound").is_none() && finding(&throttled, "consumer-starved").is_none());
+
+    let starved = thirty_seconds([30, 68, 0]);
+    assert!(finding(&starved, "consumer-starved").is_some());
+    assert!(finding(&starved, "consumer-cpu-bound").is_none() && finding(&starved, "consumer-throttled").is_none());
+
+    let asleep = thirty_seconds([10, 2, 0]);
+    assert!(finding(&asleep, "backlog-growing").is_some(), "frames wait");
+    assert!(
+        !asleep.findings.iter().any(|f| f.kind.starts_with("consumer-")),
+        "of what, cannot be told"
+    );
+}

@@ -1,0 +1,189 @@
+//! What the kernel holds of each hop, as events: the sockets that discovery found, every 100 ms.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use probe_user::discover::{Carries, End, Engine, HopSeen};
+use probe_user::queue::{QueueError, Queues};
+use rustix::io::Errno;
+use trace::MonoNs;
+use trace::event::{Event, QueueSample, What};
+
+use super::lanes::Sink;
+
+const EVERY: Duration = Duration::from_millis(100);
+/// Most connections looked at; those beyond it are counted in `left_out`.
+const MOST_CONNECTIONS: usize = 256;
+
+/// Sender and receiver of a connection, as far as they are seen.
+type Ends = (Option<End>, Option<End>);
+
+/// The sockets of all hops.
+#[derive(Default)]
+pub(super) struct QueueWatch {
+    /// Both ends of each connection, by the hop's name.
+    hops: BTreeMap<String, Vec<Ends>>,
+    processes: HashMap<u32, Queues>,
+    next: Option<Instant>,
+    pub(super) left_out: usize,
+    /// Why sockets cannot be read, the first time that was so.
+    pub(super) refused: Option<String>,
+}
+
+impl QueueWatch {
+    /// Watches the sockets that carry output in `engine`, and no others.
+    pub(super) fn rewire(&mut self, engine: &Engine) {
+        self.hops.clear();
+        self.left_out = 0;
+        let mut watched = 0;
+        for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
+            if watched == MOST_CONNECTIONS {
+                self.left_out += 1;
+                continue;
+            }
+            watched += 1;
+            self.hops
+                .entry(HopSeen::name(hop))
+                .or_default()
+                .push((hop.from, hop.to));
+        }
+        let ends = |pid: u32| {
+            self.hops
+                .values()
+                .flatten()
+                .any(|(from, to)| [from, to].into_iter().flatten().any(|e| e.pid == pid))
+        };
+        self.processes.retain(|&pid, _| ends(pid));
+    }
+
+    /// Samples when it is time to.
+    pub(super) fn poll(&mut self, sink: Sink<'_>) {
+        let now = Instant::now();
+        if self.next.is_some_and(|next| now < next) {
+            return;
+        }
+        self.next = Some(now + EVERY);
+        let hops = std::mem::take(&mut self.hops);
+        for (name, connections) in &hops {
+            let (mut receive_bytes, mut send_bytes) = (None, None);
+            for (from, to) in connections {
+                add(&mut send_bytes, from.and_then(|end| self.depth(end)?.send_bytes));
+                add(&mut receive_bytes, to.and_then(|end| self.depth(end)?.receive_bytes));
+            }
+            if receive_bytes.or(send_bytes).is_some() {
+                let what = What::Queue(QueueSample {
+                    hop: name,
+                    receive_bytes,
+                    send_bytes,
+                });
+                sink(&Event {
+                    at: MonoNs::now(),
+                    what,
+                });
+            }
+        }
+        self.hops = hops;
+    }
+
+    fn depth(&mut self, end: End) -> Option<probe_user::queue::Depth> {
+        let known = match self.processes.entry(end.pid) {
+            std::collections::hash_map::Entry::Occupied(known) => Ok(known.into_mut()),
+            std::collections::hash_map::Entry::Vacant(new) => Queues::of(end.pid).map(|queues| new.insert(queues)),
+        };
+        match known.and_then(|queues| queues.depth(end.fd as i32)) {
+            Ok(depth) => Some(depth),
+            Err(error) => {
+                // A socket or process that is gone is no lack of permission.
+                if !is_gone(&error) {
+                    self.refused.get_or_insert_with(|| error.to_string());
+                }
+                None
+            }
+        }
+    }
+}
+
+fn add(sum: &mut Option<u64>, one: Option<u64>) {
+    if let Some(bytes) = one {
+        *sum.get_or_insert(0) += bytes;
+    }
+}
+
+fn is_gone(error: &QueueError) -> bool {
+    let (QueueError::Open { source, .. } | QueueError::List { source, .. } | QueueError::Borrow { source, .. }) = error;
+    let gone = [Errno::SRCH, Errno::BADF, Errno::NOENT];
+    Errno::from_io_error(source).is_some_and(|errno| gone.contains(&errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::net::UnixStream;
+
+    use probe_user::discover::{Confidence, Role};
+
+    use super::*;
+
+    fn end(fd: i32, role: Role) -> End {
+        End {
+            pid: std::process::id(),
+            fd: fd as u32,
+            inode: 0,
+            role,
+        }
+    }
+
+    fn hop(from: i32, to: i32, carries: Carries) -> HopSeen {
+        HopSeen {
+            from: Some(end(from, Role::Scheduler)),
+            to: Some(end(to, Role::Tokenizer)),
+            endpoint: String::new(),
+            carries,
+            confidence: Confidence::Certain,
+        }
+    }
+
+    fn told(watch: &mut QueueWatch) -> Vec<(String, Option<u64>)> {
+        let mut told = Vec::new();
+        watch.poll(&mut |event| {
+            if let What::Queue(sample) = event.what {
+                told.push((sample.hop.to_owned(), sample.receive_bytes));
+            }
+        });
+        told
+    }
+
+    #[test]
+    fn connections_of_one_name_are_summed_and_requests_left_out() {
+        let mut pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
+        for (from, _) in &mut pairs {
+            from.write_all(&[7; 1000]).unwrap();
+        }
+        let carries = [Carries::Output, Carries::Output, Carries::Requests];
+        let hops = pairs
+            .iter()
+            .zip(carries)
+            .map(|((from, to), carries)| hop(from.as_raw_fd(), to.as_raw_fd(), carries));
+        let engine = Engine {
+            hops: hops.collect(),
+            ..Engine::default()
+        };
+        let mut watch = QueueWatch::default();
+        watch.rewire(&engine);
+        assert_eq!(told(&mut watch), [("scheduler->tokenizer".to_owned(), Some(2000))]);
+        assert_eq!(told(&mut watch), [], "not again before its time");
+    }
+
+    #[test]
+    fn a_socket_that_is_gone_is_unseen_and_no_complaint() {
+        let mut watch = QueueWatch::default();
+        let engine = Engine {
+            hops: vec![hop(1_000_000, 1_000_001, Carries::Output)],
+            ..Engine::default()
+        };
+        watch.rewire(&engine);
+        assert_eq!(told(&mut watch), []);
+        assert_eq!(watch.refused, None);
+    }
+}

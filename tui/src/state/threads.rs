@@ -1,0 +1,106 @@
+//! Reads the engine's threads into lines: those that take frames first, then the busiest.
+
+use trace::MonoNs;
+use trace::ledger::{Ledger, Spent, Thread};
+use trace::stats::WINDOW_NS;
+
+/// Threads shown.
+const SHOWN: usize = 128;
+
+/// One thread.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ThreadLine {
+    pub(crate) role: String,
+    pub(crate) name: String,
+    pub(crate) tid: u32,
+    /// It takes frames from a hop.
+    pub(crate) takes: bool,
+    /// The last ten seconds; `None` when it was not sampled then.
+    pub(crate) recent: Option<Shares>,
+    pub(crate) whole: Shares,
+}
+
+/// How a stretch of time was spent, as shares of it from 0 to 1. `None` is "not observable here".
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Shares {
+    pub(crate) running: f64,
+    /// Runnable, allowed to run, without a CPU.
+    pub(crate) waiting: Option<f64>,
+    /// Held back by its cgroup's quota.
+    pub(crate) held: Option<f64>,
+    /// Asleep.
+    pub(crate) blocked: Option<f64>,
+}
+
+impl Shares {
+    fn of(spent: &Spent) -> Self {
+        let share = |ns| spent.share(ns);
+        Self {
+            running: share(spent.on_ns),
+            waiting: spent.starved_ns().map(share),
+            held: spent.held_ns().map(share),
+            blocked: spent.blocked_ns().map(share),
+        }
+    }
+}
+
+/// The threads; `None` while none has been sampled.
+pub(crate) fn read(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
+    let now = ledger.now();
+    let mut lines: Vec<ThreadLine> = ledger.threads().iter().filter_map(|thread| line(thread, now)).collect();
+    lines.sort_by(|a, b| b.takes.cmp(&a.takes).then(b.whole.running.total_cmp(&a.whole.running)));
+    lines.truncate(SHOWN);
+    (!lines.is_empty()).then_some(lines)
+}
+
+fn line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
+    let from = MonoNs(now.0.saturating_sub(WINDOW_NS));
+    Some(ThreadLine {
+        role: thread.role().to_owned(),
+        name: thread.name().to_owned(),
+        tid: thread.id().tid,
+        takes: thread.takes(),
+        recent: thread.between(from, now).map(|spent| Shares::of(&spent)),
+        whole: Shares::of(&thread.total()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::ThreadId;
+    use trace::event::{CpuSample, ThreadPart, What};
+
+    use super::*;
+    use crate::state::scene::{MS, Scene};
+
+    #[test]
+    fn the_last_seconds_are_told_apart_from_the_whole_run() {
+        let mut scene = Scene::delivering();
+        assert_eq!(read(scene.analysis.ledger()), None);
+        for tenth in 1..=200 {
+            let busy = tenth > 100;
+            let sample = CpuSample {
+                thread: ThreadId { pid: 7, tid: 8 },
+                role: "tokenizer",
+                name: "python",
+                part: ThreadPart::Other,
+                interval_ns: 100 * MS,
+                on_ns: if busy { 80 * MS } else { 0 },
+                wait_ns: Some(if busy { 10 * MS } else { 0 }),
+                throttled_ns: None,
+                poll: None,
+            };
+            scene.say(tenth * 100 * MS, What::Cpu(sample));
+        }
+        let lines = read(scene.analysis.ledger()).unwrap_or_default();
+        let recent = lines[0].recent.unwrap_or_default();
+        assert!(
+            (recent.running - 0.8).abs() < 0.02 && (lines[0].whole.running - 0.4).abs() < 0.02,
+            "{lines:?}"
+        );
+        assert!(
+            recent.waiting.is_some_and(|w| (w - 0.1).abs() < 0.02) && recent.held.is_none(),
+            "{recent:?}"
+        );
+    }
+}

@@ -1,0 +1,179 @@
+//! The real binary on a real terminal: tmux holds it, keys are pressed, the pane is read.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A tmux server of this test alone, ended with it.
+struct Tmux {
+    folder: tempfile::TempDir,
+}
+
+impl Tmux {
+    /// Runs `tokengap` with `args` in an 80x24 pane; `None`, loudly, where there is no tmux.
+    fn run(args: &str) -> Option<Self> {
+        if Command::new("tmux").arg("-V").output().is_err() {
+            eprintln!("SKIPPED: tmux is not installed, so the screen was not tried on a terminal");
+            return None;
+        }
+        let tmux = Self {
+            folder: tempfile::tempdir().expect("a folder"),
+        };
+        let command = format!(
+            "cd {}; exec {} {args}",
+            tmux.folder.path().display(),
+            env!("CARGO_BIN_EXE_tokengap")
+        );
+        tmux.ask(&["new-session", "-d", "-x", "80", "-y", "24", "exec sh"]);
+        tmux.ask(&["set-option", "-g", "remain-on-exit", "on"]);
+        tmux.ask(&["respawn-pane", "-k", "-e", "LC_ALL=C.UTF-8", &command]);
+        Some(tmux)
+    }
+
+    fn ask(&self, args: &[&str]) -> String {
+        let socket = self.folder.path().join("tmux");
+        let output = Command::new("tmux")
+            .arg("-S")
+            .arg(&socket)
+            .args(["-f", "/dev/null"])
+            .args(args)
+            .output();
+        let output = output.expect("tmux runs");
+        assert!(
+            output.status.success(),
+            "tmux {args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn pane(&self) -> String {
+        self.ask(&["capture-pane", "-p"])
+    }
+
+    /// Everything the pane has shown, as far as tmux keeps it.
+    fn whole_pane(&self) -> String {
+        self.ask(&["capture-pane", "-p", "-S", "-"])
+    }
+
+    fn value(&self, name: &str) -> String {
+        self.ask(&["display-message", "-p", &format!("#{{{name}}}")])
+            .trim()
+            .to_owned()
+    }
+
+    fn press(&self, keys: &[&str]) {
+        self.ask(&[&["send-keys"], keys].concat());
+    }
+
+    fn wait_for(&self, text: &str) -> String {
+        self.wait(&format!("{text:?} on the screen"), || self.pane().contains(text));
+        self.pane()
+    }
+
+    fn wait(&self, what: &str, come: impl Fn() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !come() {
+            assert!(
+                Instant::now() < end,
+                "waited in vain for {what}; the pane shows:\n{}",
+                self.pane()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits for the end and checks that the terminal is what it was.
+    fn wait_for_end(&self) {
+        self.wait("the end", || self.value("pane_dead") == "1");
+        for (mode, name) in [
+            ("alternate_on", "the alternate screen"),
+            ("mouse_any_flag", "the mouse"),
+        ] {
+            assert_ne!(self.value(mode), "1", "{name} was not given back");
+        }
+    }
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        let socket = self.folder.path().join("tmux");
+        // The server may have ended with its pane.
+        let _ = Command::new("tmux").arg("-S").arg(socket).arg("kill-server").output();
+    }
+}
+
+fn exported(folder: &Path) -> Option<String> {
+    let names = std::fs::read_dir(folder)
+        .expect("the folder")
+        .filter_map(|e| e.ok()?.file_name().into_string().ok());
+    let name = names.into_iter().find(|name| name.starts_with("tokengap-report-"))?;
+    std::fs::read_to_string(folder.join(name)).ok()
+}
+
+#[test]
+fn a_reader_finds_the_loss_and_its_request_in_the_race_demo() {
+    let Some(tmux) = Tmux::run("demo --scenario race") else {
+        return;
+    };
+    let overview = tmux.wait_for("CRITICAL");
+    assert!(
+        overview.contains("scheduler ─") && overview.contains("self+demo: cpu"),
+        "{overview}"
+    );
+
+    tmux.press(&["2"]);
+    tmux.wait_for("flags▼");
+    tmux.press(&["/"]);
+    tmux.press(&["-l", "drop>0 state:live"]);
+    tmux.press(&["Enter"]);
+    tmux.wait_for("filter: drop>0 state:live");
+    tmux.wait_for("DROP!");
+
+    tmux.press(&["Enter"]);
+    let request = tmux.wait_for("first_output_stream");
+    assert!(request.contains("lost tokens"), "{request}");
+    tmux.press(&["n"]);
+    tmux.wait_for("DROPPED");
+
+    tmux.press(&["4"]);
+    tmux.wait_for("frames by residence");
+    tmux.press(&["5"]);
+    tmux.wait_for("dropped-chunks");
+    tmux.press(&["?"]);
+    tmux.wait_for("help: lines");
+    tmux.press(&["Escape"]);
+    tmux.press(&["e"]);
+    tmux.wait_for("the report so far is in");
+    let report = exported(tmux.folder.path()).expect("the file that the screen names");
+    assert!(report.contains("tokengap.report/1"), "{report}");
+
+    tmux.press(&["q"]);
+    tmux.wait_for_end();
+    assert!(
+        tmux.whole_pane().contains("never delivered"),
+        "the report follows: {}",
+        tmux.whole_pane()
+    );
+}
+
+#[test]
+fn a_signal_gives_the_terminal_back() {
+    let Some(tmux) = Tmux::run("demo --scenario healthy") else {
+        return;
+    };
+    tmux.wait_for("tokens flow");
+    assert_eq!(tmux.value("alternate_on"), "1");
+    let pid = tmux.value("pane_pid");
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .expect("kill runs")
+            .success()
+    );
+    tmux.wait_for_end();
+}
