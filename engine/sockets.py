@@ -7,7 +7,8 @@ from .truth import fingerprint, mono_ns
 
 
 class StampedSocket(zmq.Socket):
-    """Reports each message: `on_sent(bytes, before_ns, after_ns)`, `on_asked(ns)`, `on_taken(bytes, ns)`."""
+    """Reports each message: `on_sent(bytes, before_ns, after_ns)`, `on_asked(ns)`,
+    `on_taken(bytes, before_ns, after_ns)`."""
 
     on_sent = on_asked = on_taken = None
 
@@ -25,9 +26,10 @@ class StampedSocket(zmq.Socket):
     def recv(self, *args, **kwargs):
         if self.on_asked:
             self.on_asked(mono_ns())
+        before = mono_ns()
         message = super().recv(*args, **kwargs)
         if self.on_taken:
-            self.on_taken(message, mono_ns())
+            self.on_taken(message, before, mono_ns())
         return message
 
 
@@ -73,8 +75,9 @@ class Inbox:
         self._open = None
         socket.watch_taking(self.flush, self._taken)
 
-    def _taken(self, message, at_ns):
-        self._open = {"n": self.frames, "bytes": len(message), "hash": fingerprint(message), "taken_ns": at_ns}
+    def _taken(self, message, before_ns, at_ns):
+        said = {"bytes": len(message), "hash": fingerprint(message)}
+        self._open = {"n": self.frames, **said, "called_ns": before_ns, "taken_ns": at_ns}
         self.frames += 1
         self.bytes += len(message)
         self.last_ns = at_ns

@@ -21,7 +21,7 @@ enum Command {
     /// Measure: ratios, the peers taking turns
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Run the real engine through the tap and compare the report with what the engine says
+    /// Run the real engine through the tap and under attach, and compare the report with what the engine says
     E2e(e2e::Options),
     /// Make the real engine's harness ready: its venv and unpacked releases
     Engine(e2e::EngineOptions),

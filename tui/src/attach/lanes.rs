@@ -1,7 +1,7 @@
 //! From what libzmq was seen to do to events: which hop a socket's messages cross, and what they say.
 //!
 //! A hop here is one sending socket. Its name is known in two steps: the sender's role at its first readable message, the
-//! receiver's at the first one that is seen taken. Sockets that never carry a message of the engine's are left out.
+//! receiver's from the connections, and for certain at the first one that is seen taken. Sockets that never carry a message of the engine's are left out.
 
 use std::collections::HashMap;
 
@@ -50,6 +50,8 @@ struct Known {
     id: HopId,
     from: Part,
     to: Option<Part>,
+    /// A take has shown who receives; until then `to` is what the connections say.
+    met: bool,
     kind: Kind,
 }
 
@@ -135,7 +137,8 @@ impl Lanes {
             let known = Known {
                 id,
                 from: self.roles.sender(message.call.socket.pid, kind),
-                to: None,
+                to: self.roles.presumed_receiver(message.call.socket.pid, kind),
+                met: false,
                 kind,
             };
             announce(&known, &self.roles, self.handled, at, sink);
@@ -145,6 +148,9 @@ impl Lanes {
             if known.kind == Kind::Control && kind != Kind::Control {
                 known.kind = kind;
                 known.from = self.roles.sender(message.call.socket.pid, kind);
+                if !known.met {
+                    known.to = self.roles.presumed_receiver(message.call.socket.pid, kind);
+                }
                 announce(known, &self.roles, self.handled, at, sink);
             }
             let id = FrameId {
@@ -182,9 +188,11 @@ impl Lanes {
         let Some(Some(known)) = self.hops.get_mut(found.frame.lane as usize) else {
             return;
         };
-        if known.to.is_none() {
-            known.to = Some(self.roles.receiver(socket.pid, known.kind));
-            announce(known, &self.roles, self.handled, at, sink);
+        if !std::mem::replace(&mut known.met, true) {
+            let receiver = Some(self.roles.receiver(socket.pid, known.kind));
+            if std::mem::replace(&mut known.to, receiver) != receiver {
+                announce(known, &self.roles, self.handled, at, sink);
+            }
         }
         let id = FrameId {
             hop: known.id,

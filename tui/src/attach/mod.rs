@@ -57,6 +57,7 @@ impl Attach {
         for process in &engine.processes {
             roles.learn(process);
         }
+        roles.connect(&engine.hops);
         let targets: Vec<Target> = engine
             .processes
             .iter()
@@ -134,6 +135,7 @@ impl Attach {
         let ours = |engine: &&Engine| engine.processes.iter().any(|p| self.engine.process(p.id.pid).is_some());
         if let Some(engine) = engines.iter().find(ours) {
             self.queues.rewire(engine);
+            self.lanes.roles_mut().connect(&engine.hops);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Who is who: a watched process's part in the token path, as discovery knows it or as its messages tell it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use probe_user::discover::{Process, Role};
+use probe_user::discover::{Carries, HopSeen, Process, Role};
 use trace::event::Kind;
 
 /// A process's part in the path.
@@ -53,6 +53,8 @@ impl Part {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roles {
     parts: HashMap<u32, Part>,
+    /// Who is connected to whom on the way out, sender first.
+    connected: BTreeSet<(u32, u32)>,
 }
 
 impl Roles {
@@ -68,6 +70,30 @@ impl Roles {
                 rank,
             },
         );
+    }
+
+    /// Notes the connections that discovery sees now.
+    pub(super) fn connect(&mut self, hops: &[HopSeen]) {
+        let out = hops.iter().filter(|hop| hop.carries != Carries::Requests);
+        self.connected = out.filter_map(|hop| Some((hop.from?.pid, hop.to?.pid))).collect();
+    }
+
+    /// Who will take what `pid` sends, before the first take shows it: a frame must be known as the tokenizer's when it is
+    /// sent. `None` where connections leave more than one answer.
+    pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind) -> Option<Part> {
+        let reached = self.connected.range((pid, 0)..=(pid, u32::MAX));
+        let parts: Vec<Part> = reached.map(|&(_, to)| self.of(to)).collect();
+        let detokenizes = |part: &&Part| matches!(part.role, Some(Role::Detokenizer | Role::DetokenizerRouter));
+        let carries_tokens = !matches!(kind, Kind::Control | Kind::Abort);
+        let by_detokenizer = carries_tokens && parts.iter().any(|part| detokenizes(&part));
+        let mut likely = parts.iter().filter(|part| {
+            if by_detokenizer {
+                detokenizes(part)
+            } else {
+                part.is_tokenizer()
+            }
+        });
+        likely.next().copied().filter(|_| likely.next().is_none())
     }
 
     pub(super) fn of(&self, pid: u32) -> Part {

@@ -44,7 +44,8 @@ impl Checks {
         }
     }
 
-    fn report_says(&mut self, report: &Value, pointer: &str, expected: u64) {
+    /// Compares a number of the report.
+    pub(crate) fn report_says(&mut self, report: &Value, pointer: &str, expected: u64) {
         let got = report.pointer(pointer).unwrap_or(&Value::Null);
         self.made += 1;
         if *got != json!(expected) {
@@ -113,7 +114,7 @@ fn arrives_and_adds_up(outcome: &Outcome, checks: &mut Checks) {
 }
 
 /// What each connection carried equals what the next process took from it, message by message.
-fn same_bytes(outcome: &Outcome, checks: &mut Checks) {
+pub(crate) fn same_bytes(outcome: &Outcome, checks: &mut Checks) {
     let control = || outcome.senders.iter().map(|sender| on(&sender.sent, "control"));
     let output = || outcome.senders.iter().map(|sender| on(&sender.sent, "output"));
     match &outcome.detokenizer {
@@ -193,8 +194,8 @@ fn counts_are_exact(outcome: &Outcome, report: &Value, checks: &mut Checks) {
     checks.report_says(report, "/self/frames_undecoded", 0);
 }
 
-/// The release that the tap recognised by the frames alone is the one that ran, or a range that contains it.
-fn release_is_right(outcome: &Outcome, report: &Value, checks: &mut Checks) {
+/// The release that the tap recognised by the frames alone, or that attach found, is the one that ran, or a range that contains it.
+pub(crate) fn release_is_right(outcome: &Outcome, report: &Value, checks: &mut Checks) {
     let ran = &outcome.senders[0].totals.release;
     let said = report["source"]["engine_version"].as_str().unwrap_or_default();
     let (first, last) = said.split_once("..").unwrap_or((said, said));
@@ -217,7 +218,7 @@ fn order(release: &str) -> Vec<i64> {
 }
 
 /// Findings that a lossless wire must not give.
-fn alarms(report: &Value) -> Vec<String> {
+pub(crate) fn alarms(report: &Value) -> Vec<String> {
     let kinds = [
         "wire-loss",
         "wire-arithmetic",

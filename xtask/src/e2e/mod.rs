@@ -1,7 +1,8 @@
-//! `cargo xtask e2e`: the real engine's output path through `tokengap tap`, and what the report says against what the
-//! engine's own processes say. Every count must be equal and every byte must arrive; one difference fails the run.
+//! `cargo xtask e2e`: the real engine's output path through `tokengap tap` and under `tokengap attach`, and what the report
+//! says against what the engine's own processes say. Every count must be equal and every byte must arrive; one difference fails the run.
 
 mod accidents;
+mod attach;
 mod check;
 pub(crate) mod plain_relay;
 mod plan;
@@ -119,6 +120,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             });
         }
     }
+    if let Relay::Tokengap(program) = &relay {
+        attach::rows(&mut table, options, &home, program, &engines);
+    }
     table.end()
 }
 
@@ -159,6 +163,7 @@ fn summary(outcome: &Outcome) -> String {
 struct Table {
     failed: u32,
     passed: u32,
+    skipped: u32,
     comparisons: u32,
 }
 
@@ -202,12 +207,25 @@ impl Table {
         *(if good { &mut self.passed } else { &mut self.failed }) += 1;
     }
 
+    /// Says that a scenario cannot run here.
+    fn skip(&mut self, options: &Options, engine: &Engine, name: &str, why: &str) {
+        let full = format!("{} {name}", engine.name());
+        if options.only.as_ref().is_some_and(|text| !full.contains(text.as_str())) {
+            return;
+        }
+        println!("{:<16} {name:<25} SKIPPED: {why}", engine.name());
+        self.skipped += 1;
+    }
+
     fn end(&self) -> Result<()> {
         println!(
-            "{} scenarios passed, {} failed; {} comparisons",
-            self.passed, self.failed, self.comparisons
+            "{} scenarios passed, {} failed, {} SKIPPED; {} comparisons",
+            self.passed, self.failed, self.skipped, self.comparisons
         );
-        ensure!(self.passed + self.failed > 0, "no scenario has that name");
+        ensure!(
+            self.passed + self.failed + self.skipped > 0,
+            "no scenario has that name"
+        );
         ensure!(self.failed == 0, "the report and the engine differ");
         Ok(())
     }

@@ -73,6 +73,30 @@ impl Process {
         }
     }
 
+    /// Waits until its standard error has `word` in it.
+    pub(crate) fn remark(&mut self, word: &str, patience: Duration) -> Result<()> {
+        let until = Instant::now() + patience;
+        while !fs::read_to_string(&self.stderr)?.contains(word) {
+            if let Some(complaint) = self.ended()? {
+                bail!("{complaint}");
+            }
+            if Instant::now() > until {
+                bail!(
+                    "{} did not say {word} within {patience:?}{}",
+                    self.name,
+                    self.complaint()
+                );
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Writes a line to its standard input.
     pub(crate) fn say(&mut self, word: &str) -> Result<()> {
         let stdin = self

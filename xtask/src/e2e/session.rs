@@ -83,14 +83,14 @@ pub(crate) struct Outcome {
     pub(crate) receiver: Truth<ReceiverTotals>,
     /// What came out at the other end of HTTP.
     pub(crate) clients: Option<ClientTotals>,
-    /// The report of the tap that was there at the end; `None` from a plain relay.
+    /// The report of the tap that was there at the end; `None` without a tap.
     pub(crate) report: Option<Value>,
 }
 
 impl<'a> Session<'a> {
     /// Starts receiver, detokenizer, tap and senders, in this order; `dir` is empty and theirs.
     pub(crate) fn start(home: &Home, setting: &'a Setting, relay: &Relay, dir: &Path) -> Result<Self> {
-        let tokenizer = Splice::new(setting.transport, dir, "tokenizer")?;
+        let tokenizer = Splice::new(relay, setting.transport, dir, "tokenizer")?;
         let mut splices = vec![tokenizer.clone()];
         let receive = role(home, setting, "receive")
             .args(["--bind", &tokenizer.back])
@@ -102,7 +102,7 @@ impl<'a> Session<'a> {
         let mut detokenizer = None;
         let mut output = tokenizer.clone();
         if setting.detokenizer {
-            output = Splice::new(setting.transport, dir, "detokenizer")?;
+            output = Splice::new(relay, setting.transport, dir, "detokenizer")?;
             splices.insert(0, output.clone());
             splices[0].hop = Some(HOPS[0]);
             splices[1].hop = Some(HOPS[1]);
@@ -157,10 +157,15 @@ impl<'a> Session<'a> {
         &self.splices[0].front
     }
 
+    /// The tokenizer's process.
+    pub(crate) fn tokenizer_pid(&self) -> u32 {
+        self.receiver.pid()
+    }
+
     fn start_tap(&mut self) -> Result<()> {
         let name = format!("tap{}", self.taps_started);
         self.taps_started += 1;
-        self.tap = Some(Tap::start(&self.relay, &name, &self.splices, &self.dir)?);
+        self.tap = Tap::start(&self.relay, &name, &self.splices, &self.dir)?;
         Ok(())
     }
 
@@ -232,7 +237,7 @@ impl<'a> Session<'a> {
             Transport::Ipc => Signal::TERM,
             Transport::Tcp => Signal::INT,
         };
-        let report = self.tap.take().context("no tap is running")?.report(signal)?;
+        let report = self.tap.take().map(|tap| tap.report(signal)).transpose()?.flatten();
         Ok(Outcome {
             senders,
             detokenizer,
@@ -257,6 +262,8 @@ fn role(home: &Home, setting: &Setting, name: &str) -> Role {
     command
         .current_dir(&home.root)
         .args(["-m", "engine", &setting.engine.release, name]);
+    // Where an installation would be: it tells whoever looks at the process which release it runs.
+    command.env("PYTHONPATH", home.source(&setting.engine.release));
     command.env("SGLANG_USE_PICKLE_IPC", if setting.engine.msgpack { "0" } else { "1" });
     command.args(["--wait-go", "--deadline", &DEADLINE_S.to_string()]);
     Role(command)

@@ -31,6 +31,11 @@ impl Home {
         }
     }
 
+    /// Where a release is unpacked.
+    pub(crate) fn source(&self, release: &str) -> PathBuf {
+        self.sources().join(release)
+    }
+
     fn sources(&self) -> PathBuf {
         self.root.join(".engine")
     }
@@ -76,7 +81,7 @@ impl Home {
             named,
             "`{release}` is not a release's number, such as 0.5.9 or 0.4.6.post4"
         );
-        let target = self.sources().join(release);
+        let target = self.source(release);
         if target.is_dir() {
             return Ok(());
         }

@@ -44,12 +44,13 @@ pub(crate) struct Splice {
 
 impl Splice {
     /// Endpoints for one splice.
-    pub(crate) fn new(transport: Transport, dir: &Path, name: &str) -> Result<Self> {
-        Ok(Self {
-            hop: None,
-            front: transport.endpoint(dir, &format!("{name}.tap"))?,
-            back: transport.endpoint(dir, name)?,
-        })
+    pub(crate) fn new(relay: &Relay, transport: Transport, dir: &Path, name: &str) -> Result<Self> {
+        let back = transport.endpoint(dir, name)?;
+        let front = match relay {
+            Relay::Absent => back.clone(),
+            Relay::Tokengap(_) | Relay::Plain => transport.endpoint(dir, &format!("{name}.tap"))?,
+        };
+        Ok(Self { hop: None, front, back })
     }
 }
 
@@ -60,6 +61,8 @@ pub(crate) enum Relay {
     Tokengap(PathBuf),
     /// `xtask plain-relay`, which copies and says nothing: what the sockets do by themselves.
     Plain,
+    /// Nothing: senders connect to the receiver, as they do where nobody watches.
+    Absent,
 }
 
 /// A running relay.
@@ -70,8 +73,8 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Starts the relay and waits until it listens; `name` is unique within `dir`.
-    pub(crate) fn start(relay: &Relay, name: &str, splices: &[Splice], dir: &Path) -> Result<Self> {
+    /// Starts the relay, if there is one, and waits until it listens; `name` is unique within `dir`.
+    pub(crate) fn start(relay: &Relay, name: &str, splices: &[Splice], dir: &Path) -> Result<Option<Self>> {
         let mut command = match relay {
             Relay::Tokengap(program) => {
                 let mut command = Command::new(program);
@@ -84,6 +87,7 @@ impl Tap {
                 command.arg("plain-relay");
                 command
             }
+            Relay::Absent => return Ok(None),
         };
         for splice in splices {
             command.args(["--listen", &splice.front, "--upstream", &splice.back]);
@@ -93,10 +97,10 @@ impl Tap {
         for splice in splices {
             wait_until_bound(&splice.front, &mut process)?;
         }
-        Ok(Self {
+        Ok(Some(Self {
             process,
             reports: matches!(relay, Relay::Tokengap(_)),
-        })
+        }))
     }
 
     /// Ends it as an operator does, with `signal`, and gives its report; `None` from a relay that makes none.

@@ -18,6 +18,10 @@ pub(crate) struct Sent {
     /// `CLOCK_MONOTONIC` just before the send call, ns.
     #[serde(rename = "sent_ns")]
     pub(crate) at_ns: u64,
+    /// The same just after it.
+    pub(crate) accepted_ns: u64,
+    /// What it says of each request: rid, ids listed, completion tokens so far and the kind of finish.
+    pub(crate) chunks: Vec<(String, Option<u64>, Option<u64>, Option<String>)>,
 }
 
 /// A message that a process took from its socket.
@@ -28,6 +32,8 @@ pub(crate) struct Taken {
     /// `CLOCK_MONOTONIC` when libzmq handed it over, ns.
     #[serde(rename = "taken_ns")]
     pub(crate) at_ns: u64,
+    /// The same just before the receive call that got it.
+    pub(crate) called_ns: u64,
 }
 
 /// Counts of one directed connection.

@@ -1,0 +1,88 @@
+//! What the kernel holds for a process's probes, and whether this process may have any.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use aya::programs::{loaded_links, loaded_programs};
+
+/// Why attach cannot work here; `None` when it can. Bits of include/uapi/linux/capability.h.
+pub(super) fn refusal() -> Option<String> {
+    const SYS_ADMIN: u64 = 1 << 21;
+    const SYS_PTRACE: u64 = 1 << 19;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0);
+    let wanted = SYS_ADMIN | SYS_PTRACE;
+    (effective & wanted != wanted).then(|| "needs root, or CAP_SYS_ADMIN and CAP_SYS_PTRACE".into())
+}
+
+/// Programs and links, by the kernel's ids, which are not used again soon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Objects {
+    programs: BTreeSet<u32>,
+    links: BTreeSet<u32>,
+}
+
+impl Objects {
+    /// Those that a process has open.
+    pub(super) fn of(pid: u32) -> Result<Self> {
+        let folder = Path::new("/proc").join(pid.to_string()).join("fdinfo");
+        let mut found = Self::default();
+        for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+            // A descriptor may be closed while we look.
+            let Ok(text) = fs::read_to_string(entry?.path()) else {
+                continue;
+            };
+            for line in text.lines() {
+                let number = |name| line.strip_prefix(name).and_then(|rest| rest.trim().parse::<u32>().ok());
+                found.programs.extend(number("prog_id:"));
+                found.links.extend(number("link_id:"));
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.programs.len() + self.links.len()
+    }
+
+    /// Those of them that the kernel still has.
+    pub(super) fn present(&self) -> Self {
+        // An entry that goes while it is looked at is an error, and no entry.
+        let programs: BTreeSet<_> = loaded_programs()
+            .filter_map(Result::ok)
+            .map(|program| program.id())
+            .collect();
+        let links: BTreeSet<_> = loaded_links().filter_map(Result::ok).map(|link| link.id()).collect();
+        Self {
+            programs: self.programs.intersection(&programs).copied().collect(),
+            links: self.links.intersection(&links).copied().collect(),
+        }
+    }
+
+    /// Waits until the kernel has none of them; gives those that stay. It frees them a little after their last user.
+    pub(super) fn gone_within(&self, patience: Duration) -> Self {
+        let until = Instant::now() + patience;
+        loop {
+            let left = self.present();
+            if left.count() == 0 || Instant::now() > until {
+                return left;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl fmt::Display for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} programs and {} links", self.programs.len(), self.links.len())
+    }
+}

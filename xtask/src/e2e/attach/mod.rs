@@ -1,0 +1,174 @@
+//! `tokengap attach` on the real engine: it finds the processes by itself, watches them from outside, and must say of every
+//! request what the processes' own stamps say.
+
+mod backlog;
+mod check;
+mod expected;
+mod kernel;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use self::watch::Watch;
+use super::check::{Checks, same_bytes};
+use super::plan::{Engine, Plan};
+use super::session::{Outcome, Session, Setting};
+use super::setup::Home;
+use super::tap::{Relay, Transport};
+use super::{Options, Table, summary};
+
+/// Releases that differ in how their processes look and in what they put on the wire, of those that `e2e` runs with.
+const RELEASES: [&str; 3] = ["0.5.6", "0.5.9", "0.5.23"];
+
+/// A scenario's name, and what it changes in the ordinary setting. The first is the one that `--quick` runs.
+const SCENARIOS: [(&str, fn(&mut Setting)); 6] = [
+    ("attach", |_| {}),
+    ("attach, slow", slow),
+    ("attach, detokenizer", |setting| setting.detokenizer = true),
+    ("attach, detokenizer, slow", |setting| {
+        setting.detokenizer = true;
+        slow(setting);
+    }),
+    ("attach, 3 ranks tcp, slow", |setting| {
+        slow(setting);
+        setting.plan.senders = 3;
+        setting.plan.requests = 16;
+        setting.plan.unary = 2;
+        setting.transport = Transport::Tcp;
+    }),
+    ("attach, backlog", |setting| {
+        setting.plan = Plan::PLAIN;
+        setting.gap_ms = 0;
+        setting.backlog = true;
+    }),
+];
+
+/// A tokenizer whose clients need a millisecond of CPU for every output: frames wait for seconds.
+fn slow(setting: &mut Setting) {
+    setting.gap_ms = 1;
+    setting.receiver = &["--busy", "1e-3"];
+}
+
+/// All rows of the table that are about attach.
+pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &Path, engines: &[Engine]) {
+    let wanted = if options.quick { 1 } else { SCENARIOS.len() };
+    let usual = |engine: &&Engine| !options.releases.is_empty() || RELEASES.contains(&engine.release.as_str());
+    let refusal = kernel::refusal();
+    for engine in engines.iter().filter(usual) {
+        for (name, change) in &SCENARIOS[..wanted] {
+            if let Some(why) = &refusal {
+                table.skip(options, engine, name, why);
+                continue;
+            }
+            let mut setting = Setting::new(engine);
+            change(&mut setting);
+            table.row(options, engine, name, |checks, dir| {
+                let outcome = watched(home, program, &setting, dir)?;
+                let accuracy = check::exact(&outcome, checks);
+                if !setting.receiver.is_empty() {
+                    checks.equal(
+                        "a gap of half a second arose",
+                        &true,
+                        &(accuracy.worst_gap_ns > 500_000_000),
+                    );
+                }
+                Ok(format!("{accuracy}; {}", summary(&outcome)))
+            });
+        }
+    }
+    let Some(engine) = engines.last().filter(|_| !options.quick) else {
+        return;
+    };
+    let accidents: [(&str, Accident); 2] = [("attach, against none", unchanged), ("attach, killed", killed)];
+    for (name, accident) in accidents {
+        match &refusal {
+            Some(why) => table.skip(options, engine, name, why),
+            None => table.row(options, engine, name, |checks, dir| {
+                accident(home, program, engine, dir, checks)
+            }),
+        }
+    }
+}
+
+/// A scenario that is more than one run with one report.
+type Accident = fn(&Home, &Path, &Engine, &Path, &mut Checks) -> Result<String>;
+
+/// One run: the engine first, then attach, then the work.
+fn watched(home: &Home, program: &Path, setting: &Setting, dir: &Path) -> Result<Outcome> {
+    let mut session = Session::start(home, setting, &Relay::Absent, dir)?;
+    let watch = Watch::start(program, session.tokenizer_pid(), dir)?;
+    session.go()?;
+    let mut outcome = session.finish()?;
+    outcome.report = Some(watch.report()?);
+    Ok(outcome)
+}
+
+/// The engine does the same with the probe as without.
+fn unchanged(home: &Home, program: &Path, engine: &Engine, dir: &Path, checks: &mut Checks) -> Result<String> {
+    let setting = Setting::new(engine);
+    let folder = |name: &str| -> Result<PathBuf> {
+        let folder = dir.join(name);
+        std::fs::create_dir(&folder)?;
+        Ok(folder)
+    };
+    let with = watched(home, program, &setting, &folder("with")?)?;
+    let mut session = Session::start(home, &setting, &Relay::Absent, &folder("without")?)?;
+    session.go()?;
+    let without = session.finish()?;
+    for outcome in [&with, &without] {
+        same_bytes(outcome, checks);
+    }
+    let sent = |outcome: &Outcome| -> Vec<_> {
+        let totals = outcome.senders.iter().map(|sender| &sender.totals);
+        totals.map(|totals| (totals.output, totals.control)).collect()
+    };
+    checks.equal("what the schedulers sent", &sent(&without), &sent(&with));
+    let taken = |outcome: &Outcome| {
+        let totals = &outcome.receiver.totals;
+        (totals.frames, totals.given.finished, totals.given.completion_tokens)
+    };
+    checks.equal("what the tokenizer took and finished", &taken(&without), &taken(&with));
+    Ok(format!("{}; without: {}", summary(&with), summary(&without)))
+}
+
+/// SIGKILL for tokengap in the middle of a run: the engine goes on, and the kernel keeps nothing of ours.
+fn killed(home: &Home, program: &Path, engine: &Engine, dir: &Path, checks: &mut Checks) -> Result<String> {
+    let setting = Setting {
+        plan: Plan {
+            requests: 8,
+            rounds: 20,
+            ..Plan::PLAIN
+        },
+        ..Setting::new(engine)
+    };
+    let mut session = Session::start(home, &setting, &Relay::Absent, dir)?;
+    let watch = Watch::start(program, session.tokenizer_pid(), dir)?;
+    session.go()?;
+    thread::sleep(Duration::from_secs(1));
+    let ours = kernel::Objects::of(watch.pid())?;
+    ensure!(
+        ours.count() > 0,
+        "attach holds no program and no link that could stay behind"
+    );
+    checks.equal(
+        "of its programs and links, in the kernel while it runs",
+        &ours,
+        &ours.present(),
+    );
+    watch.kill()?;
+    let left = ours.gone_within(Duration::from_secs(10));
+    checks.equal("programs and links left behind", &kernel::Objects::default(), &left);
+    let outcome = session.finish()?;
+    same_bytes(&outcome, checks);
+    let expected = u64::from(setting.plan.requests * setting.plan.rounds);
+    checks.equal(
+        "clients with a finish",
+        &expected,
+        &outcome.receiver.totals.given.finished,
+    );
+    Ok(format!("{ours} gone; {}", summary(&outcome)))
+}
