@@ -11,7 +11,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
 use trace::Event;
 
@@ -97,6 +97,7 @@ impl Screen {
 
     fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
         for _ in 0..INPUTS_A_TURN {
+            ensure!(!terminal::is_gone(), "the terminal is gone");
             if !event::poll(Duration::ZERO).context("cannot read the terminal")? {
                 break;
             }

@@ -11,6 +11,8 @@ use ratatui::crossterm::event::{DisableMouseCapture, EnableMouseCapture};
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use ratatui::crossterm::{execute, queue};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::outlet::{Busy, Outlet};
 
 /// The terminal is ours.
@@ -75,6 +77,16 @@ impl Drop for Terminal {
         }
         give_back();
     }
+}
+
+/// Whether whoever held the terminal has closed it. Asked before every look for input: crossterm would read the end of it
+/// again and again and never come back.
+pub(super) fn is_gone() -> bool {
+    let stdin = io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    let now = Timespec::default();
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+        && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
 }
 
 /// Makes the terminal what it was; once, however often it is called.
