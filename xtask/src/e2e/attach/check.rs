@@ -20,10 +20,10 @@ const NAMED: usize = 5;
 #[derive(Debug, Default)]
 pub(super) struct Accuracy {
     requests: usize,
-    pub(super) worst_gap_ns: u64,
+    worst_gap_ns: u64,
     worst_off_ns: u64,
     /// The highest backlog by the report, and whether the stamps leave no other.
-    backlog: u64,
+    pub(super) backlog: u64,
     backlog_exact: bool,
 }
 

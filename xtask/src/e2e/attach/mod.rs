@@ -47,7 +47,7 @@ const SCENARIOS: [(&str, fn(&mut Setting)); 6] = [
     }),
 ];
 
-/// A tokenizer whose clients need a millisecond of CPU for every output: frames wait for seconds.
+/// A tokenizer whose clients need a millisecond of CPU for every output: frames wait, on most releases for seconds.
 fn slow(setting: &mut Setting) {
     setting.gap_ms = 1;
     setting.receiver = &["--busy", "1e-3"];
@@ -70,11 +70,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
                 let outcome = watched(home, program, &setting, dir)?;
                 let accuracy = check::exact(&outcome, checks);
                 if !setting.receiver.is_empty() {
-                    checks.equal(
-                        "a gap of half a second arose",
-                        &true,
-                        &(accuracy.worst_gap_ns > 500_000_000),
-                    );
+                    checks.equal("fifty frames waited at once", &true, &(accuracy.backlog >= 50));
                 }
                 Ok(format!("{accuracy}; {}", summary(&outcome)))
             });
