@@ -86,7 +86,9 @@ pub(super) fn is_gone() -> bool {
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
     let now = Timespec::default();
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
-        && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+        && fds[0]
+            .revents()
+            .intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
 }
 
 /// Makes the terminal what it was; once, however often it is called.
