@@ -20,9 +20,12 @@ pub(crate) struct Sent {
     pub(crate) at_ns: u64,
     /// The same just after it.
     pub(crate) accepted_ns: u64,
-    /// What it says of each request: rid, ids listed, completion tokens so far and the kind of finish.
-    pub(crate) chunks: Vec<(String, Option<u64>, Option<u64>, Option<String>)>,
+    /// What it says of each request.
+    pub(crate) chunks: Vec<ChunkSaid>,
 }
+
+/// Of one request: rid, ids listed, completion tokens so far and the kind of finish.
+type ChunkSaid = (String, Option<u64>, Option<u64>, Option<String>);
 
 /// A message that a process took from its socket.
 #[derive(Clone, Debug, Deserialize)]

@@ -9,7 +9,7 @@ use super::super::check::{Checks, alarms, release_is_right, same_bytes};
 use super::super::session::Outcome;
 use super::super::truth::Counts;
 use super::backlog::crossings;
-use super::expected::expected;
+use super::expected::{Between, expected};
 
 /// A gap may be this far from the stamps, in nanoseconds: the engine's process can lose its CPU between the call and the stamp.
 const NEAR: u64 = 1_000_000;
@@ -138,7 +138,7 @@ fn requests(outcome: &Outcome, report: &Value, checks: &mut Checks, accuracy: &m
         );
         let off = gap.zip(truth.gap_ns()).map(|(said, true_ns)| said.abs_diff(true_ns));
         // Where the engine's own stamps lie further apart they know it no better.
-        let known_to = truth.first_sent.width() + truth.first_taken.map_or(0, |stamps| stamps.width());
+        let known_to = truth.first_sent.width() + truth.first_taken.map_or(0, Between::width);
         must(
             "gap is not what the stamps say",
             off.is_some_and(|off| off <= NEAR.max(known_to)),

@@ -24,8 +24,11 @@ use super::{Options, Table, summary};
 /// Releases that differ in how their processes look and in what they put on the wire, of those that `e2e` runs with.
 const RELEASES: [&str; 3] = ["0.5.6", "0.5.9", "0.5.23"];
 
-/// A scenario's name, and what it changes in the ordinary setting. The first is the one that `--quick` runs.
-const SCENARIOS: [(&str, fn(&mut Setting)); 6] = [
+/// A scenario's name, and what it changes in the ordinary setting.
+type Scenario = (&'static str, fn(&mut Setting));
+
+/// The first is the one that `--quick` runs.
+const SCENARIOS: [Scenario; 6] = [
     ("attach", |_| {}),
     ("attach, slow", slow),
     ("attach, detokenizer", |setting| setting.detokenizer = true),
