@@ -179,3 +179,20 @@ fn a_signal_gives_the_terminal_back() {
     );
     tmux.wait_for_end();
 }
+
+/// A terminal that was closed reads as its end again and again: the program once went on for ever, deaf to signals.
+#[test]
+fn a_terminal_that_goes_away_ends_the_run() {
+    let Some(tmux) = Tmux::run("demo --scenario healthy") else {
+        return;
+    };
+    tmux.wait_for("tokens flow");
+    let process = format!("/proc/{}", tmux.value("pane_pid"));
+    assert!(Path::new(&process).exists(), "{process} is the demo");
+    tmux.ask(&["kill-server"]);
+    let end = Instant::now() + PATIENCE;
+    while Path::new(&process).exists() {
+        assert!(Instant::now() < end, "{process} lives on without a terminal");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
