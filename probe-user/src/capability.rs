@@ -64,7 +64,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// Every feature, in the order of doctor's table.
+    /// Every feature, in the order they are shown.
     pub const ALL: [Self; 5] = [
         Self::Messages,
         Self::Handled,

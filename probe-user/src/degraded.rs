@@ -1,4 +1,4 @@
-//! What the probe does without, why, and the line that grants it. Shown on screen, in the report and by doctor.
+//! What the probe does without, why, and the line that grants it. Shown on screen and in the report.
 
 use std::fmt;
 

@@ -198,7 +198,7 @@ pub enum PickError {
     /// Nothing was found.
     #[error(
         "no engine was found: start it first, or name its processes with --pid PID=ROLE (scheduler, detokenizer, \
-         tokenizer); `tokengap doctor` says what could not be seen"
+         tokenizer)"
     )]
     None,
     /// Several were found.

@@ -71,7 +71,7 @@ fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Engine> {
         Err(PickError::Apart(_)) => Ok(only(topology, named)),
         Err(PickError::Several(_)) if std::io::stdin().is_terminal() => ask(topology),
         Err(error) => {
-            if !topology.engines.is_empty() {
+            if !topology.engines.is_empty() || !topology.blind.is_empty() {
                 eprint!("{topology}");
             }
             bail!(error)
