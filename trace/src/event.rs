@@ -39,6 +39,14 @@ pub enum What<'a> {
     Cpu(CpuSample<'a>),
     /// What the kernel holds of a hop now.
     Queue(QueueSample<'a>),
+    /// The functions a thread of the engine ran in, by sampling.
+    Hot(HotSample<'a>),
+    /// The engine says that a request reached a stage: its log, or its own tracing.
+    Stage(Stage<'a>),
+    /// The engine says how it stands: its log.
+    Told(Told<'a>),
+    /// The engine says that it merged queued chunks of a request: its log.
+    Merged(Merged<'a>),
     /// We lost observations: whatever rested on them is void from here on.
     Lost(Lost),
 }
@@ -270,6 +278,74 @@ pub struct QueueSample<'a> {
     /// Bytes in the senders' sockets, not yet read or acknowledged (`SIOCOUTQ`); on Unix sockets these are the same bytes
     /// with the kernel's overhead. `None` when no sender's socket can be read.
     pub send_bytes: Option<u64>,
+}
+
+/// One function of a sampled thread over an interval. A thread's functions of one interval come one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HotSample<'a> {
+    /// Which thread.
+    pub thread: ThreadId,
+    /// Its process's role, in the words of hop names.
+    pub role: &'a str,
+    /// The function's name.
+    pub function: &'a str,
+    /// The file it is in, shortened to what tells it from others.
+    pub file: &'a str,
+    /// Length of the interval in nanoseconds.
+    pub interval_ns: u64,
+    /// How often the thread's stack was read in the interval.
+    pub taken: u32,
+    /// In how many of these the function was anywhere on the stack of a running thread.
+    pub total: u32,
+    /// In how many it was the innermost one of a running thread.
+    pub own: u32,
+    /// In how many it was the innermost one and the thread held the GIL; `None` where the owner cannot be read.
+    pub gil: Option<u32>,
+}
+
+/// A request at a stage, in the engine's own words and by the engine's own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stage<'a> {
+    /// SGLang's request id, as far as the line gives it: logs cut it short.
+    pub rid: &'a str,
+    /// The stage: `first_output_stream`, `tokenizer_first_token`, ...
+    pub name: &'a str,
+    /// Who says it: a role, a process, or the log it stood in; empty when unknown.
+    pub by: &'a str,
+    /// Tokens the request had then (`output_len`).
+    pub tokens: Option<u32>,
+    /// Requests or messages that waited behind it (`pending`).
+    pub pending: Option<u32>,
+}
+
+/// What a process of the engine says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Told<'a> {
+    /// Who says it: a role, a process, or the log it stood in; empty when unknown.
+    pub by: &'a str,
+    /// Requests it holds state for (`states`).
+    pub states: Option<u32>,
+    /// Requests in the message it has just taken (`rids`).
+    pub rids: Option<u32>,
+    /// How long it waited for that message.
+    pub recv_wait_ns: Option<u64>,
+    /// More messages were ready behind it.
+    pub more: Option<bool>,
+    /// CPU of the process, as a share of one core.
+    pub cpu: Option<f64>,
+    /// The part of it in the kernel, likewise.
+    pub cpu_system: Option<f64>,
+}
+
+/// Queued chunks of one request that became one: no token is lost by that, but clients see them late and at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merged<'a> {
+    /// SGLang's request id, as far as the line gives it.
+    pub rid: &'a str,
+    /// How many chunks became one.
+    pub chunks: u32,
+    /// Who says it; empty when unknown.
+    pub by: &'a str,
 }
 
 /// Observations that were made and thrown away, or could not be made.

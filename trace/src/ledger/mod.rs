@@ -140,6 +140,7 @@ impl Ledger {
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),
+            What::Hot(_) | What::Stage(_) | What::Told(_) | What::Merged(_) => {}
             What::Lost(lost) => self.lost(at, lost),
         }
     }

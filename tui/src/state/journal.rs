@@ -165,7 +165,11 @@ impl Journal {
             | What::Handled(_)
             | What::Undecoded(_)
             | What::Cpu(_)
-            | What::Queue(_) => {}
+            | What::Queue(_)
+            | What::Hot(_)
+            | What::Stage(_)
+            | What::Told(_)
+            | What::Merged(_) => {}
         }
     }
 
