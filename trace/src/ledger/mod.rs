@@ -198,6 +198,11 @@ impl Ledger {
         self.table.get(self.table.find(rid)?)
     }
 
+    /// The tokenizer worker that a request goes to; `None` where there is only one, or it is not known.
+    pub fn worker_of(&self, request: &Request) -> Option<u16> {
+        self.hops.worker_of(request.streams())
+    }
+
     /// How many requests live: neither finished nor forgotten.
     pub fn live(&self) -> u64 {
         self.table.iter().filter(|r| r.mapped && r.finish.is_none()).count() as u64
