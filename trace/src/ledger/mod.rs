@@ -14,6 +14,7 @@ mod kernel;
 mod lane;
 mod limits;
 mod request;
+pub mod stages;
 mod stream;
 mod table;
 mod take;
@@ -30,6 +31,7 @@ pub use hop::{Group, Hop, HopCounts};
 pub use kernel::KernelQueue;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use request::{Request, Summary};
+pub use stages::Stages;
 pub use stream::Stream;
 pub use threads::Thread;
 pub use timeline::Spent;
@@ -75,6 +77,7 @@ pub struct Ledger {
     worst_gap: WorstGap,
     waits: Waits,
     threads: Threads,
+    stages: Stages,
     itl_sent: Distribution,
     itl_delivered: Distribution,
     health: HealthChecks,
@@ -105,6 +108,7 @@ impl Ledger {
             worst_gap: WorstGap::default(),
             waits: Waits::default(),
             threads: Threads::default(),
+            stages: Stages::default(),
             itl_sent: Distribution::default(),
             itl_delivered: Distribution::default(),
             health: HealthChecks::default(),
@@ -140,7 +144,10 @@ impl Ledger {
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),
-            What::Hot(_) | What::Stage(_) | What::Told(_) | What::Merged(_) => {}
+            What::Hot(_) => {}
+            What::Stage(stage) => self.staged(at, stage),
+            What::Told(told) => self.told(at, told),
+            What::Merged(merged) => self.merged(at, merged),
             What::Lost(lost) => self.lost(at, lost),
         }
     }
@@ -285,10 +292,10 @@ impl Ledger {
         self.hops.all.iter().any(|h| h.last && h.sees.taken)
     }
 
-    /// Whether sends and takes are both seen, so that a gap can be.
+    /// Whether sends and takes are both seen, so that a gap can be; or the engine tells of both.
     pub fn sees_gaps(&self) -> bool {
         let origin = |h: &Hop| h.sees.sent && (h.origin || !self.hops.any_origin);
-        self.sees_takes() && self.hops.all.iter().any(origin)
+        (self.sees_takes() && self.hops.all.iter().any(origin)) || self.stages.sees_gaps()
     }
 
     /// Whether deliveries are seen anywhere.

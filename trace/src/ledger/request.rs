@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::chunkline::{Fates, Line};
 use super::hop::Trip;
+use super::stages::Marks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::event::Finish;
@@ -55,6 +56,8 @@ pub struct Request {
     pub(crate) burst_seen: bool,
     /// Longest time between two of its chunks at the scheduler, in nanoseconds.
     pub(crate) silence_ns: Option<u64>,
+    /// The stages its engine told of.
+    pub(crate) marks: Option<Box<Marks>>,
 }
 
 impl Request {
@@ -88,6 +91,7 @@ impl Request {
             burst: 0,
             burst_seen: false,
             silence_ns: None,
+            marks: None,
         }
     }
 
