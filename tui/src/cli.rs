@@ -9,6 +9,7 @@ use trace::ledger::Limits;
 
 use crate::cmd;
 use crate::screen::Keep;
+use crate::sink::RecordArgs;
 use crate::state::journal::DEFAULT_MOMENTS;
 use crate::state::refresh::FINISHED_SHOWN;
 
@@ -29,6 +30,7 @@ pub(crate) struct Cli {
 enum Command {
     Attach(cmd::attach::Args),
     Demo(cmd::demo::Args),
+    Replay(cmd::replay::Args),
     Decode(cmd::decode::Args),
     Tap(cmd::tap::Args),
 }
@@ -38,6 +40,7 @@ impl Cli {
         match self.command {
             Command::Attach(args) => cmd::attach::run(&args),
             Command::Demo(args) => cmd::demo::run(args),
+            Command::Replay(args) => cmd::replay::run(&args),
             Command::Decode(args) => cmd::decode::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
         }
@@ -82,6 +85,9 @@ pub(crate) struct LiveArgs {
     /// Finished requests in the screen's table; older ones live on in the totals.
     #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
     pub(crate) rows: usize,
+
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
 }
 
 impl LiveArgs {
@@ -118,7 +124,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn severity(text: &str) -> Result<Severity, String> {
+pub(crate) fn severity(text: &str) -> Result<Severity, String> {
     match text {
         "info" => Ok(Severity::Info),
         "warning" => Ok(Severity::Warning),

@@ -4,4 +4,5 @@ pub(crate) mod attach;
 pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod pick;
+pub(crate) mod replay;
 pub(crate) mod tap;

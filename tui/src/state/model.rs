@@ -12,6 +12,8 @@ use super::row::Row;
 use super::table::Table;
 use super::threads::ThreadLine;
 use super::ui::Sort;
+use crate::replay::Position;
+use crate::sink::Writing;
 
 /// How something is doing. The order is the order of alarm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,6 +80,10 @@ pub(crate) struct Model {
     /// The engine's threads; `None` where they are not watched.
     pub(crate) threads: Option<Vec<ThreadLine>>,
     pub(crate) own: Own,
+    /// Where a recording is played; `None` on live sources.
+    pub(crate) position: Option<Position>,
+    /// What is being written of the run.
+    pub(crate) writing: Writing,
     pub(crate) history: History<Sample>,
     /// By the hops' name.
     pub(crate) hop_history: HashMap<String, History<HopSample>>,
