@@ -10,6 +10,7 @@ mod delivery;
 mod frame;
 mod health;
 mod hop;
+mod hot;
 mod kernel;
 mod lane;
 mod limits;
@@ -27,6 +28,7 @@ use std::collections::VecDeque;
 pub use arithmetic::Evidence;
 pub use chunkline::Fates;
 pub use hop::{Group, Hop, HopCounts};
+pub use hot::{Hits, HotCounts, HotFunction, HotRole};
 pub use kernel::KernelQueue;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use request::{Request, Summary};
@@ -38,6 +40,7 @@ pub use waits::{Attribution, Waits};
 
 use self::health::HealthChecks;
 use self::hop::Hops;
+use self::hot::Hot;
 use self::lane::PendingChunk;
 use self::table::{Table, Ticket};
 use self::threads::Threads;
@@ -75,6 +78,7 @@ pub struct Ledger {
     worst_gap: WorstGap,
     waits: Waits,
     threads: Threads,
+    hot: Hot,
     itl_sent: Distribution,
     itl_delivered: Distribution,
     health: HealthChecks,
@@ -105,6 +109,7 @@ impl Ledger {
             worst_gap: WorstGap::default(),
             waits: Waits::default(),
             threads: Threads::default(),
+            hot: Hot::default(),
             itl_sent: Distribution::default(),
             itl_delivered: Distribution::default(),
             health: HealthChecks::default(),
@@ -140,7 +145,8 @@ impl Ledger {
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),
-            What::Hot(_) | What::Stage(_) | What::Told(_) | What::Merged(_) => {}
+            What::Hot(sample) => self.hot_sample(at, sample),
+            What::Stage(_) | What::Told(_) | What::Merged(_) => {}
             What::Lost(lost) => self.lost(at, lost),
         }
     }
@@ -254,7 +260,7 @@ impl Ledger {
     }
 
     /// The limits, and how often each was reached.
-    pub fn limits(&self) -> [Reached; 8] {
+    pub fn limits(&self) -> [Reached; 9] {
         self.reached.list(&self.limits)
     }
 
