@@ -64,6 +64,7 @@ fn report(analysis: &Analysis, source: &impl Source, degraded: &[String], slowes
             .map(Value::from)
             .collect(),
         wire: source.wire(),
+        sampling: source.sampling(),
         demo: source.truth(),
         ..ReportInput::of(source.kind())
     })

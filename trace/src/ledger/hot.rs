@@ -5,6 +5,7 @@
 use hashbrown::HashMap;
 
 use super::Ledger;
+use super::hop::{Hop, Hops};
 use crate::clock::MonoNs;
 use crate::event::HotSample;
 use crate::id::ThreadId;
@@ -231,10 +232,15 @@ impl HotCounts {
 impl Ledger {
     pub(super) fn hot_sample(&mut self, at: MonoNs, sample: &HotSample<'_>) {
         let pid = sample.thread.pid;
-        let hops = &self.hops.all;
+        let Hops { all: hops, groups, .. } = &self.hops;
         let backlog = || {
-            let taken = hops.iter().filter(|hop| hop.by.is_some_and(|by| by.pid == pid));
-            taken.map(|hop| hop.counts.backlog).reduce(|a, b| a + b)
+            // A consumer that is far behind has not been seen to take what we saw sent: then the hop's name tells whose it is.
+            let its = |hop: &&Hop| match hop.by {
+                Some(by) => by.pid == pid,
+                None => hop.sees.taken && groups[hop.group].name.rsplit("->").next() == Some(sample.role),
+            };
+            let waiting = hops.iter().filter(its).map(|hop| hop.counts.backlog);
+            waiting.reduce(|a, b| a + b)
         };
         let fits = self.hot.enter(at, sample, backlog, self.limits.hot_functions);
         self.reached.hot_functions += u64::from(!fits);

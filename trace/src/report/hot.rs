@@ -11,6 +11,8 @@ use crate::words::{count, duration, percent};
 const MOST: usize = 40;
 /// Those of them in the text.
 const MOST_IN_TEXT: usize = 8;
+/// Width of their names.
+const NAME: usize = 54;
 
 /// One role's profile. A stack counts as running when the kernel says that its thread ran or waited for a CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -117,32 +119,25 @@ fn share(hits: Hits, of: HotCounts, sees_gil: bool) -> HotShare {
 
 /// The profile as text.
 pub(super) fn text(out: &mut String, lines: &[HotLine], cost: Option<&SamplingCost>) {
-    let of = |share: Option<f64>| share.map_or_else(|| String::from("-"), percent);
     for line in lines {
-        let _ = writeln!(
-            out,
-            "{:44}  {:>7} {:>7} {:>7}   while frames piled up",
-            format!("HOT IN THE {}", line.role.to_uppercase()),
-            "OWN",
-            "TOTAL",
-            "GIL",
-        );
+        let head = format!("HOT IN THE {}", line.role.to_uppercase());
+        row(out, &head, ["OWN", "TOTAL", "GIL", "PILED:", "TOTAL", "GIL"]);
         for function in line.functions.iter().take(MOST_IN_TEXT) {
-            let name: String = format!("{} ({})", function.function, function.file)
-                .chars()
-                .take(44)
-                .collect();
+            let name = match function.file.rsplit('/').next() {
+                Some(file) if !file.is_empty() => format!("{} ({file})", function.function),
+                _ => function.function.clone(),
+            };
             let (all, growing) = (function.all, function.growing);
-            let _ = writeln!(
-                out,
-                "{name:44}  {:>7} {:>7} {:>7}   {:>7} {:>7} {:>7}",
-                of(Some(all.own)),
-                of(Some(all.total)),
-                of(all.gil),
-                of(growing.map(|g| g.own)),
-                of(growing.map(|g| g.total)),
-                of(growing.and_then(|g| g.gil)),
-            );
+            let shares = [
+                Some(all.own),
+                Some(all.total),
+                all.gil,
+                growing.map(|g| g.own),
+                growing.map(|g| g.total),
+                growing.and_then(|g| g.gil),
+            ];
+            let words = shares.map(|share| share.map_or_else(|| String::from("-"), percent));
+            row(out, &name, words.each_ref().map(String::as_str));
         }
         let _ = writeln!(
             out,
@@ -164,6 +159,13 @@ pub(super) fn text(out: &mut String, lines: &[HotLine], cost: Option<&SamplingCo
         );
     }
     out.push('\n');
+}
+
+fn row(out: &mut String, name: &str, columns: [&str; 6]) {
+    let name: String = name.chars().take(NAME).collect();
+    let [own, total, gil, growing @ ..] = columns;
+    let _ = write!(out, "{name:NAME$} {own:>6} {total:>6} {gil:>6}  ");
+    let _ = writeln!(out, " {:>6} {:>6} {:>6}", growing[0], growing[1], growing[2]);
 }
 
 #[cfg(test)]
