@@ -15,6 +15,7 @@ mod kernel;
 mod lane;
 mod limits;
 mod request;
+pub mod stages;
 mod stream;
 mod table;
 mod take;
@@ -32,6 +33,7 @@ pub use hot::{Hits, HotCounts, HotFunction, HotRole};
 pub use kernel::KernelQueue;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use request::{Request, Summary};
+pub use stages::Stages;
 pub use stream::Stream;
 pub use threads::Thread;
 pub use timeline::Spent;
@@ -79,6 +81,7 @@ pub struct Ledger {
     waits: Waits,
     threads: Threads,
     hot: Hot,
+    stages: Stages,
     itl_sent: Distribution,
     itl_delivered: Distribution,
     health: HealthChecks,
@@ -110,6 +113,7 @@ impl Ledger {
             waits: Waits::default(),
             threads: Threads::default(),
             hot: Hot::default(),
+            stages: Stages::default(),
             itl_sent: Distribution::default(),
             itl_delivered: Distribution::default(),
             health: HealthChecks::default(),
@@ -146,7 +150,9 @@ impl Ledger {
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),
             What::Hot(sample) => self.hot_sample(at, sample),
-            What::Stage(_) | What::Told(_) | What::Merged(_) => {}
+            What::Stage(stage) => self.staged(at, stage),
+            What::Told(told) => self.told(at, told),
+            What::Merged(merged) => self.merged(at, merged),
             What::Lost(lost) => self.lost(at, lost),
         }
     }
@@ -202,6 +208,11 @@ impl Ledger {
     /// The record that a rid leads to now.
     pub fn request(&self, rid: &str) -> Option<&Request> {
         self.table.get(self.table.find(rid)?)
+    }
+
+    /// The tokenizer worker that a request goes to; `None` where there is only one, or it is not known.
+    pub fn worker_of(&self, request: &Request) -> Option<u16> {
+        self.hops.worker_of(request.streams())
     }
 
     /// How many requests live: neither finished nor forgotten.
@@ -286,10 +297,10 @@ impl Ledger {
         self.hops.all.iter().any(|h| h.last && h.sees.taken)
     }
 
-    /// Whether sends and takes are both seen, so that a gap can be.
+    /// Whether sends and takes are both seen, so that a gap can be; or the engine tells of both.
     pub fn sees_gaps(&self) -> bool {
         let origin = |h: &Hop| h.sees.sent && (h.origin || !self.hops.any_origin);
-        self.sees_takes() && self.hops.all.iter().any(origin)
+        (self.sees_takes() && self.hops.all.iter().any(origin)) || self.stages.sees_gaps()
     }
 
     /// Whether deliveries are seen anywhere.
