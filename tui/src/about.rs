@@ -1,6 +1,7 @@
 //! What a report says of a source beside its events.
 
 use serde_json::Value;
+use trace::report::SamplingCost;
 
 use crate::own;
 use crate::source::Source;
@@ -18,6 +19,9 @@ pub(crate) trait About {
 
     /// The forms in which messages came.
     fn wire(&self) -> Option<Value>;
+
+    /// What reading stacks has cost; `None` where none are read.
+    fn sampling(&self) -> Option<SamplingCost>;
 
     /// The truth that the demo's own peers kept.
     fn truth(&self) -> Option<Value>;
@@ -41,6 +45,10 @@ impl<S: Source> About for S {
 
     fn wire(&self) -> Option<Value> {
         Source::wire(self)
+    }
+
+    fn sampling(&self) -> Option<SamplingCost> {
+        Source::sampling(self)
     }
 
     fn truth(&self) -> Option<Value> {

@@ -163,6 +163,7 @@ fn input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInpu
         rss_bytes,
         degraded: degraded.into_iter().map(Value::from).collect(),
         wire: about.wire(),
+        sampling: about.sampling(),
         demo: about.truth(),
         ..ReportInput::of(about.kind())
     }

@@ -10,6 +10,7 @@ mod delivery;
 mod frame;
 mod health;
 mod hop;
+mod hot;
 mod kernel;
 mod lane;
 mod limits;
@@ -28,6 +29,7 @@ use std::collections::VecDeque;
 pub use arithmetic::Evidence;
 pub use chunkline::Fates;
 pub use hop::{Group, Hop, HopCounts};
+pub use hot::{Hits, HotCounts, HotFunction, HotRole};
 pub use kernel::KernelQueue;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use request::{Request, Summary};
@@ -40,6 +42,7 @@ pub use waits::{Attribution, Waits};
 
 use self::health::HealthChecks;
 use self::hop::Hops;
+use self::hot::Hot;
 use self::lane::PendingChunk;
 use self::table::{Table, Ticket};
 use self::threads::Threads;
@@ -77,6 +80,7 @@ pub struct Ledger {
     worst_gap: WorstGap,
     waits: Waits,
     threads: Threads,
+    hot: Hot,
     stages: Stages,
     itl_sent: Distribution,
     itl_delivered: Distribution,
@@ -108,6 +112,7 @@ impl Ledger {
             worst_gap: WorstGap::default(),
             waits: Waits::default(),
             threads: Threads::default(),
+            hot: Hot::default(),
             stages: Stages::default(),
             itl_sent: Distribution::default(),
             itl_delivered: Distribution::default(),
@@ -144,7 +149,7 @@ impl Ledger {
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),
-            What::Hot(_) => {}
+            What::Hot(sample) => self.hot_sample(at, sample),
             What::Stage(stage) => self.staged(at, stage),
             What::Told(told) => self.told(at, told),
             What::Merged(merged) => self.merged(at, merged),
@@ -266,7 +271,7 @@ impl Ledger {
     }
 
     /// The limits, and how often each was reached.
-    pub fn limits(&self) -> [Reached; 8] {
+    pub fn limits(&self) -> [Reached; 9] {
         self.reached.list(&self.limits)
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::slowest::slowest;
 use super::{
     Chunks, FindingLine, Gap, HopLine, Itl, LimitLine, Own, Report, ReportInput, Requests, SCHEMA, Source, Spread,
-    Tokens, WorkerLine, cpu,
+    Tokens, WorkerLine, cpu, hot,
 };
 use crate::clock::MonoNs;
 use crate::detect::Findings;
@@ -52,6 +52,7 @@ pub fn build(ledger: &Ledger, findings: &Findings, input: &ReportInput) -> Repor
             .filter_map(|place| hop(ledger, place, seconds))
             .collect(),
         cpu: cpu::lines(ledger),
+        hot: hot::lines(ledger),
         findings: finding_lines(findings, from),
         own: own(ledger, input),
         limits: ledger
@@ -233,5 +234,6 @@ fn own(ledger: &Ledger, input: &ReportInput) -> Own {
         frames_unannounced: unannounced,
         frames_undecoded: totals.undecoded,
         degraded: input.degraded.clone(),
+        sampling: input.sampling,
     }
 }

@@ -3,6 +3,7 @@
 
 mod build;
 mod cpu;
+mod hot;
 mod input;
 mod slowest;
 mod text;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use build::build;
+pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
 pub use input::ReportInput;
 pub use slowest::SlowLine;
 
@@ -49,6 +51,9 @@ pub struct Report {
     pub hops: Vec<HopLine>,
     /// CPU by thread.
     pub cpu: Option<Vec<CpuLine>>,
+    /// Functions of the engine's Python, by role; `null` when no stacks were sampled.
+    #[serde(default)]
+    pub hot: Option<Vec<HotLine>>,
     /// Findings, worst first.
     pub findings: Vec<FindingLine>,
     /// What observing cost, and what it missed.
@@ -329,6 +334,9 @@ pub struct Own {
     pub frames_undecoded: u64,
     /// What could not be attached, and what would allow it.
     pub degraded: Vec<Value>,
+    /// What reading Python stacks cost; absent when none were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingCost>,
 }
 
 /// A limit of memory.

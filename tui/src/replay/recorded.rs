@@ -3,6 +3,7 @@
 use serde_json::Value;
 use trace::MonoNs;
 use trace::record::{Closing, Recording};
+use trace::report::SamplingCost;
 
 use crate::about::About;
 
@@ -48,6 +49,10 @@ impl About for Recorded {
 
     fn wire(&self) -> Option<Value> {
         self.closing.wire.clone()
+    }
+
+    fn sampling(&self) -> Option<SamplingCost> {
+        self.closing.sampling
     }
 
     fn truth(&self) -> Option<Value> {
