@@ -6,6 +6,7 @@ use trace::ThreadId;
 use trace::detect::Severity;
 
 use super::history::{History, HopSample, Sample, ThreadSample};
+use super::hot::HotTable;
 use super::query::Query;
 use super::request::{Detail, HopEnds};
 use super::row::Row;
@@ -79,6 +80,8 @@ pub(crate) struct Model {
     pub(crate) findings: Vec<FindingLine>,
     /// The engine's threads; `None` where they are not watched.
     pub(crate) threads: Option<Vec<ThreadLine>>,
+    /// The functions they ran in, by role; empty where no stacks are read.
+    pub(crate) hot: Vec<HotTable>,
     pub(crate) own: Own,
     /// Where a recording is played; `None` on live sources.
     pub(crate) position: Option<Position>,

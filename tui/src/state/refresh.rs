@@ -11,7 +11,7 @@ use super::model::{ChunkSums, Flow, GapLine, Health, Model, Own, Spread, Verdict
 use super::request::{Detail, Sources};
 use super::row::{Life, Row};
 use super::threads::Shares;
-use super::{findings, hops, threads};
+use super::{findings, hops, hot, threads};
 
 /// Finished requests shown in the table by default; the report counts all of them.
 pub(crate) const FINISHED_SHOWN: usize = 2_000;
@@ -44,6 +44,7 @@ impl Model {
         self.ends = hops::ends(ledger);
         self.findings = findings::read(analysis, start);
         self.threads = threads::read(ledger);
+        self.hot = hot::read(ledger);
         self.verdict = self.judge();
         self.own = own(ledger, outside);
     }
