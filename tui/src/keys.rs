@@ -127,6 +127,11 @@ impl Binding {
         }
     }
 
+    /// Whether it holds in a replay only.
+    pub(crate) fn is_for_replay(&self) -> bool {
+        self.place == Place::Replay
+    }
+
     /// Its keys.
     #[cfg(test)]
     pub(crate) fn keys(&self) -> &'static [(KeyCode, KeyModifiers)] {

@@ -20,7 +20,9 @@ use crate::state::refresh::FINISHED_SHOWN;
 ///
 /// Every clock is the recording's. Without a terminal it is analysed as fast as can be.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  tokengap replay run.tgap\n  tokengap replay run.tgap --speed 8x\n  tokengap replay run.tgap --json > report.json")]
+#[command(
+    after_help = "Examples:\n  tokengap replay run.tgap\n  tokengap replay run.tgap --speed 8x\n  tokengap replay run.tgap --json > report.json"
+)]
 pub(crate) struct Args {
     /// The recording, or a hindsight ring.
     #[arg(value_name = "FILE")]

@@ -148,7 +148,9 @@ impl Player {
         }
         let played = self.at.since(self.paced.1) as f64 / self.speed.factor();
         let due = self.paced.0 + Duration::from_nanos(played as u64);
-        due.checked_duration_since(now).filter(|d| !d.is_zero()).map(|d| d.min(NAP))
+        due.checked_duration_since(now)
+            .filter(|d| !d.is_zero())
+            .map(|d| d.min(NAP))
     }
 
     /// Something else is wanted than what comes next.

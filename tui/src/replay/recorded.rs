@@ -40,7 +40,12 @@ impl About for Recorded {
 
     fn degraded(&self) -> Vec<String> {
         let words = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        self.closing.degraded.iter().map(words).chain(self.missing.clone()).collect()
+        self.closing
+            .degraded
+            .iter()
+            .map(words)
+            .chain(self.missing.clone())
+            .collect()
     }
 
     fn under_way(&self) -> Option<String> {

@@ -199,7 +199,10 @@ impl Sink {
 
     /// Notices a recording that has stopped by itself: a full disk, a vanished mount.
     fn watch(&mut self) {
-        let stopped = self.recording.as_ref().and_then(|(_, recorder)| recorder.status().stopped);
+        let stopped = self
+            .recording
+            .as_ref()
+            .and_then(|(_, recorder)| recorder.status().stopped);
         if let Some(why) = stopped {
             self.recording = None;
             let said = self.note(format!("recording: {why}"));

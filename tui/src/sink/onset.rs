@@ -75,13 +75,20 @@ mod tests {
         let mut onset = Onset::new(Severity::Critical);
         let second = |n: u64| MonoNs(n * 1_000_000_000);
         let drops = finding("drops", Severity::Critical, true);
-        assert_eq!(onset.look(second(1), [&finding("drops", Severity::Warning, true)]), None);
+        assert_eq!(
+            onset.look(second(1), [&finding("drops", Severity::Warning, true)]),
+            None
+        );
         assert_eq!(onset.look(second(2), [&drops]), None);
         assert_eq!(onset.pending(), Some("drops"));
         assert_eq!(onset.look(second(6), [&drops]), None);
         assert_eq!(onset.look(second(7), [&drops]), Some("drops".into()));
         assert_eq!(onset.look(second(60), [&drops]), None);
         let gap = finding("gap", Severity::Critical, false);
-        assert_eq!((onset.look(second(61), [&gap]), onset.pending()), (None, None), "it is over");
+        assert_eq!(
+            (onset.look(second(61), [&gap]), onset.pending()),
+            (None, None),
+            "it is over"
+        );
     }
 }

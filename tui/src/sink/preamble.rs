@@ -52,7 +52,14 @@ mod tests {
             let hops = ledger.hops().iter();
             hops.map(|h| {
                 let name = &ledger.groups()[h.group()].name;
-                format!("{name} {:?} {} {} {} {:?}", h.id(), h.endpoint(), h.is_origin(), h.is_last(), h.sees())
+                format!(
+                    "{name} {:?} {} {} {} {:?}",
+                    h.id(),
+                    h.endpoint(),
+                    h.is_origin(),
+                    h.is_last(),
+                    h.sees()
+                )
             })
             .collect()
         };

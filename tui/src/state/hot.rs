@@ -40,7 +40,12 @@ fn table(role: &HotRole) -> HotTable {
         role: role.role.to_string(),
         taken: role.all.taken,
         running: role.all.running,
-        functions: role.functions().into_iter().take(SHOWN).map(|f| line(role, f)).collect(),
+        functions: role
+            .functions()
+            .into_iter()
+            .take(SHOWN)
+            .map(|f| line(role, f))
+            .collect(),
     }
 }
 

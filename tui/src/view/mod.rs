@@ -8,8 +8,8 @@ mod hops;
 mod overview;
 mod pad;
 mod path;
-mod position;
 pub(crate) mod pick;
+mod position;
 mod request;
 mod requests;
 
@@ -161,7 +161,8 @@ fn own_line(pad: &mut Pad<'_>, model: &Model) {
     let cpu = known(own.cpu, |c| format!("{:.1}%", c * 100.0));
     let whose = if model.source == "demo" { "self+demo" } else { "self" };
     let cost = format!("{whose}: cpu {cpu}  rss {}  ", known(own.rss_bytes, bytes));
-    let mut x = pad.text(1, 0, &cost, theme.dim());
+    let x = writing(pad, 1, model);
+    let mut x = pad.text(x, 0, &cost, theme.dim());
     for (word, n) in [("lost", own.lost), ("undecoded", own.undecoded)] {
         let style = if n > 0 {
             theme.health(Health::Warning)
@@ -170,7 +171,6 @@ fn own_line(pad: &mut Pad<'_>, model: &Model) {
         };
         x = pad.text(x, 0, &format!("{word} {}  ", count(n)), style);
     }
-    x = writing(pad, x, model);
     if let Some(first) = own.degraded.first() {
         let more = if own.degraded.len() > 1 {
             format!(" (and {} more: 5)", own.degraded.len() - 1)
@@ -196,7 +196,12 @@ fn writing(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
         let Some(written) = written else { continue };
         x = pad.text(x, 0, sign, theme.health(Health::Info));
         let name = if sign == "REC" { written.name.as_str() } else { "" };
-        x = pad.text(x + 1, 0, &format!("{name} {}", bytes(written.bytes)).trim_start().to_owned(), PLAIN);
+        x = pad.text(
+            x + 1,
+            0,
+            &format!("{name} {}", bytes(written.bytes)).trim_start().to_owned(),
+            PLAIN,
+        );
         if written.dropped > 0 {
             let dropped = format!("({} dropped)", count(written.dropped));
             x = pad.text(x + 1, 0, &dropped, theme.health(Health::Warning));
@@ -264,7 +269,12 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
 /// The hints of a tab: keys of one word together.
 fn hints(ui: &Ui) -> Vec<(String, &'static str)> {
     let mut hints: Vec<(String, &'static str)> = Vec::new();
-    for binding in BINDINGS.iter().filter(|b| !b.hint.is_empty() && b.holds(ui)) {
+    // Who plays a recording looks for the keys of that first.
+    let (first, rest): (Vec<_>, Vec<_>) = BINDINGS
+        .iter()
+        .filter(|b| !b.hint.is_empty() && b.holds(ui))
+        .partition(|b| b.is_for_replay());
+    for binding in first.into_iter().chain(rest) {
         let key = binding.shown.split(' ').next().unwrap_or(binding.shown);
         match hints.iter_mut().find(|(_, hint)| *hint == binding.hint) {
             Some((keys, _)) => {

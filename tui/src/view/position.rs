@@ -42,7 +42,11 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, position: &Position, hits: 
     } else if let Some(first) = model.own.degraded.first() {
         pad.text(x, 0, &format!("! {first}"), theme.health(Health::Warning));
     } else {
-        let lost = format!("lost {}  undecoded {}", count(model.own.lost), count(model.own.undecoded));
+        let lost = format!(
+            "lost {}  undecoded {}",
+            count(model.own.lost),
+            count(model.own.undecoded)
+        );
         pad.text(x, 0, &lost, theme.dim());
     }
 }
