@@ -6,6 +6,7 @@ use hashbrown::HashMap;
 
 use super::kernel::KernelQueue;
 use super::lane::Lane;
+use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::event::{self, Sees};
 use crate::id::{FrameId, HopId, ThreadId};
@@ -280,6 +281,15 @@ impl Hops {
         self.all.push(hop);
         self.by_id.insert(id, self.all.len() - 1);
         Some(self.all.len() - 1)
+    }
+
+    /// The tokenizer worker that these streams end at; `None` where there is only one, or none has been met.
+    pub(crate) fn worker_of(&self, streams: &[Stream]) -> Option<u16> {
+        let hops = streams
+            .iter()
+            .rev()
+            .filter_map(|s| self.all.get(*self.by_id.get(&s.hop)?));
+        hops.filter(|hop| hop.last).find_map(|hop| hop.worker)
     }
 
     pub(crate) fn announce(&mut self, said: &event::Hop<'_>, limit: usize) -> bool {

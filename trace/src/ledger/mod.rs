@@ -14,6 +14,7 @@ mod kernel;
 mod lane;
 mod limits;
 mod request;
+pub mod stages;
 mod stream;
 mod table;
 mod take;
@@ -30,6 +31,7 @@ pub use hop::{Group, Hop, HopCounts};
 pub use kernel::KernelQueue;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use request::{Request, Summary};
+pub use stages::Stages;
 pub use stream::Stream;
 pub use threads::Thread;
 pub use timeline::Spent;
@@ -77,6 +79,7 @@ pub struct Ledger {
     worst_gap: WorstGap,
     waits: Waits,
     threads: Threads,
+    stages: Stages,
     itl_sent: Distribution,
     itl_delivered: Distribution,
     health: HealthChecks,
@@ -108,6 +111,7 @@ impl Ledger {
             worst_gap: WorstGap::default(),
             waits: Waits::default(),
             threads: Threads::default(),
+            stages: Stages::default(),
             itl_sent: Distribution::default(),
             itl_delivered: Distribution::default(),
             health: HealthChecks::default(),
@@ -143,7 +147,10 @@ impl Ledger {
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),
-            What::Hot(_) | What::Stage(_) | What::Told(_) | What::Merged(_) => {}
+            What::Hot(_) => {}
+            What::Stage(stage) => self.staged(at, stage),
+            What::Told(told) => self.told(at, told),
+            What::Merged(merged) => self.merged(at, merged),
             What::Lost(lost) => self.lost(at, lost),
         }
     }
@@ -199,6 +206,11 @@ impl Ledger {
     /// The record that a rid leads to now.
     pub fn request(&self, rid: &str) -> Option<&Request> {
         self.table.get(self.table.find(rid)?)
+    }
+
+    /// The tokenizer worker that a request goes to; `None` where there is only one, or it is not known.
+    pub fn worker_of(&self, request: &Request) -> Option<u16> {
+        self.hops.worker_of(request.streams())
     }
 
     /// How many requests live: neither finished nor forgotten.
@@ -297,10 +309,10 @@ impl Ledger {
         self.hops.all.iter().any(|h| h.last && h.sees.taken)
     }
 
-    /// Whether sends and takes are both seen, so that a gap can be.
+    /// Whether sends and takes are both seen, so that a gap can be; or the engine tells of both.
     pub fn sees_gaps(&self) -> bool {
         let origin = |h: &Hop| h.sees.sent && (h.origin || !self.hops.any_origin);
-        self.sees_takes() && self.hops.all.iter().any(origin)
+        (self.sees_takes() && self.hops.all.iter().any(origin)) || self.stages.sees_gaps()
     }
 
     /// Whether deliveries are seen anywhere.
