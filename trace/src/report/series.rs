@@ -182,7 +182,9 @@ pub(super) fn series(ledger: &Ledger, course: &Course, (from, to): (MonoNs, Mono
                 .map(|_| column(|p| p.dropped_predicted)),
             dropped_confirmed: delivered.then(|| column(|p| p.chunks_dropped)),
         },
-        gap_ns: ledger.sees_gaps().then(|| spread(moments.iter().map(|m| Some(&m.gap)))),
+        gap_ns: ledger
+            .sees_gaps()
+            .then(|| spread(&moments.iter().map(|m| Some(&m.gap)))),
         hops: names
             .filter_map(|(place, group)| hop(ledger, place, &group.name, &moments))
             .collect(),
@@ -195,7 +197,7 @@ pub(super) fn series(ledger: &Ledger, course: &Course, (from, to): (MonoNs, Mono
     })
 }
 
-fn spread<'a>(tallies: impl Iterator<Item = Option<&'a Tally>> + Clone) -> SpreadSeries {
+fn spread<'a>(tallies: &(impl Iterator<Item = Option<&'a Tally>> + Clone)) -> SpreadSeries {
     let column = |what: fn(&Tally) -> Option<u64>| tallies.clone().map(|t| t.and_then(what)).collect();
     SpreadSeries {
         count: tallies.clone().map(|t| t.map_or(0, Tally::count)).collect(),
@@ -224,7 +226,7 @@ fn hop(ledger: &Ledger, place: usize, name: &str, moments: &[Moment]) -> Option<
         wakeups: wakeups.iter().any(|&n| n > 0).then_some(wakeups),
         backlog_max_frames: (sent && taken).then(|| column(|h| h.backlog_max)),
         kernel_bytes_max: kernel.iter().any(Option::is_some).then_some(kernel),
-        residence_ns: (sent && taken).then(|| spread(slots.clone().map(|s| s.map(|s| &s.residence)))),
+        residence_ns: (sent && taken).then(|| spread(&slots.clone().map(|s| s.map(|s| &s.residence)))),
     })
 }
 

@@ -115,7 +115,9 @@ mod tests {
 
     fn tally(values: &[u64]) -> Tally {
         let mut buckets = Buckets::default();
-        values.iter().for_each(|&ns| buckets.record(ns));
+        for &ns in values {
+            buckets.record(ns);
+        }
         buckets.tally()
     }
 

@@ -23,7 +23,7 @@ impl<S: Slot> Series<S> {
         Self {
             begun,
             width_ns: width_ns.max(1),
-            most: (most & !1).max(2),
+            most: (most - most % 2).max(2),
             slots: Vec::new(),
         }
     }
