@@ -3,6 +3,7 @@
 //! Events go in by [`Ledger::apply`], time by [`Ledger::tick`]; detectors, reports and screens read.
 
 mod ageing;
+mod answer;
 mod arithmetic;
 mod chunkline;
 mod consumer;
@@ -26,6 +27,7 @@ mod waits;
 
 use std::collections::VecDeque;
 
+pub use answer::Answers;
 pub use arithmetic::Evidence;
 pub use chunkline::Fates;
 pub use hop::{Group, Hop, HopCounts};
@@ -149,6 +151,7 @@ impl Ledger {
             What::Taken(taken) => self.taken(at, taken),
             What::Handled(id) => self.handled(at, *id),
             What::Delivered(delivery) => self.delivered(at, delivery),
+            What::Answered(answer) => self.answered(at, answer),
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),
