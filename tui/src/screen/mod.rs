@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
-use trace::{Analysis, Event};
+use trace::stats::Distribution;
+use trace::{Analysis, Event, MonoNs};
 
 use crate::action::{Action, Effect};
 use crate::keys;
@@ -63,6 +64,8 @@ pub(crate) struct Screen {
     wishes: VecDeque<Wish>,
     /// The number of the last word that was shown.
     notice: u64,
+    /// How long it took to bring a frame up to date and draw it.
+    draws: Distribution,
 }
 
 /// How much the screen remembers of its own.
@@ -111,6 +114,7 @@ impl Screen {
             stale: true,
             wishes: VecDeque::new(),
             notice: 0,
+            draws: Distribution::default(),
         })
     }
 
@@ -220,6 +224,7 @@ impl Screen {
         if !self.terminal.is_ready() {
             return Ok(());
         }
+        let begun = Instant::now();
         self.model.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
         if self.ui.tab == Tab::Request {
@@ -241,6 +246,7 @@ impl Screen {
         self.terminal
             .draw(|frame| hits = view::draw(model, ui, theme, frame))
             .context("cannot draw on the terminal")?;
+        self.draws.record(MonoNs::now(), begun.elapsed().as_nanos() as u64);
         self.ui.page = hits.page;
         self.hits = hits;
         self.stale = false;
@@ -289,6 +295,14 @@ impl Observer for Screen {
             self.show(run, due)?;
         }
         Ok(self.wishes.pop_front().unwrap_or(Wish::Stay))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let of = |q| self.draws.quantile(q).map_or(0, |ns| ns / 1_000);
+        let (frames, most) = (self.draws.count(), self.draws.max().unwrap_or(0) / 1_000);
+        tracing::info!("screen: {frames} frames, drawn in {} us, p99 {} us, {most} us at most", of(0.5), of(0.99));
     }
 }
 

@@ -114,7 +114,7 @@ impl Sink {
                 recorder.tick(now);
             }
             if let Some(ring) = &mut sink.ring {
-                ring.tick(now, analysis);
+                ring.tick(now);
                 sink.news = ring.onset(now, analysis).or(sink.news.take());
             }
         });

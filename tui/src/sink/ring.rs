@@ -7,11 +7,8 @@ use trace::record::{Header, Hindsight};
 use trace::{Analysis, Event, MonoNs};
 
 use super::onset::Onset;
-use super::{RecordArgs, Written, preamble, written};
+use super::{RecordArgs, Written, written};
 use crate::state::units::bytes;
-
-/// How often the engine and its hops are said again, so that they are known wherever the ring begins.
-const SAID_NS: u64 = 10_000_000_000;
 
 /// A ring, and when it is written out.
 pub(super) struct Ring {
@@ -20,7 +17,6 @@ pub(super) struct Ring {
     named: bool,
     ring: Hindsight,
     onset: Onset,
-    said: Option<MonoNs>,
 }
 
 impl Ring {
@@ -36,7 +32,6 @@ impl Ring {
             named: args.hindsight_file.is_some(),
             ring,
             onset: Onset::new(args.hindsight_on),
-            said: None,
         })
     }
 
@@ -44,12 +39,8 @@ impl Ring {
         self.ring.event(event);
     }
 
-    pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis) {
+    pub(super) fn tick(&mut self, now: MonoNs) {
         self.ring.tick(now);
-        if self.said.is_none_or(|said| now.since(said) >= SAID_NS) {
-            self.said = Some(now);
-            preamble::write(analysis.ledger(), &mut |event| self.ring.event(event));
-        }
     }
 
     /// Writes the ring out if a finding has begun some seconds ago; says so.
