@@ -6,7 +6,9 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
+
+use crate::tmux::Tmux;
 
 /// A screen: its title, what it answers, and the keys that lead to it from the one before.
 const SHOTS: &[(&str, &str, &[&str])] = &[
@@ -65,13 +67,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         "# Screens\n\nAs a terminal of 100x30 shows them. Made by `cargo xtask screens` from the demo; nothing is drawn by hand.\n",
     );
     for (scenario, what, shots) in SCENARIOS {
-        let tmux = Tmux::run(&format!("{} demo --scenario {scenario}", binary.display()))?;
+        let tmux = Tmux::run((100, 30), &format!("{} demo --scenario {scenario}", binary.display()))?;
         sleep(WARM);
         writeln!(page, "\n## `tokengap demo --scenario {scenario}`\n\nPlays {what}.")?;
         for (title, answers, keys) in &SHOTS[..shots] {
-            tmux.ask(&[&["send-keys"], *keys].concat())?;
+            tmux.press(keys)?;
             sleep(SETTLE);
-            let pane = tmux.ask(&["capture-pane", "-p"])?;
+            let pane = tmux.pane()?;
             writeln!(page, "\n### {title}\n\n{answers}\n\n```text\n{}\n```", pane.trim_end())?;
         }
     }
@@ -80,7 +82,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn build() -> anyhow::Result<PathBuf> {
+/// A release build of this tree's tokengap.
+pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let built = Command::new("cargo").args(["build", "--release", "-p", "tui"]).status();
     ensure!(
         built.context("cargo does not run")?.success(),
@@ -88,42 +91,4 @@ fn build() -> anyhow::Result<PathBuf> {
     );
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
     std::fs::canonicalize(Path::new(&target).join("release/tokengap")).context("no tokengap was built")
-}
-
-/// A tmux server with one pane, ended with this value.
-struct Tmux {
-    folder: tempfile::TempDir,
-}
-
-impl Tmux {
-    fn run(command: &str) -> anyhow::Result<Self> {
-        let tmux = Self {
-            folder: tempfile::tempdir()?,
-        };
-        let command = format!("LC_ALL=C.UTF-8 exec {command}");
-        tmux.ask(&["new-session", "-d", "-x", "100", "-y", "30", &command])?;
-        Ok(tmux)
-    }
-
-    fn ask(&self, args: &[&str]) -> anyhow::Result<String> {
-        let socket = self.folder.path().join("tmux");
-        let output = Command::new("tmux")
-            .arg("-S")
-            .arg(socket)
-            .args(["-f", "/dev/null"])
-            .args(args)
-            .output();
-        let output = output.context("tmux does not run; install it to take screens")?;
-        if !output.status.success() {
-            bail!("tmux {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-}
-
-impl Drop for Tmux {
-    fn drop(&mut self) {
-        // It ends with its pane in any case.
-        let _ = self.ask(&["kill-server"]);
-    }
 }

@@ -68,7 +68,10 @@ impl Recording {
     /// Replays it and compares.
     fn same(&self, program: &Path, live: &Value, checks: &mut Checks) -> Result<()> {
         let mut replay = Command::new(program);
-        replay.arg("replay").arg(&self.file).args(["--json", "--slowest", "100000"]);
+        replay
+            .arg("replay")
+            .arg(&self.file)
+            .args(["--json", "--slowest", "100000"]);
         let output = replay.output().context("starting the replay")?;
         ensure!(
             output.status.success(),
