@@ -367,14 +367,15 @@ impl Look {
 
     fn request(&self, from: &Request, row: &mut Row) {
         let over = from.finish().is_some();
-        let waiting_since = from.waiting_since().filter(|_| self.sees_gaps && !over);
+        // The scheduler may be done with a request whose first token nobody has taken yet: that is the worst wait of all.
+        let waiting_since = from.waiting_since().filter(|_| self.sees_gaps);
         let fates = from.fates();
         row.rid.clear();
         row.rid.push_str(from.rid());
         row.life = match from.finish() {
             Some(trace::event::Finish::Abort) => Life::Aborted,
+            _ if waiting_since.is_some() => Life::Waiting,
             Some(_) => Life::Done,
-            None if waiting_since.is_some() => Life::Waiting,
             None => Life::Live,
         };
         let end = if over { from.last_at() } else { self.now };
