@@ -8,6 +8,7 @@ pub mod clock;
 pub mod detect;
 pub mod engine;
 pub mod event;
+pub mod export;
 pub mod id;
 pub mod ledger;
 pub mod report;
