@@ -20,6 +20,7 @@ struct Row<'a> {
     /// `finished`, `forgotten` or `open`.
     state: &'static str,
     finish: Option<&'static str>,
+    worker: Option<u16>,
     prompt_tokens: Option<u32>,
     cached_tokens: Option<u32>,
     tokens_sent: u32,
@@ -105,6 +106,7 @@ fn row<'a>(request: &Closed<'a>, look: &Look<'_>) -> Row<'a> {
         last_seen_ns: look.clock.at(to),
         state: request.state(),
         finish: s.finish.map(words::finish),
+        worker: s.worker,
         prompt_tokens: s.prompt_tokens,
         cached_tokens: life.cached_tokens,
         tokens_sent: s.tokens_sent,

@@ -89,6 +89,12 @@ impl Exporter for Events<'_> {
             What::Delivered(delivery) if look.options.wants_rid(delivery.rid) => {
                 self.line("delivered", at, look, |o| delivery_fields(o, delivery))
             }
+            What::Answered(answer) if look.options.wants_rid(answer.rid) => self.line("answered", at, look, |o| {
+                o.text("rid", answer.rid).maybe_int("tokens", answer.tokens);
+                o.maybe_int("completion_tokens", answer.completion_tokens);
+                o.text("end", words::end(answer.end)).int("held_up", answer.held_up);
+                o.maybe_int("unacknowledged_bytes", answer.unacknowledged);
+            }),
             What::Undecoded(undecoded) => self.line("undecoded", at, look, |o| {
                 frame(o, undecoded.id, look);
                 o.int("bytes", undecoded.bytes).text("reason", undecoded.reason);
@@ -114,7 +120,7 @@ impl Exporter for Events<'_> {
                 hop_fields(o, lost.hop, look);
                 o.int("count", lost.count).text("cause", words::cause(lost.cause));
             }),
-            What::Delivered(_) | What::Stage(_) | What::Merged(_) => Ok(()),
+            What::Delivered(_) | What::Answered(_) | What::Stage(_) | What::Merged(_) => Ok(()),
         }
     }
 

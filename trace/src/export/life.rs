@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::clock::MonoNs;
+use crate::event::AnswerEnd;
 use crate::id::{FrameId, HopId};
 
 /// A chunk's way over one hop; `None` is "not observed".
@@ -64,6 +65,12 @@ pub(super) enum Said {
     },
     /// The engine's log tells of chunks that became one.
     Merged { chunks: u32, by: Box<str> },
+    /// The response to its client is over.
+    Answered {
+        end: AnswerEnd,
+        tokens: Option<u32>,
+        held_up: u32,
+    },
     /// A delivery proves chunks before it lost.
     Dropped { chunks: u64, tokens: u64 },
 }

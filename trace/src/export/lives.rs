@@ -58,6 +58,14 @@ impl Lives {
                 };
                 self.note(merged.rid, at, said);
             }
+            What::Answered(answer) => {
+                let said = || Said::Answered {
+                    end: answer.end,
+                    tokens: answer.tokens,
+                    held_up: answer.held_up,
+                };
+                self.note(answer.rid, at, said);
+            }
             _ => {}
         }
     }

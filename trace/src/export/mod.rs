@@ -29,7 +29,7 @@ use self::lives::Lives;
 use crate::analysis::{Analysis, Config};
 use crate::clock::MonoNs;
 use crate::event::{Event, What};
-use crate::ledger::{Ledger, Limits, Summary};
+use crate::ledger::{Ledger, Limits, Request, Summary};
 use crate::report::{Report, ReportInput};
 
 /// Formats.
@@ -191,7 +191,9 @@ impl<'w> Export<'w> {
     /// Writes what is open, the findings and the end; gives back the report of the same run.
     pub fn finish(mut self, input: &ReportInput) -> io::Result<Report> {
         let report = self.analysis.report(input);
-        let open: Vec<Summary> = self.analysis.ledger().requests().map(|r| r.clone().summary()).collect();
+        let ledger = self.analysis.ledger();
+        let summary = |request: &Request| request.clone().summary(ledger.worker_of(request));
+        let open: Vec<Summary> = ledger.requests().map(summary).collect();
         for summary in &open {
             self.write_request(summary, summary.finish.is_none())?;
         }

@@ -221,6 +221,7 @@ fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, 
     }
     text(a, "tokengap.trace_id_from", trace.from);
     text(a, "tokengap.state", request.state());
+    int(a, "tokengap.worker", s.worker);
     int(a, "tokengap.gap_ns", s.gap_ns);
     int(a, "tokengap.last_gap_ns", stage::last_gap(life, look.hops));
     int(a, "tokengap.silence_max_ns", s.silence_ns);
@@ -260,6 +261,7 @@ fn note_event(list: &mut Array<'_>, note: &Note, look: &Look<'_>) {
         let name = match &note.what {
             Said::Stage { name, .. } => name,
             Said::Merged { .. } => "merged",
+            Said::Answered { .. } => "answered",
             Said::Dropped { .. } => "dropped",
         };
         o.text("name", name).array("attributes", |a| match &note.what {
@@ -273,6 +275,11 @@ fn note_event(list: &mut Array<'_>, note: &Note, look: &Look<'_>) {
             Said::Merged { chunks, by } => {
                 text(a, "tokengap.by", by);
                 int(a, "tokengap.chunks", Some(*chunks));
+            }
+            Said::Answered { end, tokens, held_up } => {
+                text(a, "tokengap.end", words::end(*end));
+                int(a, "tokengap.tokens", *tokens);
+                int(a, "tokengap.held_up", Some(*held_up));
             }
             Said::Dropped { chunks, tokens } => {
                 int(a, "tokengap.chunks", Some(*chunks));

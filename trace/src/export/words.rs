@@ -1,7 +1,7 @@
 //! The words of exports for what events only name by type.
 
 use crate::engine::{Mode, Waiter};
-use crate::event::{Finish, Kind, LostCause, ThreadPart};
+use crate::event::{AnswerEnd, Finish, Kind, LostCause, ThreadPart};
 
 pub(super) fn kind(kind: Kind) -> &'static str {
     match kind {
@@ -20,6 +20,14 @@ pub(super) fn finish(finish: Finish) -> &'static str {
         Finish::Stop => "stop",
         Finish::Abort => "abort",
         Finish::Other => "other",
+    }
+}
+
+pub(super) fn end(end: AnswerEnd) -> &'static str {
+    match end {
+        AnswerEnd::Whole => "whole",
+        AnswerEnd::ClientLeft => "client-left",
+        AnswerEnd::ServerLeft => "server-left",
     }
 }
 

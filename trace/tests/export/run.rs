@@ -3,8 +3,8 @@
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample, IdColumn, Kind, Lost, LostCause, Merged,
-    PollUse, QueueSample, Sees, Stage, Taken, ThreadPart, Told, Undecoded, What,
+    Answer, AnswerEnd, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample, IdColumn, Kind, Lost,
+    LostCause, Merged, PollUse, QueueSample, Sees, Stage, Taken, ThreadPart, Told, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -234,6 +234,15 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         by: "tokenizer",
     };
     plain(START + 340 * MS, What::Merged(merged));
+    let answer = Answer {
+        rid: "request-4",
+        tokens: Some(12),
+        completion_tokens: Some(24),
+        end: AnswerEnd::ClientLeft,
+        held_up: 2,
+        unacknowledged: Some(512),
+    };
+    plain(START + 780 * MS, What::Answered(answer));
     let undecoded = Undecoded {
         id: FrameId {
             hop: UP,

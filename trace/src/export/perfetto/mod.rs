@@ -101,6 +101,9 @@ impl<'w> Perfetto<'w> {
     }
 
     fn hot(&mut self, at: MonoNs, sample: &HotSample<'_>, look: &Look<'_>) -> io::Result<()> {
+        if sample.function.is_empty() {
+            return Ok(());
+        }
         let track = self.tracks.thread(&mut self.out, sample.thread, sample.role, "")?;
         let ts = look.clock.at(at);
         instant(&mut self.out, Scope::Thread, track, sample.function, ts, |args| {
@@ -186,7 +189,8 @@ impl Exporter for Perfetto<'_> {
                         .text("by", merged.by);
                 },
             ),
-            What::Merged(_) => Ok(()),
+            // Drawn on the request's own row when it is over.
+            What::Merged(_) | What::Answered(_) => Ok(()),
             What::Lost(lost) => self.lost(at, lost, look),
         }
     }

@@ -10,7 +10,7 @@ use super::tracks::REQUESTS;
 use crate::clock::MonoNs;
 use crate::event::{Delivery, Frame, Kind as Message};
 use crate::export::json::{Object, Stream};
-use crate::export::life::{Life, Said};
+use crate::export::life::{Life, Note, Said};
 use crate::export::stage::{self, Kind};
 use crate::export::{Closed, Look, words};
 
@@ -124,23 +124,35 @@ impl Requests {
             close_last(out, rid, life, &mut open, look)?;
         }
         for note in &life.notes {
-            let (name, chunks) = match &note.what {
-                Said::Stage { name, .. } => (&**name, None),
-                Said::Merged { chunks, .. } => ("chunks merged", Some(u64::from(*chunks))),
-                // Drawn with the delivery that proved it.
-                Said::Dropped { .. } => continue,
-            };
-            point(out, name, rid, life, note.at, look, |args| {
-                if let Some(chunks) = chunks {
-                    args.int("chunks", chunks);
-                }
-            })?;
+            draw_note(out, rid, life, note, look)?;
         }
         if request.open {
             point(out, "capture ended", rid, life, to, look, |_| {})?;
         }
         end(out, rid, rid, life, to, look)
     }
+}
+
+fn draw_note(out: &mut Stream<'_>, rid: &str, life: &Life, note: &Note, look: &Look<'_>) -> io::Result<()> {
+    let name = match &note.what {
+        Said::Stage { name, .. } => &**name,
+        Said::Merged { .. } => "chunks merged",
+        Said::Answered { .. } => "answered",
+        // Drawn with the delivery that proved it.
+        Said::Dropped { .. } => return Ok(()),
+    };
+    point(out, name, rid, life, note.at, look, |args| match &note.what {
+        Said::Merged { chunks, .. } => {
+            args.int("chunks", *chunks);
+        }
+        Said::Answered { end, held_up, .. } => {
+            args.text("end", words::end(*end)).int("held_up", *held_up);
+        }
+        Said::Stage { by, .. } => {
+            args.text("by", by);
+        }
+        Said::Dropped { .. } => {}
+    })
 }
 
 fn facts(args: &mut Object<'_>, request: &Closed<'_>, look: &Look<'_>) {
@@ -151,6 +163,7 @@ fn facts(args: &mut Object<'_>, request: &Closed<'_>, look: &Look<'_>) {
     }
     args.int("tokens_sent", s.tokens_sent).int("chunks_sent", s.chunks_sent);
     let known = [
+        ("worker", s.worker.map(u64::from)),
         ("prompt_tokens", s.prompt_tokens.map(u64::from)),
         ("cached_tokens", life.cached_tokens.map(u64::from)),
         ("gap_ns", s.gap_ns),
