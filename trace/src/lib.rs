@@ -9,6 +9,7 @@ pub mod detect;
 pub mod engine;
 pub mod event;
 pub mod id;
+pub mod import;
 pub mod ledger;
 pub mod report;
 pub mod stats;
