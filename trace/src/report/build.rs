@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::slowest::slowest;
 use super::{
     Chunks, FindingLine, Gap, HopLine, Itl, LimitLine, Own, Report, ReportInput, Requests, SCHEMA, Source, Spread,
-    Tokens, WorkerLine, cpu,
+    Tokens, WorkerLine, cpu, stages,
 };
 use crate::clock::MonoNs;
 use crate::detect::Findings;
@@ -52,6 +52,7 @@ pub fn build(ledger: &Ledger, findings: &Findings, input: &ReportInput) -> Repor
             .filter_map(|place| hop(ledger, place, seconds))
             .collect(),
         cpu: cpu::lines(ledger),
+        stages: stages::stages(ledger, input.slowest, from),
         findings: finding_lines(findings, from),
         own: own(ledger, input),
         limits: ledger
@@ -126,7 +127,7 @@ fn dropped_predicted(predicted: &Predictions, engine: &EngineState) -> Option<u6
     (predicted.wakeups_seen && known && timed && predicted.unknown == 0).then_some(predicted.dropped)
 }
 
-fn spread(of: &Distribution) -> Option<Spread> {
+pub(super) fn spread(of: &Distribution) -> Option<Spread> {
     Some(Spread {
         count: of.count(),
         p50: of.quantile(0.5)?,

@@ -5,6 +5,8 @@ mod build;
 mod cpu;
 mod input;
 mod slowest;
+pub mod stages;
+mod stages_text;
 mod text;
 
 use std::collections::BTreeMap;
@@ -49,6 +51,9 @@ pub struct Report {
     pub hops: Vec<HopLine>,
     /// CPU by thread.
     pub cpu: Option<Vec<CpuLine>>,
+    /// What the engine's own log tells; absent where none was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stages: Option<stages::StageReport>,
     /// Findings, worst first.
     pub findings: Vec<FindingLine>,
     /// What observing cost, and what it missed.
