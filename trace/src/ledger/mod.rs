@@ -3,6 +3,7 @@
 //! Events go in by [`Ledger::apply`], time by [`Ledger::tick`]; detectors, reports and screens read.
 
 mod ageing;
+mod answer;
 mod arithmetic;
 mod chunkline;
 mod consumer;
@@ -10,6 +11,7 @@ mod delivery;
 mod frame;
 mod health;
 mod hop;
+mod hot;
 mod kernel;
 mod lane;
 mod limits;
@@ -25,9 +27,11 @@ mod waits;
 
 use std::collections::VecDeque;
 
+pub use answer::Answers;
 pub use arithmetic::Evidence;
 pub use chunkline::Fates;
 pub use hop::{Group, Hop, HopCounts};
+pub use hot::{Hits, HotCounts, HotFunction, HotRole};
 pub use kernel::KernelQueue;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use request::{Request, Summary};
@@ -40,13 +44,14 @@ pub use waits::{Attribution, Waits};
 
 use self::health::HealthChecks;
 use self::hop::Hops;
+use self::hot::Hot;
 use self::lane::PendingChunk;
 use self::table::{Table, Ticket};
 use self::threads::Threads;
 use crate::clock::MonoNs;
 use crate::engine::EngineState;
 use crate::event::{Event, Lost, Undecoded, What};
-use crate::stats::Distribution;
+use crate::stats::{Buckets, Distribution};
 
 /// The worst gap seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,9 +79,12 @@ pub struct Ledger {
     settling: VecDeque<(MonoNs, Ticket)>,
     totals: Totals,
     gap: Distribution,
+    /// Gaps since the running slot of time began.
+    gap_slot: Buckets,
     worst_gap: WorstGap,
     waits: Waits,
     threads: Threads,
+    hot: Hot,
     stages: Stages,
     itl_sent: Distribution,
     itl_delivered: Distribution,
@@ -105,9 +113,11 @@ impl Ledger {
             settling: VecDeque::new(),
             totals: Totals::default(),
             gap: Distribution::default(),
+            gap_slot: Buckets::default(),
             worst_gap: WorstGap::default(),
             waits: Waits::default(),
             threads: Threads::default(),
+            hot: Hot::default(),
             stages: Stages::default(),
             itl_sent: Distribution::default(),
             itl_delivered: Distribution::default(),
@@ -141,10 +151,11 @@ impl Ledger {
             What::Taken(taken) => self.taken(at, taken),
             What::Handled(id) => self.handled(at, *id),
             What::Delivered(delivery) => self.delivered(at, delivery),
+            What::Answered(answer) => self.answered(at, answer),
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),
-            What::Hot(_) => {}
+            What::Hot(sample) => self.hot_sample(at, sample),
             What::Stage(stage) => self.staged(at, stage),
             What::Told(told) => self.told(at, told),
             What::Merged(merged) => self.merged(at, merged),
@@ -205,6 +216,11 @@ impl Ledger {
         self.table.get(self.table.find(rid)?)
     }
 
+    /// The tokenizer worker that a request goes to; `None` where there is only one, or it is not known.
+    pub fn worker_of(&self, request: &Request) -> Option<u16> {
+        self.hops.worker_of(request.streams())
+    }
+
     /// How many requests live: neither finished nor forgotten.
     pub fn live(&self) -> u64 {
         self.table.iter().filter(|r| r.mapped && r.finish.is_none()).count() as u64
@@ -245,6 +261,20 @@ impl Ledger {
         &self.gap
     }
 
+    /// Gaps since the last [`Self::next_slot`].
+    pub(crate) fn gap_slot(&self) -> &Buckets {
+        &self.gap_slot
+    }
+
+    /// A slot of time begins: what is kept for one starts anew.
+    pub(crate) fn next_slot(&mut self) {
+        self.gap_slot.clear();
+        for group in &mut self.hops.groups {
+            group.residence_slot.clear();
+            group.backlog_slot = group.backlog;
+        }
+    }
+
     /// The worst gap; `None` when no gap was seen.
     pub fn worst_gap(&self) -> Option<&WorstGap> {
         (self.gap.count() > 0).then_some(&self.worst_gap)
@@ -261,7 +291,7 @@ impl Ledger {
     }
 
     /// The limits, and how often each was reached.
-    pub fn limits(&self) -> [Reached; 8] {
+    pub fn limits(&self) -> [Reached; 9] {
         self.reached.list(&self.limits)
     }
 

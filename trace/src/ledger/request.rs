@@ -206,7 +206,7 @@ impl Request {
         self.silence_ns
     }
 
-    pub(crate) fn summary(self) -> Summary {
+    pub(crate) fn summary(self, worker: Option<u16>) -> Summary {
         Summary {
             rid: self.rid,
             first_at: self.first_at,
@@ -228,6 +228,7 @@ impl Request {
             inflated: self.inflated,
             bursts: self.burst_seen,
             silence_ns: self.silence_ns,
+            worker,
         }
     }
 }
@@ -275,6 +276,8 @@ pub struct Summary {
     pub bursts: bool,
     /// Longest time between two of its chunks at the scheduler, in nanoseconds.
     pub silence_ns: Option<u64>,
+    /// The tokenizer worker that it went to; `None` where there is only one, or it is not known.
+    pub worker: Option<u16>,
 }
 
 /// Why a record is closed.

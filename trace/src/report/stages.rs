@@ -144,7 +144,11 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
             })
         })
         .collect();
-    between.sort_by(|a, b| b.ns.count.cmp(&a.ns.count).then_with(|| (&a.from, &a.to).cmp(&(&b.from, &b.to))));
+    between.sort_by(|a, b| {
+        b.ns.count
+            .cmp(&a.ns.count)
+            .then_with(|| (&a.from, &a.to).cmp(&(&b.from, &b.to)))
+    });
     Some(StageReport {
         told: told.counts.told,
         requests: told.counts.requests,
@@ -156,7 +160,12 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
             n: c.of,
             sampled: c.sampled,
         }),
-        slowest: told.slowest().iter().take(slowest).map(|slow| table(told, slow, from)).collect(),
+        slowest: told
+            .slowest()
+            .iter()
+            .take(slowest)
+            .map(|slow| table(told, slow, from))
+            .collect(),
         between,
         processes: told.tellers().iter().map(|teller| process(teller, from)).collect(),
         merged: (merged.times > 0).then(|| MergedLine {

@@ -77,15 +77,28 @@ fn correlated(correlation: &Correlated) -> String {
     } else {
         String::new()
     };
-    format!("{words}: rank correlation {spearman:.2} over {}{sample}", plural(n, "request"))
+    format!(
+        "{words}: rank correlation {spearman:.2} over {}{sample}",
+        plural(n, "request")
+    )
 }
 
 /// In the form of the report: stage, time, and what lies between.
 fn table(out: &mut String, slow: &StageTable, wall: Option<u64>) {
-    let widest = slow.stages.iter().map(|s| s.stage.chars().count()).max().unwrap_or(0).clamp(5, 32);
+    let widest = slow
+        .stages
+        .iter()
+        .map(|s| s.stage.chars().count())
+        .max()
+        .unwrap_or(0)
+        .clamp(5, 32);
     wrap(
         out,
-        &format!("{}: {} from first_output_stream to tokenizer_first_token", slow.rid, duration(slow.gap_ns)),
+        &format!(
+            "{}: {} from first_output_stream to tokenizer_first_token",
+            slow.rid,
+            duration(slow.gap_ns)
+        ),
         "",
         "  ",
     );
@@ -95,7 +108,9 @@ fn table(out: &mut String, slow: &StageTable, wall: Option<u64>) {
             Some(from) => clock_time(from.saturating_add(row.at_ns)),
             None => duration(row.at_ns),
         };
-        let delta = row.delta_ns.map_or_else(String::new, |ns| format!("+{:.6} s", ns as f64 / 1e9));
+        let delta = row
+            .delta_ns
+            .map_or_else(String::new, |ns| format!("+{:.6} s", ns as f64 / 1e9));
         let mut more = row.by.clone();
         for (n, what) in [(row.tokens, "tokens"), (row.pending, "pending"), (row.states, "states")] {
             if let Some(n) = n {
@@ -103,7 +118,11 @@ fn table(out: &mut String, slow: &StageTable, wall: Option<u64>) {
             }
         }
         if row.out_of_order {
-            more.push_str(if more.is_empty() { "out of order" } else { ", out of order" });
+            more.push_str(if more.is_empty() {
+                "out of order"
+            } else {
+                ", out of order"
+            });
         }
         let stage: String = row.stage.chars().take(widest).collect();
         let _ = writeln!(out, "  {stage:widest$}  {time:<15}  {delta:>12}  {more}");
