@@ -5,6 +5,8 @@ const WORDS: usize = 12;
 /// Characters shown of one.
 const LETTERS: usize = 40;
 
+const LEVELS: [&str; 7] = ["TRACE", "DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"];
+
 /// The line with every word left out that is not plainly technical: stamps, numbers, levels, `[tags]`, keys and rids stay.
 pub(super) fn shape(line: &str) -> String {
     let mut out: Vec<String> = Vec::new();
@@ -35,7 +37,6 @@ fn shown(word: &str) -> Option<String> {
         };
         return technical.then(|| format!("{key}={value}"));
     }
-    const LEVELS: [&str; 7] = ["TRACE", "DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"];
     let bare = word.trim_matches(['[', ']', ':', '(', ')', ',']);
     (LEVELS.contains(&bare) || is_number(bare)).then(|| cut(word))
 }
