@@ -397,7 +397,7 @@ fn a_request_that_first_speaks_at_its_end_is_whole_when_its_connection_was_watch
         IdColumn::Absent,
         absent("early", 80, Some(Finish::Length)),
     );
-    for n in 1..=64 {
+    for n in 1..=50 {
         path.frame(0, Kind::TokenIds, IdColumn::Absent, absent("stream", n, None));
     }
     path.frame(

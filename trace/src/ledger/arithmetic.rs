@@ -15,10 +15,10 @@ const CONTRADICTIONS: u8 = 3;
 /// A stream whose chunks cannot show where they begin (all ids so far, or no ids) and starts above this was joined late: a
 /// non-streaming request's first chunk comes at 50 tokens.
 const PLAUSIBLE_START: u32 = 64;
-/// Unless so many frames of its connection were seen in a row before it: a request that ran then would have been in one of
-/// them. Releases up to 0.4.8 emit at multiples of the interval only, which requests of several tokens a step may never meet:
+/// Unless so many frames of its connection were seen in a row before it: a request that ran then, one token a step or more,
+/// would have been in one of them. Releases up to 0.4.8 emit at multiples of the interval only, which requests of several tokens a step may never meet:
 /// the first chunk of such a one is its finish.
-const WATCHED_LONG: u64 = 64;
+const WATCHED_LONG: u64 = 50;
 
 /// What a chunk says about counts.
 #[derive(Clone, Copy, Debug)]
