@@ -10,7 +10,7 @@ use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::event::{self, Sees};
 use crate::id::{FrameId, HopId, ThreadId};
-use crate::stats::{Distribution, Rate, Trend};
+use crate::stats::{Buckets, Distribution, Rate, Trend};
 
 /// Frames taken and not yet handled that are remembered per hop.
 const UNHANDLED: usize = 1_024;
@@ -212,8 +212,12 @@ pub struct Group {
     pub backlog_max: u64,
     /// When that was.
     pub backlog_max_at: MonoNs,
+    /// The most there were since the running slot of time began.
+    pub(crate) backlog_slot: u64,
     /// Taken minus sent.
     pub residence: Distribution,
+    /// The same since the running slot of time began.
+    pub(crate) residence_slot: Buckets,
     /// Forwarded minus sent.
     pub relay: Distribution,
     /// Handled minus taken.
@@ -235,6 +239,11 @@ pub struct Group {
 }
 
 impl Group {
+    pub(crate) fn resided(&mut self, until: MonoNs, ns: u64) {
+        self.residence.record(until, ns);
+        self.residence_slot.record(ns);
+    }
+
     pub(crate) fn undecoded(&mut self, reason: &str) {
         if let Some(count) = self.undecoded.get_mut(reason) {
             *count += 1;

@@ -29,6 +29,8 @@ pub struct Limits {
     pub hot_functions: usize,
     /// CPU samples kept of each thread that takes frames: ten minutes of them.
     pub samples_per_taker: usize,
+    /// Slots of time that the run is cut into; when they are full two become one, so that a slot is twice as long.
+    pub series_slots: usize,
     /// A request without a chunk for this long is forgotten as an orphan, in nanoseconds.
     pub orphan_after_ns: u64,
     /// A finished request waits this long for its last takes and deliveries, in nanoseconds.
@@ -53,6 +55,7 @@ impl Default for Limits {
             threads: 4_096,
             hot_functions: 512,
             samples_per_taker: 6_000,
+            series_slots: 600,
             orphan_after_ns: 600 * SECOND,
             settle_ns: 120 * SECOND,
             linger_ns: 2 * SECOND,

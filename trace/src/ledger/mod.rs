@@ -3,6 +3,7 @@
 //! Events go in by [`Ledger::apply`], time by [`Ledger::tick`]; detectors, reports and screens read.
 
 mod ageing;
+mod answer;
 mod arithmetic;
 mod chunkline;
 mod consumer;
@@ -26,6 +27,7 @@ mod waits;
 
 use std::collections::VecDeque;
 
+pub use answer::Answers;
 pub use arithmetic::Evidence;
 pub use chunkline::Fates;
 pub use hop::{Group, Hop, HopCounts};
@@ -49,7 +51,7 @@ use self::threads::Threads;
 use crate::clock::MonoNs;
 use crate::engine::EngineState;
 use crate::event::{Event, Lost, Undecoded, What};
-use crate::stats::Distribution;
+use crate::stats::{Buckets, Distribution};
 
 /// The worst gap seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,6 +79,8 @@ pub struct Ledger {
     settling: VecDeque<(MonoNs, Ticket)>,
     totals: Totals,
     gap: Distribution,
+    /// Gaps since the running slot of time began.
+    gap_slot: Buckets,
     worst_gap: WorstGap,
     waits: Waits,
     threads: Threads,
@@ -109,6 +113,7 @@ impl Ledger {
             settling: VecDeque::new(),
             totals: Totals::default(),
             gap: Distribution::default(),
+            gap_slot: Buckets::default(),
             worst_gap: WorstGap::default(),
             waits: Waits::default(),
             threads: Threads::default(),
@@ -146,6 +151,7 @@ impl Ledger {
             What::Taken(taken) => self.taken(at, taken),
             What::Handled(id) => self.handled(at, *id),
             What::Delivered(delivery) => self.delivered(at, delivery),
+            What::Answered(answer) => self.answered(at, answer),
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),
@@ -265,6 +271,20 @@ impl Ledger {
     /// First take minus first send, over requests.
     pub fn gap(&self) -> &Distribution {
         &self.gap
+    }
+
+    /// Gaps since the last [`Self::next_slot`].
+    pub(crate) fn gap_slot(&self) -> &Buckets {
+        &self.gap_slot
+    }
+
+    /// A slot of time begins: what is kept for one starts anew.
+    pub(crate) fn next_slot(&mut self) {
+        self.gap_slot.clear();
+        for group in &mut self.hops.groups {
+            group.residence_slot.clear();
+            group.backlog_slot = group.backlog;
+        }
     }
 
     /// The worst gap; `None` when no gap was seen.

@@ -172,6 +172,8 @@ pub struct Totals {
     pub claimed_inflation: Inflation,
     /// Deliveries in each mode: incremental, cumulative.
     pub deliveries: (u64, u64),
+    /// Responses that are over.
+    pub answers: super::answer::Answers,
     /// Deliveries for requests that no frame has named.
     pub deliveries_unmatched: u64,
     /// Our own losses.

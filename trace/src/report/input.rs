@@ -14,6 +14,8 @@ pub struct ReportInput {
     pub engine: String,
     /// Begin and end of the capture; `None` is from the first event to the last.
     pub window: Option<(MonoNs, MonoNs)>,
+    /// What the wall clock showed at an instant, in nanoseconds since the Unix epoch; `None` when that is not known.
+    pub wall: Option<(MonoNs, u64)>,
     /// Most requests to list as the slowest.
     pub slowest: usize,
     /// CPU time this process has used, in nanoseconds.
@@ -37,6 +39,7 @@ impl ReportInput {
             kind: kind.to_owned(),
             engine: String::from("sglang"),
             window: None,
+            wall: None,
             slowest: 10,
             cpu_ns: None,
             rss_bytes: None,

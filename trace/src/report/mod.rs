@@ -5,6 +5,7 @@ mod build;
 mod cpu;
 mod hot;
 mod input;
+mod series;
 mod slowest;
 mod text;
 
@@ -16,6 +17,7 @@ use serde_json::Value;
 pub use build::build;
 pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
 pub use input::ReportInput;
+pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::SlowLine;
 
 use crate::detect::Severity;
@@ -35,6 +37,9 @@ pub struct Report {
     pub window_ns: [u64; 2],
     /// The same on the clock of the machine that was watched, `CLOCK_MONOTONIC`: what every other time is added to.
     pub window_mono_ns: [u64; 2],
+    /// The same since the Unix epoch, by the wall clock of that machine; `null` when nobody knows.
+    #[serde(default)]
+    pub window_wall_ns: Option<[u64; 2]>,
     /// Requests by what became of them.
     pub requests: Requests,
     /// Tokens by how far they came.
@@ -54,6 +59,9 @@ pub struct Report {
     /// Functions of the engine's Python, by role; `null` when no stacks were sampled.
     #[serde(default)]
     pub hot: Option<Vec<HotLine>>,
+    /// How the run went, slot by slot; `null` in reports of versions that did not keep it.
+    #[serde(default)]
+    pub series: Option<Series>,
     /// Findings, worst first.
     pub findings: Vec<FindingLine>,
     /// What observing cost, and what it missed.
@@ -151,6 +159,9 @@ pub struct Gap {
     pub max: Option<u64>,
     /// And whose it was; empty when there is none.
     pub max_rid: String,
+    /// The distribution, in classes that hold something: from, up to but not including, how many requests.
+    #[serde(default)]
+    pub classes: Vec<[u64; 3]>,
 }
 
 /// Chunks.
@@ -225,6 +236,9 @@ pub struct HopLine {
     pub backlog_max_frames: Option<u64>,
     /// Taken minus sent.
     pub residence_ns: Option<Spread>,
+    /// Its distribution, in classes that hold something: from, up to but not including, how many frames.
+    #[serde(default)]
+    pub residence_classes: Vec<[u64; 3]>,
     /// Forwarded minus sent: the time inside the relay.
     pub relay_ns: Option<Spread>,
     /// Handled minus taken.
