@@ -119,7 +119,7 @@ fn drive(source: &mut impl Source, run: &mut Drive, duration: Option<Duration>, 
     }
 }
 
-fn print(report: &Report, json: bool) -> anyhow::Result<()> {
+pub(crate) fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {
         serde_json::to_writer(&mut out, report).map_err(std::io::Error::from)?;

@@ -32,6 +32,7 @@ enum Command {
     Demo(cmd::demo::Args),
     Replay(cmd::replay::Args),
     Decode(cmd::decode::Args),
+    Import(cmd::import::Args),
     Tap(cmd::tap::Args),
 }
 
@@ -42,6 +43,7 @@ impl Cli {
             Command::Demo(args) => cmd::demo::run(args),
             Command::Replay(args) => cmd::replay::run(&args),
             Command::Decode(args) => cmd::decode::run(&args),
+            Command::Import(args) => cmd::import::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
         }
     }
@@ -107,7 +109,7 @@ impl LiveArgs {
     }
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("at least 1 is needed".into()),
         Ok(n) => Ok(n),
@@ -115,7 +117,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let hint = "write it like 5s, 500ms, 2m or 1h 30m";
     let span: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}; {hint}"))?;
     match Duration::try_from(span) {
