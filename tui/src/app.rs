@@ -88,11 +88,11 @@ fn drive(source: &mut impl Source, run: &mut Drive, duration: Option<Duration>, 
         }
         let now = Instant::now();
         if now >= next_tick {
-            run.tick(MonoNs::now());
+            run.tick(MonoNs::now(), &*source);
             next_tick = now + TICK;
         }
         if signals.take_dump() {
-            run.dump("SIGUSR1");
+            run.dump("SIGUSR1", &*source);
         }
         let stage = match (flow, deadline) {
             (Flow::Ended, _) => Stage::Ended,

@@ -44,9 +44,13 @@ impl Drive {
     }
 
     /// Lets time pass.
-    pub(crate) fn tick(&mut self, now: MonoNs) {
+    pub(crate) fn tick(&mut self, now: MonoNs, about: &dyn About) {
         self.analysis.tick(now);
-        if let Some(said) = self.sink.tick(now, &self.analysis) {
+        let trouble = self.sink.trouble().to_vec();
+        let (degraded, slowest) = (&self.degraded, self.slowest);
+        let input = || input(about, all_degraded(about, &trouble, degraded), slowest);
+        self.sink.tick(now, &self.analysis, &input);
+        if let Some(said) = self.sink.news() {
             self.say(said);
         }
         self.observer.tick(&self.analysis);
@@ -74,8 +78,9 @@ impl Drive {
     }
 
     /// Writes the hindsight ring out.
-    pub(crate) fn dump(&mut self, why: &str) {
-        let said = self.sink.dump(why);
+    pub(crate) fn dump(&mut self, why: &str, about: &dyn About) {
+        let input = self.input(about);
+        let said = self.sink.dump(why, &input);
         self.say(said);
     }
 
@@ -90,7 +95,7 @@ impl Drive {
             slowest,
             ..
         } = self;
-        let all = || all_degraded(about, sink, degraded);
+        let all = || all_degraded(about, sink.trouble(), degraded);
         let wish = catch_unwind(AssertUnwindSafe(|| {
             observer.turn(&Run {
                 analysis,
@@ -112,7 +117,7 @@ impl Drive {
                 Wish::Stay
             }
             Ok(Ok(Wish::Dump)) => {
-                self.dump("asked for on the screen");
+                self.dump("asked for on the screen", about);
                 Wish::Stay
             }
             Ok(Ok(wish)) => wish,
@@ -136,7 +141,7 @@ impl Drive {
         for said in self.sink.finish(&input) {
             eprintln!("tokengap: {said}");
         }
-        let degraded = all_degraded(about, &self.sink, &self.degraded);
+        let degraded = all_degraded(about, self.sink.trouble(), &self.degraded);
         self.analysis.report(&ReportInput {
             degraded: degraded.into_iter().map(Value::from).collect(),
             ..input
@@ -144,13 +149,17 @@ impl Drive {
     }
 
     fn input(&self, about: &dyn About) -> ReportInput {
-        input(about, all_degraded(about, &self.sink, &self.degraded), self.slowest)
+        input(
+            about,
+            all_degraded(about, self.sink.trouble(), &self.degraded),
+            self.slowest,
+        )
     }
 }
 
-fn all_degraded(about: &dyn About, sink: &Sink, degraded: &[String]) -> Vec<String> {
+fn all_degraded(about: &dyn About, trouble: &[String], degraded: &[String]) -> Vec<String> {
     let mut all = about.degraded();
-    all.extend(sink.trouble().iter().cloned());
+    all.extend(trouble.iter().cloned());
     all.extend(degraded.iter().cloned());
     all
 }

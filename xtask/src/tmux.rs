@@ -15,7 +15,7 @@ impl Tmux {
         let tmux = Self {
             folder: tempfile::tempdir()?,
         };
-        let command = format!("LC_ALL=C.UTF-8 exec {command}");
+        let command = format!("export LC_ALL=C.UTF-8; {command}");
         let (columns, rows) = (columns.to_string(), rows.to_string());
         tmux.ask(&["new-session", "-d", "-x", &columns, "-y", &rows, &command])?;
         Ok(tmux)

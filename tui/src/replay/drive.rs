@@ -98,7 +98,7 @@ impl Playing<'_> {
                 event.at
             }
             Record::Tick(at) => {
-                self.run.tick(*at);
+                self.run.tick(*at, self.about);
                 self.look_for_findings();
                 *at
             }

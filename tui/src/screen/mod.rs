@@ -302,7 +302,11 @@ impl Drop for Screen {
     fn drop(&mut self) {
         let of = |q| self.draws.quantile(q).map_or(0, |ns| ns / 1_000);
         let (frames, most) = (self.draws.count(), self.draws.max().unwrap_or(0) / 1_000);
-        tracing::info!("screen: {frames} frames, drawn in {} us, p99 {} us, {most} us at most", of(0.5), of(0.99));
+        tracing::info!(
+            "screen: {frames} frames, drawn in {} us, p99 {} us, {most} us at most",
+            of(0.5),
+            of(0.99)
+        );
     }
 }
 

@@ -9,8 +9,7 @@ mod ring;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use trace::record::{Anchor, Closing, Header, RecordOptions, Recorder, Status};
+use trace::record::{Anchor, Closing, Header, RecordError, RecordOptions, Recorder, Status};
 use trace::report::ReportInput;
 use trace::{Analysis, Config, Event, MonoNs};
 
@@ -40,33 +39,32 @@ pub(crate) struct Written {
 pub(crate) struct Sink {
     header: Header,
     options: RecordOptions,
-    recording: Option<(PathBuf, Recorder)>,
+    recording: Option<Recording>,
     ring: Option<Ring>,
     trouble: Vec<String>,
-    /// What a recording that ended by itself left to say.
+    /// What there is to say of the writing.
     news: Option<String>,
+}
+
+/// A recording under way.
+struct Recording {
+    recorder: Recorder,
+    /// It has been said that it ended by itself.
+    told: bool,
 }
 
 impl Sink {
     /// Opens what `args` ask for, before the run, so that a mistake is told at once.
     pub(crate) fn open(args: &RecordArgs, source: &str, config: Config) -> anyhow::Result<Self> {
-        let header = header(source, config);
-        let options = RecordOptions {
+        let mut sink = Self::none(source, config);
+        sink.options = RecordOptions {
             max_bytes: args.record_max_size,
             rotate: args.record_files,
             force: args.force,
             ..RecordOptions::default()
         };
-        let mut sink = Self {
-            header,
-            options,
-            recording: None,
-            ring: None,
-            trouble: Vec::new(),
-            news: None,
-        };
         if let Some(path) = &args.record {
-            sink.record(path).context("nothing can be recorded")?;
+            sink.record(path)?;
         }
         if let Some(size) = args.hindsight {
             sink.ring = Some(Ring::open(args, size, &sink.header)?);
@@ -77,7 +75,7 @@ impl Sink {
     /// Nothing is written.
     pub(crate) fn none(source: &str, config: Config) -> Self {
         Self {
-            header: header(source, config),
+            header: Header::of(source, config),
             options: RecordOptions::default(),
             recording: None,
             ring: None,
@@ -86,9 +84,9 @@ impl Sink {
         }
     }
 
-    fn record(&mut self, path: &Path) -> anyhow::Result<()> {
-        let recorder = Recorder::create(path, &self.header, self.options.clone())?;
-        self.recording = Some((path.to_owned(), recorder));
+    fn record(&mut self, path: &Path) -> Result<(), RecordError> {
+        let recorder = Recorder::create(path, &self.header, self.options)?;
+        self.recording = Some(Recording { recorder, told: false });
         Ok(())
     }
 
@@ -98,8 +96,8 @@ impl Sink {
             return;
         }
         self.guarded(|sink| {
-            if let Some((_, recorder)) = &mut sink.recording {
-                recorder.event(event);
+            if let Some(recording) = &mut sink.recording {
+                recording.recorder.event(event);
             }
             if let Some(ring) = &mut sink.ring {
                 ring.event(event);
@@ -107,18 +105,26 @@ impl Sink {
         });
     }
 
-    /// Writes a tick that the analysis has made; what is to be said of the writing.
-    pub(crate) fn tick(&mut self, now: MonoNs, analysis: &Analysis) -> Option<String> {
+    /// Writes a tick that the analysis has made. `input` is what a report would say now.
+    pub(crate) fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
+        if self.recording.is_none() && self.ring.is_none() {
+            return;
+        }
         self.guarded(|sink| {
-            if let Some((_, recorder)) = &mut sink.recording {
-                recorder.tick(now);
+            if let Some(recording) = &mut sink.recording {
+                recording.recorder.tick(now);
             }
             if let Some(ring) = &mut sink.ring {
                 ring.tick(now);
-                sink.news = ring.onset(now, analysis).or(sink.news.take());
+                let onset = ring.onset(now, analysis, &|| Closing::of(&input()));
+                sink.news = onset.or_else(|| ring.news()).or(sink.news.take());
             }
         });
         self.watch();
+    }
+
+    /// What there is to say since the last call.
+    pub(crate) fn news(&mut self) -> Option<String> {
         self.news.take()
     }
 
@@ -132,34 +138,33 @@ impl Sink {
         match self.record(&path) {
             Ok(()) => {
                 self.guarded(|sink| {
-                    if let Some((_, recorder)) = &mut sink.recording {
-                        preamble::write(analysis.ledger(), &mut |event| recorder.event(event));
+                    if let Some(recording) = &mut sink.recording {
+                        preamble::write(analysis.ledger(), &mut |event| recording.recorder.event(event));
                     }
                 });
                 format!("recording to {}; r ends it", path.display())
             }
-            Err(error) => format!("! nothing is recorded: {error:#}"),
+            Err(error) => format!("! nothing is recorded: {error}"),
         }
     }
 
     /// Writes the ring out; says where to.
-    pub(crate) fn dump(&mut self, why: &str) -> String {
-        match &mut self.ring {
-            Some(ring) => match catch_unwind(AssertUnwindSafe(|| ring.dump(why))) {
-                Ok(said) => said,
-                Err(_) => self.failed(),
-            },
-            None => "there is no hindsight ring: start with --hindsight SIZE".into(),
+    pub(crate) fn dump(&mut self, why: &str, input: &ReportInput) -> String {
+        let closing = Closing::of(input);
+        let Some(ring) = &mut self.ring else {
+            return "there is no hindsight ring: start with --hindsight SIZE".into();
+        };
+        match catch_unwind(AssertUnwindSafe(|| ring.dump(why, &closing))) {
+            Ok(said) => said,
+            Err(_) => self.failed(),
         }
     }
 
     /// What is being written now.
     pub(crate) fn writing(&self) -> Writing {
+        let recording = self.recording.as_ref().map(|r| &r.recorder);
         Writing {
-            recording: self
-                .recording
-                .as_ref()
-                .map(|(path, recorder)| written(path, &recorder.status())),
+            recording: recording.map(|recorder| written(recorder.path(), &recorder.status())),
             ring: self.ring.as_ref().map(Ring::written),
         }
     }
@@ -173,38 +178,42 @@ impl Sink {
     pub(crate) fn finish(&mut self, input: &ReportInput) -> Vec<String> {
         let mut said: Vec<String> = self.close(input).into_iter().collect();
         if let Some(ring) = self.ring.take() {
-            said.extend(ring.finish());
+            let closing = Closing::of(input);
+            match catch_unwind(AssertUnwindSafe(|| ring.finish(&closing))) {
+                Ok(more) => said.extend(more),
+                Err(_) => said.push(self.failed()),
+            }
         }
         said
     }
 
     /// Ends the recording.
     fn close(&mut self, input: &ReportInput) -> Option<String> {
-        let (path, recorder) = self.recording.take()?;
+        let Recording { recorder, told } = self.recording.take()?;
+        let path = recorder.path().to_owned();
         let closing = Closing::of(input);
-        let closed = catch_unwind(AssertUnwindSafe(|| recorder.finish(&closing)));
-        Some(match closed {
+        Some(match catch_unwind(AssertUnwindSafe(|| recorder.finish(&closing))) {
             Ok(Ok(summary)) => {
-                let dropped = if summary.dropped > 0 {
-                    format!(", {} records did not fit", count(summary.dropped))
-                } else {
-                    String::new()
+                let dropped = match summary.dropped {
+                    0 => String::new(),
+                    n => format!(", {} records did not fit", count(n)),
                 };
-                format!("recorded to {} ({}{dropped})", path.display(), bytes(summary.bytes))
+                let size = bytes(summary.bytes);
+                format!("recorded to {} ({size}{dropped})", path.display())
             }
+            Ok(Err(error)) if told => format!("! recording: {error}"),
             Ok(Err(error)) => self.note(format!("recording: {error}")),
             Err(_) => self.failed(),
         })
     }
 
-    /// Notices a recording that has stopped by itself: a full disk, a vanished mount.
+    /// Notices a recording that has ended by itself: its largest size, a full disk, a vanished mount.
     fn watch(&mut self) {
-        let stopped = self
-            .recording
-            .as_ref()
-            .and_then(|(_, recorder)| recorder.status().stopped);
-        if let Some(why) = stopped {
-            self.recording = None;
+        let Some(recording) = self.recording.as_mut().filter(|r| !r.told) else {
+            return;
+        };
+        if let Some(why) = recording.recorder.status().stopped {
+            recording.told = true;
             let said = self.note(format!("recording: {why}"));
             self.news = Some(said);
         }
@@ -224,13 +233,10 @@ impl Sink {
     }
 
     fn note(&mut self, trouble: String) -> String {
-        self.trouble.push(trouble.clone());
-        format!("! {trouble}")
+        let said = format!("! {trouble}");
+        self.trouble.push(trouble);
+        said
     }
-}
-
-fn header(source: &str, config: Config) -> Header {
-    Header::new(source, config)
 }
 
 fn written(path: &Path, status: &Status) -> Written {

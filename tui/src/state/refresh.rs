@@ -378,7 +378,11 @@ impl Look {
             Some(_) => Life::Done,
             None => Life::Live,
         };
-        let end = if over { from.last_at() } else { self.now };
+        let end = if over && waiting_since.is_none() {
+            from.last_at()
+        } else {
+            self.now
+        };
         row.age_ns = end.since(from.first_at());
         row.gap_ns = from.gap_ns().or(waiting_since.map(|at| self.now.since(at)));
         row.silence_ns = from.silence_ns();
@@ -440,5 +444,34 @@ fn lost(dropped: Option<u64>, missing: u32) -> Option<u64> {
     match (dropped, missing) {
         (None, 0) => None,
         (dropped, missing) => Some(dropped.unwrap_or(0) + u64::from(missing)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::event::Finish;
+
+    use super::*;
+    use crate::state::scene::{MS, Scene};
+
+    /// It was once shown as done, and 700 such requests hid the worst backlog there was.
+    #[test]
+    fn a_request_that_nobody_has_taken_waits_though_the_scheduler_is_done_with_it() {
+        let mut scene = Scene::delivering();
+        scene.send(0, &[("a", 1, 1)]);
+        scene.finish(10 * MS, &[("a", 1, 2)], Finish::Stop);
+        scene.tick(5_000 * MS);
+        let mut model = Model::default();
+        model.refresh_rows(&scene.analysis, FINISHED_SHOWN);
+        model.arrange(&Default::default(), Default::default(), &Default::default());
+        let row = model.visible(0).expect("a row");
+        assert_eq!(
+            (row.life, row.gap_ns, row.age_ns, row.flags.has(Flag::Gap)),
+            (Life::Waiting, Some(5_000 * MS), 5_000 * MS, true)
+        );
+        scene.take(6_000 * MS, 0, 1);
+        model.refresh_rows(&scene.analysis, FINISHED_SHOWN);
+        model.arrange(&Default::default(), Default::default(), &Default::default());
+        assert_eq!(model.visible(0).map(|row| row.life), Some(Life::Done));
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// A recording of the traffic: sends, takes a millisecond later, a tick every 100 ms.
 fn write(args: &Args, path: &Path) -> anyhow::Result<()> {
-    let header = Header::new("bench", Config::default());
+    let header = Header::of("bench", Config::default());
     let mut recorder = Recorder::create(path, &header, RecordOptions::default())?;
     let sees = Sees {
         sent: true,
@@ -119,7 +119,7 @@ fn write(args: &Args, path: &Path) -> anyhow::Result<()> {
 fn busy(args: &Args, binary: &Path, folder: &Path, recording: &Path) -> anyhow::Result<()> {
     let log = folder.join("log");
     let command = format!(
-        "{} -v replay {} --speed 1x 2>{}",
+        "exec {} -v replay {} --speed 1x 2>{}",
         binary.display(),
         recording.display(),
         log.display()
@@ -167,7 +167,7 @@ fn busy(args: &Args, binary: &Path, folder: &Path, recording: &Path) -> anyhow::
 
 fn at_rest(binary: &Path, folder: &Path) -> anyhow::Result<()> {
     let command = format!(
-        "{} tap --listen ipc://{dir}/in --upstream ipc://{dir}/out",
+        "exec {} tap --listen ipc://{dir}/in --upstream ipc://{dir}/out",
         binary.display(),
         dir = folder.display()
     );
