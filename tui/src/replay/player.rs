@@ -286,7 +286,7 @@ mod tests {
         assert!(player.wait(now).is_some(), "ten seconds are not over");
         assert_eq!(player.wait(now + Duration::from_secs(11)), None);
         player.obey(Play::Toggle, &[]);
-        assert!(player.wait(now + Duration::from_secs(60)).is_some());
+        assert!(player.wait(now + Duration::from_mins(1)).is_some());
         player.obey(Play::Toggle, &[]);
         player.reached(second(111));
         assert!(player.wait(Instant::now()).is_some(), "the pause is not caught up with");

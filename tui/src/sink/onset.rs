@@ -47,6 +47,8 @@ impl Onset {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use trace::detect::Verdict;
 
     use super::*;
@@ -58,7 +60,7 @@ mod tests {
             rid: String::new(),
             since: None,
             summary: String::new(),
-            evidence: Default::default(),
+            evidence: BTreeMap::default(),
             advice: None,
             weight: 0,
         };

@@ -11,7 +11,7 @@ use crate::state::units::bytes;
 
 /// A ring, and when it is written out.
 pub(super) struct Ring {
-    ring: Hindsight,
+    hindsight: Hindsight,
     /// The file was named by the user: it stays after a clean end.
     named: bool,
     onset: Onset,
@@ -30,7 +30,7 @@ impl Ring {
             ..RecordOptions::default()
         };
         Ok(Self {
-            ring: Hindsight::create(&path, size, header, options)?,
+            hindsight: Hindsight::create(&path, size, header, options)?,
             named: args.hindsight_file.is_some(),
             onset: Onset::new(args.hindsight_on),
             dumps: Vec::new(),
@@ -38,11 +38,11 @@ impl Ring {
     }
 
     pub(super) fn event(&mut self, event: &Event<'_>) {
-        self.ring.event(event);
+        self.hindsight.event(event);
     }
 
     pub(super) fn tick(&mut self, now: MonoNs) {
-        self.ring.tick(now);
+        self.hindsight.tick(now);
     }
 
     /// Begins to write the ring out if a finding has begun some seconds ago; says so.
@@ -55,10 +55,10 @@ impl Ring {
     pub(super) fn dump(&mut self, why: &str, closing: &Closing) -> String {
         let second = trace::clock::wall_ns() / 1_000_000_000;
         let to = self
-            .ring
+            .hindsight
             .path()
             .with_file_name(format!("tokengap-hindsight-{second}.tgap"));
-        match self.ring.start_dump(&to, closing, false) {
+        match self.hindsight.start_dump(&to, closing, false) {
             Ok(dumping) => {
                 let said = format!("hindsight: writing {} ({why})", to.display());
                 self.dumps.push((dumping, to, why.to_owned()));
@@ -82,7 +82,7 @@ impl Ring {
     }
 
     pub(super) fn written(&self) -> Written {
-        written(self.ring.path(), &self.ring.status())
+        written(self.hindsight.path(), &self.hindsight.status())
     }
 
     /// Ends it: what waited to be written out is, and a ring that nobody named is removed.
@@ -94,8 +94,8 @@ impl Ring {
         let mut said: Vec<String> = dumps
             .map(|(dumping, to, why)| words(&dumping.wait(), &to, &why))
             .collect();
-        let path = self.ring.path().to_owned();
-        match self.ring.finish() {
+        let path = self.hindsight.path().to_owned();
+        match self.hindsight.finish() {
             Err(error) => said.push(format!("! hindsight: {error}")),
             Ok(_) if self.named => said.push(format!("the hindsight ring is in {}", path.display())),
             // It has been written out, or nothing happened.

@@ -449,8 +449,12 @@ fn lost(dropped: Option<u64>, missing: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use trace::event::Finish;
 
+    use super::super::query::Query;
+    use super::super::ui::Sort;
     use super::*;
     use crate::state::scene::{MS, Scene};
 
@@ -463,7 +467,7 @@ mod tests {
         scene.tick(5_000 * MS);
         let mut model = Model::default();
         model.refresh_rows(&scene.analysis, FINISHED_SHOWN);
-        model.arrange(&Default::default(), Default::default(), &Default::default());
+        model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
         let row = model.visible(0).expect("a row");
         assert_eq!(
             (row.life, row.gap_ns, row.age_ns, row.flags.has(Flag::Gap)),
@@ -471,7 +475,7 @@ mod tests {
         );
         scene.take(6_000 * MS, 0, 1);
         model.refresh_rows(&scene.analysis, FINISHED_SHOWN);
-        model.arrange(&Default::default(), Default::default(), &Default::default());
+        model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
         assert_eq!(model.visible(0).map(|row| row.life), Some(Life::Done));
     }
 }

@@ -81,6 +81,10 @@ const PINS: usize = 16;
 
 /// The reader's place.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one choice of the reader's, read by its name"
+)]
 pub(crate) struct Ui {
     pub(crate) tab: Tab,
     pub(crate) dialog: Dialog,

@@ -196,12 +196,8 @@ fn writing(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
         let Some(written) = written else { continue };
         x = pad.text(x, 0, sign, theme.health(Health::Info));
         let name = if sign == "REC" { written.name.as_str() } else { "" };
-        x = pad.text(
-            x + 1,
-            0,
-            &format!("{name} {}", bytes(written.bytes)).trim_start().to_owned(),
-            PLAIN,
-        );
+        let size = format!("{name} {}", bytes(written.bytes));
+        x = pad.text(x + 1, 0, size.trim_start(), PLAIN);
         if written.dropped > 0 {
             let dropped = format!("({} dropped)", count(written.dropped));
             x = pad.text(x + 1, 0, &dropped, theme.health(Health::Warning));

@@ -132,7 +132,7 @@ fn busy(args: &Args, binary: &Path, folder: &Path, recording: &Path) -> anyhow::
     sleep(Duration::from_secs(3));
     let (from, cpu, rss) = (Instant::now(), process.cpu()?, process.rss()?);
     sleep(Duration::from_secs(args.seconds.saturating_sub(15).clamp(2, 60)));
-    let share = (process.cpu()? - cpu).as_secs_f64() / from.elapsed().as_secs_f64();
+    let share = process.cpu()?.saturating_sub(cpu).as_secs_f64() / from.elapsed().as_secs_f64();
     let rss_after = process.rss()?;
     let mut answers: Vec<Duration> = Vec::new();
     for _ in 0..KEYS / 2 {
@@ -177,7 +177,7 @@ fn at_rest(binary: &Path, folder: &Path) -> anyhow::Result<()> {
     sleep(Duration::from_secs(2));
     let (from, cpu) = (Instant::now(), process.cpu()?);
     sleep(Duration::from_secs(15));
-    let share = (process.cpu()? - cpu).as_secs_f64() / from.elapsed().as_secs_f64();
+    let share = process.cpu()?.saturating_sub(cpu).as_secs_f64() / from.elapsed().as_secs_f64();
     println!(
         "a relay at rest, with its screen: cpu {:.2} % of a core, rss {} MiB",
         share * 100.0,
