@@ -9,6 +9,7 @@ pub mod course;
 pub mod detect;
 pub mod engine;
 pub mod event;
+pub mod export;
 pub mod id;
 pub mod import;
 pub mod ledger;
