@@ -90,6 +90,12 @@ impl Report {
         text::render(self)
     }
 
+    /// Whether all of it comes from the engine's own log: no frame was observed, and its zeros of frames, chunks and tokens
+    /// say nothing.
+    pub fn is_told(&self) -> bool {
+        self.hops.is_empty() && self.stages.is_some()
+    }
+
     /// The worst severity among the findings.
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|f| f.severity).max()

@@ -92,18 +92,20 @@ fn numbers(out: &mut String, report: &Report) {
         let _ = write!(line, ", {}", plural(r.health_checks, "health check"));
     }
     row(out, "requests", &line);
-    let t = &report.tokens;
-    row(
-        out,
-        "tokens",
-        &format!(
-            "{} sent, {} taken, {} delivered",
-            count(t.sent),
-            opt(t.taken),
-            opt(t.delivered)
-        ),
-    );
-    row(out, "chunks", &chunks(&report.chunks));
+    if !report.is_told() {
+        let t = &report.tokens;
+        row(
+            out,
+            "tokens",
+            &format!(
+                "{} sent, {} taken, {} delivered",
+                count(t.sent),
+                opt(t.taken),
+                opt(t.delivered)
+            ),
+        );
+        row(out, "chunks", &chunks(&report.chunks));
+    }
     if let Some(gap) = &report.gap_ns {
         let d = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
         let quantiles = format!(
@@ -316,7 +318,9 @@ fn mark(severity: Severity) -> &'static str {
 /// What this source could not see, and what follows from that.
 fn unseen(out: &mut String, report: &Report) {
     let mut missing = Vec::new();
-    if report.tokens.taken.is_none() {
+    if report.is_told() {
+        missing.push("any frame: all times are the engine's own words");
+    } else if report.tokens.taken.is_none() {
         missing.push("when the tokenizer takes frames (gap, backlog and residence)");
     }
     if report.chunks.dropped_predicted.is_none() && report.tokens.taken.is_some() {
