@@ -25,7 +25,7 @@ const NAP: Duration = Duration::from_millis(5);
 pub(crate) fn drive(
     recording: &Recording,
     run: &mut Drive,
-    about: &Recorded,
+    about: &Recorded<'_>,
     player: &mut Player,
     signals: &Signals,
 ) -> Result<(), ReadError> {
@@ -67,9 +67,9 @@ pub(crate) fn drive(
 fn start(recording: &Recording, to: MonoNs) -> usize {
     let blocks = recording.blocks();
     let until = blocks.partition_point(|block| block.from <= to);
-    let mut records = 0;
+    let mut records = 0u64;
     let near = blocks[..until].iter().rposition(|block| {
-        records += block.records + block.chunks;
+        records += u64::from(block.records) + u64::from(block.chunks);
         records > MOST_ANEW
     });
     near.map_or(0, |block| (block + 1).min(until.saturating_sub(1)))
@@ -78,7 +78,7 @@ fn start(recording: &Recording, to: MonoNs) -> usize {
 /// One way through the recording.
 struct Playing<'a> {
     run: &'a mut Drive,
-    about: &'a Recorded,
+    about: &'a Recorded<'a>,
     player: &'a mut Player,
     signals: &'a Signals,
     /// When keys are looked for next, in recorded time.
@@ -139,7 +139,7 @@ impl Playing<'_> {
     }
 
     fn turn(&mut self, stage: Stage) {
-        let position = self.player.position(self.about.wall_ns(self.player.at()));
+        let position = self.player.position(Some(self.about.wall_ns(self.player.at())));
         match self.run.turn(self.about, stage, Some(&position)) {
             Wish::End => self.player.leave(),
             Wish::Play(play) => {

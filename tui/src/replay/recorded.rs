@@ -8,44 +8,34 @@ use trace::report::SamplingCost;
 use crate::about::About;
 
 /// The run that was recorded.
-pub(crate) struct Recorded {
-    kind: String,
+pub(crate) struct Recorded<'a> {
+    recording: &'a Recording,
     closing: Closing,
-    missing: Option<String>,
-    anchors: Vec<(MonoNs, u64)>,
 }
 
-impl Recorded {
-    pub(crate) fn of(recording: &Recording) -> Self {
+impl<'a> Recorded<'a> {
+    pub(crate) fn of(recording: &'a Recording) -> Self {
         Self {
-            kind: recording.header().source.clone(),
+            recording,
             closing: recording.closing().cloned().unwrap_or_default(),
-            missing: recording.missing().map(|missing| format!("recording: {missing}")),
-            anchors: recording.anchors().iter().map(|a| (a.mono, a.wall_ns)).collect(),
         }
     }
 
-    /// What the wall clock said at `at`, by the anchor before it.
-    pub(crate) fn wall_ns(&self, at: MonoNs) -> Option<u64> {
-        let before = self.anchors.iter().rev().find(|(mono, _)| *mono <= at);
-        let &(mono, wall) = before.or(self.anchors.first())?;
-        Some((wall + at.since(mono)).saturating_sub(mono.since(at)))
+    /// What the wall clock said at `at`.
+    pub(crate) fn wall_ns(&self, at: MonoNs) -> u64 {
+        self.recording.wall_ns(at)
     }
 }
 
-impl About for Recorded {
+impl About for Recorded<'_> {
     fn kind(&self) -> &str {
-        &self.kind
+        &self.recording.header().source
     }
 
     fn degraded(&self) -> Vec<String> {
         let words = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        self.closing
-            .degraded
-            .iter()
-            .map(words)
-            .chain(self.missing.clone())
-            .collect()
+        let missing = self.recording.missing().map(|missing| format!("recording: {missing}"));
+        self.closing.degraded.iter().map(words).chain(missing).collect()
     }
 
     fn under_way(&self) -> Option<String> {
