@@ -79,7 +79,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Err(error) = &played {
         run.give_up(format!("recording: {error}"));
     }
-    app::conclude(&run.finish(&about), args.json, args.fail_on)
+    let report = run.finish(&about);
+    if !player.has_ended() {
+        eprintln!("tokengap: it was not played to its end; --headless prints the report of all of it");
+        return Ok(ExitCode::SUCCESS);
+    }
+    app::conclude(&report, args.json, args.fail_on)
 }
 
 /// The report of all of it.

@@ -130,6 +130,11 @@ impl Player {
         self.at = self.last;
     }
 
+    /// Whether all of it has been played.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// It is played from the beginning, or from `since`.
     pub(super) fn begin(&mut self, since: Option<MonoNs>) {
         self.at = since.unwrap_or(self.first);
@@ -335,6 +340,7 @@ mod tests {
         player.obey(Play::Finding(true), &[]);
         assert_eq!(doing(&player).1, Doing::Ended);
         player.obey(Play::Toggle, &[]);
+        assert!(player.has_ended());
         assert_eq!(player.take_restart(), Some(second(100)));
     }
 }
