@@ -10,6 +10,7 @@ pub mod engine;
 pub mod event;
 pub mod id;
 pub mod ledger;
+pub mod record;
 pub mod report;
 pub mod stats;
 pub mod words;
