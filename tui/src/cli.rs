@@ -30,6 +30,7 @@ enum Command {
     Attach(cmd::attach::Args),
     Demo(cmd::demo::Args),
     Decode(cmd::decode::Args),
+    Report(cmd::report::Args),
     Tap(cmd::tap::Args),
 }
 
@@ -39,6 +40,7 @@ impl Cli {
             Command::Attach(args) => cmd::attach::run(&args),
             Command::Demo(args) => cmd::demo::run(args),
             Command::Decode(args) => cmd::decode::run(&args),
+            Command::Report(args) => cmd::report::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
         }
     }
@@ -118,7 +120,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn severity(text: &str) -> Result<Severity, String> {
+pub(crate) fn severity(text: &str) -> Result<Severity, String> {
     match text {
         "info" => Ok(Severity::Info),
         "warning" => Ok(Severity::Warning),

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::{Chunks, HopLine, Report, Spread};
+use super::hostile::plain;
+use super::{Chunks, HopLine, Report, Spread, brief};
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, plural};
 
@@ -45,24 +46,15 @@ fn truth(out: &mut String, report: &Report) {
 }
 
 fn head(out: &mut String, report: &Report) {
-    let verdict = match report.findings.first() {
-        Some(worst) => format!("{}: {}", worst.severity.as_str().to_uppercase(), worst.summary),
-        None if report.requests.seen == 0 => {
-            String::from("NOTHING SEEN: no request crossed the hops that were watched")
-        }
-        None => String::from("HEALTHY: nothing found"),
-    };
+    let verdict = plain(&brief::verdict(report));
     wrap(out, &verdict, "", "  ");
-    let source = &report.source;
-    let mut engine = format!(
-        "{} {}",
-        source.engine,
-        source.engine_version.as_deref().unwrap_or("of unknown release")
+    let engine = plain(&brief::engine(report));
+    let _ = writeln!(
+        out,
+        "{} of {engine}, {}",
+        report.source.kind,
+        duration(report.window_ns[1])
     );
-    if let Some(mode) = source.mode {
-        let _ = write!(engine, ", {}", format!("{mode:?}").to_lowercase());
-    }
-    let _ = writeln!(out, "{} of {engine}, {}", source.kind, duration(report.window_ns[1]));
     let _ = writeln!(out);
 }
 
@@ -111,7 +103,7 @@ fn numbers(out: &mut String, report: &Report) {
         );
         row(out, "gap", &format!("{quantiles} over {} requests", count(gap.count)));
         if !gap.max_rid.is_empty() {
-            row(out, "", &format!("worst: {}", gap.max_rid));
+            row(out, "", &format!("worst: {}", plain(&gap.max_rid)));
         }
     }
     for (name, itl) in [
@@ -163,7 +155,7 @@ fn slowest(out: &mut String, report: &Report) {
         "SLOWEST", "SENT AT", "GAP", "SENT", "TAKEN", "LOST"
     );
     for line in report.slowest.iter().take(MOST) {
-        let rid: String = line.rid.chars().take(widest).collect();
+        let rid: String = plain(&line.rid).chars().take(widest).collect();
         let time = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
         let _ = writeln!(
             out,
@@ -196,7 +188,7 @@ fn hops(out: &mut String, report: &Report) {
         "HOP", "SENT", "TAKEN", "CHUNKS", "BYTES", "BACKLOG", "RES. P50", "RES. MAX"
     );
     for hop in &report.hops {
-        let name: String = hop.name.chars().take(widest).collect();
+        let name: String = plain(&hop.name).chars().take(widest).collect();
         let residence = |of: fn(&Spread) -> u64| {
             hop.residence_ns
                 .as_ref()
@@ -289,7 +281,7 @@ fn findings(out: &mut String, report: &Report) {
         wrap(out, &head, "", "    ");
         let mut since = format!("since {}", duration(finding.at_ns));
         if !finding.rid.is_empty() {
-            let _ = write!(since, ", worst {}", finding.rid);
+            let _ = write!(since, ", worst {}", plain(&finding.rid));
         }
         wrap(out, &since, "    ", "    ");
         if let Some(advice) = &finding.advice {
@@ -311,24 +303,11 @@ fn mark(severity: Severity) -> &'static str {
 
 /// What this source could not see, and what follows from that.
 fn unseen(out: &mut String, report: &Report) {
-    let mut missing = Vec::new();
-    if report.tokens.taken.is_none() {
-        missing.push("when the tokenizer takes frames (gap, backlog and residence)");
-    }
-    if report.chunks.dropped_predicted.is_none() && report.tokens.taken.is_some() {
-        missing.push("which frames share a wakeup, or what the engine does with them (predicted drops)");
-    }
-    if report.tokens.delivered.is_none() {
-        missing.push("what reaches the client (confirmed drops, coalescing)");
-    }
-    if report.cpu.is_none() {
-        missing.push("CPU of the engine's threads");
-    }
+    let missing = brief::unseen(report);
     if !missing.is_empty() {
         row(out, "not seen", &missing.join("; "));
     }
-    for degraded in &report.own.degraded {
-        let said = degraded.as_str().map_or_else(|| degraded.to_string(), str::to_owned);
+    for said in brief::degraded(report) {
         row(out, "degraded", &said);
     }
 }
