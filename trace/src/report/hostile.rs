@@ -23,6 +23,11 @@ fn unfit(c: char) -> bool {
     c.is_control() || hides || matches!(c, '\u{2028}' | '\u{2029}' | '\u{e0000}'..='\u{e007f}')
 }
 
+/// The same for text of several lines, of any length.
+pub(super) fn lines(text: &str) -> String {
+    text.chars().map(|c| if unfit(c) && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
 /// As text or attribute of an HTML page.
 pub(super) struct Html<'a>(pub(super) &'a str);
 
@@ -47,14 +52,19 @@ impl fmt::Display for Html<'_> {
 pub(crate) fn markdown(text: &str) -> String {
     let text = plain(text);
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    let mut letters = text.chars().peekable();
+    let mut in_word = false;
+    while let Some(c) = letters.next() {
         match c {
+            // Inside a word it is no markup.
+            '_' if in_word && letters.peek().is_some_and(|next| next.is_alphanumeric()) => out.push(c),
             '<' => out.push_str("&lt;"),
             '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' | '&' | '#' | '$' => out.extend(['\\', c]),
             // A chat calls people at their name; a word joiner keeps the look and parts the name.
             '@' => out.push_str("@\u{2060}"),
             c => out.push(c),
         }
+        in_word = c.is_alphanumeric();
     }
     // A bare address becomes a link.
     out.replace("://", ":\u{2060}//")
@@ -85,6 +95,7 @@ mod tests {
         let html = Html(rid).to_string();
         assert!(!html.contains(['<', '>', '"', '\'', '\u{202e}', '\u{1b}']), "{html}");
         assert_eq!(markdown("a|b<i> @here [x](y)"), "a\\|b&lt;i> @\u{2060}here \\[x\\](y)");
+        assert_eq!(markdown("CAP_BPF _x_ a__b"), "CAP_BPF \\_x\\_ a\\_\\_b");
         assert_eq!(markdown_code("``a`"), "``` ``a` ```");
         assert_eq!(plain("a\nb\u{7}"), "a\u{fffd}b\u{fffd}");
         assert_eq!(plain(&"x".repeat(1000)).chars().count(), LONGEST + 1);

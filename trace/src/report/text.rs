@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::hostile::plain;
+use super::hostile::{lines, plain};
 use super::{Chunks, HopLine, Report, Spread, brief};
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, plural};
@@ -24,7 +24,8 @@ pub(super) fn render(report: &Report) -> String {
     findings(&mut out, report);
     unseen(&mut out, report);
     own(&mut out, report);
-    out
+    // Names come over the wire: none may move a terminal's cursor.
+    lines(&out)
 }
 
 /// What the demo's own peers did, beside what was found.
@@ -46,9 +47,9 @@ fn truth(out: &mut String, report: &Report) {
 }
 
 fn head(out: &mut String, report: &Report) {
-    let verdict = plain(&brief::verdict(report));
+    let verdict = brief::verdict(report);
     wrap(out, &verdict, "", "  ");
-    let engine = plain(&brief::engine(report));
+    let engine = brief::engine(report);
     let _ = writeln!(
         out,
         "{} of {engine}, {}",
@@ -103,7 +104,7 @@ fn numbers(out: &mut String, report: &Report) {
         );
         row(out, "gap", &format!("{quantiles} over {} requests", count(gap.count)));
         if !gap.max_rid.is_empty() {
-            row(out, "", &format!("worst: {}", plain(&gap.max_rid)));
+            row(out, "", &format!("worst: {}", gap.max_rid));
         }
     }
     for (name, itl) in [
@@ -165,7 +166,7 @@ fn slowest(out: &mut String, report: &Report) {
             count(line.tokens_sent),
             opt(line.tokens_taken),
             opt(line.tokens_lost),
-            line.finish.as_deref().unwrap_or(UNSEEN),
+            plain(line.finish.as_deref().unwrap_or(UNSEEN)),
         );
     }
     let _ = writeln!(out);
@@ -281,7 +282,7 @@ fn findings(out: &mut String, report: &Report) {
         wrap(out, &head, "", "    ");
         let mut since = format!("since {}", duration(finding.at_ns));
         if !finding.rid.is_empty() {
-            let _ = write!(since, ", worst {}", plain(&finding.rid));
+            let _ = write!(since, ", worst {}", finding.rid);
         }
         wrap(out, &since, "    ", "    ");
         if let Some(advice) = &finding.advice {

@@ -82,9 +82,9 @@ fn head(out: &mut String, report: &Report, clock: &Clock, verdict: &str) {
     if let Some(worst) = report.findings.first() {
         let _ = write!(out, "<p><b>Since</b> {}</p>", Html(&clock.both(worst.at_ns)));
     }
-    let _ = write!(
+    let _ = writeln!(
         out,
-        "<p><b>Engine</b> {}: {}</p></header>\n",
+        "<p><b>Engine</b> {}: {}</p></header>",
         Html(&brief::engine(report)),
         Html(&brief::known_to_lose(report))
     );
@@ -103,16 +103,16 @@ fn fact(out: &mut String, name: &str, value: &str, note: &str) {
 fn facts(out: &mut String, report: &Report) {
     let unseen = || String::from("not seen");
     out.push_str("<dl class=\"facts\">");
-    let r = &report.requests;
+    let requests = &report.requests;
     fact(
         out,
         "Requests",
-        &count(r.seen),
+        &count(requests.seen),
         &format!(
             "{} finished, {} aborted, {} live",
-            count(r.finished),
-            count(r.aborted),
-            count(r.live)
+            count(requests.finished),
+            count(requests.aborted),
+            count(requests.live)
         ),
     );
     let gap = report.gap_ns.as_ref();
@@ -125,21 +125,25 @@ fn facts(out: &mut String, report: &Report) {
             format!("p95 {}, p99 {}, max {}", d(g.p95), d(g.p99), d(g.max))
         }),
     );
-    let t = &report.tokens;
+    let tokens = &report.tokens;
     let reached = |n: Option<u64>| n.map_or_else(unseen, count);
     fact(
         out,
         "Tokens sent",
-        &count(t.sent),
-        &format!("{} taken, {} delivered", reached(t.taken), reached(t.delivered)),
+        &count(tokens.sent),
+        &format!(
+            "{} taken, {} delivered",
+            reached(tokens.taken),
+            reached(tokens.delivered)
+        ),
     );
-    let c = &report.chunks;
+    let chunks = &report.chunks;
     fact(
         out,
         "Tokens lost, confirmed",
-        &reached(c.tokens_lost),
-        &match (c.dropped_confirmed, c.dropped_predicted) {
-            (Some(n), _) => format!("in {} chunks, {} of all", count(n), share(n, c.sent)),
+        &reached(chunks.tokens_lost),
+        &match (chunks.dropped_confirmed, chunks.dropped_predicted) {
+            (Some(n), _) => format!("in {} chunks, {} of all", count(n), share(n, chunks.sent)),
             (None, Some(n)) => format!("{} chunks predicted to be lost", count(n)),
             (None, None) => unseen(),
         },

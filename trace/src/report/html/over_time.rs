@@ -20,7 +20,7 @@ pub(super) fn drawings(report: &Report, clock: &Clock) -> String {
     };
     let course = Course { report, series, clock };
     [
-        course.tokens(),
+        Some(course.tokens()),
         course.gaps(),
         course.backlog(),
         course.threads(),
@@ -81,7 +81,7 @@ impl Course<'_> {
         }
     }
 
-    fn tokens(&self) -> Option<String> {
+    fn tokens(&self) -> String {
         let tokens = &self.series.tokens;
         let rate = |column: &[u64], slot: usize| {
             let seconds = self.series.seconds(slot);
@@ -117,7 +117,7 @@ impl Course<'_> {
         });
         self.marks(&mut plot);
         let says = format!("Tokens per second; the most in a slot is {}.", count(most as u64));
-        Some(plot.finish("tokens", "Tokens per second", says))
+        plot.finish("tokens", "Tokens per second", says)
     }
 
     fn gaps(&self) -> Option<String> {
@@ -233,11 +233,11 @@ impl Course<'_> {
                     continue;
                 }
                 let mut points = Vec::new();
-                for slot in 0..self.series.len() {
+                for (slot, below) in below.iter_mut().enumerate() {
                     if let Some(parts) = parts(slot) {
-                        let above = below[slot] + parts[part];
-                        points.push((self.middle(slot), below[slot], above));
-                        below[slot] = above;
+                        let above = *below + parts[part];
+                        points.push((self.middle(slot), *below, above));
+                        *below = above;
                     }
                 }
                 plot.area(class, &points);

@@ -49,7 +49,8 @@ impl Axis {
         ((of(value) - of(self.from)) / (of(self.to) - of(self.from))).clamp(0.0, 1.0)
     }
 
-    fn ticks(&self) -> Vec<f64> {
+    /// About `most` round values; of a logarithmic axis its decades.
+    fn ticks(&self, most: f64) -> Vec<f64> {
         let steps = |step: f64| {
             let first = (self.from / step).ceil();
             let count = ((self.to / step - first).floor().max(0.0) as usize).min(40);
@@ -59,7 +60,7 @@ impl Axis {
             let decades = (self.to / self.from).log10().round() as i32;
             (0..=decades).map(|n| self.from * 10_f64.powi(n)).collect()
         } else {
-            steps(nice((self.to - self.from) / 4.0))
+            steps(nice((self.to - self.from) / most))
         }
     }
 }
@@ -105,7 +106,7 @@ impl Plot {
 
     /// Ticks at the left, with a line across at each.
     pub(super) fn y_ticks(&mut self, told: impl Fn(f64) -> String) {
-        for tick in self.y.ticks() {
+        for tick in self.y.ticks(4.0) {
             let (y, end) = (self.y_at(tick), WIDTH - RIGHT);
             let _ = write!(
                 self.body,
@@ -125,7 +126,7 @@ impl Plot {
             r#"<path class="axis" d="M{LEFT} {bottom:.1}H{:.1}"/>"#,
             WIDTH - RIGHT
         );
-        for tick in self.x.ticks() {
+        for tick in self.x.ticks(8.0) {
             let x = self.x_at(tick);
             let (first, second) = told(tick);
             let _ = write!(
@@ -287,10 +288,15 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_inside() {
-        assert_eq!(Axis::counting(9_100.0).ticks(), [0.0, 5_000.0, 10_000.0]);
-        assert_eq!(Axis::decades(2e3, 8e6).ticks(), [1e3, 1e4, 1e5, 1e6, 1e7]);
-        assert_eq!(Axis::counting(0.0).share(0.5), 0.5);
-        assert!(Axis::linear(0.0, 7.3).ticks().iter().all(|t| (0.0..=7.3).contains(t)));
+        assert_eq!(Axis::counting(9_100.0).ticks(4.0), [0.0, 5_000.0, 10_000.0]);
+        assert_eq!(Axis::decades(2e3, 8e6).ticks(4.0), [1e3, 1e4, 1e5, 1e6, 1e7]);
+        assert!((Axis::counting(0.0).share(0.5) - 0.5).abs() < 1e-9);
+        assert!(
+            Axis::linear(0.0, 7.3)
+                .ticks(8.0)
+                .iter()
+                .all(|t| (0.0..=7.3).contains(t))
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::super::{Clock, Report, SlowLine};
 use crate::words::{count, duration};
 
 /// Of the drawing beside each row.
-const WIDTH: f64 = 260.0;
+const WIDTH: f64 = 220.0;
 
 pub(super) fn table(report: &Report, clock: &Clock) -> String {
     if report.slowest.is_empty() {
