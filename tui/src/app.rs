@@ -70,6 +70,7 @@ fn report(analysis: &Analysis, source: &impl Source, degraded: &[String], slowes
             .map(Value::from)
             .collect(),
         wire: source.wire(),
+        sampling: source.sampling(),
         demo: source.truth(),
         ..ReportInput::of(source.kind())
     })
@@ -172,7 +173,7 @@ fn look_on(
     })
 }
 
-fn print(report: &Report, json: bool) -> anyhow::Result<()> {
+pub(crate) fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {
         serde_json::to_writer(&mut out, report).map_err(std::io::Error::from)?;

@@ -31,6 +31,7 @@ enum Command {
     Demo(cmd::demo::Args),
     Decode(cmd::decode::Args),
     Report(cmd::report::Args),
+    Import(cmd::import::Args),
     Tap(cmd::tap::Args),
 }
 
@@ -41,6 +42,7 @@ impl Cli {
             Command::Demo(args) => cmd::demo::run(args),
             Command::Decode(args) => cmd::decode::run(&args),
             Command::Report(args) => cmd::report::run(&args),
+            Command::Import(args) => cmd::import::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
         }
     }
@@ -103,7 +105,7 @@ impl LiveArgs {
     }
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("at least 1 is needed".into()),
         Ok(n) => Ok(n),
@@ -111,7 +113,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let hint = "write it like 5s, 500ms, 2m or 1h 30m";
     let span: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}; {hint}"))?;
     match Duration::try_from(span) {

@@ -3,6 +3,7 @@
 //! Events go in by [`Ledger::apply`], time by [`Ledger::tick`]; detectors, reports and screens read.
 
 mod ageing;
+mod answer;
 mod arithmetic;
 mod chunkline;
 mod consumer;
@@ -10,6 +11,7 @@ mod delivery;
 mod frame;
 mod health;
 mod hop;
+mod hot;
 mod kernel;
 mod lane;
 mod limits;
@@ -25,9 +27,11 @@ mod waits;
 
 use std::collections::VecDeque;
 
+pub use answer::Answers;
 pub use arithmetic::Evidence;
 pub use chunkline::Fates;
 pub use hop::{Group, Hop, HopCounts};
+pub use hot::{Hits, HotCounts, HotFunction, HotRole};
 pub use kernel::KernelQueue;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use request::{Request, Summary};
@@ -40,6 +44,7 @@ pub use waits::{Attribution, Waits};
 
 use self::health::HealthChecks;
 use self::hop::Hops;
+use self::hot::Hot;
 use self::lane::PendingChunk;
 use self::table::{Table, Ticket};
 use self::threads::Threads;
@@ -79,6 +84,7 @@ pub struct Ledger {
     worst_gap: WorstGap,
     waits: Waits,
     threads: Threads,
+    hot: Hot,
     stages: Stages,
     itl_sent: Distribution,
     itl_delivered: Distribution,
@@ -111,6 +117,7 @@ impl Ledger {
             worst_gap: WorstGap::default(),
             waits: Waits::default(),
             threads: Threads::default(),
+            hot: Hot::default(),
             stages: Stages::default(),
             itl_sent: Distribution::default(),
             itl_delivered: Distribution::default(),
@@ -144,10 +151,11 @@ impl Ledger {
             What::Taken(taken) => self.taken(at, taken),
             What::Handled(id) => self.handled(at, *id),
             What::Delivered(delivery) => self.delivered(at, delivery),
+            What::Answered(answer) => self.answered(at, answer),
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),
-            What::Hot(_) => {}
+            What::Hot(sample) => self.hot_sample(at, sample),
             What::Stage(stage) => self.staged(at, stage),
             What::Told(told) => self.told(at, told),
             What::Merged(merged) => self.merged(at, merged),
@@ -167,6 +175,9 @@ impl Ledger {
         hop.counts.bytes += undecoded.bytes;
         // What it said is unknown, so no stream may be judged across it.
         hop.epoch += 1;
+        if let Some(lane) = hop.lanes.get_mut(&undecoded.id.lane) {
+            lane.watched = 0;
+        }
         self.delivery_epoch += u32::from(hop.lines_up);
         self.hops.groups[hop.group].undecoded(undecoded.reason);
         if hop.sees.sent {
@@ -189,6 +200,15 @@ impl Ledger {
             hop.excused += lost.count;
             hop.counts.lost += lost.count;
             deliveries |= hop.sees.delivered;
+            for lane in hop.lanes.values_mut() {
+                lane.watched = 0;
+                // Their takes may be among what was lost: nobody knows that they wait still.
+                for chunk in lane.chunks.iter().filter(|chunk| chunk.first) {
+                    if let Some(request) = self.table.get_mut(chunk.ticket) {
+                        request.first_take_missed = true;
+                    }
+                }
+            }
         }
         self.delivery_epoch += u32::from(deliveries);
     }
@@ -283,7 +303,7 @@ impl Ledger {
     }
 
     /// The limits, and how often each was reached.
-    pub fn limits(&self) -> [Reached; 8] {
+    pub fn limits(&self) -> [Reached; 9] {
         self.reached.list(&self.limits)
     }
 

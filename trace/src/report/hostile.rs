@@ -25,7 +25,9 @@ fn unfit(c: char) -> bool {
 
 /// The same for text of several lines, of any length.
 pub(super) fn lines(text: &str) -> String {
-    text.chars().map(|c| if unfit(c) && c != '\n' { '\u{fffd}' } else { c }).collect()
+    text.chars()
+        .map(|c| if unfit(c) && c != '\n' { '\u{fffd}' } else { c })
+        .collect()
 }
 
 /// As text or attribute of an HTML page.

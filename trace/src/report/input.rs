@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::SamplingCost;
 use crate::clock::MonoNs;
 
 /// What the application adds to a report.
@@ -23,6 +24,8 @@ pub struct ReportInput {
     pub rss_bytes: Option<u64>,
     /// What could not be attached, each as an object or a sentence.
     pub degraded: Vec<Value>,
+    /// What reading Python stacks cost; `None` when none were read.
+    pub sampling: Option<SamplingCost>,
     /// Codecs and schemas seen on the wire.
     pub wire: Option<Value>,
     /// The demo's `{"scenario", "seed", "truth": {..}}`.
@@ -41,6 +44,7 @@ impl ReportInput {
             cpu_ns: None,
             rss_bytes: None,
             degraded: Vec::new(),
+            sampling: None,
             wire: None,
             demo: None,
         }

@@ -5,12 +5,15 @@ pub(crate) mod brief;
 mod build;
 mod cpu;
 pub(crate) mod hostile;
+mod hot;
 mod html;
 mod input;
 mod markdown;
 mod moment;
 mod series;
 mod slowest;
+pub mod stages;
+mod stages_text;
 mod text;
 
 use std::collections::BTreeMap;
@@ -19,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use build::build;
+pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
 pub use input::ReportInput;
 pub use moment::Clock;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
@@ -60,6 +64,12 @@ pub struct Report {
     pub hops: Vec<HopLine>,
     /// CPU by thread.
     pub cpu: Option<Vec<CpuLine>>,
+    /// What the engine's own log tells; absent where none was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stages: Option<stages::StageReport>,
+    /// Functions of the engine's Python, by role; `null` when no stacks were sampled.
+    #[serde(default)]
+    pub hot: Option<Vec<HotLine>>,
     /// How the run went, slot by slot; `null` in reports of versions that did not keep it.
     #[serde(default)]
     pub series: Option<Series>,
@@ -359,6 +369,9 @@ pub struct Own {
     pub frames_undecoded: u64,
     /// What could not be attached, and what would allow it.
     pub degraded: Vec<Value>,
+    /// What reading Python stacks cost; absent when none were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingCost>,
 }
 
 /// A limit of memory.
