@@ -18,6 +18,7 @@ pub mod observation;
 mod plain;
 pub mod probe;
 pub mod queue;
+mod sites;
 
 pub use capability::{Capability, Feature, Permissions};
 pub use degraded::{Degraded, Missing};
