@@ -61,16 +61,19 @@ pub enum Feature {
     Polls,
     /// Bytes in the sockets' kernel queues: `pidfd_getfd`.
     Queues,
+    /// Functions of the engine's Python: `process_vm_readv`.
+    PythonStacks,
 }
 
 impl Feature {
     /// Every feature, in the order they are shown.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Messages,
         Self::Handled,
         Self::Scheduler,
         Self::Polls,
         Self::Queues,
+        Self::PythonStacks,
     ];
 
     /// Capabilities it needs; measured with each of them alone (docs/PROBE.md).
@@ -80,6 +83,7 @@ impl Feature {
             Self::Messages | Self::Handled | Self::Polls => &[SysAdmin, SysPtrace],
             Self::Scheduler => &[Bpf, Perfmon],
             Self::Queues => &[SysPtrace, DacReadSearch],
+            Self::PythonStacks => &[SysPtrace],
         }
     }
 
@@ -89,6 +93,7 @@ impl Feature {
             Self::Messages | Self::Handled | Self::Polls => (5, 15),
             Self::Scheduler => (5, 8),
             Self::Queues => (5, 6),
+            Self::PythonStacks => (3, 2),
         }
     }
 
@@ -100,6 +105,7 @@ impl Feature {
             Self::Scheduler => "what the consumer's thread did while a frame waited is known per 100 ms only",
             Self::Polls => "frames per wakeup and the time away from the poll are unknown",
             Self::Queues => "bytes in the kernel's socket queues are unknown",
+            Self::PythonStacks => "the functions that its Python runs are unknown",
         }
     }
 }

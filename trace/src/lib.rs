@@ -5,10 +5,13 @@
 
 pub mod analysis;
 pub mod clock;
+pub mod course;
 pub mod detect;
 pub mod engine;
 pub mod event;
+pub mod export;
 pub mod id;
+pub mod import;
 pub mod ledger;
 pub mod report;
 pub mod stats;

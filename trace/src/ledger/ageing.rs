@@ -114,6 +114,7 @@ impl Ledger {
             return false;
         };
         self.totals.requests.settling -= u64::from(request.finish.is_some());
+        self.totals.requests.closed += 1;
         match why {
             Closed::Orphaned if request.finish.is_none() => self.totals.requests.orphaned += 1,
             Closed::Forgotten => self.totals.requests.forgotten += 1,
@@ -127,7 +128,8 @@ impl Ledger {
             if self.finished.len() >= self.limits.finished_kept {
                 self.finished.pop_front();
             }
-            self.finished.push_back(request.summary());
+            let worker = self.hops.worker_of(&request.streams);
+            self.finished.push_back(request.summary(worker));
         }
         true
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::{Chunks, HopLine, Report, Spread};
+use super::{Chunks, HopLine, Report, Spread, hot};
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, plural};
 
@@ -18,8 +18,12 @@ pub(super) fn render(report: &Report) -> String {
     numbers(&mut out, report);
     truth(&mut out, report);
     slowest(&mut out, report);
+    super::stages_text::render(&mut out, report);
     hops(&mut out, report);
     cpu(&mut out, report);
+    if let Some(lines) = &report.hot {
+        hot::text(&mut out, lines, report.own.sampling.as_ref());
+    }
     findings(&mut out, report);
     unseen(&mut out, report);
     own(&mut out, report);
@@ -88,18 +92,20 @@ fn numbers(out: &mut String, report: &Report) {
         let _ = write!(line, ", {}", plural(r.health_checks, "health check"));
     }
     row(out, "requests", &line);
-    let t = &report.tokens;
-    row(
-        out,
-        "tokens",
-        &format!(
-            "{} sent, {} taken, {} delivered",
-            count(t.sent),
-            opt(t.taken),
-            opt(t.delivered)
-        ),
-    );
-    row(out, "chunks", &chunks(&report.chunks));
+    if !report.is_told() {
+        let t = &report.tokens;
+        row(
+            out,
+            "tokens",
+            &format!(
+                "{} sent, {} taken, {} delivered",
+                count(t.sent),
+                opt(t.taken),
+                opt(t.delivered)
+            ),
+        );
+        row(out, "chunks", &chunks(&report.chunks));
+    }
     if let Some(gap) = &report.gap_ns {
         let d = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
         let quantiles = format!(
@@ -312,7 +318,9 @@ fn mark(severity: Severity) -> &'static str {
 /// What this source could not see, and what follows from that.
 fn unseen(out: &mut String, report: &Report) {
     let mut missing = Vec::new();
-    if report.tokens.taken.is_none() {
+    if report.is_told() {
+        missing.push("any frame: all times are the engine's own words");
+    } else if report.tokens.taken.is_none() {
         missing.push("when the tokenizer takes frames (gap, backlog and residence)");
     }
     if report.chunks.dropped_predicted.is_none() && report.tokens.taken.is_some() {
@@ -350,12 +358,12 @@ fn opt(n: Option<u64>) -> String {
     n.map_or_else(|| UNSEEN.to_owned(), count)
 }
 
-fn row(out: &mut String, name: &str, text: &str) {
+pub(super) fn row(out: &mut String, name: &str, text: &str) {
     wrap(out, text, &format!("{name:<14}"), &" ".repeat(14));
 }
 
 /// Breaks at blanks; a word longer than a line stays whole.
-fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
+pub(super) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
     let mut column = first.chars().count();
     out.push_str(first);
     let mut begun = false;

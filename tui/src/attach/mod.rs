@@ -2,20 +2,25 @@
 
 mod cpu;
 mod lanes;
+mod python;
 mod queues;
 mod roles;
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use probe_user::discover::{Change, Engine, Process, PythonVersion, Role, Watcher};
+use probe_user::discover::{Change, Engine, Process, Role, Watcher};
 use probe_user::{Capture, Observation, Options, Probe, Target};
 use trace::MonoNs;
-use trace::event::{self, Event, Lost, LostCause, What};
+use trace::event::{Event, Lost, LostCause, What};
+use trace::report::SamplingCost;
 
 use crate::source::{Flow, Source};
 use cpu::CpuWatch;
 use lanes::{Lanes, Release, Sink};
+pub(crate) use python::PythonOptions;
+use python::PythonWatch;
 use queues::QueueWatch;
 use roles::Roles;
 
@@ -31,6 +36,8 @@ pub(crate) struct AttachOptions {
     pub(crate) capture: u32,
     /// The probe's own limits.
     pub(crate) probe: Options,
+    /// Reading Python stacks, if asked for.
+    pub(crate) python: Option<PythonOptions>,
 }
 
 /// A probe on an engine that runs.
@@ -40,8 +47,11 @@ pub(crate) struct Attach {
     lanes: Lanes,
     cpu: CpuWatch,
     queues: QueueWatch,
+    python: Option<PythonWatch>,
     options: AttachOptions,
     engine: Engine,
+    /// Processes that the probe is on.
+    probed: BTreeSet<u32>,
     /// From which release on the wire the engine was last described.
     told: Option<Release>,
     engine_told: bool,
@@ -57,12 +67,9 @@ impl Attach {
         for process in &engine.processes {
             roles.learn(process);
         }
-        roles.connect(&engine.hops);
-        let targets: Vec<Target> = engine
-            .processes
-            .iter()
-            .filter_map(|p| target(p, &engine, options.capture))
-            .collect();
+        roles.connect(&engine);
+        let targets = targets(&engine, options.capture);
+        let probed = targets.iter().map(|target| target.pid).collect();
         let probe = Probe::attach(&targets, options.probe).context(
             "the probe cannot be attached; without it, `tokengap tap` watches a hop with no privilege at all",
         )?;
@@ -78,8 +85,10 @@ impl Attach {
             lanes: Lanes::new(roles, options.probe.handled),
             cpu: CpuWatch::default(),
             queues: QueueWatch::default(),
+            python: options.python.map(PythonWatch::start).transpose()?,
             options,
             engine,
+            probed,
             told: None,
             engine_told: false,
             stopping: false,
@@ -88,7 +97,7 @@ impl Attach {
         };
         let processes = attach.engine.processes.clone();
         for process in &processes {
-            attach.watch_cpu(process);
+            attach.watch_threads(process);
         }
         attach.queues.rewire(&attach.engine);
         Ok(attach)
@@ -96,13 +105,15 @@ impl Attach {
 
     /// How many processes the probe is on.
     pub(crate) fn watched(&self) -> usize {
-        let targets = |p| target(p, &self.engine, self.options.capture);
-        self.engine.processes.iter().filter_map(targets).count()
+        self.probed.len()
     }
 
-    fn watch_cpu(&mut self, process: &Process) {
+    fn watch_threads(&mut self, process: &Process) {
         if let Err(why) = self.cpu.add(process) {
             self.degraded.push(format!("cpu: {why}"));
+        }
+        if let Some(python) = &mut self.python {
+            python.add(process);
         }
     }
 
@@ -116,9 +127,7 @@ impl Attach {
             Ok(changes) => changes,
             Err(error) => return tracing::warn!("cannot look for new workers: {error}"),
         };
-        if !changes.is_empty() {
-            self.rewire();
-        }
+        let rewired = !changes.is_empty();
         for change in changes {
             match change {
                 Change::Added(process) => self.join(&process),
@@ -126,6 +135,9 @@ impl Attach {
                 Change::Exited(process) => tracing::info!("{} {} has ended", process.role, process.id.pid),
                 Change::Rewired => {}
             }
+        }
+        if rewired {
+            self.rewire();
         }
     }
 
@@ -135,7 +147,13 @@ impl Attach {
         let ours = |engine: &&Engine| engine.processes.iter().any(|p| self.engine.process(p.id.pid).is_some());
         if let Some(engine) = engines.iter().find(ours) {
             self.queues.rewire(engine);
-            self.lanes.roles_mut().connect(&engine.hops);
+            self.lanes.roles_mut().connect(engine);
+            // Who had no part in the path before may have one now.
+            let mut late = targets(engine, self.options.capture);
+            late.retain(|t| !self.probed.contains(&t.pid) && self.engine.process(t.pid).is_some());
+            for target in late {
+                self.probe_too(target);
+            }
         }
     }
 
@@ -156,11 +174,15 @@ impl Attach {
         let Some(target) = target(process, &self.engine, self.options.capture) else {
             return;
         };
-        match self.probe.add(&[target]) {
-            Ok(()) => self.watch_cpu(process),
-            Err(error) => self
-                .degraded
-                .push(format!("{} {pid} appeared and is not watched: {error}", process.role)),
+        self.probe_too(target);
+        self.watch_threads(process);
+    }
+
+    fn probe_too(&mut self, target: Target) {
+        self.probed.insert(target.pid);
+        if let Err(error) = self.probe.add(&[target]) {
+            self.degraded
+                .push(format!("pid {} appeared and is not watched: {error}", target.pid));
         }
     }
 
@@ -171,22 +193,9 @@ impl Attach {
             return;
         }
         self.told = release;
-        let found = self.engine.sglang.as_ref().map(|setting| setting.value.as_str());
-        let what = event::Engine {
-            version: found.or(release.map(|release| release.schema)),
-            mode: self.engine.mode.as_ref().map(|setting| setting.value),
-            waiter: self
-                .engine
-                .waiter
-                .as_ref()
-                .map(|setting| setting.value)
-                .or(release.and_then(|release| release.waiter)),
-            turnaround: self
-                .engine
-                .main()
-                .and_then(|main| main.python.as_ref())
-                .map(|python| turnaround(python.value)),
-        };
+        let mut what = self.engine.event();
+        what.version = what.version.or(release.map(|release| release.schema));
+        what.waiter = what.waiter.or(release.and_then(|release| release.waiter));
         sink(&Event {
             at: MonoNs::now(),
             what: What::Engine(what),
@@ -203,6 +212,9 @@ impl Source for Attach {
         self.tell_engine(sink);
         self.cpu.poll(&self.probe, sink);
         self.queues.poll(sink);
+        if let Some(python) = &self.python {
+            python.poll(sink);
+        }
         if !self.stopping {
             self.look_around();
         }
@@ -223,6 +235,10 @@ impl Source for Attach {
 
     fn stop(&mut self) {
         self.stopping = true;
+    }
+
+    fn sampling(&self) -> Option<SamplingCost> {
+        self.python.as_ref().map(PythonWatch::cost)
     }
 
     fn degraded(&self) -> Vec<String> {
@@ -246,6 +262,7 @@ impl Source for Attach {
         if self.queues.left_out > 0 {
             degraded.push(format!("queues: {} connections beyond the limit", self.queues.left_out));
         }
+        degraded.extend(self.python.iter().flat_map(PythonWatch::degraded));
         degraded
     }
 }
@@ -272,11 +289,16 @@ fn enter(lanes: &mut Lanes, observation: &Observation<'_>, sink: Sink<'_>) {
     }
 }
 
-/// Event-loop turns from a waiter's wake-up call to its run, at the least: consumers that take extra turns or another
-/// thread need more (docs/WIRE.md).
-fn turnaround(python: PythonVersion) -> u8 {
-    let wait_for_makes_a_task = (python.major, python.minor) < (3, 12);
-    if wait_for_makes_a_task { 3 } else { 1 }
+/// Processes on the token path; all of the engine where no connection can be seen.
+fn targets(engine: &Engine, most: u32) -> Vec<Target> {
+    let mut on_path: Vec<&Process> = engine.on_token_path().collect();
+    if on_path.is_empty() {
+        on_path.extend(&engine.processes);
+    }
+    on_path
+        .into_iter()
+        .filter_map(|process| target(process, engine, most))
+        .collect()
 }
 
 /// What is copied of a process's messages: the output where it is sent, requests not at all, and enough of what is taken
