@@ -10,6 +10,7 @@
 )]
 
 pub mod class;
+pub mod egress;
 pub mod loss;
 pub mod message;
 pub mod offsets;

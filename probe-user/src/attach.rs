@@ -21,7 +21,9 @@ const REFUSED: [Point; 1] = [("send_returned", "zmq_msg_send")];
 const BUFFER_REFUSED: [Point; 2] = [("send_returned", "zmq_send"), ("send_returned", "zmq_send_const")];
 const HANDLED: [Point; 1] = [("getsockopt", "zmq_getsockopt")];
 
-const SCHEDULER: [&str; 2] = ["sched_switch", "sched_wakeup"];
+/// Each with its tracepoint.
+const SCHEDULER: [Point; 2] = [("sched_switch", "sched_switch"), ("sched_wakeup", "sched_wakeup")];
+const EGRESS: [Point; 2] = [("egress_state", "inet_sock_set_state"), ("egress_written", "sys_exit")];
 
 /// Returns first: the return of a poll that was entered before is not a poll of ours.
 const POLLS: [Point; 5] = [
@@ -94,11 +96,20 @@ pub(crate) fn uprobes(ebpf: &mut Ebpf, group: Group, place: Place<'_>) -> Result
 
 /// Attaches the scheduler's programs, for every target.
 pub(crate) fn scheduler(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
+    tracepoints(ebpf, &SCHEDULER)
+}
+
+/// Attaches the programs that see what is written for clients, for every target that serves.
+pub(crate) fn egress(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
+    tracepoints(ebpf, &EGRESS)
+}
+
+fn tracepoints(ebpf: &mut Ebpf, points: &[Point]) -> Result<Vec<Link>, ProgramError> {
     let mut links = Vec::new();
-    for name in SCHEDULER {
+    for (name, tracepoint) in points {
         let program: &mut RawTracePoint = program(ebpf, name)?;
         loaded(program.load())?;
-        let id = program.attach(name)?;
+        let id = program.attach(tracepoint)?;
         links.push(Link::RawTracepoint(program.take_link(id)?));
     }
     Ok(links)

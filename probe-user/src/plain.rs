@@ -4,6 +4,7 @@
     reason = "aya::Pod is an unsafe trait: the promise is made here, once, for our own records"
 )]
 
+use probe_ebpf::egress::{Places, Stream};
 use probe_ebpf::{Capture, Channel, ChannelKey, Offsets, Thread};
 
 /// A record of `probe-ebpf` as aya's maps and globals take it.
@@ -18,6 +19,8 @@ impl Record for Capture {}
 impl Record for Channel {}
 impl Record for ChannelKey {}
 impl Record for Offsets {}
+impl Record for Places {}
+impl Record for Stream {}
 impl Record for Thread {}
 
 // SAFETY: `Record` is implemented above only for structs of integers whose fields leave no gap (tested below).
@@ -33,6 +36,8 @@ mod tests {
         assert_eq!(size_of::<Channel>(), 3 * 8);
         assert_eq!(size_of::<ChannelKey>(), 2 * 8);
         assert_eq!(size_of::<Offsets>(), 4 * 4);
+        assert_eq!(size_of::<Places>(), 22 * 4);
+        assert_eq!(size_of::<Stream>(), 2 * 4);
         assert_eq!(size_of::<Thread>(), 4 * 4 + 14 * 8);
     }
 }

@@ -2,6 +2,7 @@
 
 mod options;
 mod read;
+mod serving;
 
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -17,10 +18,13 @@ use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
 use crate::diagnostics::Diagnostics;
+use crate::egress::places;
 use crate::library;
 use crate::load::{self, Settings};
 use crate::observation::Observation;
 use crate::plain::Plain;
+
+use serving::Serving;
 
 pub use options::{Options, ProbeError, Target};
 
@@ -41,6 +45,7 @@ pub struct Probe {
     permissions: Permissions,
     options: Options,
     diagnostics: Option<Diagnostics>,
+    serving: Serving,
     told: [u64; Loss::ALL.len()],
     kept_at: Instant,
 }
@@ -58,11 +63,11 @@ impl Probe {
     pub fn attach(targets: &[Target], options: Options) -> Result<Self, ProbeError> {
         let permissions = Permissions::here();
         let mut degraded = Vec::new();
-        let offsets = match Btf::running() {
-            Ok(btf) => btf.offsets(),
+        let (offsets, places) = match Btf::running() {
+            Ok(btf) => (btf.offsets(), places(&btf).map_err(|error| error.to_string())),
             Err(error) => {
                 degraded.push(no_types(error.to_string()));
-                Offsets::NONE
+                (Offsets::NONE, Err(error.to_string()))
             }
         };
         let ring_bytes = options.ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two();
@@ -70,6 +75,7 @@ impl Probe {
             ring_bytes,
             wake_bytes: options.wake_bytes,
             offsets,
+            places: places.clone().unwrap_or_default(),
             diagnostics: options.diagnostics,
         };
         let mut ebpf = load::load(settings).map_err(|error| {
@@ -95,6 +101,7 @@ impl Probe {
             permissions,
             options,
             diagnostics,
+            serving: Serving::new(places.map(|_| ())),
             told: [0; Loss::ALL.len()],
             kept_at: Instant::now(),
         };
@@ -208,6 +215,7 @@ impl Probe {
             .set(index, Plain(target.capture), 0)
             .map_err(wrong("CAPTURES"))?;
         self.tell_programs(target.pid, Some(index))?;
+        self.tell_serving(target.pid, index)?;
         let alive =
             Pid::from_raw(target.pid as i32).and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
         self.targets.push(Watched {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use probe_ebpf::{Header, Kind, Loss, Record};
+use probe_ebpf::{Header, Kind, Loss, Record, egress};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use trace::MonoNs;
 
@@ -13,7 +13,15 @@ impl Probe {
     pub(super) fn drain(&mut self, see: &mut impl FnMut(Observation<'_>)) -> usize {
         let mut seen = 0;
         while let Some(item) = self.records.next() {
-            if let Some(record) = Record::parse(&item)
+            if let Some(record) = egress::Record::parse(&item) {
+                if let Some(target) = self.targets.get(record.head.target as usize) {
+                    see(Observation::Egress {
+                        pid: target.pid,
+                        record,
+                    });
+                    seen += 1;
+                }
+            } else if let Some(record) = Record::parse(&item)
                 && let Some(target) = self.targets.get(record.header.target as usize)
             {
                 see(observation(&record, target, self.scheduler));

@@ -289,8 +289,10 @@ impl Ledger {
         self.sees_takes() && self.hops.all.iter().any(origin)
     }
 
-    /// Whether deliveries are seen anywhere.
+    /// Whether deliveries are seen anywhere: a source can see them, and there were some that can be counted. A server whose
+    /// answers are encrypted or text alone delivers as well.
     pub fn sees_deliveries(&self) -> bool {
-        self.hops.all.iter().any(|h| h.sees.delivered)
+        let counted = self.totals.deliveries.0 + self.totals.deliveries.1 + self.totals.answers.apart > 0;
+        counted && self.hops.all.iter().any(|h| h.sees.delivered)
     }
 }

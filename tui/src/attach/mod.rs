@@ -1,6 +1,7 @@
 //! `tokengap attach` as a source: discovery says whom to watch, the probe what they do, [`lanes`] what it means.
 
 mod cpu;
+mod egress;
 mod lanes;
 mod queues;
 mod roles;
@@ -15,7 +16,8 @@ use trace::event::{self, Event, Lost, LostCause, What};
 
 use crate::source::{Flow, Source};
 use cpu::CpuWatch;
-use lanes::{Lanes, Release, Sink};
+use egress::Egress;
+use lanes::{Lanes, Release, Sight, Sink};
 use queues::QueueWatch;
 use roles::Roles;
 
@@ -38,6 +40,7 @@ pub(crate) struct Attach {
     watcher: Watcher,
     probe: Probe,
     lanes: Lanes,
+    egress: Egress,
     cpu: CpuWatch,
     queues: QueueWatch,
     options: AttachOptions,
@@ -63,19 +66,31 @@ impl Attach {
             .iter()
             .filter_map(|p| target(p, &engine, options.capture))
             .collect();
-        let probe = Probe::attach(&targets, options.probe).context(
-            "the probe cannot be attached; without it, `tokengap tap` watches a hop with no privilege at all",
-        )?;
+        let refused = "the probe cannot be attached; without it, `tokengap tap` watches a hop with no privilege at all";
+        let mut probe = Probe::attach(&[], options.probe).context(refused)?;
+        let mut egress = Egress::new(engine.mode.as_ref().map(|mode| mode.value));
+        let unserved: Vec<String> = engine
+            .processes
+            .iter()
+            .filter_map(|process| egress.serve(&mut probe, process, &engine).err())
+            .collect();
+        probe.add(&targets).context(refused)?;
+        let sight = Sight {
+            handled: options.probe.handled,
+            delivered: egress.serves(),
+        };
         let mut degraded: Vec<String> = probe
             .degraded()
             .iter()
             .map(|d| format!("{d}; {}", d.remedy()))
             .collect();
+        degraded.extend(unserved.iter().map(|why| format!("egress: {why}")));
         degraded.extend(watcher.topology().blind.iter().map(ToString::to_string));
         let mut attach = Self {
             watcher,
             probe,
-            lanes: Lanes::new(roles, options.probe.handled),
+            lanes: Lanes::new(roles, sight),
+            egress,
             cpu: CpuWatch::default(),
             queues: QueueWatch::default(),
             options,
@@ -156,6 +171,9 @@ impl Attach {
         let Some(target) = target(process, &self.engine, self.options.capture) else {
             return;
         };
+        if let Err(why) = self.egress.serve(&mut self.probe, process, &self.engine) {
+            self.degraded.push(format!("egress: {why}"));
+        }
         match self.probe.add(&[target]) {
             Ok(()) => self.watch_cpu(process),
             Err(error) => self
@@ -206,10 +224,11 @@ impl Source for Attach {
         if !self.stopping {
             self.look_around();
         }
-        let lanes = &mut self.lanes;
+        let (lanes, egress) = (&mut self.lanes, &mut self.egress);
         let seen = self
             .probe
-            .poll(Duration::ZERO, |observation| enter(lanes, &observation, sink));
+            .poll(Duration::ZERO, |observation| enter(lanes, egress, &observation, sink));
+        self.egress.ignore(&mut self.probe);
         match seen {
             Ok(0) if self.stopping => Flow::Ended,
             Ok(0) => Flow::Idle,
@@ -240,6 +259,7 @@ impl Source for Attach {
                 self.lanes.left_out
             ));
         }
+        degraded.extend(self.egress.degraded());
         if let Some(why) = &self.queues.refused {
             degraded.push(format!("queues: {why}"));
         }
@@ -250,12 +270,13 @@ impl Source for Attach {
     }
 }
 
-fn enter(lanes: &mut Lanes, observation: &Observation<'_>, sink: Sink<'_>) {
+fn enter(lanes: &mut Lanes, egress: &mut Egress, observation: &Observation<'_>, sink: Sink<'_>) {
     match observation {
         Observation::Sent(message) => lanes.sent(message, sink),
         Observation::Unsent(call) => lanes.unsent(call),
         Observation::Taken { message, .. } => lanes.taken(message, sink),
         Observation::Handled(call) => lanes.handled(call, sink),
+        Observation::Egress { record, .. } => egress.enter(record, sink),
         Observation::Lost { cause, count } => {
             tracing::warn!("{count} observations lost: {}", cause.words());
             let lost = Lost {
