@@ -63,17 +63,20 @@ pub enum Feature {
     Queues,
     /// What is written for clients: raw tracepoints of system calls and of TCP.
     Egress,
+    /// Functions of the engine's Python: `process_vm_readv`.
+    PythonStacks,
 }
 
 impl Feature {
     /// Every feature, in the order they are shown.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Messages,
         Self::Handled,
         Self::Scheduler,
         Self::Polls,
         Self::Queues,
         Self::Egress,
+        Self::PythonStacks,
     ];
 
     /// Capabilities it needs; measured with each of them alone (docs/PROBE.md).
@@ -83,6 +86,7 @@ impl Feature {
             Self::Messages | Self::Handled | Self::Polls => &[SysAdmin, SysPtrace],
             Self::Scheduler | Self::Egress => &[Bpf, Perfmon],
             Self::Queues => &[SysPtrace, DacReadSearch],
+            Self::PythonStacks => &[SysPtrace],
         }
     }
 
@@ -92,6 +96,7 @@ impl Feature {
             Self::Messages | Self::Handled | Self::Polls => (5, 15),
             Self::Scheduler | Self::Egress => (5, 8),
             Self::Queues => (5, 6),
+            Self::PythonStacks => (3, 2),
         }
     }
 
@@ -104,6 +109,7 @@ impl Feature {
             Self::Polls => "frames per wakeup and the time away from the poll are unknown",
             Self::Queues => "bytes in the kernel's socket queues are unknown",
             Self::Egress => "what is delivered to clients is not observed: no drop is confirmed",
+            Self::PythonStacks => "the functions that its Python runs are unknown",
         }
     }
 }

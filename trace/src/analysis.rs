@@ -1,6 +1,7 @@
 //! The engine of every source and sink: events in, state and judgement out.
 
 use crate::clock::MonoNs;
+use crate::course::Course;
 use crate::detect::{Finding, Findings, Look, Thresholds};
 use crate::event::Event;
 use crate::ledger::{Ledger, Limits};
@@ -23,6 +24,7 @@ pub struct Config {
 pub struct Analysis {
     thresholds: Thresholds,
     ledger: Ledger,
+    course: Course,
     findings: Findings,
     looked: Option<MonoNs>,
 }
@@ -34,6 +36,7 @@ impl Analysis {
         Self {
             thresholds,
             ledger: Ledger::new(limits),
+            course: Course::new(limits.series_slots),
             findings: Findings::default(),
             looked: None,
         }
@@ -41,11 +44,13 @@ impl Analysis {
 
     /// Enters an event. The hot path: nothing is allocated for a chunk of a known request.
     pub fn apply(&mut self, event: &Event<'_>) {
+        self.course.at(event.at, &mut self.ledger);
         self.ledger.apply(event);
     }
 
     /// Lets time pass: records age, detectors look. Called about every 100 ms.
     pub fn tick(&mut self, now: MonoNs) {
+        self.course.at(now, &mut self.ledger);
         self.ledger.tick(now);
         if self.looked.is_none_or(|at| now.since(at) >= LOOK_EVERY_NS) {
             self.looked = Some(now);
@@ -60,6 +65,11 @@ impl Analysis {
     /// What has been seen so far.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// How the run went, slot by slot.
+    pub fn course(&self) -> &Course {
+        &self.course
     }
 
     /// What counts as too much.
@@ -80,6 +90,6 @@ impl Analysis {
             thresholds: &self.thresholds,
             now: self.ledger.now(),
         });
-        report::build(&self.ledger, &findings, input)
+        report::build(&self.ledger, &self.course, &findings, input)
     }
 }

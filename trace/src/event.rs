@@ -310,14 +310,15 @@ pub struct QueueSample<'a> {
     pub send_bytes: Option<u64>,
 }
 
-/// One function of a sampled thread over an interval. A thread's functions of one interval come one after the other.
+/// One function of a sampled thread over an interval. A thread's functions of one interval come one after the other, all
+/// intervals of a process's threads end together, and a thread that never ran is told once, without a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotSample<'a> {
     /// Which thread.
     pub thread: ThreadId,
     /// Its process's role, in the words of hop names.
     pub role: &'a str,
-    /// The function's name.
+    /// The function's name; empty when the thread ran nothing in the interval.
     pub function: &'a str,
     /// The file it is in, shortened to what tells it from others.
     pub file: &'a str,

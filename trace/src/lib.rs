@@ -5,6 +5,7 @@
 
 pub mod analysis;
 pub mod clock;
+pub mod course;
 pub mod detect;
 pub mod engine;
 pub mod event;

@@ -8,6 +8,9 @@ use trace::detect::Severity;
 use trace::ledger::Limits;
 
 use crate::cmd;
+use crate::screen::Keep;
+use crate::state::journal::DEFAULT_MOMENTS;
+use crate::state::refresh::FINISHED_SHOWN;
 
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
@@ -71,9 +74,24 @@ pub(crate) struct LiveArgs {
     /// Requests to list in the report as the slowest, of those that are kept in detail; 0 lists none.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) slowest: usize,
+
+    /// Moments of chunks that the screen keeps for the view of one request: 48 bytes each, the oldest are forgotten.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MOMENTS)]
+    pub(crate) journal: usize,
+
+    /// Finished requests in the screen's table; older ones live on in the totals.
+    #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
+    pub(crate) rows: usize,
 }
 
 impl LiveArgs {
+    pub(crate) fn keep(&self) -> Keep {
+        Keep {
+            journal: self.journal,
+            rows: self.rows,
+        }
+    }
+
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             live_rids: self.max_live,

@@ -127,7 +127,8 @@ impl Ledger {
             if self.finished.len() >= self.limits.finished_kept {
                 self.finished.pop_front();
             }
-            self.finished.push_back(request.summary());
+            let worker = self.hops.worker_of(&request.streams);
+            self.finished.push_back(request.summary(worker));
         }
         true
     }

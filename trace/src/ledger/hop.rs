@@ -6,10 +6,11 @@ use hashbrown::HashMap;
 
 use super::kernel::KernelQueue;
 use super::lane::Lane;
+use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::event::{self, Sees};
 use crate::id::{FrameId, HopId, ThreadId};
-use crate::stats::{Distribution, Rate, Trend};
+use crate::stats::{Buckets, Distribution, Rate, Trend};
 
 /// Frames taken and not yet handled that are remembered per hop.
 const UNHANDLED: usize = 1_024;
@@ -204,8 +205,12 @@ pub struct Group {
     pub backlog_max: u64,
     /// When that was.
     pub backlog_max_at: MonoNs,
+    /// The most there were since the running slot of time began.
+    pub(crate) backlog_slot: u64,
     /// Taken minus sent.
     pub residence: Distribution,
+    /// The same since the running slot of time began.
+    pub(crate) residence_slot: Buckets,
     /// Forwarded minus sent.
     pub relay: Distribution,
     /// Handled minus taken.
@@ -227,6 +232,11 @@ pub struct Group {
 }
 
 impl Group {
+    pub(crate) fn resided(&mut self, until: MonoNs, ns: u64) {
+        self.residence.record(until, ns);
+        self.residence_slot.record(ns);
+    }
+
     pub(crate) fn undecoded(&mut self, reason: &str) {
         if let Some(count) = self.undecoded.get_mut(reason) {
             *count += 1;
@@ -271,6 +281,15 @@ impl Hops {
         self.all.push(hop);
         self.by_id.insert(id, self.all.len() - 1);
         Some(self.all.len() - 1)
+    }
+
+    /// The tokenizer worker that these streams end at; `None` where there is only one, or none has been met.
+    pub(crate) fn worker_of(&self, streams: &[Stream]) -> Option<u16> {
+        let hops = streams
+            .iter()
+            .rev()
+            .filter_map(|s| self.all.get(*self.by_id.get(&s.hop)?));
+        hops.filter(|hop| hop.last).find_map(|hop| hop.worker)
     }
 
     pub(crate) fn announce(&mut self, said: &event::Hop<'_>, limit: usize) -> bool {

@@ -3,7 +3,9 @@
 
 mod build;
 mod cpu;
+mod hot;
 mod input;
+mod series;
 mod slowest;
 mod text;
 
@@ -13,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use build::build;
+pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
 pub use input::ReportInput;
+pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::SlowLine;
 
 use crate::detect::Severity;
@@ -33,6 +37,9 @@ pub struct Report {
     pub window_ns: [u64; 2],
     /// The same on the clock of the machine that was watched, `CLOCK_MONOTONIC`: what every other time is added to.
     pub window_mono_ns: [u64; 2],
+    /// The same since the Unix epoch, by the wall clock of that machine; `null` when nobody knows.
+    #[serde(default)]
+    pub window_wall_ns: Option<[u64; 2]>,
     /// Requests by what became of them.
     pub requests: Requests,
     /// Tokens by how far they came.
@@ -49,6 +56,12 @@ pub struct Report {
     pub hops: Vec<HopLine>,
     /// CPU by thread.
     pub cpu: Option<Vec<CpuLine>>,
+    /// Functions of the engine's Python, by role; `null` when no stacks were sampled.
+    #[serde(default)]
+    pub hot: Option<Vec<HotLine>>,
+    /// How the run went, slot by slot; `null` in reports of versions that did not keep it.
+    #[serde(default)]
+    pub series: Option<Series>,
     /// Findings, worst first.
     pub findings: Vec<FindingLine>,
     /// What observing cost, and what it missed.
@@ -146,6 +159,9 @@ pub struct Gap {
     pub max: Option<u64>,
     /// And whose it was; empty when there is none.
     pub max_rid: String,
+    /// The distribution, in classes that hold something: from, up to but not including, how many requests.
+    #[serde(default)]
+    pub classes: Vec<[u64; 3]>,
 }
 
 /// Chunks.
@@ -220,6 +236,9 @@ pub struct HopLine {
     pub backlog_max_frames: Option<u64>,
     /// Taken minus sent.
     pub residence_ns: Option<Spread>,
+    /// Its distribution, in classes that hold something: from, up to but not including, how many frames.
+    #[serde(default)]
+    pub residence_classes: Vec<[u64; 3]>,
     /// Forwarded minus sent: the time inside the relay.
     pub relay_ns: Option<Spread>,
     /// Handled minus taken.
@@ -329,6 +348,9 @@ pub struct Own {
     pub frames_undecoded: u64,
     /// What could not be attached, and what would allow it.
     pub degraded: Vec<Value>,
+    /// What reading Python stacks cost; absent when none were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingCost>,
 }
 
 /// A limit of memory.

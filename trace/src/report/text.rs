@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::{Chunks, HopLine, Report, Spread};
+use super::{Chunks, HopLine, Report, Spread, hot};
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, plural};
 
@@ -20,6 +20,9 @@ pub(super) fn render(report: &Report) -> String {
     slowest(&mut out, report);
     hops(&mut out, report);
     cpu(&mut out, report);
+    if let Some(lines) = &report.hot {
+        hot::text(&mut out, lines, report.own.sampling.as_ref());
+    }
     findings(&mut out, report);
     unseen(&mut out, report);
     own(&mut out, report);

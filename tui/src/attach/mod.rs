@@ -3,6 +3,7 @@
 mod cpu;
 mod egress;
 mod lanes;
+mod python;
 mod queues;
 mod roles;
 
@@ -13,11 +14,14 @@ use probe_user::discover::{Change, Engine, Process, PythonVersion, Role, Watcher
 use probe_user::{Capture, Observation, Options, Probe, Target};
 use trace::MonoNs;
 use trace::event::{self, Event, Lost, LostCause, What};
+use trace::report::SamplingCost;
 
 use crate::source::{Flow, Source};
 use cpu::CpuWatch;
 use egress::Egress;
 use lanes::{Lanes, Release, Sight, Sink};
+pub(crate) use python::PythonOptions;
+use python::PythonWatch;
 use queues::QueueWatch;
 use roles::Roles;
 
@@ -33,6 +37,8 @@ pub(crate) struct AttachOptions {
     pub(crate) capture: u32,
     /// The probe's own limits.
     pub(crate) probe: Options,
+    /// Reading Python stacks, if asked for.
+    pub(crate) python: Option<PythonOptions>,
 }
 
 /// A probe on an engine that runs.
@@ -43,6 +49,7 @@ pub(crate) struct Attach {
     egress: Egress,
     cpu: CpuWatch,
     queues: QueueWatch,
+    python: Option<PythonWatch>,
     options: AttachOptions,
     engine: Engine,
     /// From which release on the wire the engine was last described.
@@ -93,6 +100,7 @@ impl Attach {
             egress,
             cpu: CpuWatch::default(),
             queues: QueueWatch::default(),
+            python: options.python.map(PythonWatch::start).transpose()?,
             options,
             engine,
             told: None,
@@ -103,7 +111,7 @@ impl Attach {
         };
         let processes = attach.engine.processes.clone();
         for process in &processes {
-            attach.watch_cpu(process);
+            attach.watch_threads(process);
         }
         attach.queues.rewire(&attach.engine);
         Ok(attach)
@@ -115,9 +123,12 @@ impl Attach {
         self.engine.processes.iter().filter_map(targets).count()
     }
 
-    fn watch_cpu(&mut self, process: &Process) {
+    fn watch_threads(&mut self, process: &Process) {
         if let Err(why) = self.cpu.add(process) {
             self.degraded.push(format!("cpu: {why}"));
+        }
+        if let Some(python) = &mut self.python {
+            python.add(process);
         }
     }
 
@@ -175,7 +186,7 @@ impl Attach {
             self.degraded.push(format!("egress: {why}"));
         }
         match self.probe.add(&[target]) {
-            Ok(()) => self.watch_cpu(process),
+            Ok(()) => self.watch_threads(process),
             Err(error) => self
                 .degraded
                 .push(format!("{} {pid} appeared and is not watched: {error}", process.role)),
@@ -221,6 +232,9 @@ impl Source for Attach {
         self.tell_engine(sink);
         self.cpu.poll(&self.probe, sink);
         self.queues.poll(sink);
+        if let Some(python) = &self.python {
+            python.poll(sink);
+        }
         if !self.stopping {
             self.look_around();
         }
@@ -242,6 +256,10 @@ impl Source for Attach {
 
     fn stop(&mut self) {
         self.stopping = true;
+    }
+
+    fn sampling(&self) -> Option<SamplingCost> {
+        self.python.as_ref().map(PythonWatch::cost)
     }
 
     fn degraded(&self) -> Vec<String> {
@@ -266,6 +284,7 @@ impl Source for Attach {
         if self.queues.left_out > 0 {
             degraded.push(format!("queues: {} connections beyond the limit", self.queues.left_out));
         }
+        degraded.extend(self.python.iter().flat_map(PythonWatch::degraded));
         degraded
     }
 }

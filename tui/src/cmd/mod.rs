@@ -3,4 +3,5 @@
 pub(crate) mod attach;
 pub(crate) mod decode;
 pub(crate) mod demo;
+pub(crate) mod pick;
 pub(crate) mod tap;
