@@ -62,9 +62,10 @@ impl Egress {
         Ok(())
     }
 
-    /// Whether deliveries can be seen.
-    pub(super) fn serves(&self) -> bool {
-        self.serves
+    /// Whether deliveries can be seen: not so where all that passes is encrypted, or text alone.
+    pub(super) fn sees(&self) -> bool {
+        let hidden = self.server.text_only > 0 || self.server.unreadable.iter().any(|(why, _)| why.hides_responses());
+        self.serves && (!hidden || self.server.deliveries > 0)
     }
 
     /// Something happened to a connection.

@@ -234,6 +234,16 @@ impl Lanes {
         }
     }
 
+    /// Says whether what is delivered behind the path's last hops can be seen, when that has changed.
+    pub(super) fn delivers(&mut self, seen: bool, sink: Sink<'_>) {
+        if std::mem::replace(&mut self.sight.delivered, seen) == seen {
+            return;
+        }
+        for known in self.hops.iter().flatten() {
+            announce(known, &self.roles, self.sight, MonoNs::now(), sink);
+        }
+    }
+
     /// A send was refused; its number will be used again.
     pub(super) fn unsent(&mut self, call: &Call) {
         self.matcher.unsent(call);

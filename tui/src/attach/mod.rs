@@ -84,7 +84,7 @@ impl Attach {
         probe.add(&targets).context(refused)?;
         let sight = Sight {
             handled: options.probe.handled,
-            delivered: egress.serves(),
+            delivered: egress.sees(),
         };
         let mut degraded: Vec<String> = probe
             .degraded()
@@ -243,6 +243,7 @@ impl Source for Attach {
             .probe
             .poll(Duration::ZERO, |observation| enter(lanes, egress, &observation, sink));
         self.egress.ignore(&mut self.probe);
+        self.lanes.delivers(self.egress.sees(), sink);
         match seen {
             Ok(0) if self.stopping => Flow::Ended,
             Ok(0) => Flow::Idle,
