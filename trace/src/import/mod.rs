@@ -14,6 +14,7 @@ mod lines;
 mod merge;
 mod number;
 mod options;
+mod queue;
 mod reader;
 mod recognise;
 mod rids;

@@ -1,8 +1,6 @@
 //! From a line to what is held of it, and from that to an event.
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 use super::clock::{Clock, Stamp};
 use super::envelope::{self, better};
@@ -10,6 +8,7 @@ use super::held::{Held, Kept, KeptRid};
 use super::item::{Item, Said};
 use super::json::{Object, Scalar};
 use super::number::epoch_ns;
+use super::queue::Queue;
 use super::recognise::{self, Malformed, Recogniser};
 use super::rids::Rids;
 use super::shape::shape;
@@ -31,11 +30,7 @@ pub(super) struct Reader {
     speakers: Vec<Box<str>>,
     /// There is more than one log: who speaks is told with the log's name.
     several: bool,
-    number: u64,
 }
-
-/// Statements that wait for their time.
-type Queue = BinaryHeap<Reverse<Held>>;
 
 impl Reader {
     pub(super) fn new(stats: Stats, rids: usize, several: bool) -> Self {
@@ -46,7 +41,6 @@ impl Reader {
             names: Vec::new(),
             speakers: Vec::new(),
             several,
-            number: 0,
         }
     }
 
@@ -171,7 +165,7 @@ impl Reader {
                 tokens,
                 pending,
             } => What::Stage(Stage {
-                rid: &whole(rid, &self.rids, &mut self.stats),
+                rid: &whole(rid, &mut self.rids, &mut self.stats),
                 name: &self.names[usize::from(*name)],
                 by,
                 tokens: *tokens,
@@ -193,7 +187,7 @@ impl Reader {
                 cpu_system: None,
             }),
             Kept::Merged { rid, chunks } => What::Merged(Merged {
-                rid: &whole(rid, &self.rids, &mut self.stats),
+                rid: &whole(rid, &mut self.rids, &mut self.stats),
                 chunks: *chunks,
                 by,
             }),
@@ -206,7 +200,7 @@ impl Reader {
 }
 
 /// The rid in full, or as it stands with the mark of what is missing.
-fn whole<'r>(rid: &'r KeptRid, rids: &'r Rids, stats: &mut Stats) -> Cow<'r, str> {
+fn whole<'r>(rid: &'r KeptRid, rids: &'r mut Rids, stats: &mut Stats) -> Cow<'r, str> {
     if !rid.cut {
         return Cow::Borrowed(&rid.text);
     }
@@ -277,13 +271,7 @@ impl<'s> Sink<'s> {
         let by = speaker(&mut reader.speakers, self.source, item.role, self.rank, reader.several);
         let names = &mut reader.names;
         let said = Kept::of(&item.said, |name| place(names, name));
-        reader.number += 1;
-        self.queue.push(Reverse(Held {
-            at_ns,
-            number: reader.number,
-            by,
-            said,
-        }));
+        self.queue.push(Held { at_ns, by, said });
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// The line without colour codes and with what is no UTF-8 replaced.
 pub(super) fn clean(line: &[u8]) -> Cow<'_, str> {
-    if !line.contains(&0x1b) {
+    if memchr::memchr(0x1b, line).is_none() {
         return String::from_utf8_lossy(line);
     }
     let mut plain = Vec::with_capacity(line.len());

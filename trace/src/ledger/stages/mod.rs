@@ -13,6 +13,8 @@ pub use rank::Correlation;
 pub use slowest::Slow;
 pub use tellers::{States, Teller};
 
+use std::collections::VecDeque;
+
 use hashbrown::HashMap;
 
 use self::names::Names;
@@ -21,6 +23,7 @@ use self::slowest::Slowest;
 use self::tellers::Tellers;
 use super::Ledger;
 use super::health::HealthChecks;
+use super::table::Ticket;
 use crate::clock::MonoNs;
 use crate::event::{Merged, Stage, Told};
 use crate::stats::Distribution;
@@ -30,11 +33,12 @@ pub const FIRST_SENT: &str = "first_output_stream";
 /// The tokenizer handles it.
 pub const FIRST_TAKEN: &str = "tokenizer_first_token";
 /// The engine is done with the request.
-const ENDS: [&str; 2] = ["request_finished", "decode_finished"];
+const ENDS: [&str; 3] = ["request_finished", "decode_finished", "finish_logged"];
 
 /// Stages in the order in which a request passes them, as far as it is known; others have no place in it.
 const ORDER: &[&str] = &[
     "request_received",
+    "receive_logged",
     "request_sent_to_scheduler",
     "api_server_dispatch_finish",
     "wait_queue_entry",
@@ -52,6 +56,7 @@ const ORDER: &[&str] = &[
     "completion",
     "decode_finished",
     "request_finished",
+    "finish_logged",
 ];
 
 /// A stage's place in the order that requests pass them; `None` when the stage is not one of those known.
@@ -63,6 +68,8 @@ pub fn place_of(stage: &str) -> Option<usize> {
 const NAMES: usize = 128;
 /// Pairs of stages with a distribution of their own.
 const PAIRS: usize = 256;
+/// First sends remembered of one sender.
+const AWAITED: usize = 131_072;
 
 /// All that was told.
 #[derive(Debug, Default)]
@@ -73,6 +80,8 @@ pub struct Stages {
     tellers: Tellers,
     gaps: Pairs,
     slowest: Slowest,
+    /// First sends whose takes have not been told, by who sent them, in their order.
+    awaited: HashMap<u8, VecDeque<(MonoNs, Ticket)>>,
     /// Counters.
     pub counts: StageCounts,
     /// Chunks that the engine says it merged.
@@ -216,7 +225,7 @@ impl Ledger {
         }
         // Frames that were observed say when tokens were sent and taken better than a log does.
         if request.streams.is_empty() {
-            self.gap_as_told(ticket, at, stage);
+            self.gap_as_told(ticket, at, stage, by);
         }
         if ENDS.contains(&stage.name) && self.table.get(ticket).is_some_and(|r| r.finish.is_none()) {
             self.totals.requests.finished += 1;
@@ -225,22 +234,36 @@ impl Ledger {
     }
 
     /// Joins a request's first send with its first take, whichever is told last.
-    fn gap_as_told(&mut self, ticket: super::table::Ticket, at: MonoNs, stage: &Stage<'_>) {
+    fn gap_as_told(&mut self, ticket: Ticket, at: MonoNs, stage: &Stage<'_>, by: u8) {
         let told = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
+        let earlier = |known: Option<MonoNs>| Some(known.map_or(at, |known| known.min(at)));
         match stage.name {
-            FIRST_SENT => request.sent_first = Some(request.sent_first.map_or(at, |first| first.min(at))),
-            FIRST_TAKEN => request.taken_first = Some(request.taken_first.map_or(at, |first| first.min(at))),
+            FIRST_SENT => {
+                request.sent_first = earlier(request.sent_first);
+                let awaited = told.awaited.entry(by).or_default();
+                if awaited.len() == AWAITED {
+                    awaited.pop_front();
+                }
+                awaited.push_back((at, ticket));
+            }
+            FIRST_TAKEN => request.taken_first = earlier(request.taken_first),
+            // Nobody goes on without his first token.
+            name if place_of(name) > place_of(FIRST_TAKEN) => {
+                request.first_take_missed |= request.taken_first.is_none()
+            }
             _ => {}
         }
+        let mut overtaking = None;
         let Some(marks) = &mut request.marks else { return };
         if let (Some(sent), Some(taken)) = (told.names.known(FIRST_SENT), told.names.known(FIRST_TAKEN))
             && [FIRST_SENT, FIRST_TAKEN].contains(&stage.name)
         {
-            for (place, ns) in marks.gaps(sent, taken) {
-                let (end, by) = (marks.list()[place].at, marks.list()[place].by);
+            for gap in marks.gaps(sent, taken) {
+                let (end, ns) = (gap.end.at, gap.end.at.since(gap.begin.at));
+                overtaking = Some((gap.begin.by, gap.begin.at));
                 self.gap.record(end, ns);
                 request.gap_ns = request.gap_ns.max(Some(ns));
                 if ns >= self.worst_gap.ns {
@@ -248,8 +271,8 @@ impl Ledger {
                     self.worst_gap.rid = request.rid.clone();
                     self.worst_gap.at = end;
                 }
-                let states = told.tellers.states(told.by.get(by), end);
-                marks.held(place, states);
+                let states = told.tellers.states(told.by.get(gap.end.by), end);
+                marks.held(gap.place, states);
                 if let Some(states) = states {
                     told.gaps.push(ns, states);
                 }
@@ -257,6 +280,21 @@ impl Ledger {
         }
         if let Some(gap) = request.gap_ns {
             told.slowest.offer(&request.rid, gap, marks);
+        }
+        if let Some((by, sent)) = overtaking {
+            self.overtaken(by, sent);
+        }
+    }
+
+    /// Frames of one sender arrive in their order: of what it sent earlier and nobody was told to have taken, the line is missing.
+    fn overtaken(&mut self, by: u8, sent: MonoNs) {
+        let Some(awaited) = self.stages.awaited.get_mut(&by) else {
+            return;
+        };
+        while let Some((_, ticket)) = awaited.pop_front_if(|(at, _)| *at < sent) {
+            if let Some(request) = self.table.get_mut(ticket) {
+                request.first_take_missed |= request.taken_first.is_none();
+            }
         }
     }
 
