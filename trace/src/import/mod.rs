@@ -19,6 +19,7 @@ mod reader;
 mod recognise;
 mod rids;
 mod shape;
+mod sink;
 mod source;
 mod stats;
 mod text;

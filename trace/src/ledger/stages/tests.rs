@@ -1,5 +1,5 @@
 use super::*;
-use crate::event::{Event, What};
+use crate::event::{Event, Stage, Told, What};
 use crate::ledger::Limits;
 
 const MS: u64 = 1_000_000;
