@@ -12,6 +12,7 @@ pub mod cpu;
 pub mod degraded;
 mod diagnostics;
 pub mod discover;
+pub mod egress;
 pub mod library;
 mod load;
 pub mod matcher;
@@ -20,6 +21,7 @@ mod plain;
 pub mod probe;
 pub mod python;
 pub mod queue;
+mod sites;
 
 pub use capability::{Capability, Feature, Permissions};
 pub use degraded::{Degraded, Missing};

@@ -1,6 +1,7 @@
 //! What a report says of a source beside its events.
 
 use serde_json::Value;
+use trace::MonoNs;
 use trace::report::SamplingCost;
 
 use crate::own;
@@ -25,6 +26,9 @@ pub(crate) trait About {
 
     /// The truth that the demo's own peers kept.
     fn truth(&self) -> Option<Value>;
+
+    /// One instant on both clocks; `None` where the wall clock's is not known.
+    fn wall(&self) -> Option<(MonoNs, u64)>;
 
     /// CPU time in nanoseconds and resident bytes that watching has cost.
     fn cost(&self) -> (Option<u64>, Option<u64>);
@@ -53,6 +57,10 @@ impl<S: Source> About for S {
 
     fn truth(&self) -> Option<Value> {
         Source::truth(self)
+    }
+
+    fn wall(&self) -> Option<(MonoNs, u64)> {
+        Some((MonoNs::now(), trace::clock::wall_ns()))
     }
 
     fn cost(&self) -> (Option<u64>, Option<u64>) {

@@ -32,6 +32,8 @@ enum Command {
     Demo(cmd::demo::Args),
     Replay(cmd::replay::Args),
     Decode(cmd::decode::Args),
+    Diff(cmd::diff::Args),
+    Report(cmd::report::Args),
     Import(cmd::import::Args),
     Tap(cmd::tap::Args),
 }
@@ -43,6 +45,8 @@ impl Cli {
             Command::Demo(args) => cmd::demo::run(args),
             Command::Replay(args) => cmd::replay::run(&args),
             Command::Decode(args) => cmd::decode::run(&args),
+            Command::Report(args) => cmd::report::run(&args),
+            Command::Diff(args) => cmd::diff::run(&args),
             Command::Import(args) => cmd::import::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
         }

@@ -167,6 +167,7 @@ fn all_degraded(about: &dyn About, trouble: &[String], degraded: &[String]) -> V
 fn input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInput {
     let (cpu_ns, rss_bytes) = about.cost();
     ReportInput {
+        wall: about.wall(),
         slowest,
         cpu_ns,
         rss_bytes,

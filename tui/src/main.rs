@@ -11,6 +11,7 @@ mod drive;
 mod keys;
 mod log;
 mod observer;
+mod output;
 mod own;
 mod replay;
 mod screen;

@@ -84,6 +84,8 @@ pub struct Closing {
     pub wire: Option<Value>,
     /// What could not be attached or was given up.
     pub degraded: Vec<Value>,
+    /// Both clocks when the report was made.
+    pub wall: Option<Anchor>,
     /// What reading stacks cost.
     pub sampling: Option<SamplingCost>,
     /// The demo's own truth.
@@ -102,6 +104,7 @@ impl Closing {
         Self {
             wire: input.wire.clone(),
             degraded: input.degraded.clone(),
+            wall: input.wall.map(|(mono, wall_ns)| Anchor { mono, wall_ns }),
             sampling: input.sampling,
             demo: input.demo.clone(),
             cpu_ns: input.cpu_ns,
@@ -119,6 +122,7 @@ impl Closing {
             rss_bytes: self.rss_bytes,
             degraded: self.degraded.clone(),
             wire: self.wire.clone(),
+            wall: self.wall.map(|anchor| (anchor.mono, anchor.wall_ns)),
             sampling: self.sampling,
             demo: self.demo.clone(),
             ..of

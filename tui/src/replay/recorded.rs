@@ -54,6 +54,11 @@ impl About for Recorded<'_> {
         self.closing.demo.clone()
     }
 
+    fn wall(&self) -> Option<(MonoNs, u64)> {
+        let anchor = self.closing.wall.unwrap_or(self.recording.header().anchor);
+        Some((anchor.mono, anchor.wall_ns))
+    }
+
     fn cost(&self) -> (Option<u64>, Option<u64>) {
         (self.closing.cpu_ns, self.closing.rss_bytes)
     }
