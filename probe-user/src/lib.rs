@@ -1,5 +1,6 @@
 //! The probe's user side: what runs where ([`discover`]), what may be attached ([`capability`], [`degraded`]), and what the
-//! attached programs saw ([`probe`], [`matcher`]), with CPU and socket queues beside it ([`cpu`], [`queue`]).
+//! attached programs saw ([`probe`], [`matcher`]), with CPU, socket queues and Python stacks beside it ([`cpu`],
+//! [`queue`], [`python`]).
 //!
 //! The targets know nothing of it and are never stopped. Every link belongs to this process: the kernel takes all of them
 //! away when it ends, however it ends.
@@ -11,13 +12,16 @@ pub mod cpu;
 pub mod degraded;
 mod diagnostics;
 pub mod discover;
+pub mod egress;
 pub mod library;
 mod load;
 pub mod matcher;
 pub mod observation;
 mod plain;
 pub mod probe;
+pub mod python;
 pub mod queue;
+mod sites;
 
 pub use capability::{Capability, Feature, Permissions};
 pub use degraded::{Degraded, Missing};

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
+use crate::course::Course;
 use crate::detect::{Finding, Findings, Look, Thresholds};
 use crate::event::Event;
 use crate::ledger::{Ledger, Limits};
@@ -26,6 +27,7 @@ pub struct Config {
 pub struct Analysis {
     thresholds: Thresholds,
     ledger: Ledger,
+    course: Course,
     findings: Findings,
     looked: Option<MonoNs>,
 }
@@ -37,6 +39,7 @@ impl Analysis {
         Self {
             thresholds,
             ledger: Ledger::new(limits),
+            course: Course::new(limits.series_slots),
             findings: Findings::default(),
             looked: None,
         }
@@ -44,11 +47,13 @@ impl Analysis {
 
     /// Enters an event. The hot path: nothing is allocated for a chunk of a known request.
     pub fn apply(&mut self, event: &Event<'_>) {
+        self.course.at(event.at, &mut self.ledger);
         self.ledger.apply(event);
     }
 
     /// Lets time pass: records age, detectors look. Called about every 100 ms.
     pub fn tick(&mut self, now: MonoNs) {
+        self.course.at(now, &mut self.ledger);
         self.ledger.tick(now);
         if self.looked.is_none_or(|at| now.since(at) >= LOOK_EVERY_NS) {
             self.looked = Some(now);
@@ -63,6 +68,11 @@ impl Analysis {
     /// What has been seen so far.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// How the run went, slot by slot.
+    pub fn course(&self) -> &Course {
+        &self.course
     }
 
     /// What counts as too much.
@@ -83,6 +93,6 @@ impl Analysis {
             thresholds: &self.thresholds,
             now: self.ledger.now(),
         });
-        report::build(&self.ledger, &findings, input)
+        report::build(&self.ledger, &self.course, &findings, input)
     }
 }

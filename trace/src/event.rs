@@ -33,6 +33,8 @@ pub enum What<'a> {
     Handled(FrameId),
     /// Tokens of one request were accepted for the client.
     Delivered(Delivery<'a>),
+    /// A response to a client is over.
+    Answered(Answer<'a>),
     /// A frame crossed the hop and could not be read: what it says is unknown, so nothing may be concluded from its absence.
     Undecoded(Undecoded<'a>),
     /// How a thread of the engine spent the interval that ends now.
@@ -212,6 +214,34 @@ pub struct Delivery<'a> {
     pub finished: bool,
 }
 
+/// One request's part of a response to a client, when the response is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// `SGLang`'s request id; where the response does not carry it (Dynamo's response plane), the stream's own name.
+    pub rid: &'a str,
+    /// Tokens it carried in all; `None` where it carries text only, or not all of it was observed.
+    pub tokens: Option<u32>,
+    /// The cumulative count that its last event claims; `None` where it claims none.
+    pub completion_tokens: Option<u32>,
+    /// How it ended.
+    pub end: AnswerEnd,
+    /// Writes that the socket took in part or not at all: the client read more slowly than the server wrote.
+    pub held_up: u32,
+    /// Bytes accepted for the client and not acknowledged by its machine when the connection ended; `None` while it stays open.
+    pub unacknowledged: Option<u64>,
+}
+
+/// How a response ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AnswerEnd {
+    /// Its last byte was accepted for the client.
+    Whole,
+    /// The client closed or reset the connection first.
+    ClientLeft,
+    /// The server closed the connection first.
+    ServerLeft,
+}
+
 /// A frame that was seen and not understood.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Undecoded<'a> {
@@ -280,14 +310,15 @@ pub struct QueueSample<'a> {
     pub send_bytes: Option<u64>,
 }
 
-/// One function of a sampled thread over an interval. A thread's functions of one interval come one after the other.
+/// One function of a sampled thread over an interval. A thread's functions of one interval come one after the other, all
+/// intervals of a process's threads end together, and a thread that never ran is told once, without a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotSample<'a> {
     /// Which thread.
     pub thread: ThreadId,
     /// Its process's role, in the words of hop names.
     pub role: &'a str,
-    /// The function's name.
+    /// The function's name; empty when the thread ran nothing in the interval.
     pub function: &'a str,
     /// The file it is in, shortened to what tells it from others.
     pub file: &'a str,

@@ -5,10 +5,14 @@
 
 pub mod analysis;
 pub mod clock;
+pub mod course;
 pub mod detect;
+pub mod diff;
 pub mod engine;
 pub mod event;
+pub mod export;
 pub mod id;
+pub mod import;
 pub mod ledger;
 pub mod record;
 pub mod report;

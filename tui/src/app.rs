@@ -29,8 +29,13 @@ const DRAIN: Duration = Duration::from_secs(40);
 
 /// Whether a run with these flags has no screen.
 pub(crate) fn is_headless(args: &LiveArgs) -> bool {
-    let no_terminal = |term: std::ffi::OsString| term.is_empty() || term == "dumb";
-    args.headless || args.json || !std::io::stdout().is_terminal() || std::env::var_os("TERM").is_none_or(no_terminal)
+    args.headless || args.json || !has_terminal()
+}
+
+/// Whether stdout is a terminal that a screen can be drawn on.
+pub(crate) fn has_terminal() -> bool {
+    let cannot_draw = |term: std::ffi::OsString| term.is_empty() || term == "dumb";
+    std::io::stdout().is_terminal() && !std::env::var_os("TERM").is_none_or(cannot_draw)
 }
 
 /// Runs `source` until it ends, `--duration` is over, the reader leaves or a signal comes, then prints the report.
@@ -43,7 +48,7 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())
     } else {
-        Box::new(Screen::open()?)
+        Box::new(Screen::open(args.keep())?)
     };
     let degraded = drive(&mut source, &mut analysis, args, &signals, observer);
     let report = report(&analysis, &source, &degraded, args.slowest);
@@ -54,6 +59,7 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
 
 fn report(analysis: &Analysis, source: &impl Source, degraded: &[String], slowest: usize) -> Report {
     analysis.report(&ReportInput {
+        wall: Some((MonoNs::now(), trace::clock::wall_ns())),
         slowest,
         cpu_ns: Some(own::cpu_ns()),
         rss_bytes: own::rss_bytes(),
@@ -64,6 +70,7 @@ fn report(analysis: &Analysis, source: &impl Source, degraded: &[String], slowes
             .map(Value::from)
             .collect(),
         wire: source.wire(),
+        sampling: source.sampling(),
         demo: source.truth(),
         ..ReportInput::of(source.kind())
     })
@@ -166,7 +173,7 @@ fn look_on(
     })
 }
 
-fn print(report: &Report, json: bool) -> anyhow::Result<()> {
+pub(crate) fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {
         serde_json::to_writer(&mut out, report).map_err(std::io::Error::from)?;

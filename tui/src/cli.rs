@@ -8,6 +8,9 @@ use trace::detect::Severity;
 use trace::ledger::Limits;
 
 use crate::cmd;
+use crate::screen::Keep;
+use crate::state::journal::DEFAULT_MOMENTS;
+use crate::state::refresh::FINISHED_SHOWN;
 
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
@@ -27,6 +30,9 @@ enum Command {
     Attach(cmd::attach::Args),
     Demo(cmd::demo::Args),
     Decode(cmd::decode::Args),
+    Diff(cmd::diff::Args),
+    Report(cmd::report::Args),
+    Import(cmd::import::Args),
     Tap(cmd::tap::Args),
 }
 
@@ -36,6 +42,9 @@ impl Cli {
             Command::Attach(args) => cmd::attach::run(&args),
             Command::Demo(args) => cmd::demo::run(args),
             Command::Decode(args) => cmd::decode::run(&args),
+            Command::Report(args) => cmd::report::run(&args),
+            Command::Diff(args) => cmd::diff::run(&args),
+            Command::Import(args) => cmd::import::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
         }
     }
@@ -71,9 +80,24 @@ pub(crate) struct LiveArgs {
     /// Requests to list in the report as the slowest, of those that are kept in detail; 0 lists none.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) slowest: usize,
+
+    /// Moments of chunks that the screen keeps for the view of one request: 48 bytes each, the oldest are forgotten.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MOMENTS)]
+    pub(crate) journal: usize,
+
+    /// Finished requests in the screen's table; older ones live on in the totals.
+    #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
+    pub(crate) rows: usize,
 }
 
 impl LiveArgs {
+    pub(crate) fn keep(&self) -> Keep {
+        Keep {
+            journal: self.journal,
+            rows: self.rows,
+        }
+    }
+
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             live_rids: self.max_live,
@@ -83,7 +107,7 @@ impl LiveArgs {
     }
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("at least 1 is needed".into()),
         Ok(n) => Ok(n),
@@ -91,7 +115,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let hint = "write it like 5s, 500ms, 2m or 1h 30m";
     let span: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}; {hint}"))?;
     match Duration::try_from(span) {
@@ -100,7 +124,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn severity(text: &str) -> Result<Severity, String> {
+pub(crate) fn severity(text: &str) -> Result<Severity, String> {
     match text {
         "info" => Ok(Severity::Info),
         "warning" => Ok(Severity::Warning),

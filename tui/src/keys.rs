@@ -34,7 +34,7 @@ const SHIFT: KeyModifiers = KeyModifiers::SHIFT;
 
 const LISTS: Place = Place::On(&[Tab::Requests, Tab::Request, Tab::Hops, Tab::Findings, Tab::Cpu]);
 const REQUESTS: Place = Place::On(&[Tab::Requests]);
-const TIMELINES: Place = Place::On(&[Tab::Overview]);
+const TIMELINES: Place = Place::On(&[Tab::Overview, Tab::Hops, Tab::Cpu]);
 const OPENS: Place = Place::On(&[Tab::Overview, Tab::Requests, Tab::Findings]);
 const ONE: Place = Place::On(&[Tab::Request]);
 const ONE_RID: Place = Place::On(&[Tab::Requests, Tab::Request]);
@@ -121,7 +121,7 @@ impl Binding {
             Place::Everywhere => "everywhere",
             p if p == LISTS => "in lists",
             p if p == REQUESTS => "Requests",
-            p if p == TIMELINES => "Overview",
+            p if p == TIMELINES => "Overview, Hops, CPU",
             p if p == ONE => "Request",
             p if p == ONE_RID => "Requests, Request",
             Place::On(_) => "on what is selected",
@@ -157,6 +157,22 @@ fn reading(key: &KeyEvent) -> Option<Action> {
         KeyCode::PageUp => Action::Page(-1),
         KeyCode::PageDown => Action::Page(1),
         KeyCode::Esc | KeyCode::Char('?' | 'q') | KeyCode::Enter => Action::Back,
+        _ => return None,
+    })
+}
+
+/// What a key means to who picks what to watch.
+pub(crate) fn picking(key: &KeyEvent) -> Option<Action> {
+    Some(match key.code {
+        KeyCode::Char('c') if key.modifiers.contains(CTRL) => Action::Quit,
+        KeyCode::Char('q') | KeyCode::Esc => Action::Quit,
+        KeyCode::Up | KeyCode::Char('k') => Action::Move(-1),
+        KeyCode::Down | KeyCode::Char('j') => Action::Move(1),
+        KeyCode::PageUp => Action::Page(-1),
+        KeyCode::PageDown => Action::Page(1),
+        KeyCode::Home | KeyCode::Char('g') => Action::Home,
+        KeyCode::End | KeyCode::Char('G') => Action::End,
+        KeyCode::Enter => Action::Open,
         _ => return None,
     })
 }

@@ -9,6 +9,7 @@ mod demo;
 mod keys;
 mod log;
 mod observer;
+mod output;
 mod own;
 mod screen;
 mod source;
@@ -16,14 +17,13 @@ mod state;
 mod theme;
 mod view;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
-    cli::init_log(cli.verbose);
-    match cli.run() {
+    match run() {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -31,6 +31,21 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn run() -> anyhow::Result<ExitCode> {
+    let nothing_asked = std::env::args_os().len() == 1;
+    let cli = if nothing_asked && app::has_terminal() && std::io::stdin().is_terminal() {
+        let Some(line) = cmd::pick::run()? else {
+            return Ok(ExitCode::SUCCESS);
+        };
+        eprintln!("tokengap {}", line.join(" "));
+        cli::Cli::parse_from(std::iter::once("tokengap".to_owned()).chain(line))
+    } else {
+        cli::Cli::parse()
+    };
+    cli::init_log(cli.verbose);
+    cli.run()
 }
 
 /// The error and its causes, without those that an earlier one has already told.

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use trace::Event;
+use trace::report::SamplingCost;
 use zmq_tap::tap::Tap;
 
 /// What one call of [`Source::poll`] came to.
@@ -39,6 +40,11 @@ pub(crate) trait Source {
     /// What could not be attached or seen, each with what to do about it.
     fn degraded(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// What reading the engine's Python stacks cost, if it was asked for.
+    fn sampling(&self) -> Option<SamplingCost> {
+        None
     }
 
     /// What the report shows under `demo`: the truth that the demo's own peers kept.

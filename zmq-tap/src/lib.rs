@@ -1,6 +1,8 @@
 //! The tap: what SGLang's ZMQ messages say ([`wire`]), where they begin and end in a byte stream ([`zmtp`]), and the
-//! relay that lets them pass unchanged ([`relay`]), and the two together as events ([`tap`]).
+//! relay that lets them pass unchanged ([`relay`]), the two together as events ([`tap`]), and what leaves for the clients
+//! ([`egress`]).
 
+pub mod egress;
 pub mod relay;
 pub mod tap;
 pub mod wire;

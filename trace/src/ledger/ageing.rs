@@ -30,9 +30,12 @@ impl Ledger {
         }
         for _ in 0..STEPS.max(self.table.slots() / ROUND).min(self.table.slots()) {
             let Some(ticket) = self.table.step() else { continue };
-            let silent = self.table.get(ticket).map_or(0, |r| now.since(r.last_at));
+            let (silent, told) = self.table.get(ticket).map_or((0, false), |r| {
+                // A log that tells of the first token need not tell of the end.
+                (now.since(r.last_at), r.streams.is_empty() && r.taken_first.is_some())
+            });
             if silent > self.limits.orphan_after_ns {
-                self.close(ticket, Closed::Orphaned);
+                self.close(ticket, if told { Closed::Over } else { Closed::Orphaned });
             }
         }
         self.age_early_takes(now);
@@ -114,6 +117,7 @@ impl Ledger {
             return false;
         };
         self.totals.requests.settling -= u64::from(request.finish.is_some());
+        self.totals.requests.closed += 1;
         match why {
             Closed::Orphaned if request.finish.is_none() => self.totals.requests.orphaned += 1,
             Closed::Forgotten => self.totals.requests.forgotten += 1,
@@ -127,7 +131,8 @@ impl Ledger {
             if self.finished.len() >= self.limits.finished_kept {
                 self.finished.pop_front();
             }
-            self.finished.push_back(request.summary());
+            let worker = self.hops.worker_of(&request.streams);
+            self.finished.push_back(request.summary(worker));
         }
         true
     }

@@ -26,8 +26,12 @@ pub struct Limits {
     pub outstanding: usize,
     /// Threads of the engine.
     pub threads: usize,
+    /// Functions per role that sampled stacks name; the rarest makes room.
+    pub hot_functions: usize,
     /// CPU samples kept of each thread that takes frames: ten minutes of them.
     pub samples_per_taker: usize,
+    /// Slots of time that the run is cut into; when they are full two become one, so that a slot is twice as long.
+    pub series_slots: usize,
     /// A request without a chunk for this long is forgotten as an orphan, in nanoseconds.
     pub orphan_after_ns: u64,
     /// A finished request waits this long for its last takes and deliveries, in nanoseconds.
@@ -50,7 +54,9 @@ impl Default for Limits {
             outstanding_per_rid: 4_096,
             outstanding: 1_048_576,
             threads: 4_096,
+            hot_functions: 512,
             samples_per_taker: 6_000,
+            series_slots: 600,
             orphan_after_ns: 600 * SECOND,
             settle_ns: 120 * SECOND,
             linger_ns: 2 * SECOND,
@@ -80,12 +86,13 @@ pub struct ReachedCounts {
     pub(crate) early_takes: u64,
     pub(crate) outstanding: u64,
     pub(crate) threads: u64,
+    pub(crate) hot_functions: u64,
 }
 
 impl ReachedCounts {
     /// Every limit that can cost knowledge, reached or not. Summaries of finished requests are not among them: the
     /// counters keep what a summary said.
-    pub fn list(&self, limits: &Limits) -> [Reached; 8] {
+    pub fn list(&self, limits: &Limits) -> [Reached; 9] {
         let of = |name, limit, times| Reached { name, limit, times };
         [
             of("live_rids", limits.live_rids, self.live_rids),
@@ -96,6 +103,7 @@ impl ReachedCounts {
             of("early_takes", limits.early_takes, self.early_takes),
             of("outstanding", limits.outstanding, self.outstanding),
             of("threads", limits.threads, self.threads),
+            of("hot_functions", limits.hot_functions, self.hot_functions),
         ]
     }
 }

@@ -3,6 +3,7 @@
 //! Events go in by [`Ledger::apply`], time by [`Ledger::tick`]; detectors, reports and screens read.
 
 mod ageing;
+mod answer;
 mod arithmetic;
 mod chunkline;
 mod consumer;
@@ -10,10 +11,12 @@ mod delivery;
 mod frame;
 mod health;
 mod hop;
+mod hot;
 mod kernel;
 mod lane;
 mod limits;
 mod request;
+pub mod stages;
 mod stream;
 mod table;
 mod take;
@@ -24,12 +27,15 @@ mod waits;
 
 use std::collections::VecDeque;
 
+pub use answer::Answers;
 pub use arithmetic::Evidence;
 pub use chunkline::Fates;
 pub use hop::{Group, Hop, HopCounts};
+pub use hot::{Hits, HotCounts, HotFunction, HotRole};
 pub use kernel::KernelQueue;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use request::{Request, Summary};
+pub use stages::Stages;
 pub use stream::Stream;
 pub use threads::Thread;
 pub use timeline::Spent;
@@ -38,13 +44,14 @@ pub use waits::{Attribution, Waits};
 
 use self::health::HealthChecks;
 use self::hop::Hops;
+use self::hot::Hot;
 use self::lane::PendingChunk;
 use self::table::{Table, Ticket};
 use self::threads::Threads;
 use crate::clock::MonoNs;
 use crate::engine::EngineState;
 use crate::event::{Event, Lost, Undecoded, What};
-use crate::stats::Distribution;
+use crate::stats::{Buckets, Distribution};
 
 /// The worst gap seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,9 +79,13 @@ pub struct Ledger {
     settling: VecDeque<(MonoNs, Ticket)>,
     totals: Totals,
     gap: Distribution,
+    /// Gaps since the running slot of time began.
+    gap_slot: Buckets,
     worst_gap: WorstGap,
     waits: Waits,
     threads: Threads,
+    hot: Hot,
+    stages: Stages,
     itl_sent: Distribution,
     itl_delivered: Distribution,
     health: HealthChecks,
@@ -102,9 +113,12 @@ impl Ledger {
             settling: VecDeque::new(),
             totals: Totals::default(),
             gap: Distribution::default(),
+            gap_slot: Buckets::default(),
             worst_gap: WorstGap::default(),
             waits: Waits::default(),
             threads: Threads::default(),
+            hot: Hot::default(),
+            stages: Stages::default(),
             itl_sent: Distribution::default(),
             itl_delivered: Distribution::default(),
             health: HealthChecks::default(),
@@ -137,10 +151,14 @@ impl Ledger {
             What::Taken(taken) => self.taken(at, taken),
             What::Handled(id) => self.handled(at, *id),
             What::Delivered(delivery) => self.delivered(at, delivery),
+            What::Answered(answer) => self.answered(at, answer),
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),
-            What::Hot(_) | What::Stage(_) | What::Told(_) | What::Merged(_) => {}
+            What::Hot(sample) => self.hot_sample(at, sample),
+            What::Stage(stage) => self.staged(at, stage),
+            What::Told(told) => self.told(at, told),
+            What::Merged(merged) => self.merged(at, merged),
             What::Lost(lost) => self.lost(at, lost),
         }
     }
@@ -157,6 +175,9 @@ impl Ledger {
         hop.counts.bytes += undecoded.bytes;
         // What it said is unknown, so no stream may be judged across it.
         hop.epoch += 1;
+        if let Some(lane) = hop.lanes.get_mut(&undecoded.id.lane) {
+            lane.watched = 0;
+        }
         self.delivery_epoch += u32::from(hop.lines_up);
         self.hops.groups[hop.group].undecoded(undecoded.reason);
         if hop.sees.sent {
@@ -179,6 +200,15 @@ impl Ledger {
             hop.excused += lost.count;
             hop.counts.lost += lost.count;
             deliveries |= hop.sees.delivered;
+            for lane in hop.lanes.values_mut() {
+                lane.watched = 0;
+                // Their takes may be among what was lost: nobody knows that they wait still.
+                for chunk in lane.chunks.iter().filter(|chunk| chunk.first) {
+                    if let Some(request) = self.table.get_mut(chunk.ticket) {
+                        request.first_take_missed = true;
+                    }
+                }
+            }
         }
         self.delivery_epoch += u32::from(deliveries);
     }
@@ -196,6 +226,11 @@ impl Ledger {
     /// The record that a rid leads to now.
     pub fn request(&self, rid: &str) -> Option<&Request> {
         self.table.get(self.table.find(rid)?)
+    }
+
+    /// The tokenizer worker that a request goes to; `None` where there is only one, or it is not known.
+    pub fn worker_of(&self, request: &Request) -> Option<u16> {
+        self.hops.worker_of(request.streams())
     }
 
     /// How many requests live: neither finished nor forgotten.
@@ -238,6 +273,20 @@ impl Ledger {
         &self.gap
     }
 
+    /// Gaps since the last [`Self::next_slot`].
+    pub(crate) fn gap_slot(&self) -> &Buckets {
+        &self.gap_slot
+    }
+
+    /// A slot of time begins: what is kept for one starts anew.
+    pub(crate) fn next_slot(&mut self) {
+        self.gap_slot.clear();
+        for group in &mut self.hops.groups {
+            group.residence_slot.clear();
+            group.backlog_slot = group.backlog;
+        }
+    }
+
     /// The worst gap; `None` when no gap was seen.
     pub fn worst_gap(&self) -> Option<&WorstGap> {
         (self.gap.count() > 0).then_some(&self.worst_gap)
@@ -254,7 +303,7 @@ impl Ledger {
     }
 
     /// The limits, and how often each was reached.
-    pub fn limits(&self) -> [Reached; 8] {
+    pub fn limits(&self) -> [Reached; 9] {
         self.reached.list(&self.limits)
     }
 
@@ -280,10 +329,10 @@ impl Ledger {
         self.hops.all.iter().any(|h| h.last && h.sees.taken)
     }
 
-    /// Whether sends and takes are both seen, so that a gap can be.
+    /// Whether sends and takes are both seen, so that a gap can be; or the engine tells of both.
     pub fn sees_gaps(&self) -> bool {
         let origin = |h: &Hop| h.sees.sent && (h.origin || !self.hops.any_origin);
-        self.sees_takes() && self.hops.all.iter().any(origin)
+        (self.sees_takes() && self.hops.all.iter().any(origin)) || self.stages.sees_gaps()
     }
 
     /// Whether deliveries are seen anywhere.

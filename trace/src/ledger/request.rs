@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::chunkline::{Fates, Line};
 use super::hop::Trip;
+use super::stages::Marks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::event::Finish;
@@ -55,6 +56,8 @@ pub struct Request {
     pub(crate) burst_seen: bool,
     /// Longest time between two of its chunks at the scheduler, in nanoseconds.
     pub(crate) silence_ns: Option<u64>,
+    /// The stages its engine told of.
+    pub(crate) marks: Option<Box<Marks>>,
 }
 
 impl Request {
@@ -88,6 +91,7 @@ impl Request {
             burst: 0,
             burst_seen: false,
             silence_ns: None,
+            marks: None,
         }
     }
 
@@ -202,7 +206,7 @@ impl Request {
         self.silence_ns
     }
 
-    pub(crate) fn summary(self) -> Summary {
+    pub(crate) fn summary(self, worker: Option<u16>) -> Summary {
         Summary {
             rid: self.rid,
             first_at: self.first_at,
@@ -224,6 +228,7 @@ impl Request {
             inflated: self.inflated,
             bursts: self.burst_seen,
             silence_ns: self.silence_ns,
+            worker,
         }
     }
 }
@@ -271,6 +276,8 @@ pub struct Summary {
     pub bursts: bool,
     /// Longest time between two of its chunks at the scheduler, in nanoseconds.
     pub silence_ns: Option<u64>,
+    /// The tokenizer worker that it went to; `None` where there is only one, or it is not known.
+    pub worker: Option<u16>,
 }
 
 /// Why a record is closed.

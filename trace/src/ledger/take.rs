@@ -60,7 +60,7 @@ impl Ledger {
             .and_then(|at| hop.early.remove(at));
         if let Some(early) = early {
             let group = &mut self.hops.groups[hop.group];
-            group.residence.record(early.at, early.at.since(at));
+            group.resided(early.at, early.at.since(at));
             self.take_scratch(Take {
                 at: early.at,
                 place,
@@ -82,7 +82,12 @@ impl Ledger {
             // The newest frame of a lane is always remembered.
             let Some(gone) = lane.forget() else { break };
             self.pending_frames -= 1;
-            self.pending_chunks -= gone as usize;
+            self.pending_chunks -= gone.len();
+            for chunk in gone.filter(|chunk| chunk.first) {
+                if let Some(request) = self.table.get_mut(chunk.ticket) {
+                    request.first_take_missed = true;
+                }
+            }
         }
         lane.push(id.seq, at, chunks as u32);
         lane.chunks.extend(self.scratch.drain(..));
@@ -92,6 +97,7 @@ impl Ledger {
         hop.counts.backlog_max = hop.counts.backlog_max.max(hop.counts.backlog);
         let group = &mut self.hops.groups[hop.group];
         group.backlog += 1;
+        group.backlog_slot = group.backlog_slot.max(group.backlog);
         if group.backlog > group.backlog_max {
             (group.backlog_max, group.backlog_max_at) = (group.backlog, at);
         }
@@ -173,7 +179,7 @@ impl Ledger {
             Sent::At { at: sent, chunks } => {
                 self.left(place, id.lane, chunks);
                 let group = self.hops.all[place].group;
-                self.hops.groups[group].residence.record(at, at.since(sent));
+                self.hops.groups[group].resided(at, at.since(sent));
                 take.sent = Some(sent);
                 self.take_scratch(take);
             }
@@ -234,6 +240,10 @@ impl Ledger {
     }
 
     fn take_scratch(&mut self, take: Take) {
+        // A hop of which it was not known where it leads, and which leads elsewhere.
+        if !self.hops.all[take.place].last {
+            return self.scratch.clear();
+        }
         let chunks = std::mem::take(&mut self.scratch);
         for chunk in &chunks {
             self.take_chunk(take, *chunk);
@@ -259,6 +269,7 @@ impl Ledger {
                 let gap = at.since(sent);
                 request.gap_ns = Some(gap);
                 self.gap.record(at, gap);
+                self.gap_slot.record(gap);
                 if gap >= self.worst_gap.ns {
                     self.worst_gap.ns = gap;
                     self.worst_gap.rid = request.rid.clone();

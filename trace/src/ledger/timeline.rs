@@ -48,7 +48,7 @@ impl Spent {
         self.combine(other, u64::saturating_add)
     }
 
-    fn minus(self, earlier: Self) -> Self {
+    pub(crate) fn minus(self, earlier: Self) -> Self {
         self.combine(earlier, u64::saturating_sub)
     }
 

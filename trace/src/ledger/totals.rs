@@ -51,6 +51,8 @@ pub struct RequestCounts {
     pub health_checks: u64,
     /// Of those remembered, how many have finished and wait for their last take or delivery.
     pub settling: u64,
+    /// Records closed, each with a summary: what is over, and what was forgotten.
+    pub closed: u64,
 }
 
 /// Chunks by what became of them.
@@ -171,7 +173,10 @@ pub struct Totals {
     /// Consumers that count more than there is.
     pub claimed_inflation: Inflation,
     /// Deliveries in each mode: incremental, cumulative.
+    /// First ones that fit either are in neither.
     pub deliveries: (u64, u64),
+    /// Responses that are over.
+    pub answers: super::answer::Answers,
     /// Deliveries for requests that no frame has named.
     pub deliveries_unmatched: u64,
     /// Our own losses.

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use super::series::series;
 use super::slowest::slowest;
 use super::{
     Chunks, FindingLine, Gap, HopLine, Itl, LimitLine, Own, Report, ReportInput, Requests, SCHEMA, Source, Spread,
-    Tokens, WorkerLine, cpu,
+    Tokens, WorkerLine, cpu, hot, stages,
 };
 use crate::clock::MonoNs;
+use crate::course::Course;
 use crate::detect::Findings;
 use crate::engine::{EngineState, Waiter};
 use crate::event::Sees;
@@ -15,7 +17,7 @@ use crate::ledger::{Group, Hop, Ledger, OwnLosses, Predictions};
 use crate::stats::Distribution;
 
 /// Builds the report of what has been seen so far.
-pub fn build(ledger: &Ledger, findings: &Findings, input: &ReportInput) -> Report {
+pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, input: &ReportInput) -> Report {
     let (from, to) = input
         .window
         .unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
@@ -34,6 +36,9 @@ pub fn build(ledger: &Ledger, findings: &Findings, input: &ReportInput) -> Repor
         },
         window_ns: [0, to.since(from)],
         window_mono_ns: [from.0, to.0],
+        window_wall_ns: input
+            .wall
+            .map(|(mono, wall)| [from, to].map(|at| wall_ns(at, mono, wall))),
         requests: requests(ledger),
         tokens: Tokens {
             sent: totals.tokens.sent,
@@ -52,6 +57,9 @@ pub fn build(ledger: &Ledger, findings: &Findings, input: &ReportInput) -> Repor
             .filter_map(|place| hop(ledger, place, seconds))
             .collect(),
         cpu: cpu::lines(ledger),
+        stages: stages::stages(ledger, input.slowest, from),
+        hot: hot::lines(ledger),
+        series: series(ledger, course, (from, to)),
         findings: finding_lines(findings, from),
         own: own(ledger, input),
         limits: ledger
@@ -69,6 +77,11 @@ pub fn build(ledger: &Ledger, findings: &Findings, input: &ReportInput) -> Repor
             .collect(),
         demo: input.demo.clone(),
     }
+}
+
+/// `at` by the wall clock, which read `wall` at `mono`.
+fn wall_ns(at: MonoNs, mono: MonoNs, wall: u64) -> u64 {
+    wall.saturating_add(at.since(mono)).saturating_sub(mono.since(at))
 }
 
 fn requests(ledger: &Ledger) -> Requests {
@@ -95,6 +108,7 @@ fn gap(ledger: &Ledger) -> Gap {
         p99: gap.quantile(0.99),
         max: gap.max(),
         max_rid: ledger.worst_gap().map(|g| g.rid.to_string()).unwrap_or_default(),
+        classes: gap.classes(),
     }
 }
 
@@ -116,7 +130,7 @@ fn chunks(ledger: &Ledger) -> Chunks {
 }
 
 /// A prediction needs wakeups, and an engine whose answer to a burst and whose turnaround are known.
-fn dropped_predicted(predicted: &Predictions, engine: &EngineState) -> Option<u64> {
+pub(super) fn dropped_predicted(predicted: &Predictions, engine: &EngineState) -> Option<u64> {
     let known = match engine.waiter {
         Some(Waiter::KeepsLast) => engine.mode.is_some(),
         Some(Waiter::YieldsAll | Waiter::Merges) => true,
@@ -126,7 +140,7 @@ fn dropped_predicted(predicted: &Predictions, engine: &EngineState) -> Option<u6
     (predicted.wakeups_seen && known && timed && predicted.unknown == 0).then_some(predicted.dropped)
 }
 
-fn spread(of: &Distribution) -> Option<Spread> {
+pub(super) fn spread(of: &Distribution) -> Option<Spread> {
     Some(Spread {
         count: of.count(),
         p50: of.quantile(0.5)?,
@@ -166,6 +180,7 @@ fn hop(ledger: &Ledger, place: usize, seconds: f64) -> Option<HopLine> {
         backlog_frames: (sent && taken).then_some(group.backlog),
         backlog_max_frames: (sent && taken).then_some(group.backlog_max),
         residence_ns: spread(&group.residence),
+        residence_classes: group.residence.classes(),
         relay_ns: spread(&group.relay),
         handling_ns: spread(&group.handling),
         recv_wait_ns: spread(&group.recv_wait),
@@ -233,5 +248,6 @@ fn own(ledger: &Ledger, input: &ReportInput) -> Own {
         frames_unannounced: unannounced,
         frames_undecoded: totals.undecoded,
         degraded: input.degraded.clone(),
+        sampling: input.sampling,
     }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::SamplingCost;
 use crate::clock::MonoNs;
 
 /// What the application adds to a report.
@@ -13,6 +14,8 @@ pub struct ReportInput {
     pub engine: String,
     /// Begin and end of the capture; `None` is from the first event to the last.
     pub window: Option<(MonoNs, MonoNs)>,
+    /// What the wall clock showed at an instant, in nanoseconds since the Unix epoch; `None` when that is not known.
+    pub wall: Option<(MonoNs, u64)>,
     /// Most requests to list as the slowest.
     pub slowest: usize,
     /// CPU time this process has used, in nanoseconds.
@@ -21,6 +24,8 @@ pub struct ReportInput {
     pub rss_bytes: Option<u64>,
     /// What could not be attached, each as an object or a sentence.
     pub degraded: Vec<Value>,
+    /// What reading Python stacks cost; `None` when none were read.
+    pub sampling: Option<SamplingCost>,
     /// Codecs and schemas seen on the wire.
     pub wire: Option<Value>,
     /// The demo's `{"scenario", "seed", "truth": {..}}`.
@@ -34,10 +39,12 @@ impl ReportInput {
             kind: kind.to_owned(),
             engine: String::from("sglang"),
             window: None,
+            wall: None,
             slowest: 10,
             cpu_ns: None,
             rss_bytes: None,
             degraded: Vec::new(),
+            sampling: None,
             wire: None,
             demo: None,
         }

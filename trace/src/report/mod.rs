@@ -1,10 +1,19 @@
 //! The report of a run, schema `tokengap.report/1`: fields may be added, never change their meaning. `null` is "not observable
 //! with what was attached", never 0. All times are nanoseconds; `window_ns` and `at_ns` count from the start of the capture.
 
+pub(crate) mod brief;
 mod build;
 mod cpu;
+pub(crate) mod hostile;
+mod hot;
+mod html;
 mod input;
+mod markdown;
+mod moment;
+mod series;
 mod slowest;
+pub mod stages;
+mod stages_text;
 mod text;
 
 use std::collections::BTreeMap;
@@ -13,8 +22,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use build::build;
+pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
 pub use input::ReportInput;
+pub use moment::Clock;
+pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::SlowLine;
+pub(crate) use text::wrap;
 
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
@@ -33,6 +46,9 @@ pub struct Report {
     pub window_ns: [u64; 2],
     /// The same on the clock of the machine that was watched, `CLOCK_MONOTONIC`: what every other time is added to.
     pub window_mono_ns: [u64; 2],
+    /// The same since the Unix epoch, by the wall clock of that machine; `null` when nobody knows.
+    #[serde(default)]
+    pub window_wall_ns: Option<[u64; 2]>,
     /// Requests by what became of them.
     pub requests: Requests,
     /// Tokens by how far they came.
@@ -49,6 +65,15 @@ pub struct Report {
     pub hops: Vec<HopLine>,
     /// CPU by thread.
     pub cpu: Option<Vec<CpuLine>>,
+    /// What the engine's own log tells; absent where none was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stages: Option<stages::StageReport>,
+    /// Functions of the engine's Python, by role; `null` when no stacks were sampled.
+    #[serde(default)]
+    pub hot: Option<Vec<HotLine>>,
+    /// How the run went, slot by slot; `null` in reports of versions that did not keep it.
+    #[serde(default)]
+    pub series: Option<Series>,
     /// Findings, worst first.
     pub findings: Vec<FindingLine>,
     /// What observing cost, and what it missed.
@@ -70,6 +95,22 @@ impl Report {
     /// As text for people, at most 100 columns wide.
     pub fn to_text(&self) -> String {
         text::render(self)
+    }
+
+    /// Whether all of it comes from the engine's own log: no frame was observed, and its zeros of frames, chunks and tokens
+    /// say nothing.
+    pub fn is_told(&self) -> bool {
+        self.hops.is_empty() && self.stages.is_some()
+    }
+
+    /// As Markdown, short enough to paste into an issue.
+    pub fn to_markdown(&self, clock: &Clock) -> String {
+        markdown::render(self, clock)
+    }
+
+    /// As one HTML page that loads nothing and runs nothing.
+    pub fn to_html(&self, clock: &Clock) -> String {
+        html::render(self, clock)
     }
 
     /// The worst severity among the findings.
@@ -146,6 +187,9 @@ pub struct Gap {
     pub max: Option<u64>,
     /// And whose it was; empty when there is none.
     pub max_rid: String,
+    /// The distribution, in classes that hold something: from, up to but not including, how many requests.
+    #[serde(default)]
+    pub classes: Vec<[u64; 3]>,
 }
 
 /// Chunks.
@@ -220,6 +264,9 @@ pub struct HopLine {
     pub backlog_max_frames: Option<u64>,
     /// Taken minus sent.
     pub residence_ns: Option<Spread>,
+    /// Its distribution, in classes that hold something: from, up to but not including, how many frames.
+    #[serde(default)]
+    pub residence_classes: Vec<[u64; 3]>,
     /// Forwarded minus sent: the time inside the relay.
     pub relay_ns: Option<Spread>,
     /// Handled minus taken.
@@ -329,6 +376,9 @@ pub struct Own {
     pub frames_undecoded: u64,
     /// What could not be attached, and what would allow it.
     pub degraded: Vec<Value>,
+    /// What reading Python stacks cost; absent when none were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingCost>,
 }
 
 /// A limit of memory.

@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 
-use super::WINDOW_NS;
+use super::{WINDOW_NS, buckets};
 use crate::clock::MonoNs;
 
 const SLICES: usize = 5;
@@ -74,6 +74,23 @@ impl Distribution {
         inner.whole.len() - inner.whole.count_between(0, ns.min(LONGEST_NS))
     }
 
+    /// Classes of about an eighth that hold something, in order: from, up to but not including, how many.
+    pub fn classes(&self) -> Vec<[u64; 3]> {
+        let mut classes: Vec<(usize, u64)> = Vec::new();
+        for value in self.inner.iter().flat_map(|i| i.whole.iter_recorded()) {
+            let class = buckets::class(value.value_iterated_to());
+            match classes.last_mut() {
+                Some(last) if last.0 == class => last.1 += value.count_since_last_iteration(),
+                _ => classes.push((class, value.count_since_last_iteration())),
+            }
+        }
+        let told = |(class, count)| {
+            let (from, to) = buckets::bounds(class);
+            [from, to, count]
+        };
+        classes.into_iter().map(told).collect()
+    }
+
     /// The last ten seconds before `now` as a histogram of their own, for a live view.
     pub fn recent(&self, now: MonoNs) -> Histogram<u64> {
         let mut sum = histogram(2);
@@ -123,5 +140,8 @@ mod tests {
         assert!(p99.abs_diff(990_000_000) < 1_000_000, "{p99}");
         assert_eq!(d.quantile(1.0), Some(1_000_000_000));
         assert!(d.above(900_000_000).abs_diff(100) <= 1);
+        let classes = d.classes();
+        assert!(classes.windows(2).all(|w| w[0][1] <= w[1][0]), "{classes:?}");
+        assert_eq!(classes.iter().map(|c| c[2]).sum::<u64>(), 1000);
     }
 }

@@ -1,11 +1,15 @@
 //! Distributions, rates and trends in bounded memory, over the whole run and over the last ten seconds.
 
+mod buckets;
 mod distribution;
 mod rate;
+mod series;
 mod trend;
 
+pub use buckets::{Buckets, Tally};
 pub use distribution::Distribution;
 pub use rate::{PerSecond, Rate};
+pub use series::{Series, Slot};
 pub use trend::Trend;
 
 /// Length of the sliding window that live views show.

@@ -12,7 +12,7 @@ use trace::event::{Event, Frame, Hop, Kind, Sees, Taken, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 use zmq_tap::wire::{Decoder, Limits};
 
-use super::roles::{Part, Roles};
+use super::roles::{Part, Receiver, Roles};
 
 /// Where events go.
 pub(super) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
@@ -25,8 +25,7 @@ pub(super) struct Lanes {
     matcher: Matcher,
     decoder: Decoder,
     roles: Roles,
-    /// What can be seen at the receiving end of a hop whose receiver is watched.
-    handled: bool,
+    sight: Sight,
     /// By the matcher's lane number; `None` while nothing readable was sent on it.
     hops: Vec<Option<Known>>,
     next_hop: usize,
@@ -35,6 +34,15 @@ pub(super) struct Lanes {
     /// What the messages' layout says of the release, told when discovery found none.
     wire: Option<Release>,
     pub(super) left_out: u64,
+}
+
+/// What can be seen at the receiving end of a hop whose receiver is watched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sight {
+    /// When a message has been handled.
+    pub(super) handled: bool,
+    /// What a tokenizer writes for its clients.
+    pub(super) delivered: bool,
 }
 
 /// A range of releases and what their waiters do.
@@ -49,19 +57,20 @@ pub(super) struct Release {
 struct Known {
     id: HopId,
     from: Part,
-    to: Option<Part>,
+    sender: u32,
+    to: Option<Receiver>,
     /// A take has shown who receives; until then `to` is what the connections say.
     met: bool,
     kind: Kind,
 }
 
 impl Lanes {
-    pub(super) fn new(roles: Roles, handled: bool) -> Self {
+    pub(super) fn new(roles: Roles, sight: Sight) -> Self {
         Self {
             matcher: Matcher::new(MatcherLimits::default()),
             decoder: Decoder::new(Limits::default()),
             roles,
-            handled,
+            sight,
             hops: Vec::new(),
             next_hop: 0,
             unseen_senders: HashMap::new(),
@@ -137,11 +146,12 @@ impl Lanes {
             let known = Known {
                 id,
                 from: self.roles.sender(message.call.socket.pid, kind),
+                sender: message.call.socket.pid,
                 to: self.roles.presumed_receiver(message.call.socket.pid, kind),
                 met: false,
                 kind,
             };
-            announce(&known, &self.roles, self.handled, at, sink);
+            announce(&known, &self.roles, self.sight, at, sink);
             self.hops[lane] = Some(known);
         }
         if let Some(known) = &mut self.hops[lane] {
@@ -151,7 +161,7 @@ impl Lanes {
                 if !known.met {
                     known.to = self.roles.presumed_receiver(message.call.socket.pid, kind);
                 }
-                announce(known, &self.roles, self.handled, at, sink);
+                announce(known, &self.roles, self.sight, at, sink);
             }
             let id = FrameId {
                 hop: known.id,
@@ -189,9 +199,12 @@ impl Lanes {
             return;
         };
         if !std::mem::replace(&mut known.met, true) {
-            let receiver = Some(self.roles.receiver(socket.pid, known.kind));
+            let receiver = Some(Receiver {
+                part: self.roles.receiver(socket.pid, known.kind),
+                pid: Some(socket.pid),
+            });
             if std::mem::replace(&mut known.to, receiver) != receiver {
-                announce(known, &self.roles, self.handled, at, sink);
+                announce(known, &self.roles, self.sight, at, sink);
             }
         }
         let id = FrameId {
@@ -223,6 +236,16 @@ impl Lanes {
                 at: call.at,
                 what: What::Handled(id),
             });
+        }
+    }
+
+    /// Says whether what is delivered behind the path's last hops can be seen, when that has changed.
+    pub(super) fn delivers(&mut self, seen: bool, sink: Sink<'_>) {
+        if std::mem::replace(&mut self.sight.delivered, seen) == seen {
+            return;
+        }
+        for known in self.hops.iter().flatten() {
+            announce(known, &self.roles, self.sight, MonoNs::now(), sink);
         }
     }
 
@@ -279,7 +302,8 @@ impl Lanes {
                 last: to.is_tokenizer(),
                 sees: Sees {
                     taken: true,
-                    handled: self.handled,
+                    handled: self.sight.handled,
+                    delivered: self.sight.delivered,
                     ..Sees::default()
                 },
             };
@@ -320,19 +344,23 @@ fn whole<'m>(message: &Message<'m>) -> Result<&'m [u8], &'static str> {
     }
 }
 
-fn announce(known: &Known, roles: &Roles, handled: bool, at: MonoNs, sink: Sink<'_>) {
+fn announce(known: &Known, roles: &Roles, sight: Sight, at: MonoNs, sink: Sink<'_>) {
     let taken = known.to.is_some() || roles.may_see_takes_of(known.from);
     let hop = Hop {
         id: known.id,
-        name: &format!("{}->{}", known.from.word(), known.to.map_or("?", Part::word)),
-        endpoint: "",
-        worker: known.to.and_then(Part::rank),
+        name: &format!("{}->{}", known.from.word(), known.to.map_or("?", |to| to.part.word())),
+        endpoint: known
+            .to
+            .and_then(|to| to.pid)
+            .map_or("", |to| roles.endpoint(known.sender, to)),
+        worker: known.to.and_then(|to| to.part.rank()),
         origin: known.from.is_scheduler() && known.kind != Kind::Control,
-        last: known.to.is_some_and(Part::is_tokenizer),
+        last: known.to.is_some_and(|to| to.part.is_tokenizer()),
         sees: Sees {
             sent: true,
             taken,
-            handled: taken && handled,
+            handled: taken && sight.handled,
+            delivered: sight.delivered && known.to.is_some_and(|to| to.part.is_tokenizer()),
             ..Sees::default()
         },
     };

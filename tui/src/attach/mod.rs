@@ -1,28 +1,35 @@
 //! `tokengap attach` as a source: discovery says whom to watch, the probe what they do, [`lanes`] what it means.
 
 mod cpu;
+mod egress;
 mod lanes;
+mod python;
 mod queues;
 mod roles;
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use probe_user::discover::{Change, Engine, Process, PythonVersion, Role, Watcher};
+use probe_user::discover::{Change, Engine, Process, Role, Watcher};
 use probe_user::{Capture, Observation, Options, Probe, Target};
 use trace::MonoNs;
-use trace::event::{self, Event, Lost, LostCause, What};
+use trace::event::{Event, Lost, LostCause, What};
+use trace::report::SamplingCost;
 
 use crate::source::{Flow, Source};
 use cpu::CpuWatch;
-use lanes::{Lanes, Release, Sink};
+use egress::Egress;
+use lanes::{Lanes, Release, Sight, Sink};
+pub(crate) use python::PythonOptions;
+use python::PythonWatch;
 use queues::QueueWatch;
 use roles::Roles;
 
 /// How often new workers and exits are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Copied of a message that is read where it was sent: enough to tell it from others.
-const TO_COMPARE: u32 = 4096;
+const TO_COMPARE: u32 = 1024;
 
 /// What the user may set.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +38,8 @@ pub(crate) struct AttachOptions {
     pub(crate) capture: u32,
     /// The probe's own limits.
     pub(crate) probe: Options,
+    /// Reading Python stacks, if asked for.
+    pub(crate) python: Option<PythonOptions>,
 }
 
 /// A probe on an engine that runs.
@@ -38,10 +47,14 @@ pub(crate) struct Attach {
     watcher: Watcher,
     probe: Probe,
     lanes: Lanes,
+    egress: Egress,
     cpu: CpuWatch,
     queues: QueueWatch,
+    python: Option<PythonWatch>,
     options: AttachOptions,
     engine: Engine,
+    /// Processes that the probe is on.
+    probed: BTreeSet<u32>,
     /// From which release on the wire the engine was last described.
     told: Option<Release>,
     engine_told: bool,
@@ -57,29 +70,40 @@ impl Attach {
         for process in &engine.processes {
             roles.learn(process);
         }
-        roles.connect(&engine.hops);
-        let targets: Vec<Target> = engine
+        roles.connect(&engine);
+        let targets = targets(&engine, options.capture);
+        let probed = targets.iter().map(|target| target.pid).collect();
+        let refused = "the probe cannot be attached; without it, `tokengap tap` watches a hop with no privilege at all";
+        let mut probe = Probe::attach(&[], options.probe).context(refused)?;
+        let mut egress = Egress::new(engine.mode.as_ref().map(|mode| mode.value));
+        let unserved: Vec<String> = engine
             .processes
             .iter()
-            .filter_map(|p| target(p, &engine, options.capture))
+            .filter_map(|process| egress.serve(&mut probe, process, &engine).err())
             .collect();
-        let probe = Probe::attach(&targets, options.probe).context(
-            "the probe cannot be attached; without it, `tokengap tap` watches a hop with no privilege at all",
-        )?;
+        probe.add(&targets).context(refused)?;
+        let sight = Sight {
+            handled: options.probe.handled,
+            delivered: egress.sees(),
+        };
         let mut degraded: Vec<String> = probe
             .degraded()
             .iter()
             .map(|d| format!("{d}; {}", d.remedy()))
             .collect();
+        degraded.extend(unserved.iter().map(|why| format!("egress: {why}")));
         degraded.extend(watcher.topology().blind.iter().map(ToString::to_string));
         let mut attach = Self {
             watcher,
             probe,
-            lanes: Lanes::new(roles, options.probe.handled),
+            lanes: Lanes::new(roles, sight),
+            egress,
             cpu: CpuWatch::default(),
             queues: QueueWatch::default(),
+            python: options.python.map(PythonWatch::start).transpose()?,
             options,
             engine,
+            probed,
             told: None,
             engine_told: false,
             stopping: false,
@@ -88,7 +112,7 @@ impl Attach {
         };
         let processes = attach.engine.processes.clone();
         for process in &processes {
-            attach.watch_cpu(process);
+            attach.watch_threads(process);
         }
         attach.queues.rewire(&attach.engine);
         Ok(attach)
@@ -96,13 +120,15 @@ impl Attach {
 
     /// How many processes the probe is on.
     pub(crate) fn watched(&self) -> usize {
-        let targets = |p| target(p, &self.engine, self.options.capture);
-        self.engine.processes.iter().filter_map(targets).count()
+        self.probed.len()
     }
 
-    fn watch_cpu(&mut self, process: &Process) {
+    fn watch_threads(&mut self, process: &Process) {
         if let Err(why) = self.cpu.add(process) {
             self.degraded.push(format!("cpu: {why}"));
+        }
+        if let Some(python) = &mut self.python {
+            python.add(process);
         }
     }
 
@@ -116,9 +142,7 @@ impl Attach {
             Ok(changes) => changes,
             Err(error) => return tracing::warn!("cannot look for new workers: {error}"),
         };
-        if !changes.is_empty() {
-            self.rewire();
-        }
+        let rewired = !changes.is_empty();
         for change in changes {
             match change {
                 Change::Added(process) => self.join(&process),
@@ -126,6 +150,9 @@ impl Attach {
                 Change::Exited(process) => tracing::info!("{} {} has ended", process.role, process.id.pid),
                 Change::Rewired => {}
             }
+        }
+        if rewired {
+            self.rewire();
         }
     }
 
@@ -135,7 +162,13 @@ impl Attach {
         let ours = |engine: &&Engine| engine.processes.iter().any(|p| self.engine.process(p.id.pid).is_some());
         if let Some(engine) = engines.iter().find(ours) {
             self.queues.rewire(engine);
-            self.lanes.roles_mut().connect(&engine.hops);
+            self.lanes.roles_mut().connect(engine);
+            // Who had no part in the path before may have one now.
+            let mut late = targets(engine, self.options.capture);
+            late.retain(|t| !self.probed.contains(&t.pid) && self.engine.process(t.pid).is_some());
+            for target in late {
+                self.probe_too(target);
+            }
         }
     }
 
@@ -156,11 +189,18 @@ impl Attach {
         let Some(target) = target(process, &self.engine, self.options.capture) else {
             return;
         };
-        match self.probe.add(&[target]) {
-            Ok(()) => self.watch_cpu(process),
-            Err(error) => self
-                .degraded
-                .push(format!("{} {pid} appeared and is not watched: {error}", process.role)),
+        if let Err(why) = self.egress.serve(&mut self.probe, process, &self.engine) {
+            self.degraded.push(format!("egress: {why}"));
+        }
+        self.probe_too(target);
+        self.watch_threads(process);
+    }
+
+    fn probe_too(&mut self, target: Target) {
+        self.probed.insert(target.pid);
+        if let Err(error) = self.probe.add(&[target]) {
+            self.degraded
+                .push(format!("pid {} appeared and is not watched: {error}", target.pid));
         }
     }
 
@@ -171,22 +211,9 @@ impl Attach {
             return;
         }
         self.told = release;
-        let found = self.engine.sglang.as_ref().map(|setting| setting.value.as_str());
-        let what = event::Engine {
-            version: found.or(release.map(|release| release.schema)),
-            mode: self.engine.mode.as_ref().map(|setting| setting.value),
-            waiter: self
-                .engine
-                .waiter
-                .as_ref()
-                .map(|setting| setting.value)
-                .or(release.and_then(|release| release.waiter)),
-            turnaround: self
-                .engine
-                .main()
-                .and_then(|main| main.python.as_ref())
-                .map(|python| turnaround(python.value)),
-        };
+        let mut what = self.engine.event();
+        what.version = what.version.or(release.map(|release| release.schema));
+        what.waiter = what.waiter.or(release.and_then(|release| release.waiter));
         sink(&Event {
             at: MonoNs::now(),
             what: What::Engine(what),
@@ -203,13 +230,18 @@ impl Source for Attach {
         self.tell_engine(sink);
         self.cpu.poll(&self.probe, sink);
         self.queues.poll(sink);
+        if let Some(python) = &self.python {
+            python.poll(sink);
+        }
         if !self.stopping {
             self.look_around();
         }
-        let lanes = &mut self.lanes;
+        let (lanes, egress) = (&mut self.lanes, &mut self.egress);
         let seen = self
             .probe
-            .poll(Duration::ZERO, |observation| enter(lanes, &observation, sink));
+            .poll(Duration::ZERO, |observation| enter(lanes, egress, &observation, sink));
+        self.egress.ignore(&mut self.probe);
+        self.lanes.delivers(self.egress.sees(), sink);
         match seen {
             Ok(0) if self.stopping => Flow::Ended,
             Ok(0) => Flow::Idle,
@@ -223,6 +255,10 @@ impl Source for Attach {
 
     fn stop(&mut self) {
         self.stopping = true;
+    }
+
+    fn sampling(&self) -> Option<SamplingCost> {
+        self.python.as_ref().map(PythonWatch::cost)
     }
 
     fn degraded(&self) -> Vec<String> {
@@ -240,22 +276,25 @@ impl Source for Attach {
                 self.lanes.left_out
             ));
         }
+        degraded.extend(self.egress.degraded());
         if let Some(why) = &self.queues.refused {
             degraded.push(format!("queues: {why}"));
         }
         if self.queues.left_out > 0 {
             degraded.push(format!("queues: {} connections beyond the limit", self.queues.left_out));
         }
+        degraded.extend(self.python.iter().flat_map(PythonWatch::degraded));
         degraded
     }
 }
 
-fn enter(lanes: &mut Lanes, observation: &Observation<'_>, sink: Sink<'_>) {
+fn enter(lanes: &mut Lanes, egress: &mut Egress, observation: &Observation<'_>, sink: Sink<'_>) {
     match observation {
         Observation::Sent(message) => lanes.sent(message, sink),
         Observation::Unsent(call) => lanes.unsent(call),
-        Observation::Taken { message, .. } => lanes.taken(message, sink),
+        Observation::Taken(message) => lanes.taken(message, sink),
         Observation::Handled(call) => lanes.handled(call, sink),
+        Observation::Egress { record, .. } => egress.enter(record, sink),
         Observation::Lost { cause, count } => {
             tracing::warn!("{count} observations lost: {}", cause.words());
             let lost = Lost {
@@ -272,11 +311,16 @@ fn enter(lanes: &mut Lanes, observation: &Observation<'_>, sink: Sink<'_>) {
     }
 }
 
-/// Event-loop turns from a waiter's wake-up call to its run, at the least: consumers that take extra turns or another
-/// thread need more (docs/WIRE.md).
-fn turnaround(python: PythonVersion) -> u8 {
-    let wait_for_makes_a_task = (python.major, python.minor) < (3, 12);
-    if wait_for_makes_a_task { 3 } else { 1 }
+/// Processes on the token path; all of the engine where no connection can be seen.
+fn targets(engine: &Engine, most: u32) -> Vec<Target> {
+    let mut on_path: Vec<&Process> = engine.on_token_path().collect();
+    if on_path.is_empty() {
+        on_path.extend(&engine.processes);
+    }
+    on_path
+        .into_iter()
+        .filter_map(|process| target(process, engine, most))
+        .collect()
 }
 
 /// What is copied of a process's messages: the output where it is sent, requests not at all, and enough of what is taken

@@ -8,7 +8,7 @@ use probe_user::Options;
 use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher};
 
 use crate::app;
-use crate::attach::{Attach, AttachOptions};
+use crate::attach::{Attach, AttachOptions, PythonOptions};
 use crate::cli::LiveArgs;
 
 /// Watch a running engine without touching it: eBPF probes on libzmq show each frame sent, taken and handled.
@@ -31,6 +31,15 @@ pub(crate) struct Args {
     /// Size of the ring between the kernel and tokengap. What does not fit is lost to us, counted, and never delays the target.
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().ring_bytes)]
     ring: u32,
+
+    /// Read the tokenizer's Python stacks this often a second, 1 to 1000, without stopping it: the functions it runs in,
+    /// while frames pile up and over the run. Each reading costs tokengap some hundred microseconds of CPU.
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    python_stacks: Option<u32>,
+
+    /// Read the stacks of every process of the engine, not the tokenizers' alone.
+    #[arg(long, requires = "python_stacks")]
+    python_stacks_all: bool,
 
     #[command(flatten)]
     live: LiveArgs,
@@ -57,6 +66,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         AttachOptions {
             capture: args.capture,
             probe,
+            python: args.python_stacks.map(|hertz| PythonOptions {
+                hertz,
+                every_role: args.python_stacks_all,
+            }),
         },
     )?;
     eprintln!("tokengap: attached to {} processes", attach.watched());

@@ -3,4 +3,9 @@
 pub(crate) mod attach;
 pub(crate) mod decode;
 pub(crate) mod demo;
+pub(crate) mod diff;
+pub(crate) mod import;
+pub(crate) mod pick;
+pub(crate) mod report;
+pub(crate) mod saved;
 pub(crate) mod tap;

@@ -5,6 +5,7 @@
 
 mod clipboard;
 mod outlet;
+pub(crate) mod pick;
 mod terminal;
 
 use std::fs::OpenOptions;
@@ -21,7 +22,7 @@ use crate::log::Hold;
 use crate::observer::{Observer, Run, Stage, Wish};
 use crate::own;
 use crate::state::Model;
-use crate::state::journal::{DEFAULT_MOMENTS, Journal};
+use crate::state::journal::Journal;
 use crate::state::refresh::Outside;
 use crate::state::ui::{Tab, Ui};
 use crate::theme::{Surroundings, Theme};
@@ -60,6 +61,15 @@ pub(crate) struct Screen {
     asked_to_end: bool,
 }
 
+/// How much the screen remembers of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keep {
+    /// Moments of chunks, over all requests.
+    pub(crate) journal: usize,
+    /// Finished requests in the table.
+    pub(crate) rows: usize,
+}
+
 /// This process's CPU over the last second.
 struct Cost {
     since: Instant,
@@ -69,7 +79,7 @@ struct Cost {
 
 impl Screen {
     /// Takes the terminal over.
-    pub(crate) fn open() -> anyhow::Result<Self> {
+    pub(crate) fn open(keep: Keep) -> anyhow::Result<Self> {
         let now = Instant::now();
         let hold = Hold::begin();
         let terminal = Terminal::open().context("cannot take over the terminal; --headless runs without one")?;
@@ -78,8 +88,12 @@ impl Screen {
             _hold: hold,
             theme: Theme::of(&Surroundings::read()),
             model: Model::default(),
-            ui: Ui::default(),
-            journal: Journal::new(DEFAULT_MOMENTS),
+            ui: Ui {
+                rows: keep.rows,
+                journal: keep.journal,
+                ..Ui::default()
+            },
+            journal: Journal::new(keep.journal),
             hits: Hits::default(),
             cost: Cost {
                 since: now,
@@ -134,7 +148,7 @@ impl Screen {
         let effect = self.ui.apply(action, &self.model);
         match (before.1, self.ui.paused.is_some()) {
             // The view stands still as of now, the table with it.
-            (false, true) => self.model.refresh_rows(run.analysis),
+            (false, true) => self.model.refresh_rows(run.analysis, self.ui.rows),
             (_, false) if before.0 != self.ui.tab => {
                 (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
             }
@@ -190,7 +204,7 @@ impl Screen {
         self.model.refresh(run.analysis, &outside);
         let wanted = matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.model.table.count() == 0;
         if wanted && now >= self.next_rows {
-            self.model.refresh_rows(run.analysis);
+            self.model.refresh_rows(run.analysis, self.ui.rows);
             self.next_rows = now + now.elapsed() * ROWS_SHARE;
         }
     }

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-/// Seconds kept. At six numbers a second this is 200 KiB.
+/// Seconds kept. At six numbers a second this is 200 KiB for the run, and 60 KiB for each hop and thread.
 pub(crate) const KEPT: usize = 3_600;
 
-/// What is kept of one second. `None` is "not observable".
+/// What is kept of one second of the run. `None` is "not observable".
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Sample {
     /// Tokens sent by the scheduler per second.
@@ -22,20 +22,46 @@ pub(crate) struct Sample {
     pub(crate) harmed: Option<f64>,
 }
 
-/// A number of [`Sample`] that can be drawn.
-pub(crate) type Metric = fn(&Sample) -> Option<f64>;
+/// What is kept of one second of the hops of one name.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct HopSample {
+    pub(crate) frames: f32,
+    pub(crate) backlog: Option<f32>,
+    /// p99 over the sliding window, in nanoseconds.
+    pub(crate) residence_p99: Option<f32>,
+}
+
+/// What is kept of one second of a thread: shares of it from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct ThreadSample {
+    pub(crate) running: Option<f32>,
+    pub(crate) waiting: Option<f32>,
+    pub(crate) held: Option<f32>,
+}
+
+/// A number of a sample that can be drawn.
+pub(crate) type Metric<T> = fn(&T) -> Option<f64>;
 
 /// The samples, one for each second since the start.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct History {
-    samples: VecDeque<Sample>,
+#[derive(Clone, Debug)]
+pub(crate) struct History<T> {
+    samples: VecDeque<T>,
     /// Second of the newest sample, counted from the start of the run.
     newest: u64,
 }
 
-impl History {
+impl<T> Default for History<T> {
+    fn default() -> Self {
+        Self {
+            samples: VecDeque::new(),
+            newest: 0,
+        }
+    }
+}
+
+impl<T: Copy> History<T> {
     /// Enters the sample for `second`; a second that passed without one repeats it, a second entered before is kept.
-    pub(crate) fn enter(&mut self, second: u64, sample: Sample) {
+    pub(crate) fn enter(&mut self, second: u64, sample: T) {
         let missing = if self.samples.is_empty() {
             1
         } else {
@@ -66,7 +92,7 @@ impl History {
     }
 
     /// `columns` values that end at second `end`, each the largest of `step` seconds; `None` where nothing was observed.
-    pub(crate) fn series(&self, metric: Metric, end: u64, step: u64, columns: usize) -> Vec<Option<f64>> {
+    pub(crate) fn series(&self, metric: Metric<T>, end: u64, step: u64, columns: usize) -> Vec<Option<f64>> {
         let step = step.max(1);
         (0..columns as u64)
             .rev()
@@ -80,7 +106,7 @@ impl History {
             .collect()
     }
 
-    fn at(&self, second: u64) -> Option<&Sample> {
+    fn at(&self, second: u64) -> Option<&T> {
         let back = self.newest.checked_sub(second)? as usize;
         self.samples.get(self.samples.len().checked_sub(back + 1)?)
     }
@@ -90,7 +116,7 @@ impl History {
 mod tests {
     use super::*;
 
-    fn ramp(seconds: u64) -> History {
+    fn ramp(seconds: u64) -> History<Sample> {
         let mut history = History::default();
         for second in 0..seconds {
             history.enter(
@@ -107,7 +133,7 @@ mod tests {
     #[test]
     fn a_column_holds_the_largest_of_its_seconds_and_the_time_before_the_start_is_blank() {
         let history = ramp(10);
-        let tokens: Metric = |s| Some(s.tokens);
+        let tokens: Metric<Sample> = |s| Some(s.tokens);
         assert_eq!(history.series(tokens, 9, 1, 3), [Some(7.0), Some(8.0), Some(9.0)]);
         assert_eq!(history.series(tokens, 9, 5, 3), [None, Some(4.0), Some(9.0)]);
         assert_eq!(history.series(tokens, 2, 1, 4), [None, Some(0.0), Some(1.0), Some(2.0)]);

@@ -79,6 +79,7 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop
     reasons.truncate(REASONS);
     let wakeup = members.iter().map(|h| h.counts().wakeup_frames_max).max().unwrap_or(0);
     HopLine {
+        name: group.name.clone(),
         from,
         to,
         health: health(
@@ -106,11 +107,6 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop
         wakeup_frames_max: (wakeup > 0).then_some(wakeup.into()),
         kernel_bytes: group.kernel.bytes.zip(group.kernel.bytes_max),
         inbox_max: group.kernel.inbox_max,
-        trend: if takes {
-            group.trend.samples().collect()
-        } else {
-            Vec::new()
-        },
         members: members.iter().take(MEMBERS).map(|h| member(h)).collect(),
     }
 }

@@ -169,7 +169,8 @@ impl Journal {
             | What::Hot(_)
             | What::Stage(_)
             | What::Told(_)
-            | What::Merged(_) => {}
+            | What::Merged(_)
+            | What::Answered(_) => {}
         }
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod history;
 mod hops;
 pub(crate) mod journal;
 pub(crate) mod model;
+pub(crate) mod pick;
 pub(crate) mod query;
 pub(crate) mod refresh;
 pub(crate) mod request;

@@ -1,10 +1,11 @@
 //! What the screen shows, as plain values read from the analysis a few times a second.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
+use trace::ThreadId;
 use trace::detect::Severity;
 
-use super::history::History;
+use super::history::{History, HopSample, Sample, ThreadSample};
 use super::query::Query;
 use super::request::{Detail, HopEnds};
 use super::row::Row;
@@ -77,7 +78,10 @@ pub(crate) struct Model {
     /// The engine's threads; `None` where they are not watched.
     pub(crate) threads: Option<Vec<ThreadLine>>,
     pub(crate) own: Own,
-    pub(crate) history: History,
+    pub(crate) history: History<Sample>,
+    /// By the hops' name.
+    pub(crate) hop_history: HashMap<String, History<HopSample>>,
+    pub(crate) thread_history: HashMap<ThreadId, History<ThreadSample>>,
     /// Chunks harmed when the history was last entered.
     pub(super) harm_before: Option<u64>,
 }
@@ -143,6 +147,7 @@ pub(crate) struct ChunkSums {
 /// Hops of one name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct HopLine {
+    pub(crate) name: String,
     pub(crate) from: String,
     pub(crate) to: String,
     pub(crate) health: Health,
@@ -169,8 +174,6 @@ pub(crate) struct HopLine {
     pub(crate) kernel_bytes: Option<(u64, u64)>,
     /// The most frames in libzmq's own queues, behind the kernel's.
     pub(crate) inbox_max: Option<u64>,
-    /// The backlog of the last minute, second by second.
-    pub(crate) trend: Vec<u64>,
     /// The hops behind the line.
     pub(crate) members: Vec<Member>,
 }

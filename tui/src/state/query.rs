@@ -41,6 +41,7 @@ enum Field {
     Lost,
     Prompt,
     Retractions,
+    Worker,
 }
 
 /// Field names, and whether the value is a duration. The first of several names is the one the help shows.
@@ -61,6 +62,7 @@ const FIELDS: &[(&str, Field, bool)] = &[
     ("lost", Field::Lost, false),
     ("prompt", Field::Prompt, false),
     ("retract", Field::Retractions, false),
+    ("worker", Field::Worker, false),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +97,7 @@ pub(crate) const HELP: &[(&str, &str)] = &[
         "numbers: gap age silence sent taken deliv chunks coal drop lost prompt retract",
     ),
     ("", "with > >= < <= = ; durations in ns us ms s m h, counts with k or M"),
+    ("worker:1", "it goes to tokenizer worker 1"),
     ("state:live", "waiting, live, done, aborted or gone"),
     ("flag:drop!", "LOSS DROP! DROP? STALL GAP INFLATE ABORT RETRACT"),
     ("-state:done", "a minus sign turns a term round; all terms must hold"),
@@ -291,6 +294,7 @@ impl Field {
             Self::Lost => row.lost,
             Self::Prompt => row.prompt,
             Self::Retractions => Some(row.retractions),
+            Self::Worker => row.worker,
         }
     }
 }
@@ -319,6 +323,7 @@ mod tests {
             gap_ns: Some(1_500_000_000),
             dropped: Some(2),
             sent: 10_000,
+            worker: Some(1),
             ..Row::default()
         };
         row.flags.set(Flag::Gap, true);
@@ -342,10 +347,11 @@ mod tests {
             "5b92",
             "-flag:abort flag:gap",
             "gap<2m",
+            "worker:1",
         ] {
             assert!(passes(text), "{text:?}");
         }
-        for text in ["gap>2s", "-5b92", "state:done", "drop=0 5b92", "flag:loss"] {
+        for text in ["gap>2s", "-5b92", "state:done", "drop=0 5b92", "flag:loss", "worker:0"] {
             assert!(!passes(text), "{text:?}");
         }
     }

@@ -5,14 +5,15 @@ use trace::stats::Distribution;
 use trace::{Analysis, MonoNs};
 
 use super::flags::{Flag, Flags};
-use super::history::Sample;
+use super::history::{HopSample, Sample, ThreadSample};
 use super::journal::Journal;
 use super::model::{ChunkSums, Flow, GapLine, Health, Model, Own, Spread, Verdict};
 use super::request::{Detail, Sources};
 use super::row::{Life, Row};
+use super::threads::Shares;
 use super::{findings, hops, threads};
 
-/// Finished requests shown in the table; the report counts all of them.
+/// Finished requests shown in the table by default; the report counts all of them.
 pub(crate) const FINISHED_SHOWN: usize = 2_000;
 
 /// What the loop knows and the analysis does not.
@@ -67,10 +68,50 @@ impl Model {
             harmed: harm.map(|h| h.saturating_sub(before.unwrap_or(h)) as f64),
         };
         self.history.enter(second, sample);
+        for (place, group) in ledger.groups().iter().enumerate() {
+            let takes = ledger.members(place).any(|hop| hop.sees().taken);
+            let sample = HopSample {
+                frames: group.rate.recent(ledger.now()).frames as f32,
+                backlog: takes.then_some(group.backlog as f32),
+                residence_p99: recent(&group.residence, ledger.now()).map(|s| s.p99 as f32),
+            };
+            // Only a new name is copied.
+            match self.hop_history.get_mut(&group.name) {
+                Some(history) => history.enter(second, sample),
+                None => self
+                    .hop_history
+                    .entry(group.name.clone())
+                    .or_default()
+                    .enter(second, sample),
+            }
+        }
+        self.remember_threads(ledger, second);
+    }
+
+    /// Enters this second of each thread that is shown.
+    fn remember_threads(&mut self, ledger: &Ledger, second: u64) {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let now = ledger.now();
+        let from = MonoNs(now.0.saturating_sub(SECOND_NS));
+        let shown = threads::read(ledger).unwrap_or_default();
+        self.thread_history.retain(|id, _| shown.iter().any(|t| t.id == *id));
+        let threads = ledger.threads().iter().filter(|t| shown.iter().any(|s| s.id == t.id()));
+        for thread in threads {
+            let spent = thread.between(from, now).map(|spent| Shares::of(&spent));
+            let sample = ThreadSample {
+                running: spent.map(|s| s.running as f32),
+                waiting: spent.and_then(|s| s.waiting).map(|share| share as f32),
+                held: spent.and_then(|s| s.held).map(|share| share as f32),
+            };
+            self.thread_history
+                .entry(thread.id())
+                .or_default()
+                .enter(second, sample);
+        }
     }
 
     /// Reads the rows of the table.
-    pub(crate) fn refresh_rows(&mut self, analysis: &Analysis) {
+    pub(crate) fn refresh_rows(&mut self, analysis: &Analysis, finished_shown: usize) {
         let ledger = analysis.ledger();
         let look = Look::new(analysis);
         self.table.clear();
@@ -78,6 +119,7 @@ impl Model {
         for request in ledger.requests() {
             let row = self.table.next();
             look.request(request, row);
+            row.worker = ledger.worker_of(request).map(u64::from);
             if row.life == Life::Waiting {
                 open += 1;
                 longest = longest.max(row.gap_ns.unwrap_or(0));
@@ -85,8 +127,8 @@ impl Model {
         }
         self.gap.open = ledger.sees_gaps().then_some((open, longest));
         let over = ledger.finished();
-        self.rows_left_out = over.len().saturating_sub(FINISHED_SHOWN) as u64;
-        for summary in over.rev().take(FINISHED_SHOWN) {
+        self.rows_left_out = over.len().saturating_sub(finished_shown) as u64;
+        for summary in over.rev().take(finished_shown) {
             look.summary(summary, self.table.next());
         }
     }
@@ -97,7 +139,10 @@ impl Model {
         let look = Look::new(analysis);
         let request = ledger.request(rid);
         let row = match request {
-            Some(request) => Some(new_row(|row| look.request(request, row))),
+            Some(request) => Some(new_row(|row| {
+                look.request(request, row);
+                row.worker = ledger.worker_of(request).map(u64::from);
+            })),
             None => ledger
                 .finished()
                 .rev()
@@ -370,6 +415,7 @@ impl Look {
         row.lost = lost(from.tokens_lost.map(u64::from), from.wire_missing);
         row.prompt = from.prompt_tokens.map(u64::from);
         row.retractions = from.retractions.into();
+        row.worker = from.worker.map(u64::from);
         row.flags = self.flags(row, from.wire_missing, from.bursts, from.inflated, false);
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct Row {
     pub(crate) dropped_tokens: u64,
     pub(crate) prompt: Option<u64>,
     pub(crate) retractions: u64,
+    /// The tokenizer worker that it goes to; `None` where there is only one, or it is not known.
+    pub(crate) worker: Option<u64>,
     pub(crate) flags: Flags,
 }
 
@@ -77,12 +79,13 @@ pub(crate) enum Column {
     Coalesced,
     Dropped,
     Lost,
+    Worker,
     Flags,
 }
 
 impl Column {
     /// Left to right.
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Rid,
         Self::State,
         Self::Age,
@@ -95,6 +98,7 @@ impl Column {
         Self::Coalesced,
         Self::Dropped,
         Self::Lost,
+        Self::Worker,
         Self::Flags,
     ];
 
@@ -113,6 +117,7 @@ impl Column {
             Self::Coalesced => "coal",
             Self::Dropped => "drop",
             Self::Lost => "lost",
+            Self::Worker => "worker",
             Self::Flags => "flags",
         }
     }
@@ -146,21 +151,62 @@ impl Column {
             Self::Coalesced => row.coalesced,
             Self::Dropped => row.dropped,
             Self::Lost => row.lost,
+            Self::Worker => row.worker,
             Self::Rid | Self::State | Self::Flags => None,
         }
     }
 }
 
 impl Row {
-    /// Larger for worse: by the worst flag, then by what was lost, then by the gap.
-    pub(crate) fn badness(&self) -> (u8, u64, u64) {
-        (self.flags.weight(), self.lost.unwrap_or(0), self.gap_ns.unwrap_or(0))
+    /// Larger for worse: by the worst flag; of equals those that can still be helped before those that are over, and
+    /// aborted ones, for which nobody waits, last; then by what was lost, then by the gap.
+    pub(crate) fn badness(&self) -> (u8, u8, u64, u64) {
+        let standing = match self.life {
+            Life::Waiting | Life::Live => 2,
+            Life::Done | Life::Gone => 1,
+            Life::Aborted => 0,
+        };
+        (
+            self.flags.weight(),
+            standing,
+            self.lost.unwrap_or(0),
+            self.gap_ns.unwrap_or(0),
+        )
+    }
+
+    /// Whether there is anything to say against it.
+    pub(crate) fn is_ill(&self) -> bool {
+        self.flags.weight() > 0 || self.lost.is_some_and(|n| n > 0) || self.gap_ns.is_some_and(|ns| ns > 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_equally_ill_requests_the_living_come_first_and_the_aborted_last() {
+        use super::super::flags::Flag;
+        let row = |life, lost, aborted| {
+            let mut row = Row {
+                life,
+                lost: Some(lost),
+                ..Row::default()
+            };
+            row.flags.set(Flag::Dropped, true);
+            row.flags.set(Flag::Aborted, aborted);
+            row
+        };
+        let mut rows = [
+            row(Life::Aborted, 9, true),
+            row(Life::Done, 5, false),
+            row(Life::Live, 1, false),
+            row(Life::Done, 7, false),
+        ];
+        rows.sort_by(|a, b| Column::Flags.compare(b, a));
+        assert_eq!(rows.map(|r| r.lost), [Some(1), Some(7), Some(5), Some(9)]);
+        assert!(!Row::default().is_ill());
+    }
 
     #[test]
     fn what_is_not_observable_sorts_below_zero() {

@@ -79,7 +79,7 @@ impl Table {
     /// The worst of the rows that are shown; `None` when nothing is wrong with any.
     pub(crate) fn worst(&self) -> Option<&Row> {
         let shown = self.order.iter().map(|&i| &self.rows[i as usize]);
-        shown.filter(|r| r.badness() > (0, 0, 0)).max_by_key(|r| r.badness())
+        shown.filter(|r| r.is_ill()).max_by_key(|r| r.badness())
     }
 }
 

@@ -1,18 +1,18 @@
 //! Reads the engine's threads into lines: those that take frames first, then the busiest.
 
-use trace::MonoNs;
 use trace::ledger::{Ledger, Spent, Thread};
 use trace::stats::WINDOW_NS;
+use trace::{MonoNs, ThreadId};
 
 /// Threads shown.
 const SHOWN: usize = 128;
 
 /// One thread.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ThreadLine {
     pub(crate) role: String,
     pub(crate) name: String,
-    pub(crate) tid: u32,
+    pub(crate) id: ThreadId,
     /// It takes frames from a hop.
     pub(crate) takes: bool,
     /// The last ten seconds; `None` when it was not sampled then.
@@ -33,7 +33,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    fn of(spent: &Spent) -> Self {
+    pub(super) fn of(spent: &Spent) -> Self {
         let share = |ns| spent.share(ns);
         Self {
             running: share(spent.on_ns),
@@ -58,7 +58,7 @@ fn line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
     Some(ThreadLine {
         role: thread.role().to_owned(),
         name: thread.name().to_owned(),
-        tid: thread.id().tid,
+        id: thread.id(),
         takes: thread.takes(),
         recent: thread.between(from, now).map(|spent| Shares::of(&spent)),
         whole: Shares::of(&thread.total()?),

@@ -95,9 +95,8 @@ pub(crate) struct Ui {
     pub(crate) zoom: usize,
     /// Seconds the lines over time end before the newest one.
     pub(crate) back: u64,
-    /// Thread lines scrolled past.
+    /// Selected thread, finding and hop, by place.
     pub(crate) thread: usize,
-    /// Selected finding and hop, by place.
     pub(crate) finding: usize,
     pub(crate) hop: usize,
     /// Chunk lines scrolled past in the request's detail.
@@ -106,6 +105,9 @@ pub(crate) struct Ui {
     pub(crate) sought: bool,
     /// Rows a page has; the view says it after every draw.
     pub(crate) page: usize,
+    /// Finished rows and moments of chunks that are kept at most, to be said where that is reached.
+    pub(crate) rows: usize,
+    pub(crate) journal: usize,
     /// What was done last, until the next key.
     pub(crate) message: Option<String>,
 }
@@ -194,6 +196,9 @@ impl Ui {
         }
         self.finding = self.finding.min(model.findings.len().saturating_sub(1));
         self.hop = self.hop.min(model.hops.len().saturating_sub(1));
+        self.thread = self
+            .thread
+            .min(model.threads.as_ref().map_or(0, |t| t.len().saturating_sub(1)));
     }
 
     /// The second at which lines over time end.
@@ -272,7 +277,8 @@ impl Ui {
             }
             Tab::Hops => self.hop = row.min(model.hops.len().saturating_sub(1)),
             Tab::Findings => self.finding = row.min(model.findings.len().saturating_sub(1)),
-            Tab::Overview | Tab::Request | Tab::Cpu => {}
+            Tab::Cpu => self.thread = row,
+            Tab::Overview | Tab::Request => {}
         }
     }
 

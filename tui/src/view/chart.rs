@@ -1,20 +1,26 @@
 //! Bars over time, a few rows high.
 
+use ratatui::style::Style;
+
 use super::pad::Pad;
+use crate::state::Model;
 use crate::state::history::{History, Metric};
 use crate::state::model::Health;
+use crate::state::ui::{Ui, ZOOM};
+use crate::state::units::clock;
 use crate::theme::STRONG;
 
 const BLOCKS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 const ASCII: [&str; 9] = [" ", ".", ".", ":", ":", "i", "i", "|", "|"];
+const SECOND_NS: u64 = 1_000_000_000;
 /// Cells kept for the label and for the scale.
 const LABEL: u16 = 13;
 const SCALE: u16 = 9;
 
 /// One line over time.
-pub(super) struct Line<'a> {
+pub(super) struct Line<'a, T> {
     pub(super) label: &'a str,
-    pub(super) metric: Metric,
+    pub(super) metric: Metric<T>,
     pub(super) show: fn(f64) -> String,
     pub(super) health: Health,
 }
@@ -31,8 +37,28 @@ pub(super) fn columns(width: u16) -> u16 {
     width.saturating_sub(LABEL + SCALE + 2)
 }
 
+impl Window {
+    /// The reader's part of time.
+    pub(super) fn of(model: &Model, ui: &Ui) -> Self {
+        Self {
+            end: ui.time_end(model),
+            step: ZOOM[ui.zoom],
+        }
+    }
+
+    /// What `columns` of it are, in words.
+    pub(super) fn words(self, columns: u16, model: &Model, ui: &Ui) -> String {
+        let span = clock(u64::from(columns) * self.step * SECOND_NS);
+        if self.end == model.history.newest() && ui.paused.is_none() {
+            format!("the last {span}")
+        } else {
+            format!("{span} until {}", clock(self.end * SECOND_NS))
+        }
+    }
+}
+
 /// Draws `line` into all rows of the pad. A column that was not observed stays blank, one that is 0 has a dot.
-pub(super) fn draw(pad: &mut Pad<'_>, line: &Line<'_>, history: &History, window: Window) {
+pub(super) fn draw<T: Copy>(pad: &mut Pad<'_>, line: &Line<'_, T>, history: &History<T>, window: Window) {
     let theme = pad.theme();
     let rows = pad.height();
     if rows == 0 {
@@ -51,25 +77,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, line: &Line<'_>, history: &History, window
     } else {
         theme.line()
     };
-    let levels = theme.pick(BLOCKS, ASCII);
-    for (x, value) in values.iter().enumerate() {
-        let Some(value) = value else { continue };
-        let x = LABEL + 1 + x as u16;
-        let filled = if top > 0.0 {
-            (value / top * f64::from(rows) * 8.0).round() as u16
-        } else {
-            0
-        };
-        if filled == 0 {
-            pad.text(x, rows - 1, theme.pick("·", "_"), theme.dim());
-        }
-        for row in 0..rows {
-            let level = filled.saturating_sub(row * 8).min(8);
-            if level > 0 {
-                pad.text(x, rows - 1 - row, levels[usize::from(level)], style);
-            }
-        }
-    }
+    bars(pad, LABEL + 1, &values, style);
     let now = values.last().copied().flatten();
     pad.number(
         pad.width() - SCALE - 1,
@@ -86,5 +94,35 @@ pub(super) fn draw(pad: &mut Pad<'_>, line: &Line<'_>, history: &History, window
             &format!("/{}", (line.show)(top)),
             theme.dim(),
         );
+    }
+}
+
+/// Draws a bar for each value into all rows of the pad, from column `x` on, the largest as high as the pad.
+pub(super) fn bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], style: Style) {
+    let theme = pad.theme();
+    let rows = pad.height();
+    if rows == 0 {
+        return;
+    }
+    let top = values.iter().flatten().copied().fold(0.0, f64::max);
+    let levels = theme.pick(BLOCKS, ASCII);
+    for (place, value) in values.iter().enumerate() {
+        let Some(value) = value else { continue };
+        let x = x + place as u16;
+        let filled = if top > 0.0 {
+            // What is little is still seen apart from nothing.
+            ((value / top * f64::from(rows) * 8.0).round() as u16).max(u16::from(*value > 0.0))
+        } else {
+            0
+        };
+        if filled == 0 {
+            pad.text(x, rows - 1, theme.pick("·", "_"), theme.dim());
+        }
+        for row in 0..rows {
+            let level = filled.saturating_sub(row * 8).min(8);
+            if level > 0 {
+                pad.text(x, rows - 1 - row, levels[usize::from(level)], style);
+            }
+        }
     }
 }

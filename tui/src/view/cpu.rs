@@ -1,8 +1,13 @@
 //! CPU: how the engine's threads spend their time: running, waiting for a CPU, held back by a quota, asleep.
 
+use ratatui::layout::Rect;
+
 use super::Hits;
+use super::chart::{self, Line, Window};
 use super::pad::Pad;
+use crate::action::Action;
 use crate::state::Model;
+use crate::state::history::{Metric, ThreadSample};
 use crate::state::model::Health;
 use crate::state::threads::{Shares, ThreadLine};
 use crate::state::ui::Ui;
@@ -11,6 +16,8 @@ use crate::theme::{PLAIN, STRONG};
 
 /// Cells of a bar of one whole core.
 const BAR: usize = 40;
+/// Rows of one line over time, at most.
+const CHART_ROWS: u16 = 4;
 /// Where the verdict and the bar begin.
 const VERDICT: u16 = 65;
 const BARS: u16 = 82;
@@ -29,14 +36,60 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     );
     pad.text(3, 1, "role", theme.dim());
     pad.text(16, 1, "thread", theme.dim());
-    for (place, head) in ["tid", "running", "waits", "quota", "asleep"].iter().enumerate() {
+    for (place, head) in ["tid", "runs", "waits", "quota", "asleep"].iter().enumerate() {
         pad.number(28 + place as u16 * 7, 1, 7, head, theme.dim());
     }
-    let rows = pad.height().saturating_sub(2);
-    hits.page = rows.into();
-    let top = ui.thread.min(threads.len().saturating_sub(rows.into()));
-    for (row, thread) in threads.iter().skip(top).take(rows.into()).enumerate() {
-        line(pad, 2 + row as u16, thread);
+    let most = (pad.height().saturating_sub(2) / 2).max(4);
+    hits.page = most.into();
+    let top = ui.thread.saturating_sub(usize::from(most) - 1);
+    let mut y = 2;
+    for (place, thread) in threads.iter().enumerate().skip(top).take(most.into()) {
+        line(pad, y, thread);
+        if place == ui.thread {
+            pad.row_style(y, theme.selected());
+        }
+        hits.add(
+            Rect {
+                y: pad.area().y + y,
+                height: 1,
+                ..pad.area()
+            },
+            Action::Pick(place),
+        );
+        y += 1;
+    }
+    if let Some(thread) = threads.get(ui.thread) {
+        over_time(pad, y + 1, thread, model, ui);
+    }
+}
+
+/// The selected thread over time.
+fn over_time(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, ui: &Ui) {
+    let window = Window::of(model, ui);
+    let when = window.words(chart::columns(pad.width()), model, ui);
+    let who = format!("{} {} {}", thread.role, thread.name, thread.id.tid);
+    pad.rule(y, &format!("{who}: {when}, {} s a column", window.step));
+    let Some(history) = model.thread_history.get(&thread.id) else {
+        return;
+    };
+    let show = |share: f64| format!("{:.0}%", share * 100.0);
+    let metrics: [(&str, Metric<ThreadSample>, Health); 3] = [
+        ("running", |s| s.running.map(f64::from), Health::Good),
+        ("lacks a CPU", |s| s.waiting.map(f64::from), Health::Warning),
+        ("quota", |s| s.held.map(f64::from), Health::Warning),
+    ];
+    let rows = (pad.height().saturating_sub(y + 1) / metrics.len() as u16).clamp(1, CHART_ROWS);
+    for (place, (label, metric, health)) in metrics.into_iter().enumerate() {
+        let line = Line {
+            label,
+            metric,
+            show,
+            health,
+        };
+        let y = y + 1 + place as u16 * rows;
+        if y + rows <= pad.height() {
+            chart::draw(&mut pad.below(y, rows), &line, history, window);
+        }
     }
 }
 
@@ -45,7 +98,7 @@ fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     let mark = if thread.takes { "*" } else { " " };
     pad.fit(3, y, 12, &format!("{mark}{}", thread.role), STRONG);
     pad.fit(16, y, 12, &thread.name, PLAIN);
-    pad.number(28, y, 7, &thread.tid.to_string(), PLAIN);
+    pad.number(28, y, 7, &thread.id.tid.to_string(), PLAIN);
     let Some(shares) = &thread.recent else {
         pad.text(1, y, theme.sign(Health::Unknown), theme.dim());
         pad.text(36, y, "not sampled in the last 10 s", theme.dim());

@@ -19,6 +19,16 @@ pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize) -> usize {
         "+ ok   i info   ! warning   X critical   ? nothing can be said   - not seen",
         "",
     ));
+    lines.push((
+        "gap",
+        "the part of TTFT between scheduler and tokenizer; so far, while the first token waits",
+        "",
+    ));
+    lines.push((
+        "TTFT",
+        "is no column: when a request arrived is not observed, and it would be a guess",
+        "",
+    ));
     let rows = usize::from(pad.height().saturating_sub(1));
     let top = scrolled.min(lines.len().saturating_sub(rows));
     let last = (top + rows).min(lines.len());

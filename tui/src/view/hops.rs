@@ -1,11 +1,13 @@
-//! Hops: a line each, and the selected one in detail: residence, wakeups, backlog over the last minute, workers.
+//! Hops: a line each, and the selected one in detail: residence, wakeups, backlog over time, workers.
 
 use ratatui::layout::Rect;
 
 use super::Hits;
+use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use crate::action::Action;
 use crate::state::Model;
+use crate::state::history::{HopSample, Metric};
 use crate::state::model::{CLASSES, Health, HopLine, Spread};
 use crate::state::ui::Ui;
 use crate::state::units::{bytes, count, duration, known, rate};
@@ -13,6 +15,8 @@ use crate::theme::{PLAIN, STRONG};
 
 /// Cells of the longest bar of the histogram.
 const BAR: u16 = 24;
+/// Rows of one line over time, its head included.
+const TREND_ROWS: u16 = 9;
 
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
@@ -46,7 +50,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     }
     if let Some(hop) = model.hops.get(ui.hop) {
         let height = pad.height();
-        detail(&mut pad.below(y + 1, height), hop);
+        detail(&mut pad.below(y + 1, height), hop, model, ui);
     }
 }
 
@@ -69,7 +73,7 @@ fn line(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
     }
 }
 
-fn detail(pad: &mut Pad<'_>, hop: &HopLine) {
+fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
     let theme = pad.theme();
     pad.rule(0, &format!("{} {} {}", hop.from, theme.pick("→", "->"), hop.to));
     let spread = |s: Option<Spread>| {
@@ -131,7 +135,7 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine) {
     }
     if !hop.residence_classes.is_empty() {
         let right = if wide { pad.width() / 2 } else { 45 };
-        trend(pad, right, y, hop);
+        trends(pad, right, y, hop, model, ui);
         histogram(pad, y, hop);
     }
 }
@@ -165,26 +169,40 @@ fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
     }
 }
 
-fn trend(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine) {
+/// The hop over time, right of the histogram: its backlog, and where there is room its residence and rate.
+fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &Ui) {
     let theme = pad.theme();
-    pad.text(x, y, "backlog, last minute", theme.head());
-    let rows = pad.height().saturating_sub(y + 1).min(8);
-    let columns = usize::from(pad.width().saturating_sub(x + 1)).min(60);
-    let shown = &hop.trend[hop.trend.len().saturating_sub(columns)..];
-    let top = shown.iter().copied().max().unwrap_or(0);
-    for (at, &level) in shown.iter().enumerate() {
-        let filled = (u128::from(level) * u128::from(rows) / u128::from(top.max(1))) as u16;
-        for row in 0..rows {
-            let (sign, style) = match row {
-                row if row < filled => (theme.pick("█", "#"), theme.line()),
-                0 if level == 0 => (theme.pick("·", "_"), theme.dim()),
-                0 => (theme.pick("▁", "."), theme.line()),
-                _ => continue,
-            };
-            pad.text(x + at as u16, y + rows - row, sign, style);
-        }
+    let Some(history) = model.hop_history.get(&hop.name) else {
+        return;
+    };
+    let window = Window::of(model, ui);
+    let columns = pad.width().saturating_sub(x + 1);
+    let line = |label, metric: Metric<HopSample>, show| Line {
+        label,
+        metric,
+        show,
+        health: Health::Good,
+    };
+    let lines: [Line<'_, HopSample>; 3] = [
+        line("backlog", |s| s.backlog.map(f64::from), |n| count(n as u64)),
+        line(
+            "residence p99",
+            |s| s.residence_p99.map(f64::from),
+            |ns| duration(ns as u64),
+        ),
+        line("frames/s", |s| Some(f64::from(s.frames)), rate),
+    ];
+    let rows = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, lines.len() as u16);
+    for (place, line) in lines.iter().take(rows.into()).enumerate() {
+        let y = y + place as u16 * TREND_ROWS;
+        let values = history.series(line.metric, window.end, window.step, columns.into());
+        let top = values.iter().flatten().copied().fold(0.0, f64::max);
+        let when = window.words(columns, model, ui);
+        pad.text(x, y, &format!("{}, {when}", line.label), theme.head());
+        pad.right(y, &format!("max {} ", (line.show)(top)), theme.dim());
+        let height = pad.height().saturating_sub(y + 1).min(TREND_ROWS - 1);
+        chart::bars(&mut pad.below(y + 1, height), x, &values, theme.line());
     }
-    pad.right(y, &format!("max {} ", count(top)), theme.dim());
 }
 
 fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {

@@ -8,6 +8,7 @@ mod hops;
 mod overview;
 mod pad;
 mod path;
+pub(crate) mod pick;
 mod request;
 mod requests;
 

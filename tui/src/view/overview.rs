@@ -4,8 +4,9 @@ use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use super::path;
 use crate::state::Model;
+use crate::state::history::Sample;
 use crate::state::model::{Health, Spread};
-use crate::state::ui::{Ui, ZOOM};
+use crate::state::ui::Ui;
 use crate::state::units::{clock, count, duration, known, rate};
 use crate::theme::{PLAIN, STRONG};
 
@@ -189,21 +190,14 @@ fn alarm(pad: &mut Pad<'_>, x: u16, y: u16, n: u64, text: &str) -> u16 {
 }
 
 fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, model: &Model, ui: &Ui) -> u16 {
-    let end = ui.time_end(model);
-    let step = ZOOM[ui.zoom];
-    let span = u64::from(chart::columns(pad.width())) * step;
-    let span = clock(span * 1_000_000_000);
-    let when = if ui.back == 0 && ui.paused.is_none() {
-        format!("the last {span}")
-    } else {
-        format!("{span} until {}", clock(end * 1_000_000_000))
-    };
-    pad.rule(y, &format!("{when}, {step} s a column"));
+    let window = Window::of(model, ui);
+    let when = window.words(chart::columns(pad.width()), model, ui);
+    pad.rule(y, &format!("{when}, {} s a column", window.step));
     let worst = model.hops.iter().map(|h| h.health).max().unwrap_or_default();
     let all = [
         Line {
             label: "tokens/s",
-            metric: |s| Some(s.tokens),
+            metric: |s: &Sample| Some(s.tokens),
             show: rate,
             health: Health::Good,
         },
@@ -239,7 +233,7 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, model: &Model, ui: &Ui) -> u1
         if at + rows > pad.height() {
             break;
         }
-        chart::draw(&mut pad.below(at, rows), line, &model.history, Window { end, step });
+        chart::draw(&mut pad.below(at, rows), line, &model.history, window);
         at += rows;
     }
     at

@@ -49,8 +49,9 @@ fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
 }
 
 fn sums(row: &Row) -> String {
+    let worker = row.worker.map(|n| format!("  worker {n}")).unwrap_or_default();
     format!(
-        "gap {}  prompt {}  tokens {} sent {} delivered  chunks {}",
+        "gap {}{worker}  prompt {}  tokens {} sent {} delivered  chunks {}",
         known(row.gap_ns, duration),
         known(row.prompt, count),
         count(row.sent),
@@ -135,8 +136,8 @@ fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) 
     let rows = pad.height().saturating_sub(y + 2);
     hits.page = rows.into();
     let reach = match detail.since {
-        Some(_) => "; older ones are forgotten",
-        None => "",
+        Some(_) => format!("; older ones are forgotten (--journal {} is reached)", ui.journal),
+        None => String::new(),
     };
     pad.rule(
         y,

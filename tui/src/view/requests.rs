@@ -13,7 +13,7 @@ use crate::state::units::{count, duration, known};
 use crate::theme::{PLAIN, STRONG, Theme};
 
 /// Columns by importance: the first fit on the narrowest screen, the rest come with width. Widths are in cells.
-const WIDTHS: [(Column, u16); 13] = [
+const WIDTHS: [(Column, u16); 14] = [
     (Column::Rid, 13),
     (Column::State, 7),
     (Column::Gap, 6),
@@ -27,6 +27,7 @@ const WIDTHS: [(Column, u16); 13] = [
     (Column::Taken, 6),
     (Column::Silence, 7),
     (Column::Chunks, 6),
+    (Column::Worker, 7),
 ];
 /// A whole rid of 32 hex digits, where there is room for it.
 const WHOLE_RID: u16 = 32;
@@ -91,8 +92,9 @@ fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     );
     if model.rows_left_out > 0 {
         text = format!(
-            "{text} ({} older finished ones are in the totals)",
-            count(model.rows_left_out)
+            "{text} ({} older finished ones are in the totals; --rows {} is reached)",
+            count(model.rows_left_out),
+            ui.rows
         );
     }
     let mut x = pad.text(1, 0, &text, PLAIN);
@@ -186,6 +188,7 @@ fn cell(row: &Row, column: Column, theme: Theme) -> (String, Style) {
         Column::Coalesced => known(row.coalesced, count),
         Column::Dropped => known(row.dropped, count),
         Column::Lost => known(row.lost, count),
+        Column::Worker => known(row.worker, count),
         Column::Rid | Column::State | Column::Flags => String::new(),
     };
     let style = match column {

@@ -7,7 +7,7 @@ use trace::{FrameId, HopId, ThreadId};
 
 use super::*;
 use crate::state::journal::Journal;
-use crate::state::refresh::Outside;
+use crate::state::refresh::{FINISHED_SHOWN, Outside};
 use crate::state::scene::{MS, Scene};
 use crate::state::ui::Sort;
 use crate::theme::Surroundings;
@@ -40,7 +40,7 @@ impl Stand {
             degraded,
         };
         self.model.refresh(&self.scene.analysis, &outside);
-        self.model.refresh_rows(&self.scene.analysis);
+        self.model.refresh_rows(&self.scene.analysis, FINISHED_SHOWN);
         self.look();
     }
 
@@ -67,19 +67,8 @@ impl Stand {
             locale: locale.into(),
             ..Surroundings::default()
         };
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
         let theme = Theme::of(&around);
-        terminal
-            .draw(|frame| drop(draw(&self.model, &self.ui, theme, frame)))
-            .expect("drawn");
-        let buffer = terminal.backend().buffer();
-        let line = |y| {
-            (0..width)
-                .filter_map(|x| buffer.cell((x, y)))
-                .map(ratatui::buffer::Cell::symbol)
-                .collect::<String>()
-        };
-        (0..height).map(|y| line(y).trim_end().to_owned() + "\n").collect()
+        on_terminal((width, height), |frame| drop(draw(&self.model, &self.ui, theme, frame)))
     }
 
     fn snapshot(&self, name: &str) {
@@ -87,6 +76,20 @@ impl Stand {
             insta::assert_snapshot!(format!("{name}_{}x{}", size.0, size.1), self.drawn(size, "C.UTF-8"));
         }
     }
+}
+
+/// What a terminal of that size shows.
+fn on_terminal((width, height): (u16, u16), draw: impl FnOnce(&mut Frame<'_>)) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
+    terminal.draw(draw).expect("drawn");
+    let buffer = terminal.backend().buffer();
+    let line = |y| {
+        (0..width)
+            .filter_map(|x| buffer.cell((x, y)))
+            .map(ratatui::buffer::Cell::symbol)
+            .collect::<String>()
+    };
+    (0..height).map(|y| line(y).trim_end().to_owned() + "\n").collect()
 }
 
 /// A 0.5.9 engine under load: a tokenizer that falls behind for seconds, takes in bursts, and loses queued chunks.
@@ -250,7 +253,7 @@ fn cpu_where_threads_are_watched() {
         ("tokenizer", 4_329, 4, None, None),
         ("detokenizer", 4_330, 40, Some(45), Some(38)),
     ];
-    for tenth in 30..130 {
+    for tenth in 130..230 {
         for &(role, tid, on_ms, wait_ms, throttled_ms) in &threads {
             let sample = CpuSample {
                 thread: ThreadId { pid: 4_000, tid },
@@ -265,6 +268,7 @@ fn cpu_where_threads_are_watched() {
             };
             stand.scene.say(tenth * 100 * MS, What::Cpu(sample));
         }
+        stand.model.remember(&stand.scene.analysis);
     }
     let (id, by) = (
         FrameId {
@@ -280,7 +284,7 @@ fn cpu_where_threads_are_watched() {
         wakeup: None,
         frame: None,
     };
-    stand.scene.say(13_000 * MS, What::Taken(taken));
+    stand.scene.say(23_000 * MS, What::Taken(taken));
     stand.refresh();
     stand.snapshot("overview_cpu");
     stand.press(&[Action::Go(Tab::Cpu)]);
@@ -294,6 +298,52 @@ fn help() {
     stand.snapshot("help");
     stand.press(&[Action::Page(1), Action::Page(1)]);
     stand.snapshot("help_end");
+}
+
+#[test]
+fn picking() {
+    use crate::state::pick::{Kind, Offer, Pick};
+    let offer = |kind, title: &str, note: &str, command: &[&str]| Offer {
+        kind,
+        title: title.into(),
+        note: note.into(),
+        command: command.iter().map(ToString::to_string).collect(),
+    };
+    let mut pick = Pick::default();
+    pick.offer(
+        Kind::Demo,
+        vec![
+            offer(Kind::Demo, "race", "tokens are lost", &["demo", "--scenario", "race"]),
+            offer(Kind::Demo, "backlog", "tokens wait", &["demo", "--scenario", "backlog"]),
+        ],
+    );
+    let show = |pick: &Pick, (width, height): (u16, u16)| {
+        let around = Surroundings {
+            no_color: true,
+            locale: "C.UTF-8".into(),
+            ..Surroundings::default()
+        };
+        on_terminal((width, height), |frame| {
+            drop(pick::draw(pick, Theme::of(&around), frame));
+        })
+    };
+    insta::assert_snapshot!("pick_80x24", show(&pick, (80, 24)));
+    let engine = ["attach", "--pid", "4711"];
+    pick.offer(
+        Kind::Engine,
+        vec![offer(
+            Kind::Engine,
+            "SGLang 0.5.9",
+            "attach to its 3 processes",
+            &engine,
+        )],
+    );
+    pick.looked = true;
+    pick.blind = vec!["processes of other users: CAP_SYS_PTRACE is missing".into()];
+    insta::assert_snapshot!("pick_200x50", show(&pick, (200, 50)));
+    for size in [(1, 1), (0, 0), (80, 5), (20, 6)] {
+        show(&pick, size);
+    }
 }
 
 #[test]

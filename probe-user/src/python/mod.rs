@@ -1,0 +1,320 @@
+//! Which Python functions a process's threads are in, read from its memory while it runs on: it is never stopped, traced
+//! or written to. Opt-in, since each reading costs us CPU time that the engine may want.
+//!
+//! The reader is py-spy in its non-blocking mode, on a thread of its own. A stack that changes while it is read gives nothing,
+//! and is counted. What was read is handed over by interval through a bounded queue; what nobody fetches is dropped and counted.
+
+mod process;
+mod tally;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use trace::MonoNs;
+
+use crate::capability::{Feature, Permissions};
+use crate::degraded::Degraded;
+use process::{Reader, Unreadable};
+pub use tally::{Hits, Site, ThreadStacks};
+
+/// Intervals that wait to be fetched.
+const QUEUE: usize = 256;
+/// An interpreter that cannot be read yet may be starting: tried so often, a second apart.
+const TRIES: u32 = 5;
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How often to read and to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Readings a second, 1 to [`Options::MOST_HERTZ`].
+    pub hertz: u32,
+    /// What is told at once; 100 ms to 1 s is of use.
+    pub interval: Duration,
+    /// Functions told of one thread in one interval; those in fewer stacks are left out.
+    pub functions: usize,
+}
+
+impl Options {
+    /// A reading takes some hundred microseconds; more would be nothing but reading.
+    pub const MOST_HERTZ: u32 = 1_000;
+
+    /// At `hertz` readings a second, told twice a second.
+    pub fn at(hertz: u32) -> Self {
+        Self {
+            hertz: hertz.clamp(1, Self::MOST_HERTZ),
+            interval: Duration::from_millis(500),
+            functions: 256,
+        }
+    }
+}
+
+/// A process over one interval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interval {
+    /// Which.
+    pub pid: u32,
+    /// The interval's end.
+    pub at: MonoNs,
+    /// Its length in nanoseconds.
+    pub interval_ns: u64,
+    /// Its Python threads.
+    pub threads: Vec<ThreadStacks>,
+}
+
+/// What reading cost, and what of it came to nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Processes read.
+    pub processes: u64,
+    /// Readings, each of all stacks of a process.
+    pub readings: u64,
+    /// Of those, such as met a stack in change.
+    pub failed: u64,
+    /// Readings left out because those before them took too long.
+    pub late: u64,
+    /// Intervals that nobody fetched.
+    pub dropped: u64,
+    /// CPU time of the reading thread in nanoseconds.
+    pub cpu_ns: u64,
+}
+
+/// What the reading thread shares with us.
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    processes: AtomicU64,
+    readings: AtomicU64,
+    failed: AtomicU64,
+    late: AtomicU64,
+    dropped: AtomicU64,
+    cpu_ns: AtomicU64,
+    /// Processes to begin with.
+    new: Mutex<Vec<u32>>,
+    refused: Mutex<Vec<Degraded>>,
+    notes: Mutex<Vec<String>>,
+}
+
+/// Reads the stacks of some processes until dropped.
+#[derive(Debug)]
+pub struct PythonStacks {
+    shared: Arc<Shared>,
+    intervals: Receiver<Interval>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PythonStacks {
+    /// Starts the reading thread; processes are [added](Self::add). Fails only where no thread can be started.
+    pub fn start(options: Options) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let (sender, intervals) = sync_channel(QUEUE);
+        let reading = Reading {
+            options,
+            shared: Arc::clone(&shared),
+            sender,
+            readers: Vec::new(),
+        };
+        let thread = thread::Builder::new()
+            .name("python-stacks".into())
+            .spawn(move || reading.run())?;
+        Ok(Self {
+            shared,
+            intervals,
+            thread: Some(thread),
+        })
+    }
+
+    /// Reads the process `pid` too, from its next reading on.
+    pub fn add(&self, pid: u32) {
+        lock(&self.shared.new).push(pid);
+    }
+
+    /// Hands over what has been told since the last call. Never waits.
+    pub fn poll(&self, mut each: impl FnMut(Interval)) {
+        for interval in self.intervals.try_iter().take(QUEUE) {
+            each(interval);
+        }
+    }
+
+    /// What it cost so far.
+    pub fn stats(&self) -> Stats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let shared = &*self.shared;
+        Stats {
+            processes: of(&shared.processes),
+            readings: of(&shared.readings),
+            failed: of(&shared.failed),
+            late: of(&shared.late),
+            dropped: of(&shared.dropped),
+            cpu_ns: of(&shared.cpu_ns),
+        }
+    }
+
+    /// Processes that cannot be read, each with what would grant it.
+    pub fn refused(&self) -> Vec<Degraded> {
+        lock(&self.shared.refused).clone()
+    }
+
+    /// What is read and tells less than it could.
+    pub fn notes(&self) -> Vec<String> {
+        lock(&self.shared.notes).clone()
+    }
+}
+
+impl Drop for PythonStacks {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of its has been printed already, and costs nothing but its readings.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The reading thread.
+struct Reading {
+    options: Options,
+    shared: Arc<Shared>,
+    sender: SyncSender<Interval>,
+    readers: Vec<Candidate>,
+}
+
+/// A process that is read, or will be once its interpreter can be found.
+struct Candidate {
+    pid: u32,
+    reader: Option<Reader>,
+    tries: u32,
+    next_try: Instant,
+}
+
+impl Reading {
+    fn run(mut self) {
+        let period = Duration::from_secs(1) / self.options.hertz.max(1);
+        let mut next = Instant::now();
+        let mut told = (Instant::now(), MonoNs::now());
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            self.begin();
+            for candidate in &mut self.readers {
+                if let Some(reader) = &mut candidate.reader {
+                    self.shared.readings.fetch_add(1, Ordering::Relaxed);
+                    if reader.read().is_err() {
+                        self.shared.failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+            if told.0.elapsed() >= self.options.interval {
+                self.tell(&mut told);
+            }
+            next += period;
+            let now = Instant::now();
+            if let Some(behind) = now.checked_duration_since(next) {
+                let missed = behind.as_nanos() / period.as_nanos().max(1);
+                self.shared.late.fetch_add(missed as u64, Ordering::Relaxed);
+                next = now;
+            } else {
+                thread::sleep(next - now);
+            }
+        }
+    }
+
+    /// Opens the processes that are due.
+    fn begin(&mut self) {
+        let now = Instant::now();
+        let new = std::mem::take(&mut *lock(&self.shared.new));
+        self.readers.extend(new.into_iter().map(|pid| Candidate {
+            pid,
+            reader: None,
+            tries: 0,
+            next_try: now,
+        }));
+        let shared = &self.shared;
+        self.readers.retain_mut(|candidate| {
+            if candidate.reader.is_some() || now < candidate.next_try {
+                return true;
+            }
+            match Reader::open(candidate.pid) {
+                Ok(reader) => {
+                    shared.processes.fetch_add(1, Ordering::Relaxed);
+                    lock(&shared.notes).extend(reader.note());
+                    candidate.reader = Some(reader);
+                    true
+                }
+                Err(Unreadable::Gone) => false,
+                Err(Unreadable::Refused(why)) => {
+                    candidate.tries += 1;
+                    candidate.next_try = now + RETRY;
+                    let feature = Feature::PythonStacks;
+                    let here = Permissions::here();
+                    // A missing capability does not come by waiting.
+                    let for_good = candidate.tries >= TRIES || !here.lacks(feature).is_empty();
+                    if for_good {
+                        lock(&shared.refused).push(Degraded::explain(feature, Some(candidate.pid), here, why));
+                    }
+                    !for_good
+                }
+            }
+        });
+    }
+
+    /// Hands the interval over that ends now, and forgets processes that have ended.
+    fn tell(&mut self, begun: &mut (Instant, MonoNs)) {
+        let at = MonoNs::now();
+        let interval_ns = at.since(begun.1);
+        *begun = (Instant::now(), at);
+        let (sender, shared, most) = (&self.sender, &self.shared, self.options.functions);
+        self.readers.retain_mut(|candidate| {
+            let Some(reader) = &mut candidate.reader else {
+                return true;
+            };
+            let threads = reader.take(most);
+            if !threads.is_empty() {
+                let interval = Interval {
+                    pid: candidate.pid,
+                    at,
+                    interval_ns,
+                    threads,
+                };
+                if let Err(TrySendError::Full(_)) = sender.try_send(interval) {
+                    shared.dropped.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            reader.lives()
+        });
+        let spent = clock_gettime(ClockId::ThreadCPUTime);
+        let cpu_ns = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
+        shared.cpu_ns.store(cpu_ns, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_no_python_is_refused_with_a_reason_and_one_that_is_gone_is_forgotten() {
+        let stacks = PythonStacks::start(Options::at(50)).unwrap();
+        stacks.add(u32::MAX >> 1);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        stacks.add(child.id());
+        let until = Instant::now() + Duration::from_secs(30);
+        while stacks.refused().is_empty() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(20));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let refused = stacks.refused();
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert_eq!(
+            (refused[0].pid, refused[0].feature),
+            (Some(child.id()), Feature::PythonStacks)
+        );
+        assert_eq!(stacks.stats().processes, 0);
+    }
+}

@@ -1,0 +1,216 @@
+//! One process's interpreter, read by py-spy, and which of its threads run.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use py_spy::config::{LineNo, LockingStrategy};
+use py_spy::{Config, PythonSpy, StackTrace};
+
+use super::tally::{Site, Tally, ThreadStacks};
+
+/// Thread ids of a container are looked up again this often while one of them is unknown.
+const LOOK_UP: Duration = Duration::from_secs(1);
+
+/// Why a process is not read.
+#[derive(Debug)]
+pub(super) enum Unreadable {
+    /// It has ended.
+    Gone,
+    /// What py-spy said.
+    Refused(String),
+}
+
+/// A process that is read.
+pub(super) struct Reader {
+    pid: u32,
+    spy: PythonSpy,
+    threads: Threads,
+    tallies: BTreeMap<u32, Tally>,
+}
+
+impl Reader {
+    /// Finds the interpreter in the process's memory and reads it once.
+    pub(super) fn open(pid: u32) -> Result<Self, Unreadable> {
+        let lives = || Path::new("/proc").join(pid.to_string()).exists();
+        let config = Config {
+            blocking: LockingStrategy::NonBlocking,
+            native: false,
+            collect_thread_names: false,
+            lineno: LineNo::NoLine,
+            ..Config::default()
+        };
+        let Ok(target) = i32::try_from(pid) else {
+            return Err(Unreadable::Gone);
+        };
+        let opened = PythonSpy::new(target, &config).and_then(|mut spy| {
+            // Non-blocking reads fail now and then: once is no answer.
+            let mut tries = (0..8).map(|_| spy.get_stack_traces());
+            match tries.find_map(Result::ok) {
+                Some(_) => Ok(spy),
+                None => spy.get_stack_traces().map(|_| spy),
+            }
+        });
+        match opened {
+            Ok(spy) => Ok(Self {
+                pid,
+                threads: Threads::of(pid),
+                spy,
+                tallies: BTreeMap::new(),
+            }),
+            Err(_) if !lives() => Err(Unreadable::Gone),
+            Err(error) => Err(Unreadable::Refused(format!("{error:#}"))),
+        }
+    }
+
+    /// What cannot be told of this interpreter.
+    pub(super) fn note(&self) -> Option<String> {
+        let version = &self.spy.version;
+        (!self.names_threads()).then(|| {
+            format!(
+                "python stacks of pid {}: Python {}.{} does not say which of the kernel's threads a stack belongs to, so \
+                 only the main thread's are told",
+                self.pid, version.major, version.minor
+            )
+        })
+    }
+
+    /// From 3.11 on the interpreter keeps each thread's kernel id.
+    fn names_threads(&self) -> bool {
+        (self.spy.version.major, self.spy.version.minor) >= (3, 11)
+    }
+
+    /// Whether the process is still there.
+    pub(super) fn lives(&self) -> bool {
+        Path::new("/proc").join(self.pid.to_string()).exists()
+    }
+
+    /// Reads all stacks once.
+    pub(super) fn read(&mut self) -> Result<(), ()> {
+        let stacks = self.spy.get_stack_traces().map_err(|error| {
+            tracing::trace!("stacks of {}: {error:#}", self.pid);
+        })?;
+        if self.names_threads() {
+            for stack in stacks {
+                self.enter_named(&stack);
+            }
+        } else if let Some(main) = stacks.into_iter().next_back() {
+            // New threads go to the head of the interpreter's list: the last one is the first.
+            self.enter(self.pid, &main);
+        }
+        Ok(())
+    }
+
+    fn enter_named(&mut self, stack: &StackTrace) {
+        let Some(inside) = stack.os_thread_id.and_then(|id| u32::try_from(id).ok()) else {
+            return;
+        };
+        if let Some(tid) = self.threads.ours(inside) {
+            self.enter(tid, stack);
+        }
+    }
+
+    fn enter(&mut self, tid: u32, stack: &StackTrace) {
+        // Its own look at the kernel's state knows no container's thread ids, and none before 3.11.
+        let runs = stack.active && (self.threads.same && self.names_threads() || self.threads.runs(tid));
+        let holds_gil = stack.owns_gil;
+        let sites = runs.then(|| {
+            let site = |frame: &py_spy::Frame| {
+                Site::new(&frame.name, frame.short_filename.as_ref().unwrap_or(&frame.filename))
+            };
+            stack.frames.iter().map(site).collect()
+        });
+        self.tallies.entry(tid).or_default().enter(sites, holds_gil);
+    }
+
+    /// What was counted since the last call.
+    pub(super) fn take(&mut self, most: usize) -> Vec<ThreadStacks> {
+        let tallies = std::mem::take(&mut self.tallies);
+        tallies
+            .into_iter()
+            .map(|(tid, tally)| tally.finish(tid, most))
+            .collect()
+    }
+}
+
+/// Thread ids as the process's pid namespace counts them, and as ours does.
+struct Threads {
+    pid: u32,
+    /// It is in our namespace: the ids are the same.
+    same: bool,
+    ours: HashMap<u32, u32>,
+    looked: Option<Instant>,
+}
+
+impl Threads {
+    fn of(pid: u32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        Self {
+            pid,
+            same: inside(&status).is_none_or(|inside| inside == pid),
+            ours: HashMap::new(),
+            looked: None,
+        }
+    }
+
+    fn ours(&mut self, inside: u32) -> Option<u32> {
+        if self.same {
+            return Some(inside);
+        }
+        if !self.ours.contains_key(&inside) && self.looked.is_none_or(|at| at.elapsed() > LOOK_UP) {
+            self.looked = Some(Instant::now());
+            self.ours = self.list();
+        }
+        self.ours.get(&inside).copied()
+    }
+
+    fn list(&self) -> HashMap<u32, u32> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
+        tasks
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                let status = fs::read_to_string(entry.path().join("status")).ok()?;
+                Some((inside(&status)?, entry.file_name().to_str()?.parse().ok()?))
+            })
+            .collect()
+    }
+
+    /// Whether the kernel has it running or ready to.
+    fn runs(&self, tid: u32) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/task/{tid}/stat", self.pid));
+        stat.is_ok_and(|stat| state(&stat) == Some('R'))
+    }
+}
+
+/// A task's id in its innermost pid namespace, by its `status`.
+fn inside(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_ascii_whitespace().next_back()?.parse().ok()
+}
+
+/// `tid (name) S ..`, proc(5); the name may hold anything.
+fn state(stat: &str) -> Option<char> {
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_kernels_lines() {
+        assert_eq!(inside("Name:\tpython3\nNSpid:\t8203\t41\nTgid:\t1\n"), Some(41));
+        assert_eq!(inside("NSpid:\t8203\n"), Some(8203));
+        assert_eq!(inside("Name:\tpython3\n"), None);
+        assert_eq!(state("8203 (a) R (x) S 1 8178"), Some('S'));
+        assert_eq!(state("8203 (a"), None);
+    }
+
+    #[test]
+    fn this_process_is_in_its_own_namespace_and_its_test_thread_runs() {
+        let mut threads = Threads::of(std::process::id());
+        let tid = rustix::thread::gettid().as_raw_pid() as u32;
+        assert!(threads.same && threads.ours(tid) == Some(tid) && threads.runs(tid));
+    }
+}

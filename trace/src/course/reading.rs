@@ -1,0 +1,110 @@
+//! The ledger's counters at one instant; a slot is the difference of two.
+
+use super::slot::{HopSlot, Moment, Passed, PassedHop};
+use crate::clock::MonoNs;
+use crate::event::ThreadPart;
+use crate::id::ThreadId;
+use crate::ledger::{Ledger, Spent, Thread};
+
+/// Hop names that are followed; further ones are only in the totals.
+const HOPS: usize = 32;
+/// Threads that are followed of those that take frames or are main threads, the first met; likewise.
+const THREADS: usize = 32;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reading {
+    at: MonoNs,
+    passed: Passed,
+    hops: Vec<PassedHop>,
+    threads: Vec<(ThreadId, Spent)>,
+}
+
+impl Reading {
+    pub(super) fn threads(&self) -> impl Iterator<Item = ThreadId> + '_ {
+        self.threads.iter().map(|t| t.0)
+    }
+
+    /// What has come since.
+    pub(super) fn moment(&self, ledger: &Ledger) -> Moment {
+        let groups = ledger.groups().iter().take(HOPS).enumerate();
+        Moment {
+            passed: passed(ledger).combine(self.passed, u64::saturating_sub),
+            live: ledger.live(),
+            gap: ledger.gap_slot().tally(),
+            hops: groups
+                .map(|(place, group)| HopSlot {
+                    passed: passed_hop(ledger, place)
+                        .combine(self.hops.get(place).copied().unwrap_or_default(), u64::saturating_sub),
+                    backlog_max: group.backlog_slot,
+                    kernel_bytes_max: group.kernel.max_between(self.at, MonoNs(u64::MAX)),
+                    residence: group.residence_slot.tally(),
+                })
+                .collect(),
+            threads: self
+                .threads
+                .iter()
+                .map(|&(id, since)| spent(ledger, id, since))
+                .collect(),
+        }
+    }
+
+    /// Reads anew, for a slot that begins at `from`.
+    pub(super) fn advance(&mut self, ledger: &Ledger, from: MonoNs) {
+        self.at = from;
+        self.passed = passed(ledger);
+        self.hops = (0..ledger.groups().len().min(HOPS))
+            .map(|place| passed_hop(ledger, place))
+            .collect();
+        for (id, last) in &mut self.threads {
+            if let Some(total) = ledger.thread(*id).and_then(Thread::total) {
+                *last = total;
+            }
+        }
+    }
+
+    /// Follows the threads that were met in the slot that ends: their samples began in it.
+    pub(super) fn meet(&mut self, ledger: &Ledger) {
+        let matters = |t: &&Thread| t.total().is_some() && (t.takes() || t.part() == Some(ThreadPart::Main));
+        for thread in ledger.threads().iter().filter(matters) {
+            if self.threads.len() < THREADS && self.threads.iter().all(|t| t.0 != thread.id()) {
+                self.threads.push((thread.id(), Spent::default()));
+            }
+        }
+    }
+}
+
+fn passed(ledger: &Ledger) -> Passed {
+    let totals = ledger.totals();
+    Passed {
+        begun: totals.requests.seen,
+        finished: totals.requests.finished,
+        tokens_sent: totals.tokens.sent,
+        tokens_taken: totals.tokens.taken,
+        tokens_delivered: totals.tokens.delivered,
+        tokens_lost: totals.chunks.fates.tokens_lost,
+        chunks_sent: totals.chunks.sent,
+        chunks_coalesced: totals.chunks.fates.coalesced,
+        chunks_dropped: totals.chunks.fates.dropped,
+        dropped_predicted: totals.predicted.dropped,
+        events_lost: totals.lost.reported(),
+    }
+}
+
+fn passed_hop(ledger: &Ledger, place: usize) -> PassedHop {
+    let mut sum = PassedHop {
+        wakeups: ledger.groups()[place].wakeups.count(),
+        ..PassedHop::default()
+    };
+    for counts in ledger.members(place).map(crate::ledger::Hop::counts) {
+        sum.frames_sent += counts.frames_sent;
+        sum.frames_taken += counts.frames_taken;
+        sum.chunks += counts.chunks;
+        sum.bytes += counts.bytes;
+    }
+    sum
+}
+
+fn spent(ledger: &Ledger, id: ThreadId, since: Spent) -> Option<Spent> {
+    let spent = ledger.thread(id)?.total()?.minus(since);
+    (spent.interval_ns > 0).then_some(spent)
+}

@@ -1,0 +1,130 @@
+//! One slot of a run.
+
+use crate::ledger::Spent;
+use crate::stats::{Slot, Tally};
+
+/// What was entered in a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// Requests seen for the first time.
+    pub begun: u64,
+    /// Requests that finished.
+    pub finished: u64,
+    /// Tokens sent by the scheduler.
+    pub tokens_sent: u64,
+    /// Tokens taken by the tokenizer.
+    pub tokens_taken: u64,
+    /// Tokens delivered.
+    pub tokens_delivered: u64,
+    /// Tokens proven lost.
+    pub tokens_lost: u64,
+    /// Chunks sent by the scheduler.
+    pub chunks_sent: u64,
+    /// Chunks that left inside another's delivery.
+    pub chunks_coalesced: u64,
+    /// Chunks proven lost.
+    pub chunks_dropped: u64,
+    /// Chunks that should have been lost by what the release is known to do.
+    pub dropped_predicted: u64,
+    /// Observations lost on our side.
+    pub events_lost: u64,
+}
+
+impl Passed {
+    pub(super) fn combine(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
+        Self {
+            begun: by(self.begun, other.begun),
+            finished: by(self.finished, other.finished),
+            tokens_sent: by(self.tokens_sent, other.tokens_sent),
+            tokens_taken: by(self.tokens_taken, other.tokens_taken),
+            tokens_delivered: by(self.tokens_delivered, other.tokens_delivered),
+            tokens_lost: by(self.tokens_lost, other.tokens_lost),
+            chunks_sent: by(self.chunks_sent, other.chunks_sent),
+            chunks_coalesced: by(self.chunks_coalesced, other.chunks_coalesced),
+            chunks_dropped: by(self.chunks_dropped, other.chunks_dropped),
+            dropped_predicted: by(self.dropped_predicted, other.dropped_predicted),
+            events_lost: by(self.events_lost, other.events_lost),
+        }
+    }
+}
+
+/// What crossed the hops of one name in a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassedHop {
+    /// Frames sent.
+    pub frames_sent: u64,
+    /// Frames taken.
+    pub frames_taken: u64,
+    /// Chunks in the frames.
+    pub chunks: u64,
+    /// Bytes of the frames.
+    pub bytes: u64,
+    /// Wakeups of the receivers that have ended.
+    pub wakeups: u64,
+}
+
+impl PassedHop {
+    pub(super) fn combine(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
+        Self {
+            frames_sent: by(self.frames_sent, other.frames_sent),
+            frames_taken: by(self.frames_taken, other.frames_taken),
+            chunks: by(self.chunks, other.chunks),
+            bytes: by(self.bytes, other.bytes),
+            wakeups: by(self.wakeups, other.wakeups),
+        }
+    }
+}
+
+/// The hops of one name in a slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HopSlot {
+    /// What crossed them.
+    pub passed: PassedHop,
+    /// The most frames that waited at one time.
+    pub backlog_max: u64,
+    /// The most bytes that a sample found in the kernel; `None` when there was no sample.
+    pub kernel_bytes_max: Option<u64>,
+    /// Taken minus sent, of the frames taken.
+    pub residence: Tally,
+}
+
+/// A slot: everything at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// What was entered.
+    pub passed: Passed,
+    /// Requests that lived at its end; of joined slots the most.
+    pub live: u64,
+    /// Gaps that ended.
+    pub gap: Tally,
+    /// By place in [`crate::ledger::Ledger::groups`]; a hop that was met later is missing at the end.
+    pub hops: Vec<HopSlot>,
+    /// By place in [`super::Course::threads`]; `None` when nothing was sampled.
+    pub threads: Vec<Option<Spent>>,
+}
+
+impl Slot for Moment {
+    fn join(&mut self, next: Self) {
+        self.passed = self.passed.combine(next.passed, u64::saturating_add);
+        self.live = self.live.max(next.live);
+        self.gap.add(&next.gap);
+        if self.hops.len() < next.hops.len() {
+            self.hops.resize_with(next.hops.len(), HopSlot::default);
+        }
+        for (hop, next) in self.hops.iter_mut().zip(next.hops) {
+            hop.passed = hop.passed.combine(next.passed, u64::saturating_add);
+            hop.backlog_max = hop.backlog_max.max(next.backlog_max);
+            hop.kernel_bytes_max = hop.kernel_bytes_max.max(next.kernel_bytes_max);
+            hop.residence.add(&next.residence);
+        }
+        if self.threads.len() < next.threads.len() {
+            self.threads.resize(next.threads.len(), None);
+        }
+        for (thread, next) in self.threads.iter_mut().zip(next.threads) {
+            *thread = match (*thread, next) {
+                (Some(a), Some(b)) => Some(a.plus(b)),
+                (a, b) => a.or(b),
+            };
+        }
+    }
+}

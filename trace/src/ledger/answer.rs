@@ -1,0 +1,110 @@
+//! Responses that are over: the sums that prove a loss where no frame names the request, and how clients left.
+
+use super::Ledger;
+use super::health::HealthChecks;
+use super::totals::Sightings;
+use crate::clock::MonoNs;
+use crate::event::{Answer, AnswerEnd};
+
+/// What became of responses to clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answers {
+    /// Responses that are over, a request each.
+    pub seen: u64,
+    /// Those that the client left before their end.
+    pub client_left: u64,
+    /// Those that the server left before their end.
+    pub server_left: u64,
+    /// Those whose socket took less than it was given at some time.
+    pub held_up: u64,
+    /// Those without token ids: how many tokens they carried is unknown.
+    pub uncounted: u64,
+    /// Whole responses of requests that no frame has named, and their tokens by their own count.
+    pub apart: u64,
+    /// The tokens they carried.
+    pub apart_tokens: u64,
+    /// Tokens that these claim in their last event and did not carry; the amount is in tokens.
+    pub apart_lost: Sightings,
+    /// The sum of them.
+    pub apart_tokens_lost: u64,
+}
+
+impl Ledger {
+    pub(super) fn answered(&mut self, at: MonoNs, answer: &Answer<'_>) {
+        if answer.rid.is_empty() || HealthChecks::is_one(answer.rid) {
+            return;
+        }
+        let joined = self.table.find(answer.rid).is_some();
+        let answers = &mut self.totals.answers;
+        answers.seen += 1;
+        match answer.end {
+            AnswerEnd::Whole => {}
+            AnswerEnd::ClientLeft => answers.client_left += 1,
+            AnswerEnd::ServerLeft => answers.server_left += 1,
+        }
+        answers.held_up += u64::from(answer.held_up > 0);
+        answers.uncounted += u64::from(answer.tokens.is_none());
+        // A request that the wire knows is judged chunk by chunk; and who left early was not owed the rest.
+        let (Some(tokens), Some(claimed), AnswerEnd::Whole, false) =
+            (answer.tokens, answer.completion_tokens, answer.end, joined)
+        else {
+            return;
+        };
+        answers.apart += 1;
+        answers.apart_tokens += u64::from(tokens);
+        let lost = u64::from(claimed.saturating_sub(tokens));
+        if lost > 0 {
+            answers.apart_tokens_lost += lost;
+            answers.apart_lost.enter(at, answer.rid, lost, true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, What};
+    use crate::ledger::Limits;
+
+    fn answer(tokens: Option<u32>, claimed: Option<u32>, end: AnswerEnd) -> Answers {
+        let mut ledger = Ledger::new(Limits::default());
+        let answer = Answer {
+            rid: "5b920f43",
+            tokens,
+            completion_tokens: claimed,
+            end,
+            held_up: 0,
+            unacknowledged: None,
+        };
+        ledger.apply(&Event {
+            at: MonoNs(5),
+            what: What::Answered(answer),
+        });
+        ledger.totals().answers.clone()
+    }
+
+    #[test]
+    fn a_response_that_carried_less_than_it_claims_proves_a_loss() {
+        let answers = answer(Some(100), Some(200), AnswerEnd::Whole);
+        assert_eq!(
+            (
+                answers.apart_tokens_lost,
+                answers.apart_lost.rids,
+                &*answers.apart_lost.worst
+            ),
+            (100, 1, "5b920f43")
+        );
+    }
+
+    #[test]
+    fn a_client_that_left_or_text_that_cannot_be_counted_proves_none() {
+        for (tokens, claimed, end) in [
+            (Some(100), Some(200), AnswerEnd::ClientLeft),
+            (Some(100), None, AnswerEnd::Whole),
+            (None, Some(200), AnswerEnd::Whole),
+            (Some(6), Some(1), AnswerEnd::Whole),
+        ] {
+            assert_eq!(answer(tokens, claimed, end).apart_tokens_lost, 0);
+        }
+    }
+}

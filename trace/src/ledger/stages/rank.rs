@@ -1,0 +1,129 @@
+//! Whether long gaps come with many states: Spearman's rank correlation, which asks for no shape and no unit.
+
+/// Pairs kept; of more, a sample in which each has the same chance.
+const KEPT: usize = 131_072;
+
+/// How two quantities rise together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Correlation {
+    /// From -1 (one falls as the other rises) over 0 to 1 (they rise together).
+    pub rho: f64,
+    /// Requests of which both are known.
+    pub of: u64,
+    /// How many of them it was computed from.
+    pub sampled: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Pairs {
+    list: Vec<(u64, u32)>,
+    seen: u64,
+    random: u64,
+}
+
+impl Pairs {
+    pub(super) fn push(&mut self, gap_ns: u64, states: u32) {
+        self.seen += 1;
+        if self.list.len() < KEPT {
+            self.list.push((gap_ns, states));
+            return;
+        }
+        // A fixed sequence, so that replaying a recording gives the same number.
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let place = ((u128::from(self.random) * u128::from(self.seen)) >> 64) as usize;
+        if let Some(slot) = self.list.get_mut(place) {
+            *slot = (gap_ns, states);
+        }
+    }
+
+    pub(super) fn correlation(&self) -> Option<Correlation> {
+        let gaps = ranks(self.list.iter().map(|p| p.0));
+        let states = ranks(self.list.iter().map(|p| u64::from(p.1)));
+        Some(Correlation {
+            rho: pearson(&gaps, &states)?,
+            of: self.seen,
+            sampled: self.list.len() as u64,
+        })
+    }
+}
+
+/// The rank of each value; equal values share the mean of theirs.
+fn ranks(values: impl Iterator<Item = u64>) -> Vec<f64> {
+    let mut order: Vec<(u64, usize)> = values.enumerate().map(|(place, value)| (value, place)).collect();
+    order.sort_unstable();
+    let mut ranks = vec![0.0; order.len()];
+    let mut from = 0;
+    for equal in order.chunk_by(|a, b| a.0 == b.0) {
+        let mean = from as f64 + (equal.len() - 1) as f64 / 2.0;
+        for &(_, place) in equal {
+            ranks[place] = mean;
+        }
+        from += equal.len();
+    }
+    ranks
+}
+
+/// `None` below three pairs, or when one side is all equal: then nothing can rise with anything.
+fn pearson(a: &[f64], b: &[f64]) -> Option<f64> {
+    let n = a.len();
+    if n < 3 {
+        return None;
+    }
+    // Ranks are 0 to n - 1, ties share: the mean is known.
+    let mean = (n - 1) as f64 / 2.0;
+    let (mut ab, mut aa, mut bb) = (0.0, 0.0, 0.0);
+    for (a, b) in a.iter().zip(b) {
+        let (a, b) = (a - mean, b - mean);
+        ab += a * b;
+        aa += a * a;
+        bb += b * b;
+    }
+    let scale = (aa * bb).sqrt();
+    (scale > 0.0).then(|| (ab / scale).clamp(-1.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[(u64, u32)]) -> Option<f64> {
+        let mut all = Pairs::default();
+        for &(gap, states) in pairs {
+            all.push(gap, states);
+        }
+        all.correlation().map(|c| c.rho)
+    }
+
+    #[test]
+    fn order_counts_and_shape_does_not() {
+        assert_eq!(of(&[(1, 1), (10, 2), (1_000_000, 3)]), Some(1.0));
+        assert_eq!(of(&[(1, 9), (10, 5), (11, 1)]), Some(-1.0));
+        assert_eq!(
+            of(&[(1, 5), (2, 5), (3, 5)]),
+            None,
+            "states that do not change say nothing"
+        );
+        assert_eq!(of(&[(1, 1), (2, 2)]), None);
+        // By hand: ranks 0 1 2 3 4 against 1 0 3 2 4, rho = 1 - 6 * 4 / (5 * 24).
+        let rho = of(&[(1, 20), (2, 10), (3, 40), (4, 30), (5, 50)]).unwrap();
+        assert!((rho - 0.8).abs() < 1e-12, "{rho}");
+    }
+
+    #[test]
+    fn ties_share_their_rank() {
+        assert_eq!(ranks([7, 3, 7, 1].into_iter()), [2.5, 1.0, 2.5, 0.0]);
+    }
+
+    #[test]
+    fn more_pairs_than_are_kept_are_sampled_and_said_to_be() {
+        let mut all = Pairs::default();
+        for n in 0..2 * KEPT as u64 {
+            all.push(n, n as u32);
+        }
+        let found = all.correlation().unwrap();
+        assert_eq!((found.of, found.sampled), (2 * KEPT as u64, KEPT as u64));
+        assert!(found.rho > 0.999);
+        let late = all.list.iter().filter(|p| p.0 >= KEPT as u64).count();
+        assert!(late.abs_diff(KEPT / 2) < KEPT / 20, "{late} of the later half");
+    }
+}

@@ -1,0 +1,52 @@
+//! The requests with the worst gaps and all their stages: kept apart, so that they outlive their records.
+
+use super::marks::Marks;
+
+/// How many.
+const KEPT: usize = 16;
+
+/// A request that waited long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slow {
+    /// SGLang's request id, as far as the log gives it.
+    pub rid: Box<str>,
+    /// From its `first_output_stream` to its `tokenizer_first_token`, in nanoseconds.
+    pub gap_ns: u64,
+    /// All that was told of it.
+    pub marks: Marks,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Slowest(Vec<Slow>);
+
+impl Slowest {
+    pub(super) fn list(&self) -> &[Slow] {
+        &self.0
+    }
+
+    /// Enters a request, or what has become known of it since.
+    pub(super) fn offer(&mut self, rid: &str, gap_ns: u64, marks: &Marks) {
+        let full = self.0.len() >= KEPT;
+        if full && self.0.last().is_some_and(|least| least.gap_ns > gap_ns) {
+            return;
+        }
+        if let Some(known) = self.0.iter_mut().find(|s| *s.rid == *rid) {
+            if known.gap_ns > gap_ns {
+                return;
+            }
+            known.gap_ns = gap_ns;
+            known.marks = marks.clone();
+        } else {
+            if full {
+                self.0.pop();
+            }
+            self.0.push(Slow {
+                rid: rid.into(),
+                gap_ns,
+                marks: marks.clone(),
+            });
+        }
+        self.0
+            .sort_by(|a, b| b.gap_ns.cmp(&a.gap_ns).then_with(|| a.rid.cmp(&b.rid)));
+    }
+}

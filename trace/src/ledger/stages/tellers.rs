@@ -1,0 +1,199 @@
+//! Processes that say how they stand: `states`, how long they waited for a message, whether more were ready, their CPU.
+
+use crate::clock::MonoNs;
+use crate::event::Told;
+use crate::stats::Distribution;
+
+/// Tellers kept; further ones are not entered.
+const TELLERS: usize = 64;
+/// A word on `states` older than this says nothing of now, in nanoseconds.
+const FRESH_NS: u64 = 10_000_000_000;
+/// Steps of the timeline; when they are used up, each becomes twice as long.
+const STEPS: usize = 240;
+
+/// One process, as it describes itself.
+#[derive(Debug)]
+pub struct Teller {
+    /// Who it is: a role, a process, or the log it stood in.
+    pub by: Box<str>,
+    /// Messages it says it has taken.
+    pub messages: u64,
+    /// Of those whose line says whether more were ready: how many, and behind how many there were.
+    pub more: (u64, u64),
+    /// How long it waited for a message.
+    pub recv_wait: Distribution,
+    /// Requests it held state for.
+    pub states: States,
+    /// The last word on them.
+    last_states: Option<(MonoNs, u32)>,
+    /// Words on its CPU.
+    pub cpu_told: u64,
+    /// The highest share of one core it told of, and when.
+    pub cpu_max: Option<(MonoNs, f64)>,
+    /// The last.
+    pub cpu: Option<(MonoNs, f64)>,
+}
+
+/// `states` over time: the most in each step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct States {
+    /// The most of all, and when.
+    pub most: Option<(MonoNs, u32)>,
+    /// Length of a step in nanoseconds.
+    pub step_ns: u64,
+    /// When the first step begins.
+    pub from: MonoNs,
+    /// The most in each step; `None` where nothing was told.
+    pub steps: Vec<Option<u32>>,
+}
+
+impl States {
+    fn enter(&mut self, at: MonoNs, states: u32) {
+        if self.most.is_none_or(|(_, most)| states > most) {
+            self.most = Some((at, states));
+        }
+        if self.steps.is_empty() {
+            (self.step_ns, self.from) = (1_000_000_000, at);
+        }
+        // What comes before the first step is entered into it: lines step back a little.
+        let mut place = at.since(self.from) / self.step_ns;
+        while place >= STEPS as u64 {
+            let halves = self.steps.chunks(2).map(|two| two.iter().copied().flatten().max());
+            self.steps = halves.collect();
+            self.step_ns = self.step_ns.saturating_mul(2);
+            place = at.since(self.from) / self.step_ns;
+        }
+        let place = place as usize;
+        if self.steps.len() <= place {
+            self.steps.resize(place + 1, None);
+        }
+        self.steps[place] = self.steps[place].max(Some(states));
+    }
+}
+
+impl Teller {
+    fn new(by: &str) -> Self {
+        Self {
+            by: by.into(),
+            messages: 0,
+            more: (0, 0),
+            recv_wait: Distribution::default(),
+            states: States::default(),
+            last_states: None,
+            cpu_told: 0,
+            cpu_max: None,
+            cpu: None,
+        }
+    }
+
+    /// What it last said of its states, no longer ago than that says something of `at`.
+    pub fn states_at(&self, at: MonoNs) -> Option<u32> {
+        let (told, states) = self.last_states?;
+        (at.since(told) <= FRESH_NS).then_some(states)
+    }
+
+    /// What it last said of its CPU, likewise.
+    pub fn cpu_at(&self, at: MonoNs) -> Option<f64> {
+        let (told, cpu) = self.cpu?;
+        (at.since(told) <= FRESH_NS).then_some(cpu)
+    }
+
+    /// The share of the messages it took behind which more were ready.
+    pub fn more_share(&self) -> Option<f64> {
+        let (told, ready) = self.more;
+        (told > 0).then(|| ready as f64 / told as f64)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tellers(Vec<Teller>);
+
+impl Tellers {
+    pub(super) fn list(&self) -> &[Teller] {
+        &self.0
+    }
+
+    pub(super) fn enter(&mut self, at: MonoNs, told: &Told<'_>) {
+        let place = match self.0.iter().position(|t| *t.by == *told.by) {
+            Some(place) => place,
+            None if self.0.len() < TELLERS => {
+                self.0.push(Teller::new(told.by));
+                self.0.len() - 1
+            }
+            None => return,
+        };
+        let teller = &mut self.0[place];
+        teller.messages += u64::from(told.rids.is_some());
+        if let Some(ready) = told.more {
+            teller.more.0 += 1;
+            teller.more.1 += u64::from(ready);
+        }
+        if let Some(ns) = told.recv_wait_ns {
+            teller.recv_wait.record(at, ns);
+        }
+        if let Some(states) = told.states {
+            teller.states.enter(at, states);
+            if teller.last_states.is_none_or(|(last, _)| last <= at) {
+                teller.last_states = Some((at, states));
+            }
+        }
+        if let Some(cpu) = told.cpu.filter(|cpu| cpu.is_finite()) {
+            teller.cpu_told += 1;
+            if teller.cpu_max.is_none_or(|(_, most)| cpu > most) {
+                teller.cpu_max = Some((at, cpu));
+            }
+            if teller.cpu.is_none_or(|(last, _)| last <= at) {
+                teller.cpu = Some((at, cpu));
+            }
+        }
+    }
+
+    /// The states of the teller of that name at `at`; of the only one that tells of states, where none has that name.
+    pub(super) fn states(&self, by: &str, at: MonoNs) -> Option<u32> {
+        if let Some(teller) = self.0.iter().find(|t| *t.by == *by && t.last_states.is_some()) {
+            return teller.states_at(at);
+        }
+        let mut telling = self.0.iter().filter(|t| t.last_states.is_some());
+        let only = telling.next()?;
+        telling.next().is_none().then(|| only.states_at(at))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_timeline_keeps_its_peaks_as_its_steps_grow() {
+        let mut states = States::default();
+        for second in 0..1_000 {
+            states.enter(MonoNs(second * SECOND), if second == 777 { 900 } else { 5 });
+        }
+        assert!(states.steps.len() <= STEPS && states.step_ns == 8 * SECOND);
+        assert_eq!(states.steps[777 / 8], Some(900));
+        assert_eq!(states.most, Some((MonoNs(777 * SECOND), 900)));
+        assert_eq!(states.steps.iter().flatten().filter(|&&s| s == 900).count(), 1);
+    }
+
+    #[test]
+    fn a_word_on_states_grows_old_and_belongs_to_its_teller() {
+        let mut tellers = Tellers::default();
+        let told = |by, states| Told {
+            by,
+            states: Some(states),
+            ..Told::default()
+        };
+        tellers.enter(MonoNs(0), &told("a", 850));
+        assert_eq!(
+            tellers.states("elsewhere", MonoNs(SECOND)),
+            Some(850),
+            "the only one that tells"
+        );
+        tellers.enter(MonoNs(SECOND), &told("b", 10));
+        assert_eq!(tellers.states("elsewhere", MonoNs(SECOND)), None);
+        assert_eq!(tellers.states("b", MonoNs(2 * SECOND)), Some(10));
+        assert_eq!(tellers.states("a", MonoNs(60 * SECOND)), None);
+    }
+}

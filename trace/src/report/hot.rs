@@ -1,0 +1,220 @@
+//! Functions of the engine's Python, by role: the profile that goes with the gap.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::{Hits, HotCounts, HotFunction, HotRole, Ledger};
+use crate::words::{count, duration, percent};
+
+/// Functions listed of each role.
+const MOST: usize = 40;
+/// Those of them in the text.
+const MOST_IN_TEXT: usize = 8;
+/// Width of their names.
+const NAME: usize = 54;
+
+/// One role's profile. A stack counts as running when the kernel says that its thread ran or waited for a CPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HotLine {
+    /// `tokenizer`, `scheduler`, ...
+    pub role: String,
+    /// Stacks read, one for each thread and reading.
+    pub stacks: u64,
+    /// Those of a running thread: what every `own` and `total` is a share of.
+    pub running: u64,
+    /// Those of a running thread that held the GIL; `null` where its owner cannot be read.
+    pub gil: Option<u64>,
+    /// Stacks of running threads while frames piled up in front of the process; `null` where its takes are not seen.
+    pub growing_running: Option<u64>,
+    /// Running stacks whose innermost function was given up for the limit.
+    pub left_out: u64,
+    /// Functions, those that most stacks ended in first.
+    pub functions: Vec<HotFunctionLine>,
+}
+
+/// One function.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HotFunctionLine {
+    /// Its name, with its class's from CPython 3.11 on.
+    pub function: String,
+    /// Its file.
+    pub file: String,
+    /// Over the run.
+    pub all: HotShare,
+    /// While frames piled up; `null` when they never did, or that is not seen.
+    pub growing: Option<HotShare>,
+}
+
+/// A function's part of the running stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HotShare {
+    /// Stacks that end in it, as a share of the running ones.
+    pub own: f64,
+    /// Stacks that it is in, likewise.
+    pub total: f64,
+    /// Stacks that end in it and hold the GIL, as a share of those that hold it; `null` where its owner cannot be read.
+    pub gil: Option<f64>,
+}
+
+/// What reading stacks cost, and what of it failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SamplingCost {
+    /// Readings a second that were asked for.
+    pub hertz: u32,
+    /// Processes read.
+    pub processes: u32,
+    /// Readings made, each of all stacks of a process.
+    pub readings: u64,
+    /// Of those, readings that met a stack in change and gave nothing. The target is never stopped, so some do.
+    pub failed: u64,
+    /// Readings that were due and left out, since those before them took too long.
+    pub late: u64,
+    /// Intervals thrown away, since nobody fetched them.
+    pub dropped: u64,
+    /// CPU time of the sampling thread, part of `cpu_ns`.
+    pub cpu_ns: u64,
+}
+
+/// `None` when no stack was read.
+pub(super) fn lines(ledger: &Ledger) -> Option<Vec<HotLine>> {
+    let roles = ledger.hot();
+    (!roles.is_empty()).then(|| roles.iter().map(line).collect())
+}
+
+fn line(role: &HotRole) -> HotLine {
+    HotLine {
+        role: role.role.to_string(),
+        stacks: role.all.taken,
+        running: role.all.running,
+        gil: role.sees_gil.then_some(role.all.gil),
+        growing_running: role.takes.then_some(role.growing.running),
+        left_out: role.left_out,
+        functions: role
+            .functions()
+            .into_iter()
+            .take(MOST)
+            .map(|f| function(role, f))
+            .collect(),
+    }
+}
+
+fn function(role: &HotRole, function: &HotFunction) -> HotFunctionLine {
+    HotFunctionLine {
+        function: function.function.to_string(),
+        file: function.file.to_string(),
+        all: share(function.all, role.all, role.sees_gil),
+        growing: (role.growing.running > 0).then(|| share(function.growing, role.growing, role.sees_gil)),
+    }
+}
+
+fn share(hits: Hits, of: HotCounts, sees_gil: bool) -> HotShare {
+    let part = |n: u64, of: u64| (n as f64 / of.max(1) as f64).min(1.0);
+    HotShare {
+        own: part(hits.own, of.running),
+        total: part(hits.total, of.running),
+        gil: sees_gil.then(|| part(hits.gil, of.gil)),
+    }
+}
+
+/// The profile as text.
+pub(super) fn text(out: &mut String, lines: &[HotLine], cost: Option<&SamplingCost>) {
+    for line in lines {
+        let head = format!("HOT IN THE {}", line.role.to_uppercase());
+        row(out, &head, ["OWN", "TOTAL", "GIL", "PILED:", "TOTAL", "GIL"]);
+        for function in line.functions.iter().take(MOST_IN_TEXT) {
+            let name = match function.file.rsplit('/').next() {
+                Some(file) if !file.is_empty() => format!("{} ({file})", function.function),
+                _ => function.function.clone(),
+            };
+            let (all, growing) = (function.all, function.growing);
+            let shares = [
+                Some(all.own),
+                Some(all.total),
+                all.gil,
+                growing.map(|g| g.own),
+                growing.map(|g| g.total),
+                growing.and_then(|g| g.gil),
+            ];
+            let words = shares.map(|share| share.map_or_else(|| String::from("-"), percent));
+            row(out, &name, words.each_ref().map(String::as_str));
+        }
+        let _ = writeln!(
+            out,
+            "  of {} running stacks in {}, {} of them while frames piled up",
+            count(line.running),
+            count(line.stacks),
+            line.growing_running.map_or_else(|| String::from("-"), count),
+        );
+    }
+    if let Some(cost) = cost {
+        let _ = writeln!(
+            out,
+            "  {} readings at {} a second, {} failed, {} left out, {} of CPU for them",
+            count(cost.readings),
+            cost.hertz,
+            count(cost.failed),
+            count(cost.late),
+            duration(cost.cpu_ns),
+        );
+    }
+    out.push('\n');
+}
+
+fn row(out: &mut String, name: &str, columns: [&str; 6]) {
+    let name: String = name.chars().take(NAME).collect();
+    let [own, total, gil, growing @ ..] = columns;
+    let _ = write!(out, "{name:NAME$} {own:>6} {total:>6} {gil:>6}  ");
+    let _ = writeln!(out, " {:>6} {:>6} {:>6}", growing[0], growing[1], growing[2]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::MonoNs;
+    use crate::event::{Event, HotSample, What};
+    use crate::id::ThreadId;
+    use crate::ledger::Limits;
+
+    #[test]
+    fn shares_are_of_running_stacks_and_what_was_not_seen_is_null() {
+        let mut ledger = Ledger::new(Limits::default());
+        assert_eq!(lines(&ledger), None);
+        for (function, own, total) in [
+            ("TokenizerManager._handle_batch_output", 30, 30),
+            ("TokenizerManager.handle_loop", 10, 40),
+        ] {
+            let sample = HotSample {
+                thread: ThreadId { pid: 7, tid: 7 },
+                role: "tokenizer",
+                function,
+                file: "tokenizer_manager.py",
+                interval_ns: 500_000_000,
+                taken: 50,
+                total,
+                own,
+                gil: None,
+            };
+            ledger.apply(&Event {
+                at: MonoNs(500_000_000),
+                what: What::Hot(sample),
+            });
+        }
+        let lines = lines(&ledger).unwrap();
+        let line = &lines[0];
+        assert_eq!(
+            (line.stacks, line.running, line.gil, line.growing_running),
+            (50, 40, None, None)
+        );
+        let hot = &line.functions[0];
+        assert_eq!(
+            (hot.function.as_str(), hot.all.own, hot.all.gil),
+            ("TokenizerManager._handle_batch_output", 0.75, None)
+        );
+        assert_eq!(hot.growing, None);
+        let mut out = String::new();
+        text(&mut out, &lines, None);
+        assert!(out.contains("HOT IN THE TOKENIZER") && out.contains("75 %"), "{out}");
+        assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
+    }
+}

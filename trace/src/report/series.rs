@@ -1,0 +1,252 @@
+//! How the run went, as columns: one value for each slot of time.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::MonoNs;
+use crate::course::{Course, HopSlot, Moment, Passed};
+use crate::event::Sees;
+use crate::ledger::{Ledger, Spent, Thread};
+use crate::stats::Tally;
+
+/// The columns. All have the same length; `null` for a whole column is "not observable", for a value "nothing to measure then".
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Length of a slot; the last one ends at `to_ns` and may be shorter. It doubles when there are too many slots.
+    pub slot_ns: u64,
+    /// Begin of the first slot, from the start of the capture.
+    pub from_ns: u64,
+    /// End of the last one.
+    pub to_ns: u64,
+    /// Requests.
+    pub requests: RequestSeries,
+    /// Tokens.
+    pub tokens: TokenSeries,
+    /// Chunks.
+    pub chunks: ChunkSeries,
+    /// Gaps that ended in the slot.
+    pub gap_ns: Option<SpreadSeries>,
+    /// Hops; those of one name as one.
+    pub hops: Vec<HopSeries>,
+    /// Threads that take frames, and main threads.
+    pub threads: Vec<ThreadSeries>,
+    /// Observations lost on our side.
+    pub events_lost: Vec<u64>,
+}
+
+impl Series {
+    /// How many slots there are.
+    pub fn len(&self) -> usize {
+        self.events_lost.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.events_lost.is_empty()
+    }
+
+    /// Begin of a slot, from the start of the capture.
+    pub fn begin_ns(&self, slot: usize) -> u64 {
+        self.from_ns.saturating_add(self.slot_ns.saturating_mul(slot as u64))
+    }
+
+    /// Length of a slot in seconds.
+    pub fn seconds(&self, slot: usize) -> f64 {
+        let end = if slot + 1 == self.len() {
+            self.to_ns
+        } else {
+            self.begin_ns(slot + 1)
+        };
+        end.saturating_sub(self.begin_ns(slot)) as f64 / 1e9
+    }
+}
+
+/// Requests by slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestSeries {
+    /// Seen for the first time.
+    pub begun: Vec<u64>,
+    /// Finished.
+    pub finished: Vec<u64>,
+    /// Alive at its end.
+    pub live: Vec<u64>,
+}
+
+/// Tokens by slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenSeries {
+    /// Sent by the scheduler.
+    pub sent: Vec<u64>,
+    /// Taken by the tokenizer.
+    pub taken: Option<Vec<u64>>,
+    /// Delivered.
+    pub delivered: Option<Vec<u64>>,
+    /// Proven lost.
+    pub lost: Option<Vec<u64>>,
+}
+
+/// Chunks by slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkSeries {
+    /// Sent by the scheduler.
+    pub sent: Vec<u64>,
+    /// Left inside another's delivery.
+    pub coalesced: Option<Vec<u64>>,
+    /// Predicted to be lost.
+    pub dropped_predicted: Option<Vec<u64>>,
+    /// Proven lost.
+    pub dropped_confirmed: Option<Vec<u64>>,
+}
+
+/// Durations by slot, in nanoseconds: quantiles are right to 6 %, the largest exactly.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpreadSeries {
+    /// How many ended in the slot.
+    pub count: Vec<u64>,
+    /// Median.
+    pub p50: Vec<Option<u64>>,
+    /// 99th percentile.
+    pub p99: Vec<Option<u64>>,
+    /// Largest.
+    pub max: Vec<Option<u64>>,
+}
+
+/// Hops of one name by slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HopSeries {
+    /// As in [`super::HopLine::name`].
+    pub name: String,
+    /// Frames that entered.
+    pub frames_sent: Option<Vec<u64>>,
+    /// Frames taken.
+    pub frames_taken: Option<Vec<u64>>,
+    /// Chunks in the frames.
+    pub chunks: Vec<u64>,
+    /// Bytes of the frames.
+    pub bytes: Vec<u64>,
+    /// Wakeups of the receivers that ended; frames taken by this many is the size of a wakeup.
+    pub wakeups: Option<Vec<u64>>,
+    /// The most frames sent and not taken.
+    pub backlog_max_frames: Option<Vec<u64>>,
+    /// The most bytes found in the kernel.
+    pub kernel_bytes_max: Option<Vec<Option<u64>>>,
+    /// Taken minus sent.
+    pub residence_ns: Option<SpreadSeries>,
+}
+
+/// A thread by slot: shares of one core.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ThreadSeries {
+    /// `scheduler`, `tokenizer`, ...
+    pub role: String,
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// Its name.
+    pub name: String,
+    /// It takes frames from a hop.
+    pub takes: bool,
+    /// On a CPU.
+    pub on_cpu: Vec<Option<f64>>,
+    /// Allowed to run and waiting for a CPU.
+    pub run_wait: Option<Vec<Option<f64>>>,
+    /// Held back by its cgroup's quota.
+    pub throttled: Option<Vec<Option<f64>>>,
+}
+
+/// The columns of a run; `None` before anything was seen.
+pub(super) fn series(ledger: &Ledger, course: &Course, (from, to): (MonoNs, MonoNs)) -> Option<Series> {
+    let (begun, moments) = (course.begun()?, course.moments(ledger));
+    let delivered = ledger.sees_deliveries();
+    let column = |what: fn(&Passed) -> u64| moments.iter().map(|m| what(&m.passed)).collect::<Vec<u64>>();
+    let names = ledger.groups().iter().enumerate();
+    Some(Series {
+        slot_ns: course.slot_ns(),
+        from_ns: begun.since(from),
+        to_ns: to.since(from),
+        requests: RequestSeries {
+            begun: column(|p| p.begun),
+            finished: column(|p| p.finished),
+            live: moments.iter().map(|m| m.live).collect(),
+        },
+        tokens: TokenSeries {
+            sent: column(|p| p.tokens_sent),
+            taken: ledger.sees_takes().then(|| column(|p| p.tokens_taken)),
+            delivered: delivered.then(|| column(|p| p.tokens_delivered)),
+            lost: delivered.then(|| column(|p| p.tokens_lost)),
+        },
+        chunks: ChunkSeries {
+            sent: column(|p| p.chunks_sent),
+            coalesced: delivered.then(|| column(|p| p.chunks_coalesced)),
+            dropped_predicted: super::build::dropped_predicted(&ledger.totals().predicted, ledger.engine())
+                .map(|_| column(|p| p.dropped_predicted)),
+            dropped_confirmed: delivered.then(|| column(|p| p.chunks_dropped)),
+        },
+        gap_ns: ledger
+            .sees_gaps()
+            .then(|| spread(&moments.iter().map(|m| Some(&m.gap)))),
+        hops: names
+            .filter_map(|(place, group)| hop(ledger, place, &group.name, &moments))
+            .collect(),
+        threads: course
+            .threads()
+            .enumerate()
+            .filter_map(|(place, id)| thread(ledger.thread(id)?, place, &moments))
+            .collect(),
+        events_lost: column(|p| p.events_lost),
+    })
+}
+
+fn spread<'a>(tallies: &(impl Iterator<Item = Option<&'a Tally>> + Clone)) -> SpreadSeries {
+    let column = |what: fn(&Tally) -> Option<u64>| tallies.clone().map(|t| t.and_then(what)).collect();
+    SpreadSeries {
+        count: tallies.clone().map(|t| t.map_or(0, Tally::count)).collect(),
+        p50: column(|t| t.quantile(0.5)),
+        p99: column(|t| t.quantile(0.99)),
+        max: column(Tally::max),
+    }
+}
+
+fn hop(ledger: &Ledger, place: usize, name: &str, moments: &[Moment]) -> Option<HopSeries> {
+    // A hop that was renamed leaves an empty line behind, and not every one is followed.
+    ledger.members(place).next()?;
+    moments.iter().find(|m| m.hops.len() > place)?;
+    let sees = |what: fn(Sees) -> bool| ledger.members(place).any(|h| what(h.sees()));
+    let (sent, taken) = (sees(|s| s.sent), sees(|s| s.taken));
+    let slots = moments.iter().map(|m| m.hops.get(place));
+    let column = |what: fn(&HopSlot) -> u64| slots.clone().map(|s| s.map_or(0, what)).collect::<Vec<u64>>();
+    let kernel: Vec<Option<u64>> = slots.clone().map(|s| s?.kernel_bytes_max).collect();
+    let wakeups = column(|h| h.passed.wakeups);
+    Some(HopSeries {
+        name: name.to_owned(),
+        frames_sent: sent.then(|| column(|h| h.passed.frames_sent)),
+        frames_taken: taken.then(|| column(|h| h.passed.frames_taken)),
+        chunks: column(|h| h.passed.chunks),
+        bytes: column(|h| h.passed.bytes),
+        wakeups: wakeups.iter().any(|&n| n > 0).then_some(wakeups),
+        backlog_max_frames: (sent && taken).then(|| column(|h| h.backlog_max)),
+        kernel_bytes_max: kernel.iter().any(Option::is_some).then_some(kernel),
+        residence_ns: (sent && taken).then(|| spread(&slots.clone().map(|s| s.map(|s| &s.residence)))),
+    })
+}
+
+fn thread(of: &Thread, place: usize, moments: &[Moment]) -> Option<ThreadSeries> {
+    let spent = moments.iter().map(|m| m.threads.get(place).copied().flatten());
+    spent.clone().find(Option::is_some)?;
+    let column = |what: fn(&Spent) -> Option<u64>| -> Vec<Option<f64>> {
+        // Four digits are more than a sample is worth.
+        let share = |s: Spent| what(&s).map(|ns| (s.share(ns) * 1e4).round() / 1e4);
+        spent.clone().map(|s| s.and_then(share)).collect()
+    };
+    let known = |column: Vec<Option<f64>>| column.iter().any(Option::is_some).then_some(column);
+    Some(ThreadSeries {
+        role: of.role().to_owned(),
+        pid: of.id().pid,
+        tid: of.id().tid,
+        name: of.name().to_owned(),
+        takes: of.takes(),
+        on_cpu: column(|s| Some(s.on_ns)),
+        run_wait: known(column(Spent::starved_ns)),
+        throttled: known(column(Spent::held_ns)),
+    })
+}

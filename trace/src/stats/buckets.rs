@@ -1,0 +1,160 @@
+//! Durations in classes of equal ratio, eight to each doubling: coarse, small, and exact to merge.
+
+/// Classes to a doubling, as a power of two: each is at most an eighth wide.
+const FINE: u32 = 3;
+/// Longer durations fall into the last class: an hour and some.
+const CLASSES: usize = class_of(3_600_000_000_000) + 1;
+
+const fn class_of(ns: u64) -> usize {
+    if ns < 1 << FINE {
+        return ns as usize;
+    }
+    let doubling = ns.ilog2() - FINE;
+    ((doubling as usize) << FINE) + (ns >> doubling) as usize
+}
+
+/// The class that a duration falls into.
+pub(super) fn class(ns: u64) -> usize {
+    class_of(ns).min(CLASSES - 1)
+}
+
+/// The durations of a class: from the first, up to but not including the second.
+pub(super) fn bounds(class: usize) -> (u64, u64) {
+    let least = |class: usize| {
+        let doubling = (class >> FINE).saturating_sub(1);
+        ((class - (doubling << FINE)) as u64) << doubling
+    };
+    (least(class), least(class + 1))
+}
+
+/// Durations being counted. Takes no memory before its first value.
+#[derive(Clone, Debug, Default)]
+pub struct Buckets {
+    counts: Option<Box<[u32; CLASSES]>>,
+    max: u64,
+}
+
+impl Buckets {
+    /// Enters a duration in nanoseconds.
+    pub fn record(&mut self, ns: u64) {
+        let counts = self.counts.get_or_insert_with(|| Box::new([0; CLASSES]));
+        let count = &mut counts[class(ns)];
+        *count = count.saturating_add(1);
+        self.max = self.max.max(ns);
+    }
+
+    /// What was entered since the last [`Self::clear`].
+    pub fn tally(&self) -> Tally {
+        let counts = self.counts.iter().flat_map(|counts| counts.iter().enumerate());
+        Tally {
+            counts: counts
+                .filter(|c| *c.1 > 0)
+                .map(|(class, &n)| (class as u16, n))
+                .collect(),
+            max: self.max,
+        }
+    }
+
+    /// Forgets what was entered.
+    pub fn clear(&mut self) {
+        if self.max > 0 || self.counts.as_ref().is_some_and(|counts| counts[0] > 0) {
+            self.max = 0;
+            self.counts.iter_mut().for_each(|counts| counts.fill(0));
+        }
+    }
+}
+
+/// What was counted, in as much memory as it needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Classes that hold something, in order, and how much.
+    counts: Vec<(u16, u32)>,
+    max: u64,
+}
+
+impl Tally {
+    /// How many durations.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().map(|c| u64::from(c.1)).sum()
+    }
+
+    /// The largest, exactly; `None` when there are none.
+    pub fn max(&self) -> Option<u64> {
+        (!self.counts.is_empty()).then_some(self.max)
+    }
+
+    /// The middle of the class that holds `quantile` (0 to 1), in nanoseconds: right to 6 %; `None` when there are none.
+    pub fn quantile(&self, quantile: f64) -> Option<u64> {
+        let rank = ((self.count() as f64 * quantile).ceil() as u64).max(1);
+        let mut below = 0;
+        let class = self.counts.iter().find(|c| {
+            below += u64::from(c.1);
+            below >= rank
+        })?;
+        let (least, beyond) = bounds(class.0.into());
+        Some((least + (beyond - least) / 2).min(self.max))
+    }
+
+    /// Adds what another one has counted.
+    pub fn add(&mut self, other: &Self) {
+        for &(class, count) in &other.counts {
+            match self.counts.binary_search_by_key(&class, |c| c.0) {
+                Ok(at) => self.counts[at].1 = self.counts[at].1.saturating_add(count),
+                Err(at) => self.counts.insert(at, (class, count)),
+            }
+        }
+        self.max = self.max.max(other.max);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tally(values: &[u64]) -> Tally {
+        let mut buckets = Buckets::default();
+        for &ns in values {
+            buckets.record(ns);
+        }
+        buckets.tally()
+    }
+
+    proptest! {
+        #[test]
+        fn a_value_lies_in_its_class(ns in 0_u64..4_000_000_000_000) {
+            let (least, beyond) = bounds(class(ns));
+            prop_assert!(least <= ns);
+            prop_assert!(ns < beyond || class(ns) == CLASSES - 1);
+            prop_assert!(beyond - least <= 1.max(least / 8));
+        }
+
+        #[test]
+        fn merged_tallies_are_the_tally_of_all(a in prop::collection::vec(any::<u64>(), 0..40),
+                                               b in prop::collection::vec(0_u64..100_000, 0..40)) {
+            let mut merged = tally(&a);
+            merged.add(&tally(&b));
+            prop_assert_eq!(merged, tally(&[a, b].concat()));
+        }
+    }
+
+    #[test]
+    fn quantiles_are_near_and_never_beyond_the_maximum() {
+        let all: Vec<u64> = (1..=1000).map(|n| n * 1_000_000).collect();
+        let tally = tally(&all);
+        let p50 = tally.quantile(0.5).unwrap();
+        assert!(p50.abs_diff(500_000_000) < 30_000_000, "{p50}");
+        assert_eq!((tally.count(), tally.max()), (1000, Some(1_000_000_000)));
+        assert!(tally.quantile(1.0) <= tally.max());
+        assert_eq!(Tally::default().quantile(0.5), None);
+    }
+
+    #[test]
+    fn cleared_is_empty() {
+        let mut buckets = Buckets::default();
+        buckets.record(0);
+        buckets.clear();
+        assert_eq!(buckets.tally(), Tally::default());
+    }
+}

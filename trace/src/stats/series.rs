@@ -1,0 +1,122 @@
+//! A run cut into slots of equal length: when there are too many, two become one.
+
+use crate::clock::MonoNs;
+
+/// What a slot holds.
+pub trait Slot {
+    /// Joins the slot that follows.
+    fn join(&mut self, next: Self);
+}
+
+/// Closed slots, and where the one that runs begins and ends.
+#[derive(Clone, Debug)]
+pub struct Series<S> {
+    begun: MonoNs,
+    width_ns: u64,
+    most: usize,
+    slots: Vec<S>,
+}
+
+impl<S: Slot> Series<S> {
+    /// Begins at `begun` with slots of `width_ns`; at most `most` of them (an even number, at least 2) are kept.
+    pub fn new(begun: MonoNs, width_ns: u64, most: usize) -> Self {
+        Self {
+            begun,
+            width_ns: width_ns.max(1),
+            most: (most - most % 2).max(2),
+            slots: Vec::new(),
+        }
+    }
+
+    /// Begin of the first slot.
+    pub fn begun(&self) -> MonoNs {
+        self.begun
+    }
+
+    /// Length of a slot in nanoseconds.
+    pub fn width_ns(&self) -> u64 {
+        self.width_ns
+    }
+
+    /// The slots that are closed, oldest first.
+    pub fn slots(&self) -> &[S] {
+        &self.slots
+    }
+
+    /// Begin of the slot that runs.
+    pub fn running_from(&self) -> MonoNs {
+        MonoNs(
+            self.begun
+                .0
+                .saturating_add(self.width_ns.saturating_mul(self.slots.len() as u64)),
+        )
+    }
+
+    /// End of the slot that runs.
+    pub fn due(&self) -> MonoNs {
+        MonoNs(self.running_from().0.saturating_add(self.width_ns))
+    }
+
+    /// Closes the running slot with what it holds, and as many quiet ones as it takes for the running one to contain `now`.
+    pub fn close(&mut self, now: MonoNs, running: S, mut quiet: impl FnMut() -> S) {
+        self.push(running);
+        while now >= self.due() && self.due().0 < u64::MAX {
+            self.push(quiet());
+        }
+    }
+
+    fn push(&mut self, slot: S) {
+        self.slots.push(slot);
+        if self.slots.len() == self.most {
+            let mut old = std::mem::take(&mut self.slots).into_iter();
+            while let Some(mut slot) = old.next() {
+                if let Some(next) = old.next() {
+                    slot.join(next);
+                }
+                self.slots.push(slot);
+            }
+            self.width_ns = self.width_ns.saturating_mul(2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq)]
+    struct Sum(u64);
+
+    impl Slot for Sum {
+        fn join(&mut self, next: Self) {
+            self.0 += next.0;
+        }
+    }
+
+    #[test]
+    fn a_full_series_halves_and_keeps_its_sum_and_its_clock() {
+        let (mut series, mut running) = (Series::new(MonoNs(7), 10, 8), 0);
+        for at in 7..1007 {
+            if MonoNs(at) >= series.due() {
+                series.close(MonoNs(at), Sum(std::mem::take(&mut running)), || Sum(0));
+            }
+            running += 1;
+            assert!(series.slots().len() < 8);
+        }
+        // Each slot holds as much as it is long, the one that runs what is left.
+        assert!(series.slots().iter().all(|s| s.0 == series.width_ns()), "{series:?}");
+        assert_eq!(series.running_from().0, 1007 - running);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_to_its_end_costs_little_and_ends() {
+        let mut series = Series::new(MonoNs(0), 1_000_000_000, 600);
+        let mut made = 0;
+        series.close(MonoNs(u64::MAX), Sum(1), || {
+            made += 1;
+            Sum(0)
+        });
+        assert!(series.slots().len() < 600 && made < 20_000, "{made}");
+        assert_eq!(series.slots()[0], Sum(1));
+    }
+}

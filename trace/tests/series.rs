@@ -1,0 +1,235 @@
+//! How a run went, slot by slot: the columns add up to the totals, keep their clock when they halve, and cost no memory by time.
+
+use trace::event::{Chunk, CpuSample, Event, Frame, Hop, IdColumn, Kind, QueueSample, Sees, Taken, ThreadPart, What};
+use trace::ledger::Limits;
+use trace::report::{Report, ReportInput, Series};
+use trace::{Analysis, Config, FrameId, HopId, MonoNs, ThreadId};
+
+const MS: u64 = 1_000_000;
+const TAKER: ThreadId = ThreadId { pid: 41, tid: 41 };
+
+struct Run(Analysis);
+
+impl Run {
+    fn new(slots: usize) -> Self {
+        let limits = Limits {
+            series_slots: slots,
+            ..Limits::default()
+        };
+        let mut run = Self(Analysis::new(Config {
+            limits,
+            ..Config::default()
+        }));
+        let sees = Sees {
+            sent: true,
+            taken: true,
+            ..Sees::default()
+        };
+        run.say(
+            0,
+            What::Hop(Hop {
+                id: HopId(0),
+                name: "scheduler->tokenizer",
+                endpoint: "",
+                worker: None,
+                origin: true,
+                last: true,
+                sees,
+            }),
+        );
+        run
+    }
+
+    fn say(&mut self, ms: u64, what: What<'_>) {
+        self.0.apply(&Event {
+            at: MonoNs((5_000 + ms) * MS),
+            what,
+        });
+    }
+
+    /// A frame with one chunk of `rid`'s first token.
+    fn send(&mut self, ms: u64, seq: u64, rid: &str) {
+        let chunk = Chunk {
+            rid,
+            listed: Some(1),
+            completion_tokens: Some(1),
+            prompt_tokens: None,
+            cached_tokens: None,
+            finish: None,
+            retractions: None,
+            worker: None,
+            ids: &[],
+        };
+        self.say(
+            ms,
+            What::Sent(Frame {
+                id: id(seq),
+                bytes: 100,
+                kind: Kind::TokenIds,
+                ids: IdColumn::Delta,
+                chunks: &[chunk],
+            }),
+        );
+    }
+
+    fn take(&mut self, ms: u64, seq: u64) {
+        self.say(
+            ms,
+            What::Taken(Taken {
+                id: id(seq),
+                wakeup: Some(seq / 2),
+                by: Some(TAKER),
+                frame: None,
+            }),
+        );
+    }
+
+    fn cpu(&mut self, ms: u64, on_ms: u64) {
+        self.say(
+            ms,
+            What::Cpu(CpuSample {
+                thread: TAKER,
+                role: "tokenizer",
+                name: "python3",
+                part: ThreadPart::Main,
+                interval_ns: 100 * MS,
+                on_ns: on_ms * MS,
+                wait_ns: Some(10 * MS),
+                throttled_ns: None,
+                poll: None,
+            }),
+        );
+    }
+
+    fn report(&self) -> Report {
+        self.0.report(&ReportInput::of("attach"))
+    }
+
+    fn series(&self) -> Series {
+        self.report().series.expect("something was seen")
+    }
+}
+
+fn id(seq: u64) -> FrameId {
+    FrameId {
+        hop: HopId(0),
+        lane: 0,
+        seq,
+    }
+}
+
+#[test]
+fn a_slot_tells_what_happened_in_it_and_nothing_else() {
+    let mut run = Run::new(600);
+    for n in 0..4 {
+        run.send(100 + 10 * n, n, &format!("r{n}"));
+    }
+    run.cpu(200, 80);
+    run.say(
+        900,
+        What::Queue(QueueSample {
+            hop: "scheduler->tokenizer",
+            receive_bytes: Some(77),
+            send_bytes: None,
+        }),
+    );
+    for n in 0..4 {
+        run.take(2_500 + n, n);
+    }
+    run.cpu(2_600, 40);
+    run.0.tick(MonoNs(7_750 * MS));
+    let series = run.series();
+    assert_eq!(
+        (series.slot_ns, series.from_ns, series.to_ns, series.len()),
+        (1_000 * MS, 0, 2_750 * MS, 3)
+    );
+    assert_eq!(
+        (series.tokens.sent, series.tokens.taken),
+        (vec![4, 0, 0], Some(vec![0, 0, 4]))
+    );
+    assert_eq!(series.tokens.delivered, None, "deliveries are not seen");
+    assert_eq!(
+        (series.requests.begun, series.requests.live),
+        (vec![4, 0, 0], vec![4, 4, 4])
+    );
+    let gap = series.gap_ns.expect("gaps are seen");
+    assert_eq!(
+        (gap.count, gap.max),
+        (vec![0, 0, 4], vec![None, None, Some(2_400 * MS)])
+    );
+    let hop = &series.hops[0];
+    assert_eq!(
+        hop.backlog_max_frames,
+        Some(vec![4, 4, 4]),
+        "they wait until they are taken"
+    );
+    assert_eq!(
+        hop.kernel_bytes_max,
+        Some(vec![Some(77), None, None]),
+        "no sample is no zero"
+    );
+    assert_eq!(hop.wakeups, Some(vec![0, 0, 1]), "the last wakeup has not ended");
+    let thread = &series.threads[0];
+    assert_eq!(
+        (thread.role.as_str(), &thread.on_cpu),
+        ("tokenizer", &vec![Some(0.8), None, Some(0.4)])
+    );
+    assert_eq!(
+        (&thread.run_wait, &thread.throttled),
+        (&Some(vec![Some(0.1), None, Some(0.1)]), &None)
+    );
+}
+
+#[test]
+fn halved_slots_add_up_to_the_totals() {
+    let mut run = Run::new(20);
+    for n in 0..500 {
+        run.send(200 * n, n, &format!("r{n}"));
+        run.take(200 * n + 30 + n % 7, n);
+    }
+    let report = run.report();
+    let series = report.series.expect("something was seen");
+    assert!(series.len() <= 20 && series.slot_ns == 8_000 * MS, "{}", series.slot_ns);
+    assert_eq!(series.tokens.sent.iter().sum::<u64>(), report.tokens.sent);
+    assert_eq!(series.hops[0].frames_taken.iter().flatten().sum::<u64>(), 500);
+    let gap = series.gap_ns.as_ref().expect("gaps are seen");
+    assert_eq!(gap.count.iter().sum::<u64>(), 500);
+    assert!(
+        gap.max.iter().flatten().all(|&ns| (30 * MS..=36 * MS).contains(&ns)),
+        "{gap:?}"
+    );
+    let begun: f64 = (0..series.len()).map(|slot| series.seconds(slot)).sum();
+    assert!(
+        (begun - report.window_ns[1] as f64 / 1e9).abs() < 1e-6,
+        "the slots cover the window"
+    );
+}
+
+#[test]
+fn classes_hold_every_value_once() {
+    let mut run = Run::new(600);
+    for n in 0..200 {
+        run.send(10 * n, n, &format!("r{n}"));
+        run.take(10 * n + 1 + n % 5, n);
+    }
+    let report = run.report();
+    let gap = report.gap_ns.expect("gaps are seen");
+    for classes in [&gap.classes, &report.hops[0].residence_classes] {
+        assert_eq!(classes.iter().map(|c| c[2]).sum::<u64>(), 200);
+        assert!(
+            classes.iter().all(|c| c[0] < c[1]) && classes[0][0] <= MS,
+            "{classes:?}"
+        );
+    }
+}
+
+#[test]
+fn wall_time_is_known_only_where_an_anchor_is() {
+    let run = Run::new(600);
+    assert_eq!(run.report().window_wall_ns, None);
+    let report = run.0.report(&ReportInput {
+        wall: Some((MonoNs(6_000 * MS), 1_763_712_000_000_000_000)),
+        ..ReportInput::of("attach")
+    });
+    assert_eq!(report.window_wall_ns.map(|w| w[0]), Some(1_763_711_999_000_000_000));
+}

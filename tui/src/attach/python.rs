@@ -1,0 +1,109 @@
+//! What the engine's Python runs in, as events: opt-in, on a thread of its own.
+
+use std::collections::HashMap;
+
+use anyhow::Context;
+use probe_user::discover::{Process, Role};
+use probe_user::python::{Hits, Interval, Options, PythonStacks, Site, ThreadStacks};
+use trace::ThreadId;
+use trace::event::{Event, HotSample, What};
+use trace::report::SamplingCost;
+
+use super::lanes::Sink;
+
+/// What the user may set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PythonOptions {
+    /// Readings a second.
+    pub(crate) hertz: u32,
+    /// Every process of the engine, not the tokenizers' alone.
+    pub(crate) every_role: bool,
+}
+
+/// The stacks of an engine's processes.
+pub(super) struct PythonWatch {
+    options: PythonOptions,
+    stacks: PythonStacks,
+    roles: HashMap<u32, &'static str>,
+}
+
+impl PythonWatch {
+    pub(super) fn start(options: PythonOptions) -> anyhow::Result<Self> {
+        Ok(Self {
+            options,
+            stacks: PythonStacks::start(Options::at(options.hertz)).context("cannot start a thread to read stacks")?,
+            roles: HashMap::new(),
+        })
+    }
+
+    /// Begins to read a process, if it is among those asked for.
+    pub(super) fn add(&mut self, process: &Process) {
+        let tokenizes = matches!(
+            process.role,
+            Role::Tokenizer | Role::TokenizerWorker | Role::TokenizerRouter
+        );
+        if (tokenizes || self.options.every_role) && self.roles.insert(process.id.pid, process.role.word()).is_none() {
+            self.stacks.add(process.id.pid);
+        }
+    }
+
+    pub(super) fn poll(&self, sink: Sink<'_>) {
+        self.stacks.poll(|interval| {
+            let role = self.roles.get(&interval.pid).copied().unwrap_or_default();
+            for thread in &interval.threads {
+                tell(&interval, role, thread, sink);
+            }
+        });
+    }
+
+    pub(super) fn cost(&self) -> SamplingCost {
+        let stats = self.stacks.stats();
+        SamplingCost {
+            hertz: self.options.hertz,
+            processes: stats.processes as u32,
+            readings: stats.readings,
+            failed: stats.failed,
+            late: stats.late,
+            dropped: stats.dropped,
+            cpu_ns: stats.cpu_ns,
+        }
+    }
+
+    pub(super) fn degraded(&self) -> Vec<String> {
+        let refused = self
+            .stacks
+            .refused()
+            .into_iter()
+            .map(|d| format!("{d}; {}", d.remedy()));
+        refused.chain(self.stacks.notes()).collect()
+    }
+}
+
+fn tell(interval: &Interval, role: &str, thread: &ThreadStacks, sink: Sink<'_>) {
+    let mut say = |function: &str, file: &str, hits: Hits| {
+        let sample = HotSample {
+            thread: ThreadId {
+                pid: interval.pid,
+                tid: thread.tid,
+            },
+            role,
+            function,
+            file,
+            interval_ns: interval.interval_ns,
+            taken: thread.taken,
+            total: hits.total,
+            own: hits.own,
+            gil: Some(hits.gil),
+        };
+        sink(&Event {
+            at: interval.at,
+            what: What::Hot(sample),
+        });
+    };
+    if thread.functions.is_empty() {
+        say("", "", Hits::default());
+    }
+    for (Site { function, file }, hits) in &thread.functions {
+        say(function, file, *hits);
+    }
+}

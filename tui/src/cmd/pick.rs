@@ -1,0 +1,125 @@
+//! `tokengap` without arguments, on a terminal: offers the engines that run, the recordings that lie here and the demo.
+
+use std::path::Path;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use clap::ValueEnum;
+use probe_user::discover::{self, Engine, Topology, Watcher};
+
+use crate::demo::Scenario;
+use crate::screen::pick::{Found, pick};
+use crate::state::pick::{Choice, Kind, Offer, Pick};
+use crate::state::units::{bytes, duration};
+
+/// How often engines and recordings are looked for.
+const LOOK: Duration = Duration::from_secs(1);
+/// Entries of the folder looked at, and recordings offered, the newest.
+const ENTRIES: usize = 10_000;
+const RECORDINGS: usize = 100;
+
+/// Lets the reader pick; gives back the arguments to run `tokengap` with, or nothing when there is nothing to run.
+pub(crate) fn run() -> anyhow::Result<Option<Vec<String>>> {
+    let (tell, found) = mpsc::channel();
+    thread::Builder::new()
+        .name("discovery".into())
+        .spawn(move || look_around(&tell))?;
+    let mut offers = Pick::default();
+    offers.offer(
+        Kind::Demo,
+        Scenario::value_variants().iter().copied().filter_map(demo).collect(),
+    );
+    Ok(match pick(offers, &found)? {
+        Choice::Run(line) => Some(line),
+        Choice::Leave => None,
+    })
+}
+
+/// Tells what there is, again and again, until nobody listens.
+fn look_around(tell: &Sender<Found>) {
+    let mut watcher = Watcher::new(discover::Options::default());
+    loop {
+        let (engines, blind) = match &mut watcher {
+            Ok(watcher) => {
+                let failed = watcher.poll().err().map(|error| error.to_string());
+                let (engines, mut blind) = engines(watcher.topology());
+                blind.extend(failed);
+                (engines, blind)
+            }
+            Err(error) => (Vec::new(), vec![format!("engines cannot be looked for: {error}")]),
+        };
+        let found = Found {
+            engines,
+            recordings: recordings(),
+            blind,
+        };
+        if tell.send(found).is_err() {
+            return;
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+fn engines(topology: &Topology) -> (Vec<Offer>, Vec<String>) {
+    let engines = topology.engines.iter().filter_map(engine).collect();
+    (engines, topology.blind.iter().map(ToString::to_string).collect())
+}
+
+fn engine(engine: &Engine) -> Option<Offer> {
+    let pid = engine.main()?.id.pid;
+    let headline = engine.to_string();
+    let processes = engine.processes.len();
+    Some(Offer {
+        kind: Kind::Engine,
+        title: headline.lines().next().unwrap_or_default().trim().to_owned(),
+        note: format!("attach to its {processes} processes, passively (pid {pid} and others)"),
+        command: vec!["attach".into(), "--pid".into(), pid.to_string()],
+    })
+}
+
+/// The recordings in the working folder, the newest first.
+fn recordings() -> Vec<Offer> {
+    let Ok(folder) = std::fs::read_dir(".") else {
+        return Vec::new();
+    };
+    let mut met: Vec<(SystemTime, u64, String)> = folder
+        .take(ENTRIES)
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let name = entry.file_name().into_string().ok()?;
+            let about = entry.metadata().ok()?;
+            let is_recording = Path::new(&name).extension().is_some_and(|e| e == "tgap") && about.is_file();
+            is_recording.then(|| (about.modified().ok(), about.len(), name))
+        })
+        .map(|(at, size, name)| (at.unwrap_or(SystemTime::UNIX_EPOCH), size, name))
+        .collect();
+    met.sort_by(|a, b| b.cmp(a));
+    met.truncate(RECORDINGS);
+    met.into_iter()
+        .map(|(at, size, name)| {
+            let age = at.elapsed().unwrap_or_default();
+            Offer {
+                kind: Kind::Recording,
+                note: format!(
+                    "replay it: {}, written {} ago",
+                    bytes(size),
+                    duration(age.as_nanos() as u64)
+                ),
+                command: vec!["replay".into(), name.clone()],
+                title: name,
+            }
+        })
+        .collect()
+}
+
+fn demo(scenario: Scenario) -> Option<Offer> {
+    let value = scenario.to_possible_value()?;
+    let name = value.get_name().to_owned();
+    Some(Offer {
+        kind: Kind::Demo,
+        note: value.get_help().map(ToString::to_string).unwrap_or_default(),
+        command: vec!["demo".into(), "--scenario".into(), name.clone()],
+        title: name,
+    })
+}

@@ -1,0 +1,65 @@
+//! The picker on a terminal: keys and clicks until something is chosen.
+
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEventKind};
+
+use super::terminal::{self, Terminal};
+use crate::action::Action;
+use crate::keys;
+use crate::log::Hold;
+use crate::state::pick::{Choice, Kind, Offer, Pick};
+use crate::theme::{Surroundings, Theme};
+use crate::view;
+
+/// How long a look for keys may last before offers are looked at again.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// What a look around has found.
+pub(crate) struct Found {
+    pub(crate) engines: Vec<Offer>,
+    pub(crate) recordings: Vec<Offer>,
+    pub(crate) blind: Vec<String>,
+}
+
+/// Shows `pick`, with what comes from `found`, until the reader chooses or leaves. The terminal is itself again afterwards.
+pub(crate) fn pick(mut pick: Pick, found: &Receiver<Found>) -> anyhow::Result<Choice> {
+    let _hold = Hold::begin();
+    let mut terminal =
+        Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
+    let theme = Theme::of(&Surroundings::read());
+    loop {
+        if let Some(news) = found.try_iter().last() {
+            pick.looked = true;
+            pick.blind = news.blind;
+            pick.offer(Kind::Engine, news.engines);
+            pick.offer(Kind::Recording, news.recordings);
+        }
+        let mut hits = view::Hits::default();
+        if terminal.is_ready() {
+            terminal
+                .draw(|frame| hits = view::pick::draw(&pick, theme, frame))
+                .context("cannot draw on the terminal")?;
+            pick.page = hits.page;
+        }
+        ensure!(!terminal::is_gone(), "the terminal is gone");
+        if !event::poll(WAIT).context("cannot read the terminal")? {
+            continue;
+        }
+        let action = match event::read().context("cannot read the terminal")? {
+            Input::Key(key) if key.kind != KeyEventKind::Release => keys::picking(&key),
+            Input::Mouse(mouse) => match mouse.kind {
+                MouseEventKind::ScrollUp => Some(Action::Move(-1)),
+                MouseEventKind::ScrollDown => Some(Action::Move(1)),
+                MouseEventKind::Down(MouseButton::Left) => hits.at(mouse.column, mouse.row),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some(choice) = action.and_then(|action| pick.apply(action)) {
+            return Ok(choice);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The start of `tokengap` without arguments: what there is to watch.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+
+use super::Hits;
+use super::pad::Pad;
+use crate::action::Action;
+use crate::state::model::Health;
+use crate::state::pick::{Kind, Offer, Pick};
+use crate::theme::{PLAIN, STRONG, Theme};
+
+/// The widest title that is shown whole; notes stand behind the widest of their group.
+const TITLE: usize = 34;
+const KEYS: &str = "Up Down choose   Enter run   q quit   (tokengap --help has every command)";
+
+/// A line of the list.
+enum Line<'a> {
+    Head(Kind),
+    Offer(usize, &'a Offer),
+    None(&'static str),
+}
+
+/// Draws it all.
+pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
+    let area = frame.area();
+    let mut hits = Hits::default();
+    let mut pad = Pad::new(frame.buffer_mut(), area, theme);
+    let height = pad.height();
+    if height < 6 {
+        pad.text(0, 0, "make the terminal larger, or q to leave", PLAIN);
+        return hits;
+    }
+    let x = pad.text(1, 0, "tokengap", theme.head());
+    pad.text(
+        x + 2,
+        0,
+        "where an LLM server's tokens wait, and which never arrive",
+        theme.dim(),
+    );
+    let lines = lines(pick);
+    let rows = height - 5;
+    hits.page = rows.into();
+    let place = |line: &Line<'_>| matches!(line, Line::Offer(place, _) if *place == pick.at());
+    let selected = lines.iter().position(place).unwrap_or(0);
+    let top = (selected + 2).saturating_sub(rows.into());
+    for (row, line) in lines.iter().skip(top).take(rows.into()).enumerate() {
+        let y = 2 + row as u16;
+        match line {
+            Line::Head(kind) => pad.rule(y, kind.head()),
+            Line::None(why) => {
+                pad.text(3, y, why, theme.dim());
+            }
+            Line::Offer(place, offer) => {
+                let width = title_width(pick, offer.kind);
+                pad.fit(3, y, width, &offer.title, STRONG);
+                pad.text(3 + width + 2, y, &offer.note, PLAIN);
+                if *place == pick.at() {
+                    pad.row_style(y, theme.selected());
+                }
+                let row = Rect {
+                    y: pad.area().y + y,
+                    height: 1,
+                    ..pad.area()
+                };
+                hits.add(row, Action::Pick(*place));
+            }
+        }
+    }
+    if let Some(first) = pick.blind.first() {
+        let more = pick.blind.len() - 1;
+        let more = if more > 0 {
+            format!(" (and {more} more: tokengap attach tells)")
+        } else {
+            String::new()
+        };
+        pad.text(
+            1,
+            height - 3,
+            &format!("! {first}{more}"),
+            theme.health(Health::Warning),
+        );
+    }
+    if let Some(offer) = pick.selected() {
+        let x = pad.text(1, height - 2, "runs: ", theme.head());
+        pad.text(x, height - 2, &format!("tokengap {}", offer.command.join(" ")), STRONG);
+    }
+    pad.text(1, height - 1, KEYS, theme.dim());
+    hits
+}
+
+fn title_width(pick: &Pick, kind: Kind) -> u16 {
+    let titles = pick.offers().iter().filter(|o| o.kind == kind);
+    titles.map(|o| o.title.chars().count()).max().unwrap_or(0).min(TITLE) as u16
+}
+
+fn lines(pick: &Pick) -> Vec<Line<'_>> {
+    let mut lines = Vec::new();
+    for kind in [Kind::Engine, Kind::Recording, Kind::Demo] {
+        lines.push(Line::Head(kind));
+        let before = lines.len();
+        let mine = pick.offers().iter().enumerate().filter(|(_, o)| o.kind == kind);
+        lines.extend(mine.map(|(place, offer)| Line::Offer(place, offer)));
+        if lines.len() == before {
+            lines.push(Line::None(match kind {
+                Kind::Engine if pick.looked => "none found; it is looked for again every second",
+                Kind::Engine => "looking ...",
+                _ => "none",
+            }));
+        }
+    }
+    lines
+}

@@ -1,0 +1,203 @@
+//! HTTP/1.1 chunked coding, incrementally: RFC 9112, section 7.1.
+
+/// Longest size line, extensions included.
+const LONGEST_LINE: usize = 256;
+/// Most bytes of trailers.
+const LONGEST_TRAILER: usize = 16 << 10;
+
+/// Where in a chunked body the stream stands.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Chunked {
+    state: State,
+    line: Vec<u8>,
+    trailer: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Size,
+    Data(u64),
+    /// The line end behind a chunk's data.
+    AfterData,
+    Trailer,
+}
+
+/// What a call came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// All bytes are used; the body goes on.
+    More,
+    /// The body is over; the remaining bytes are not part of it.
+    Done,
+    /// This is not chunked coding.
+    Broken,
+}
+
+impl Chunked {
+    /// A body whose next byte is inside a chunk, with `left` bytes of it to come.
+    #[cfg(test)]
+    fn inside(left: u64) -> Self {
+        Self {
+            state: State::Data(left),
+            ..Self::default()
+        }
+    }
+
+    /// Takes bytes off `input` and gives the body's own to `data`.
+    pub(super) fn feed(&mut self, input: &mut &[u8], mut data: impl FnMut(&[u8])) -> Progress {
+        while !input.is_empty() {
+            match self.state {
+                State::Data(left) => {
+                    let take = input.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                    let (now, rest) = input.split_at(take);
+                    *input = rest;
+                    let left = left - take as u64;
+                    self.state = if left == 0 { State::AfterData } else { State::Data(left) };
+                    data(now);
+                }
+                State::Size | State::AfterData | State::Trailer => {
+                    if !self.take_line(input) {
+                        let room = if self.state == State::Trailer {
+                            LONGEST_TRAILER
+                        } else {
+                            LONGEST_LINE
+                        };
+                        return if self.line.len() > room {
+                            Progress::Broken
+                        } else {
+                            Progress::More
+                        };
+                    }
+                    match self.end_line() {
+                        Some(Progress::More) => {}
+                        Some(over) => return over,
+                        None => return Progress::Broken,
+                    }
+                }
+            }
+        }
+        Progress::More
+    }
+
+    /// Moves bytes up to a line end into `line`; false while it is not there yet.
+    fn take_line(&mut self, input: &mut &[u8]) -> bool {
+        let end = memchr::memchr(b'\n', input);
+        let (now, rest) = input.split_at(end.map_or(input.len(), |at| at + 1));
+        *input = rest;
+        let room = LONGEST_TRAILER.saturating_sub(self.line.len()) + 1;
+        self.line.extend_from_slice(&now[..now.len().min(room)]);
+        end.is_some()
+    }
+
+    fn end_line(&mut self) -> Option<Progress> {
+        let line = self.line.trim_ascii_end();
+        match self.state {
+            State::Size => {
+                let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();
+                let size = hex(digits).filter(|_| line.len() <= LONGEST_LINE)?;
+                self.trailer = 0;
+                self.state = if size == 0 { State::Trailer } else { State::Data(size) };
+            }
+            State::AfterData if line.is_empty() => self.state = State::Size,
+            State::Trailer => {
+                self.trailer += self.line.len();
+                if line.is_empty() {
+                    *self = Self {
+                        line: std::mem::take(&mut self.line),
+                        ..Self::default()
+                    };
+                    self.line.clear();
+                    return Some(Progress::Done);
+                }
+                if self.trailer > LONGEST_TRAILER {
+                    return None;
+                }
+            }
+            State::AfterData | State::Data(_) => return None,
+        }
+        self.line.clear();
+        Some(Progress::More)
+    }
+}
+
+/// At most 15 hexadecimal digits, upper or lower case.
+pub(super) fn hex(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 15 {
+        return None;
+    }
+    digits.iter().try_fold(0, |sum, digit| {
+        Some(sum << 4 | u64::from(char::from(*digit).to_digit(16)?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all(chunked: &mut Chunked, mut input: &[u8]) -> (Vec<u8>, Progress, usize) {
+        let mut body = Vec::new();
+        let progress = chunked.feed(&mut input, |data| body.extend_from_slice(data));
+        (body, progress, input.len())
+    }
+
+    #[test]
+    fn sizes_in_either_case_extensions_and_trailers() {
+        let text = b"A;x=1\r\n0123456789\r\n3\r\nabc\r\n0\r\nX: y\r\n\r\nHTTP/1.1";
+        let (body, progress, rest) = all(&mut Chunked::default(), text);
+        assert_eq!(
+            (body.as_slice(), progress, rest),
+            (&b"0123456789abc"[..], Progress::Done, 8)
+        );
+    }
+
+    #[test]
+    fn joins_inside_a_chunk() {
+        let (body, progress, _) = all(&mut Chunked::inside(2), b"ab\r\n1\r\nc\r\n0\r\n\r\n");
+        assert_eq!((body.as_slice(), progress), (&b"abc"[..], Progress::Done));
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in [
+            &b"data: x\r\n"[..],
+            b"-1\r\n",
+            b"\r\n",
+            b"ffffffffffffffff\r\n",
+            b"1\r\nab\r\n",
+        ] {
+            assert_eq!(all(&mut Chunked::default(), text).1, Progress::Broken, "{text:?}");
+        }
+        assert_eq!(all(&mut Chunked::default(), &[b'1'; 400]).1, Progress::Broken);
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_gives_the_same_body(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8), cuts in prop::collection::vec(1_usize..9, 1..60)) {
+            let mut wire = Vec::new();
+            for chunk in &chunks {
+                wire.extend(format!("{:x}\r\n", chunk.len()).bytes());
+                wire.extend(chunk);
+                wire.extend(b"\r\n");
+            }
+            wire.extend(b"0\r\n\r\n");
+            let (mut chunked, mut body, mut at, mut progress) = (Chunked::default(), Vec::new(), 0, Progress::More);
+            for cut in cuts.iter().cycle() {
+                if at == wire.len() { break; }
+                let end = wire.len().min(at + cut);
+                let mut piece = &wire[at..end];
+                progress = chunked.feed(&mut piece, |data| body.extend_from_slice(data));
+                at = end;
+            }
+            prop_assert_eq!(progress, Progress::Done);
+            prop_assert_eq!(body, chunks.concat());
+        }
+
+        #[test]
+        fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let (body, _, rest) = all(&mut Chunked::default(), &bytes);
+            prop_assert!(body.len() + rest <= bytes.len());
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! HTTP/1.x responses in the bytes that a server writes: heads, bodies, one after the other on a kept connection.
+
+use super::chunked::{Chunked, Progress};
+use super::sse::{Events, Found};
+use super::{Limits, Unreadable};
+
+/// Headers of one response.
+const MOST_HEADERS: usize = 64;
+
+/// What was found in the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Item<'a> {
+    /// A response has begun.
+    Began,
+    /// The data of a server-sent event.
+    Event(&'a [u8]),
+    /// The whole body of an answer in JSON.
+    Json(&'a [u8]),
+    /// Something longer than the limit was passed over.
+    TooLong,
+    /// A body passes that cannot be read; its length can.
+    Body(Unreadable),
+    /// The response is whole.
+    Ended,
+    /// Nothing more can be read on this connection.
+    Broken(Unreadable),
+}
+
+/// A connection's responses.
+#[derive(Clone, Debug)]
+pub(super) struct Responses {
+    limits: Limits,
+    state: State,
+    /// A head, or a JSON body, as far as it has come.
+    partial: Vec<u8>,
+    events: Events,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Head,
+    Body { framing: Framing, content: Content },
+    Broken,
+}
+
+#[derive(Clone, Debug)]
+enum Framing {
+    Chunked(Chunked),
+    Length(u64),
+    UntilClosed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    Events,
+    Json,
+    /// Nothing of it is of interest, or it cannot be read.
+    Other,
+}
+
+impl Responses {
+    /// A connection from its first byte on.
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            state: State::Head,
+            partial: Vec::new(),
+            events: Events::default(),
+        }
+    }
+
+    /// A connection joined at the beginning of a chunk of an event stream.
+    pub(super) fn within_events(limits: Limits) -> Self {
+        let framing = Framing::Chunked(Chunked::default());
+        Self {
+            state: State::Body {
+                framing,
+                content: Content::Events,
+            },
+            ..Self::new(limits)
+        }
+    }
+
+    /// The connection is closed: that ends a body without a length of its own.
+    pub(super) fn closed(&mut self, mut see: impl FnMut(Item<'_>)) {
+        if let State::Body {
+            framing: Framing::UntilClosed,
+            content,
+        } = self.state
+            && !(content == Content::Events && self.events.is_inside())
+        {
+            self.end(content, &mut see);
+        }
+    }
+
+    /// Takes the next bytes of the connection.
+    pub(super) fn feed(&mut self, mut input: &[u8], mut see: impl FnMut(Item<'_>)) {
+        while !input.is_empty() {
+            match &mut self.state {
+                State::Broken => return,
+                State::Head => self.head(&mut input, &mut see),
+                State::Body { framing, content } => {
+                    let content = *content;
+                    // An answer to HEAD announces a body that never comes.
+                    if matches!(framing, Framing::Length(_)) && self.partial.is_empty() && input.starts_with(b"HTTP/1.")
+                    {
+                        self.end(Content::Other, &mut see);
+                        continue;
+                    }
+                    let (partial, events, limits) = (&mut self.partial, &mut self.events, &self.limits);
+                    let mut data = |piece: &[u8]| match content {
+                        Content::Events => events.feed(piece, limits.event_bytes, |found| {
+                            see(match found {
+                                Found::Data(data) => Item::Event(data),
+                                Found::TooLong => Item::TooLong,
+                            });
+                        }),
+                        Content::Json => {
+                            let room = (limits.event_bytes + 1).saturating_sub(partial.len());
+                            partial.extend_from_slice(&piece[..piece.len().min(room)]);
+                        }
+                        Content::Other => {}
+                    };
+                    match framing {
+                        Framing::Chunked(chunked) => match chunked.feed(&mut input, data) {
+                            Progress::More => {}
+                            Progress::Done => self.end(content, &mut see),
+                            Progress::Broken => return self.give_up(Unreadable::Chunks, &mut see),
+                        },
+                        Framing::Length(left) => {
+                            let take = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                            data(&input[..take]);
+                            input = &input[take..];
+                            *left -= take as u64;
+                            if *left == 0 {
+                                self.end(content, &mut see);
+                            }
+                        }
+                        Framing::UntilClosed => {
+                            data(input);
+                            input = &[];
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self, why: Unreadable, see: &mut impl FnMut(Item<'_>)) {
+        self.state = State::Broken;
+        self.partial = Vec::new();
+        self.events = Events::default();
+        see(Item::Broken(why));
+    }
+
+    fn end(&mut self, content: Content, see: &mut impl FnMut(Item<'_>)) {
+        if content == Content::Json && !self.partial.is_empty() {
+            see(if self.partial.len() > self.limits.event_bytes {
+                Item::TooLong
+            } else {
+                Item::Json(&self.partial)
+            });
+        }
+        self.partial.clear();
+        self.events.clear();
+        self.state = State::Head;
+        see(Item::Ended);
+    }
+
+    fn head(&mut self, input: &mut &[u8], see: &mut impl FnMut(Item<'_>)) {
+        let before = self.partial.len();
+        let room = self.limits.head_bytes.saturating_sub(before);
+        self.partial.extend_from_slice(&input[..input.len().min(room)]);
+        // Line ends between two responses belong to neither.
+        let blank = self
+            .partial
+            .iter()
+            .take_while(|byte| matches!(byte, b'\r' | b'\n'))
+            .count();
+        let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+        let mut response = httparse::Response::new(&mut headers);
+        let length = match response.parse(&self.partial[blank..]) {
+            Ok(httparse::Status::Complete(length)) => blank + length,
+            Ok(httparse::Status::Partial) if self.partial.len() < self.limits.head_bytes => {
+                *input = &[];
+                return;
+            }
+            _ => return self.give_up(Unreadable::Head, see),
+        };
+        let form = Form::of(&response);
+        *input = &input[length - before..];
+        self.partial.clear();
+        match form {
+            Form::NoBody => {}
+            Form::Upgraded => self.give_up(Unreadable::Upgraded, see),
+            Form::Body {
+                framing,
+                content,
+                unreadable,
+            } => {
+                self.state = State::Body { framing, content };
+                see(Item::Began);
+                if let Some(why) = unreadable {
+                    see(Item::Body(why));
+                }
+                if let State::Body {
+                    framing: Framing::Length(0),
+                    ..
+                } = self.state
+                {
+                    self.end(content, see);
+                }
+            }
+        }
+    }
+}
+
+/// What a head says of its body.
+enum Form {
+    NoBody,
+    Upgraded,
+    Body {
+        framing: Framing,
+        content: Content,
+        unreadable: Option<Unreadable>,
+    },
+}
+
+impl Form {
+    fn of(response: &httparse::Response<'_, '_>) -> Self {
+        let header = |name: &str| {
+            let found = response
+                .headers
+                .iter()
+                .rfind(|header| header.name.eq_ignore_ascii_case(name));
+            found.map(|header| header.value.trim_ascii())
+        };
+        match response.code {
+            Some(101) => return Self::Upgraded,
+            Some(100..=199 | 204 | 304) => return Self::NoBody,
+            _ => {}
+        }
+        let is = |value: Option<&[u8]>, word: &[u8]| {
+            value.is_some_and(|value| {
+                value
+                    .get(..word.len())
+                    .is_some_and(|start| start.eq_ignore_ascii_case(word))
+            })
+        };
+        let coding = header("transfer-encoding");
+        let framing = match (coding, header("content-length")) {
+            (Some(coding), _) if coding.to_ascii_lowercase().ends_with(b"chunked") => {
+                Framing::Chunked(Chunked::default())
+            }
+            (None, Some(length)) => match std::str::from_utf8(length).ok().and_then(|digits| digits.parse().ok()) {
+                Some(length) => Framing::Length(length),
+                None => Framing::UntilClosed,
+            },
+            _ => Framing::UntilClosed,
+        };
+        let kind = header("content-type");
+        let compressed = header("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"))
+            || coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
+        let of_interest = if is(kind, b"text/event-stream") {
+            Content::Events
+        } else if is(kind, b"application/json") {
+            Content::Json
+        } else {
+            Content::Other
+        };
+        let unreadable = (compressed && of_interest != Content::Other).then_some(Unreadable::Compressed);
+        let content = if compressed { Content::Other } else { of_interest };
+        Self::Body {
+            framing,
+            content,
+            unreadable,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Dynamo's response plane: one TCP connection a request, from the worker to the frontend, in two-part frames
+//! (docs/EGRESS.md, "Dynamo"). Releases 0.8.1 to 1.6.1 write the same frames; chunks are JSON up to 1.3, msgpack from 1.4 on.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::fields::{Count, Text};
+use super::{Limits, Unreadable};
+
+/// Big-endian lengths of header and body, and a checksum that release builds leave 0.
+const PREFIX: usize = 24;
+/// Headers are a handful of names.
+const LONGEST_HEADER: u64 = 64 << 10;
+
+/// What was found in the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Item<'a> {
+    /// The connection's name for itself: a fresh UUID, not the request id.
+    Subject(&'a str),
+    /// One output of the engine.
+    Chunk(Chunk),
+    /// A chunk that was not read: too long, or of another kind.
+    NotRead,
+    /// The worker's last word: everything was written.
+    Ended,
+    /// These are no frames of it.
+    Broken(Unreadable),
+}
+
+/// What a chunk says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Chunk {
+    /// Token ids in it; `None` where it carries text.
+    pub(super) tokens: Option<u32>,
+    /// `completion_usage.completion_tokens`: in the last chunk.
+    pub(super) completion_tokens: Option<u32>,
+    pub(super) finished: bool,
+}
+
+/// The frames of one connection.
+#[derive(Clone, Debug)]
+pub(super) struct Frames {
+    limits: Limits,
+    /// The frame under way, as far as it has come.
+    partial: Vec<u8>,
+    /// Bytes of a frame beyond the limit that are still to come.
+    skip: u64,
+    broken: bool,
+    /// The final marker has come, and nothing is expected.
+    over: bool,
+}
+
+#[derive(Deserialize)]
+struct Handshake<'a> {
+    #[serde(borrow)]
+    subject: Text<'a>,
+}
+
+#[derive(Deserialize)]
+struct Outer<'a> {
+    #[serde(borrow, default)]
+    data: Option<Annotated<'a>>,
+    #[serde(default)]
+    complete_final: bool,
+}
+
+#[derive(Deserialize)]
+struct Annotated<'a> {
+    #[serde(default)]
+    data: Option<Output>,
+    #[serde(borrow, default)]
+    event: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Output {
+    #[serde(default)]
+    token_ids: Option<Count>,
+    #[serde(default)]
+    finish_reason: Option<IgnoredAny>,
+    #[serde(default)]
+    completion_usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    #[serde(default)]
+    completion_tokens: Option<u32>,
+}
+
+/// Whether a connection that begins like this is a response plane's; `None` while that cannot be told.
+pub(super) fn begins(bytes: &[u8]) -> Option<bool> {
+    const START: &[u8] = br#"{"subject":"#;
+    let known = bytes.len().min(PREFIX);
+    // A header of less than 64 KiB, no body, checksum 0.
+    let plain = |at: usize| matches!(at, 6 | 7) || bytes[at] == 0;
+    if !(0..known).all(plain) {
+        return Some(false);
+    }
+    let header = &bytes[known..];
+    let same = header.iter().zip(START).all(|(a, b)| a == b);
+    if !same {
+        return Some(false);
+    }
+    (header.len() >= START.len()).then_some(true)
+}
+
+impl Frames {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            partial: Vec::new(),
+            skip: 0,
+            broken: false,
+            over: false,
+        }
+    }
+
+    /// Takes the next bytes of the connection.
+    pub(super) fn feed(&mut self, mut input: &[u8], mut see: impl FnMut(Item<'_>)) {
+        while !input.is_empty() && !self.broken && !self.over {
+            if self.skip > 0 {
+                let skip = input.len().min(usize::try_from(self.skip).unwrap_or(usize::MAX));
+                self.skip -= skip as u64;
+                input = &input[skip..];
+                continue;
+            }
+            if self.partial.is_empty() {
+                // Whole frames are read where they lie.
+                match self.frame(input, &mut see) {
+                    Taken::Frame(used) => input = &input[used..],
+                    Taken::More(_) => {
+                        self.partial.extend_from_slice(input);
+                        return;
+                    }
+                    Taken::Nothing => return,
+                }
+                continue;
+            }
+            let partial = std::mem::take(&mut self.partial);
+            let more = match self.frame(&partial, &mut see) {
+                Taken::More(more) => more,
+                // It was not whole before; if it is now, it ended exactly here.
+                Taken::Frame(_) | Taken::Nothing => return,
+            };
+            self.partial = partial;
+            let take = input.len().min(more);
+            self.partial.extend_from_slice(&input[..take]);
+            input = &input[take..];
+            if take == more {
+                let whole = std::mem::take(&mut self.partial);
+                match self.frame(&whole, &mut see) {
+                    Taken::Frame(_) | Taken::Nothing => {}
+                    Taken::More(_) => self.partial = whole,
+                }
+            }
+        }
+    }
+
+    /// Reads the frame at the start of `bytes`.
+    fn frame(&mut self, bytes: &[u8], see: &mut impl FnMut(Item<'_>)) -> Taken {
+        let Some(prefix) = bytes.first_chunk::<PREFIX>() else {
+            return Taken::More(PREFIX - bytes.len());
+        };
+        let number = |at: usize| {
+            prefix[at..at + 8]
+                .iter()
+                .fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
+        };
+        let (header, body) = (number(0), number(8));
+        if header > LONGEST_HEADER || body > u64::from(u32::MAX) {
+            self.broken = true;
+            see(Item::Broken(Unreadable::Frames));
+            return Taken::Nothing;
+        }
+        let length = PREFIX + (header + body) as usize;
+        if body > self.limits.event_bytes as u64 {
+            self.skip = (length - bytes.len().min(length)) as u64;
+            see(Item::NotRead);
+            return Taken::Frame(bytes.len().min(length));
+        }
+        if bytes.len() < length {
+            return Taken::More(length - bytes.len());
+        }
+        let (header, body) = bytes[PREFIX..length].split_at(header as usize);
+        if let Ok(Handshake { subject }) = serde_json::from_slice(header) {
+            see(Item::Subject(&subject.0));
+        }
+        if !body.is_empty() {
+            self.chunk(body, see);
+        }
+        Taken::Frame(length)
+    }
+
+    fn chunk(&mut self, body: &[u8], see: &mut impl FnMut(Item<'_>)) {
+        let outer: Option<Outer<'_>> = match body.first() {
+            Some(b'{') => serde_json::from_slice(body).ok(),
+            _ => rmp_serde::from_slice(body).ok(),
+        };
+        match outer {
+            Some(Outer {
+                complete_final: true, ..
+            }) => {
+                self.over = true;
+                see(Item::Ended);
+            }
+            Some(Outer {
+                data: Some(Annotated { data: Some(output), .. }),
+                ..
+            }) => see(Item::Chunk(Chunk {
+                tokens: output.token_ids.map(|count| count.0),
+                completion_tokens: output.completion_usage.and_then(|usage| usage.completion_tokens),
+                finished: output.finish_reason.is_some(),
+            })),
+            // An error of the generator, or a comment between chunks: no tokens.
+            Some(Outer {
+                data: Some(Annotated { event: Some(_), .. }),
+                ..
+            }) => {}
+            Some(_) | None => see(Item::NotRead),
+        }
+    }
+}
+
+enum Taken {
+    /// So many bytes of it were a frame, or of one that is passed over.
+    Frame(usize),
+    /// At least so many bytes are missing.
+    More(usize),
+    /// The connection cannot be read.
+    Nothing,
+}

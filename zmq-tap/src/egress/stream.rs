@@ -1,0 +1,270 @@
+//! One direction of one connection: what is spoken on it, and what it says.
+
+use std::borrow::Cow;
+
+use memchr::memmem;
+
+use super::chunked::hex;
+use super::event::{self, Form, NotRead, Said};
+use super::http::{self, Responses};
+use super::response_plane::{self, Frames};
+use super::{Limits, Unreadable};
+
+/// Bytes that tell every protocol here.
+const TELLING: usize = 40;
+
+/// What was found in the bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item<'a> {
+    /// A response has begun.
+    Began,
+    /// An event of a response, of one request.
+    Said(Said<'a>),
+    /// An event that should be one and could not be read: what it delivered is unknown.
+    NotRead,
+    /// The response is whole.
+    Ended,
+    /// Bytes before this were passed over: an attach in the middle of an event, or a hole in what was observed.
+    Resumed,
+    /// A body that cannot be read, or everything from here on.
+    Unreadable(Unreadable),
+}
+
+/// The bytes that one side of a connection writes.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    limits: Limits,
+    state: State,
+    /// Bytes in which nothing was recognised.
+    passed: u64,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Looking for a place from which on the bytes can be read; those that do not tell yet.
+    Seeking(Vec<u8>),
+    Http(Box<Responses>),
+    Plane(Box<Plane>),
+    Unreadable,
+}
+
+#[derive(Clone, Debug)]
+struct Plane {
+    frames: Frames,
+    subject: String,
+}
+
+enum Guess {
+    Http,
+    Events,
+    Plane,
+    No(Unreadable),
+    Unknown,
+    Short,
+}
+
+impl Stream {
+    /// A connection, from wherever it is first seen on.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            state: State::Seeking(Vec::new()),
+            passed: 0,
+        }
+    }
+
+    /// Whether nothing of it can or will be read.
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self.state, State::Unreadable)
+    }
+
+    /// Bytes were not observed. The next readable place is looked for.
+    pub fn missed(&mut self) {
+        self.passed = self.passed.max(1);
+        self.state = match &self.state {
+            // One request a connection: what is left of it proves nothing.
+            State::Plane(_) | State::Unreadable => State::Unreadable,
+            State::Http(_) | State::Seeking(_) => State::Seeking(Vec::new()),
+        };
+    }
+
+    /// The connection is closed: a body without a length ends with it.
+    pub fn closed(&mut self, see: &mut dyn FnMut(Item<'_>)) {
+        if let State::Http(responses) = &mut self.state {
+            responses.closed(|item| tell(&item, see));
+        }
+    }
+
+    /// Takes the next bytes; `begins` says that the writer began a write with them.
+    pub fn feed(&mut self, bytes: &[u8], begins: bool, see: &mut dyn FnMut(Item<'_>)) {
+        match &mut self.state {
+            State::Unreadable => {}
+            State::Http(responses) => {
+                let mut broken = None;
+                responses.feed(bytes, |item| {
+                    if let http::Item::Broken(why) = item {
+                        broken = Some(why);
+                    } else {
+                        tell(&item, see);
+                    }
+                });
+                match broken {
+                    // The server's own framing was right so far: something was not observed.
+                    Some(Unreadable::Chunks) => {
+                        self.missed();
+                        see(Item::NotRead);
+                    }
+                    Some(why) => self.give_up(why, see),
+                    None => {}
+                }
+            }
+            State::Plane(plane) => {
+                let Plane { frames, subject } = &mut **plane;
+                let mut broken = None;
+                frames.feed(bytes, |item| match item {
+                    response_plane::Item::Subject(name) => {
+                        name.clone_into(subject);
+                        see(Item::Began);
+                    }
+                    response_plane::Item::Chunk(chunk) => see(Item::Said(Said {
+                        rid: Cow::Borrowed(subject),
+                        form: Form::ResponsePlane,
+                        tokens: chunk.tokens,
+                        completion_tokens: chunk.completion_tokens,
+                        finished: chunk.finished,
+                    })),
+                    response_plane::Item::NotRead => see(Item::NotRead),
+                    response_plane::Item::Ended => see(Item::Ended),
+                    response_plane::Item::Broken(why) => broken = Some(why),
+                });
+                if let Some(why) = broken {
+                    self.give_up(why, see);
+                }
+            }
+            State::Seeking(kept) if kept.is_empty() => self.seek(bytes, begins, see),
+            State::Seeking(kept) => {
+                let mut kept = std::mem::take(kept);
+                kept.extend_from_slice(bytes);
+                self.seek(&kept, true, see);
+            }
+        }
+    }
+
+    fn give_up(&mut self, why: Unreadable, see: &mut dyn FnMut(Item<'_>)) {
+        self.state = State::Unreadable;
+        see(Item::Unreadable(why));
+    }
+
+    fn seek(&mut self, bytes: &[u8], begins: bool, see: &mut dyn FnMut(Item<'_>)) {
+        let at_start = if begins || self.passed == 0 {
+            guess(bytes)
+        } else {
+            Guess::Unknown
+        };
+        let (at, found) = match at_start {
+            Guess::Unknown => match event_within(bytes) {
+                Some(at) => (at, Guess::Events),
+                None => (bytes.len(), Guess::Unknown),
+            },
+            other => (0, other),
+        };
+        self.passed += at as u64;
+        self.state = match found {
+            Guess::Short => {
+                self.state = State::Seeking(bytes.to_vec());
+                return;
+            }
+            Guess::Unknown if self.passed > self.limits.seek_bytes => return self.give_up(Unreadable::Unknown, see),
+            Guess::Unknown => {
+                self.state = State::Seeking(Vec::new());
+                return;
+            }
+            Guess::No(why) => return self.give_up(why, see),
+            Guess::Http => State::Http(Box::new(Responses::new(self.limits))),
+            Guess::Events => State::Http(Box::new(Responses::within_events(self.limits))),
+            Guess::Plane => {
+                let (frames, subject) = (Frames::new(self.limits), String::new());
+                State::Plane(Box::new(Plane { frames, subject }))
+            }
+        };
+        if std::mem::take(&mut self.passed) > 0 {
+            see(Item::Resumed);
+        }
+        self.feed(&bytes[at..], false, see);
+    }
+}
+
+/// From what HTTP shows to what requests are told.
+fn tell(item: &http::Item<'_>, see: &mut dyn FnMut(Item<'_>)) {
+    match *item {
+        http::Item::Began => see(Item::Began),
+        http::Item::Event(data) => match event::event(data) {
+            Ok(said) => see(Item::Said(said)),
+            Err(NotRead::Malformed) => see(Item::NotRead),
+            Err(NotRead::OtherKind) => {}
+        },
+        // Answers in JSON are of many kinds: what has not the form of ours is none.
+        http::Item::Json(json) => drop(event::body(json, |said| see(Item::Said(said)))),
+        http::Item::TooLong => see(Item::NotRead),
+        http::Item::Ended => see(Item::Ended),
+        http::Item::Body(why) | http::Item::Broken(why) => see(Item::Unreadable(why)),
+    }
+}
+
+/// What is spoken on a connection, or from here on, by its first bytes.
+fn guess(bytes: &[u8]) -> Guess {
+    const REQUESTS: [&[u8]; 6] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"PRI * HTTP/2"];
+    let begins = |word: &[u8]| bytes.iter().zip(word).all(|(a, b)| a == b);
+    let short = |needed: usize| bytes.len() < needed;
+    if bytes.is_empty() {
+        return Guess::Short;
+    }
+    if begins(b"HTTP/1.") {
+        return if short(7) { Guess::Short } else { Guess::Http };
+    }
+    match response_plane::begins(bytes) {
+        Some(true) => return Guess::Plane,
+        // The settings of HTTP/2 begin with zeros as well.
+        None if short(9) || bytes[3] != 4 => return Guess::Short,
+        _ => {}
+    }
+    if let [0x14..=0x17, 0x03, 0..=4, ..] = bytes {
+        return Guess::No(Unreadable::Tls);
+    }
+    if let [0, _, _, 4, 0 | 1, 0, 0, 0, 0, ..] = bytes {
+        return Guess::No(Unreadable::Http2);
+    }
+    if REQUESTS.iter().any(|word| begins(word) && !short(word.len())) {
+        return Guess::No(Unreadable::Request);
+    }
+    if bytes[0] == 0xff && bytes.get(9) == Some(&0x7f) {
+        return Guess::No(Unreadable::Zmq);
+    }
+    match size_line(bytes) {
+        Some(after) if bytes[after..].starts_with(b"data:") => Guess::Events,
+        Some(after) if bytes.len() - after < 5 && b"data:".starts_with(&bytes[after..]) => Guess::Short,
+        None if short(TELLING) && bytes.iter().all(u8::is_ascii_hexdigit) => Guess::Short,
+        _ => Guess::Unknown,
+    }
+}
+
+/// Where the line behind a chunk's size begins.
+fn size_line(bytes: &[u8]) -> Option<usize> {
+    let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    hex(&bytes[..digits])?;
+    bytes[digits..].starts_with(b"\r\n").then_some(digits + 2)
+}
+
+/// Where a chunk begins that begins with an event.
+fn event_within(bytes: &[u8]) -> Option<usize> {
+    memmem::find_iter(bytes, b"\r\ndata:").find_map(|end| {
+        let digits = bytes[..end]
+            .iter()
+            .rev()
+            .take_while(|byte| byte.is_ascii_hexdigit())
+            .count();
+        let at = end - digits;
+        let after_line_end = at == 0 || bytes[..at].ends_with(b"\r\n");
+        (digits > 0 && after_line_end).then_some(at)
+    })
+}

@@ -1,0 +1,70 @@
+//! Bytes that no server wrote, and real ones that were damaged: nothing panics and nothing runs away.
+
+use proptest::prelude::*;
+use zmq_tap::egress::{Limits, Unreadable};
+
+use super::{Connection, recorded};
+
+fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
+    let all: Vec<_> = recorded("")
+        .into_iter()
+        .chain(recorded("dynamo"))
+        .map(|(_, bytes)| bytes)
+        .collect();
+    (0..all.len()).prop_map(move |place| all[place].clone())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..600), lengths in prop::collection::vec(1_usize..90, 1..9)) {
+        let mut connection = Connection::new(None);
+        connection.pieces(&bytes, &lengths);
+        connection.closed(false);
+    }
+
+    #[test]
+    fn damaged_recordings(mut bytes in any_bytes(), damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12), lengths in prop::collection::vec(1_usize..900, 1..9)) {
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        let mut connection = Connection::new(None);
+        connection.pieces(&bytes, &lengths);
+        connection.missed();
+        connection.pieces(&bytes, &lengths);
+        connection.closed(true);
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let cases: [(&[u8], Unreadable); 5] = [
+        (&[0x16, 3, 3, 0, 122, 2, 0, 0, 118, 3, 3], Unreadable::Tls),
+        (&[0, 0, 18, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 100], Unreadable::Http2),
+        (b"POST /v2/events HTTP/1.1\r\n", Unreadable::Request),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n", Unreadable::Upgraded),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
+            Unreadable::Compressed,
+        ),
+    ];
+    for (bytes, why) in cases {
+        let mut connection = Connection::new(None);
+        connection.feed(bytes, true);
+        assert_eq!(connection.server.unreadable, [(why, 1)]);
+        assert!(connection.told.is_empty());
+    }
+}
+
+#[test]
+fn a_connection_that_says_nothing_known_is_given_up() {
+    let mut connection = Connection::new(None);
+    let most = Limits::default().seek_bytes;
+    for _ in 0..=most / 1000 {
+        connection.feed(&[0x55; 1000], true);
+    }
+    assert_eq!(connection.server.unreadable, [(Unreadable::Unknown, 1)]);
+    assert!(connection.reader.is_unreadable());
+}

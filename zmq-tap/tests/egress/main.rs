@@ -1,0 +1,105 @@
+//! What real servers wrote to their clients, read in every way it can be cut, against what was read of it elsewhere.
+
+mod hostile;
+mod plane;
+mod served;
+
+use std::path::PathBuf;
+
+use trace::MonoNs;
+use trace::engine::Mode;
+use trace::event::{AnswerEnd, Event, What};
+use zmq_tap::egress::{Closing, Limits, Reader, Server};
+
+/// Fixtures whose name ends in `.bin`, of a folder below `fixtures/egress`.
+fn recorded(folder: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("fixtures/egress")
+        .join(folder);
+    let mut found: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|kind| kind == "bin"))
+        .map(|path| {
+            (
+                path.file_stem().unwrap().to_str().unwrap().to_owned(),
+                std::fs::read(path).unwrap(),
+            )
+        })
+        .collect();
+    found.sort();
+    assert!(!found.is_empty(), "{}", folder.display());
+    found
+}
+
+/// What one connection told, owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Told {
+    Delivered(String, u32, Option<u32>, bool, Mode),
+    Answered(String, Option<u32>, Option<u32>, AnswerEnd),
+    Lost,
+}
+
+/// A connection that is read piece by piece.
+struct Connection {
+    reader: Reader,
+    server: Server,
+    told: Vec<Told>,
+}
+
+impl Connection {
+    fn new(mode: Option<Mode>) -> Self {
+        let server = Server::new(mode);
+        Self {
+            reader: Reader::new(Limits::default()),
+            server,
+            told: Vec::new(),
+        }
+    }
+
+    fn feed(&mut self, bytes: &[u8], begins: bool) {
+        let told = &mut self.told;
+        self.reader
+            .feed(MonoNs(1), bytes, begins, &mut self.server, &mut |event| {
+                told.push(own(event));
+            });
+    }
+
+    fn missed(&mut self) {
+        let told = &mut self.told;
+        self.reader.missed(MonoNs(1), &mut |event| told.push(own(event)));
+    }
+
+    fn closed(&mut self, by_client: bool) {
+        let (closing, told) = (
+            Closing {
+                by_client,
+                unacknowledged: None,
+            },
+            &mut self.told,
+        );
+        self.reader
+            .closed(MonoNs(1), closing, &mut self.server, &mut |event| told.push(own(event)));
+    }
+
+    /// Feeds `bytes` in pieces of the given lengths, over and over.
+    fn pieces(&mut self, mut bytes: &[u8], lengths: &[usize]) {
+        for length in lengths.iter().cycle() {
+            if bytes.is_empty() {
+                break;
+            }
+            let (now, rest) = bytes.split_at((*length).clamp(1, bytes.len()));
+            self.feed(now, true);
+            bytes = rest;
+        }
+    }
+}
+
+fn own(event: &Event<'_>) -> Told {
+    match event.what {
+        What::Delivered(d) => Told::Delivered(d.rid.to_owned(), d.tokens, d.completion_tokens, d.finished, d.mode),
+        What::Answered(a) => Told::Answered(a.rid.to_owned(), a.tokens, a.completion_tokens, a.end),
+        What::Lost(_) => Told::Lost,
+        ref other => panic!("{other:?}"),
+    }
+}

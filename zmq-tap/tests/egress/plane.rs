@@ -1,0 +1,104 @@
+//! Dynamo's response plane, as real runtimes wrote it: a generator of one token a chunk, errors, a client that stops.
+
+use proptest::prelude::*;
+use trace::event::AnswerEnd;
+
+use super::{Connection, Told, recorded};
+
+/// By the name of the recording: tokens, what the last chunk claims, and whether the worker said that it was done.
+/// Decoded with Dynamo's documented framing by another program.
+fn truth(name: &str) -> Option<(u32, Option<u32>, bool)> {
+    Some(match name.rsplit_once('-')? {
+        ("v0.8.1" | "v1.0.0" | "v1.6.1", "01") => (5, Some(5), true),
+        ("v0.8.1" | "v1.0.0" | "v1.6.1", "02" | "06") => (2, Some(2), true),
+        // The generator failed after two chunks.
+        ("v0.8.1", "03") => (2, None, true),
+        ("v1.0.0" | "v1.6.1", "03") => (2, None, false),
+        ("v1.0.0-frontend", "03") | ("v1.6.1-frontend", "04") => (8, Some(8), true),
+        _ => return None,
+    })
+}
+
+fn answers(connection: &Connection) -> Vec<Told> {
+    connection
+        .told
+        .iter()
+        .filter(|told| matches!(told, Told::Answered(..)))
+        .cloned()
+        .collect()
+}
+
+#[test]
+fn the_last_chunk_of_a_stream_says_how_many_there_were() {
+    let mut checked = 0;
+    for (name, bytes) in recorded("dynamo") {
+        let Some((tokens, claimed, done)) = truth(&name) else {
+            continue;
+        };
+        let mut connection = Connection::new(None);
+        connection.feed(&bytes, true);
+        connection.closed(false);
+        let end = if done { AnswerEnd::Whole } else { AnswerEnd::ServerLeft };
+        let [Told::Answered(subject, ..)] = &answers(&connection)[..] else {
+            panic!("{name}: {:?}", connection.told)
+        };
+        assert_eq!(subject.len(), 36, "{name}");
+        assert_eq!(
+            connection.told,
+            [Told::Answered(subject.clone(), Some(tokens), claimed, end)],
+            "{name}"
+        );
+        checked += 1;
+    }
+    assert_eq!(checked, 14);
+}
+
+#[test]
+fn the_frontends_own_answer_is_text() {
+    let (_, bytes) = recorded("dynamo")
+        .into_iter()
+        .find(|(name, _)| name.ends_with("http"))
+        .unwrap();
+    let mut connection = Connection::new(None);
+    connection.feed(&bytes, true);
+    let told = answers(&connection);
+    assert!(
+        matches!(&told[..], [Told::Answered(id, None, ..)] if id.starts_with("chatcmpl-")),
+        "{told:?}"
+    );
+    assert_eq!(connection.server.text_only, 1);
+}
+
+#[test]
+fn a_chunk_that_is_taken_out_is_a_loss() {
+    let (_, bytes) = recorded("dynamo")
+        .into_iter()
+        .find(|(name, _)| name == "v1.6.1-01")
+        .unwrap();
+    // The first chunk follows the handshake (99 bytes) and the prologue (38); its own prefix tells its length.
+    let (at, prefix) = (137, 24);
+    let body = u64::from_be_bytes(bytes[at + 8..at + 16].try_into().unwrap()) as usize;
+    let without = [&bytes[..at], &bytes[at + prefix + body..]].concat();
+    let mut connection = Connection::new(None);
+    connection.feed(&without, true);
+    let told = answers(&connection);
+    assert!(
+        matches!(&told[..], [Told::Answered(_, Some(4), Some(5), AnswerEnd::Whole)]),
+        "{told:?}"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn wherever_the_bytes_are_cut(place: prop::sample::Index, lengths in prop::collection::vec(1_usize..200, 1..20)) {
+        let all = recorded("dynamo");
+        let (name, bytes) = place.get(&all);
+        let mut whole = Connection::new(None);
+        whole.feed(bytes, true);
+        let mut cut = Connection::new(None);
+        cut.pieces(bytes, &lengths);
+        prop_assert_eq!(&cut.told, &whole.told, "{}", name);
+    }
+}
