@@ -1,20 +1,21 @@
 //! `tokengap import`: engine log files as a source.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
-use trace::detect::Severity;
 use trace::import::{Import, Options, Stats};
 use trace::ledger::Limits;
+use trace::record::{Anchor, Closing, Header, RecordOptions, Recorder};
 use trace::report::ReportInput;
-use trace::words::{count, plural};
+use trace::words::{bytes, count, plural};
 use trace::{Analysis, Config, MonoNs};
 
-use crate::{app, cli, own};
+use crate::cmd::report::Telling;
+use crate::{cli, own};
 
 /// Read an engine's log files: where its requests' first tokens waited, from what the engine itself wrote.
 ///
@@ -46,13 +47,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = Options::default().files)]
     max_files: usize,
 
-    /// Print the report as JSON, schema tokengap.report/1.
-    #[arg(long)]
-    json: bool,
+    /// Write a recording to this file instead of printing the report.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 
-    /// Exit with 1 when a finding is at least this severe.
-    #[arg(long, value_name = "SEVERITY", value_parser = cli::severity)]
-    fail_on: Option<Severity>,
+    /// Let --record replace a file that exists.
+    #[arg(long, requires = "record")]
+    force: bool,
+
+    #[command(flatten)]
+    telling: Telling,
 
     /// Requests followed at once; the oldest are given up, and counted, beyond it.
     #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = cli::at_least_one)]
@@ -76,28 +80,50 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..Options::default()
     };
     let mut import = Import::open(&args.paths, options)?;
-    let mut analysis = Analysis::new(Config {
+    let config = Config {
         limits: Limits {
             live_rids: args.max_live,
             ..Limits::default()
         },
         ..Config::default()
-    });
+    };
+    let mut recorder = args
+        .record
+        .as_deref()
+        .map(|path| recorder(path, config, args.force))
+        .transpose()?;
+    let mut analysis = Analysis::new(config);
+    let mut tick = |analysis: &mut Analysis, recorder: &mut Option<Recorder>, now| {
+        analysis.tick(now);
+        if let Some(recorder) = recorder {
+            recorder.tick(now);
+        }
+    };
     let mut next_tick = None;
     let mut more = true;
     while more {
         more = import.next(&mut |event| {
-            let due = *next_tick.get_or_insert(MonoNs(event.at.0 + TICK_NS));
+            let due = *next_tick.get_or_insert(MonoNs(event.at.0.saturating_add(TICK_NS)));
             if event.at >= due {
-                analysis.tick(event.at);
-                next_tick = Some(MonoNs(event.at.0 + TICK_NS));
+                tick(&mut analysis, &mut recorder, event.at);
+                next_tick = Some(MonoNs(event.at.0.saturating_add(TICK_NS)));
             }
             analysis.apply(event);
+            if let Some(recorder) = &mut recorder {
+                recorder.event(event);
+            }
         });
     }
-    import.check()?;
     let end = analysis.ledger().now();
-    analysis.tick(end);
+    tick(&mut analysis, &mut recorder, end);
+    if let Err(error) = import.check() {
+        // A recording of nothing is no use to anybody.
+        if let (Some(recorder), Some(path)) = (recorder, &args.record) {
+            drop(recorder);
+            let _ = std::fs::remove_file(path);
+        }
+        return Err(error.into());
+    }
     let stats = import.stats();
     let mut notes = notes(stats, args);
     if analysis.ledger().totals().requests.finished == 0 {
@@ -105,17 +131,44 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "log: tells of no request's end: those of its last ten minutes count as live",
         ));
     }
-    let report = analysis.report(&ReportInput {
+    let input = ReportInput {
         slowest: args.slowest,
         cpu_ns: Some(own::cpu_ns()),
         rss_bytes: own::rss_bytes(),
         degraded: notes.into_iter().map(Value::from).collect(),
         wire: Some(json!({ "log": stats })),
+        wall: Some((MonoNs(0), 0)),
         ..ReportInput::of("import")
-    });
-    app::print(&report, args.json)?;
-    let failed = args.fail_on.is_some_and(|least| report.worst() >= Some(least));
-    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    };
+    let Some(recorder) = recorder else {
+        return args.telling.tell(&analysis.report(&input));
+    };
+    let written = recorder.finish(&Closing::of(&input))?;
+    if let Some(why) = written.stopped {
+        bail!("{why}");
+    }
+    let path = args.record.as_deref().unwrap_or(Path::new(""));
+    eprintln!(
+        "tokengap: {} from {} are in {} ({})",
+        plural(stats.events, "event"),
+        plural(stats.files, "file"),
+        path.display(),
+        bytes(written.bytes)
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A recording on the log's own clock: its zero is the epoch.
+fn recorder(path: &Path, config: Config, force: bool) -> anyhow::Result<Recorder> {
+    let header = Header {
+        anchor: Anchor::default(),
+        ..Header::of("import", config)
+    };
+    let options = RecordOptions {
+        force,
+        ..RecordOptions::offline()
+    };
+    Ok(Recorder::create(path, &header, options)?)
 }
 
 /// What was assumed and what was not read, in words.
