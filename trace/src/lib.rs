@@ -7,6 +7,7 @@ pub mod analysis;
 pub mod clock;
 pub mod course;
 pub mod detect;
+pub mod diff;
 pub mod engine;
 pub mod event;
 pub mod export;
