@@ -49,9 +49,16 @@ impl Egress {
             return Ok(());
         }
         let ports = listening(pid).map_err(|error| format!("where pid {pid} listens cannot be read: {error}"))?;
+        // A client that has libzmq loaded and no thread of it looks like a peer; its connection is HTTP all the same.
+        let speaks_zmq = |pid: u32| {
+            engine
+                .process(pid)
+                .is_some_and(|process| !process.io_threads.is_empty())
+        };
         let of_zmq = |port: &u16| {
-            let ends_so = |endpoint: &str| endpoint.starts_with("tcp://") && endpoint.ends_with(&format!(":{port}"));
-            engine.hops.iter().any(|hop| ends_so(&hop.endpoint))
+            let here = |endpoint: &str| endpoint.starts_with("tcp://") && endpoint.ends_with(&format!(":{port}"));
+            let mut hops = engine.hops.iter();
+            hops.any(|hop| here(&hop.endpoint) && hop.from.is_some_and(|from| speaks_zmq(from.pid)))
         };
         // Who listens nowhere has its clients inside: what they get is not written.
         if ports.iter().all(of_zmq) {
