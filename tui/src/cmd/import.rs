@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use trace::import::{Import, Options, Stats};
 use trace::ledger::Limits;
-use trace::record::{Anchor, Closing, Header, RecordOptions, Recorder};
+use trace::record::{Anchor, Closing, Header, RecordError, RecordOptions, Recorder};
 use trace::report::ReportInput;
 use trace::words::{bytes, count, plural};
 use trace::{Analysis, Config, MonoNs};
@@ -71,6 +71,26 @@ pub(crate) struct Args {
 const TICK_NS: u64 = 5_000_000_000;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.force) {
+        return Err(RecordError::Exists { path: path.clone() }.into());
+    }
+    let (analysis, input, recorder) = read(args)?;
+    let report = analysis.report(&input);
+    let Some(recorder) = recorder else {
+        return args.telling.tell(&report);
+    };
+    let path = recorder.path().to_owned();
+    let written = recorder.finish(&Closing::of(&input))?;
+    if let Some(why) = written.stopped {
+        bail!("{why}");
+    }
+    let (events, path) = (plural(report.own.events, "event"), path.display());
+    eprintln!("tokengap: {events} are in {path} ({})", bytes(written.bytes));
+    Ok(args.telling.verdict(&report))
+}
+
+/// Reads all of it, into a recording where one is asked for.
+fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)> {
     let options = Options {
         zone: args.timezone.clone(),
         year: args.year,
@@ -80,32 +100,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..Options::default()
     };
     let mut import = Import::open(&args.paths, options)?;
+    let limits = Limits {
+        live_rids: args.max_live,
+        ..Limits::default()
+    };
     let config = Config {
-        limits: Limits {
-            live_rids: args.max_live,
-            ..Limits::default()
-        },
+        limits,
         ..Config::default()
     };
-    let mut recorder = args
-        .record
-        .as_deref()
-        .map(|path| recorder(path, config, args.force))
-        .transpose()?;
     let mut analysis = Analysis::new(config);
-    let mut tick = |analysis: &mut Analysis, recorder: &mut Option<Recorder>, now| {
-        analysis.tick(now);
-        if let Some(recorder) = recorder {
-            recorder.tick(now);
-        }
-    };
-    let mut next_tick = None;
+    let (mut recorder, mut failed, mut next_tick) = (None, None, None);
     let mut more = true;
-    while more {
+    while more && failed.is_none() {
         more = import.next(&mut |event| {
+            // Made at the first event: files that say nothing must not cost an older recording.
+            if let Some(path) = args.record.as_ref().filter(|_| recorder.is_none() && failed.is_none()) {
+                match create(path, config, args.force) {
+                    Ok(made) => recorder = Some(made),
+                    Err(error) => failed = Some(error),
+                }
+            }
             let due = *next_tick.get_or_insert(MonoNs(event.at.0.saturating_add(TICK_NS)));
             if event.at >= due {
-                tick(&mut analysis, &mut recorder, event.at);
+                tick(&mut analysis, recorder.as_mut(), event.at);
                 next_tick = Some(MonoNs(event.at.0.saturating_add(TICK_NS)));
             }
             analysis.apply(event);
@@ -114,18 +131,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
         });
     }
-    let end = analysis.ledger().now();
-    tick(&mut analysis, &mut recorder, end);
-    if let Err(error) = import.check() {
-        // A recording of nothing is no use to anybody.
-        if let (Some(recorder), Some(path)) = (recorder, &args.record) {
-            drop(recorder);
-            let _ = std::fs::remove_file(path);
-        }
+    if let Some(error) = failed {
         return Err(error.into());
     }
-    let stats = import.stats();
-    let mut notes = notes(stats, args);
+    import.check()?;
+    let end = analysis.ledger().now();
+    tick(&mut analysis, recorder.as_mut(), end);
+    let mut notes = notes(import.stats(), args);
     if analysis.ledger().totals().requests.finished == 0 {
         notes.push(String::from(
             "log: tells of no request's end: those of its last ten minutes count as live",
@@ -136,30 +148,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         cpu_ns: Some(own::cpu_ns()),
         rss_bytes: own::rss_bytes(),
         degraded: notes.into_iter().map(Value::from).collect(),
-        wire: Some(json!({ "log": stats })),
+        wire: Some(json!({ "log": import.stats() })),
         wall: Some((MonoNs(0), 0)),
         ..ReportInput::of("import")
     };
-    let Some(recorder) = recorder else {
-        return args.telling.tell(&analysis.report(&input));
-    };
-    let written = recorder.finish(&Closing::of(&input))?;
-    if let Some(why) = written.stopped {
-        bail!("{why}");
+    Ok((analysis, input, recorder))
+}
+
+fn tick(analysis: &mut Analysis, recorder: Option<&mut Recorder>, now: MonoNs) {
+    analysis.tick(now);
+    if let Some(recorder) = recorder {
+        recorder.tick(now);
     }
-    let path = args.record.as_deref().unwrap_or(Path::new(""));
-    eprintln!(
-        "tokengap: {} from {} are in {} ({})",
-        plural(stats.events, "event"),
-        plural(stats.files, "file"),
-        path.display(),
-        bytes(written.bytes)
-    );
-    Ok(ExitCode::SUCCESS)
 }
 
 /// A recording on the log's own clock: its zero is the epoch.
-fn recorder(path: &Path, config: Config, force: bool) -> anyhow::Result<Recorder> {
+fn create(path: &Path, config: Config, force: bool) -> Result<Recorder, RecordError> {
     let header = Header {
         anchor: Anchor::default(),
         ..Header::of("import", config)
@@ -168,7 +172,7 @@ fn recorder(path: &Path, config: Config, force: bool) -> anyhow::Result<Recorder
         force,
         ..RecordOptions::offline()
     };
-    Ok(Recorder::create(path, &header, options)?)
+    Recorder::create(path, &header, options)
 }
 
 /// What was assumed and what was not read, in words.
@@ -256,4 +260,66 @@ fn zone(text: &str) -> Result<TimeZone, String> {
         return offset.map(TimeZone::fixed).map_err(|e| e.to_string());
     }
     TimeZone::get(text).map_err(|e| format!("{e}; an IANA name, an offset such as +01:00, or system is meant"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &[&str]) -> Args {
+        Line::parse_from(["import"].iter().chain(line)).args
+    }
+
+    const LOG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/tests/logs/report/decode.log");
+
+    #[test]
+    fn a_recording_of_an_import_tells_the_same() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("run.tgap");
+        let (analysis, input, recorder) = read(&args(&[LOG, "--record", &path.to_string_lossy()])).expect("read");
+        let report = analysis.report(&input);
+        recorder.expect("made").finish(&Closing::of(&input)).expect("finished");
+        let recording = trace::record::Recording::open(&path).expect("opened");
+        let (again, told) = trace::record::analyse(&recording, &mut |_, _| {}).expect("replayed");
+        let mut again = again.report(&told);
+        // What the wall clock showed comes from the header's anchor, which is the epoch itself.
+        assert_eq!(recording.header().anchor, Anchor::default());
+        again.window_wall_ns = report.window_wall_ns;
+        assert_eq!(again.to_json(), report.to_json());
+    }
+
+    #[test]
+    fn files_that_say_nothing_cost_no_older_recording() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (log, old) = (folder.path().join("x.log"), folder.path().join("old.tgap"));
+        std::fs::write(&log, "nothing known\n").expect("written");
+        std::fs::write(&old, "precious").expect("written");
+        let (log, old) = (log.to_string_lossy(), old.to_string_lossy());
+        assert!(run(&args(&[&log, "--record", &old, "--force"])).is_err());
+        assert!(run(&args(&[LOG, "--record", &old])).is_err(), "not without --force");
+        assert_eq!(std::fs::read_to_string(&*old).expect("there"), "precious");
+    }
+
+    #[test]
+    fn zones_are_names_and_offsets() {
+        for (text, seconds) in [
+            ("+01:00", 3_600),
+            ("-08:30", -30_600),
+            ("UTC", 0),
+            ("Asia/Tokyo", 32_400),
+        ] {
+            let at = jiff::Timestamp::UNIX_EPOCH;
+            let zone = zone(text).expect(text);
+            assert_eq!(zone.to_offset(at).seconds(), seconds, "{text}");
+        }
+        assert!(zone("Nowhere").is_err() && zone("+99:00").is_err());
+    }
 }

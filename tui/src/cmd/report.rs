@@ -70,8 +70,13 @@ impl Telling {
             Format::Html => report.to_html(&clock),
         };
         output::write(self.output.as_deref(), &told)?;
+        Ok(self.verdict(report))
+    }
+
+    /// The exit code that `--fail-on` asks for.
+    pub(crate) fn verdict(&self, report: &Report) -> ExitCode {
         let failed = self.fail_on.is_some_and(|least| report.worst() >= Some(least));
-        Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+        if failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
     }
 }
 
