@@ -12,6 +12,7 @@ mod session;
 pub(crate) mod setup;
 mod tap;
 mod truth;
+mod verdicts;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -122,6 +123,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     if let Relay::Tokengap(program) = &relay {
         attach::rows(&mut table, options, &home, program, &engines);
+        verdicts::rows(&mut table, options, &home, program, &engines);
     }
     table.end()
 }

@@ -4,8 +4,8 @@
 mod backlog;
 mod check;
 mod expected;
-mod kernel;
-mod watch;
+pub(super) mod kernel;
+pub(super) mod watch;
 
 use std::path::{Path, PathBuf};
 use std::thread;
