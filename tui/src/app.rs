@@ -59,6 +59,7 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
 
 fn report(analysis: &Analysis, source: &impl Source, degraded: &[String], slowest: usize) -> Report {
     analysis.report(&ReportInput {
+        wall: Some((MonoNs::now(), trace::clock::wall_ns())),
         slowest,
         cpu_ns: Some(own::cpu_ns()),
         rss_bytes: own::rss_bytes(),
@@ -172,7 +173,7 @@ fn look_on(
     })
 }
 
-fn print(report: &Report, json: bool) -> anyhow::Result<()> {
+pub(crate) fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {
         serde_json::to_writer(&mut out, report).map_err(std::io::Error::from)?;

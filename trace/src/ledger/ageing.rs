@@ -114,6 +114,7 @@ impl Ledger {
             return false;
         };
         self.totals.requests.settling -= u64::from(request.finish.is_some());
+        self.totals.requests.closed += 1;
         match why {
             Closed::Orphaned if request.finish.is_none() => self.totals.requests.orphaned += 1,
             Closed::Forgotten => self.totals.requests.forgotten += 1,

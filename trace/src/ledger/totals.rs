@@ -51,6 +51,8 @@ pub struct RequestCounts {
     pub health_checks: u64,
     /// Of those remembered, how many have finished and wait for their last take or delivery.
     pub settling: u64,
+    /// Records closed, each with a summary: what is over, and what was forgotten.
+    pub closed: u64,
 }
 
 /// Chunks by what became of them.

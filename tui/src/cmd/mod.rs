@@ -3,5 +3,8 @@
 pub(crate) mod attach;
 pub(crate) mod decode;
 pub(crate) mod demo;
+pub(crate) mod import;
 pub(crate) mod pick;
+pub(crate) mod report;
+pub(crate) mod saved;
 pub(crate) mod tap;

@@ -1,0 +1,244 @@
+//! What was observed, one flat JSON object a line in the order of observation; docs/events.schema.json says what each may hold.
+
+use std::io;
+
+use super::json::{Object, Stream};
+use super::{Exporter, Look, Opening, Options, words};
+use crate::clock::MonoNs;
+use crate::event::{Chunk, CpuSample, Delivery, Event, Frame, HotSample, Taken, Told, What};
+use crate::id::{FrameId, HopId};
+use crate::report::{FindingLine, Report};
+
+/// The schema's name, in the first line.
+const SCHEMA: &str = "tokengap.events/1";
+
+pub(super) struct Events<'w> {
+    out: Stream<'w>,
+    tokens: bool,
+}
+
+impl<'w> Events<'w> {
+    pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening, options: &Options) -> io::Result<Self> {
+        let mut out = Stream::lines(out);
+        let clock = opening.clock();
+        out.object(|o| {
+            o.text("type", "capture").int("at_ns", 0_u64);
+            o.int("wall_ns", clock.wall(clock.mono(0))).text("schema", SCHEMA);
+            o.text("source", opening.source()).text("tokengap", opening.tokengap());
+        })?;
+        Ok(Self {
+            out,
+            tokens: options.tokens,
+        })
+    }
+
+    fn line(&mut self, kind: &str, at: MonoNs, look: &Look<'_>, fill: impl FnOnce(&mut Object<'_>)) -> io::Result<()> {
+        self.out.object(|o| {
+            o.text("type", kind);
+            o.int("at_ns", look.clock.at(at)).int("wall_ns", look.clock.wall(at));
+            fill(o);
+        })
+    }
+
+    fn chunks(&mut self, seen_as: &str, at: MonoNs, of: &Frame<'_>, look: &Look<'_>) -> io::Result<()> {
+        let tokens = self.tokens;
+        for chunk in of.chunks.iter().filter(|c| look.options.wants_rid(c.rid)) {
+            self.line("chunk", at, look, |o| {
+                o.text("seen_as", seen_as);
+                frame(o, of.id, look);
+                chunk_fields(o, chunk, tokens);
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Exporter for Events<'_> {
+    fn event(&mut self, event: &Event<'_>, look: &Look<'_>) -> io::Result<()> {
+        let at = event.at;
+        match &event.what {
+            What::Engine(engine) => self.line("engine", at, look, |o| {
+                o.maybe_text("version", engine.version);
+                o.maybe_text("mode", engine.mode.map(words::mode));
+                o.maybe_text("waiter", engine.waiter.map(words::waiter));
+                o.maybe_int("turnaround", engine.turnaround);
+            }),
+            What::Hop(hop) => self.line("hop", at, look, |o| {
+                o.text("hop", hop.name).int("hop_id", hop.id.0);
+                o.text("endpoint", hop.endpoint).maybe_int("worker", hop.worker);
+                o.flag("origin", hop.origin).flag("last", hop.last);
+                o.flag("sees_sent", hop.sees.sent)
+                    .flag("sees_forwarded", hop.sees.forwarded);
+                o.flag("sees_taken", hop.sees.taken)
+                    .flag("sees_handled", hop.sees.handled);
+                o.flag("sees_delivered", hop.sees.delivered);
+            }),
+            What::Sent(sent) => {
+                self.line("sent", at, look, |o| frame_fields(o, sent, look))?;
+                self.chunks("sent", at, sent, look)
+            }
+            What::Forwarded(id) => self.line("forwarded", at, look, |o| frame(o, *id, look)),
+            What::Taken(taken) => {
+                self.line("taken", at, look, |o| taken_fields(o, taken, look))?;
+                match &taken.frame {
+                    Some(frame) => self.chunks("taken", at, frame, look),
+                    None => Ok(()),
+                }
+            }
+            What::Handled(id) => self.line("handled", at, look, |o| frame(o, *id, look)),
+            What::Delivered(delivery) if look.options.wants_rid(delivery.rid) => {
+                self.line("delivered", at, look, |o| delivery_fields(o, delivery))
+            }
+            What::Answered(answer) if look.options.wants_rid(answer.rid) => self.line("answered", at, look, |o| {
+                o.text("rid", answer.rid).maybe_int("tokens", answer.tokens);
+                o.maybe_int("completion_tokens", answer.completion_tokens);
+                o.text("end", words::end(answer.end)).int("held_up", answer.held_up);
+                o.maybe_int("unacknowledged_bytes", answer.unacknowledged);
+            }),
+            What::Undecoded(undecoded) => self.line("undecoded", at, look, |o| {
+                frame(o, undecoded.id, look);
+                o.int("bytes", undecoded.bytes).text("reason", undecoded.reason);
+            }),
+            What::Cpu(sample) => self.line("cpu", at, look, |o| cpu_fields(o, sample)),
+            What::Queue(sample) => self.line("queue", at, look, |o| {
+                o.text("hop", sample.hop);
+                o.maybe_int("receive_bytes", sample.receive_bytes);
+                o.maybe_int("send_bytes", sample.send_bytes);
+            }),
+            What::Hot(sample) => self.line("hot", at, look, |o| hot_fields(o, sample)),
+            What::Stage(stage) if look.options.wants_rid(stage.rid) => self.line("stage", at, look, |o| {
+                o.text("rid", stage.rid).text("stage", stage.name).text("by", stage.by);
+                o.maybe_int("tokens", stage.tokens).maybe_int("pending", stage.pending);
+            }),
+            What::Told(told) => self.line("told", at, look, |o| told_fields(o, told)),
+            What::Merged(merged) if look.options.wants_rid(merged.rid) => self.line("merged", at, look, |o| {
+                o.text("rid", merged.rid)
+                    .int("chunks", merged.chunks)
+                    .text("by", merged.by);
+            }),
+            What::Lost(lost) => self.line("lost", at, look, |o| {
+                hop_fields(o, lost.hop, look);
+                o.int("count", lost.count).text("cause", words::cause(lost.cause));
+            }),
+            What::Delivered(_) | What::Answered(_) | What::Stage(_) | What::Merged(_) => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, report: &Report, look: &Look<'_>) -> io::Result<()> {
+        let from = MonoNs(report.window_mono_ns[0]);
+        for finding in &report.findings {
+            let at = MonoNs(from.0.saturating_add(finding.at_ns));
+            self.line("finding", at, look, |o| finding_fields(o, finding))?;
+        }
+        self.line("end", MonoNs(report.window_mono_ns[1]), look, |o| {
+            let (requests, tokens, chunks) = (&report.requests, &report.tokens, &report.chunks);
+            o.int("requests_seen", requests.seen)
+                .int("requests_finished", requests.finished);
+            o.int("requests_aborted", requests.aborted)
+                .int("tokens_sent", tokens.sent);
+            o.maybe_int("tokens_taken", tokens.taken)
+                .maybe_int("tokens_delivered", tokens.delivered);
+            o.maybe_int("tokens_lost", chunks.tokens_lost);
+            o.int("chunks_sent", chunks.sent)
+                .maybe_int("chunks_taken", chunks.taken);
+            o.maybe_int("chunks_delivered", chunks.delivered)
+                .maybe_int("chunks_coalesced", chunks.coalesced);
+            o.maybe_int("chunks_dropped_predicted", chunks.dropped_predicted);
+            o.maybe_int("chunks_dropped_confirmed", chunks.dropped_confirmed);
+            o.int("events", report.own.events)
+                .int("events_lost", report.own.events_lost);
+        })?;
+        self.out.finish()
+    }
+}
+
+fn hop_fields(o: &mut Object<'_>, hop: Option<HopId>, look: &Look<'_>) {
+    o.maybe_text("hop", hop.map(|id| look.hops.name(id)));
+    o.maybe_int("hop_id", hop.map(|id| id.0));
+}
+
+fn frame(o: &mut Object<'_>, id: FrameId, look: &Look<'_>) {
+    o.text("hop", look.hops.name(id.hop)).int("hop_id", id.hop.0);
+    o.int("lane", id.lane).int("seq", id.seq);
+}
+
+fn frame_fields(o: &mut Object<'_>, sent: &Frame<'_>, look: &Look<'_>) {
+    frame(o, sent.id, look);
+    o.int("bytes", sent.bytes).text("kind", words::kind(sent.kind));
+    o.int("chunks", sent.chunks.len() as u64);
+}
+
+fn taken_fields(o: &mut Object<'_>, taken: &Taken<'_>, look: &Look<'_>) {
+    frame(o, taken.id, look);
+    o.maybe_int("wakeup", taken.wakeup);
+    o.maybe_int("pid", taken.by.map(|by| by.pid))
+        .maybe_int("tid", taken.by.map(|by| by.tid));
+    if let Some(unsent) = &taken.frame {
+        o.int("bytes", unsent.bytes).text("kind", words::kind(unsent.kind));
+        o.int("chunks", unsent.chunks.len() as u64);
+    }
+}
+
+fn chunk_fields(o: &mut Object<'_>, chunk: &Chunk<'_>, tokens: bool) {
+    o.text("rid", chunk.rid).maybe_int("listed", chunk.listed);
+    o.maybe_int("completion_tokens", chunk.completion_tokens);
+    o.maybe_int("prompt_tokens", chunk.prompt_tokens);
+    o.maybe_int("cached_tokens", chunk.cached_tokens);
+    o.maybe_text("finish", chunk.finish.map(words::finish));
+    o.maybe_int("retractions", chunk.retractions);
+    o.maybe_text("http_worker_ipc", chunk.worker);
+    if tokens {
+        o.value("ids", chunk.ids);
+    }
+}
+
+fn delivery_fields(o: &mut Object<'_>, delivery: &Delivery<'_>) {
+    o.text("rid", delivery.rid).int("tokens", delivery.tokens);
+    o.text("mode", words::mode(delivery.mode));
+    o.maybe_int("completion_tokens", delivery.completion_tokens);
+    o.flag("finished", delivery.finished);
+}
+
+fn cpu_fields(o: &mut Object<'_>, sample: &CpuSample<'_>) {
+    o.int("pid", sample.thread.pid).int("tid", sample.thread.tid);
+    o.text("role", sample.role)
+        .text("thread", sample.name)
+        .text("part", words::part(sample.part));
+    o.int("interval_ns", sample.interval_ns).int("on_ns", sample.on_ns);
+    o.maybe_int("wait_ns", sample.wait_ns)
+        .maybe_int("throttled_ns", sample.throttled_ns);
+    o.maybe_int("poll_interval_ns", sample.poll.map(|p| p.interval_ns));
+    o.maybe_int("polled_ns", sample.poll.map(|p| p.polled_ns));
+    o.maybe_int("poll_wakeups", sample.poll.map(|p| p.wakeups));
+}
+
+fn hot_fields(o: &mut Object<'_>, sample: &HotSample<'_>) {
+    o.int("pid", sample.thread.pid)
+        .int("tid", sample.thread.tid)
+        .text("role", sample.role);
+    o.text("function", sample.function).text("file", sample.file);
+    o.int("interval_ns", sample.interval_ns).int("stacks", sample.taken);
+    o.int("total", sample.total)
+        .int("own", sample.own)
+        .maybe_int("gil", sample.gil);
+}
+
+fn told_fields(o: &mut Object<'_>, told: &Told<'_>) {
+    o.text("by", told.by)
+        .maybe_int("states", told.states)
+        .maybe_int("rids", told.rids);
+    o.maybe_int("recv_wait_ns", told.recv_wait_ns);
+    o.value("more", &told.more)
+        .value("cpu", &told.cpu)
+        .value("cpu_system", &told.cpu_system);
+}
+
+fn finding_fields(o: &mut Object<'_>, finding: &FindingLine) {
+    o.text("finding", &finding.kind)
+        .text("severity", finding.severity.as_str());
+    o.maybe_text("rid", Some(&*finding.rid).filter(|rid| !rid.is_empty()));
+    o.maybe_text("hop", finding.hop.as_deref())
+        .text("summary", &finding.summary);
+    o.value("evidence", &finding.evidence)
+        .maybe_text("advice", finding.advice.as_deref());
+}

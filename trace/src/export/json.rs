@@ -1,0 +1,291 @@
+//! JSON written straight into a buffer: objects in the order their fields are given, text escaped by `serde_json`.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// Appends any value that serde can write.
+fn push(buf: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
+    // Writing to a vector cannot fail, and no map with keys other than strings is written here.
+    let written = serde_json::to_writer(&mut *buf, value);
+    debug_assert!(written.is_ok(), "{written:?}");
+}
+
+fn push_int(buf: &mut Vec<u8>, n: u64) {
+    buf.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
+}
+
+/// An object under construction. Field names are our own and need no escaping.
+pub(super) struct Object<'a> {
+    buf: &'a mut Vec<u8>,
+    empty: bool,
+}
+
+impl<'a> Object<'a> {
+    /// Writes one object.
+    pub(super) fn write(buf: &'a mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
+        buf.push(b'{');
+        fill(&mut Object { buf, empty: true });
+        buf.push(b'}');
+    }
+
+    fn key(&mut self, name: &str) {
+        if !std::mem::replace(&mut self.empty, false) {
+            self.buf.push(b',');
+        }
+        self.buf.push(b'"');
+        self.buf.extend_from_slice(name.as_bytes());
+        self.buf.extend_from_slice(b"\":");
+    }
+
+    pub(super) fn text(&mut self, name: &str, value: &str) -> &mut Self {
+        self.key(name);
+        push(self.buf, value);
+        self
+    }
+
+    pub(super) fn int(&mut self, name: &str, value: impl Into<u64>) -> &mut Self {
+        self.key(name);
+        push_int(self.buf, value.into());
+        self
+    }
+
+    /// An integer as a string, as OTLP/JSON wants 64 bits.
+    pub(super) fn int_text(&mut self, name: &str, value: u64) -> &mut Self {
+        self.key(name);
+        self.buf.push(b'"');
+        push_int(self.buf, value);
+        self.buf.push(b'"');
+        self
+    }
+
+    pub(super) fn flag(&mut self, name: &str, value: bool) -> &mut Self {
+        self.key(name);
+        self.buf.extend_from_slice(if value { b"true" } else { b"false" });
+        self
+    }
+
+    pub(super) fn float(&mut self, name: &str, value: f64) -> &mut Self {
+        self.key(name);
+        push(self.buf, &value);
+        self
+    }
+
+    /// Nanoseconds as microseconds, to the nanosecond.
+    pub(super) fn micros(&mut self, name: &str, ns: u64) -> &mut Self {
+        self.key(name);
+        push_int(self.buf, ns / 1_000);
+        let rest = ns % 1_000;
+        if rest > 0 {
+            let digits = [
+                b'.',
+                b'0' + (rest / 100) as u8,
+                b'0' + (rest / 10 % 10) as u8,
+                b'0' + (rest % 10) as u8,
+            ];
+            self.buf.extend_from_slice(&digits);
+        }
+        self
+    }
+
+    /// As `"0x1f"`.
+    pub(super) fn hex(&mut self, name: &str, value: u64) -> &mut Self {
+        self.key(name);
+        // Writing to a vector cannot fail.
+        let _ = write!(self.buf, "\"0x{value:x}\"");
+        self
+    }
+
+    /// `null` when there is none.
+    pub(super) fn maybe_int(&mut self, name: &str, value: Option<impl Into<u64>>) -> &mut Self {
+        match value {
+            Some(value) => self.int(name, value),
+            None => self.null(name),
+        }
+    }
+
+    /// `null` when there is none.
+    pub(super) fn maybe_text(&mut self, name: &str, value: Option<&str>) -> &mut Self {
+        match value {
+            Some(value) => self.text(name, value),
+            None => self.null(name),
+        }
+    }
+
+    fn null(&mut self, name: &str) -> &mut Self {
+        self.key(name);
+        self.buf.extend_from_slice(b"null");
+        self
+    }
+
+    pub(super) fn value(&mut self, name: &str, value: &(impl Serialize + ?Sized)) -> &mut Self {
+        self.key(name);
+        push(self.buf, value);
+        self
+    }
+
+    /// A value whose name is not ours.
+    pub(super) fn named(&mut self, name: &str, value: &Value) -> &mut Self {
+        if !std::mem::replace(&mut self.empty, false) {
+            self.buf.push(b',');
+        }
+        push(self.buf, name);
+        self.buf.push(b':');
+        push(self.buf, value);
+        self
+    }
+
+    pub(super) fn object(&mut self, name: &str, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
+        self.key(name);
+        Object::write(self.buf, fill);
+        self
+    }
+
+    pub(super) fn array(&mut self, name: &str, fill: impl FnOnce(&mut Array<'_>)) -> &mut Self {
+        self.key(name);
+        Array::write(self.buf, fill);
+        self
+    }
+}
+
+/// An array of objects under construction.
+pub(super) struct Array<'a> {
+    buf: &'a mut Vec<u8>,
+    empty: bool,
+}
+
+impl Array<'_> {
+    fn write(buf: &mut Vec<u8>, fill: impl FnOnce(&mut Array<'_>)) {
+        buf.push(b'[');
+        fill(&mut Array { buf, empty: true });
+        buf.push(b']');
+    }
+
+    pub(super) fn object(&mut self, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
+        if !std::mem::replace(&mut self.empty, false) {
+            self.buf.push(b',');
+        }
+        Object::write(self.buf, fill);
+        self
+    }
+}
+
+/// Written this often, in bytes.
+const FLUSH: usize = 64 * 1024;
+
+/// Objects, written one after the other: lines, or the elements of one array.
+pub(super) struct Stream<'w> {
+    out: Box<dyn Write + 'w>,
+    buf: Vec<u8>,
+    objects: u64,
+    array: bool,
+}
+
+impl<'w> Stream<'w> {
+    /// One object a line.
+    pub(super) fn lines(out: Box<dyn Write + 'w>) -> Self {
+        Self {
+            out,
+            buf: Vec::with_capacity(2 * FLUSH),
+            objects: 0,
+            array: false,
+        }
+    }
+
+    /// One array, an element a line.
+    pub(super) fn array(out: Box<dyn Write + 'w>) -> Self {
+        Self {
+            array: true,
+            ..Self::lines(out)
+        }
+    }
+
+    pub(super) fn object(&mut self, fill: impl FnOnce(&mut Object<'_>)) -> io::Result<()> {
+        if self.array {
+            self.buf
+                .extend_from_slice(if self.objects == 0 { b"[\n" } else { b",\n" });
+        }
+        Object::write(&mut self.buf, fill);
+        if !self.array {
+            self.buf.push(b'\n');
+        }
+        self.objects += 1;
+        if self.buf.len() >= FLUSH {
+            self.out.write_all(&self.buf)?;
+            self.buf.clear();
+        }
+        Ok(())
+    }
+
+    /// Closes the array and hands everything over.
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        if self.array {
+            self.buf
+                .extend_from_slice(if self.objects == 0 { b"[]\n" } else { b"\n]\n" });
+        }
+        self.out.write_all(&self.buf)?;
+        self.buf.clear();
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn written(fill: impl FnOnce(&mut Object<'_>)) -> String {
+        let mut buf = Vec::new();
+        Object::write(&mut buf, fill);
+        String::from_utf8(buf).expect("JSON is UTF-8")
+    }
+
+    #[test]
+    fn fields_keep_their_order_and_absence_is_null() {
+        let line = written(|o| {
+            o.text("rid", "a\"b\n").int("n", 7_u32).maybe_int("none", None::<u64>);
+            o.micros("ts", 12_345_006).micros("whole", 5_000).int_text("wall", 18);
+            o.object("args", |a| {
+                a.flag("on", true).float("share", 0.5);
+            });
+            o.array("list", |l| {
+                l.object(|_| {}).object(|_| {});
+            });
+        });
+        assert_eq!(
+            line,
+            "{\"rid\":\"a\\\"b\\n\",\"n\":7,\"none\":null,\"ts\":12345.006,\"whole\":5,\"wall\":\"18\",\
+             \"args\":{\"on\":true,\"share\":0.5},\"list\":[{},{}]}"
+        );
+    }
+
+    #[test]
+    fn an_array_is_valid_when_closed_even_empty() {
+        let mut out = Vec::new();
+        Stream::array(Box::new(&mut out)).finish().expect("a vector");
+        assert_eq!(
+            serde_json::from_slice::<Value>(&out).expect("JSON"),
+            serde_json::json!([])
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_and_number_comes_back(text: String, name: String, n: u64, ns in 0_u64..1 << 60) {
+            let line = written(|o| {
+                o.text("text", &text).int("n", n).micros("us", ns);
+                o.named(&name, &Value::Null);
+            });
+            let read: serde_json::Map<String, Value> = serde_json::from_str(&line).expect("JSON");
+            prop_assert!(read.contains_key(&name));
+            if !["text", "n", "us"].contains(&name.as_str()) {
+                prop_assert_eq!(read["text"].as_str(), Some(text.as_str()));
+                prop_assert_eq!(read["n"].as_u64(), Some(n));
+                let us = read["us"].as_f64().expect("a number");
+                prop_assert!((us - ns as f64 / 1e3).abs() <= us.abs() * 1e-12);
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! A run in the formats of other tools: one file a format, all fed by the same events in the same order.
+//!
+//! An [`Export`] keeps its own [`Analysis`] beside the exporter, so requests, losses and findings are those of the report. Everything
+//! streams: what is held is bounded by the analysis's own limits. docs/TRACE-FORMATS.md describes what is written.
+
+mod clock;
+mod csv;
+mod events;
+mod hops;
+mod json;
+mod life;
+mod lives;
+mod opening;
+mod otlp;
+mod pending;
+mod perfetto;
+mod span_id;
+mod stage;
+mod words;
+
+use std::io;
+
+pub use self::clock::Clock;
+pub use self::opening::Opening;
+
+use self::hops::Hops;
+use self::life::{Life, OnHop};
+use self::lives::Lives;
+use crate::analysis::{Analysis, Config};
+use crate::clock::MonoNs;
+use crate::event::{Event, What};
+use crate::ledger::{Ledger, Limits, Request, Summary};
+use crate::report::{Report, ReportInput};
+
+/// Formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Chrome's trace events as a bare JSON array, for Perfetto's UI and trace processor.
+    Perfetto,
+    /// OTLP/JSON, one `TracesData` a line: one trace a request.
+    Otlp,
+    /// What was observed, one flat JSON object a line; docs/events.schema.json.
+    Events,
+    /// One row a request.
+    Csv,
+}
+
+/// What to write, and how much of it.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Only these requests; empty is all.
+    pub rids: Vec<String>,
+    /// Only requests whose first token waited at least this long between scheduler and tokenizer, in nanoseconds.
+    pub slow_ns: Option<u64>,
+    /// Chunks and deliveries shown of each request in [`Format::Perfetto`]; the first and the last always are.
+    pub chunks: u32,
+    /// Write the listed token ids in [`Format::Events`], where the recording has them.
+    pub tokens: bool,
+}
+
+impl Options {
+    fn wants_rid(&self, rid: &str) -> bool {
+        self.rids.is_empty() || self.rids.iter().any(|wanted| wanted == rid)
+    }
+
+    fn wants(&self, summary: &Summary) -> bool {
+        self.wants_rid(&summary.rid) && self.slow_ns.is_none_or(|least| summary.gap_ns >= Some(least))
+    }
+}
+
+/// What an exporter may look at.
+#[derive(Clone, Copy)]
+struct Look<'a> {
+    clock: &'a Clock,
+    ledger: &'a Ledger,
+    hops: &'a Hops,
+    lives: &'a Lives,
+    options: &'a Options,
+}
+
+/// A request that is over, or still under way at the end of the capture.
+struct Closed<'a> {
+    summary: &'a Summary,
+    life: &'a Life,
+    /// The capture ended before the request did.
+    open: bool,
+}
+
+impl Closed<'_> {
+    /// `finished`: an end was seen. `open`: the capture ended first. `forgotten`: given up for silence or a limit of memory.
+    fn state(&self) -> &'static str {
+        match (self.summary.finish, self.open) {
+            (Some(_), _) => "finished",
+            (None, true) => "open",
+            (None, false) => "forgotten",
+        }
+    }
+}
+
+/// A format.
+trait Exporter {
+    /// An event that the analysis has entered.
+    fn event(&mut self, event: &Event<'_>, look: &Look<'_>) -> io::Result<()>;
+
+    /// Time has passed.
+    fn tick(&mut self, _now: MonoNs, _look: &Look<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Nothing more will come of a request. Each is told once, whatever the options.
+    fn closed(&mut self, _request: &Closed<'_>, _look: &Look<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The capture is over; `report` is what `tokengap report` says of it.
+    fn finish(&mut self, report: &Report, look: &Look<'_>) -> io::Result<()>;
+}
+
+/// An export under way.
+pub struct Export<'w> {
+    analysis: Analysis,
+    lives: Lives,
+    hops: Hops,
+    clock: Clock,
+    options: Options,
+    exporter: Box<dyn Exporter + 'w>,
+    closed: u64,
+}
+
+impl<'w> Export<'w> {
+    /// Begins to write to `out`. `config` is the recorded run's, `opening` what is known before its first event.
+    pub fn new(
+        format: Format,
+        options: Options,
+        config: Config,
+        opening: &Opening,
+        out: impl io::Write + 'w,
+    ) -> io::Result<Self> {
+        let out: Box<dyn io::Write + 'w> = Box::new(out);
+        let exporter: Box<dyn Exporter + 'w> = match format {
+            Format::Perfetto => Box::new(perfetto::Perfetto::new(out, opening)?),
+            Format::Otlp => Box::new(otlp::Otlp::new(out, opening)),
+            Format::Events => Box::new(events::Events::new(out, opening, &options)?),
+            Format::Csv => Box::new(csv::Csv::new(out)),
+        };
+        // As many summaries as records: however many a tick closes, none is gone before it is written.
+        let limits = Limits {
+            finished_kept: config.limits.finished_kept.max(config.limits.live_rids.max(1)),
+            ..config.limits
+        };
+        Ok(Self {
+            analysis: Analysis::new(Config { limits, ..config }),
+            lives: Lives::default(),
+            hops: Hops::default(),
+            clock: opening.clock(),
+            options,
+            exporter,
+            closed: 0,
+        })
+    }
+
+    /// Enters an event.
+    pub fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        self.analysis.apply(event);
+        match &event.what {
+            What::Hop(hop) => self.hops.announce(hop),
+            What::Sent(frame) => self.hops.meet(frame.id.hop),
+            What::Taken(taken) => self.hops.meet(taken.id.hop),
+            What::Undecoded(undecoded) => self.hops.meet(undecoded.id.hop),
+            _ => {}
+        }
+        self.lives.event(event, self.analysis.ledger(), &self.hops);
+        let look = look(&self.analysis, &self.clock, &self.hops, &self.lives, &self.options);
+        self.exporter.event(event, &look)?;
+        self.write_closed()
+    }
+
+    /// Lets time pass, as the recorded run did.
+    pub fn tick(&mut self, now: MonoNs) -> io::Result<()> {
+        self.analysis.tick(now);
+        let look = look(&self.analysis, &self.clock, &self.hops, &self.lives, &self.options);
+        self.exporter.tick(now, &look)?;
+        self.write_closed()
+    }
+
+    /// Ties the engine's clock to wall time from here on.
+    pub fn anchor(&mut self, mono: MonoNs, wall_ns: u64) {
+        self.clock.anchor(mono, wall_ns);
+    }
+
+    /// Writes what is open, the findings and the end; gives back the report of the same run.
+    pub fn finish(mut self, input: &ReportInput) -> io::Result<Report> {
+        let report = self.analysis.report(input);
+        let ledger = self.analysis.ledger();
+        let summary = |request: &Request| request.clone().summary(ledger.worker_of(request));
+        let open: Vec<Summary> = ledger.requests().map(summary).collect();
+        for summary in &open {
+            self.write_request(summary, summary.finish.is_none())?;
+        }
+        let look = look(&self.analysis, &self.clock, &self.hops, &self.lives, &self.options);
+        self.exporter.finish(&report, &look)?;
+        Ok(report)
+    }
+
+    fn write_closed(&mut self) -> io::Result<()> {
+        let closed = self.analysis.ledger().totals().requests.closed;
+        let new = (closed - self.closed) as usize;
+        self.closed = closed;
+        for back in (0..new).rev() {
+            let summary = self.analysis.ledger().finished().nth_back(back).cloned();
+            if let Some(summary) = summary {
+                self.write_request(&summary, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_request(&mut self, summary: &Summary, open: bool) -> io::Result<()> {
+        let life = self.lives.close(summary);
+        let look = look(&self.analysis, &self.clock, &self.hops, &self.lives, &self.options);
+        let request = Closed {
+            summary,
+            life: &life,
+            open,
+        };
+        self.exporter.closed(&request, &look)
+    }
+}
+
+fn look<'a>(
+    analysis: &'a Analysis,
+    clock: &'a Clock,
+    hops: &'a Hops,
+    lives: &'a Lives,
+    options: &'a Options,
+) -> Look<'a> {
+    Look {
+        clock,
+        ledger: analysis.ledger(),
+        hops,
+        lives,
+        options,
+    }
+}

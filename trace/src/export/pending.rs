@@ -1,0 +1,125 @@
+//! Frames on their way that carry a request's first or finishing chunk, by lane: their later stages are those requests' stages.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+
+use crate::clock::MonoNs;
+use crate::event::Sees;
+use crate::id::{FrameId, HopId};
+
+/// Frames kept on one lane, and takes kept that came before their sends; of more the oldest are given up, and the stages of their
+/// requests stay unknown.
+const FRAMES: usize = 65_536;
+const EARLY: usize = 4_096;
+/// Frames of a lane that were taken and wait to be handled; a receiver has one in its hands, or a few.
+const UNHANDLED: usize = 16;
+/// Lanes kept; beyond it those with no frame under way are forgotten.
+const LANES: usize = 16_384;
+
+/// A request whose first or finishing chunk is in a frame: its life, and the place of the hop in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    pub(super) life: u64,
+    pub(super) hop: u16,
+}
+
+/// What is known of a frame before its send was told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Early {
+    id: FrameId,
+    pub(super) taken: MonoNs,
+    pub(super) handled: Option<MonoNs>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    seq: u64,
+    marks: Vec<Mark>,
+    taken: bool,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// The seq after the last frame that was told of.
+    next: u64,
+    frames: VecDeque<Waiting>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    lanes: HashMap<(HopId, u32), Lane>,
+    early: VecDeque<Early>,
+}
+
+impl Pending {
+    /// A frame is told of for the first time; gives back what came before that.
+    pub(super) fn enter(&mut self, id: FrameId, marks: Vec<Mark>, sees: Sees) -> Option<Early> {
+        if self.lanes.len() >= LANES && !self.lanes.contains_key(&(id.hop, id.lane)) {
+            self.lanes.retain(|_, lane| !lane.frames.is_empty());
+        }
+        let lane = self.lanes.entry((id.hop, id.lane)).or_default();
+        lane.next = lane.next.max(id.seq.saturating_add(1));
+        let later = sees.taken || sees.forwarded || sees.handled;
+        if !marks.is_empty() && later {
+            if lane.frames.len() >= FRAMES {
+                lane.frames.pop_front();
+            }
+            lane.frames.push_back(Waiting {
+                seq: id.seq,
+                marks,
+                taken: false,
+            });
+        }
+        let place = self.early.iter().position(|e| e.id == id)?;
+        self.early.remove(place)
+    }
+
+    /// The requests to which a stage of the frame matters.
+    pub(super) fn marks(&self, id: FrameId) -> &[Mark] {
+        self.find(id).map_or(&[], |frame| &frame.marks)
+    }
+
+    /// The frame was taken. A lane keeps its order: what is ahead of it was taken too, unseen.
+    pub(super) fn taken(&mut self, id: FrameId, at: MonoNs, handled_too: bool) {
+        let lane = self.lanes.get_mut(&(id.hop, id.lane));
+        let Some(lane) = lane.filter(|l| id.seq < l.next) else {
+            if self.early.len() >= EARLY {
+                self.early.pop_front();
+            }
+            self.early.push_back(Early {
+                id,
+                taken: at,
+                handled: None,
+            });
+            return;
+        };
+        if let Ok(place) = lane.frames.binary_search_by_key(&id.seq, |f| f.seq) {
+            lane.frames[place].taken = true;
+        }
+        let mut place = 0;
+        while lane.frames.get(place).is_some_and(|f| f.seq <= id.seq) {
+            if handled_too && lane.frames[place].taken && place < UNHANDLED {
+                place += 1;
+            } else {
+                lane.frames.remove(place);
+            }
+        }
+    }
+
+    /// The frame was handled: nothing more will be told of it, nor of what is ahead of it.
+    pub(super) fn handled(&mut self, id: FrameId, at: MonoNs) {
+        if let Some(lane) = self.lanes.get_mut(&(id.hop, id.lane)) {
+            while lane.frames.pop_front_if(|f| f.seq <= id.seq).is_some() {}
+        }
+        if let Some(early) = self.early.iter_mut().find(|e| e.id == id) {
+            early.handled = Some(at);
+        }
+    }
+
+    fn find(&self, id: FrameId) -> Option<&Waiting> {
+        let frames = &self.lanes.get(&(id.hop, id.lane))?.frames;
+        let place = frames.binary_search_by_key(&id.seq, |f| f.seq).ok()?;
+        frames.get(place)
+    }
+}

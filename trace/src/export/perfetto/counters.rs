@@ -1,0 +1,191 @@
+//! Counters: backlogs, kernel queues, CPU, requests, and what the engine's log says of itself.
+
+use std::io;
+
+use hashbrown::HashMap;
+
+use super::head;
+use super::tracks::{HOPS, LOG, REQUESTS, Track};
+use crate::clock::MonoNs;
+use crate::event::{CpuSample, QueueSample, Told};
+use crate::export::Look;
+use crate::export::json::{Object, Stream};
+use crate::id::HopId;
+use crate::ledger::Hop;
+
+/// A backlog is drawn this often at most; its peaks always are.
+const EVERY_NS: u64 = 1_000_000;
+
+/// A value that changes faster than it is drawn.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gauge {
+    drawn: Option<(MonoNs, u64)>,
+    last: (MonoNs, u64),
+    peak: (MonoNs, u64),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    /// The ledger's line of a hop.
+    groups: HashMap<HopId, usize>,
+    gauges: Vec<Gauge>,
+    requests: Option<(usize, usize)>,
+}
+
+impl Counters {
+    /// A hop was announced: it may be told under another name now.
+    pub(super) fn forget_groups(&mut self) {
+        self.groups.clear();
+    }
+
+    /// A frame was sent or taken on the hop.
+    pub(super) fn backlog(&mut self, out: &mut Stream<'_>, at: MonoNs, hop: HopId, look: &Look<'_>) -> io::Result<()> {
+        // Sent minus taken means something only where both are seen.
+        if !look.hops.get(hop).is_some_and(|h| h.sees.sent && h.sees.taken) {
+            return Ok(());
+        }
+        let known = self.groups.get(&hop).copied();
+        let Some(place) = known.or_else(|| look.ledger.hops().iter().find(|h| h.id() == hop).map(Hop::group)) else {
+            return Ok(());
+        };
+        self.groups.insert(hop, place);
+        if self.gauges.len() <= place {
+            self.gauges.resize(place + 1, Gauge::default());
+        }
+        let gauge = &mut self.gauges[place];
+        let now = (at, look.ledger.groups()[place].backlog);
+        gauge.last = now;
+        if now.1 >= gauge.peak.1 {
+            gauge.peak = now;
+        }
+        if gauge.drawn.is_none_or(|drawn| at.since(drawn.0) >= EVERY_NS) {
+            self.draw(out, place, look)?;
+        }
+        Ok(())
+    }
+
+    /// Draws what a line has come to, and its peak on the way if that was higher.
+    fn draw(&mut self, out: &mut Stream<'_>, place: usize, look: &Look<'_>) -> io::Result<()> {
+        let gauge = &mut self.gauges[place];
+        let (last, peak) = (gauge.last, gauge.peak);
+        let before = gauge.drawn.replace(last).map(|drawn| drawn.1);
+        gauge.peak = last;
+        let name = format!("backlog {}", look.ledger.groups()[place].name);
+        if peak.1 > last.1 && Some(peak.1) > before {
+            counter(out, HOPS, &name, look.clock.at(peak.0), |args| {
+                args.int("frames", peak.1);
+            })?;
+        }
+        if before == Some(last.1) {
+            return Ok(());
+        }
+        counter(out, HOPS, &name, look.clock.at(last.0), |args| {
+            args.int("frames", last.1);
+        })
+    }
+
+    pub(super) fn tick(&mut self, out: &mut Stream<'_>, now: MonoNs, look: &Look<'_>) -> io::Result<()> {
+        for place in 0..self.gauges.len() {
+            if self.gauges[place]
+                .drawn
+                .is_some_and(|drawn| drawn != self.gauges[place].last)
+            {
+                self.draw(out, place, look)?;
+            }
+        }
+        let waiting = look.ledger.requests().filter(|r| r.waiting_since().is_some()).count();
+        let requests = (look.lives.len(), waiting);
+        if self.requests.replace(requests) == Some(requests) {
+            return Ok(());
+        }
+        let ts = look.clock.at(now);
+        counter(out, REQUESTS, "requests under way", ts, |args| {
+            args.int("requests", requests.0 as u64);
+        })?;
+        if look.ledger.sees_gaps() {
+            counter(out, REQUESTS, "waiting for the first token", ts, |args| {
+                args.int("requests", requests.1 as u64);
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self, out: &mut Stream<'_>, look: &Look<'_>) -> io::Result<()> {
+        self.tick(out, look.ledger.now(), look)
+    }
+}
+
+/// What the kernel holds of a hop.
+pub(super) fn queue(out: &mut Stream<'_>, at: MonoNs, sample: &QueueSample<'_>, look: &Look<'_>) -> io::Result<()> {
+    let name = format!("kernel queue {}", sample.hop);
+    counter(out, HOPS, &name, look.clock.at(at), |args| {
+        for (name, bytes) in [
+            ("receive_bytes", sample.receive_bytes),
+            ("send_bytes", sample.send_bytes),
+        ] {
+            if let Some(bytes) = bytes {
+                args.int(name, bytes);
+            }
+        }
+    })
+}
+
+/// How a thread spent an interval, in percent of it.
+pub(super) fn cpu(
+    out: &mut Stream<'_>,
+    track: Track,
+    at: MonoNs,
+    sample: &CpuSample<'_>,
+    look: &Look<'_>,
+) -> io::Result<()> {
+    let percent = |ns: u64, of: u64| 100.0 * ns as f64 / of.max(1) as f64;
+    let name = format!("CPU % {} {}", sample.name, track.tid);
+    counter(out, track, &name, look.clock.at(at), |args| {
+        args.float("on", percent(sample.on_ns, sample.interval_ns));
+        for (name, ns) in [("waiting", sample.wait_ns), ("throttled", sample.throttled_ns)] {
+            if let Some(ns) = ns {
+                args.float(name, percent(ns, sample.interval_ns));
+            }
+        }
+        if let Some(poll) = sample.poll {
+            let away = poll.interval_ns.saturating_sub(poll.polled_ns);
+            args.float("away_from_poll", percent(away, poll.interval_ns));
+        }
+    })
+}
+
+/// What a process of the engine says of itself.
+pub(super) fn told(out: &mut Stream<'_>, at: MonoNs, told: &Told<'_>, look: &Look<'_>) -> io::Result<()> {
+    let name = format!("told by {}", told.by);
+    counter(out, LOG, &name, look.clock.at(at), |args| {
+        for (name, count) in [("states", told.states), ("rids", told.rids)] {
+            if let Some(count) = count {
+                args.int(name, count);
+            }
+        }
+        if let Some(ns) = told.recv_wait_ns {
+            args.int("recv_wait_ns", ns);
+        }
+        if let Some(more) = told.more {
+            args.int("more", u64::from(more));
+        }
+        for (name, share) in [("cpu %", told.cpu), ("cpu_system %", told.cpu_system)] {
+            if let Some(share) = share {
+                args.float(name, 100.0 * share);
+            }
+        }
+    })
+}
+
+fn counter(
+    out: &mut Stream<'_>,
+    track: Track,
+    name: &str,
+    ts: u64,
+    args: impl FnOnce(&mut Object<'_>),
+) -> io::Result<()> {
+    out.object(|o| {
+        head(o, "C", track, name, ts);
+        o.object("args", args);
+    })
+}

@@ -1,0 +1,235 @@
+//! Frames as slices, joined by flows: sent, in the relay, taken and handled.
+//!
+//! Slices of one thread may not overlap (Perfetto drops them), so one that begins before its thread's last one has ended is begun at
+//! that end: clocks of different observers differ by a little.
+
+use std::collections::VecDeque;
+use std::io;
+
+use hashbrown::HashMap;
+
+use super::head;
+use super::tracks::{Track, Tracks};
+use crate::clock::MonoNs;
+use crate::event::{Frame, Taken};
+use crate::export::Look;
+use crate::export::json::Stream;
+use crate::id::{FrameId, HopId};
+
+/// Frames of one connection remembered until they are taken; of more, the oldest are taken without an arrow.
+const WAITING: usize = 65_536;
+/// Connections for which that is done.
+const CONNECTIONS: usize = 16_384;
+
+/// A frame that was sent and not taken yet.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    seq: u64,
+    at: MonoNs,
+    bytes: u64,
+    chunks: u32,
+}
+
+/// A frame that its receiver works on.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    id: FrameId,
+    at: MonoNs,
+    sent: Option<Sent>,
+    wakeup: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    waiting: HashMap<(HopId, u32), VecDeque<Sent>>,
+    open: HashMap<Track, Open>,
+    /// The thread that took from a hop last.
+    taker: HashMap<HopId, Track>,
+    /// The end of a thread's last slice.
+    ends: HashMap<Track, MonoNs>,
+}
+
+impl Frames {
+    pub(super) fn sent(
+        &mut self,
+        out: &mut Stream<'_>,
+        tracks: &mut Tracks,
+        at: MonoNs,
+        frame: &Frame<'_>,
+        look: &Look<'_>,
+    ) -> io::Result<()> {
+        let id = frame.id;
+        let track = tracks.sends(out, id.hop, id.lane, look.hops)?;
+        let sees = look.hops.get(id.hop).map(|h| h.sees).unwrap_or_default();
+        if sees.taken || sees.forwarded {
+            let room = self.waiting.len() < CONNECTIONS || self.waiting.contains_key(&(id.hop, id.lane));
+            if !room {
+                self.waiting.retain(|_, frames| !frames.is_empty());
+            }
+            let frames = self.waiting.entry((id.hop, id.lane)).or_default();
+            if frames.len() >= WAITING {
+                frames.pop_front();
+            }
+            frames.push_back(Sent {
+                seq: id.seq,
+                at,
+                bytes: frame.bytes,
+                chunks: frame.chunks.len() as u32,
+            });
+        }
+        let hop = look.hops.name(id.hop);
+        out.object(|o| {
+            head(o, "X", track, "send", look.clock.at(at));
+            o.micros("dur", 0)
+                .text("cat", "frame")
+                .hex("bind_id", flow(id))
+                .flag("flow_out", true);
+            o.object("args", |args| {
+                args.text("hop", hop).int("lane", id.lane).int("seq", id.seq);
+                args.int("bytes", frame.bytes).int("chunks", frame.chunks.len() as u64);
+                args.text("kind", super::words::kind(frame.kind));
+            });
+        })
+    }
+
+    pub(super) fn forwarded(
+        &mut self,
+        out: &mut Stream<'_>,
+        tracks: &mut Tracks,
+        at: MonoNs,
+        id: FrameId,
+        look: &Look<'_>,
+    ) -> io::Result<()> {
+        let taken_too = look.hops.get(id.hop).is_some_and(|h| h.sees.taken);
+        let Some(sent) = self.find(id, !taken_too) else {
+            return Ok(());
+        };
+        let track = tracks.relay(out, id.hop, id.lane, look.hops)?;
+        let (from, to) = self.place(track, sent.at, at);
+        out.object(|o| {
+            head(o, "X", track, "relay", look.clock.at(from));
+            o.micros("dur", to.since(from)).text("cat", "frame");
+            if from == sent.at {
+                o.hex("bind_id", flow(id)).flag("flow_in", true).flag("flow_out", true);
+            }
+            o.object("args", |args| {
+                args.int("lane", id.lane).int("seq", id.seq).int("bytes", sent.bytes);
+            });
+        })
+    }
+
+    pub(super) fn taken(
+        &mut self,
+        out: &mut Stream<'_>,
+        tracks: &mut Tracks,
+        at: MonoNs,
+        taken: &Taken<'_>,
+        look: &Look<'_>,
+    ) -> io::Result<()> {
+        let id = taken.id;
+        let hop = look.hops.get(id.hop);
+        let track = match taken.by {
+            Some(by) => tracks.thread(out, by, hop.map_or("", |h| h.to()), "")?,
+            None => tracks.takes(out, id.hop, look.hops)?,
+        };
+        if let Some(before) = self.open.remove(&track) {
+            self.write(out, track, &before, at, false, look)?;
+        }
+        let open = Open {
+            id,
+            at,
+            sent: self.find(id, true).filter(|sent| sent.at <= at),
+            wakeup: taken.wakeup,
+        };
+        if hop.is_some_and(|h| h.sees.handled) {
+            self.taker.insert(id.hop, track);
+            self.open.insert(track, open);
+            Ok(())
+        } else {
+            self.write(out, track, &open, at, false, look)
+        }
+    }
+
+    pub(super) fn handled(&mut self, out: &mut Stream<'_>, at: MonoNs, id: FrameId, look: &Look<'_>) -> io::Result<()> {
+        let Some(&track) = self.taker.get(&id.hop) else {
+            return Ok(());
+        };
+        match self.open.get(&track).copied().filter(|open| open.id == id) {
+            Some(open) => {
+                self.open.remove(&track);
+                self.write(out, track, &open, at, true, look)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Writes what is still being worked on.
+    pub(super) fn finish(&mut self, out: &mut Stream<'_>, look: &Look<'_>) -> io::Result<()> {
+        for (track, open) in std::mem::take(&mut self.open) {
+            self.write(out, track, &open, look.ledger.now(), false, look)?;
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        out: &mut Stream<'_>,
+        track: Track,
+        open: &Open,
+        end: MonoNs,
+        handled: bool,
+        look: &Look<'_>,
+    ) -> io::Result<()> {
+        let (from, to) = self.place(track, open.at, end);
+        let id = open.id;
+        let sees_handled = look.hops.get(id.hop).is_some_and(|h| h.sees.handled);
+        out.object(|o| {
+            head(o, "X", track, "take", look.clock.at(from));
+            o.micros("dur", to.since(from))
+                .text("cat", "frame")
+                .hex("bind_id", flow(id));
+            if open.sent.is_some() {
+                o.flag("flow_in", true);
+            }
+            o.flag("flow_out", true).object("args", |args| {
+                args.text("hop", look.hops.name(id.hop))
+                    .int("lane", id.lane)
+                    .int("seq", id.seq);
+                if let Some(sent) = open.sent {
+                    args.int("residence_ns", open.at.since(sent.at));
+                    args.int("bytes", sent.bytes).int("chunks", sent.chunks);
+                }
+                if let Some(wakeup) = open.wakeup {
+                    args.int("wakeup", wakeup);
+                }
+                if sees_handled {
+                    args.flag("handled", handled);
+                }
+            });
+        })
+    }
+
+    /// The frame's send; ahead of it in its connection nothing waits any more.
+    fn find(&mut self, id: FrameId, remove: bool) -> Option<Sent> {
+        let frames = self.waiting.get_mut(&(id.hop, id.lane))?;
+        let place = frames.binary_search_by_key(&id.seq, |f| f.seq).ok()?;
+        let sent = frames.get(place).copied();
+        if remove {
+            frames.drain(..=place);
+        }
+        sent
+    }
+
+    /// Where a slice can lie on its thread.
+    fn place(&mut self, track: Track, from: MonoNs, to: MonoNs) -> (MonoNs, MonoNs) {
+        let end = self.ends.entry(track).or_default();
+        let from = from.max(*end);
+        *end = to.max(from);
+        (from, *end)
+    }
+}
+
+/// One number a frame: of a hop the low 16 bits of the connection, of a connection the low 32 of the frame.
+pub(super) fn flow(id: FrameId) -> u64 {
+    u64::from(id.hop.0) << 48 | u64::from(id.lane & 0xffff) << 32 | (id.seq & 0xffff_ffff)
+}

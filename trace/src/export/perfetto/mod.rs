@@ -1,0 +1,266 @@
+//! Chrome's trace events as a bare JSON array, one event a line: what Perfetto's UI, its trace processor and `chrome://tracing`
+//! read, and what still loads when it was cut.
+//!
+//! Times are microseconds since the start of the capture: as wall time they would lose their nanoseconds in a double.
+
+mod counters;
+mod frames;
+mod requests;
+mod tracks;
+
+use std::io;
+
+use super::json::{Object, Stream};
+use super::{Closed, Exporter, Look, Opening, words};
+use crate::clock::MonoNs;
+use crate::event::{Event, HotSample, Lost, Stage, Undecoded, What};
+use crate::report::Report;
+use counters::Counters;
+use frames::Frames;
+use requests::Requests;
+use tracks::{Track, Tracks};
+
+pub(super) struct Perfetto<'w> {
+    out: Stream<'w>,
+    tracks: Tracks,
+    frames: Frames,
+    requests: Requests,
+    counters: Counters,
+}
+
+impl<'w> Perfetto<'w> {
+    pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening) -> io::Result<Self> {
+        let mut out = Stream::array(out);
+        let tracks = Tracks::new(&mut out, opening)?;
+        let clock = opening.clock();
+        instant(&mut out, Scope::Global, tracks::FINDINGS, "capture", 0, |args| {
+            args.text("source", opening.source())
+                .text("tokengap", opening.tokengap());
+            args.int("wall_ns", clock.wall(clock.mono(0)));
+        })?;
+        Ok(Self {
+            out,
+            tracks,
+            frames: Frames::default(),
+            requests: Requests::default(),
+            counters: Counters::default(),
+        })
+    }
+
+    fn lost(&mut self, at: MonoNs, lost: &Lost, look: &Look<'_>) -> io::Result<()> {
+        let ts = look.clock.at(at);
+        instant(
+            &mut self.out,
+            Scope::Global,
+            tracks::LOSSES,
+            "observations lost",
+            ts,
+            |args| {
+                args.int("count", lost.count).text("cause", words::cause(lost.cause));
+                if let Some(hop) = lost.hop {
+                    args.text("hop", look.hops.name(hop));
+                }
+            },
+        )
+    }
+
+    fn undecoded(&mut self, at: MonoNs, frame: &Undecoded<'_>, look: &Look<'_>) -> io::Result<()> {
+        let ts = look.clock.at(at);
+        instant(
+            &mut self.out,
+            Scope::Thread,
+            tracks::LOSSES,
+            "frame undecoded",
+            ts,
+            |args| {
+                args.text("hop", look.hops.name(frame.id.hop))
+                    .int("lane", frame.id.lane);
+                args.int("seq", frame.id.seq)
+                    .int("bytes", frame.bytes)
+                    .text("reason", frame.reason);
+            },
+        )
+    }
+
+    /// A delivery proved chunks lost.
+    fn dropped(&mut self, at: MonoNs, rid: &str, look: &Look<'_>) -> io::Result<()> {
+        let Some((chunks, tokens)) = look.lives.lost_now().filter(|_| look.options.wants_rid(rid)) else {
+            return Ok(());
+        };
+        let ts = look.clock.at(at);
+        instant(
+            &mut self.out,
+            Scope::Thread,
+            tracks::LOSSES,
+            "chunks dropped",
+            ts,
+            |args| {
+                args.text("rid", rid).int("chunks", chunks).int("tokens", tokens);
+            },
+        )
+    }
+
+    fn hot(&mut self, at: MonoNs, sample: &HotSample<'_>, look: &Look<'_>) -> io::Result<()> {
+        if sample.function.is_empty() {
+            return Ok(());
+        }
+        let track = self.tracks.thread(&mut self.out, sample.thread, sample.role, "")?;
+        let ts = look.clock.at(at);
+        instant(&mut self.out, Scope::Thread, track, sample.function, ts, |args| {
+            args.text("file", sample.file).int("interval_ns", sample.interval_ns);
+            args.int("stacks", sample.taken)
+                .int("total", sample.total)
+                .int("own", sample.own);
+            if let Some(gil) = sample.gil {
+                args.int("gil", gil);
+            }
+        })
+    }
+
+    fn stage(&mut self, at: MonoNs, stage: &Stage<'_>, look: &Look<'_>) -> io::Result<()> {
+        if !look.options.wants_rid(stage.rid) {
+            return Ok(());
+        }
+        let ts = look.clock.at(at);
+        instant(&mut self.out, Scope::Thread, tracks::LOG, stage.name, ts, |args| {
+            args.text("rid", stage.rid).text("by", stage.by);
+            for (name, count) in [("tokens", stage.tokens), ("pending", stage.pending)] {
+                if let Some(count) = count {
+                    args.int(name, count);
+                }
+            }
+        })
+    }
+}
+
+impl Exporter for Perfetto<'_> {
+    fn event(&mut self, event: &Event<'_>, look: &Look<'_>) -> io::Result<()> {
+        let at = event.at;
+        let Self {
+            out,
+            tracks,
+            frames,
+            requests,
+            counters,
+        } = self;
+        match &event.what {
+            What::Engine(engine) => instant(out, Scope::Global, tracks::LOG, "engine", look.clock.at(at), |args| {
+                args.maybe_text("version", engine.version);
+                args.maybe_text("mode", engine.mode.map(words::mode));
+                args.maybe_text("waiter", engine.waiter.map(words::waiter));
+            }),
+            What::Hop(_) => {
+                counters.forget_groups();
+                Ok(())
+            }
+            What::Sent(frame) => {
+                frames.sent(out, tracks, at, frame, look)?;
+                requests.sent(out, at, frame, look)?;
+                counters.backlog(out, at, frame.id.hop, look)
+            }
+            What::Forwarded(id) => frames.forwarded(out, tracks, at, *id, look),
+            What::Taken(taken) => {
+                frames.taken(out, tracks, at, taken, look)?;
+                counters.backlog(out, at, taken.id.hop, look)
+            }
+            What::Handled(id) => frames.handled(out, at, *id, look),
+            What::Delivered(delivery) => {
+                requests.delivered(out, at, delivery, look)?;
+                self.dropped(at, delivery.rid, look)
+            }
+            What::Undecoded(frame) => self.undecoded(at, frame, look),
+            What::Cpu(sample) => {
+                let track = tracks.thread(out, sample.thread, sample.role, sample.name)?;
+                counters::cpu(out, track, at, sample, look)
+            }
+            What::Queue(sample) => counters::queue(out, at, sample, look),
+            What::Hot(sample) => self.hot(at, sample, look),
+            What::Stage(stage) => self.stage(at, stage, look),
+            What::Told(told) => counters::told(out, at, told, look),
+            What::Merged(merged) if look.options.wants_rid(merged.rid) => instant(
+                out,
+                Scope::Thread,
+                tracks::LOG,
+                "chunks merged",
+                look.clock.at(at),
+                |args| {
+                    args.text("rid", merged.rid)
+                        .int("chunks", merged.chunks)
+                        .text("by", merged.by);
+                },
+            ),
+            // Drawn on the request's own row when it is over.
+            What::Merged(_) | What::Answered(_) => Ok(()),
+            What::Lost(lost) => self.lost(at, lost, look),
+        }
+    }
+
+    fn tick(&mut self, now: MonoNs, look: &Look<'_>) -> io::Result<()> {
+        self.counters.tick(&mut self.out, now, look)
+    }
+
+    fn closed(&mut self, request: &Closed<'_>, look: &Look<'_>) -> io::Result<()> {
+        self.requests.closed(&mut self.out, request, look)
+    }
+
+    fn finish(&mut self, report: &Report, look: &Look<'_>) -> io::Result<()> {
+        self.frames.finish(&mut self.out, look)?;
+        self.counters.finish(&mut self.out, look)?;
+        let from = MonoNs(report.window_mono_ns[0]);
+        for finding in &report.findings {
+            let ts = look.clock.at(MonoNs(from.0.saturating_add(finding.at_ns)));
+            instant(
+                &mut self.out,
+                Scope::Global,
+                tracks::FINDINGS,
+                &finding.kind,
+                ts,
+                |args| {
+                    args.text("severity", finding.severity.as_str())
+                        .text("summary", &finding.summary);
+                    if !finding.rid.is_empty() {
+                        args.text("rid", &finding.rid);
+                    }
+                    if let Some(hop) = &finding.hop {
+                        args.text("hop", hop);
+                    }
+                    for (name, value) in &finding.evidence {
+                        args.named(name, value);
+                    }
+                    if let Some(advice) = &finding.advice {
+                        args.text("advice", advice);
+                    }
+                },
+            )?;
+        }
+        self.out.finish()
+    }
+}
+
+/// How far across the screen an instant is drawn.
+#[derive(Clone, Copy)]
+enum Scope {
+    Global,
+    Thread,
+}
+
+/// The fields that every event has.
+fn head(o: &mut Object<'_>, phase: &str, track: Track, name: &str, ts: u64) {
+    o.text("ph", phase).int("pid", track.pid).int("tid", track.tid);
+    o.text("name", name).micros("ts", ts);
+}
+
+fn instant(
+    out: &mut Stream<'_>,
+    scope: Scope,
+    track: Track,
+    name: &str,
+    ts: u64,
+    args: impl FnOnce(&mut Object<'_>),
+) -> io::Result<()> {
+    out.object(|o| {
+        head(o, "i", track, name, ts);
+        o.text("s", if matches!(scope, Scope::Global) { "g" } else { "t" });
+        o.object("args", args);
+    })
+}

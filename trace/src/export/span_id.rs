@@ -1,0 +1,126 @@
+//! Trace and span ids: the same capture exported twice has the same ones.
+//!
+//! SGLang's output frames carry no trace context, so its own trace ids cannot be read off the wire. But a rid that is itself 32 hex
+//! digits (a UUID) can be a trace id, and behind Dynamo 0.8.0 to 1.5.0 with tracing on it *is* the W3C trace id of the request:
+//! such a rid is used as it stands, so that the spans join those of the frontend.
+
+use std::fmt::Write;
+
+/// A trace id and where it comes from.
+pub(super) struct TraceId {
+    /// 32 lower-case hex digits, not all zero.
+    pub(super) hex: String,
+    /// `rid` or `hash`.
+    pub(super) from: &'static str,
+}
+
+impl TraceId {
+    pub(super) fn of_request(rid: &str, first_wall_ns: u64) -> Self {
+        let hex: String = rid
+            .chars()
+            .filter(|&c| c != '-')
+            .map(|c| c.to_ascii_lowercase())
+            .collect();
+        let dashes = rid.len() - hex.len();
+        let is_id = hex.len() == 32 && (dashes == 0 || dashes == 4) && hex.bytes().all(|b| b.is_ascii_hexdigit());
+        if is_id && hex.bytes().any(|b| b != b'0') {
+            return Self { hex, from: "rid" };
+        }
+        Self::hashed(rid, first_wall_ns)
+    }
+
+    pub(super) fn of_capture(source: &str, began_wall_ns: u64) -> Self {
+        Self::hashed(source, began_wall_ns)
+    }
+
+    fn hashed(name: &str, time: u64) -> Self {
+        let high = mix(fold(name.as_bytes(), time));
+        let low = mix(high ^ 0x9e37_79b9_7f4a_7c15);
+        Self {
+            hex: format!("{high:016x}{:016x}", low.max(1)),
+            from: "hash",
+        }
+    }
+}
+
+/// Span ids of one request: a rid that comes again in a trace has others.
+pub(super) struct SpanIds {
+    seed: u64,
+    given: u64,
+}
+
+impl SpanIds {
+    pub(super) fn of(trace: &TraceId, first_wall_ns: u64) -> Self {
+        Self {
+            seed: fold(trace.hex.as_bytes(), first_wall_ns),
+            given: 0,
+        }
+    }
+
+    /// 16 hex digits, not all zero.
+    pub(super) fn next(&mut self) -> String {
+        self.given += 1;
+        let mut id = String::with_capacity(16);
+        // Writing to a string cannot fail.
+        let _ = write!(id, "{:016x}", mix(self.seed.wrapping_add(self.given)).max(1));
+        id
+    }
+}
+
+/// FNV-1a, begun at `seed`: stable between runs and releases, which a keyed hash is not.
+fn fold(bytes: &[u8], seed: u64) -> u64 {
+    let begin = 0xcbf2_9ce4_8422_2325 ^ mix(seed);
+    bytes.iter().fold(begin, |hash, &b| {
+        (hash ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// `SplitMix64`'s finisher.
+fn mix(mut n: u64) -> u64 {
+    n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_its_own_trace_id_with_dashes_or_without() {
+        let plain = TraceId::of_request("5b8efff798038103d269b633813fc60c", 1);
+        let dashed = TraceId::of_request("5B8EFFF7-9803-8103-D269-B633813FC60C", 2);
+        assert_eq!(
+            (plain.hex.as_str(), plain.from),
+            ("5b8efff798038103d269b633813fc60c", "rid")
+        );
+        assert_eq!(dashed.hex, plain.hex);
+    }
+
+    #[test]
+    fn any_other_rid_gets_a_lasting_id_of_its_own() {
+        for rid in [
+            "",
+            "my-request",
+            "00000000000000000000000000000000",
+            "zz8efff798038103d269b633813fc60c",
+        ] {
+            let (one, again, later) = (
+                TraceId::of_request(rid, 7),
+                TraceId::of_request(rid, 7),
+                TraceId::of_request(rid, 8),
+            );
+            assert_eq!((one.from, one.hex.len()), ("hash", 32), "{rid}");
+            assert_eq!(one.hex, again.hex);
+            assert_ne!(one.hex, later.hex, "a rid that comes again is another request");
+        }
+    }
+
+    #[test]
+    fn span_ids_differ() {
+        let mut ids = SpanIds::of(&TraceId::of_capture("demo", 5), 5);
+        let given: std::collections::BTreeSet<String> = (0..1_000).map(|_| ids.next()).collect();
+        assert_eq!(given.len(), 1_000);
+        assert!(given.iter().all(|id| id.len() == 16));
+    }
+}

@@ -1,0 +1,190 @@
+//! A request's way as nested stages, the same for every format that draws spans.
+
+use std::borrow::Cow;
+
+use super::hops::Hops;
+use super::life::Life;
+use super::{Closed, OnHop};
+use crate::clock::MonoNs;
+use crate::id::FrameId;
+
+/// One stage. A list of them names parents before their children and siblings in the order of time; children lie within their
+/// parents and siblings do not overlap, whatever skew there was between observers.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Stage<'a> {
+    pub(super) name: Cow<'a, str>,
+    pub(super) from: MonoNs,
+    pub(super) to: MonoNs,
+    /// 0 is directly below the request.
+    pub(super) depth: usize,
+    /// The frame it is about, of hops and of what the receiver does with it.
+    pub(super) frame: Option<FrameId>,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// First send by the scheduler to first take by the tokenizer, as the report has it.
+    Gap,
+    /// A frame on a hop, from sent to taken.
+    Hop,
+    /// The part of it inside the relay.
+    Relay,
+    /// From the take on one hop to the send on the next: a process in between at work.
+    Between,
+    /// The tokenizer takes the frame and is done with it.
+    Handling,
+    /// From there to the first tokens accepted for the client.
+    Delivery,
+    /// From there to the last.
+    Streaming,
+}
+
+/// From when to when a request is drawn.
+pub(super) fn span(request: &Closed<'_>) -> (MonoNs, MonoNs) {
+    let first = request.summary.first_at;
+    let began = request.life.hops.iter().filter_map(|h| h.first.began()).min();
+    let from = began.map_or(first, |at| at.min(first));
+    (from, request.life.ended(request.summary.last_at).max(from))
+}
+
+/// From the send of the finishing chunk by the scheduler to its take by the tokenizer, in nanoseconds.
+pub(super) fn last_gap(life: &Life, hops: &Hops) -> Option<u64> {
+    let last = |wanted: &dyn Fn(&OnHop) -> bool| life.hops.iter().find(|h| wanted(h))?.last;
+    let sent = last(&|h| hops.is_origin(h.hop))?.sent?;
+    let taken = last(&|h| hops.get(h.hop).is_some_and(|h| h.last))?.taken?;
+    Some(taken.since(sent))
+}
+
+/// The stages of a request that were observed.
+pub(super) fn stages<'a>(request: &Closed<'_>, hops: &'a Hops) -> Vec<Stage<'a>> {
+    let (begin, end) = span(request);
+    let (summary, life) = (request.summary, request.life);
+    let mut list = Stages { list: Vec::new(), end };
+    let mut path: Vec<&OnHop> = life.hops.iter().collect();
+    path.sort_by_key(|h| h.first.began());
+    let gap = summary.sent_first.zip(summary.taken_first);
+    let mut cursor = begin;
+    if let Some((sent, taken)) = gap {
+        if let Some((from, to)) = list.push(
+            "first token gap".into(),
+            (sent, taken),
+            (cursor, end),
+            0,
+            None,
+            Kind::Gap,
+        ) {
+            list.path(&path, hops, (from, to), 1);
+            cursor = to;
+        }
+    } else {
+        cursor = list.path(&path, hops, (cursor, end), 0);
+    }
+    let arrival = path.iter().find(|h| hops.get(h.hop).is_some_and(|h| h.last));
+    if let Some((first, taken)) = arrival.and_then(|h| Some((h.first, h.first.taken?))) {
+        let frame = Some(first.frame);
+        if let Some(handled) = first.handled
+            && let Some((_, to)) = list.push(
+                "handling".into(),
+                (taken, handled),
+                (cursor, end),
+                0,
+                frame,
+                Kind::Handling,
+            )
+        {
+            cursor = to;
+        }
+        if let Some(delivered) = life.first_delivered
+            && let Some((_, to)) = list.push(
+                "delivery".into(),
+                (cursor, delivered),
+                (cursor, end),
+                0,
+                frame,
+                Kind::Delivery,
+            )
+        {
+            cursor = to;
+        }
+    }
+    let last_taken = arrival.and_then(|h| h.last?.taken);
+    if let Some(last) = life.last_delivered.max(last_taken) {
+        list.push(
+            "streaming".into(),
+            (cursor, last),
+            (cursor, end),
+            0,
+            None,
+            Kind::Streaming,
+        );
+    }
+    list.list
+}
+
+struct Stages<'a> {
+    list: Vec<Stage<'a>>,
+    end: MonoNs,
+}
+
+impl<'a> Stages<'a> {
+    /// Adds a stage, held within `bounds`; gives back where it came to lie, `None` when nothing is left of it.
+    fn push(
+        &mut self,
+        name: Cow<'a, str>,
+        (from, to): (MonoNs, MonoNs),
+        (low, high): (MonoNs, MonoNs),
+        depth: usize,
+        frame: Option<FrameId>,
+        kind: Kind,
+    ) -> Option<(MonoNs, MonoNs)> {
+        let (from, to) = (from.max(low), to.min(high).min(self.end));
+        if to < from {
+            return None;
+        }
+        self.list.push(Stage {
+            name,
+            from,
+            to,
+            depth,
+            frame,
+            kind,
+        });
+        Some((from, to))
+    }
+
+    /// The first chunk over one hop after the other, with what lies between them; gives back where it ends.
+    fn path(&mut self, path: &[&OnHop], hops: &'a Hops, (low, high): (MonoNs, MonoNs), depth: usize) -> MonoNs {
+        let mut cursor = low;
+        let mut before: Option<MonoNs> = None;
+        for on in path {
+            let Some(hop) = hops.get(on.hop) else { continue };
+            let first = &on.first;
+            if let Some((taken, sent)) = before.zip(first.sent)
+                && let Some((_, to)) = self.push(
+                    hop.from().into(),
+                    (taken, sent),
+                    (cursor, high),
+                    depth,
+                    None,
+                    Kind::Between,
+                )
+            {
+                cursor = to;
+            }
+            before = first.taken;
+            let frame = Some(first.frame);
+            let name = Cow::from(&*hop.name);
+            let whole = first.sent.zip(first.taken);
+            let bounds = whole.and_then(|span| self.push(name, span, (cursor, high), depth, frame, Kind::Hop));
+            let (inside, below) = bounds.map_or(((cursor, high), depth), |bounds| (bounds, depth + 1));
+            if let Some(span) = first.sent.zip(first.forwarded)
+                && let Some((_, to)) = self.push("relay".into(), span, inside, below, frame, Kind::Relay)
+            {
+                cursor = to;
+            }
+            cursor = bounds.map_or(cursor, |bounds| bounds.1);
+        }
+        cursor
+    }
+}

@@ -1,0 +1,64 @@
+//! The words of exports for what events only name by type.
+
+use crate::engine::{Mode, Waiter};
+use crate::event::{AnswerEnd, Finish, Kind, LostCause, ThreadPart};
+
+pub(super) fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::TokenIds => "token-ids",
+        Kind::Text => "text",
+        Kind::Embedding => "embedding",
+        Kind::Multimodal => "multimodal",
+        Kind::Abort => "abort",
+        Kind::Control => "control",
+    }
+}
+
+pub(super) fn finish(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Length => "length",
+        Finish::Stop => "stop",
+        Finish::Abort => "abort",
+        Finish::Other => "other",
+    }
+}
+
+pub(super) fn end(end: AnswerEnd) -> &'static str {
+    match end {
+        AnswerEnd::Whole => "whole",
+        AnswerEnd::ClientLeft => "client-left",
+        AnswerEnd::ServerLeft => "server-left",
+    }
+}
+
+pub(super) fn cause(cause: LostCause) -> &'static str {
+    match cause {
+        LostCause::QueueFull => "queue-full",
+        LostCause::Unframed => "unframed",
+        LostCause::TooLarge => "too-large",
+        LostCause::CutShort => "cut-short",
+    }
+}
+
+pub(super) fn part(part: ThreadPart) -> &'static str {
+    match part {
+        ThreadPart::Main => "main",
+        ThreadPart::Io => "io",
+        ThreadPart::Other => "other",
+    }
+}
+
+pub(super) fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Incremental => "incremental",
+        Mode::Cumulative => "cumulative",
+    }
+}
+
+pub(super) fn waiter(waiter: Waiter) -> &'static str {
+    match waiter {
+        Waiter::KeepsLast => "keeps-last",
+        Waiter::YieldsAll => "yields-all",
+        Waiter::Merges => "merges",
+    }
+}

@@ -1,0 +1,69 @@
+use std::collections::HashMap;
+
+use trace::export::{Format, Options};
+
+use super::export;
+
+fn rows(options: Options) -> (Vec<HashMap<String, String>>, trace::report::Report) {
+    let (text, report) = export(Format::Csv, options);
+    let mut reader = ::csv::Reader::from_reader(text.as_bytes());
+    (reader.deserialize().map(|row| row.expect("a row")).collect(), report)
+}
+
+fn sum(rows: &[HashMap<String, String>], column: &str) -> Option<u64> {
+    rows.iter().map(|row| row[column].parse::<u64>().ok()).sum()
+}
+
+#[test]
+fn there_is_a_row_for_every_request_and_the_sums_are_the_reports() {
+    let (rows, report) = rows(Options::default());
+    assert_eq!(rows.len() as u64, report.requests.seen);
+    assert_eq!(sum(&rows, "tokens_sent"), Some(report.tokens.sent));
+    assert_eq!(sum(&rows, "tokens_taken"), report.tokens.taken);
+    assert_eq!(sum(&rows, "tokens_delivered"), report.tokens.delivered);
+    assert_eq!(sum(&rows, "chunks_sent"), Some(report.chunks.sent));
+    assert_eq!(sum(&rows, "chunks_dropped"), report.chunks.dropped_confirmed);
+    assert_eq!(sum(&rows, "tokens_lost"), report.chunks.tokens_lost);
+    let gaps = rows.iter().filter_map(|row| row["gap_ns"].parse::<u64>().ok());
+    assert_eq!(gaps.max(), report.gap_ns.and_then(|gap| gap.max));
+    let finished = rows.iter().filter(|row| row["state"] == "finished").count();
+    assert_eq!(finished as u64, report.requests.finished);
+    let odd = rows.iter().find(|row| row["rid"].starts_with("odd")).expect("its row");
+    assert_eq!(odd["rid"], "odd \"rid\", with\\all\nof it");
+    assert!(
+        odd["first_seen"].starts_with("2025-11-21T01:53:2"),
+        "{}",
+        odd["first_seen"]
+    );
+    assert!(odd["first_residence_ns"].contains("\"scheduler->detokenizer\":1000000"));
+}
+
+#[test]
+fn filters_leave_the_others_out() {
+    let (one, _) = rows(Options {
+        rids: vec!["request-4".into()],
+        ..Options::default()
+    });
+    assert_eq!(one.iter().map(|row| &*row["rid"]).collect::<Vec<_>>(), ["request-4"]);
+    let (all, _) = rows(Options::default());
+    let (slow, _) = rows(Options {
+        slow_ns: Some(50_000_000),
+        ..Options::default()
+    });
+    assert!(!slow.is_empty() && slow.len() < all.len());
+    assert!(
+        slow.iter()
+            .all(|row| row["gap_ns"].parse::<u64>().is_ok_and(|gap| gap >= 50_000_000))
+    );
+    let (none, _) = export(
+        Format::Csv,
+        Options {
+            rids: vec!["nobody".into()],
+            ..Options::default()
+        },
+    );
+    assert!(
+        none.starts_with("rid,first_seen,") && none.lines().count() == 1,
+        "{none}"
+    );
+}

@@ -1,0 +1,61 @@
+//! Every format of one run, read back: what it says is what the report says.
+
+mod csv;
+mod events;
+mod otlp;
+mod perfetto;
+mod run;
+
+use serde_json::Value;
+use trace::export::{Export, Format, Opening, Options};
+use trace::report::{Report, ReportInput};
+use trace::{Config, MonoNs};
+
+/// The run in a format, and its report.
+fn export(format: Format, options: Options) -> (String, Report) {
+    let steps = run::steps();
+    let mut opening = Opening::new("demo", "0.1.0", MonoNs(run::START), run::WALL);
+    steps
+        .iter()
+        .take_while(|step| step.with(|event| opening.learn(event)))
+        .count();
+    let mut out = Vec::new();
+    let mut export = Export::new(format, options, Config::default(), &opening, &mut out).expect("a vector");
+    let mut tick = run::START;
+    for step in &steps {
+        while tick < step.at().0 {
+            export.tick(MonoNs(tick)).expect("a vector");
+            tick += 100 * run::MS;
+        }
+        step.with(|event| export.event(event)).expect("a vector");
+    }
+    // Long enough for what is over to be closed.
+    for _ in 0..30 {
+        export.tick(MonoNs(tick)).expect("a vector");
+        tick += 100 * run::MS;
+    }
+    let report = export.finish(&ReportInput::of("demo")).expect("a vector");
+    (String::from_utf8(out).expect("UTF-8"), report)
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect()
+}
+
+/// What the run is meant to hold; otherwise the other tests compare nothing with nothing.
+#[test]
+fn the_run_has_losses_and_open_requests() {
+    let (_, report) = export(Format::Csv, Options::default());
+    assert_eq!(report.requests.seen, 12);
+    assert_eq!((report.requests.live, report.requests.aborted), (3, 1));
+    assert!(report.chunks.dropped_confirmed > Some(50), "{:?}", report.chunks);
+    assert!(report.findings.len() > 1);
+    assert!(
+        report
+            .gap_ns
+            .as_ref()
+            .is_some_and(|gap| gap.count == 12 && gap.max > Some(100_000_000))
+    );
+}

@@ -1,0 +1,317 @@
+//! A run with all that an export can show: two hops, a backlog, takes in bursts, a waiter that keeps the last chunk, samples, log
+//! lines, a frame that cannot be read, lost observations, an abort, and requests that are still open at the end.
+
+use trace::engine::{Mode, Waiter};
+use trace::event::{
+    Answer, AnswerEnd, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample, IdColumn, Kind, Lost,
+    LostCause, Merged, PollUse, QueueSample, Sees, Stage, Taken, ThreadPart, Told, Undecoded, What,
+};
+use trace::{FrameId, HopId, MonoNs, ThreadId};
+
+pub(crate) const START: u64 = 5_000_000_000_000;
+pub(crate) const MS: u64 = 1_000_000;
+/// Wall time at `START`.
+pub(crate) const WALL: u64 = 1_763_690_000_123_456_789;
+const REQUESTS: usize = 12;
+const TOKENS: u32 = 40;
+const UP: HopId = HopId(0);
+const DOWN: HopId = HopId(1);
+const TOKENIZER: ThreadId = ThreadId { pid: 4242, tid: 4242 };
+
+/// An event that owns what it says, and when.
+pub(crate) struct Step {
+    at: u64,
+    what: Did,
+}
+
+type Part = (String, u32, Option<Finish>);
+
+enum Did {
+    Sent(FrameId, Vec<Part>),
+    Delivered(String, u32, u32, bool),
+    Plain(What<'static>),
+}
+
+/// The steps of the run in the order of time.
+pub(crate) fn steps() -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut plain = |at: u64, what| {
+        steps.push(Step {
+            at,
+            what: Did::Plain(what),
+        });
+    };
+    announce(&mut plain);
+    samples(&mut plain);
+    for frame in 0..u64::from(TOKENS) {
+        let sent = START + 10 * MS + frame * 10 * MS;
+        let parts = parts(frame as u32);
+        let (up, down) = (id(UP, frame), id(DOWN, frame));
+        steps.push(Step {
+            at: sent,
+            what: Did::Sent(up, parts.clone()),
+        });
+        let mut plain = |at: u64, what| {
+            steps.push(Step {
+                at,
+                what: Did::Plain(what),
+            });
+        };
+        plain(sent + 20_000, What::Forwarded(up));
+        plain(sent + MS, take(up, None, None));
+        plain(sent + 2 * MS, What::Handled(up));
+        // The tokenizer takes two frames a wakeup and falls behind by 5 ms with each frame.
+        let wakeup = frame / 2;
+        let taken = START + 30 * MS + wakeup * 30 * MS + frame % 2 * 200_000;
+        plain(taken, take(down, Some(wakeup), Some(TOKENIZER)));
+        plain(taken + 150_000, What::Handled(down));
+        steps.push(Step {
+            at: sent + 2 * MS,
+            what: Did::Sent(down, parts.clone()),
+        });
+        // Its waiters keep the last chunk of a wakeup.
+        for (rid, count, finish) in parts.into_iter().filter(|p| p.2 != Some(Finish::Abort)) {
+            if frame % 2 == 1 || rid == "5b8efff798038103d269b633813fc60c" {
+                steps.push(Step {
+                    at: taken + 400_000,
+                    what: Did::Delivered(rid, 1, count, finish.is_some()),
+                });
+            }
+        }
+    }
+    steps.sort_by_key(|step| step.at);
+    steps
+}
+
+/// Rids that are UUIDs and such that are not, one with characters that formats must escape.
+fn rid(request: usize) -> String {
+    match request {
+        0 => String::from("5b8efff798038103d269b633813fc60c"),
+        1 => String::from("odd \"rid\", with\\all\nof it"),
+        n => format!("request-{n}"),
+    }
+}
+
+fn parts(frame: u32) -> Vec<Part> {
+    let of = |request: usize| {
+        // The last two begin late and another is long: three are open at the end.
+        let first = if request >= REQUESTS - 2 {
+            TOKENS - 6
+        } else {
+            request as u32
+        };
+        let count = (frame + 1).checked_sub(first).filter(|&count| count > 0)?;
+        let last = 24 + request as u32;
+        let finish = match request {
+            3 => Finish::Abort,
+            n if n % 2 == 0 => Finish::Stop,
+            _ => Finish::Length,
+        };
+        (count <= last).then(|| (rid(request), count, (count == last).then_some(finish)))
+    };
+    (0..REQUESTS).filter_map(of).collect()
+}
+
+fn id(hop: HopId, seq: u64) -> FrameId {
+    FrameId { hop, lane: 0, seq }
+}
+
+fn take(id: FrameId, wakeup: Option<u64>, by: Option<ThreadId>) -> What<'static> {
+    What::Taken(Taken {
+        id,
+        wakeup,
+        by,
+        frame: None,
+    })
+}
+
+fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
+    let all = Sees {
+        sent: true,
+        forwarded: true,
+        taken: true,
+        handled: true,
+        delivered: false,
+    };
+    let engine = Engine {
+        version: Some("0.5.9"),
+        mode: Some(Mode::Incremental),
+        waiter: Some(Waiter::KeepsLast),
+        turnaround: Some(3),
+    };
+    plain(START, What::Engine(engine));
+    let up = Hop {
+        id: UP,
+        name: "scheduler->detokenizer",
+        endpoint: "ipc:///tmp/detokenizer",
+        worker: None,
+        origin: true,
+        last: false,
+        sees: all,
+    };
+    plain(START, What::Hop(up));
+    let down = Hop {
+        id: DOWN,
+        name: "detokenizer->tokenizer",
+        endpoint: "ipc:///tmp/tokenizer",
+        origin: false,
+        last: true,
+        sees: Sees {
+            forwarded: false,
+            delivered: true,
+            ..all
+        },
+        ..up
+    };
+    plain(START, What::Hop(down));
+}
+
+fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
+    let cpu = CpuSample {
+        thread: TOKENIZER,
+        role: "tokenizer",
+        name: "python3",
+        part: ThreadPart::Main,
+        interval_ns: 100 * MS,
+        on_ns: 97 * MS,
+        wait_ns: Some(MS),
+        throttled_ns: None,
+        poll: Some(PollUse {
+            interval_ns: 100 * MS,
+            polled_ns: 2 * MS,
+            wakeups: 7,
+        }),
+    };
+    let scheduler = CpuSample {
+        thread: ThreadId { pid: 4100, tid: 4100 },
+        role: "scheduler",
+        poll: None,
+        ..cpu
+    };
+    for tenth in 1..8 {
+        plain(START + tenth * 100 * MS, What::Cpu(cpu));
+        plain(START + tenth * 100 * MS, What::Cpu(scheduler));
+        let queue = QueueSample {
+            hop: "detokenizer->tokenizer",
+            receive_bytes: Some(0),
+            send_bytes: None,
+        };
+        plain(START + tenth * 100 * MS, What::Queue(queue));
+    }
+    let hot = HotSample {
+        thread: TOKENIZER,
+        role: "tokenizer",
+        function: "_handle_batch_output",
+        file: "tokenizer_manager.py",
+        interval_ns: 1_000 * MS,
+        taken: 100,
+        total: 80,
+        own: 40,
+        gil: Some(39),
+    };
+    plain(START + 310 * MS, What::Hot(hot));
+    let stage = Stage {
+        rid: "request-4",
+        name: "tokenizer_first_token",
+        by: "tokenizer",
+        tokens: Some(1),
+        pending: Some(256),
+    };
+    plain(START + 320 * MS, What::Stage(stage));
+    let told = Told {
+        by: "tokenizer",
+        states: Some(850),
+        rids: Some(12),
+        recv_wait_ns: Some(200_000),
+        more: Some(true),
+        cpu: Some(2.25),
+        cpu_system: None,
+    };
+    plain(START + 330 * MS, What::Told(told));
+    let merged = Merged {
+        rid: "request-4",
+        chunks: 21,
+        by: "tokenizer",
+    };
+    plain(START + 340 * MS, What::Merged(merged));
+    let answer = Answer {
+        rid: "request-4",
+        tokens: Some(12),
+        completion_tokens: Some(24),
+        end: AnswerEnd::ClientLeft,
+        held_up: 2,
+        unacknowledged: Some(512),
+    };
+    plain(START + 780 * MS, What::Answered(answer));
+    let undecoded = Undecoded {
+        id: FrameId {
+            hop: UP,
+            lane: 1,
+            seq: 0,
+        },
+        bytes: 77,
+        reason: "no known class",
+    };
+    plain(START + 700 * MS, What::Undecoded(undecoded));
+    let lost = Lost {
+        hop: None,
+        count: 3,
+        cause: LostCause::QueueFull,
+    };
+    plain(START + 790 * MS, What::Lost(lost));
+}
+
+impl Step {
+    pub(crate) fn at(&self) -> MonoNs {
+        MonoNs(self.at)
+    }
+
+    /// Hands the step over as an event.
+    pub(crate) fn with<T>(&self, use_it: impl FnOnce(&Event<'_>) -> T) -> T {
+        let at = MonoNs(self.at);
+        match &self.what {
+            Did::Plain(what) => use_it(&Event { at, what: *what }),
+            Did::Delivered(rid, tokens, count, finished) => {
+                let delivery = Delivery {
+                    rid,
+                    tokens: *tokens,
+                    mode: Mode::Incremental,
+                    completion_tokens: Some(*count),
+                    finished: *finished,
+                };
+                use_it(&Event {
+                    at,
+                    what: What::Delivered(delivery),
+                })
+            }
+            Did::Sent(id, parts) => {
+                let chunks: Vec<Chunk<'_>> = parts.iter().map(chunk).collect();
+                let frame = Frame {
+                    id: *id,
+                    bytes: 800 + 60 * parts.len() as u64,
+                    kind: if id.hop == UP { Kind::TokenIds } else { Kind::Text },
+                    ids: IdColumn::Delta,
+                    chunks: &chunks,
+                };
+                use_it(&Event {
+                    at,
+                    what: What::Sent(frame),
+                })
+            }
+        }
+    }
+}
+
+fn chunk((rid, count, finish): &Part) -> Chunk<'_> {
+    Chunk {
+        rid,
+        listed: Some(1),
+        completion_tokens: Some(*count),
+        prompt_tokens: Some(16),
+        cached_tokens: Some(8),
+        finish: *finish,
+        retractions: None,
+        worker: None,
+        ids: &[1001],
+    }
+}
