@@ -1,5 +1,6 @@
 //! What the harness says really happened: the JSON lines of `engine/truth.py`.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// A message that a process gave to its socket.
 #[derive(Clone, Debug, Deserialize)]
@@ -123,6 +125,8 @@ pub(crate) struct ClientTotals {
 pub(crate) struct Truth<T> {
     pub(crate) sent: Vec<Sent>,
     pub(crate) taken: Vec<Taken>,
+    /// What each client was given, by rid, without the times.
+    pub(crate) clients: BTreeMap<String, Value>,
     pub(crate) totals: T,
 }
 
@@ -131,25 +135,36 @@ pub(crate) struct Truth<T> {
 enum Line {
     Sent(Sent),
     Taken(Taken),
-    Client {},
-    Totals(serde_json::Value),
+    Client(Value),
+    Totals(Value),
 }
 
 impl<T: DeserializeOwned> Truth<T> {
     /// Reads a truth file; one without totals is an error, its process did not end properly.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("reading the truth at {}", path.display()))?;
-        let (mut sent, mut taken, mut totals) = (Vec::new(), Vec::new(), None);
+        let (mut sent, mut taken, mut clients, mut totals) = (Vec::new(), Vec::new(), BTreeMap::new(), None);
         for (number, line) in BufReader::new(file).lines().enumerate() {
             let at = || format!("{} line {}", path.display(), number + 1);
             match serde_json::from_str(&line?).with_context(at)? {
                 Line::Sent(one) => sent.push(one),
                 Line::Taken(one) => taken.push(one),
-                Line::Client {} => {}
+                Line::Client(mut one) => {
+                    let rid = one["rid"].as_str().unwrap_or_default().to_owned();
+                    if let Some(fields) = one.as_object_mut() {
+                        fields.retain(|name, _| !name.ends_with("_ns"));
+                    }
+                    clients.insert(rid, one);
+                }
                 Line::Totals(value) => totals = Some(serde_json::from_value(value).with_context(at)?),
             }
         }
         let totals = totals.with_context(|| format!("{} has no totals", path.display()))?;
-        Ok(Self { sent, taken, totals })
+        Ok(Self {
+            sent,
+            taken,
+            clients,
+            totals,
+        })
     }
 }
