@@ -1,6 +1,5 @@
 //! What the harness says really happened: the JSON lines of `engine/truth.py`.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -8,7 +7,6 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 /// A message that a process gave to its socket.
 #[derive(Clone, Debug, Deserialize)]
@@ -39,6 +37,23 @@ pub(crate) struct Taken {
     pub(crate) at_ns: u64,
     /// The same just before the receive call that got it.
     pub(crate) called_ns: u64,
+}
+
+/// What one client was given.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub(crate) struct Client {
+    pub(crate) rid: String,
+    /// How many outputs, and how many token ids in them.
+    pub(crate) outputs: u64,
+    pub(crate) ids: u64,
+    /// Places in the output that it has tokens for.
+    #[serde(rename = "distinct_ids")]
+    pub(crate) tokens: u64,
+    /// Tokens that its finish claims and that never came; `None` where the release gives it no ids.
+    pub(crate) lost: Option<u64>,
+    /// Tokens that its last output claims, and why it ended.
+    pub(crate) completion_tokens: Option<u64>,
+    pub(crate) finish: Option<String>,
 }
 
 /// Counts of one directed connection.
@@ -118,6 +133,8 @@ pub(crate) struct ClientTotals {
     pub(crate) completion_tokens: u64,
     pub(crate) lost: u64,
     pub(crate) clients_without_ids: u64,
+    /// Clients that did not get all.
+    pub(crate) clients_with_loss: u64,
 }
 
 /// One process's truth: what it sent, what it took, and its totals.
@@ -125,8 +142,7 @@ pub(crate) struct ClientTotals {
 pub(crate) struct Truth<T> {
     pub(crate) sent: Vec<Sent>,
     pub(crate) taken: Vec<Taken>,
-    /// What each client was given, by rid, without the times.
-    pub(crate) clients: BTreeMap<String, Value>,
+    pub(crate) clients: Vec<Client>,
     pub(crate) totals: T,
 }
 
@@ -135,27 +151,21 @@ pub(crate) struct Truth<T> {
 enum Line {
     Sent(Sent),
     Taken(Taken),
-    Client(Value),
-    Totals(Value),
+    Client(Client),
+    Totals(serde_json::Value),
 }
 
 impl<T: DeserializeOwned> Truth<T> {
     /// Reads a truth file; one without totals is an error, its process did not end properly.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("reading the truth at {}", path.display()))?;
-        let (mut sent, mut taken, mut clients, mut totals) = (Vec::new(), Vec::new(), BTreeMap::new(), None);
+        let (mut sent, mut taken, mut clients, mut totals) = (Vec::new(), Vec::new(), Vec::new(), None);
         for (number, line) in BufReader::new(file).lines().enumerate() {
             let at = || format!("{} line {}", path.display(), number + 1);
             match serde_json::from_str(&line?).with_context(at)? {
                 Line::Sent(one) => sent.push(one),
                 Line::Taken(one) => taken.push(one),
-                Line::Client(mut one) => {
-                    let rid = one["rid"].as_str().unwrap_or_default().to_owned();
-                    if let Some(fields) = one.as_object_mut() {
-                        fields.retain(|name, _| !name.ends_with("_ns"));
-                    }
-                    clients.insert(rid, one);
-                }
+                Line::Client(one) => clients.push(one),
                 Line::Totals(value) => totals = Some(serde_json::from_value(value).with_context(at)?),
             }
         }

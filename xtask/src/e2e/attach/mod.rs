@@ -3,6 +3,7 @@
 
 mod backlog;
 mod check;
+mod egress;
 mod expected;
 pub(super) mod kernel;
 mod unchanged;
@@ -83,6 +84,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     let Some(engine) = engines.last().filter(|_| !options.quick) else {
         return;
     };
+    egress::rows(table, options, home, program, engines);
     for engine in engines.iter().filter(usual) {
         let name = "attach, against none";
         match &refusal {
