@@ -19,6 +19,7 @@ class Life:
         self.ends = time.monotonic() + deadline_s
         self.stopped = threading.Event()
         self._go = threading.Event()
+        self._steps = threading.Semaphore(0)
         self.driven = wait_go
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
@@ -35,10 +36,13 @@ class Life:
         for line in sys.stdin:
             if line.strip() == "go":
                 self._go.set()
+            elif line.strip() == "step":
+                self._steps.release()
             elif line.strip() == "stop":
                 break
         self.stopped.set()
         self._go.set()
+        self._steps.release()
 
     def ready(self, *endpoints: str) -> None:
         """Announces the process; starts listening to the driver if there is one."""
@@ -55,6 +59,10 @@ class Life:
         """Blocks until work may start."""
         while not self.may_go and not self.expired:
             time.sleep(0.005)
+
+    def wait_step(self) -> None:
+        """Blocks until the driver wants one more step."""
+        self._steps.acquire(timeout=self.left_ms() / 1000)
 
     @property
     def expired(self) -> bool:

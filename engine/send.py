@@ -17,6 +17,7 @@ def add_options(parser) -> None:
     parser.add_argument("--gap", type=float, default=0.0, metavar="SECONDS", help="pause between two steps")
     parser.add_argument("--detokenizer", action="store_true", help="output goes to a detokenizer")
     parser.add_argument("--health-every", type=int, default=0, metavar="STEPS", help="send a health answer so often")
+    parser.add_argument("--lockstep", action="store_true", help="a step for each line `step` on standard input")
     plans.add_options(parser)
     process.add_options(parser)
 
@@ -47,7 +48,8 @@ def run(options) -> int:
     life.wait_go()
     made = 0
     for round_ in plan.numbers():
-        made += run_round(scheduler, release, plan, plan.requests_of(options.sender, round_), options, life)
+        requests = plan.requests_of(options.sender, round_)
+        made += run_round(scheduler, release, plan, requests, options, life, lambda: sum(t.frames for t in tallies.values()))
         if life.over:
             break
     totals = {name: tally.totals() for name, tally in tallies.items()}
@@ -59,12 +61,14 @@ def run(options) -> int:
     return 3 if life.expired else 0
 
 
-def run_round(scheduler, release, plan, requests, options, life) -> int:
+def run_round(scheduler, release, plan, requests, options, life, sent) -> int:
     """Streams one round to its end; told to stop, it finishes what lives at once. Gives the number of tokens made."""
     waiting = list(requests)
     live = []
     step = made = 0
     while waiting or live:
+        if options.lockstep:
+            life.wait_step()
         while waiting and waiting[0].start_step <= step:
             wanted = waiting.pop(0)
             if wanted.end != "abort-queued":
@@ -88,6 +92,8 @@ def run_round(scheduler, release, plan, requests, options, life) -> int:
         step += 1
         if options.health_every and step % options.health_every == 0:
             scheduler.health_check()
+        if options.lockstep:
+            print("STEPPED", sent(), len(live) + len(waiting), flush=True)
         if options.gap:
             time.sleep(options.gap)
     return made

@@ -68,8 +68,9 @@ class StampedAsyncContext(zmq.asyncio.Context):
 class Inbox:
     """Truth of a receiving socket: one line a frame with its taken and handled time."""
 
-    def __init__(self, socket, truth):
+    def __init__(self, socket, truth, on_taken=None):
         self.truth = truth
+        self.on_taken = on_taken
         self.frames = self.bytes = 0
         self.last_ns = mono_ns()
         self._open = None
@@ -81,6 +82,8 @@ class Inbox:
         self.frames += 1
         self.bytes += len(message)
         self.last_ns = at_ns
+        if self.on_taken:
+            self.on_taken()
 
     def flush(self, handled_ns=None):
         """The frame in hand was handled; null when the application never asked for another."""

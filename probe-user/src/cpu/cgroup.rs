@@ -17,6 +17,8 @@ pub struct Throttle {
 
 #[derive(Debug)]
 pub(super) struct Cgroup {
+    /// What `/proc/PID/cgroup` said.
+    text: String,
     file: File,
     last: Throttle,
 }
@@ -27,7 +29,12 @@ impl Cgroup {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let file = places(&text).into_iter().find_map(|path| File::open(path).ok())?;
         let last = read(&file)?;
-        Some(Self { file, last })
+        Some(Self { text, file, last })
+    }
+
+    /// Whether the process is in it still.
+    pub(super) fn holds(&self, pid: u32) -> bool {
+        fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text == self.text)
     }
 
     /// What was added since the last call; `None` when the limit is gone or nothing was counted yet.

@@ -81,6 +81,29 @@ struct Known {
     source: Source,
     name: String,
     last: thread::Times,
+    /// Told as waiting before the kernel had added it.
+    ahead_ns: u64,
+}
+
+impl Known {
+    /// What it waited for a CPU. A thread whose times stand still while it wants one has waited all the time; what the kernel
+    /// adds for that later is not told again.
+    fn waited(&mut self, times: &thread::Times, interval_ns: u64, wants_cpu: impl FnOnce() -> bool) -> Option<u64> {
+        if times.wait_ns.is_some() && *times == self.last && wants_cpu() {
+            self.ahead_ns += interval_ns;
+            return Some(interval_ns);
+        }
+        let (now, then) = times.wait_ns.zip(self.last.wait_ns)?;
+        let added = now.saturating_sub(then);
+        let told = added.min(self.ahead_ns);
+        // It ran: whatever it waited has been added by now.
+        self.ahead_ns = if added > 0 || times.on_ns > self.last.on_ns {
+            0
+        } else {
+            self.ahead_ns
+        };
+        Some((added - told).min(interval_ns))
+    }
 }
 
 impl Sampler {
@@ -105,8 +128,10 @@ impl Sampler {
         if self.refresh_in == 0 {
             self.refresh_in = REFRESH;
             self.find_threads()?;
+            self.find_cgroup();
         }
         let now = MonoNs::now();
+        let (pid, interval_ns) = (self.pid, now.since(std::mem::replace(&mut self.at, now)));
         let mut used = Vec::with_capacity(self.threads.len());
         self.threads.retain(|tid, known| {
             let Some(times) = known.source.read() else { return false };
@@ -114,15 +139,11 @@ impl Sampler {
                 tid: *tid,
                 name: known.name.clone(),
                 on_ns: times.on_ns.saturating_sub(known.last.on_ns),
-                wait_ns: times
-                    .wait_ns
-                    .zip(known.last.wait_ns)
-                    .map(|(now, then)| now.saturating_sub(then)),
+                wait_ns: known.waited(&times, interval_ns, || Source::wants_cpu(pid, *tid)),
             });
             known.last = times;
             true
         });
-        let interval_ns = now.since(std::mem::replace(&mut self.at, now));
         let throttle = self.cgroup.as_mut().and_then(Cgroup::since_last);
         Ok(Sample {
             at: now,
@@ -131,6 +152,13 @@ impl Sampler {
             throttle,
             passed_over: self.passed_over,
         })
+    }
+
+    /// A process may be moved to another cgroup while we look.
+    fn find_cgroup(&mut self) {
+        if self.cgroup.as_ref().is_none_or(|known| !known.holds(self.pid)) {
+            self.cgroup = Cgroup::of(self.pid);
+        }
     }
 
     fn find_threads(&mut self) -> Result<(), CpuError> {
@@ -157,7 +185,13 @@ impl Sampler {
             } else if let Some(source) = Source::of(pid, tid)
                 && let Some(last) = source.read()
             {
-                self.threads.insert(tid, Known { source, name, last });
+                let known = Known {
+                    source,
+                    name,
+                    last,
+                    ahead_ns: 0,
+                };
+                self.threads.insert(tid, known);
             }
         }
         Ok(())
@@ -194,6 +228,35 @@ mod tests {
         // On a crowded machine it waits for a CPU; it does not sleep.
         let awake = busy.on_ns + busy.wait_ns.unwrap_or(interval);
         assert!(awake > interval / 2, "{busy:?} in {interval} ns");
+    }
+
+    #[test]
+    fn a_wait_is_told_while_it_lasts_and_once() {
+        const MS: u64 = 1_000_000;
+        let times = |on_ms: u64, wait_ms: u64| thread::Times {
+            on_ns: on_ms * MS,
+            wait_ns: Some(wait_ms * MS),
+        };
+        let mut known = Known {
+            source: Source::of(std::process::id(), std::process::id()).unwrap(),
+            name: String::new(),
+            last: times(5, 1),
+            ahead_ns: 0,
+        };
+        let mut waited = |on_ms, wait_ms, wants| {
+            let now = times(on_ms, wait_ms);
+            let waited = known.waited(&now, 100 * MS, || wants);
+            known.last = now;
+            waited.map(|ns| ns / MS)
+        };
+        assert_eq!(waited(5, 1, false), Some(0), "asleep");
+        assert_eq!([waited(5, 1, true), waited(5, 1, true)], [Some(100); 2]);
+        assert_eq!(
+            waited(6, 281, true),
+            Some(80),
+            "of the 280 ms that the kernel adds, 200 have been told"
+        );
+        assert_eq!(waited(40, 321, true), Some(40));
     }
 
     #[test]

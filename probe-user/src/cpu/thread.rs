@@ -1,6 +1,6 @@
 //! One thread's times, from a file that is kept open.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 
 /// Nanoseconds since the thread began.
@@ -40,6 +40,13 @@ impl Source {
             file: open("stat")?,
             tick_ns: 1_000_000_000 / hertz,
         })
+    }
+
+    /// Whether the kernel has the thread of this id running or ready to. What it waited is added to its times only when it
+    /// gets a CPU: a thread that waits for long shows nothing until then.
+    pub(super) fn wants_cpu(pid: u32, tid: u32) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
     }
 
     /// The times now; `None` when the thread has ended.
@@ -108,6 +115,8 @@ mod tests {
         let pid = std::process::id();
         assert!(Source::of(pid, pid).and_then(|source| source.read()).is_some());
         assert!(Source::of(u32::MAX, 1).is_none());
+        let tid = rustix::thread::gettid().as_raw_pid() as u32;
+        assert!(Source::wants_cpu(pid, tid) && !Source::wants_cpu(u32::MAX, 1));
     }
 
     proptest! {

@@ -5,12 +5,14 @@
 //! and where a lane stood at the attach. Which lane leads to which receiver is learned from the first frame that crosses.
 //!
 //! Not decided: identical frames. Frames that were on their way at the attach and are the same byte for byte as the first
-//! ones after it are taken for those.
+//! ones after it are taken for those. Where the next frames of two lanes are identical (idle batches, health checks), the
+//! older one is named; what comes next on each lane tells when that was wrong, and nothing else is shifted by it.
 
 mod fingerprint;
 mod lane;
 #[cfg(test)]
 mod tests;
+mod twins;
 
 use std::collections::HashMap;
 
@@ -19,6 +21,7 @@ use trace::MonoNs;
 use crate::observation::{Call, Message, SocketId};
 use fingerprint::{Agreement, Fingerprint};
 use lane::Lane;
+use twins::Twins;
 
 /// Bounds of a matcher's memory and work.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +83,8 @@ pub struct Misses {
     pub skipped: u64,
     /// Frames given up because a lane had too many outstanding.
     pub shed: u64,
+    /// Frames taken whose name an identical one was given before.
+    pub identical: u64,
 }
 
 /// The state of one lane.
@@ -116,6 +121,7 @@ struct Receiver {
     /// Frames taken unseen that no lane has been charged for yet.
     owed: u64,
     last: Option<(u64, FrameRef)>,
+    twins: Twins,
 }
 
 impl Matcher {
@@ -170,10 +176,15 @@ impl Matcher {
         self.misses.lost_taken += unseen;
 
         let fingerprint = Fingerprint::of(message.bytes, message.payload);
-        let (lane, place, how) = self.place_of(socket, &fingerprint).or_else(|| {
-            self.misses.unsent += 1;
-            None
-        })?;
+        let Some((lane, place, how)) = self.place_of(socket, &fingerprint) else {
+            let named = self.receivers.entry(socket).or_default().twins.came(&fingerprint);
+            *(if named {
+                &mut self.misses.identical
+            } else {
+                &mut self.misses.unsent
+            }) += 1;
+            return None;
+        };
         let (entry, before) = self.lanes[lane].remove(place)?;
         let receiver = self.receivers.entry(socket).or_default();
         self.misses.skipped += before.saturating_sub(receiver.owed);
@@ -222,17 +233,34 @@ impl Matcher {
             Some((other.agrees(fingerprint), std::cmp::Reverse(at), *lane))
         });
         let head = head.max().filter(|(agreement, ..)| *agreement > Agreement::No);
-        if let Some((Agreement::Ends | Agreement::Whole, _, lane)) = head {
+        if let Some((agreement @ (Agreement::Ends | Agreement::Whole), _, lane)) = head {
+            let same = |lane: &&usize| {
+                let next = self.lanes[**lane].at(0).and_then(|entry| entry.seen);
+                next.is_some_and(|(_, other)| other.agrees(fingerprint) == agreement)
+            };
+            if here.iter().filter(same).count() > 1 {
+                let receiver = self.receivers.entry(socket).or_default();
+                receiver.twins.doubt(lane, *fingerprint);
+            }
             return Some((lane, 0, How::Content));
         }
         let depth = self.limits.depth;
         let deeper = |lane: usize| Some((lane, self.lanes[lane].find(fingerprint, Agreement::Ends, depth)?));
-        if let Some((lane, place)) = here.iter().find_map(|lane| deeper(*lane)) {
-            return Some((lane, place, How::Content));
+        let candidates: Vec<(usize, usize)> = here.iter().filter_map(|lane| deeper(*lane)).collect();
+        for &(lane, place) in &candidates {
+            if self.may_pass(socket, lane, place.saturating_sub(owed)) {
+                return Some((lane, place, How::Content));
+            }
+        }
+        if self.receivers.entry(socket).or_default().twins.awaits(fingerprint) {
+            return None;
         }
         if let Some((lane, place)) = self.elsewhere(&here, fingerprint) {
             self.lanes[lane].receivers.push(socket);
             self.receivers.entry(socket).or_default().lanes.push(lane);
+            return Some((lane, place, How::Content));
+        }
+        if let Some(&(lane, place)) = candidates.first() {
             return Some((lane, place, How::Content));
         }
         if let [lane] = here[..] {
@@ -248,6 +276,19 @@ impl Matcher {
             return head.map(|(_, _, lane)| (lane, 0, How::Order));
         }
         None
+    }
+
+    /// Whether a frame of `lane` may pass over its first `passed` ones. Takes are numbered: only over such as were taken under
+    /// the name of a twin, or by another receiver.
+    fn may_pass(&mut self, socket: SocketId, lane: usize, passed: usize) -> bool {
+        if self.lanes[lane].receivers.len() > 1 {
+            return true;
+        }
+        let skipped = (0..passed).map(|at| Some(self.lanes[lane].at(at)?.seen?.1));
+        let Some(skipped) = skipped.collect::<Option<Vec<Fingerprint>>>() else {
+            return false;
+        };
+        self.receivers.entry(socket).or_default().twins.settle(lane, &skipped)
     }
 
     /// A lane that leads nowhere yet, or else one that ZMQ deals out to several.

@@ -256,3 +256,45 @@ fn too_many_outstanding_are_given_up_and_counted() {
         20
     );
 }
+
+/// Idle batches of two ranks are the same byte for byte; which one came first cannot be seen, and may not cost a match.
+#[test]
+fn identical_frames_of_two_lanes_shift_nothing() {
+    let mut matcher = Matcher::default();
+    let (idle, mut taken) = (b"idle".as_slice(), 0);
+    let mut take = |matcher: &mut Matcher, payload: &[u8]| {
+        let found = matcher.taken(&message(RECEIVER, taken, 1_000 + taken, payload));
+        taken += 1;
+        found.map(|found| (found.frame.lane, found.frame.seq))
+    };
+    let frames: [[&[u8]; 6]; 2] = [
+        [b"a0", idle, idle, b"a3", idle, b"a5"],
+        [b"b0", idle, b"b2", idle, b"b4", b"b5"],
+    ];
+    for (lane, frames) in frames.iter().enumerate() {
+        for (seq, payload) in frames.iter().enumerate() {
+            matcher.sent(&message(
+                sender(lane),
+                seq as u64,
+                10 * seq as u64 + lane as u64,
+                payload,
+            ));
+        }
+    }
+    assert_eq!(take(&mut matcher, b"a0"), Some((0, 0)));
+    assert_eq!(take(&mut matcher, b"b0"), Some((1, 0)));
+    // The second lane's comes first, and the first lane's, sent earlier, is named.
+    assert_eq!(take(&mut matcher, idle), Some((0, 1)));
+    assert_eq!(take(&mut matcher, b"b2"), Some((1, 2)));
+    assert!(take(&mut matcher, idle).is_some() && take(&mut matcher, b"b4") == Some((1, 4)));
+    let others: Vec<_> = [idle, idle, b"a3", idle, b"a5", b"b5"]
+        .iter()
+        .map(|payload| take(&mut matcher, payload))
+        .collect();
+    assert_eq!(
+        [others[2], others[4], others[5]],
+        [Some((0, 3)), Some((0, 5)), Some((1, 5))]
+    );
+    assert_eq!(matcher.misses().unsent, 0, "{:?}", matcher.misses());
+    assert_eq!(matcher.lanes().map(|lane| lane.sent - lane.taken).sum::<u64>(), 0);
+}

@@ -85,6 +85,18 @@ mod tests {
     }
 
     #[test]
+    fn a_consumer_that_was_never_seen_to_take_is_judged_where_it_is_the_only_one() {
+        let mut scene = Scene::skip_path();
+        for n in 1..40 {
+            scene.send(n * 100 * MS, &[]);
+            scene.cpu(n * 100 * MS, 7, [97, 3, 0]);
+            scene.cpu(n * 100 * MS, 9, [1, 0, 0]);
+        }
+        let found = scene.check(&ConsumerCpuBound, 4 * SECOND);
+        assert_eq!((found.len(), &found[0].evidence["tid"]), (1, &7.into()));
+    }
+
+    #[test]
     fn a_thread_that_sleeps_or_starves_is_not_bound_by_its_work() {
         for shares in [[10, 5, 0], [40, 55, 0]] {
             let mut scene = Scene::skip_path();

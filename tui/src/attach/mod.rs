@@ -28,8 +28,9 @@ use roles::Roles;
 
 /// How often new workers and exits are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Copied of a message that is read where it was sent: enough to tell it from others.
-const TO_COMPARE: u32 = 1024;
+/// Copied of a message that is read where it was sent: enough to tell it from others. Frames of two ranks differ by their
+/// rids, which lie behind the names of a dozen columns: all of a small frame, and both ends of a large one.
+const TO_COMPARE: u32 = 4096;
 
 /// What the user may set.
 #[derive(Clone, Copy, Debug)]

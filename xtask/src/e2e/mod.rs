@@ -13,6 +13,7 @@ mod session;
 pub(crate) mod setup;
 mod tap;
 mod truth;
+mod verdicts;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -124,6 +125,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Relay::Tokengap(program) = &relay {
         attach::rows(&mut table, options, &home, program, &engines);
         record::rows(&mut table, options, &home, program, &engines);
+        verdicts::rows(&mut table, options, &home, program, &engines);
     }
     table.end()
 }

@@ -28,6 +28,10 @@ pub(crate) const ONLY_HOP: &str = "scheduler->upstream";
 
 /// What to run.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one switch of the run, read by its name"
+)]
 pub(crate) struct Setting {
     pub(crate) engine: Engine,
     pub(crate) plan: Plan,
@@ -36,6 +40,8 @@ pub(crate) struct Setting {
     pub(crate) detokenizer: bool,
     /// The tokenizer starts to take only when everything has been sent.
     pub(crate) backlog: bool,
+    /// The scheduler takes its next step when all clients have what the last one sent: [`Session::walk`].
+    pub(crate) lockstep: bool,
     /// Pause between two scheduler steps.
     pub(crate) gap_ms: u32,
     /// Clients are a process of their own and speak HTTP to the tokenizer's.
@@ -53,6 +59,7 @@ impl Setting {
             transport: Transport::Ipc,
             detokenizer: false,
             backlog: false,
+            lockstep: false,
             gap_ms: 2,
             http: false,
             receiver: &[],
@@ -98,6 +105,7 @@ impl<'a> Session<'a> {
             .args(["--bind", &tokenizer.back])
             .args(setting.receiver)
             .args(setting.detokenizer.then_some("--detokenizer"))
+            .args(setting.lockstep.then_some("--lockstep"))
             .args(setting.http.then_some("--http"))
             .args(setting.plan.options())
             .start("receiver", dir)?;
@@ -144,6 +152,7 @@ impl<'a> Session<'a> {
                 .args(["--sender", &number.to_string(), "--health-every", "25"])
                 .args(["--gap", &format!("{}e-3", setting.gap_ms)])
                 .args(setting.detokenizer.then_some("--detokenizer"))
+                .args(setting.lockstep.then_some("--lockstep"))
                 .args(setting.plan.options())
                 .start(&format!("sender{number}"), dir)?;
             session.senders.push(sender);
@@ -180,6 +189,28 @@ impl<'a> Session<'a> {
             process.say("go")?;
         }
         Ok(())
+    }
+
+    /// Takes the only scheduler's steps one by one, each when every frame of those before it has reached its clients: then
+    /// no timing can change what these get.
+    pub(crate) fn walk(&mut self) -> Result<()> {
+        let sender = self.senders.first_mut().context("no scheduler to take steps")?;
+        let mut taken = 0;
+        loop {
+            sender.say("step")?;
+            let stepped = sender.line("STEPPED", STARTUP)?;
+            let mut numbers = stepped.split_whitespace().map(str::parse::<u64>);
+            let (Some(Ok(sent)), Some(Ok(left))) = (numbers.next(), numbers.next()) else {
+                bail!("the scheduler said STEPPED {stepped}");
+            };
+            while taken < sent {
+                self.receiver.line("TOOK", STARTUP)?;
+                taken += 1;
+            }
+            if left == 0 {
+                return Ok(());
+            }
+        }
     }
 
     /// Kills the tap with SIGKILL, waits, and starts another in its place. Gives both moments (`CLOCK_MONOTONIC`, ns).

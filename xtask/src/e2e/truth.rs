@@ -40,14 +40,20 @@ pub(crate) struct Taken {
 }
 
 /// What one client was given.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(crate) struct Client {
     pub(crate) rid: String,
+    /// How many outputs, and how many token ids in them.
+    pub(crate) outputs: u64,
+    pub(crate) ids: u64,
     /// Places in the output that it has tokens for.
     #[serde(rename = "distinct_ids")]
     pub(crate) tokens: u64,
     /// Tokens that its finish claims and that never came; `None` where the release gives it no ids.
     pub(crate) lost: Option<u64>,
+    /// Tokens that its last output claims, and why it ended.
+    pub(crate) completion_tokens: Option<u64>,
+    pub(crate) finish: Option<String>,
 }
 
 /// Counts of one directed connection.

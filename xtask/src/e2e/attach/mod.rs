@@ -6,9 +6,10 @@ mod check;
 mod egress;
 mod expected;
 pub(super) mod kernel;
-mod watch;
+mod unchanged;
+pub(super) mod watch;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -84,19 +85,23 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
         return;
     };
     egress::rows(table, options, home, program, engines);
-    let accidents: [(&str, Accident); 2] = [("attach, against none", unchanged), ("attach, killed", killed)];
-    for (name, accident) in accidents {
+    for engine in engines.iter().filter(usual) {
+        let name = "attach, against none";
         match &refusal {
             Some(why) => table.skip(options, engine, name, why),
             None => table.row(options, engine, name, |checks, dir| {
-                accident(home, program, engine, dir, checks)
+                unchanged::run(home, program, engine, dir, checks)
             }),
         }
     }
+    let name = "attach, killed";
+    match &refusal {
+        Some(why) => table.skip(options, engine, name, why),
+        None => table.row(options, engine, name, |checks, dir| {
+            killed(home, program, engine, dir, checks)
+        }),
+    }
 }
-
-/// A scenario that is more than one run with one report.
-type Accident = fn(&Home, &Path, &Engine, &Path, &mut Checks) -> Result<String>;
 
 /// One run: the engine first, then attach, then the work.
 pub(super) fn watched(home: &Home, program: &Path, setting: &Setting, dir: &Path) -> Result<Outcome> {
@@ -106,34 +111,6 @@ pub(super) fn watched(home: &Home, program: &Path, setting: &Setting, dir: &Path
     let mut outcome = session.finish()?;
     outcome.report = Some(watch.report()?);
     Ok(outcome)
-}
-
-/// The engine does the same with the probe as without.
-fn unchanged(home: &Home, program: &Path, engine: &Engine, dir: &Path, checks: &mut Checks) -> Result<String> {
-    let setting = Setting::new(engine);
-    let folder = |name: &str| -> Result<PathBuf> {
-        let folder = dir.join(name);
-        std::fs::create_dir(&folder)?;
-        Ok(folder)
-    };
-    let with = watched(home, program, &setting, &folder("with")?)?;
-    let mut session = Session::start(home, &setting, &Relay::Absent, &folder("without")?)?;
-    session.go()?;
-    let without = session.finish()?;
-    for outcome in [&with, &without] {
-        same_bytes(outcome, checks);
-    }
-    let sent = |outcome: &Outcome| -> Vec<_> {
-        let totals = outcome.senders.iter().map(|sender| &sender.totals);
-        totals.map(|totals| (totals.output, totals.control)).collect()
-    };
-    checks.equal("what the schedulers sent", &sent(&without), &sent(&with));
-    let taken = |outcome: &Outcome| {
-        let totals = &outcome.receiver.totals;
-        (totals.frames, totals.given.finished, totals.given.completion_tokens)
-    };
-    checks.equal("what the tokenizer took and finished", &taken(&without), &taken(&with));
-    Ok(format!("{}; without: {}", summary(&with), summary(&without)))
 }
 
 /// SIGKILL for tokengap in the middle of a run: the engine goes on, and the kernel keeps nothing of ours.

@@ -15,15 +15,21 @@ const ATTACHING: Duration = Duration::from_mins(1);
 
 /// One attach.
 #[derive(Debug)]
-pub(super) struct Watch(Process);
+pub(in super::super) struct Watch(Process);
 
 impl Watch {
     /// Starts it, without a word on what to watch, and waits until its probes are in place. Where another engine runs on
     /// this machine it cannot choose; only then it is told one pid of ours, and must find the rest.
     pub(super) fn start(program: &Path, pid: u32, dir: &Path) -> Result<Self> {
-        match Self::attach("attach", program, &[], dir) {
+        Self::start_with(program, pid, dir, &[])
+    }
+
+    /// The same with further options.
+    pub(in super::super) fn start_with(program: &Path, pid: u32, dir: &Path, more: &[&str]) -> Result<Self> {
+        match Self::attach("attach", program, more, dir) {
             Err(error) if error.to_string().contains("engines were found") => {
-                Self::attach("attach-pid", program, &["--pid", &pid.to_string()], dir)
+                let pid = pid.to_string();
+                Self::attach("attach-pid", program, &[&["--pid", &pid], more].concat(), dir)
             }
             other => other,
         }
@@ -52,7 +58,7 @@ impl Watch {
     }
 
     /// Ends it as from a terminal and gives its report.
-    pub(super) fn report(self) -> Result<Value> {
+    pub(in super::super) fn report(self) -> Result<Value> {
         self.0.signal(Signal::INT)?;
         let lines = self.0.end_well(ATTACHING)?;
         serde_json::from_str(&lines.join("\n")).context("attach's standard output is no JSON report")
