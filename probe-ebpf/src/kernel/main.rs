@@ -17,6 +17,7 @@
 mod body;
 mod here;
 mod maps;
+mod nothing;
 mod poll;
 mod regs;
 mod report;

@@ -5,12 +5,12 @@ mod accidents;
 mod attach;
 mod check;
 pub(crate) mod plain_relay;
-mod plan;
-mod process;
+pub(crate) mod plan;
+pub(crate) mod process;
 mod scenario;
-mod session;
+pub(crate) mod session;
 pub(crate) mod setup;
-mod tap;
+pub(crate) mod tap;
 mod truth;
 
 use std::path::PathBuf;
