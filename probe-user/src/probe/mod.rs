@@ -18,6 +18,7 @@ use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
 use crate::diagnostics::Diagnostics;
+use crate::discover::ReadError;
 use crate::library::{self, Library};
 use crate::load::{self, Settings};
 use crate::observation::Observation;
@@ -278,7 +279,7 @@ impl Probe {
     }
 
     /// Attaches what observes `feature` to the process's libraries; whether it is there.
-    fn uprobes(&mut self, feature: Feature, index: usize, found: std::io::Result<Vec<Library>>) -> bool {
+    fn uprobes(&mut self, feature: Feature, index: usize, found: Result<Vec<Library>, ReadError>) -> bool {
         let pid = self.targets[index].pid;
         let libraries = found.unwrap_or_else(|error| {
             self.lacking(feature, Some(pid), &error);
