@@ -2,7 +2,7 @@
 
 /// Frames are told apart by so many first bytes and as many last ones when one of the two sides copied no more: successive
 /// frames of one batch begin with the same rids, and end with the counts that differ.
-const END: usize = 512;
+const END: usize = 2048;
 
 /// Length and content of a frame, as far as it was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ mod tests {
         let of = |frame: &[u8], to| Fingerprint::of(20_000, &cut(frame, to));
         assert_eq!(whole.agrees(&whole), Agreement::Whole);
         assert_eq!(whole.agrees(&of(&frame, 9_000)), Agreement::Ends);
-        assert_eq!(of(&frame, 1_024).agrees(&of(&frame, 4_096)), Agreement::Ends);
+        assert_eq!(of(&frame, 4_096).agrees(&of(&frame, 6_000)), Agreement::Ends);
         assert_eq!(whole.agrees(&of(&frame, 100)), Agreement::Length);
         assert_eq!(whole.agrees(&Fingerprint::of(20_001, &frame)), Agreement::No);
         let (mut middle, mut end) = (frame.clone(), frame.clone());
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(whole.agrees(&Fingerprint::of(20_000, &middle)), Agreement::No);
         assert_eq!(whole.agrees(&of(&middle, 9_000)), Agreement::Ends);
         end[19_999] ^= 1;
-        assert_eq!(whole.agrees(&of(&end, 1_024)), Agreement::No);
+        assert_eq!(whole.agrees(&of(&end, 4_096)), Agreement::No);
     }
 
     #[test]

@@ -158,10 +158,10 @@ impl Probe {
     }
 
     /// Gives what was observed to `see`, oldest first, and returns how many observations that were. Waits up to `patience`
-    /// if there is none: use a few milliseconds, since small amounts do not wake the reader.
+    /// if there is none: a few milliseconds, since nothing wakes the reader but [`Options::wake_bytes`].
     pub fn poll(&mut self, patience: Duration, mut see: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let mut seen = self.drain(&mut see);
-        if seen == 0 {
+        if seen == 0 && !patience.is_zero() {
             self.wait(patience)?;
             seen = self.drain(&mut see);
         }

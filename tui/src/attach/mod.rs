@@ -27,7 +27,7 @@ use roles::Roles;
 /// How often new workers and exits are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Copied of a message that is read where it was sent: enough to tell it from others.
-const TO_COMPARE: u32 = 1024;
+const TO_COMPARE: u32 = 4096;
 
 /// What the user may set.
 #[derive(Clone, Copy, Debug)]

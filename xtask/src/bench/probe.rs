@@ -63,12 +63,12 @@ fn ways() -> Vec<(usize, &'static str, Way)> {
         (
             16 << 10,
             "16 KiB sent, both ends of it taken",
-            Way::Probe(MESSAGES, whole(16 << 10, 1 << 10)),
+            Way::Probe(MESSAGES, whole(16 << 10, 4 << 10)),
         ),
         (
             16 << 10,
             "the same, everything attached",
-            Way::Probe(Options::default(), whole(16 << 10, 1 << 10)),
+            Way::Probe(Options::default(), whole(16 << 10, 4 << 10)),
         ),
         (
             16 << 10,
