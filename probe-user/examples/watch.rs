@@ -1,21 +1,21 @@
 //! Watches processes and prints what their ZMQ sockets do:
-//! `watch SECONDS PID... [--capture BYTES] [--ring BYTES] [--without handled|refused|scheduler|polls]...` (as root).
+//! `watch SECONDS PID... [--capture BYTES] [--taken BYTES] [--ring BYTES] [--without handled|refused|scheduler|polls]...` (as root).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use probe_user::{Capture, Observation, Options, Probe, Target};
 
-const USAGE: &str =
-    "usage: watch SECONDS PID... [--capture BYTES] [--ring BYTES] [--without handled|refused|scheduler|polls]...";
+const USAGE: &str = "usage: watch SECONDS PID... [--capture BYTES] [--taken BYTES] [--ring BYTES] [--without handled|refused|scheduler|polls]...";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let seconds: f64 = args.next().ok_or(USAGE)?.parse()?;
-    let (mut options, mut pids, mut bytes) = (Options::default(), Vec::new(), 4096);
+    let (mut options, mut pids, mut bytes, mut taken) = (Options::default(), Vec::new(), 4096, None);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--capture" => bytes = args.next().ok_or(USAGE)?.parse()?,
+            "--taken" => taken = Some(args.next().ok_or(USAGE)?.parse()?),
             "--ring" => options.ring_bytes = args.next().ok_or(USAGE)?.parse()?,
             "--without" => match args.next().as_deref() {
                 Some("handled") => options.handled = false,
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let capture = Capture {
         sent: bytes,
-        taken: bytes,
+        taken: taken.unwrap_or(bytes),
     };
     let targets: Vec<Target> = pids.into_iter().map(|pid| Target { pid, capture }).collect();
     let begun = Instant::now();

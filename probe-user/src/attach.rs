@@ -57,6 +57,17 @@ pub(crate) struct Batch {
     points: Points,
 }
 
+impl Batch {
+    /// A program that is told nothing.
+    pub(crate) fn of<const N: usize>(program: &'static str, returns: bool, offsets: [u64; N]) -> Self {
+        Self {
+            program,
+            returns,
+            points: offsets.map(|offset| (offset, Cookie(0))).to_vec(),
+        }
+    }
+}
+
 /// Offsets in a library's file, and what the program is told at each.
 type Points = Vec<(u64, Cookie)>;
 

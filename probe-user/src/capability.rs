@@ -6,7 +6,7 @@ use std::fs;
 /// A Linux capability that some feature needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Capability {
-    /// Uprobes by `perf_event_open`.
+    /// Uprobes by `perf_event_open`, before Linux 6.6.
     SysAdmin,
     /// Maps and programs.
     Bpf,
@@ -79,10 +79,13 @@ impl Feature {
         Self::PythonStacks,
     ];
 
-    /// Capabilities it needs; measured with each of them alone (docs/PROBE.md).
-    pub const fn needs(self) -> &'static [Capability] {
+    /// Capabilities it needs on a kernel of this version; measured with each of them alone (docs/PROBE.md).
+    pub const fn needs(self, kernel: (u32, u32)) -> &'static [Capability] {
         use Capability::{Bpf, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
+        // From 6.6 on a link of many uprobes asks for less than a perf event does.
+        let links = kernel.0 > 6 || kernel.0 == 6 && kernel.1 >= 6;
         match self {
+            Self::Messages | Self::Handled | Self::Polls if links => &[Bpf, Perfmon, SysPtrace],
             Self::Messages | Self::Handled | Self::Polls => &[SysAdmin, SysPtrace],
             Self::Scheduler | Self::Egress => &[Bpf, Perfmon],
             Self::Queues => &[SysPtrace, DacReadSearch],
@@ -145,7 +148,12 @@ impl Permissions {
 
     /// Capabilities that `feature` needs and this process lacks.
     pub fn lacks(&self, feature: Feature) -> Vec<Capability> {
-        feature.needs().iter().copied().filter(|c| !self.has(*c)).collect()
+        feature
+            .needs(self.kernel)
+            .iter()
+            .copied()
+            .filter(|c| !self.has(*c))
+            .collect()
     }
 }
 
@@ -187,6 +195,11 @@ mod tests {
             effective: 0,
             kernel: (6, 1),
         };
-        assert_eq!(none.lacks(Feature::Polls), Feature::Polls.needs());
+        assert_eq!(none.lacks(Feature::Polls), Feature::Polls.needs((6, 1)));
+        let newer = Permissions {
+            effective: 1 << 38 | 1 << 39 | 1 << 19,
+            kernel: (6, 6),
+        };
+        assert!(newer.lacks(Feature::Messages).is_empty());
     }
 }

@@ -58,7 +58,7 @@ impl Degraded {
             Missing::Capabilities(_) => format!(
                 "run as root, or in the container's securityContext: capabilities: {{ add: [{}] }}; \
                  or kubectl debug POD -it --profile=sysadmin --target=CONTAINER --image=IMAGE",
-                names(self.feature.needs(), ", ")
+                names(self.feature.needs(Permissions::here().kernel()), ", ")
             ),
             Missing::Kernel { needs, .. } => {
                 format!(
@@ -118,10 +118,13 @@ mod tests {
             degraded.to_string(),
             "pid 7: frames are not observed: no gap, no backlog (missing CAP_SYS_ADMIN)"
         );
+        let needs = names(Feature::Messages.needs(Permissions::here().kernel()), ", ");
         assert_eq!(
             degraded.remedy(),
-            "run as root, or in the container's securityContext: capabilities: { add: [SYS_ADMIN, SYS_PTRACE] }; or \
-             kubectl debug POD -it --profile=sysadmin --target=CONTAINER --image=IMAGE"
+            format!(
+                "run as root, or in the container's securityContext: capabilities: {{ add: [{needs}] }}; or \
+                 kubectl debug POD -it --profile=sysadmin --target=CONTAINER --image=IMAGE"
+            )
         );
     }
 

@@ -13,6 +13,7 @@ pub mod degraded;
 mod diagnostics;
 pub mod discover;
 pub mod egress;
+pub mod floor;
 pub mod library;
 mod load;
 pub mod matcher;

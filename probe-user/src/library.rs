@@ -1,7 +1,13 @@
 //! Which libzmq and libc a process uses, as paths that are valid from here.
 
-use std::fs;
 use std::path::PathBuf;
+
+use crate::discover::libzmq::open;
+use crate::discover::proc::maps::{self, MappedFile};
+use crate::discover::proc::{ProcDir, ProcRoot, ReadError};
+
+/// A process that maps tens of thousands of files has less than this to say.
+const LONGEST_MAPS: usize = 16 << 20;
 
 /// A library that a process has mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,103 +19,60 @@ pub struct Library {
 }
 
 /// The mapped files whose name says that they hold libzmq: `libzmq-<hash>.so.5.2.5` of the pyzmq wheels, a
-/// distribution's `libzmq.so.5`, or an extension module that has it linked in (`_zmq.abi3.so`). Sorted, each once.
-pub fn libzmq(pid: u32) -> std::io::Result<Vec<Library>> {
-    let maps = maps(pid)?;
-    let found = libzmq_in(&maps).into_iter();
-    Ok(found
-        .map(|m| Library {
-            buffers: !m.of_pyzmq(&maps),
-            path: m.reachable(pid),
-        })
-        .collect())
+/// distribution's `libzmq.so.5`, or an extension module that has it linked in (`_zmq.abi3.so`).
+pub fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
+    let (process, files) = mapped(pid)?;
+    let buffers = |file: &MappedFile| !of_pyzmq(file, &files);
+    let found = holds_zmq(&files).into_iter();
+    found.map(|file| library(&process, file, buffers(file))).collect()
 }
 
 /// The mapped C library: glibc's `libc.so.6` (`libc-2.31.so` before 2.34) or musl's `ld-musl-<machine>.so.1`.
-pub fn libc(pid: u32) -> std::io::Result<Vec<Library>> {
-    let named = |file: &str| file == "libc.so.6" || file.starts_with("libc-2.") || file.starts_with("ld-musl-");
-    let found = mapped(&maps(pid)?, named).into_iter();
-    Ok(found
-        .map(|m| Library {
-            buffers: false,
-            path: m.reachable(pid),
-        })
-        .collect())
-}
-
-fn maps(pid: u32) -> std::io::Result<String> {
-    fs::read_to_string(format!("/proc/{pid}/maps"))
-}
-
-fn libzmq_in(maps: &str) -> Vec<Mapped> {
-    let mut found = mapped(maps, |file| file.contains("zmq") && file.contains(".so"));
-    // The wheels' extension modules only call libzmq; where it is a file of its own, that file is the place.
-    if found.iter().any(|m| m.file().starts_with("libzmq")) {
-        found.retain(|m| m.file().starts_with("libzmq"));
-    }
-    found
-}
-
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Mapped {
-    path: String,
-    range: String,
-    deleted: bool,
-}
-
-impl Mapped {
-    /// Through the target's root, so that a container's file is found; through its mapping when the file is gone.
-    fn reachable(&self, pid: u32) -> PathBuf {
-        if self.deleted {
-            PathBuf::from(format!("/proc/{pid}/map_files/{}", self.range))
-        } else {
-            PathBuf::from(format!("/proc/{pid}/root{}", self.path))
-        }
-    }
-}
-
-/// The executable mappings of files whose name `wanted` accepts; sorted, each path once.
-fn mapped(maps: &str, wanted: impl Fn(&str) -> bool) -> Vec<Mapped> {
-    let mut found: Vec<Mapped> = maps.lines().filter_map(line).filter(|m| wanted(m.file())).collect();
-    found.sort();
-    found.dedup_by(|a, b| a.path == b.path);
-    found
-}
-
-impl Mapped {
-    /// A wheel keeps it in `pyzmq.libs`, or links it into its module; and the module has been imported.
-    fn of_pyzmq(&self, maps: &str) -> bool {
-        let module = "/zmq/backend/";
-        self.path.contains(module) || self.path.contains("/pyzmq.libs/") && maps.contains(module)
-    }
-
-    fn file(&self) -> &str {
-        self.path.rsplit('/').next().unwrap_or_default()
-    }
-}
-
-/// `7f..-7f.. r-xp 00001000 08:01 1234   /path with spaces/libzmq.so.5 (deleted)`
-fn line(line: &str) -> Option<Mapped> {
-    let mut rest = line;
-    let mut fields = [""; 5];
-    for field in &mut fields {
-        (*field, rest) = rest.trim_start().split_once(' ')?;
-    }
-    let (path, deleted) = match rest.trim_start().strip_suffix(" (deleted)") {
-        Some(path) => (path, true),
-        None => (rest.trim_start(), false),
+pub fn libc(pid: u32) -> Result<Vec<Library>, ReadError> {
+    let named = |file: &&MappedFile| {
+        let name = file.name();
+        name == b"libc.so.6" || name.starts_with(b"libc-2.") || name.starts_with(b"ld-musl-")
     };
-    (path.starts_with('/') && fields[1].contains('x')).then(|| Mapped {
-        path: path.to_owned(),
-        range: fields[0].to_owned(),
-        deleted,
-    })
+    let (process, files) = mapped(pid)?;
+    let found = files.iter().filter(named);
+    found.map(|file| library(&process, file, false)).collect()
+}
+
+fn mapped(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {
+    let process = ProcRoot::new("/proc").process(pid)?;
+    let files = maps::files(&process.read("maps", LONGEST_MAPS)?);
+    Ok((process, files))
+}
+
+fn library(process: &ProcDir, file: &MappedFile, buffers: bool) -> Result<Library, ReadError> {
+    let (path, _) = open(process, file)?;
+    Ok(Library { path, buffers })
+}
+
+/// The wheels' extension modules only call libzmq; where it is a file of its own, that file is the place.
+fn holds_zmq(files: &[MappedFile]) -> Vec<&MappedFile> {
+    let named = |file: &&MappedFile| contains(file.name(), b"zmq") && contains(file.name(), b".so");
+    let mut found: Vec<&MappedFile> = files.iter().filter(named).collect();
+    if found.iter().any(|file| file.name().starts_with(b"libzmq")) {
+        found.retain(|file| file.name().starts_with(b"libzmq"));
+    }
+    found
+}
+
+/// A wheel keeps it in `pyzmq.libs`, or links it into its module; and the module has been imported.
+fn of_pyzmq(file: &MappedFile, files: &[MappedFile]) -> bool {
+    let has = |file: &MappedFile, part: &str| contains(file.path.as_os_str().as_encoded_bytes(), part.as_bytes());
+    let module = "/zmq/backend/";
+    has(file, module) || has(file, "/pyzmq.libs/") && files.iter().any(|file| has(file, module))
+}
+
+fn contains(name: &[u8], part: &[u8]) -> bool {
+    name.windows(part.len()).any(|window| window == part)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     const WHEEL: &str = "\
 7f12c0a00000-7f12c0a21000 r--p 00000000 fe:00 1052 /srv/venv/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5
@@ -120,34 +83,26 @@ mod tests {
 
     #[test]
     fn the_wheels_library_and_not_the_module_that_calls_it() {
-        let found = libzmq_in(WHEEL);
+        let files = maps::files(WHEEL.as_bytes());
+        let found = holds_zmq(&files);
         assert_eq!(found.len(), 1);
-        assert!(found[0].of_pyzmq(WHEEL));
+        assert_eq!(found[0].name(), b"libzmq-2f02442c.so.5.2.5");
+        assert!(of_pyzmq(found[0], &files));
         // Called by somebody else: no telling how.
-        assert!(!found[0].of_pyzmq(&WHEEL.replace("/zmq/backend/", "/other/")));
-        assert_eq!(
-            found[0].reachable(7).to_str(),
-            Some("/proc/7/root/srv/venv/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5")
-        );
+        let other = maps::files(WHEEL.replace("/zmq/backend/", "/other/").as_bytes());
+        assert!(!of_pyzmq(found[0], &other));
     }
 
     #[test]
     fn a_module_that_has_it_linked_in() {
-        let found = libzmq_in(WHEEL.lines().nth(2).unwrap());
-        assert_eq!(found[0].file(), "_zmq.abi3.so");
+        let module = WHEEL.lines().nth(2).expect("the module's line");
+        let files = maps::files(module.as_bytes());
+        assert_eq!(holds_zmq(&files)[0].name(), b"_zmq.abi3.so");
     }
 
     #[test]
-    fn a_replaced_file_is_reached_through_its_mapping() {
-        let found = libzmq_in("7f00-7f10 r-xp 00000000 fe:00 9 /opt/my libs/libzmq.so.5 (deleted)\n");
-        assert_eq!(found[0].reachable(7).to_str(), Some("/proc/7/map_files/7f00-7f10"));
-        assert_eq!(found[0].path, "/opt/my libs/libzmq.so.5");
-    }
-
-    proptest! {
-        #[test]
-        fn never_panics(text in "[ -~\n]{0,300}") {
-            let _ = libzmq_in(&text);
-        }
+    fn the_c_library_of_this_process_can_be_opened() {
+        let found = libc(std::process::id()).expect("our own maps are readable");
+        assert!(!found.is_empty() && found.iter().all(|library| library.path.exists()));
     }
 }

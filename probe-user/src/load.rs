@@ -23,7 +23,7 @@ const INITIAL_NAMESPACE: u64 = 0xefff_fffc;
 pub(crate) struct Settings {
     /// Size of the ring in bytes: a power of 2, at least a page.
     pub(crate) ring_bytes: u32,
-    /// Pending bytes at which the reader is woken.
+    /// Pending bytes at which the reader is woken; 0: never.
     pub(crate) wake_bytes: u32,
     /// Offsets inside kernel structs.
     pub(crate) offsets: Offsets,

@@ -22,7 +22,7 @@ use crate::sink::Sink;
 use crate::source::{Flow, Source};
 
 /// Sleep when a source has nothing: short beside a frame interval, long beside a wake-up.
-const IDLE: Duration = Duration::from_millis(2);
+const IDLE: Duration = Duration::from_millis(4);
 /// How often time-dependent detectors look.
 const TICK: Duration = Duration::from_millis(100);
 /// How long a source may take to hand over what is under way once it was asked to end.

@@ -18,6 +18,7 @@ mod body;
 mod egress;
 mod here;
 mod maps;
+mod nothing;
 mod poll;
 mod regs;
 mod report;

@@ -9,10 +9,9 @@ use probe_ebpf::{Call, Channel, Loss, MAX_TARGETS, Offsets, Thread, Watched};
 #[unsafe(no_mangle)]
 pub(crate) static OFFSETS: Global<Offsets> = Global::new(Offsets::NONE);
 
-/// The reader is woken whenever so many more bytes are pending; it polls on a timer besides. 0 leaves it to the kernel (a
-/// wake-up per record). A power of 2.
+/// The reader is woken whenever so many more bytes are pending. 0: never, it looks by itself.
 #[unsafe(no_mangle)]
-pub(crate) static WAKE_BYTES: Global<u32> = Global::new(64 << 10);
+pub(crate) static WAKE_BYTES: Global<u32> = Global::new(0);
 
 /// Device of user space's pid namespace; see [`NAMESPACE_INO`].
 #[unsafe(no_mangle)]

@@ -1,6 +1,6 @@
 //! One record to user space: a reservation of the smallest class that holds it and one bounded read of the payload.
 //!
-//! A wake-up of the reader costs the target 2 to 3 us, so there is none until enough bytes are pending.
+//! A wake-up of the reader costs the target 2 to 3 us: there is none, or none until enough bytes are pending.
 //! Minimum kernel: 5.8 (ring buffer).
 
 use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
@@ -81,16 +81,17 @@ fn copied<const N: usize>(payload: *mut u8, captured: u32, from: u64, readable: 
 }
 
 /// Wakes when this record is the one that crosses a threshold, and not at every record after it: a reader that has no CPU
-/// would otherwise cost the target a wake-up per message.
+/// would otherwise cost the target a wake-up per message. Without a threshold the reader comes by itself.
 #[inline(always)]
 fn wake_up(record: u64) -> u64 {
     let step = u64::from(WAKE_BYTES.load());
-    let pending = RECORDS.query(u64::from(BPF_RB_AVAIL_DATA));
     if step == 0 {
-        0
-    } else if pending / step != pending.saturating_sub(record) / step {
-        u64::from(BPF_RB_FORCE_WAKEUP)
-    } else {
+        return u64::from(BPF_RB_NO_WAKEUP);
+    }
+    let pending = RECORDS.query(u64::from(BPF_RB_AVAIL_DATA));
+    if pending / step == pending.saturating_sub(record) / step {
         u64::from(BPF_RB_NO_WAKEUP)
+    } else {
+        u64::from(BPF_RB_FORCE_WAKEUP)
     }
 }

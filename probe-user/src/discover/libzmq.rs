@@ -94,7 +94,7 @@ impl Libraries {
 }
 
 /// The mapped file itself: under its path where that is still the same inode, else through `map_files`.
-fn open(process: &ProcDir, file: &MappedFile) -> Result<(PathBuf, File), ReadError> {
+pub(crate) fn open(process: &ProcDir, file: &MappedFile) -> Result<(PathBuf, File), ReadError> {
     let by_path = process.open_in_root(&file.path).and_then(|opened| {
         // Not the device: overlayfs shows another one in `maps` than in `stat`.
         let same = !file.deleted && opened.metadata()?.ino() == file.inode;

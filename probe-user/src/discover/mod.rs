@@ -30,7 +30,7 @@ mod hops;
 mod infer;
 mod known;
 mod launch;
-mod libzmq;
+pub(crate) mod libzmq;
 mod links;
 mod own;
 mod package;

@@ -19,6 +19,7 @@ use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
 use crate::diagnostics::Diagnostics;
+use crate::discover::ReadError;
 use crate::egress::places;
 use crate::library::{self, Library};
 use crate::load::{self, Settings};
@@ -164,10 +165,10 @@ impl Probe {
     }
 
     /// Gives what was observed to `see`, oldest first, and returns how many observations that were. Waits up to `patience`
-    /// if there is none: use a few milliseconds, since small amounts do not wake the reader.
+    /// if there is none: a few milliseconds, since nothing wakes the reader but [`Options::wake_bytes`].
     pub fn poll(&mut self, patience: Duration, mut see: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let mut seen = self.drain(&mut see);
-        if seen == 0 {
+        if seen == 0 && !patience.is_zero() {
             self.wait(patience)?;
             seen = self.drain(&mut see);
         }
@@ -286,7 +287,7 @@ impl Probe {
     }
 
     /// Attaches what observes `feature` to the process's libraries; whether it is there.
-    fn uprobes(&mut self, feature: Feature, index: usize, found: std::io::Result<Vec<Library>>) -> bool {
+    fn uprobes(&mut self, feature: Feature, index: usize, found: Result<Vec<Library>, ReadError>) -> bool {
         let pid = self.targets[index].pid;
         let libraries = found.unwrap_or_else(|error| {
             self.lacking(feature, Some(pid), &error);

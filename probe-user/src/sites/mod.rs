@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
 
@@ -138,11 +138,11 @@ fn code<'a>(elf: &object::File<'a>, address: u64) -> Option<Loaded<'a>> {
 
 /// Libraries that were looked at, by device and inode.
 #[derive(Debug, Default)]
-pub(crate) struct Known(HashMap<(u64, u64), Rc<Sites>>);
+pub(crate) struct Known(HashMap<(u64, u64), Arc<Sites>>);
 
 impl Known {
     /// The places to probe in the library at `path`.
-    pub(crate) fn of(&mut self, path: &Path) -> Result<Rc<Sites>, SitesError> {
+    pub(crate) fn of(&mut self, path: &Path) -> Result<Arc<Sites>, SitesError> {
         let shown = path.display().to_string();
         let read = |source| SitesError::Read {
             path: path.display().to_string(),
@@ -152,18 +152,18 @@ impl Known {
         let metadata = file.metadata().map_err(read)?;
         let key = (metadata.dev(), metadata.ino());
         if let Some(known) = self.0.get(&key) {
-            return Ok(Rc::clone(known));
+            return Ok(Arc::clone(known));
         }
         if metadata.len() > LARGEST {
             return Err(SitesError::Large { path: shown });
         }
         let mut image = Vec::with_capacity(metadata.len() as usize);
         file.by_ref().take(LARGEST).read_to_end(&mut image).map_err(read)?;
-        let sites = Rc::new(Sites::of(shown, &image)?);
+        let sites = Arc::new(Sites::of(shown, &image)?);
         if self.0.len() == REMEMBERED {
             self.0.clear();
         }
-        self.0.insert(key, Rc::clone(&sites));
+        self.0.insert(key, Arc::clone(&sites));
         Ok(sites)
     }
 }

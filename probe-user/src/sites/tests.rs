@@ -118,7 +118,7 @@ fn the_c_library_of_this_process() {
             .to_string()
             .contains("does not export zmq_recv")
     );
-    assert!(std::rc::Rc::ptr_eq(&sites, &known.of(&libraries[0].path).unwrap()));
+    assert!(std::sync::Arc::ptr_eq(&sites, &known.of(&libraries[0].path).unwrap()));
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn one_hop(name: &str, transport: &str, pyzmq: &str, receiver: &[&str], sender: 
         &[&puller, &pusher],
         Capture {
             sent: 64 << 10,
-            taken: 1024,
+            taken: 4096,
         },
     );
     let mut log = Log::default();
@@ -292,7 +292,7 @@ fn three_senders_into_one_receiver() {
         &all,
         Capture {
             sent: 4096,
-            taken: 1024,
+            taken: 4096,
         },
     );
     let mut log = Log::default();
@@ -331,7 +331,7 @@ fn each_frame_is_handled_before_the_next_is_asked_for() {
         &[&puller, &pusher],
         Capture {
             sent: 4096,
-            taken: 1024,
+            taken: 4096,
         },
     );
     let mut log = Log::default();
@@ -417,7 +417,7 @@ fn nothing_is_lost_at_5000_frames_a_second_of_32_kib() {
     let targets = [
         Target {
             pid: puller.pid,
-            capture: Capture { sent: 0, taken: 1024 },
+            capture: Capture { sent: 0, taken: 4096 },
         },
         Target {
             pid: pusher.pid,

@@ -2,8 +2,10 @@
 
 mod decode;
 mod ledger;
+mod probe;
 mod relay;
 mod screen;
+mod target;
 
 use clap::Subcommand;
 
@@ -13,17 +15,23 @@ pub(crate) enum Bench {
     Decode(decode::Args),
     /// The ledger at 132,000 chunks a second, beside a hash map of counters
     Ledger(ledger::Args),
+    /// What the probe costs its target: traps alone, lengths, payloads, bpftrace
+    Probe(probe::Args),
     /// The relay: a direct connection, ours, `zmq_proxy`
     Relay(relay::Args),
     /// The screen over 10,000 requests: drawing, answering a key, its cost at rest and under load
     Screen(screen::Args),
+    /// What attach costs the real `TokenizerManager`, and itself
+    Target(target::Args),
 }
 
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Decode(args) => decode::run(args),
         Bench::Ledger(args) => ledger::run(args),
+        Bench::Probe(args) => probe::run(args),
         Bench::Relay(args) => relay::run(args),
         Bench::Screen(args) => screen::run(args),
+        Bench::Target(args) => target::run(args),
     }
 }

@@ -5,13 +5,13 @@ mod accidents;
 mod attach;
 mod check;
 pub(crate) mod plain_relay;
-mod plan;
-mod process;
+pub(crate) mod plan;
+pub(crate) mod process;
 mod record;
 mod scenario;
-mod session;
+pub(crate) mod session;
 pub(crate) mod setup;
-mod tap;
+pub(crate) mod tap;
 mod truth;
 mod verdicts;
 

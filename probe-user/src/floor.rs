@@ -1,0 +1,81 @@
+//! Traps with nothing behind them: the kernel's own price of a probe, which no tool can go below.
+
+use std::num::NonZeroU32;
+
+use aya::Ebpf;
+use probe_ebpf::Offsets;
+use probe_ebpf::egress::Places;
+
+use crate::attach::{Batch, Link, Way};
+use crate::library;
+use crate::load::{self, Settings};
+use crate::probe::multi::Multi;
+use crate::sites::Known;
+
+const NOTHING: &str = "nothing";
+
+/// Which of a process's calls run into traps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traps {
+    /// At the places that [`crate::Probe`] needs to see messages sent and taken.
+    Sites,
+    /// At the entries of send and receive and at the receive's return: what it takes without knowing the code.
+    Calls,
+}
+
+/// Why there are no traps.
+#[derive(Debug, thiserror::Error)]
+#[error("traps in process {pid}: {why}; they need what `Feature::Messages` needs")]
+pub struct FloorError {
+    pid: u32,
+    why: String,
+}
+
+/// Traps in one process; gone when dropped.
+#[derive(Debug)]
+pub struct Floor {
+    _links: Vec<Link>,
+}
+
+impl Floor {
+    /// Sets them in process `pid`.
+    pub fn attach(pid: u32, traps: Traps) -> Result<Self, FloorError> {
+        let links = attach(pid, traps);
+        links.map(|links| Self { _links: links }).map_err(|error| FloorError {
+            pid,
+            why: error.to_string(),
+        })
+    }
+}
+
+fn attach(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
+    let mut ebpf: Ebpf = load::load(Settings {
+        ring_bytes: 64 << 10,
+        wake_bytes: 0,
+        offsets: Offsets::NONE,
+        places: Places::default(),
+        accounting: false,
+        diagnostics: false,
+    })?;
+    let way = Multi::load(&ebpf, &[NOTHING]).map_or(Way::Perf, Way::Multi);
+    let id = NonZeroU32::new(pid).ok_or("no process has this id")?;
+    let (mut links, mut known) = (Vec::new(), Known::default());
+    for library in library::libzmq(pid)? {
+        let sites = known.of(&library.path)?;
+        let (send, recv) = (sites.entry("zmq_msg_send")?, sites.entry("zmq_msg_recv")?);
+        let batches = match (traps, sites.received) {
+            (Traps::Sites, Some(done)) => vec![Batch::of(NOTHING, false, [send, done.at])],
+            _ => vec![
+                Batch::of(NOTHING, false, [send, recv]),
+                Batch::of(NOTHING, true, [recv]),
+            ],
+        };
+        for batch in &batches {
+            links.extend(way.attach(&mut ebpf, batch, &library.path, id)?);
+        }
+    }
+    if links.is_empty() {
+        return Err("it has no libzmq mapped".into());
+    }
+    Ok(links)
+}

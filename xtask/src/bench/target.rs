@@ -1,0 +1,304 @@
+//! What attach costs the real `TokenizerManager`, and what it costs itself: the engine's own code takes frames at full speed
+//! with nothing attached, with tokengap and with py-spy, in turns; then at an engine's pace, where tokengap's CPU and
+//! memory are read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::e2e::plan::{Engine, Plan};
+use crate::e2e::process::Process;
+use crate::e2e::session::{Session, Setting};
+use crate::e2e::setup::Home;
+use crate::e2e::tap::Relay;
+
+/// Attaching on a busy machine.
+const ATTACHING: Duration = Duration::from_secs(30);
+/// Some starts and ends of requests around the pace that is measured.
+const SETTLE: Duration = Duration::from_secs(1);
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Turns each way takes; medians are compared
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// The engine's release (cargo xtask engine RELEASE makes it ready)
+    #[arg(long, default_value = "0.5.9")]
+    release: String,
+    /// Requests in every frame
+    #[arg(long, default_value_t = 64)]
+    requests: u32,
+    /// Frames in a turn
+    #[arg(long, default_value_t = 2_000)]
+    frames: u32,
+    /// Seconds at 200 frames a second of 256 requests each, for tokengap's own cost; 0 leaves that out
+    #[arg(long, default_value_t = 20)]
+    pace: u64,
+    /// The tokengap program
+    #[arg(long, value_name = "FILE")]
+    tokengap: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Alone,
+    Tokengap,
+    PySpy,
+}
+
+const WAYS: [(Way, &str); 3] = [
+    (Way::Alone, "nothing attached"),
+    (Way::Tokengap, "tokengap attach"),
+    (Way::PySpy, "py-spy record, 100 Hz"),
+];
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let home = Home::find();
+    let program = args
+        .tokengap
+        .clone()
+        .unwrap_or_else(|| home.root.join("target/release/tokengap"));
+    ensure!(
+        program.exists(),
+        "{}: cargo build --release -p tui makes it",
+        program.display()
+    );
+    home.prepare(&[&args.release])?;
+    let engine = Engine {
+        release: args.release.clone(),
+        msgpack: false,
+    };
+    full_speed(args, &home, &engine, &program)?;
+    if args.pace > 0 {
+        own_cost(args, &home, &engine, &program)?;
+    }
+    Ok(())
+}
+
+/// The tokenizer takes what waits for it, as fast as it can.
+fn full_speed(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Result<()> {
+    let mut setting = Setting::new(engine);
+    setting.plan = Plan {
+        requests: args.requests,
+        tokens: args.frames,
+        ..Plan::PLAIN
+    };
+    setting.gap_ms = 0;
+    setting.backlog = true;
+    let mut turns = WAYS.map(|_| Vec::new());
+    for round in 0..=args.rounds {
+        for (turns, (way, _)) in turns.iter_mut().zip(WAYS) {
+            let turn = turn(home, &setting, way, program)?;
+            // The first round warms up.
+            if let Some(turn) = turn.filter(|_| round > 0) {
+                turns.push(turn);
+            }
+        }
+    }
+    println!(
+        "{:28} {:>12} {:>7} {:>14} {:>7}",
+        format!("{} TokenizerManager", args.release),
+        "frames/s",
+        "ratio",
+        "CPU us/frame",
+        "ratio"
+    );
+    let medians = turns.map(|turns| {
+        let median = |of: fn(&Turn) -> f64| {
+            let mut values: Vec<f64> = turns.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied()
+        };
+        median(|turn| turn.frames_s).zip(median(|turn| turn.cpu_us))
+    });
+    let Some((alone, cpu_alone)) = medians[0] else {
+        bail!("no turn with nothing attached")
+    };
+    for (median, (_, name)) in medians.into_iter().zip(WAYS) {
+        match median {
+            Some((frames_s, cpu_us)) => println!(
+                "{name:28} {frames_s:12.0} {:7.3} {cpu_us:14.1} {:7.3}",
+                frames_s / alone,
+                cpu_alone / cpu_us
+            ),
+            None => println!("{name:28} not installed"),
+        }
+    }
+    Ok(())
+}
+
+struct Turn {
+    frames_s: f64,
+    /// CPU time of the tokenizer's thread per frame.
+    cpu_us: f64,
+}
+
+fn turn(home: &Home, setting: &Setting, way: Way, program: &Path) -> Result<Option<Turn>> {
+    let dir = tempfile::tempdir()?;
+    let mut session = Session::start(home, setting, &Relay::Absent, dir.path())?;
+    let pid = session.tokenizer_pid();
+    let attached = match way {
+        Way::Alone => None,
+        Way::Tokengap => Some(Attached::Tokengap(attach(program, pid, dir.path())?)),
+        Way::PySpy => match py_spy(pid, dir.path())? {
+            Some(child) => Some(Attached::PySpy(child)),
+            None => return Ok(None),
+        },
+    };
+    let before = on_cpu(pid).context("the tokenizer's CPU time")?;
+    session.go()?;
+    let watched = thread::spawn(move || {
+        let mut last = before;
+        while let Some(now) = on_cpu(pid) {
+            last = now;
+            thread::sleep(Duration::from_millis(5));
+        }
+        last - before
+    });
+    let outcome = session.finish()?;
+    let cpu_ns = watched
+        .join()
+        .map_err(|_| anyhow::anyhow!("reading CPU times failed"))?;
+    if let Some(attached) = attached {
+        attached.end()?;
+    }
+    let taken = &outcome.receiver.taken;
+    let (Some(first), Some(last)) = (taken.first(), taken.last()) else {
+        bail!("the tokenizer took nothing")
+    };
+    Ok(Some(Turn {
+        frames_s: (taken.len() - 1) as f64 * 1e9 / (last.at_ns - first.at_ns) as f64,
+        cpu_us: cpu_ns as f64 / 1e3 / taken.len() as f64,
+    }))
+}
+
+enum Attached {
+    Tokengap(Process),
+    PySpy(Child),
+}
+
+impl Attached {
+    fn end(self) -> Result<()> {
+        match self {
+            Self::Tokengap(process) => {
+                process.signal(Signal::INT)?;
+                let report: Value = serde_json::from_str(&process.end_well(ATTACHING)?.join("\n"))?;
+                let lost = &report["self"]["events_lost"];
+                ensure!(lost == 0, "{lost} observations were lost");
+            }
+            Self::PySpy(mut child) => {
+                if let Some(pid) = Pid::from_raw(child.id() as i32) {
+                    // It ends with its target.
+                    let _ = kill_process(pid, Signal::INT);
+                }
+                child.wait()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn attach(program: &Path, pid: u32, dir: &Path) -> Result<Process> {
+    let mut command = Command::new(program);
+    command.args(["attach", "--headless", "--json", "--duration", "120s"]);
+    command.args(["--pid", &pid.to_string()]);
+    let mut process = Process::start("attach", command, dir)?;
+    process.remark("attached to", ATTACHING)?;
+    Ok(process)
+}
+
+/// `None` where it is not installed.
+fn py_spy(pid: u32, dir: &Path) -> Result<Option<Child>> {
+    let child = Command::new("py-spy")
+        .args([
+            "record",
+            "--rate",
+            "100",
+            "--format",
+            "raw",
+            "--pid",
+            &pid.to_string(),
+            "--output",
+        ])
+        .arg(dir.join("py-spy.txt"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    match child {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        child => {
+            let child = child.context("py-spy")?;
+            thread::sleep(SETTLE);
+            Ok(Some(child))
+        }
+    }
+}
+
+/// tokengap's own CPU and memory, and how long it takes to come and go, at an engine's pace.
+fn own_cost(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Result<()> {
+    const FRAMES_S: u64 = 200;
+    let mut setting = Setting::new(engine);
+    setting.plan = Plan {
+        requests: 256,
+        tokens: u32::try_from((args.pace + 2 * SETTLE.as_secs() + 2) * FRAMES_S)?,
+        ..Plan::PLAIN
+    };
+    setting.gap_ms = u32::try_from(1_000 / FRAMES_S)?;
+    let dir = tempfile::tempdir()?;
+    let mut session = Session::start(home, &setting, &Relay::Absent, dir.path())?;
+    let begun = Instant::now();
+    let process = attach(program, session.tokenizer_pid(), dir.path())?;
+    let attached = begun.elapsed();
+    session.go()?;
+    thread::sleep(SETTLE);
+    let (before, from) = (all_threads(process.pid())?, Instant::now());
+    thread::sleep(Duration::from_secs(args.pace));
+    let (cpu, over) = (all_threads(process.pid())? - before, from.elapsed());
+    let status = fs::read_to_string(format!("/proc/{}/status", process.pid()))?;
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .context("VmHWM")?;
+    let peak: f64 = peak.trim().trim_end_matches(" kB").parse()?;
+    let outcome = session.finish()?;
+    process.signal(Signal::INT)?;
+    let begun = Instant::now();
+    let report: Value = serde_json::from_str(&process.end_well(ATTACHING)?.join("\n"))?;
+    let ended = begun.elapsed();
+    let taken = &outcome.receiver.taken;
+    let (Some(first), Some(last)) = (taken.first(), taken.last()) else {
+        bail!("the tokenizer took nothing")
+    };
+    println!(
+        "{:.0} frames/s of 256 requests: {:.2} % of a core, {:.1} MiB at most, {} lost; attached in {} ms, ended in {} ms",
+        (taken.len() - 1) as f64 * 1e9 / (last.at_ns - first.at_ns) as f64,
+        cpu as f64 * 100.0 / over.as_nanos() as f64,
+        peak / 1_024.0,
+        report["self"]["events_lost"],
+        attached.as_millis(),
+        ended.as_millis()
+    );
+    Ok(())
+}
+
+/// Nanoseconds that a process's main thread was on a CPU; `None` when it has ended.
+fn on_cpu(pid: u32) -> Option<u64> {
+    let spent = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    spent.split(' ').next()?.parse().ok().filter(|spent| *spent > 0)
+}
+
+/// Nanoseconds that all threads of a process were.
+fn all_threads(pid: u32) -> Result<u64> {
+    let mut sum = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let spent = fs::read_to_string(task?.path().join("schedstat"))?;
+        sum += spent.split(' ').next().context("schedstat")?.parse::<u64>()?;
+    }
+    Ok(sum)
+}
