@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use aya::maps::{Array, HashMap as KernelMap};
 use probe_ebpf::egress::Stream;
 
-use super::{Probe, ProbeError, Watched, wrong};
+use super::{Probe, ProbeError, wrong};
 use crate::attach::{self, Link};
 use crate::capability::Feature;
 use crate::degraded::{Degraded, Missing};
@@ -56,8 +56,7 @@ impl Probe {
             }
         }
         self.serving.most.insert(pid, most);
-        let known = |(_, target): &(usize, &Watched)| target.pid == pid;
-        if let Some((index, _)) = self.targets.iter().enumerate().find(known) {
+        if let Some(index) = self.targets.iter().position(|slot| slot.pid == pid && !slot.free) {
             self.tell_serving(pid, index as u32)?;
         }
         Ok(true)
@@ -77,9 +76,10 @@ impl Probe {
         Ok(())
     }
 
+    /// Tells the kernel side how much to copy of what a target writes: of most, nothing.
     pub(super) fn tell_serving(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let most = self.serving.most.get(&pid).copied().unwrap_or(0);
-        let Some(map) = self.ebpf.map_mut("SERVING").filter(|_| most > 0) else {
+        let Some(map) = self.ebpf.map_mut("SERVING") else {
             return Ok(());
         };
         let mut serving: Array<_, u32> = Array::try_from(map).map_err(wrong("SERVING"))?;

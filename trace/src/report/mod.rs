@@ -1,10 +1,15 @@
 //! The report of a run, schema `tokengap.report/1`: fields may be added, never change their meaning. `null` is "not observable
 //! with what was attached", never 0. All times are nanoseconds; `window_ns` and `at_ns` count from the start of the capture.
 
+pub(crate) mod brief;
 mod build;
 mod cpu;
+pub(crate) mod hostile;
 mod hot;
+mod html;
 mod input;
+mod markdown;
+mod moment;
 mod series;
 mod slowest;
 pub mod stages;
@@ -19,6 +24,7 @@ use serde_json::Value;
 pub use build::build;
 pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
 pub use input::ReportInput;
+pub use moment::Clock;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::SlowLine;
 
@@ -52,6 +58,9 @@ pub struct Report {
     pub slowest: Vec<SlowLine>,
     /// Chunks by what became of them.
     pub chunks: Chunks,
+    /// Responses to clients; `null` where none was seen to end.
+    #[serde(default)]
+    pub answers: Option<AnswerCounts>,
     /// Time between chunks of one request.
     pub itl_ns: Itl,
     /// Hops; those of one name as one.
@@ -88,6 +97,22 @@ impl Report {
     /// As text for people, at most 100 columns wide.
     pub fn to_text(&self) -> String {
         text::render(self)
+    }
+
+    /// Whether all of it comes from the engine's own log: no frame was observed, and its zeros of frames, chunks and tokens
+    /// say nothing.
+    pub fn is_told(&self) -> bool {
+        self.hops.is_empty() && self.stages.is_some()
+    }
+
+    /// As Markdown, short enough to paste into an issue.
+    pub fn to_markdown(&self, clock: &Clock) -> String {
+        markdown::render(self, clock)
+    }
+
+    /// As one HTML page that loads nothing and runs nothing.
+    pub fn to_html(&self, clock: &Clock) -> String {
+        html::render(self, clock)
     }
 
     /// The worst severity among the findings.
@@ -190,6 +215,27 @@ pub struct Chunks {
     pub outstanding: Option<u64>,
     /// Their delivery fell into a time of lost observations.
     pub unjudged: Option<u64>,
+}
+
+/// Responses to clients that are over, a request each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerCounts {
+    /// All of them.
+    pub seen: u64,
+    /// Left by the client before their end.
+    pub client_left: u64,
+    /// Left by the server before their end.
+    pub server_left: u64,
+    /// Whose socket took less than it was given at some time: the client read more slowly than the server wrote.
+    pub held_up: u64,
+    /// Whose tokens could not be counted: text alone, or not all of it was observed.
+    pub uncounted: u64,
+    /// Whole ones that no frame names (Dynamo's response plane).
+    pub apart: u64,
+    /// Tokens that those carried.
+    pub apart_tokens: u64,
+    /// Tokens that they claim in their last event and did not carry.
+    pub apart_tokens_lost: u64,
 }
 
 /// Inter-chunk latency.
