@@ -15,7 +15,7 @@ use crate::probe::Options;
 use crate::probe::multi::{Multi, MultiError};
 use crate::sites::{Sites, SitesError};
 
-/// A program, and the tracepoint that it goes to.
+/// A program and the raw tracepoint it goes to.
 type Tracepoint = (&'static str, &'static str);
 
 const SCHEDULER: [Tracepoint; 2] = [("sched_switch", "sched_switch"), ("sched_wakeup", "sched_wakeup")];

@@ -27,10 +27,10 @@ pub(crate) struct Settings {
     pub(crate) wake_bytes: u32,
     /// Offsets inside kernel structs.
     pub(crate) offsets: Offsets,
-    /// The same for what serving processes write.
-    pub(crate) places: Places,
     /// Account for threads: the scheduler's programs or those on polls are wanted.
     pub(crate) accounting: bool,
+    /// The same for what serving processes write.
+    pub(crate) places: Places,
     /// Let the programs log.
     pub(crate) diagnostics: bool,
 }

@@ -32,8 +32,8 @@ mod tests {
     fn no_record_has_padding() {
         assert_eq!(size_of::<Watched>(), 4 * 4);
         assert_eq!(size_of::<Offsets>(), 4 * 4);
+        assert_eq!(size_of::<Thread>(), 4 * 4 + 10 * 8);
         assert_eq!(size_of::<Places>(), 22 * 4);
         assert_eq!(size_of::<Stream>(), 2 * 4);
-        assert_eq!(size_of::<Thread>(), 4 * 4 + 10 * 8);
     }
 }

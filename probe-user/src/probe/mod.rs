@@ -84,8 +84,8 @@ impl Probe {
             ring_bytes,
             wake_bytes: options.wake_bytes,
             offsets,
-            places: places.clone().unwrap_or_default(),
             accounting: options.scheduler || options.polls,
+            places: places.clone().unwrap_or_default(),
             diagnostics: options.diagnostics,
         };
         let mut ebpf = load::load(settings).map_err(|error| {
@@ -236,8 +236,8 @@ impl Probe {
             self.targets.len() - 1
         };
         self.tell(index, 0)?;
-        self.tell_serving(target.pid, index as u32)?;
         self.tell_programs(target.pid, Some(index as u32))?;
+        self.tell_serving(target.pid, index as u32)?;
         Ok(index)
     }
 

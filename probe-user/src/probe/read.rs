@@ -81,6 +81,7 @@ impl Probe {
                 let pid = slot.pid;
                 // Its id may become another process's. Already gone from the map: nothing to forget.
                 let _ = self.tell_programs(pid, None);
+                self.serving.forget(pid);
                 self.forget_threads(index as u32);
                 see(Observation::Exited { pid });
                 seen += 1;

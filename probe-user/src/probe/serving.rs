@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use aya::maps::{Array, HashMap as KernelMap};
 use probe_ebpf::egress::Stream;
 
-use super::{Probe, ProbeError, wrong};
+use super::{Probe, ProbeError, Slot, wrong};
 use crate::attach::{self, Link};
 use crate::capability::Feature;
 use crate::degraded::{Degraded, Missing};
@@ -27,6 +27,11 @@ impl Serving {
             links: Vec::new(),
             unplaced: placed.err(),
         }
+    }
+
+    /// The process has ended: its id may become another's.
+    pub(super) fn forget(&mut self, pid: u32) {
+        self.most.remove(&pid);
     }
 }
 
@@ -56,7 +61,8 @@ impl Probe {
             }
         }
         self.serving.most.insert(pid, most);
-        if let Some(index) = self.targets.iter().position(|slot| slot.pid == pid && !slot.free) {
+        let known = |(_, slot): &(usize, &Slot)| slot.pid == pid && !slot.free;
+        if let Some((index, _)) = self.targets.iter().enumerate().find(known) {
             self.tell_serving(pid, index as u32)?;
         }
         Ok(true)
@@ -76,7 +82,6 @@ impl Probe {
         Ok(())
     }
 
-    /// Tells the kernel side how much to copy of what a target writes: of most, nothing.
     pub(super) fn tell_serving(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let most = self.serving.most.get(&pid).copied().unwrap_or(0);
         let Some(map) = self.ebpf.map_mut("SERVING") else {
