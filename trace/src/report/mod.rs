@@ -59,8 +59,8 @@ pub struct Report {
     pub slowest: Vec<SlowLine>,
     /// Chunks by what became of them.
     pub chunks: Chunks,
-    /// Responses to clients; `null` where none was seen to end.
-    #[serde(default)]
+    /// Responses to clients; absent where none was seen to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<AnswerCounts>,
     /// Time between chunks of one request.
     pub itl_ns: Itl,
