@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use trace::detect::Severity;
-use trace::report::Clock;
+use trace::report::{Clock, Report};
 
 use crate::cmd::saved;
 use crate::{cli, output};
@@ -18,6 +18,13 @@ pub(crate) struct Args {
     /// A report's JSON, as --json and --format json print it; - reads it from standard input.
     file: PathBuf,
 
+    #[command(flatten)]
+    telling: Telling,
+}
+
+/// How a report is told, and where.
+#[derive(clap::Args)]
+pub(crate) struct Telling {
     /// How to tell it.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -49,16 +56,28 @@ enum Format {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = saved::report(&args.file)?;
-    let clock = Clock::of(&report, args.zone.clone());
-    let told = match args.format {
-        Format::Text => report.to_text(),
-        Format::Json => report.to_json() + "\n",
-        Format::Markdown => report.to_markdown(&clock),
-        Format::Html => report.to_html(&clock),
-    };
-    output::write(args.output.as_deref(), &told)?;
-    let failed = args.fail_on.is_some_and(|least| report.worst() >= Some(least));
-    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    args.telling.tell(&report)
+}
+
+impl Telling {
+    /// Tells `report` as asked for; the exit code is that of `--fail-on`.
+    pub(crate) fn tell(&self, report: &Report) -> anyhow::Result<ExitCode> {
+        let clock = Clock::of(report, self.zone.clone());
+        let told = match self.format {
+            Format::Text => report.to_text(),
+            Format::Json => report.to_json() + "\n",
+            Format::Markdown => report.to_markdown(&clock),
+            Format::Html => report.to_html(&clock),
+        };
+        output::write(self.output.as_deref(), &told)?;
+        Ok(self.verdict(report))
+    }
+
+    /// The exit code that `--fail-on` asks for.
+    pub(crate) fn verdict(&self, report: &Report) -> ExitCode {
+        let failed = self.fail_on.is_some_and(|least| report.worst() >= Some(least));
+        if failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
+    }
 }
 
 fn zone(text: &str) -> Result<jiff::tz::TimeZone, String> {
