@@ -45,6 +45,39 @@ impl Detector for DroppedChunks {
     }
 }
 
+/// Responses that no frame names: what their last event claims against what they carried.
+pub(super) struct ShortAnswers;
+
+impl Detector for ShortAnswers {
+    fn kind(&self) -> &'static str {
+        "short-answers"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let answers = &look.ledger.totals().answers;
+        let (seen, lost) = (&answers.apart_lost, answers.apart_tokens_lost);
+        if lost == 0 {
+            return;
+        }
+        let summary = format!(
+            "{} lost in {}: each carried fewer than its own last event counts",
+            plural(lost, "token"),
+            plural(seen.rids, "response"),
+        );
+        found.push(
+            Verdict::new(Severity::Critical, summary)
+                .rid(&seen.worst)
+                .since(seen.since)
+                .weight(lost)
+                .with("responses", seen.rids)
+                .with("responses_whole", answers.apart)
+                .with("tokens_lost", lost)
+                .with("worst_tokens_lost", seen.amount)
+                .advice(advice(look)),
+        );
+    }
+}
+
 pub(super) struct DropsPredicted;
 
 impl Detector for DropsPredicted {
@@ -90,6 +123,7 @@ fn advice(look: &Look<'_>) -> String {
 mod tests {
     use super::super::scene::Scene;
     use super::*;
+    use crate::event::{Answer, AnswerEnd, What};
 
     #[test]
     fn a_prediction_needs_a_shared_wakeup_and_stays_one() {
@@ -103,6 +137,27 @@ mod tests {
         assert_eq!(found[0].evidence["chunks_dropped_predicted"], 1);
         assert!(found[0].advice.as_deref().is_some_and(|a| a.contains("0.5.10")));
         assert!(scene.check(&DroppedChunks, 4).is_empty());
+    }
+
+    #[test]
+    fn a_response_that_nobody_names_proves_its_own_loss() {
+        let mut scene = Scene::skip_path();
+        let answer = |rid, tokens| Answer {
+            rid,
+            tokens: Some(tokens),
+            completion_tokens: Some(8),
+            end: AnswerEnd::Whole,
+            held_up: 0,
+            unacknowledged: None,
+        };
+        scene.say(1, What::Answered(answer("whole", 8)));
+        assert!(scene.check(&ShortAnswers, 2).is_empty());
+        scene.say(3, What::Answered(answer("short", 5)));
+        let found = scene.check(&ShortAnswers, 4);
+        assert_eq!(
+            (&*found[0].rid, &found[0].evidence["tokens_lost"]),
+            ("short", &3.into())
+        );
     }
 
     #[test]

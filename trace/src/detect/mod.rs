@@ -57,6 +57,7 @@ pub trait Detector {
 /// Every detector, in the order reports list findings of equal severity.
 pub const ALL: &[&(dyn Detector + Sync)] = &[
     &drops::DroppedChunks,
+    &drops::ShortAnswers,
     &wire_loss::WireLoss,
     &gap::FirstTokenGap,
     &consumer_cpu::ConsumerCpuBound,

@@ -75,7 +75,7 @@ impl Scene {
         scene
     }
 
-    fn say(&mut self, at: u64, what: What<'_>) {
+    pub(super) fn say(&mut self, at: u64, what: What<'_>) {
         self.ledger.apply(&Event { at: MonoNs(at), what });
     }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::series::series;
 use super::slowest::slowest;
 use super::{
-    Chunks, FindingLine, Gap, HopLine, Itl, LimitLine, Own, Report, ReportInput, Requests, SCHEMA, Source, Spread,
-    Tokens, WorkerLine, cpu, hot, stages,
+    AnswerCounts, Chunks, FindingLine, Gap, HopLine, Itl, LimitLine, Own, Report, ReportInput, Requests, SCHEMA,
+    Source, Spread, Tokens, WorkerLine, cpu, hot, stages,
 };
 use crate::clock::MonoNs;
 use crate::course::Course;
@@ -49,6 +49,7 @@ pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, input: &Repo
         gap_ns: ledger.sees_gaps().then(|| gap(ledger)),
         slowest: slowest(ledger, input.slowest, (from, to)),
         chunks: chunks(ledger),
+        answers: answers(ledger),
         itl_ns: Itl {
             sent: spread(ledger.itl_sent()),
             delivered: spread(ledger.itl_delivered()).filter(|_| ledger.sees_deliveries()),
@@ -127,6 +128,20 @@ fn chunks(ledger: &Ledger) -> Chunks {
         outstanding: delivered.then(|| ledger.undelivered()),
         unjudged: delivered.then_some(fates.unjudged),
     }
+}
+
+fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
+    let answers = &ledger.totals().answers;
+    (answers.seen > 0).then_some(AnswerCounts {
+        seen: answers.seen,
+        client_left: answers.client_left,
+        server_left: answers.server_left,
+        held_up: answers.held_up,
+        uncounted: answers.uncounted,
+        apart: answers.apart,
+        apart_tokens: answers.apart_tokens,
+        apart_tokens_lost: answers.apart_tokens_lost,
+    })
 }
 
 /// A prediction needs wakeups, and an engine whose answer to a burst and whose turnaround are known.

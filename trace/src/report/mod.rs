@@ -59,6 +59,9 @@ pub struct Report {
     pub slowest: Vec<SlowLine>,
     /// Chunks by what became of them.
     pub chunks: Chunks,
+    /// Responses to clients; absent where none was seen to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers: Option<AnswerCounts>,
     /// Time between chunks of one request.
     pub itl_ns: Itl,
     /// Hops; those of one name as one.
@@ -213,6 +216,27 @@ pub struct Chunks {
     pub outstanding: Option<u64>,
     /// Their delivery fell into a time of lost observations.
     pub unjudged: Option<u64>,
+}
+
+/// Responses to clients that are over, a request each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerCounts {
+    /// All of them.
+    pub seen: u64,
+    /// Left by the client before their end.
+    pub client_left: u64,
+    /// Left by the server before their end.
+    pub server_left: u64,
+    /// Whose socket took less than it was given at some time: the client read more slowly than the server wrote.
+    pub held_up: u64,
+    /// Whose tokens could not be counted: text alone, or not all of it was observed.
+    pub uncounted: u64,
+    /// Whole ones that no frame names (Dynamo's response plane).
+    pub apart: u64,
+    /// Tokens that those carried.
+    pub apart_tokens: u64,
+    /// Tokens that they claim in their last event and did not carry.
+    pub apart_tokens_lost: u64,
 }
 
 /// Inter-chunk latency.

@@ -137,7 +137,7 @@ impl Open {
             }
             Item::Said(said) => {
                 self.begun = true;
-                if let Some(delivery) = server.delivery(said) {
+                if let Some(delivery) = server.delivery(said, self.claimed(&said.rid)) {
                     sink(&Event {
                         at,
                         what: What::Delivered(delivery),
@@ -159,6 +159,12 @@ impl Open {
                 }
             }
         }
+    }
+
+    /// What the last event of this request on this response claimed.
+    fn claimed(&self, rid: &str) -> Option<u32> {
+        let part = self.parts[..self.used].iter().find(|part| part.rid == rid)?;
+        part.claimed
     }
 
     fn add(&mut self, said: &Said<'_>, limits: &Limits) {
@@ -236,22 +242,17 @@ impl Server {
         }
     }
 
-    /// What an event delivers; `None` where it names no tokens, or no request that the wire knows.
-    fn delivery<'a>(&mut self, said: &'a Said<'_>) -> Option<Delivery<'a>> {
+    /// What an event delivers, `before` being what the response's last one claimed; `None` where it names no tokens, or no
+    /// request that the wire knows.
+    fn delivery<'a>(&mut self, said: &'a Said<'_>, before: Option<u32>) -> Option<Delivery<'a>> {
         if said.form != Form::Generate {
             return None;
         }
         let claimed = said.completion_tokens;
         // Up to 0.4.10 an event has ids or the whole text so far, which cannot lack what was made before.
-        let (tokens, whole_text) = match said.tokens {
-            Some(tokens) => (tokens, false),
-            None => (claimed?, true),
-        };
-        let shown = match claimed {
-            _ if whole_text => Some(Mode::Cumulative),
-            // Fewer ids than there are tokens: new ones. All of them: either everything so far, or a first event.
-            Some(count) if tokens < count => Some(Mode::Incremental),
-            _ => None,
+        let (tokens, shown) = match said.tokens {
+            Some(tokens) => (tokens, claimed.and_then(|count| shape(tokens, count, before))),
+            None => (claimed?, Some(Mode::Cumulative)),
         };
         // An engine that is known to give all ids so far loses none of them by giving too few once.
         let mode = if self.told == Some(Mode::Cumulative) {
@@ -259,15 +260,35 @@ impl Server {
         } else {
             shown.or(self.told).or(self.shown)
         };
-        self.shown = shown.or(self.shown);
+        if claimed != before {
+            self.shown = shown.or(self.shown);
+        }
         self.deliveries += 1;
+        let mode = mode.unwrap_or(Mode::Cumulative);
+        // From 0.5.11 on an event's list of all ids is the engine's own, which may grow before it is written.
+        let tokens = match (mode, claimed) {
+            (Mode::Cumulative, Some(count)) => tokens.min(count),
+            _ => tokens,
+        };
         Some(Delivery {
             rid: &said.rid,
             tokens,
-            mode: mode.unwrap_or(Mode::Cumulative),
+            mode,
             completion_tokens: claimed,
             finished: said.finished,
         })
+    }
+}
+
+/// What an event of `tokens` ids that claims `count` shows of its engine's mode, `before` being the last claim; `None` where it
+/// is the same in both: nothing new, or everything at once.
+fn shape(tokens: u32, count: u32, before: Option<u32>) -> Option<Mode> {
+    match before {
+        _ if tokens == 0 => None,
+        // More than is new, and most of what there is.
+        Some(before) if tokens > count.saturating_sub(before) && tokens > count / 2 => Some(Mode::Cumulative),
+        _ if tokens < count => Some(Mode::Incremental),
+        _ => None,
     }
 }
 
@@ -280,4 +301,31 @@ fn lost(at: MonoNs, cause: LostCause, sink: &mut dyn FnMut(&Event<'_>)) {
             cause,
         }),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shape_of_an_event_tells_the_mode_where_it_can() {
+        let (new, all) = (Some(Mode::Incremental), Some(Mode::Cumulative));
+        // First events: all of it at once, or the end of what queued up.
+        assert_eq!(
+            (shape(1, 1, None), shape(3, 3, None), shape(1, 4, None)),
+            (None, None, new)
+        );
+        // Later ones: one more, several merged, the last of several.
+        assert_eq!(
+            (shape(1, 2, Some(1)), shape(3, 9, Some(6)), shape(1, 9, Some(6))),
+            (new, new, new)
+        );
+        // All so far; all but what came before the request was known; a list that grew meanwhile.
+        assert_eq!(
+            (shape(9, 9, Some(6)), shape(6, 9, Some(8)), shape(12, 9, Some(8))),
+            (all, all, all)
+        );
+        // The repeated id of a made-up last chunk, and an empty one.
+        assert_eq!((shape(1, 9, Some(9)), shape(0, 9, Some(9))), (new, None));
+    }
 }
