@@ -2,7 +2,9 @@
 
 mod decode;
 mod ledger;
+mod record;
 mod relay;
+mod traffic;
 
 use clap::Subcommand;
 
@@ -12,6 +14,8 @@ pub(crate) enum Bench {
     Decode(decode::Args),
     /// The ledger at 132,000 chunks a second, beside a hash map of counters
     Ledger(ledger::Args),
+    /// Recording: bytes a chunk and chunks a second, beside zstd of the raw frames; an hour's file
+    Record(record::Args),
     /// The relay: a direct connection, ours, `zmq_proxy`
     Relay(relay::Args),
 }
@@ -20,6 +24,7 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Decode(args) => decode::run(args),
         Bench::Ledger(args) => ledger::run(args),
+        Bench::Record(args) => record::run(args),
         Bench::Relay(args) => relay::run(args),
     }
 }
