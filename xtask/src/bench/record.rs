@@ -73,14 +73,15 @@ impl Seconds {
     }
 
     fn borrow(&self) -> Vec<Vec<Vec<Chunk<'_>>>> {
-        let frames = |frames: &Vec<Vec<Part>>| {
-            frames
-                .iter()
-                .map(|frame| frame.iter().map(Part::chunk).collect())
-                .collect()
-        };
-        self.0.iter().map(frames).collect()
+        self.0
+            .iter()
+            .map(|second| second.iter().map(|frame| borrow(frame)).collect())
+            .collect()
     }
+}
+
+fn borrow(frame: &[Part]) -> Vec<Chunk<'_>> {
+    frame.iter().map(Part::chunk).collect()
 }
 
 fn compare(args: &Args, rids: usize, folder: &Path) -> anyhow::Result<()> {
@@ -118,6 +119,8 @@ fn compare(args: &Args, rids: usize, folder: &Path) -> anyhow::Result<()> {
 fn write(path: &Path, seconds: &[Vec<Vec<Chunk<'_>>>], laps: u64) -> anyhow::Result<Summary> {
     let options = RecordOptions {
         wait: true,
+        // The traffic's time runs ahead of the clock.
+        anchor_every_ns: None,
         ..RecordOptions::default()
     };
     let mut recorder = Recorder::create(path, &Header::of("bench", Config::default()), options)?;
@@ -227,6 +230,7 @@ impl Raw {
         let places = places
             .filter(|p| p.len() == REQUESTS)
             .context("the recorded frame has other rids than thought")?;
+        drop(batch);
         Ok(Self { frame, places })
     }
 
