@@ -3,6 +3,7 @@
 mod damage;
 mod events;
 mod files;
+mod formats;
 mod replay;
 mod ring;
 mod traffic;

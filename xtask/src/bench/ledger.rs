@@ -6,11 +6,11 @@ use std::hint::black_box;
 use anyhow::ensure;
 use hashbrown::HashMap;
 use rustix::time::{ClockId, clock_gettime};
-use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::event::{Chunk, Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
 use trace::{Analysis, Config, FrameId, HopId, MonoNs};
 
-/// The rate that a busy engine was reported to reach.
-const CHUNKS_PER_S: u64 = 132_000;
+use super::traffic::{CHUNKS_PER_S, Traffic};
+
 const SECOND: u64 = 1_000_000_000;
 
 #[derive(clap::Args)]
@@ -80,103 +80,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-/// What one chunk is, with its rid owned.
-#[derive(Clone)]
-struct Part {
-    rid: String,
-    completion: u32,
-    finish: bool,
-}
-
-/// A second of frames at a time; each slot is a request that ends and is followed by another.
-pub(super) struct Traffic {
-    slots: Vec<Part>,
-    frames: Vec<Vec<Part>>,
-    size: usize,
-    tokens: u32,
-    next: usize,
-    born: u64,
-}
-
-impl Traffic {
-    pub(super) fn new(rids: usize, frame: usize, tokens: u32) -> Self {
-        let mut traffic = Self {
-            slots: Vec::new(),
-            frames: Vec::new(),
-            size: frame,
-            tokens,
-            next: 0,
-            born: 0,
-        };
-        for slot in 0..rids {
-            let rid = traffic.rid();
-            // Requests are spread over their lives, as in a steady state.
-            let completion = slot as u32 * 7 % tokens;
-            traffic.slots.push(Part {
-                rid,
-                completion,
-                finish: false,
-            });
-        }
-        traffic
-    }
-
-    /// As `uuid4().hex` looks.
-    fn rid(&mut self) -> String {
-        self.born += 1;
-        format!(
-            "{:016x}{:016x}",
-            self.born.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-            self.born.wrapping_mul(0xd134_2543_de82_ef95)
-        )
-    }
-
-    pub(super) fn advance(&mut self) {
-        self.frames.clear();
-        for _ in 0..CHUNKS_PER_S as usize / self.size {
-            let mut frame = Vec::with_capacity(self.size);
-            for _ in 0..self.size {
-                let place = self.next % self.slots.len();
-                self.next += 1;
-                if self.slots[place].finish {
-                    let rid = self.rid();
-                    self.slots[place] = Part {
-                        rid,
-                        completion: 0,
-                        finish: false,
-                    };
-                }
-                let slot = &mut self.slots[place];
-                slot.completion += 1;
-                slot.finish = slot.completion >= self.tokens;
-                frame.push(slot.clone());
-            }
-            self.frames.push(frame);
-        }
-    }
-
-    pub(super) fn borrow(&self) -> Vec<Vec<Chunk<'_>>> {
-        self.frames
-            .iter()
-            .map(|frame| frame.iter().map(chunk).collect())
-            .collect()
-    }
-}
-
-fn chunk(part: &Part) -> Chunk<'_> {
-    Chunk {
-        rid: &part.rid,
-        listed: Some(1),
-        completion_tokens: Some(part.completion),
-        prompt_tokens: Some(1_024),
-        cached_tokens: Some(0),
-        finish: part.finish.then_some(Finish::Stop),
-        retractions: Some(0),
-        worker: None,
-        ids: &[],
-    }
 }
 
 /// A ledger, and the clock and numbering of the frames it is given.

@@ -3,9 +3,11 @@
 mod decode;
 mod ledger;
 mod probe;
+mod record;
 mod relay;
 mod screen;
 mod target;
+mod traffic;
 
 use clap::Subcommand;
 
@@ -17,6 +19,8 @@ pub(crate) enum Bench {
     Ledger(ledger::Args),
     /// What the probe costs its target: traps alone, lengths, payloads, bpftrace
     Probe(probe::Args),
+    /// Recording: bytes a chunk and chunks a second, beside zstd of the raw frames; an hour's file
+    Record(record::Args),
     /// The relay: a direct connection, ours, `zmq_proxy`
     Relay(relay::Args),
     /// The screen over 10,000 requests: drawing, answering a key, its cost at rest and under load
@@ -30,6 +34,7 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         Bench::Decode(args) => decode::run(args),
         Bench::Ledger(args) => ledger::run(args),
         Bench::Probe(args) => probe::run(args),
+        Bench::Record(args) => record::run(args),
         Bench::Relay(args) => relay::run(args),
         Bench::Screen(args) => screen::run(args),
         Bench::Target(args) => target::run(args),
