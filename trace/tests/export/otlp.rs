@@ -108,6 +108,11 @@ fn what_the_log_says_of_a_request_is_an_event_of_its_span() {
         .iter()
         .filter_map(|e| e["name"].as_str())
         .collect();
-    assert!(events.contains(&"tokenizer_first_token") && events.contains(&"merged") && events.contains(&"dropped") && events.contains(&"answered"));
+    assert!(
+        events.contains(&"tokenizer_first_token")
+            && events.contains(&"merged")
+            && events.contains(&"dropped")
+            && events.contains(&"answered")
+    );
     assert_eq!(root["status"]["code"], 2, "tokens of it were lost");
 }
