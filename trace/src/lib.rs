@@ -11,6 +11,7 @@ pub mod engine;
 pub mod event;
 pub mod export;
 pub mod id;
+pub mod import;
 pub mod ledger;
 pub mod report;
 pub mod stats;

@@ -1,6 +1,6 @@
 //! How requests come, go, come back and cross several hops: one record each, told once.
 
-use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Sees, Taken, What};
 use trace::ledger::{Limits, RequestCounts};
 use trace::{Analysis, Config, FrameId, HopId, MonoNs};
 
@@ -381,4 +381,91 @@ fn a_take_may_be_told_before_its_send() {
         ),
         (1, 0, 1)
     );
+}
+
+/// Up to 0.4.8 a request of several tokens a step may meet no multiple of the interval: its first chunk is its finish.
+#[test]
+fn a_request_that_first_speaks_at_its_end_is_whole_when_its_connection_was_watched_for_long() {
+    let absent = |rid, completion, finish| Chunk {
+        listed: None,
+        ..chunk(rid, 0, completion, finish)
+    };
+    let mut path = Path::text();
+    path.frame(
+        0,
+        Kind::TokenIds,
+        IdColumn::Absent,
+        absent("early", 80, Some(Finish::Length)),
+    );
+    for n in 1..=50 {
+        path.frame(0, Kind::TokenIds, IdColumn::Absent, absent("stream", n, None));
+    }
+    path.frame(
+        0,
+        Kind::TokenIds,
+        IdColumn::Absent,
+        absent("unary", 80, Some(Finish::Length)),
+    );
+    let sent_first = |rid| {
+        path.analysis
+            .ledger()
+            .request(rid)
+            .and_then(|r| r.sent_first())
+            .is_some()
+    };
+    assert_eq!(
+        [sent_first("early"), sent_first("stream"), sent_first("unary")],
+        [false, true, true]
+    );
+}
+
+#[test]
+fn nobody_is_said_to_wait_whose_take_may_be_among_what_was_lost() {
+    let mut path = Path::bare(Config::default());
+    let sees = Sees {
+        sent: true,
+        taken: true,
+        ..Sees::default()
+    };
+    path.announce(0, "scheduler->tokenizer", true, true, sees);
+    path.send(0, "a", 1, 1, None);
+    let waits = |path: &Path, rid: &str| path.analysis.ledger().request(rid).unwrap().waiting_since().is_some();
+    assert!(waits(&path, "a"));
+    path.say(What::Lost(Lost {
+        hop: None,
+        count: 3,
+        cause: LostCause::QueueFull,
+    }));
+    let b = path.send(0, "b", 1, 1, None);
+    assert_eq!((waits(&path, "a"), waits(&path, "b")), (false, true));
+    path.take(b);
+    assert!(!waits(&path, "b"));
+}
+
+#[test]
+fn what_was_sent_before_it_was_known_who_receives_has_a_gap_too() {
+    let mut path = Path::bare(Config::default());
+    let sees = Sees {
+        sent: true,
+        taken: true,
+        ..Sees::default()
+    };
+    path.announce(0, "scheduler->?", true, false, sees);
+    path.announce(1, "scheduler->?", true, false, sees);
+    let a = path.send(0, "a", 1, 1, None);
+    let b = path.send(1, "b", 1, 1, None);
+    path.announce(0, "scheduler->worker", true, true, sees);
+    path.announce(1, "scheduler->detokenizer", true, false, sees);
+    path.take(a);
+    path.take(b);
+    let ledger = path.analysis.ledger();
+    let gap = |rid| ledger.request(rid).and_then(|r| r.gap_ns());
+    assert_eq!((gap("a"), gap("b")), (Some(2_000_000), None));
+    assert_eq!((ledger.totals().chunks.taken, ledger.totals().tokens.taken), (1, 1));
+    let backlog: Vec<_> = ledger
+        .groups()
+        .iter()
+        .map(|g| (g.name.as_str(), g.backlog, g.backlog_max))
+        .collect();
+    assert!(backlog.contains(&("scheduler->worker", 0, 1)), "{backlog:?}");
 }

@@ -172,7 +172,7 @@ fn look_on(
     })
 }
 
-fn print(report: &Report, json: bool) -> anyhow::Result<()> {
+pub(crate) fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {
         serde_json::to_writer(&mut out, report).map_err(std::io::Error::from)?;

@@ -30,6 +30,7 @@ enum Command {
     Attach(cmd::attach::Args),
     Demo(cmd::demo::Args),
     Decode(cmd::decode::Args),
+    Import(cmd::import::Args),
     Tap(cmd::tap::Args),
 }
 
@@ -39,6 +40,7 @@ impl Cli {
             Command::Attach(args) => cmd::attach::run(&args),
             Command::Demo(args) => cmd::demo::run(args),
             Command::Decode(args) => cmd::decode::run(&args),
+            Command::Import(args) => cmd::import::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
         }
     }
@@ -101,7 +103,7 @@ impl LiveArgs {
     }
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("at least 1 is needed".into()),
         Ok(n) => Ok(n),
@@ -109,7 +111,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let hint = "write it like 5s, 500ms, 2m or 1h 30m";
     let span: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}; {hint}"))?;
     match Duration::try_from(span) {
@@ -118,7 +120,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn severity(text: &str) -> Result<Severity, String> {
+pub(crate) fn severity(text: &str) -> Result<Severity, String> {
     match text {
         "info" => Ok(Severity::Info),
         "warning" => Ok(Severity::Warning),

@@ -8,6 +8,7 @@ mod consumer;
 mod consumer_cpu;
 mod consumer_starved;
 mod consumer_throttled;
+mod consumer_told;
 mod drops;
 mod finding;
 mod gap;
@@ -59,6 +60,7 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &wire_loss::WireLoss,
     &gap::FirstTokenGap,
     &consumer_cpu::ConsumerCpuBound,
+    &consumer_told::ConsumerCpuTold,
     &consumer_throttled::ConsumerThrottled,
     &consumer_starved::ConsumerStarved,
     &io_starved::IoThreadStarved,

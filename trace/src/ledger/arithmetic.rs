@@ -15,6 +15,10 @@ const CONTRADICTIONS: u8 = 3;
 /// A stream whose chunks cannot show where they begin (all ids so far, or no ids) and starts above this was joined late: a
 /// non-streaming request's first chunk comes at 50 tokens.
 const PLAUSIBLE_START: u32 = 64;
+/// Unless so many frames of its connection were seen in a row before it: a request that ran then, one token a step or more,
+/// would have been in one of them. Releases up to 0.4.8 emit at multiples of the interval only, which requests of several tokens a step may never meet:
+/// the first chunk of such a one is its finish.
+const WATCHED_LONG: u64 = 50;
 
 /// What a chunk says about counts.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +29,8 @@ pub(crate) struct Said {
     pub(crate) finish: Option<Finish>,
     /// The retraction counter has grown since the last chunk.
     pub(crate) retracted: bool,
+    /// Frames of its connection seen in a row before this one.
+    pub(crate) watched: u64,
 }
 
 /// What follows from it.
@@ -120,7 +126,7 @@ impl Count {
         // A column that is empty by design says nothing.
         let listed = said.listed.filter(|&l| l > 0 || said.claim != IdColumn::Absent);
         let step = match (self.begun, listed) {
-            (false, listed) => self.begin(said.claim, listed, completion, epoch),
+            (false, listed) => self.begin(said, listed, completion, epoch),
             (true, None) => self.absent(completion),
             (true, Some(listed)) => match self.reads_as(said.claim) {
                 Evidence::Cumulative => self.cumulative(said.claim, listed, completion),
@@ -158,11 +164,13 @@ impl Count {
         }
     }
 
-    fn begin(&mut self, claim: IdColumn, listed: Option<u32>, completion: u32, epoch: u32) -> Step {
+    fn begin(&mut self, said: Said, listed: Option<u32>, completion: u32, epoch: u32) -> Step {
+        let claim = said.claim;
         self.epoch = epoch;
         self.high = completion;
         let Some(listed) = listed.filter(|_| claim != IdColumn::Cumulative) else {
-            self.whole = completion <= PLAUSIBLE_START;
+            let paused = said.retracted;
+            self.whole = completion <= PLAUSIBLE_START || (said.watched >= WATCHED_LONG && !paused);
             let verdict = if self.whole { Verdict::Fits } else { Verdict::JoinedLate };
             return Step::of(completion, completion, verdict);
         };
@@ -325,6 +333,7 @@ mod tests {
             completion: Some(completion),
             finish: None,
             retracted: false,
+            watched: 0,
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) struct Seen {
     last: bool,
     lines_up: bool,
     claim: IdColumn,
+    /// Frames of its connection seen in a row before this one.
+    watched: u64,
     /// By its send; otherwise by its take, and the send is unseen.
     sent: bool,
 }
@@ -53,6 +55,11 @@ impl Ledger {
             self.reached.lanes += u64::from(gone.backlog() > 0);
             hop.counts.backlog -= gone.backlog();
             self.hops.groups[hop.group].backlog -= gone.backlog();
+            for chunk in gone.chunks.iter().filter(|chunk| chunk.first) {
+                if let Some(request) = self.table.get_mut(chunk.ticket) {
+                    request.first_take_missed = true;
+                }
+            }
         }
         let missed = hop.lanes.entry(id.lane).or_default().seen(id.seq, at);
         if missed > 0 {
@@ -79,9 +86,13 @@ impl Ledger {
             group: hop.group,
             epoch: hop.epoch,
             origin: hop.origin,
-            last: hop.last && (hop.sees.taken || !sent),
+            last: (hop.last || hop.open) && (hop.sees.taken || !sent),
             lines_up: hop.lines_up,
             claim: frame.ids,
+            watched: hop
+                .lanes
+                .get(&frame.id.lane)
+                .map_or(0, |lane| lane.watched.saturating_sub(1)),
             sent,
         };
         if frame.kind == Kind::Abort {
@@ -154,7 +165,7 @@ impl Ledger {
             });
         let stream = &mut request.streams[at];
         let before = stream.evidence();
-        let step = stream.step(chunk, seen.claim, seen.epoch);
+        let step = stream.step(chunk, seen.claim, seen.epoch, seen.watched);
         if stream.evidence() != before {
             let (delta, cumulative) = &mut self.hops.groups[seen.group].streams;
             *(if stream.evidence() == Evidence::Delta {

@@ -66,6 +66,10 @@ pub(crate) struct Trip {
 
 /// A directed channel.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about the hop, read by its name"
+)]
 pub struct Hop {
     pub(crate) id: HopId,
     pub(crate) group: usize,
@@ -73,6 +77,8 @@ pub struct Hop {
     pub(crate) worker: Option<u16>,
     pub(crate) origin: bool,
     pub(crate) last: bool,
+    /// It is not known yet who receives: perhaps the tokenizer.
+    pub(crate) open: bool,
     pub(crate) sees: Sees,
     /// Its chunks wait for deliveries.
     pub(crate) lines_up: bool,
@@ -98,6 +104,7 @@ impl Hop {
             worker: None,
             origin: false,
             last: false,
+            open: false,
             sees: Sees::default(),
             lines_up: false,
             epoch: 0,
@@ -297,14 +304,20 @@ impl Hops {
         let Some(place) = known.or_else(|| self.add(said.id, said.name, limit)) else {
             return false;
         };
+        let before = self.all[place].group;
+        let alone = !self.all.iter().any(|h| h.group == before && h.id != said.id);
+        if alone && self.group_named(said.name).is_none() {
+            // Its line takes the name, with all that was told under the old one.
+            said.name.clone_into(&mut self.groups[before].name);
+        }
         let group = self.group(said.name);
         let hop = &mut self.all[place];
-        let (before, backlog) = (std::mem::replace(&mut hop.group, group), hop.counts.backlog);
+        hop.group = group;
         hop.endpoint = said.endpoint.into();
         (hop.worker, hop.origin, hop.last, hop.sees) = (said.worker, said.origin, said.last, said.sees);
+        hop.open = said.name.ends_with("->?");
         if before != group {
-            self.groups[before].backlog -= backlog;
-            self.groups[group].backlog += backlog;
+            self.renamed(place, before);
         }
         self.any_origin = self.all.iter().any(|h| h.origin);
         self.any_last = self.all.iter().any(|h| h.last);
@@ -314,6 +327,23 @@ impl Hops {
             hop.lines_up = hop.sees.delivered && (hop.last || !at_last);
         }
         true
+    }
+
+    /// What waits on the hop at `place` is told under another line from now on. Times and rates stay where they were told.
+    fn renamed(&mut self, place: usize, before: usize) {
+        let (group, counts) = (self.all[place].group, self.all[place].counts);
+        let others = self.all.iter().filter(|h| h.group == before);
+        let others_max = others.map(|h| h.counts.backlog_max).sum();
+        let old = &mut self.groups[before];
+        let at = old.backlog_max_at;
+        old.backlog -= counts.backlog;
+        old.backlog_max = old.backlog_max.min(others_max);
+        let new = &mut self.groups[group];
+        new.backlog += counts.backlog;
+        let most = counts.backlog_max.max(new.backlog);
+        if most > new.backlog_max {
+            (new.backlog_max, new.backlog_max_at) = (most, at);
+        }
     }
 
     pub(crate) fn group_named(&self, name: &str) -> Option<usize> {
@@ -373,6 +403,37 @@ mod tests {
         assert!(hops.announce(&named(1, "router->detokenizer"), 3));
         assert_eq!(hops.all[0].group, hops.all[1].group);
         assert!(hops.announce(&named(2, "x"), 3) && !hops.announce(&named(3, "y"), 3));
+    }
+
+    #[test]
+    fn a_name_that_comes_late_takes_the_backlog_with_it() {
+        let mut hops = Hops::default();
+        assert!(hops.announce(&named(0, "scheduler->?"), 8));
+        let wait = |hops: &mut Hops, place: usize, frames: u64| {
+            let group = hops.all[place].group;
+            (hops.all[place].counts.backlog, hops.all[place].counts.backlog_max) = (frames, frames);
+            hops.groups[group].backlog += frames;
+            hops.groups[group].backlog_max = hops.groups[group].backlog;
+        };
+        wait(&mut hops, 0, 5);
+        assert!(hops.announce(&named(0, "scheduler->tokenizer"), 8));
+        let of = |hops: &Hops, name: &str| {
+            hops.group_named(name)
+                .map(|g| (hops.groups[g].backlog, hops.groups[g].backlog_max))
+        };
+        assert_eq!(
+            (of(&hops, "scheduler->?"), of(&hops, "scheduler->tokenizer")),
+            (None, Some((5, 5)))
+        );
+        // Two of one name, of which one turns out to lead where a third one does.
+        assert!(hops.announce(&named(1, "scheduler->?"), 8) && hops.announce(&named(2, "scheduler->?"), 8));
+        wait(&mut hops, 1, 3);
+        wait(&mut hops, 2, 2);
+        assert!(hops.announce(&named(1, "scheduler->tokenizer"), 8));
+        assert_eq!(
+            (of(&hops, "scheduler->?"), of(&hops, "scheduler->tokenizer")),
+            (Some((2, 2)), Some((8, 8)))
+        );
     }
 
     #[test]

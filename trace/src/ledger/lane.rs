@@ -44,6 +44,8 @@ pub(crate) struct Lane {
     forgotten: u64,
     /// The seq after the last frame whose content was seen.
     next: Option<u64>,
+    /// Frames whose content was seen, in a row.
+    pub(crate) watched: u64,
     pub(crate) last_at: MonoNs,
 }
 
@@ -53,6 +55,7 @@ impl Lane {
         let missed = self.next.map_or(0, |next| seq.saturating_sub(next));
         self.next = Some(self.next.unwrap_or(0).max(seq.saturating_add(1)));
         self.last_at = at;
+        self.watched = if missed > 0 { 1 } else { self.watched + 1 };
         missed
     }
 
@@ -84,12 +87,11 @@ impl Lane {
         self.frames.front().map(|f| f.at)
     }
 
-    /// Forgets the oldest frame; gives back how many chunks went with it.
-    pub(crate) fn forget(&mut self) -> Option<u32> {
+    /// Forgets the oldest frame; gives back its chunks.
+    pub(crate) fn forget(&mut self) -> Option<impl ExactSizeIterator<Item = PendingChunk> + '_> {
         let frame = self.frames.pop_front()?;
-        self.chunks.drain(..frame.chunks as usize);
         self.forgotten += 1;
-        Some(frame.chunks)
+        Some(self.chunks.drain(..frame.chunks as usize))
     }
 
     /// How many forgotten frames the take of `seq` shows to have been taken: itself, or all if it is a remembered one.

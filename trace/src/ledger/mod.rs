@@ -175,6 +175,9 @@ impl Ledger {
         hop.counts.bytes += undecoded.bytes;
         // What it said is unknown, so no stream may be judged across it.
         hop.epoch += 1;
+        if let Some(lane) = hop.lanes.get_mut(&undecoded.id.lane) {
+            lane.watched = 0;
+        }
         self.delivery_epoch += u32::from(hop.lines_up);
         self.hops.groups[hop.group].undecoded(undecoded.reason);
         if hop.sees.sent {
@@ -197,6 +200,15 @@ impl Ledger {
             hop.excused += lost.count;
             hop.counts.lost += lost.count;
             deliveries |= hop.sees.delivered;
+            for lane in hop.lanes.values_mut() {
+                lane.watched = 0;
+                // Their takes may be among what was lost: nobody knows that they wait still.
+                for chunk in lane.chunks.iter().filter(|chunk| chunk.first) {
+                    if let Some(request) = self.table.get_mut(chunk.ticket) {
+                        request.first_take_missed = true;
+                    }
+                }
+            }
         }
         self.delivery_epoch += u32::from(deliveries);
     }

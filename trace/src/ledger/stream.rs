@@ -28,8 +28,9 @@ impl Stream {
         }
     }
 
-    /// Checks a chunk against the stream; the times are the caller's to move.
-    pub(crate) fn step(&mut self, chunk: &Chunk<'_>, claim: IdColumn, epoch: u32) -> Step {
+    /// Checks a chunk against the stream, before which `watched` frames of its connection were seen in a row; the times are
+    /// the caller's to move.
+    pub(crate) fn step(&mut self, chunk: &Chunk<'_>, claim: IdColumn, epoch: u32, watched: u64) -> Step {
         let retractions = chunk.retractions.unwrap_or(self.retractions);
         let retracted = retractions > self.retractions;
         self.retractions = retractions;
@@ -39,6 +40,7 @@ impl Stream {
             completion: chunk.completion_tokens,
             finish: chunk.finish,
             retracted,
+            watched,
         };
         self.count.step(said, epoch)
     }

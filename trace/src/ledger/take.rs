@@ -82,7 +82,12 @@ impl Ledger {
             // The newest frame of a lane is always remembered.
             let Some(gone) = lane.forget() else { break };
             self.pending_frames -= 1;
-            self.pending_chunks -= gone as usize;
+            self.pending_chunks -= gone.len();
+            for chunk in gone.filter(|chunk| chunk.first) {
+                if let Some(request) = self.table.get_mut(chunk.ticket) {
+                    request.first_take_missed = true;
+                }
+            }
         }
         lane.push(id.seq, at, chunks as u32);
         lane.chunks.extend(self.scratch.drain(..));
@@ -235,6 +240,10 @@ impl Ledger {
     }
 
     fn take_scratch(&mut self, take: Take) {
+        // A hop of which it was not known where it leads, and which leads elsewhere.
+        if !self.hops.all[take.place].last {
+            return self.scratch.clear();
+        }
         let chunks = std::mem::take(&mut self.scratch);
         for chunk in &chunks {
             self.take_chunk(take, *chunk);

@@ -6,7 +6,7 @@ use super::series::series;
 use super::slowest::slowest;
 use super::{
     Chunks, FindingLine, Gap, HopLine, Itl, LimitLine, Own, Report, ReportInput, Requests, SCHEMA, Source, Spread,
-    Tokens, WorkerLine, cpu, hot,
+    Tokens, WorkerLine, cpu, hot, stages,
 };
 use crate::clock::MonoNs;
 use crate::course::Course;
@@ -57,6 +57,7 @@ pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, input: &Repo
             .filter_map(|place| hop(ledger, place, seconds))
             .collect(),
         cpu: cpu::lines(ledger),
+        stages: stages::stages(ledger, input.slowest, from),
         hot: hot::lines(ledger),
         series: series(ledger, course, (from, to)),
         findings: finding_lines(findings, from),
@@ -139,7 +140,7 @@ pub(super) fn dropped_predicted(predicted: &Predictions, engine: &EngineState) -
     (predicted.wakeups_seen && known && timed && predicted.unknown == 0).then_some(predicted.dropped)
 }
 
-fn spread(of: &Distribution) -> Option<Spread> {
+pub(super) fn spread(of: &Distribution) -> Option<Spread> {
     Some(Spread {
         count: of.count(),
         p50: of.quantile(0.5)?,

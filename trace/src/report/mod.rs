@@ -7,6 +7,8 @@ mod hot;
 mod input;
 mod series;
 mod slowest;
+pub mod stages;
+mod stages_text;
 mod text;
 
 use std::collections::BTreeMap;
@@ -56,6 +58,9 @@ pub struct Report {
     pub hops: Vec<HopLine>,
     /// CPU by thread.
     pub cpu: Option<Vec<CpuLine>>,
+    /// What the engine's own log tells; absent where none was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stages: Option<stages::StageReport>,
     /// Functions of the engine's Python, by role; `null` when no stacks were sampled.
     #[serde(default)]
     pub hot: Option<Vec<HotLine>>,

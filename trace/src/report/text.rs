@@ -18,6 +18,7 @@ pub(super) fn render(report: &Report) -> String {
     numbers(&mut out, report);
     truth(&mut out, report);
     slowest(&mut out, report);
+    super::stages_text::render(&mut out, report);
     hops(&mut out, report);
     cpu(&mut out, report);
     if let Some(lines) = &report.hot {
@@ -353,12 +354,12 @@ fn opt(n: Option<u64>) -> String {
     n.map_or_else(|| UNSEEN.to_owned(), count)
 }
 
-fn row(out: &mut String, name: &str, text: &str) {
+pub(super) fn row(out: &mut String, name: &str, text: &str) {
     wrap(out, text, &format!("{name:<14}"), &" ".repeat(14));
 }
 
 /// Breaks at blanks; a word longer than a line stays whole.
-fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
+pub(super) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
     let mut column = first.chars().count();
     out.push_str(first);
     let mut begun = false;

@@ -12,7 +12,7 @@ use trace::event::{Event, Frame, Hop, Kind, Sees, Taken, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 use zmq_tap::wire::{Decoder, Limits};
 
-use super::roles::{Part, Roles};
+use super::roles::{Part, Receiver, Roles};
 
 /// Where events go.
 pub(super) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
@@ -49,7 +49,8 @@ pub(super) struct Release {
 struct Known {
     id: HopId,
     from: Part,
-    to: Option<Part>,
+    sender: u32,
+    to: Option<Receiver>,
     /// A take has shown who receives; until then `to` is what the connections say.
     met: bool,
     kind: Kind,
@@ -137,6 +138,7 @@ impl Lanes {
             let known = Known {
                 id,
                 from: self.roles.sender(message.call.socket.pid, kind),
+                sender: message.call.socket.pid,
                 to: self.roles.presumed_receiver(message.call.socket.pid, kind),
                 met: false,
                 kind,
@@ -189,7 +191,10 @@ impl Lanes {
             return;
         };
         if !std::mem::replace(&mut known.met, true) {
-            let receiver = Some(self.roles.receiver(socket.pid, known.kind));
+            let receiver = Some(Receiver {
+                part: self.roles.receiver(socket.pid, known.kind),
+                pid: Some(socket.pid),
+            });
             if std::mem::replace(&mut known.to, receiver) != receiver {
                 announce(known, &self.roles, self.handled, at, sink);
             }
@@ -324,11 +329,14 @@ fn announce(known: &Known, roles: &Roles, handled: bool, at: MonoNs, sink: Sink<
     let taken = known.to.is_some() || roles.may_see_takes_of(known.from);
     let hop = Hop {
         id: known.id,
-        name: &format!("{}->{}", known.from.word(), known.to.map_or("?", Part::word)),
-        endpoint: "",
-        worker: known.to.and_then(Part::rank),
+        name: &format!("{}->{}", known.from.word(), known.to.map_or("?", |to| to.part.word())),
+        endpoint: known
+            .to
+            .and_then(|to| to.pid)
+            .map_or("", |to| roles.endpoint(known.sender, to)),
+        worker: known.to.and_then(|to| to.part.rank()),
         origin: known.from.is_scheduler() && known.kind != Kind::Control,
-        last: known.to.is_some_and(Part::is_tokenizer),
+        last: known.to.is_some_and(|to| to.part.is_tokenizer()),
         sees: Sees {
             sent: true,
             taken,

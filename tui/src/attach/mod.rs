@@ -6,13 +6,14 @@ mod python;
 mod queues;
 mod roles;
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use probe_user::discover::{Change, Engine, Process, PythonVersion, Role, Watcher};
+use probe_user::discover::{Change, Engine, Process, Role, Watcher};
 use probe_user::{Capture, Observation, Options, Probe, Target};
 use trace::MonoNs;
-use trace::event::{self, Event, Lost, LostCause, What};
+use trace::event::{Event, Lost, LostCause, What};
 use trace::report::SamplingCost;
 
 use crate::source::{Flow, Source};
@@ -49,6 +50,8 @@ pub(crate) struct Attach {
     python: Option<PythonWatch>,
     options: AttachOptions,
     engine: Engine,
+    /// Processes that the probe is on.
+    probed: BTreeSet<u32>,
     /// From which release on the wire the engine was last described.
     told: Option<Release>,
     engine_told: bool,
@@ -64,12 +67,9 @@ impl Attach {
         for process in &engine.processes {
             roles.learn(process);
         }
-        roles.connect(&engine.hops);
-        let targets: Vec<Target> = engine
-            .processes
-            .iter()
-            .filter_map(|p| target(p, &engine, options.capture))
-            .collect();
+        roles.connect(&engine);
+        let targets = targets(&engine, options.capture);
+        let probed = targets.iter().map(|target| target.pid).collect();
         let probe = Probe::attach(&targets, options.probe).context(
             "the probe cannot be attached; without it, `tokengap tap` watches a hop with no privilege at all",
         )?;
@@ -88,6 +88,7 @@ impl Attach {
             python: options.python.map(PythonWatch::start).transpose()?,
             options,
             engine,
+            probed,
             told: None,
             engine_told: false,
             stopping: false,
@@ -104,8 +105,7 @@ impl Attach {
 
     /// How many processes the probe is on.
     pub(crate) fn watched(&self) -> usize {
-        let targets = |p| target(p, &self.engine, self.options.capture);
-        self.engine.processes.iter().filter_map(targets).count()
+        self.probed.len()
     }
 
     fn watch_threads(&mut self, process: &Process) {
@@ -127,9 +127,7 @@ impl Attach {
             Ok(changes) => changes,
             Err(error) => return tracing::warn!("cannot look for new workers: {error}"),
         };
-        if !changes.is_empty() {
-            self.rewire();
-        }
+        let rewired = !changes.is_empty();
         for change in changes {
             match change {
                 Change::Added(process) => self.join(&process),
@@ -137,6 +135,9 @@ impl Attach {
                 Change::Exited(process) => tracing::info!("{} {} has ended", process.role, process.id.pid),
                 Change::Rewired => {}
             }
+        }
+        if rewired {
+            self.rewire();
         }
     }
 
@@ -146,7 +147,13 @@ impl Attach {
         let ours = |engine: &&Engine| engine.processes.iter().any(|p| self.engine.process(p.id.pid).is_some());
         if let Some(engine) = engines.iter().find(ours) {
             self.queues.rewire(engine);
-            self.lanes.roles_mut().connect(&engine.hops);
+            self.lanes.roles_mut().connect(engine);
+            // Who had no part in the path before may have one now.
+            let mut late = targets(engine, self.options.capture);
+            late.retain(|t| !self.probed.contains(&t.pid) && self.engine.process(t.pid).is_some());
+            for target in late {
+                self.probe_too(target);
+            }
         }
     }
 
@@ -167,11 +174,15 @@ impl Attach {
         let Some(target) = target(process, &self.engine, self.options.capture) else {
             return;
         };
-        match self.probe.add(&[target]) {
-            Ok(()) => self.watch_threads(process),
-            Err(error) => self
-                .degraded
-                .push(format!("{} {pid} appeared and is not watched: {error}", process.role)),
+        self.probe_too(target);
+        self.watch_threads(process);
+    }
+
+    fn probe_too(&mut self, target: Target) {
+        self.probed.insert(target.pid);
+        if let Err(error) = self.probe.add(&[target]) {
+            self.degraded
+                .push(format!("pid {} appeared and is not watched: {error}", target.pid));
         }
     }
 
@@ -182,22 +193,9 @@ impl Attach {
             return;
         }
         self.told = release;
-        let found = self.engine.sglang.as_ref().map(|setting| setting.value.as_str());
-        let what = event::Engine {
-            version: found.or(release.map(|release| release.schema)),
-            mode: self.engine.mode.as_ref().map(|setting| setting.value),
-            waiter: self
-                .engine
-                .waiter
-                .as_ref()
-                .map(|setting| setting.value)
-                .or(release.and_then(|release| release.waiter)),
-            turnaround: self
-                .engine
-                .main()
-                .and_then(|main| main.python.as_ref())
-                .map(|python| turnaround(python.value)),
-        };
+        let mut what = self.engine.event();
+        what.version = what.version.or(release.map(|release| release.schema));
+        what.waiter = what.waiter.or(release.and_then(|release| release.waiter));
         sink(&Event {
             at: MonoNs::now(),
             what: What::Engine(what),
@@ -291,11 +289,16 @@ fn enter(lanes: &mut Lanes, observation: &Observation<'_>, sink: Sink<'_>) {
     }
 }
 
-/// Event-loop turns from a waiter's wake-up call to its run, at the least: consumers that take extra turns or another
-/// thread need more (docs/WIRE.md).
-fn turnaround(python: PythonVersion) -> u8 {
-    let wait_for_makes_a_task = (python.major, python.minor) < (3, 12);
-    if wait_for_makes_a_task { 3 } else { 1 }
+/// Processes on the token path; all of the engine where no connection can be seen.
+fn targets(engine: &Engine, most: u32) -> Vec<Target> {
+    let mut on_path: Vec<&Process> = engine.on_token_path().collect();
+    if on_path.is_empty() {
+        on_path.extend(&engine.processes);
+    }
+    on_path
+        .into_iter()
+        .filter_map(|process| target(process, engine, most))
+        .collect()
 }
 
 /// What is copied of a process's messages: the output where it is sent, requests not at all, and enough of what is taken

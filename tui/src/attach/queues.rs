@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use probe_user::discover::{Carries, End, Engine, HopSeen};
+use probe_user::discover::{End, Engine};
 use probe_user::queue::{QueueError, Queues};
 use rustix::io::Errno;
 use trace::MonoNs;
@@ -36,16 +36,16 @@ impl QueueWatch {
         self.hops.clear();
         self.left_out = 0;
         let mut watched = 0;
-        for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
-            if watched == MOST_CONNECTIONS {
-                self.left_out += 1;
-                continue;
+        for route in engine.routes() {
+            for lane in &route.lanes {
+                if watched == MOST_CONNECTIONS {
+                    self.left_out += 1;
+                    continue;
+                }
+                watched += 1;
+                let ends = self.hops.entry(route.name.clone()).or_default();
+                ends.push((lane.from, lane.to));
             }
-            watched += 1;
-            self.hops
-                .entry(HopSeen::name(hop))
-                .or_default()
-                .push((hop.from, hop.to));
         }
         let ends = |pid: u32| {
             self.hops
@@ -121,7 +121,7 @@ mod tests {
     use std::os::fd::AsRawFd as _;
     use std::os::unix::net::UnixStream;
 
-    use probe_user::discover::{Confidence, Role};
+    use probe_user::discover::{Carries, Confidence, HopSeen, Role};
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use probe_user::discover::{Carries, HopSeen, Process, Role};
+use probe_user::discover::{Engine, Process, Role};
 use trace::event::Kind;
 
 /// A process's part in the path.
@@ -49,51 +49,99 @@ impl Part {
     }
 }
 
+/// Who takes what crosses a hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Receiver {
+    pub(super) part: Part,
+    /// `None` while it may be any of several.
+    pub(super) pid: Option<u32>,
+}
+
 /// The parts of all watched processes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roles {
     parts: HashMap<u32, Part>,
-    /// Who is connected to whom on the way out, sender first.
-    connected: BTreeSet<(u32, u32)>,
+    /// Who is connected to whom on the way out, sender first, and where.
+    connected: BTreeSet<(u32, u32, String)>,
 }
 
 impl Roles {
-    /// Notes a process that discovery knows. Workers are numbered in the order they become known.
+    /// Notes a process that discovery knows.
     pub(super) fn learn(&mut self, process: &Process) {
-        let same = |part: &&Part| part.role == Some(process.role);
-        let is_one_of_several = matches!(process.role, Role::TokenizerWorker | Role::Detokenizer);
-        let rank = is_one_of_several.then(|| self.parts.values().filter(same).count() as u16);
-        self.parts.insert(
-            process.id.pid,
-            Part {
-                role: Some(process.role),
-                rank,
-            },
-        );
+        let role = Some(process.role);
+        self.parts.insert(process.id.pid, Part { role, rank: None });
     }
 
-    /// Notes the connections that discovery sees now.
-    pub(super) fn connect(&mut self, hops: &[HopSeen]) {
-        let out = hops.iter().filter(|hop| hop.carries != Carries::Requests);
-        self.connected = out.filter_map(|hop| Some((hop.from?.pid, hop.to?.pid))).collect();
+    /// Notes the connections that discovery sees now, and which of several workers is which.
+    pub(super) fn connect(&mut self, engine: &Engine) {
+        self.connected.clear();
+        for route in engine.routes() {
+            for lane in &route.lanes {
+                let Some((from, to)) = lane.from.zip(lane.to) else {
+                    continue;
+                };
+                self.connected.insert((from.pid, to.pid, route.endpoint.to_owned()));
+                if let Some(part) = self.parts.get_mut(&to.pid) {
+                    part.rank = route.worker;
+                }
+            }
+        }
+    }
+
+    /// Where `from` and `to` are connected; empty where that is in no place, or in several.
+    pub(super) fn endpoint(&self, from: u32, to: u32) -> &str {
+        let mut places = self
+            .of_sender(from)
+            .filter(|place| place.1 == to)
+            .map(|place| &*place.2);
+        places.next().filter(|_| places.next().is_none()).unwrap_or_default()
+    }
+
+    fn of_sender(&self, pid: u32) -> impl Iterator<Item = &(u32, u32, String)> {
+        let first = (pid, 0, String::new());
+        self.connected.range(first..).take_while(move |place| place.0 == pid)
     }
 
     /// Who will take what `pid` sends, before the first take shows it: a frame must be known as the tokenizer's when it is
-    /// sent. `None` where connections leave more than one answer.
-    pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind) -> Option<Part> {
-        let reached = self.connected.range((pid, 0)..=(pid, u32::MAX));
-        let parts: Vec<Part> = reached.map(|&(_, to)| self.of(to)).collect();
-        let detokenizes = |part: &&Part| matches!(part.role, Some(Role::Detokenizer | Role::DetokenizerRouter));
-        let carries_tokens = !matches!(kind, Kind::Control | Kind::Abort);
-        let by_detokenizer = carries_tokens && parts.iter().any(|part| detokenizes(&part));
-        let mut likely = parts.iter().filter(|part| {
-            if by_detokenizer {
-                detokenizes(part)
-            } else {
-                part.is_tokenizer()
-            }
-        });
-        likely.next().copied().filter(|_| likely.next().is_none())
+    /// sent. Of several of one part it is the part alone; `None` where connections leave more than one answer.
+    pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind) -> Option<Receiver> {
+        use Role::{Detokenizer, DetokenizerRouter, Tokenizer, TokenizerRouter, TokenizerWorker};
+        let pids: BTreeSet<u32> = self.of_sender(pid).map(|place| place.1).collect();
+        let reached: Vec<(u32, Role)> = pids.iter().filter_map(|&pid| Some((pid, self.of(pid).role?))).collect();
+        // Tokens go through a detokenizer where there is one, and straight to a worker from there; the rest goes to who
+        // hands it on.
+        let preferred: [&[Role]; 3] = if matches!(kind, Kind::Control | Kind::Abort) {
+            [&[Tokenizer, TokenizerRouter], &[TokenizerWorker], &[]]
+        } else {
+            [
+                &[Detokenizer, DetokenizerRouter],
+                &[Tokenizer, TokenizerWorker],
+                &[TokenizerRouter],
+            ]
+        };
+        let likely = preferred
+            .iter()
+            .map(|roles| {
+                reached
+                    .iter()
+                    .filter(|(_, role)| roles.contains(role))
+                    .collect::<Vec<_>>()
+            })
+            .find(|likely| !likely.is_empty())?;
+        match likely.as_slice() {
+            [(pid, _)] => Some(Receiver {
+                part: self.of(*pid),
+                pid: Some(*pid),
+            }),
+            [(_, role), others @ ..] if others.iter().all(|(_, other)| other == role) => Some(Receiver {
+                part: Part {
+                    role: Some(*role),
+                    rank: None,
+                },
+                pid: None,
+            }),
+            _ => None,
+        }
     }
 
     pub(super) fn of(&self, pid: u32) -> Part {
@@ -134,5 +182,47 @@ fn sender_of(kind: Kind) -> Option<Role> {
         Kind::TokenIds | Kind::Embedding => Some(Role::Scheduler),
         Kind::Text => Some(Role::Detokenizer),
         Kind::Multimodal | Kind::Abort | Kind::Control => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roles(parts: &[(u32, Role)], connected: &[(u32, u32)]) -> Roles {
+        let part = |&(pid, role)| {
+            let role = Some(role);
+            (pid, Part { role, rank: None })
+        };
+        Roles {
+            parts: parts.iter().map(part).collect(),
+            connected: connected
+                .iter()
+                .map(|&(from, to)| (from, to, format!("ipc:///{to}")))
+                .collect(),
+        }
+    }
+
+    fn presumed(roles: &Roles, pid: u32, kind: Kind) -> Option<(&'static str, Option<u32>)> {
+        let receiver = roles.presumed_receiver(pid, kind)?;
+        Some((receiver.part.word(), receiver.pid))
+    }
+
+    #[test]
+    fn connections_name_the_receiver_and_of_several_workers_their_part() {
+        let parts = [
+            (1, Role::Scheduler),
+            (2, Role::Detokenizer),
+            (3, Role::TokenizerRouter),
+            (4, Role::TokenizerWorker),
+            (5, Role::TokenizerWorker),
+        ];
+        let roles = roles(&parts, &[(1, 2), (1, 3), (2, 3), (2, 4), (2, 5), (3, 4), (3, 5)]);
+        assert_eq!(presumed(&roles, 1, Kind::TokenIds), Some(("detokenizer", Some(2))));
+        assert_eq!(presumed(&roles, 1, Kind::Abort), Some(("router", Some(3))));
+        assert_eq!(presumed(&roles, 2, Kind::Text), Some(("worker", None)));
+        assert_eq!(presumed(&roles, 3, Kind::Text), Some(("worker", None)));
+        assert_eq!(presumed(&roles, 9, Kind::Text), None);
+        assert_eq!((roles.endpoint(1, 2), roles.endpoint(1, 4)), ("ipc:///2", ""));
     }
 }

@@ -3,5 +3,6 @@
 pub(crate) mod attach;
 pub(crate) mod decode;
 pub(crate) mod demo;
+pub(crate) mod import;
 pub(crate) mod pick;
 pub(crate) mod tap;

@@ -30,7 +30,7 @@ impl Pairs {
         }
         // A fixed sequence, so that replaying a recording gives the same number.
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let place = (u128::from(self.random) * u128::from(self.seen) >> 64) as usize;
+        let place = ((u128::from(self.random) * u128::from(self.seen)) >> 64) as usize;
         if let Some(slot) = self.list.get_mut(place) {
             *slot = (gap_ns, states);
         }

@@ -1,0 +1,209 @@
+//! A consumer that cannot go faster, by the engine's own words: its log tells of high CPU while requests wait for it.
+//!
+//! Nothing is observed here: no thread, no queue. The words for CPU are those of the whole process.
+
+use std::fmt::Write as _;
+
+use super::consumer::rounded;
+use super::{Detector, Look, Severity, Verdict};
+use crate::ledger::stages::Teller;
+use crate::words::{count, duration, percent};
+
+/// Waiting this long for a message is waiting for work.
+const IDLE_WAIT_NS: u64 = 5_000_000;
+
+pub(super) struct ConsumerCpuTold;
+
+impl Detector for ConsumerCpuTold {
+    fn kind(&self) -> &'static str {
+        "consumer-cpu-told"
+    }
+
+    fn comes_and_goes(&self) -> bool {
+        true
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let limits = look.thresholds;
+        let busiest = look
+            .ledger
+            .stages()
+            .tellers()
+            .iter()
+            .filter_map(|teller| Some((teller, teller.cpu_at(look.now)?)))
+            .filter(|(_, cpu)| *cpu >= limits.consumer_busy_share)
+            .max_by(|a, b| a.1.total_cmp(&b.1));
+        let Some((teller, cpu)) = busiest else { return };
+        // Waits for messages that last: its work is not what holds it up.
+        let recv_wait = teller.recv_wait.quantile(0.5);
+        if recv_wait.is_some_and(|ns| ns >= IDLE_WAIT_NS) {
+            return;
+        }
+        let waits = look
+            .ledger
+            .requests()
+            .filter_map(|r| Some(look.now.since(r.waiting_since()?)))
+            .filter(|&ns| ns >= limits.late_ns);
+        let (waiting, oldest_ns) = waits.fold((0, 0), |(n, oldest), ns| (n + 1, u64::max(oldest, ns)));
+        let worst_ns = look.ledger.worst_gap().map_or(0, |w| w.ns).max(oldest_ns);
+        if worst_ns < limits.gap_warning_ns && (waiting > 0 || look.ledger.sees_gaps()) {
+            return;
+        }
+        let severity = if worst_ns >= limits.gap_critical_ns {
+            Severity::Critical
+        } else {
+            Severity::Warning
+        };
+        let states = teller.states_at(look.now);
+        let mut verdict = Verdict::new(severity, summary(teller, cpu, recv_wait, states, (waiting, oldest_ns)))
+            .weight(u64::from(states.unwrap_or(0)).max(waiting))
+            .with("by", "the engine's own words")
+            .with("process", &*teller.by)
+            .with("process_cpus", rounded(cpu))
+            .with("waiting_requests", waiting)
+            .with("oldest_waiting_ns", oldest_ns)
+            .advice(
+                "its own work is the limit, not the sockets: --tokenizer-worker-num spreads it, a larger --stream-interval \
+                 makes fewer and larger chunks; attach to see which functions it spends its time in",
+            );
+        if let Some(states) = states {
+            verdict = verdict.with("states", states);
+        }
+        if let Some(ns) = recv_wait {
+            verdict = verdict.with("recv_wait_p50_ns", ns);
+        }
+        if let Some(share) = teller.more_share() {
+            verdict = verdict.with("more_ready", rounded(share));
+        }
+        found.push(verdict);
+    }
+}
+
+fn summary(
+    teller: &Teller,
+    cpu: f64,
+    recv_wait: Option<u64>,
+    states: Option<u32>,
+    (waiting, oldest_ns): (u64, u64),
+) -> String {
+    let mut text = format!(
+        "by the engine's own words {} uses {} of a core",
+        teller.by,
+        percent(cpu)
+    );
+    if let Some(states) = states {
+        let _ = write!(text, " while it holds {} states", count(states.into()));
+    }
+    if waiting > 0 {
+        let _ = write!(
+            text,
+            " and {} for the first token, the longest for {}",
+            if waiting == 1 {
+                "1 request waits".to_owned()
+            } else {
+                format!("{} requests wait", count(waiting))
+            },
+            duration(oldest_ns)
+        );
+    }
+    if let Some(ns) = recv_wait {
+        let _ = write!(text, "; it waits {} for a message", duration(ns));
+    }
+    if let Some(share) = teller.more_share() {
+        let _ = write!(text, ", more are ready behind {}", percent(share));
+    }
+    text.push_str(if recv_wait.is_some() {
+        ": it is bound by its work, not by I/O"
+    } else {
+        ""
+    });
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Thresholds;
+    use super::*;
+    use crate::clock::MonoNs;
+    use crate::event::{Event, Stage, Told, What};
+    use crate::ledger::{Ledger, Limits};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn stage(rid: &'static str, name: &'static str) -> What<'static> {
+        What::Stage(Stage {
+            rid,
+            name,
+            by: "",
+            tokens: None,
+            pending: None,
+        })
+    }
+
+    /// The report's own story with the CPU and the wait for a message given.
+    fn verdicts(cpu: f64, recv_wait_ns: u64, now: u64) -> Vec<Verdict> {
+        let mut ledger = Ledger::new(Limits::default());
+        let told = |what| {
+            What::Told(Told {
+                by: "tokenizer",
+                ..what
+            })
+        };
+        for (at, what) in [
+            (0, stage("a", "first_output_stream")),
+            (0, stage("b", "first_output_stream")),
+            (
+                8 * SECOND,
+                told(Told {
+                    states: Some(850),
+                    rids: Some(15),
+                    recv_wait_ns: Some(recv_wait_ns),
+                    more: Some(true),
+                    ..Told::default()
+                }),
+            ),
+            (
+                9 * SECOND,
+                told(Told {
+                    states: Some(1_024),
+                    cpu: Some(cpu),
+                    ..Told::default()
+                }),
+            ),
+            (9 * SECOND, stage("a", "tokenizer_first_token")),
+        ] {
+            ledger.apply(&Event { at: MonoNs(at), what });
+        }
+        let mut found = Vec::new();
+        let look = Look {
+            ledger: &ledger,
+            thresholds: &Thresholds::default(),
+            now: MonoNs(now),
+        };
+        ConsumerCpuTold.check(&look, &mut found);
+        found
+    }
+
+    #[test]
+    fn a_busy_process_with_work_waiting_is_bound_by_its_work() {
+        let found = verdicts(2.25, 200_000, 10 * SECOND);
+        assert_eq!(found[0].severity, Severity::Critical);
+        assert!(
+            found[0]
+                .summary
+                .contains("225 % of a core while it holds 1,024 states and 1 request waits for"),
+            "{}",
+            found[0].summary
+        );
+        assert!(found[0].summary.ends_with("it is bound by its work, not by I/O"));
+        assert_eq!(found[0].evidence["by"], "the engine's own words");
+        assert_eq!(found[0].evidence["waiting_requests"], 1);
+    }
+
+    #[test]
+    fn an_idle_one_one_that_waits_for_messages_and_old_words_are_no_verdict() {
+        assert!(verdicts(0.3, 200_000, 10 * SECOND).is_empty());
+        assert!(verdicts(2.25, 40_000_000, 10 * SECOND).is_empty());
+        assert!(verdicts(2.25, 200_000, 60 * SECOND).is_empty());
+    }
+}

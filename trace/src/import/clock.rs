@@ -1,0 +1,304 @@
+//! Stamps: what a line says of when it was written.
+
+use jiff::civil::{Date, DateTime};
+use jiff::tz::{Offset, TimeZone};
+
+use super::number::{digits, exactly, fraction};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// When a line was written, by its own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    /// Nanoseconds since the Unix epoch.
+    pub(super) wall_ns: u64,
+    /// It is in whole seconds.
+    pub(super) coarse: bool,
+    /// It names no zone.
+    pub(super) zone_assumed: bool,
+    /// It names no year.
+    pub(super) year_assumed: bool,
+}
+
+/// Reads stamps.
+#[derive(Debug)]
+pub(super) struct Clock {
+    zone: TimeZone,
+    /// Year, and the month in which it was current.
+    year: (i16, i8),
+    /// The minute that was read last and when it began: lines of one minute follow each other.
+    last: Option<(Minute, u64)>,
+}
+
+/// A minute of a calendar, in the zone given or the one assumed.
+type Minute = (u64, u64, u64, u64, u64, Option<i32>);
+
+impl Clock {
+    /// `year` and `month` are those in which a stamp without a year is at the latest.
+    pub(super) fn new(zone: TimeZone, year: i16, month: i8) -> Self {
+        Self {
+            zone,
+            year: (year, month),
+            last: None,
+        }
+    }
+
+    /// The stamp at the very beginning of `text`, and what follows it.
+    pub(super) fn read<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
+        match text.first()? {
+            b'0'..=b'9' => self.date_first(text).or_else(|| epoch(text)),
+            b'A'..=b'Z' => self.syslog(text),
+            _ => None,
+        }
+    }
+
+    /// `2026-01-18T07:55:00.330146Z`, `2026-01-18 07:55:00,330`, `2026/01/18 07:55:00 +0100`.
+    fn date_first<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
+        let (year, rest) = exactly(text, 4)?;
+        let separator = *rest.first().filter(|b| matches!(b, b'-' | b'/'))?;
+        let (month, rest) = exactly(&rest[1..], 2)?;
+        let (day, rest) = exactly(rest.strip_prefix(&[separator])?, 2)?;
+        let rest = rest.strip_prefix(b"T").or_else(|| rest.strip_prefix(b" "))?;
+        let (time, rest) = clock_time(rest)?;
+        let (offset, rest) = offset(rest);
+        let minute = (year, month, day, time.hour, time.minute, offset);
+        let stamp = Stamp {
+            wall_ns: self
+                .begin(minute)?
+                .checked_add(time.second * SECOND_NS + time.fraction)?,
+            coarse: time.coarse,
+            zone_assumed: offset.is_none(),
+            year_assumed: false,
+        };
+        Some((stamp, rest))
+    }
+
+    /// `Jan 18 07:55:00`
+    fn syslog<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
+        const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+        let name = text.get(..3)?;
+        let month = MONTHS.chunks(3).position(|m| m == name)? as i8 + 1;
+        let rest = text[3..].strip_prefix(b" ")?;
+        let (day, rest) = digits(rest.strip_prefix(b" ").unwrap_or(rest), 2)?;
+        let (time, rest) = clock_time(rest.strip_prefix(b" ")?)?;
+        // A month after the current one was last year's.
+        let year = self.year.0 - i16::from(month > self.year.1);
+        let minute = (
+            u64::try_from(year).ok()?,
+            month as u64,
+            day,
+            time.hour,
+            time.minute,
+            None,
+        );
+        let stamp = Stamp {
+            wall_ns: self
+                .begin(minute)?
+                .checked_add(time.second * SECOND_NS + time.fraction)?,
+            coarse: time.coarse,
+            zone_assumed: true,
+            year_assumed: true,
+        };
+        Some((stamp, rest))
+    }
+
+    /// When the minute began, since the epoch.
+    fn begin(&mut self, minute: Minute) -> Option<u64> {
+        if let Some((last, begin)) = self.last
+            && last == minute
+        {
+            return Some(begin);
+        }
+        let (year, month, day, hour, min, offset) = minute;
+        let date = Date::new(year as i16, month as i8, day as i8).ok()?;
+        let time = jiff::civil::Time::new(hour as i8, min as i8, 0, 0).ok()?;
+        let at = DateTime::from_parts(date, time);
+        let at = match offset {
+            Some(seconds) => Offset::from_seconds(seconds).ok()?.to_timestamp(at).ok()?,
+            None => self.zone.to_timestamp(at).ok()?,
+        };
+        let begin = u64::try_from(at.as_second()).ok()?.checked_mul(SECOND_NS)?;
+        self.last = Some((minute, begin));
+        Some(begin)
+    }
+}
+
+struct Time {
+    hour: u64,
+    minute: u64,
+    second: u64,
+    fraction: u64,
+    coarse: bool,
+}
+
+/// `07:55:00`, `07:55:00.330146`, `07:55:00,330`; a leap second counts as the one before it.
+fn clock_time(text: &[u8]) -> Option<(Time, &[u8])> {
+    let (hour, rest) = exactly(text, 2)?;
+    let (minute, rest) = exactly(rest.strip_prefix(b":")?, 2)?;
+    let (second, rest) = exactly(rest.strip_prefix(b":")?, 2)?;
+    if hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let point = match rest {
+        [b'.' | b',', after @ ..] => fraction(after),
+        _ => None,
+    };
+    let (nanos, rest) = point.unwrap_or((0, rest));
+    let time = Time {
+        hour,
+        minute,
+        second: second.min(59),
+        fraction: nanos,
+        coarse: point.is_none(),
+    };
+    Some((time, rest))
+}
+
+/// `Z`, ` UTC`, `+01:00`, `+0100`, `-08`: seconds east of Greenwich.
+fn offset(text: &[u8]) -> (Option<i32>, &[u8]) {
+    let spaced = text.strip_prefix(b" ").unwrap_or(text);
+    for name in [&b"UTC"[..], b"GMT"] {
+        if let Some(rest) = spaced.strip_prefix(name) {
+            return (Some(0), rest);
+        }
+    }
+    if let Some(rest) = text.strip_prefix(b"Z") {
+        return (Some(0), rest);
+    }
+    signed_offset(spaced).map_or((None, text), |(seconds, rest)| (Some(seconds), rest))
+}
+
+fn signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
+    let sign = match text.first()? {
+        b'+' => 1,
+        b'-' => -1,
+        _ => return None,
+    };
+    let (hours, rest) = two(&text[1..])?;
+    let (minutes, rest) = two(rest.strip_prefix(b":").unwrap_or(rest)).unwrap_or((0, rest));
+    let followed = rest.first().is_some_and(u8::is_ascii_digit);
+    (hours <= 14 && minutes < 60 && !followed).then(|| (sign * (hours * 3_600 + minutes * 60) as i32, rest))
+}
+
+/// Two digits, whatever follows.
+fn two(text: &[u8]) -> Option<(u64, &[u8])> {
+    let (two, rest) = text.split_at_checked(2)?;
+    Some((exactly(two, 2)?.0, rest))
+}
+
+/// `1768722900.330146` and whole milli-, micro- and nanoseconds since the epoch.
+fn epoch(text: &[u8]) -> Option<(Stamp, &[u8])> {
+    let (number, rest) = digits(text, 19)?;
+    let unit = match text.len() - rest.len() {
+        10 => SECOND_NS,
+        13 => 1_000_000,
+        16 => 1_000,
+        19 => 1,
+        _ => return None,
+    };
+    let (nanos, after) = match rest {
+        [b'.', after @ ..] if unit == SECOND_NS => fraction(after).map_or((None, rest), |(ns, rest)| (Some(ns), rest)),
+        _ => (None, rest),
+    };
+    let wall_ns = number.checked_mul(unit)?.checked_add(nanos.unwrap_or(0))?;
+    if !(SECOND_NS * 1_000_000_000..SECOND_NS * 4_000_000_000).contains(&wall_ns)
+        || after.first().is_some_and(u8::is_ascii_alphanumeric)
+    {
+        return None;
+    }
+    let stamp = Stamp {
+        wall_ns,
+        coarse: unit == SECOND_NS && nanos.is_none(),
+        zone_assumed: false,
+        year_assumed: false,
+    };
+    Some((stamp, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> Option<(String, String)> {
+        let zone = TimeZone::fixed(jiff::tz::offset(-8));
+        let (stamp, rest) = Clock::new(zone, 2026, 1).read(text.as_bytes())?;
+        let at = jiff::Timestamp::from_nanosecond(i128::from(stamp.wall_ns)).ok()?;
+        Some((at.to_string(), String::from_utf8_lossy(rest).into_owned()))
+    }
+
+    #[test]
+    fn stamps_of_every_form() {
+        for (text, at, rest) in [
+            (
+                "2026-01-18T07:55:00.330146Z [TRACE",
+                "2026-01-18T07:55:00.330146Z",
+                " [TRACE",
+            ),
+            (
+                "2026-01-18T07:55:00.330146123Z x",
+                "2026-01-18T07:55:00.330146123Z",
+                " x",
+            ),
+            ("2026-01-18T08:55:00.5+01:00 x", "2026-01-18T07:55:00.5Z", " x"),
+            ("2026-01-18 08:55:00 +0100 x", "2026-01-18T07:55:00Z", " x"),
+            ("2026-01-18 08:55:00+01 x", "2026-01-18T07:55:00Z", " x"),
+            ("2026-01-18 07:55:00,330 INFO", "2026-01-18T15:55:00.33Z", " INFO"),
+            ("2026-01-18 07:55:00 TP0] x", "2026-01-18T15:55:00Z", " TP0] x"),
+            ("2026-01-18 07:55:00, x", "2026-01-18T15:55:00Z", ", x"),
+            ("2026/01/18 07:55:00 UTC x", "2026-01-18T07:55:00Z", " x"),
+            ("Jan 18 07:55:00 host x", "2026-01-18T15:55:00Z", " host x"),
+            ("Jan  8 07:55:00 host", "2026-01-08T15:55:00Z", " host"),
+            ("Dec 31 07:55:00 host", "2025-12-31T15:55:00Z", " host"),
+            ("1768722900.330146 x", "2026-01-18T07:55:00.330146Z", " x"),
+            ("1768722900 x", "2026-01-18T07:55:00Z", " x"),
+            ("1768722900330 x", "2026-01-18T07:55:00.33Z", " x"),
+            ("1768722900330146 x", "2026-01-18T07:55:00.330146Z", " x"),
+            ("1768722900330146000 x", "2026-01-18T07:55:00.330146Z", " x"),
+        ] {
+            assert_eq!(read(text), Some((at.into(), rest.into())), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_stamp_is_none() {
+        for text in [
+            "",
+            "2026",
+            "2026-13-18 07:55:00",
+            "2026-02-30 07:55:00",
+            "2026-01-18 27:55:00",
+            "12345 tokens",
+            "99999999999 x",
+            "Foo 18 07:55:00",
+            "1768722900abc",
+            "0000-00-00 00:00:00",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_instant_is_read_back(seconds in 1_000_000_000_i64..4_000_000_000, micros in 0_u32..1_000_000, minutes in -14 * 60..14 * 60_i32) {
+            let at = jiff::Timestamp::new(seconds, micros as i32 * 1_000).unwrap();
+            let offset = Offset::from_seconds(minutes * 60).unwrap();
+            let text = format!("{} x", at.display_with_offset(offset));
+            let (stamp, rest) = Clock::new(TimeZone::UTC, 2026, 1).read(text.as_bytes()).unwrap();
+            prop_assert_eq!(i128::from(stamp.wall_ns), at.as_nanosecond());
+            prop_assert_eq!(rest, b" x");
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes: Vec<u8>, head in "[0-9]{4}[-/][0-9]{2}.{0,12}") {
+            let mut clock = Clock::new(TimeZone::UTC, 2026, 1);
+            let _ = clock.read(&bytes);
+            let mut text = head.into_bytes();
+            text.extend(bytes);
+            if let Some((_, rest)) = clock.read(&text) {
+                prop_assert!(rest.len() < text.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Why an import ends without a result.
+
+use std::path::PathBuf;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// A path leads nowhere, or may not be read.
+    #[error("cannot read {}: {source}; give log files, or folders that hold them", path.display())]
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is no file to read.
+    #[error("no log file in {paths}; files named .pkl, .pstats and .tgap are passed over")]
+    NoFiles {
+        /// What was searched.
+        paths: String,
+    },
+    /// More files than are allowed.
+    #[error("more than {limit} files in {paths}; name fewer, or raise --max-files")]
+    TooManyFiles {
+        /// The limit.
+        limit: usize,
+        /// What was searched.
+        paths: String,
+    },
+    /// Not one line has a known form.
+    #[error(
+        "{lines} lines in {files} and none of a known form ([TRACE ..] and [TOK ..] lines, SGLang's streaming backlog warnings, \
+         request logs, request metrics and time stats){undated}{first}"
+    )]
+    NothingRecognised {
+        /// Lines read.
+        lines: u64,
+        /// `1 file`, `12 files`.
+        files: String,
+        /// `; 12 lines of a known form have no time`, or nothing.
+        undated: String,
+        /// `; the first reads: ..`, with everything that could be a prompt left out, or nothing.
+        first: String,
+    },
+}

@@ -1,0 +1,107 @@
+//! What is held back until its time comes: a statement on its own.
+
+use super::item::{Rid, Said};
+
+/// A statement, its time and who made it.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) at_ns: u64,
+    /// Of equal times, the one read first comes first.
+    pub(super) number: u64,
+    /// Who, by place.
+    pub(super) by: u16,
+    pub(super) said: Kept,
+}
+
+#[derive(Debug)]
+pub(super) enum Kept {
+    Stage {
+        rid: KeptRid,
+        /// The stage, by place.
+        name: u16,
+        tokens: Option<u32>,
+        pending: Option<u32>,
+    },
+    Told {
+        states: Option<u32>,
+        rids: Option<u32>,
+        recv_wait_ns: Option<u64>,
+        more: Option<bool>,
+        cpu: Option<f64>,
+    },
+    Merged {
+        rid: KeptRid,
+        chunks: u32,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct KeptRid {
+    pub(super) text: Box<str>,
+    pub(super) cut: bool,
+}
+
+impl From<Rid<'_>> for KeptRid {
+    fn from(rid: Rid<'_>) -> Self {
+        Self {
+            text: rid.text.into(),
+            cut: rid.cut,
+        }
+    }
+}
+
+impl Kept {
+    /// Keeps what is said; `name` gives a stage's place.
+    pub(super) fn of(said: &Said<'_>, name: impl FnOnce(&str) -> u16) -> Self {
+        match *said {
+            Said::Stage {
+                rid,
+                name: stage,
+                tokens,
+                pending,
+            } => Self::Stage {
+                rid: rid.into(),
+                name: name(stage),
+                tokens,
+                pending,
+            },
+            Said::Told {
+                states,
+                rids,
+                recv_wait_ns,
+                more,
+                cpu,
+            } => Self::Told {
+                states,
+                rids,
+                recv_wait_ns,
+                more,
+                cpu,
+            },
+            Said::Merged { rid, chunks } => Self::Merged {
+                rid: rid.into(),
+                chunks,
+            },
+        }
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Held {}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Held {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at_ns, self.number).cmp(&(other.at_ns, other.number))
+    }
+}

@@ -1,0 +1,54 @@
+//! What one line says, borrowed from it.
+
+/// One statement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Item<'l> {
+    /// Its own time since the epoch, where the line tells of something earlier than itself.
+    pub(super) wall_ns: Option<u64>,
+    /// Whose statement it is, by what the line looks like: a role, or empty.
+    pub(super) role: &'l str,
+    pub(super) said: Said<'l>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Said<'l> {
+    Stage {
+        rid: Rid<'l>,
+        name: &'l str,
+        tokens: Option<u32>,
+        pending: Option<u32>,
+    },
+    Told {
+        states: Option<u32>,
+        rids: Option<u32>,
+        recv_wait_ns: Option<u64>,
+        more: Option<bool>,
+        cpu: Option<f64>,
+    },
+    Merged {
+        rid: Rid<'l>,
+        chunks: u32,
+    },
+}
+
+/// A request id, and whether the line cut it short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rid<'l> {
+    /// What there is of it.
+    pub(super) text: &'l str,
+    pub(super) cut: bool,
+}
+
+/// Longer ones are none.
+const LONGEST_RID: usize = 256;
+
+impl<'l> Rid<'l> {
+    /// A rid as a line writes it: bare, quoted, cut short with `...`.
+    pub(super) fn read(word: &'l str) -> Option<Self> {
+        let word = word.trim_matches(|c| matches!(c, '\'' | '"' | ',' | ';' | ')' | ']' | '['));
+        let text = word.trim_end_matches(['.', '…']);
+        let cut = word[text.len()..].contains('…') || word[text.len()..].len() >= 2;
+        let sane = !text.is_empty() && text.len() <= LONGEST_RID && !text.contains(char::is_whitespace);
+        (sane && text != "None").then_some(Self { text, cut })
+    }
+}

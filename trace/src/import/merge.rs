@@ -1,0 +1,165 @@
+//! Many files, each roughly in order, as one stream of events in the order of their stamps.
+//!
+//! The file that lags behind is read next; what it says is held back until every file has come `window` further, so that a
+//! line written late still finds its place. Files are opened when their first stamp is near.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::error::ImportError;
+use super::files;
+use super::held::Held;
+use super::lines::Lines;
+use super::options::Options;
+use super::reader::Reader;
+use super::source::Source;
+use super::stats::Stats;
+use crate::event::Event;
+use crate::words::plural;
+
+/// Lines read before others get their turn.
+const TURN: usize = 512;
+
+/// An import under way.
+pub struct Import {
+    options: Options,
+    reader: Reader,
+    /// Not opened yet, the earliest last.
+    waiting: Vec<Source>,
+    active: Vec<Source>,
+    held: BinaryHeap<Reverse<Held>>,
+    passed_ns: u64,
+    bytes: u64,
+    read: Arc<AtomicU64>,
+}
+
+impl Import {
+    /// Finds the files that `paths` lead to and looks at the beginning of each.
+    pub fn open(paths: &[PathBuf], options: Options) -> Result<Self, ImportError> {
+        let mut stats = Stats::default();
+        let files = files::gather(paths, &options, &mut stats)?;
+        let bytes = files.iter().map(|f| f.bytes).sum();
+        let first = &files[0].label;
+        let several = files.iter().any(|f| f.label != *first);
+        let mut waiting = Vec::new();
+        for file in files {
+            match Source::probe(file, &options) {
+                Ok(source) => waiting.push(source),
+                Err(why) => stats.skip(why),
+            }
+        }
+        waiting.sort_by(|a, b| b.first_ns.cmp(&a.first_ns).then_with(|| b.file.path.cmp(&a.file.path)));
+        Ok(Self {
+            reader: Reader::new(stats, options.rids, several),
+            options,
+            waiting,
+            active: Vec::new(),
+            held: BinaryHeap::new(),
+            passed_ns: 0,
+            bytes,
+            read: Arc::new(AtomicU64::new(0)),
+        })
+    }
+
+    /// Reads on a little and hands over the events that are due. `false` once there is nothing more.
+    pub fn next(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
+        self.open_due();
+        let lagging = (0..self.active.len()).min_by_key(|&at| self.active[at].frontier_ns);
+        let Some(at) = lagging else {
+            while let Some(Reverse(held)) = self.held.pop() {
+                self.pass(&held, sink);
+            }
+            return false;
+        };
+        let source = &mut self.active[at];
+        if !self.reader.turn(source, TURN, &mut self.held) {
+            self.active.swap_remove(at);
+        }
+        let horizon = self.horizon();
+        while let Some(Reverse(first)) = self.held.peek() {
+            let hurried = self.held.len() > self.options.held_lines;
+            if first.at_ns > horizon && !hurried {
+                break;
+            }
+            self.reader.stats.hurried += u64::from(first.at_ns > horizon);
+            if let Some(Reverse(held)) = self.held.pop() {
+                self.pass(&held, sink);
+            }
+        }
+        true
+    }
+
+    /// Up to where no earlier line is to be expected.
+    fn horizon(&self) -> u64 {
+        let next = self.waiting.last().map(|s| s.first_ns);
+        let lagging = self.active.iter().map(|s| s.frontier_ns).chain(next).min();
+        lagging.unwrap_or(u64::MAX).saturating_sub(self.options.window_ns)
+    }
+
+    /// Opens the files whose time has come.
+    fn open_due(&mut self) {
+        while let Some(next) = self.waiting.last() {
+            let now = self.active.iter().map(|s| s.frontier_ns).min();
+            if now.is_some_and(|now| next.first_ns.saturating_sub(self.options.window_ns) > now) {
+                return;
+            }
+            if self.active.len() >= self.options.open_files.max(1) {
+                self.reader.stats.opened_late += 1;
+                return;
+            }
+            let Some(mut source) = self.waiting.pop() else { return };
+            match Lines::open(&source.file.path, self.options.line_bytes, Arc::clone(&self.read)) {
+                Ok(lines) => {
+                    source.lines = Some(lines);
+                    self.reader.stats.files += 1;
+                    self.active.push(source);
+                }
+                Err(error) => self
+                    .reader
+                    .stats
+                    .skip(format!("{}: {error}", source.file.path.display())),
+            }
+        }
+    }
+
+    fn pass(&mut self, held: &Held, sink: &mut dyn FnMut(&Event<'_>)) {
+        self.reader.stats.late += u64::from(held.at_ns < self.passed_ns);
+        self.reader.stats.events += 1;
+        self.passed_ns = self.passed_ns.max(held.at_ns);
+        self.reader.say(held, sink);
+    }
+
+    /// What was read so far, and what was not.
+    pub fn stats(&self) -> &Stats {
+        &self.reader.stats
+    }
+
+    /// Bytes read from the disk, of how many.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.read.load(Ordering::Relaxed).min(self.bytes), self.bytes)
+    }
+
+    /// At the end: an error when nothing was understood.
+    pub fn check(&self) -> Result<(), ImportError> {
+        let stats = self.stats();
+        if stats.events > 0 {
+            return Ok(());
+        }
+        let undated = match stats.undated {
+            0 => String::new(),
+            n => format!("; {} of a known form without a time", plural(n, "line")),
+        };
+        let first = stats.first_unknown.as_ref();
+        Err(ImportError::NothingRecognised {
+            lines: stats.lines,
+            files: plural(stats.files, "file"),
+            undated,
+            first: first.map_or_else(String::new, |shape| {
+                format!("; the first unknown one, without what could be a prompt, reads: {shape}")
+            }),
+        })
+    }
+}

@@ -1,0 +1,38 @@
+//! Digits.
+
+/// The leading digits as a number, at most `most` of them, and what follows; `None` without a digit or with more of them.
+pub(super) fn digits(text: &[u8], most: usize) -> Option<(u64, &[u8])> {
+    let count = text.iter().take_while(|b| b.is_ascii_digit()).count();
+    if count == 0 || count > most.min(19) {
+        return None;
+    }
+    let (digits, rest) = text.split_at(count);
+    Some((digits.iter().fold(0, |n, d| n * 10 + u64::from(d - b'0')), rest))
+}
+
+/// Exactly `count` digits.
+pub(super) fn exactly(text: &[u8], count: usize) -> Option<(u64, &[u8])> {
+    let (number, rest) = digits(text, count)?;
+    (text.len() - rest.len() == count).then_some((number, rest))
+}
+
+/// A fraction's digits (those after the point) in nanoseconds; digits beyond the ninth are dropped.
+pub(super) fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
+    let count = text.iter().take_while(|b| b.is_ascii_digit()).count();
+    if count == 0 {
+        return None;
+    }
+    let (digits, rest) = text.split_at(count);
+    let mut ns = 0;
+    for place in 0..9 {
+        ns = ns * 10 + u64::from(digits.get(place).map_or(0, |d| d - b'0'));
+    }
+    Some((ns, rest))
+}
+
+/// Seconds since the epoch as `f64`, in nanoseconds; `None` unless they lie between 2001 and 2096: other clocks (uptime) do not.
+pub(super) fn epoch_ns(seconds: f64) -> Option<u64> {
+    (1e9..4e9)
+        .contains(&seconds)
+        .then(|| (seconds * 1e6).round() as u64 * 1_000)
+}

@@ -1,0 +1,321 @@
+//! From a line to what is held of it, and from that to an event.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::clock::{Clock, Stamp};
+use super::envelope::{self, better};
+use super::held::{Held, Kept, KeptRid};
+use super::item::{Item, Said};
+use super::json::{Object, Scalar};
+use super::number::epoch_ns;
+use super::recognise::{self, Malformed, Recogniser};
+use super::rids::Rids;
+use super::shape::shape;
+use super::source::Source;
+use super::stats::{Form, Stats};
+use super::text::clean;
+use crate::clock::MonoNs;
+use crate::event::{Event, Merged, Stage, Told, What};
+
+/// Words kept of each sort; beyond it a word becomes [`OTHER`].
+const WORDS: usize = 512;
+const OTHER: &str = "other";
+
+pub(super) struct Reader {
+    pub(super) stats: Stats,
+    recogniser: Recogniser,
+    rids: Rids,
+    names: Vec<Box<str>>,
+    speakers: Vec<Box<str>>,
+    /// There is more than one log: who speaks is told with the log's name.
+    several: bool,
+    number: u64,
+}
+
+/// Statements that wait for their time.
+type Queue = BinaryHeap<Reverse<Held>>;
+
+impl Reader {
+    pub(super) fn new(stats: Stats, rids: usize, several: bool) -> Self {
+        Self {
+            stats,
+            recogniser: Recogniser::new(),
+            rids: Rids::new(rids),
+            names: Vec::new(),
+            speakers: Vec::new(),
+            several,
+            number: 0,
+        }
+    }
+
+    /// Reads up to `most` lines. `false` when the file is over.
+    pub(super) fn turn(&mut self, source: &mut Source, most: usize, queue: &mut Queue) -> bool {
+        let Some(mut lines) = source.lines.take() else {
+            return false;
+        };
+        let before = lines.text_bytes;
+        let mut more = true;
+        for _ in 0..most {
+            match lines.next() {
+                Ok(Some(line)) => {
+                    self.stats.lines += 1;
+                    self.stats.cut += u64::from(line.cut);
+                    self.line(line.text, source, queue);
+                }
+                Ok(None) => {
+                    more = false;
+                    break;
+                }
+                Err(error) => {
+                    let path = source.file.path.display();
+                    self.stats
+                        .breaks(format!("{path}: {error} after {} bytes of text", lines.text_bytes));
+                    more = false;
+                    break;
+                }
+            }
+        }
+        self.stats.bytes += lines.text_bytes - before;
+        source.lines = Some(lines);
+        more
+    }
+
+    fn line(&mut self, line: &[u8], source: &mut Source, queue: &mut Queue) {
+        if !self.recogniser.may_know(line) {
+            self.unknown(line);
+            return;
+        }
+        let text = clean(line);
+        let opened = envelope::open(&text, &mut source.clock);
+        if opened.message.starts_with('{')
+            && let Ok(object) = serde_json::from_str::<Object<'_>>(opened.message)
+        {
+            let time = object
+                .time
+                .as_ref()
+                .and_then(|time| scalar_stamp(time, &mut source.clock));
+            let stamp = match (opened.stamp, time) {
+                (Some(outer), Some(own)) => Some(better(outer, own)),
+                (outer, own) => own.or(outer),
+            };
+            let mut sink = Sink::new(self, source, queue, stamp, "");
+            if let Some(found) = recognise::object(&object, &mut |item| sink.take(&item)) {
+                let dated = sink.dated;
+                self.count(found, stamp, dated);
+                return;
+            }
+            if let Some(message) = &object.message {
+                let inner = envelope::open(message, &mut source.clock);
+                let stamp = match (stamp, inner.stamp) {
+                    (Some(outer), Some(own)) => Some(better(outer, own)),
+                    (outer, own) => own.or(outer),
+                };
+                self.message(inner.message, stamp, inner.rank, source, queue, line);
+                return;
+            }
+        }
+        self.message(opened.message, opened.stamp, opened.rank, source, queue, line);
+    }
+
+    fn message(
+        &mut self,
+        message: &str,
+        stamp: Option<Stamp>,
+        rank: &str,
+        source: &mut Source,
+        queue: &mut Queue,
+        line: &[u8],
+    ) {
+        let recogniser = self.recogniser.clone();
+        let mut sink = Sink::new(self, source, queue, stamp, rank);
+        let found = recogniser.read(message, stamp.map(|s| s.wall_ns), &mut |item| sink.take(&item));
+        let dated = sink.dated;
+        match found {
+            Some(found) => self.count(found, stamp, dated),
+            None => self.unknown(line),
+        }
+    }
+
+    fn unknown(&mut self, line: &[u8]) {
+        self.stats.unknown += 1;
+        if self.stats.first_unknown.is_none() && !line.trim_ascii().is_empty() {
+            self.stats.first_unknown = Some(shape(&clean(line)));
+        }
+    }
+
+    fn count(&mut self, found: Result<Form, Malformed>, stamp: Option<Stamp>, dated: bool) {
+        let stats = &mut self.stats;
+        let Ok(form) = found else {
+            stats.malformed += 1;
+            return;
+        };
+        *stats.forms.entry(form).or_default() += 1;
+        stats.undated += u64::from(!dated);
+        if let Some(stamp) = stamp {
+            stats.zone_assumed += u64::from(stamp.zone_assumed);
+            stats.year_assumed += u64::from(stamp.year_assumed);
+            stats.whole_seconds += u64::from(stamp.coarse);
+        }
+    }
+
+    /// Makes the event of what was held.
+    pub(super) fn say(&mut self, held: &Held, sink: &mut dyn FnMut(&Event<'_>)) {
+        let by = &*self.speakers[usize::from(held.by)];
+        let what = match &held.said {
+            Kept::Stage {
+                rid,
+                name,
+                tokens,
+                pending,
+            } => What::Stage(Stage {
+                rid: &whole(rid, &self.rids, &mut self.stats),
+                name: &self.names[usize::from(*name)],
+                by,
+                tokens: *tokens,
+                pending: *pending,
+            }),
+            Kept::Told {
+                states,
+                rids,
+                recv_wait_ns,
+                more,
+                cpu,
+            } => What::Told(Told {
+                by,
+                states: *states,
+                rids: *rids,
+                recv_wait_ns: *recv_wait_ns,
+                more: *more,
+                cpu: *cpu,
+                cpu_system: None,
+            }),
+            Kept::Merged { rid, chunks } => What::Merged(Merged {
+                rid: &whole(rid, &self.rids, &mut self.stats),
+                chunks: *chunks,
+                by,
+            }),
+        };
+        sink(&Event {
+            at: MonoNs(held.at_ns),
+            what,
+        });
+    }
+}
+
+/// The rid in full, or as it stands with the mark of what is missing.
+fn whole<'r>(rid: &'r KeptRid, rids: &'r Rids, stats: &mut Stats) -> Cow<'r, str> {
+    if !rid.cut {
+        return Cow::Borrowed(&rid.text);
+    }
+    match rids.complete(&rid.text, stats) {
+        Some(whole) => Cow::Borrowed(whole),
+        None => Cow::Owned(format!("{}...", rid.text)),
+    }
+}
+
+/// `"2026-01-18T07:55:00Z"`, `1768722900.33`, `1768722900330`.
+fn scalar_stamp(time: &Scalar<'_>, clock: &mut Clock) -> Option<Stamp> {
+    match time {
+        Scalar::Text(text) => clock.read(text.as_bytes()).map(|(stamp, _)| stamp),
+        Scalar::Whole(number) => clock.read(number.to_string().as_bytes()).map(|(stamp, _)| stamp),
+        Scalar::Number(seconds) => epoch_ns(*seconds).map(|wall_ns| Stamp {
+            wall_ns,
+            coarse: false,
+            zone_assumed: false,
+            year_assumed: false,
+        }),
+        Scalar::Other => None,
+    }
+}
+
+/// Where the statements of one line go.
+struct Sink<'s> {
+    reader: &'s mut Reader,
+    source: &'s mut Source,
+    queue: &'s mut Queue,
+    stamp: Option<Stamp>,
+    rank: &'s str,
+    /// One of them has a time.
+    dated: bool,
+}
+
+impl<'s> Sink<'s> {
+    fn new(
+        reader: &'s mut Reader,
+        source: &'s mut Source,
+        queue: &'s mut Queue,
+        stamp: Option<Stamp>,
+        rank: &'s str,
+    ) -> Self {
+        Self {
+            reader,
+            source,
+            queue,
+            stamp,
+            rank,
+            dated: false,
+        }
+    }
+
+    fn take(&mut self, item: &Item<'_>) {
+        let Some(at_ns) = item.wall_ns.or(self.stamp.map(|s| s.wall_ns)) else {
+            return;
+        };
+        self.dated = true;
+        let reader = &mut *self.reader;
+        if let Said::Stage { rid, .. } | Said::Merged { rid, .. } = &item.said
+            && !rid.cut
+        {
+            reader.rids.note(rid.text, &mut reader.stats);
+        }
+        // The line's own stamp moves the file on; of records without one, what they tell of.
+        let line_ns = self.stamp.map_or(at_ns, |s| s.wall_ns);
+        self.source.frontier_ns = self.source.frontier_ns.max(line_ns);
+        let by = speaker(&mut reader.speakers, self.source, item.role, self.rank, reader.several);
+        let names = &mut reader.names;
+        let said = Kept::of(&item.said, |name| place(names, name));
+        reader.number += 1;
+        self.queue.push(Reverse(Held {
+            at_ns,
+            number: reader.number,
+            by,
+            said,
+        }));
+    }
+}
+
+/// The place of who speaks: `tokenizer`, `scheduler TP0`, `tokenizer (decode.log)`.
+fn speaker(speakers: &mut Vec<Box<str>>, source: &mut Source, role: &str, rank: &str, several: bool) -> u16 {
+    if let Some(known) = source.speakers.iter().find(|s| *s.0 == *role && *s.1 == *rank) {
+        return known.2;
+    }
+    let label = &source.file.label;
+    let who = match (role, rank) {
+        ("", "") => label.to_string(),
+        (role, rank) => {
+            let blank = if role.is_empty() || rank.is_empty() { "" } else { " " };
+            let log = if several { format!(" ({label})") } else { String::new() };
+            format!("{role}{blank}{rank}{log}")
+        }
+    };
+    let place = place(speakers, &who);
+    // A rank is what a log says: it must not make this list long.
+    if source.speakers.len() < WORDS {
+        source.speakers.push((role.into(), rank.into(), place));
+    }
+    place
+}
+
+fn place(words: &mut Vec<Box<str>>, word: &str) -> u16 {
+    if let Some(known) = words.iter().position(|w| **w == *word) {
+        return known as u16;
+    }
+    if words.len() >= WORDS {
+        return words.iter().position(|w| &**w == OTHER).unwrap_or(WORDS - 1) as u16;
+    }
+    let word = if words.len() == WORDS - 1 { OTHER } else { word };
+    words.push(word.into());
+    (words.len() - 1) as u16
+}

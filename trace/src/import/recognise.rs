@@ -1,0 +1,356 @@
+//! Messages of known forms.
+//!
+//! `[TRACE ..]` and `[TOK ..]` lines are not in any SGLang release: they come from a patch whose lines are public in the report
+//! "Tokenizer Backpressure Bug (Decode TTFT)". All other forms are those of the releases' own code (docs/IMPORT.md says which).
+
+use aho_corasick::AhoCorasick;
+
+use super::item::{Item, Rid, Said};
+use super::json::Object;
+use super::number::epoch_ns;
+use super::stats::Form;
+use super::text::{count, millis, number, value};
+
+/// What every known line contains, by its form; the first one in a line decides, so that a prompt cannot pass for another form.
+const MARKS: [(&str, Mark); 10] = [
+    ("[TRACE ", Mark::Trace),
+    ("[TOK ", Mark::Tok),
+    ("Streaming backlog: rid=", Mark::Backlog),
+    ("Req Time Stats(rid=", Mark::TimeStats),
+    ("Receive: obj=", Mark::Receive),
+    ("Finish: obj=", Mark::Finish),
+    ("Received output for rid=", Mark::Deleted),
+    ("\"request.received\"", Mark::Json),
+    ("\"request.finished\"", Mark::Json),
+    ("\"request_parameters\"", Mark::Json),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    Trace,
+    Tok,
+    Backlog,
+    TimeStats,
+    Receive,
+    Finish,
+    Deleted,
+    Json,
+}
+
+/// The times that SGLang's records carry, with the stage each is and who took it. Seconds since the epoch.
+const TIMES: [(&str, &str, &str); 9] = [
+    ("request_received_ts", "request_received", "tokenizer"),
+    ("request_sent_to_scheduler_ts", "request_sent_to_scheduler", "tokenizer"),
+    (
+        "api_server_dispatch_finish_ts",
+        "api_server_dispatch_finish",
+        "tokenizer",
+    ),
+    ("forward_entry_time", "forward_entry", "scheduler"),
+    ("prefill_finished_ts", "prefill_finished", "scheduler"),
+    ("prefill_finished_time", "prefill_finished", "scheduler"),
+    ("response_sent_to_client_ts", "response_sent_to_client", "tokenizer"),
+    ("decode_finished_ts", "decode_finished", "tokenizer"),
+    ("request_finished_ts", "request_finished", "tokenizer"),
+];
+
+/// What a finished request's `meta_info` says of its times.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Meta {
+    times: [Option<f64>; TIMES.len()],
+    /// Seconds from its arrival to its first token at the tokenizer (0.5.10 and later).
+    first_token: Option<f64>,
+    tokens: Option<u32>,
+}
+
+impl Meta {
+    pub(super) fn set(&mut self, key: &str, number: f64) {
+        match key {
+            "first_token_latency" => self.first_token = Some(number),
+            "completion_tokens" if (0.0..4e9).contains(&number) => self.tokens = Some(number as u32),
+            _ => {
+                if let Some(place) = TIMES.iter().position(|t| t.0 == key) {
+                    self.times[place] = Some(number);
+                }
+            }
+        }
+    }
+
+    /// From the text of a Python dict: the part behind the last `'meta_info': `, which no output can come after.
+    fn of_repr(text: &str) -> Self {
+        let mut meta = Self::default();
+        let Some(at) = text.rfind("'meta_info': {") else {
+            return meta;
+        };
+        let text = &text[at..];
+        for (key, ..) in TIMES {
+            if let Some(number) = number(text, &format!("'{key}': ")) {
+                meta.set(key, number);
+            }
+        }
+        for key in ["first_token_latency", "completion_tokens"] {
+            if let Some(number) = number(text, &format!("'{key}': ")) {
+                meta.set(key, number);
+            }
+        }
+        meta
+    }
+
+    fn say<'l>(&self, rid: Rid<'l>, sink: &mut dyn FnMut(Item<'l>)) -> bool {
+        let mut ended = false;
+        let mut stage = |name, role, seconds: f64| {
+            let Some(wall_ns) = epoch_ns(seconds) else { return };
+            ended |= matches!(name, "request_finished" | "decode_finished");
+            let said = Said::Stage {
+                rid,
+                name,
+                tokens: self.tokens.filter(|_| ended),
+                pending: None,
+            };
+            sink(Item {
+                wall_ns: Some(wall_ns),
+                role,
+                said,
+            });
+        };
+        for ((_, name, role), seconds) in TIMES.into_iter().zip(self.times) {
+            if let Some(seconds) = seconds {
+                stage(name, role, seconds);
+            }
+        }
+        if let (Some(received), Some(latency)) = (self.times[0], self.first_token) {
+            stage("first_token", "tokenizer", received + latency);
+        }
+        ended
+    }
+}
+
+/// A line of a known form that says nothing usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// Finds and reads messages.
+#[derive(Clone, Debug)]
+pub(super) struct Recogniser(AhoCorasick);
+
+impl Recogniser {
+    pub(super) fn new() -> Self {
+        let marks = MARKS.iter().map(|m| m.0);
+        Self(AhoCorasick::new(marks).expect("ten short constants make an automaton"))
+    }
+
+    /// Whether the line may be of a known form. Fast: most lines of a log are not.
+    pub(super) fn may_know(&self, line: &[u8]) -> bool {
+        self.0.is_match(line)
+    }
+
+    /// Hands what the message says to `sink`. `line_ns` is its own stamp. `None` when its form is not known.
+    pub(super) fn read<'l>(
+        &self,
+        message: &'l str,
+        line_ns: Option<u64>,
+        sink: &mut dyn FnMut(Item<'l>),
+    ) -> Option<Result<Form, Malformed>> {
+        let found = self.0.find(message)?;
+        let rest = &message[found.end()..];
+        Some(match MARKS[found.pattern().as_usize()].1 {
+            Mark::Trace => trace(rest, sink),
+            Mark::Tok => Ok(tok(rest, sink)),
+            Mark::Backlog => backlog(rest, sink),
+            Mark::TimeStats => time_stats(rest, line_ns, sink),
+            Mark::Receive => request(rest, "receive_logged", sink).map(|_| Form::RequestReceived),
+            Mark::Finish => finish(rest, sink),
+            Mark::Deleted => deleted(rest, sink),
+            // An object is read where the line begins, not here.
+            Mark::Json => return None,
+        })
+    }
+}
+
+fn plain<'l>(role: &'l str, said: Said<'l>) -> Item<'l> {
+    Item {
+        wall_ns: None,
+        role,
+        said,
+    }
+}
+
+/// `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`
+fn trace<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
+    let (area, body) = rest.split_once(']').ok_or(Malformed)?;
+    // The names that the report's own lines have; another area speaks for itself.
+    let role = match area {
+        "disagg" => "scheduler",
+        "output" => "tokenizer",
+        other => other,
+    };
+    let name = body.split_whitespace().find(|word| is_name(word)).ok_or(Malformed)?;
+    let stage = |rid| Said::Stage {
+        rid,
+        name,
+        tokens: count(body, "output_len="),
+        pending: count(body, "pending="),
+    };
+    if let Some(rid) = value(body, "rid=").and_then(Rid::read) {
+        sink(plain(role, stage(rid)));
+        return Ok(Form::Trace);
+    }
+    let rids = body.split_once("batch_rids=").ok_or(Malformed)?.1;
+    let end = match rids.strip_prefix(['[', '(']) {
+        Some(list) => 1 + list.find([']', ')']).unwrap_or(list.len()),
+        None => rids.find(char::is_whitespace).unwrap_or(rids.len()),
+    };
+    let words = rids[..end]
+        .split([',', ' '])
+        .filter(|w| !w.trim_end_matches('.').is_empty());
+    for rid in words.filter_map(Rid::read) {
+        sink(plain(role, stage(rid)));
+    }
+    Ok(Form::TraceBatch)
+}
+
+/// A stage's name: a bare word of letters, digits and underscores.
+fn is_name(word: &str) -> bool {
+    const LONGEST: usize = 64;
+    let letters = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+    word.len() <= LONGEST && word.bytes().all(letters) && word.as_bytes()[0].is_ascii_alphabetic()
+}
+
+/// `recv] type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0 sys=7.1 states=1024`.
+/// What `sys` counts (the process's time in the kernel, or the whole machine) is not said anywhere: it is left out.
+fn tok<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Form {
+    let said = Said::Told {
+        states: count(rest, "states="),
+        rids: count(rest, "rids="),
+        recv_wait_ns: millis(rest, "recv_wait_ms="),
+        more: match value(rest, "more=") {
+            Some("True") => Some(true),
+            Some("False") => Some(false),
+            _ => None,
+        },
+        cpu: number(rest, "proc=").map(|percent| percent / 100.0),
+    };
+    sink(plain("tokenizer", said));
+    if rest.starts_with("recv]") {
+        Form::TokRecv
+    } else {
+        Form::TokOther
+    }
+}
+
+/// `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later)
+fn backlog<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
+    let (rid, tail) = rest.split_once(", coalescing ").ok_or(Malformed)?;
+    let rid = Rid::read(rid).ok_or(Malformed)?;
+    let chunks = tail.split(' ').next().and_then(|n| n.parse().ok()).ok_or(Malformed)?;
+    sink(plain("tokenizer", Said::Merged { rid, chunks }));
+    Ok(Form::StreamingBacklog)
+}
+
+/// `.., input len=12, output len=30, type=unified): queue_duration=1.00ms, forward_duration=4.50ms, entry_time=1768722900.123`
+///
+/// Written when the scheduler is done with the request. Later releases give the wall time at which it began to wait; earlier ones
+/// do not, and the line's own stamp is the end that the durations count back from.
+fn time_stats<'l>(rest: &'l str, line_ns: Option<u64>, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
+    let (head, tail) = rest.split_once("): ").ok_or(Malformed)?;
+    let rid = head.split(',').next().and_then(Rid::read).ok_or(Malformed)?;
+    let tokens = count(head, "output len=");
+    let (queue, forward) = (millis(tail, "queue_duration="), millis(tail, "forward_duration="));
+    let unified = head.ends_with("type=unified");
+    let entry = number(tail, "entry_time=").and_then(epoch_ns).filter(|_| unified);
+    let spent = queue.zip(forward).map(|(q, f)| q.saturating_add(f));
+    let end = match (entry, spent) {
+        (Some(entry), Some(spent)) => Some(entry.saturating_add(spent)),
+        _ => line_ns,
+    };
+    let mut stage = |name, wall_ns| {
+        let said = Said::Stage {
+            rid,
+            name,
+            tokens: tokens.filter(|_| name == "completion"),
+            pending: None,
+        };
+        sink(Item {
+            wall_ns,
+            role: "scheduler",
+            said,
+        });
+    };
+    if let (Some(end), Some(queue), Some(forward)) = (end, queue, forward) {
+        let entered = end.saturating_sub(forward);
+        stage("wait_queue_entry", Some(entered.saturating_sub(queue)));
+        stage("forward_entry", Some(entered));
+    }
+    stage("completion", end);
+    Ok(Form::TimeStats)
+}
+
+/// `GenerateReqInput(rid='4f1c..', ..`: the rid is the first field; nothing behind it is looked at.
+fn request<'l>(rest: &'l str, name: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Rid<'l>, Malformed> {
+    let rid = rest.split_once("(rid='").and_then(|(kind, tail)| {
+        let typed = kind.bytes().all(|b| b.is_ascii_alphanumeric());
+        Rid::read(tail.split('\'').next().filter(|_| typed)?)
+    });
+    let rid = rid.ok_or(Malformed)?;
+    let said = Said::Stage {
+        rid,
+        name,
+        tokens: None,
+        pending: None,
+    };
+    sink(plain("tokenizer", said));
+    Ok(rid)
+}
+
+/// The same with `, out={'text': .., 'meta_info': {..}}` behind it.
+fn finish<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
+    let rid = request(rest, "finish_logged", sink)?;
+    Meta::of_repr(rest).say(rid, sink);
+    Ok(Form::RequestFinished)
+}
+
+/// `'4f1c..' but the state was deleted in TokenizerManager.`
+fn deleted<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
+    let (rid, _) = rest.split_once(" but the state was deleted").ok_or(Malformed)?;
+    let said = Said::Stage {
+        rid: Rid::read(rid).ok_or(Malformed)?,
+        name: "output_after_state_deleted",
+        tokens: None,
+        pending: None,
+    };
+    sink(plain("tokenizer", said));
+    Ok(Form::StateDeleted)
+}
+
+/// One of SGLang's own JSON records. `None` when the object is none.
+pub(super) fn object<'l>(object: &'l Object<'_>, sink: &mut dyn FnMut(Item<'l>)) -> Option<Result<Form, Malformed>> {
+    let form = match object.event.as_deref() {
+        Some("request.received") => Form::RequestReceived,
+        Some("request.finished") => Form::RequestFinished,
+        _ if object.metrics => Form::RequestMetrics,
+        _ => return None,
+    };
+    let Some(rid) = object.rid.as_deref().and_then(Rid::read) else {
+        return Some(Err(Malformed));
+    };
+    let logged = match form {
+        Form::RequestReceived => Some("receive_logged"),
+        Form::RequestFinished => Some("finish_logged"),
+        _ => None,
+    };
+    if let Some(name) = logged {
+        let said = Said::Stage {
+            rid,
+            name,
+            tokens: None,
+            pending: None,
+        };
+        sink(plain("tokenizer", said));
+    }
+    object.meta.say(rid, sink);
+    Some(Ok(form))
+}
+
+#[cfg(test)]
+#[path = "recognise_tests.rs"]
+mod tests;

@@ -1,0 +1,158 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn read(message: &str) -> (Option<Result<Form, Malformed>>, Vec<String>) {
+    let mut said = Vec::new();
+    let found = Recogniser::new().read(message, Some(1_768_722_900_000_000_000), &mut |item| {
+        let at = item
+            .wall_ns
+            .map_or(String::new(), |ns| format!("{} ", ns / 1_000_000 % 10_000_000));
+        said.push(match item.said {
+            Said::Stage {
+                rid,
+                name,
+                tokens,
+                pending,
+            } => format!(
+                "{at}{}: {}{} {name} {tokens:?} {pending:?}",
+                item.role,
+                rid.text,
+                if rid.cut { ".." } else { "" }
+            ),
+            Said::Merged { rid, chunks } => format!("{}: {} merged {chunks}", item.role, rid.text),
+            told @ Said::Told { .. } => format!("{told:?}"),
+        });
+    });
+    (found, said)
+}
+
+#[test]
+fn the_lines_of_the_report() {
+    for (line, form, said) in [
+        (
+            "[TRACE disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...",
+            Form::Trace,
+            "scheduler: 20cba755.. first_output_stream None None",
+        ),
+        (
+            "[TRACE output] rid=5b920f43-bd1e-4e84-a4ce-45ca3ccdecf0 tokenizer_first_token output_len=1 pending=256",
+            Form::Trace,
+            "tokenizer: 5b920f43-bd1e-4e84-a4ce-45ca3ccdecf0 tokenizer_first_token Some(1) Some(256)",
+        ),
+        (
+            "[TRACE output] rid=20cba755... tokenizer_first_token ... pending=1014",
+            Form::Trace,
+            "tokenizer: 20cba755.. tokenizer_first_token None Some(1014)",
+        ),
+        (
+            "[TRACE disagg] rid=5b920f... waiting_to_running ...",
+            Form::Trace,
+            "scheduler: 5b920f.. waiting_to_running None None",
+        ),
+        (
+            "[TRACE frontend] rid=a first_token_received",
+            Form::Trace,
+            "frontend: a first_token_received None None",
+        ),
+        (
+            "[TOK recv] type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True",
+            Form::TokRecv,
+            "Told { states: Some(850), rids: Some(15), recv_wait_ns: Some(200000), more: Some(true), cpu: None }",
+        ),
+        (
+            "[TOK cpu_high] proc=225.0 sys=7.1 states=1024",
+            Form::TokOther,
+            "Told { states: Some(1024), rids: None, recv_wait_ns: None, more: None, cpu: Some(2.25) }",
+        ),
+    ] {
+        assert_eq!(read(line), (Some(Ok(form)), vec![said.to_owned()]), "{line}");
+    }
+    let (form, said) = read("[TRACE disagg] output_send stage=send_to_detokenizer batch_rids=['a1', 'b2', ...] n=3");
+    assert_eq!((form, said.len()), (Some(Ok(Form::TraceBatch)), 2));
+    assert_eq!(said[1], "scheduler: b2 output_send None None");
+}
+
+#[test]
+fn the_engines_own_lines() {
+    let line = "Streaming backlog: rid=4f1c, coalescing 27 queued chunks into one. This may inflate P99 ITL for affected requests.";
+    assert_eq!(read(line).1, ["tokenizer: 4f1c merged 27"]);
+    let line = "Received output for rid='4f1c' but the state was deleted in TokenizerManager.";
+    assert_eq!(read(line).1, ["tokenizer: 4f1c output_after_state_deleted None None"]);
+    let line = "Req Time Stats(rid=4f1c, input len=12, output len=30, type=unified): queue_duration=1.50ms, \
+                forward_duration=4000.00ms, entry_time=1768722900.123";
+    assert_eq!(
+        read(line).1,
+        [
+            "2900123 scheduler: 4f1c wait_queue_entry None None",
+            "2900124 scheduler: 4f1c forward_entry None None",
+            "2904124 scheduler: 4f1c completion Some(30) None",
+        ]
+    );
+    // Without a wall time in it, the line's own stamp is the end.
+    let line = "Req Time Stats(rid=4f1c, bootstrap_room=7, input len=12, output len=30, type=decode): \
+                prealloc_queue_duration(5.00ms) = alloc_wait(0.00ms) + bootstrap(5.00ms) + other(0.00ms); \
+                transfer_duration=3.00ms; queue_duration=1000.00ms, forward_duration=2000.00ms, start=77.123";
+    assert_eq!(read(line).1[0], "2897000 scheduler: 4f1c wait_queue_entry None None");
+    assert_eq!(read(line).1[2], "2900000 scheduler: 4f1c completion Some(30) None");
+}
+
+#[test]
+fn a_prompt_cannot_pass_for_a_line() {
+    let line = "Receive: obj=GenerateReqInput(rid='4f1c', text=\"[TRACE output] rid=evil tokenizer_first_token 'meta_info': {\")";
+    assert_eq!(read(line).1, ["tokenizer: 4f1c receive_logged None None"]);
+    let line = "Finish: obj=GenerateReqInput(rid='4f1c', text='x'), out={'text': \"'meta_info': {'request_received_ts': 1800000000.0\", \
+                'meta_info': {'id': '4f1c', 'completion_tokens': 7, 'request_received_ts': 1768722900.5, 'decode_finished_ts': 1768722901.25}}";
+    assert_eq!(
+        read(line).1,
+        [
+            "tokenizer: 4f1c finish_logged None None",
+            "2900500 tokenizer: 4f1c request_received None None",
+            "2901250 tokenizer: 4f1c decode_finished Some(7) None",
+        ]
+    );
+}
+
+#[test]
+fn what_says_nothing_is_malformed_and_what_is_unknown_is_none() {
+    for line in [
+        "[TRACE disagg]",
+        "[TRACE disagg] rid=",
+        "[TRACE disagg] rid=a",
+        "Streaming backlog: rid=a, coalescing many",
+        "Finish: obj=(rid='",
+        "Req Time Stats(rid=",
+    ] {
+        assert_eq!(read(line).0, Some(Err(Malformed)), "{line}");
+    }
+    assert_eq!(
+        read("Decode batch. #running-req: 12, gen throughput (token/s): 900.1").0,
+        None
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_message_is_read_without_a_panic(head in 0..MARKS.len(), tail: String) {
+        let _ = read(&format!("{}{tail}", MARKS[head].0));
+    }
+
+    #[test]
+    fn damage_to_a_known_line_is_survived(head in 0_usize..9, at in 0_usize..200, junk in "\\PC{0,4}") {
+        let lines = [
+            "[TRACE disagg] rid=20cba755... first_output_stream stage=x output_len=1 pending=2",
+            "[TRACE disagg] output_send batch_rids=[a, b]",
+            "[TOK recv] type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True",
+            "Streaming backlog: rid=a, coalescing 27 queued chunks into one.",
+            "Req Time Stats(rid=a, output len=30, type=unified): queue_duration=1ms, forward_duration=4ms, entry_time=1768722900.1",
+            "Receive: obj=GenerateReqInput(rid='a')",
+            "Finish: obj=GenerateReqInput(rid='a'), out={'meta_info': {'request_received_ts': 1768722900.1}}",
+            "Received output for rid='a' but the state was deleted",
+            "no form at all",
+        ];
+        let mut line: Vec<char> = lines[head].chars().collect();
+        let at = at.min(line.len());
+        line.splice(at..at, junk.chars());
+        let _ = read(&line.into_iter().collect::<String>());
+    }
+}

@@ -1,0 +1,89 @@
+//! Rids that a log cut short, completed where only one whole rid fits.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Bound;
+
+use hashbrown::HashSet;
+
+use super::stats::Stats;
+
+/// Whole rids seen so far.
+#[derive(Debug, Default)]
+pub(super) struct Rids {
+    known: HashSet<Box<str>>,
+    sorted: BTreeSet<Box<str>>,
+    order: VecDeque<Box<str>>,
+    most: usize,
+}
+
+impl Rids {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            ..Self::default()
+        }
+    }
+
+    /// A whole rid was read.
+    pub(super) fn note(&mut self, rid: &str, stats: &mut Stats) {
+        if self.most == 0 || self.known.contains(rid) {
+            return;
+        }
+        if self.order.len() >= self.most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+            self.sorted.remove(&oldest);
+            stats.rids_forgotten += 1;
+        }
+        self.known.insert(rid.into());
+        self.sorted.insert(rid.into());
+        self.order.push_back(rid.into());
+    }
+
+    /// The one whole rid that begins like this; `None`, and counted, when there is none or more than one.
+    pub(super) fn complete(&self, begin: &str, stats: &mut Stats) -> Option<&str> {
+        let from = (Bound::Included(begin), Bound::Unbounded);
+        let mut fitting = self
+            .sorted
+            .range::<str, _>(from)
+            .take_while(|rid| rid.starts_with(begin));
+        match (fitting.next(), fitting.next()) {
+            (Some(rid), None) => {
+                stats.rids_completed += 1;
+                Some(rid)
+            }
+            (Some(_), Some(_)) => {
+                stats.rids_ambiguous += 1;
+                None
+            }
+            (None, _) => {
+                stats.rids_incomplete += 1;
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_fits_one_rid_is_completed() {
+        let (mut rids, mut stats) = (Rids::new(3), Stats::default());
+        for rid in ["20cba755-1", "20cba756-2", "5b920f43-3", "20cba755-1"] {
+            rids.note(rid, &mut stats);
+        }
+        assert_eq!(rids.complete("20cba755", &mut stats), Some("20cba755-1"));
+        assert_eq!(rids.complete("20cba75", &mut stats), None);
+        assert_eq!(rids.complete("ffff", &mut stats), None);
+        assert_eq!(
+            (stats.rids_completed, stats.rids_ambiguous, stats.rids_incomplete),
+            (1, 1, 1)
+        );
+        rids.note("aaaa", &mut stats);
+        assert_eq!(rids.complete("20cba755", &mut stats), None, "the oldest was forgotten");
+        assert_eq!(stats.rids_forgotten, 1);
+    }
+}

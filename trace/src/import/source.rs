@@ -1,0 +1,76 @@
+//! One log file: probed for its first stamp, opened when its time comes.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use jiff::Timestamp;
+
+use super::clock::Clock;
+use super::envelope;
+use super::files::LogFile;
+use super::lines::Lines;
+use super::options::Options;
+use super::text::clean;
+
+/// Lines looked at for a first stamp.
+const PROBED: usize = 200;
+
+pub(super) struct Source {
+    pub(super) file: LogFile,
+    /// The first stamp in it; 0 when none was found at once.
+    pub(super) first_ns: u64,
+    /// The latest stamp of a known line so far.
+    pub(super) frontier_ns: u64,
+    pub(super) clock: Clock,
+    pub(super) lines: Option<Lines>,
+    /// Speakers in it: role, rank, and their place among all.
+    pub(super) speakers: Vec<(Box<str>, Box<str>, u16)>,
+}
+
+impl Source {
+    /// Looks at a file's first lines. The reason, when it is no text.
+    pub(super) fn probe(file: LogFile, options: &Options) -> Result<Self, String> {
+        let mut clock = clock(&file, options);
+        let refuse = |why: &str| format!("{}: {why}", file.path.display());
+        let unread = Arc::new(AtomicU64::new(0));
+        let mut first_ns = 0;
+        // A pipe would lose what is read of it.
+        if fs::metadata(&file.path).is_ok_and(|m| m.is_file()) {
+            let failed = |error: std::io::Error| refuse(&error.to_string());
+            let mut lines = Lines::open(&file.path, options.line_bytes, unread).map_err(failed)?;
+            for _ in 0..PROBED {
+                // An error is told when the file's time comes, and what precedes it is read.
+                let Ok(Some(line)) = lines.next() else { break };
+                if line.text.contains(&0) || line.text.starts_with(&[0x80]) {
+                    return Err(refuse("no text"));
+                }
+                if let Some(stamp) = envelope::open(&clean(line.text), &mut clock).stamp {
+                    first_ns = stamp.wall_ns;
+                    break;
+                }
+            }
+        }
+        Ok(Self {
+            file,
+            first_ns,
+            frontier_ns: first_ns,
+            clock,
+            lines: None,
+            speakers: Vec::new(),
+        })
+    }
+}
+
+/// A clock whose year is the one given, or that of the file's last change.
+fn clock(file: &LogFile, options: &Options) -> Clock {
+    let changed = fs::metadata(&file.path).and_then(|m| m.modified()).ok();
+    let changed = changed
+        .and_then(|at| Timestamp::try_from(at).ok())
+        .unwrap_or_else(Timestamp::now);
+    let changed = changed.to_zoned(options.zone.clone());
+    match options.year {
+        Some(year) => Clock::new(options.zone.clone(), year, 12),
+        None => Clock::new(options.zone.clone(), changed.year(), changed.month()),
+    }
+}

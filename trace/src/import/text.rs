@@ -1,0 +1,90 @@
+//! Words of a line: `key=value` pairs and what is between them.
+
+use std::borrow::Cow;
+
+/// The line without colour codes and with what is no UTF-8 replaced.
+pub(super) fn clean(line: &[u8]) -> Cow<'_, str> {
+    if !line.contains(&0x1b) {
+        return String::from_utf8_lossy(line);
+    }
+    let mut plain = Vec::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.iter().position(|&b| b == 0x1b) {
+        plain.extend_from_slice(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(code) = rest.strip_prefix(b"[") {
+            // Parameters, then one letter.
+            let end = code.iter().position(|b| (0x40..=0x7e).contains(b));
+            rest = end.map_or(&[], |end| &code[end + 1..]);
+        }
+    }
+    plain.extend_from_slice(rest);
+    Cow::Owned(String::from_utf8_lossy(&plain).into_owned())
+}
+
+/// The value of `key` (which ends in `=` or `: `) as one word; the key must not be the end of a longer one.
+pub(super) fn value<'l>(text: &'l str, key: &str) -> Option<&'l str> {
+    let mut from = 0;
+    loop {
+        let at = from + text[from..].find(key)?;
+        let inside = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let rest = &text[at + key.len()..];
+        if !inside {
+            let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | ')' | '}'));
+            return Some(&rest[..end.unwrap_or(rest.len())]).filter(|v| !v.is_empty());
+        }
+        from = at + key.len();
+    }
+}
+
+/// A count.
+pub(super) fn count(text: &str, key: &str) -> Option<u32> {
+    value(text, key)?.trim_end_matches(['.', ',']).parse().ok()
+}
+
+/// A finite number, zero or more.
+pub(super) fn number(text: &str, key: &str) -> Option<f64> {
+    let value = value(text, key)?;
+    let value = value
+        .strip_suffix("ms")
+        .or_else(|| value.strip_suffix('%'))
+        .unwrap_or(value);
+    value.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0)
+}
+
+/// A duration that the line gives in milliseconds, in nanoseconds.
+pub(super) fn millis(text: &str, key: &str) -> Option<u64> {
+    Some((number(text, key)?.min(1e12) * 1e6).round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_not_the_end_of_a_longer_one() {
+        let line = "bootstrap_queue_duration=5.00ms, queue_duration=1.50ms, x";
+        assert_eq!(millis(line, "queue_duration="), Some(1_500_000));
+        assert_eq!(count("output_len=1 pending=1014", "pending="), Some(1_014));
+        assert_eq!(number("proc=225.0 sys=7.1", "proc="), Some(225.0));
+        assert_eq!(number("proc=inf", "proc="), None);
+        assert_eq!(value("a= b=1", "a="), None);
+    }
+
+    #[test]
+    fn colours_are_left_out() {
+        assert_eq!(clean(b"\x1b[32mINFO\x1b[0m x\x1b[38;5;9m y\x1b["), "INFO x y");
+        assert_eq!(clean(b"\xff\xfe ok"), "\u{fffd}\u{fffd} ok");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_searched_without_a_panic(line: Vec<u8>, text: String) {
+            let clean = clean(&line);
+            prop_assert!(!clean.contains('\x1b'));
+            let _ = (value(&text, "a="), number(&clean, "="), count(&text, "rid="));
+        }
+    }
+}
