@@ -81,7 +81,7 @@ impl Frames {
         out.object(|o| {
             head(o, "X", track, "send", look.clock.at(at));
             o.micros("dur", 0)
-                .text("cat", "frame")
+                .word("cat", "frame")
                 .hex("bind_id", flow(id))
                 .flag("flow_out", true);
             o.object("args", |args| {
@@ -110,7 +110,7 @@ impl Frames {
         let (from, to) = self.place(track, arrival, at);
         out.object(|o| {
             head(o, "X", track, "relay", look.clock.at(from));
-            o.micros("dur", to.since(from)).text("cat", "frame");
+            o.micros("dur", to.since(from)).word("cat", "frame");
             if from == arrival {
                 o.hex("bind_id", flow(id)).flag("flow_in", true).flag("flow_out", true);
             }
@@ -188,7 +188,7 @@ impl Frames {
         out.object(|o| {
             head(o, "X", track, "take", look.clock.at(from));
             o.micros("dur", to.since(from))
-                .text("cat", "frame")
+                .word("cat", "frame")
                 .hex("bind_id", flow(id));
             if open.sent.is_some() {
                 o.flag("flow_in", true);

@@ -17,14 +17,12 @@ use crate::event::{Event, HotSample, Lost, Stage, Undecoded, What};
 use crate::report::Report;
 use counters::Counters;
 use frames::Frames;
-use requests::Requests;
 use tracks::{Track, Tracks};
 
 pub(super) struct Perfetto<'w> {
     out: Stream<'w>,
     tracks: Tracks,
     frames: Frames,
-    requests: Requests,
     counters: Counters,
 }
 
@@ -42,7 +40,6 @@ impl<'w> Perfetto<'w> {
             out,
             tracks,
             frames: Frames::default(),
-            requests: Requests::default(),
             counters: Counters::default(),
         })
     }
@@ -140,7 +137,6 @@ impl Exporter for Perfetto<'_> {
             out,
             tracks,
             frames,
-            requests,
             counters,
         } = self;
         match &event.what {
@@ -155,7 +151,7 @@ impl Exporter for Perfetto<'_> {
             }
             What::Sent(frame) => {
                 frames.sent(out, tracks, at, frame, look)?;
-                requests.sent(out, at, frame, look)?;
+                requests::sent(out, at, frame, look)?;
                 counters.backlog(out, at, frame.id.hop, look)
             }
             What::Forwarded(id) => frames.forwarded(out, tracks, at, *id, look),
@@ -165,7 +161,7 @@ impl Exporter for Perfetto<'_> {
             }
             What::Handled(id) => frames.handled(out, at, *id, look),
             What::Delivered(delivery) => {
-                requests.delivered(out, at, delivery, look)?;
+                requests::delivered(out, at, delivery, look)?;
                 self.dropped(at, delivery.rid, look)
             }
             What::Undecoded(frame) => self.undecoded(at, frame, look),
@@ -200,7 +196,7 @@ impl Exporter for Perfetto<'_> {
     }
 
     fn closed(&mut self, request: &Closed<'_>, look: &Look<'_>) -> io::Result<()> {
-        self.requests.closed(&mut self.out, request, look)
+        requests::closed(&mut self.out, request, look)
     }
 
     fn finish(&mut self, report: &Report, look: &Look<'_>) -> io::Result<()> {
@@ -245,8 +241,8 @@ enum Scope {
 }
 
 /// The fields that every event has.
-fn head(o: &mut Object<'_>, phase: &str, track: Track, name: &str, ts: u64) {
-    o.text("ph", phase).int("pid", track.pid).int("tid", track.tid);
+fn head(o: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts: u64) {
+    o.word("ph", phase).int("pid", track.pid).int("tid", track.tid);
     o.text("name", name).micros("ts", ts);
 }
 
