@@ -6,7 +6,7 @@ use trace::engine::Mode;
 use trace::event::{
     Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Sees, Taken, Undecoded, What,
 };
-use trace::report::{Report, ReportInput};
+use trace::report::{Clock, Report, ReportInput};
 use trace::{Analysis, Config, FrameId, HopId};
 
 const MS: u64 = 1_000_000;
@@ -370,4 +370,93 @@ fn every_field_is_there_and_null_exactly_where_a_relay_cannot_see() {
         assert!(all["gap_ns"].get(field).is_some(), "gap_ns.{field}");
     }
     assert!(relay.get("demo").is_none() && all["demo"]["truth"]["chunks_dropped"] == 2);
+}
+
+/// The run in which everything is seen, with names as somebody hostile would choose them.
+fn hostile() -> Report {
+    let mut report = everything_seen();
+    let name = "<script>alert(1)</script>\"'`|@here\n# x\u{202e}\u{1b}[2J";
+    let finding = &mut report.findings[0];
+    for text in [
+        &mut report.source.kind,
+        &mut report.source.engine,
+        &mut report.slowest[0].rid,
+        &mut report.hops[0].name,
+        &mut finding.rid,
+        &mut finding.summary,
+        &mut finding.kind,
+    ] {
+        name.clone_into(text);
+    }
+    report.findings[0].advice = Some(name.to_owned());
+    report.findings[0].hop = Some(name.to_owned());
+    report.findings[0].evidence.insert(name.to_owned(), name.into());
+    report.source.engine_version = Some(name.to_owned());
+    report.slowest[0].finish = Some(name.to_owned());
+    report.own.degraded = vec![name.into()];
+    let series = report.series.as_mut().expect("slots");
+    name.clone_into(&mut series.hops[0].name);
+    report
+}
+
+#[test]
+fn a_page_runs_and_loads_nothing_whatever_it_tells_of() {
+    let report = hostile();
+    let page = report.to_html(&Clock::of(&report, None));
+    assert!(
+        page.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !page.contains("<script"),
+        "it is escaped"
+    );
+    assert!(!page.contains(['\u{202e}', '\u{1b}']) && page.contains("default-src 'none'"));
+    for loads in ["src=", "url(", "http:", "https:", "@import", "<link", "<img", "onload"] {
+        assert!(!page.contains(loads), "{loads}");
+    }
+    let opened = |tag: &str| page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+    for tag in [
+        "html", "main", "section", "table", "tbody", "tr", "ol", "li", "dl", "svg", "figure", "a", "p",
+    ] {
+        assert_eq!(
+            opened(tag),
+            page.matches(&format!("</{tag}>")).count(),
+            "{tag} is closed as often as opened"
+        );
+    }
+}
+
+#[test]
+fn markdown_and_text_call_nobody_and_move_no_cursor() {
+    let report = hostile();
+    for told in [report.to_markdown(&Clock::of(&report, None)), report.to_text()] {
+        assert!(!told.contains(['\u{202e}', '\u{1b}']), "{told}");
+    }
+    let markdown = report.to_markdown(&Clock::of(&report, None));
+    assert!(!markdown.lines().any(|line| line.starts_with("# ")), "{markdown}");
+    // Letters between backticks are no markup.
+    let outside: String = markdown.split('`').step_by(2).collect();
+    assert!(
+        !outside.contains("<script") && !markdown.contains("**since** @here"),
+        "{markdown}"
+    );
+}
+
+#[test]
+fn everything_seen_as_markdown() {
+    let mut report = everything_seen();
+    let start = 1_763_712_000_000_000_000;
+    report.window_wall_ns = Some([start, start + report.window_ns[1]]);
+    let zone = jiff::tz::TimeZone::fixed(jiff::tz::offset(1));
+    insta::assert_snapshot!(report.to_markdown(&Clock::of(&report, Some(zone))));
+}
+
+#[test]
+fn what_was_not_seen_is_said_on_every_form() {
+    let report = sends_seen();
+    let clock = Clock::of(&report, None);
+    for told in [report.to_text(), report.to_markdown(&clock), report.to_html(&clock)] {
+        let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            words.contains("what reaches the client") && words.contains("no CAP_BPF"),
+            "{told}"
+        );
+    }
 }

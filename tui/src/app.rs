@@ -59,6 +59,7 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
 
 fn report(analysis: &Analysis, source: &impl Source, degraded: &[String], slowest: usize) -> Report {
     analysis.report(&ReportInput {
+        wall: Some((MonoNs::now(), trace::clock::wall_ns())),
         slowest,
         cpu_ns: Some(own::cpu_ns()),
         rss_bytes: own::rss_bytes(),

@@ -30,6 +30,7 @@ enum Command {
     Attach(cmd::attach::Args),
     Demo(cmd::demo::Args),
     Decode(cmd::decode::Args),
+    Report(cmd::report::Args),
     Import(cmd::import::Args),
     Tap(cmd::tap::Args),
 }
@@ -40,6 +41,7 @@ impl Cli {
             Command::Attach(args) => cmd::attach::run(&args),
             Command::Demo(args) => cmd::demo::run(args),
             Command::Decode(args) => cmd::decode::run(&args),
+            Command::Report(args) => cmd::report::run(&args),
             Command::Import(args) => cmd::import::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
         }

@@ -9,6 +9,7 @@ mod demo;
 mod keys;
 mod log;
 mod observer;
+mod output;
 mod own;
 mod screen;
 mod source;

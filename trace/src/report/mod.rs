@@ -1,10 +1,15 @@
 //! The report of a run, schema `tokengap.report/1`: fields may be added, never change their meaning. `null` is "not observable
 //! with what was attached", never 0. All times are nanoseconds; `window_ns` and `at_ns` count from the start of the capture.
 
+pub(crate) mod brief;
 mod build;
 mod cpu;
+pub(crate) mod hostile;
 mod hot;
+mod html;
 mod input;
+mod markdown;
+mod moment;
 mod series;
 mod slowest;
 pub mod stages;
@@ -19,6 +24,7 @@ use serde_json::Value;
 pub use build::build;
 pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
 pub use input::ReportInput;
+pub use moment::Clock;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::SlowLine;
 
@@ -88,6 +94,22 @@ impl Report {
     /// As text for people, at most 100 columns wide.
     pub fn to_text(&self) -> String {
         text::render(self)
+    }
+
+    /// Whether all of it comes from the engine's own log: no frame was observed, and its zeros of frames, chunks and tokens
+    /// say nothing.
+    pub fn is_told(&self) -> bool {
+        self.hops.is_empty() && self.stages.is_some()
+    }
+
+    /// As Markdown, short enough to paste into an issue.
+    pub fn to_markdown(&self, clock: &Clock) -> String {
+        markdown::render(self, clock)
+    }
+
+    /// As one HTML page that loads nothing and runs nothing.
+    pub fn to_html(&self, clock: &Clock) -> String {
+        html::render(self, clock)
     }
 
     /// The worst severity among the findings.

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::{Chunks, HopLine, Report, Spread, hot};
+use super::hostile::{lines, plain};
+use super::{Chunks, HopLine, Report, Spread, brief, hot};
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, plural};
 
@@ -27,7 +28,8 @@ pub(super) fn render(report: &Report) -> String {
     findings(&mut out, report);
     unseen(&mut out, report);
     own(&mut out, report);
-    out
+    // Names come over the wire: none may move a terminal's cursor.
+    lines(&out)
 }
 
 /// What the demo's own peers did, beside what was found.
@@ -49,24 +51,15 @@ fn truth(out: &mut String, report: &Report) {
 }
 
 fn head(out: &mut String, report: &Report) {
-    let verdict = match report.findings.first() {
-        Some(worst) => format!("{}: {}", worst.severity.as_str().to_uppercase(), worst.summary),
-        None if report.requests.seen == 0 => {
-            String::from("NOTHING SEEN: no request crossed the hops that were watched")
-        }
-        None => String::from("HEALTHY: nothing found"),
-    };
+    let verdict = brief::verdict(report);
     wrap(out, &verdict, "", "  ");
-    let source = &report.source;
-    let mut engine = format!(
-        "{} {}",
-        source.engine,
-        source.engine_version.as_deref().unwrap_or("of unknown release")
+    let engine = brief::engine(report);
+    let _ = writeln!(
+        out,
+        "{} of {engine}, {}",
+        report.source.kind,
+        duration(report.window_ns[1])
     );
-    if let Some(mode) = source.mode {
-        let _ = write!(engine, ", {}", format!("{mode:?}").to_lowercase());
-    }
-    let _ = writeln!(out, "{} of {engine}, {}", source.kind, duration(report.window_ns[1]));
     let _ = writeln!(out);
 }
 
@@ -92,18 +85,20 @@ fn numbers(out: &mut String, report: &Report) {
         let _ = write!(line, ", {}", plural(r.health_checks, "health check"));
     }
     row(out, "requests", &line);
-    let t = &report.tokens;
-    row(
-        out,
-        "tokens",
-        &format!(
-            "{} sent, {} taken, {} delivered",
-            count(t.sent),
-            opt(t.taken),
-            opt(t.delivered)
-        ),
-    );
-    row(out, "chunks", &chunks(&report.chunks));
+    if !report.is_told() {
+        let t = &report.tokens;
+        row(
+            out,
+            "tokens",
+            &format!(
+                "{} sent, {} taken, {} delivered",
+                count(t.sent),
+                opt(t.taken),
+                opt(t.delivered)
+            ),
+        );
+        row(out, "chunks", &chunks(&report.chunks));
+    }
     if let Some(gap) = &report.gap_ns {
         let d = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
         let quantiles = format!(
@@ -167,7 +162,7 @@ fn slowest(out: &mut String, report: &Report) {
         "SLOWEST", "SENT AT", "GAP", "SENT", "TAKEN", "LOST"
     );
     for line in report.slowest.iter().take(MOST) {
-        let rid: String = line.rid.chars().take(widest).collect();
+        let rid: String = plain(&line.rid).chars().take(widest).collect();
         let time = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
         let _ = writeln!(
             out,
@@ -177,7 +172,7 @@ fn slowest(out: &mut String, report: &Report) {
             count(line.tokens_sent),
             opt(line.tokens_taken),
             opt(line.tokens_lost),
-            line.finish.as_deref().unwrap_or(UNSEEN),
+            plain(line.finish.as_deref().unwrap_or(UNSEEN)),
         );
     }
     let _ = writeln!(out);
@@ -200,7 +195,7 @@ fn hops(out: &mut String, report: &Report) {
         "HOP", "SENT", "TAKEN", "CHUNKS", "BYTES", "BACKLOG", "RES. P50", "RES. MAX"
     );
     for hop in &report.hops {
-        let name: String = hop.name.chars().take(widest).collect();
+        let name: String = plain(&hop.name).chars().take(widest).collect();
         let residence = |of: fn(&Spread) -> u64| {
             hop.residence_ns
                 .as_ref()
@@ -315,24 +310,11 @@ fn mark(severity: Severity) -> &'static str {
 
 /// What this source could not see, and what follows from that.
 fn unseen(out: &mut String, report: &Report) {
-    let mut missing = Vec::new();
-    if report.tokens.taken.is_none() {
-        missing.push("when the tokenizer takes frames (gap, backlog and residence)");
-    }
-    if report.chunks.dropped_predicted.is_none() && report.tokens.taken.is_some() {
-        missing.push("which frames share a wakeup, or what the engine does with them (predicted drops)");
-    }
-    if report.tokens.delivered.is_none() {
-        missing.push("what reaches the client (confirmed drops, coalescing)");
-    }
-    if report.cpu.is_none() {
-        missing.push("CPU of the engine's threads");
-    }
+    let missing = brief::unseen(report);
     if !missing.is_empty() {
         row(out, "not seen", &missing.join("; "));
     }
-    for degraded in &report.own.degraded {
-        let said = degraded.as_str().map_or_else(|| degraded.to_string(), str::to_owned);
+    for said in brief::degraded(report) {
         row(out, "degraded", &said);
     }
 }

@@ -5,4 +5,6 @@ pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod import;
 pub(crate) mod pick;
+pub(crate) mod report;
+pub(crate) mod saved;
 pub(crate) mod tap;

@@ -1,0 +1,83 @@
+//! What every form of the report says in the same words.
+
+use super::Report;
+use crate::engine::{DROPS_FIXED_IN, Mode, Waiter};
+
+/// The worst, in one sentence.
+pub(crate) fn verdict(report: &Report) -> String {
+    match report.findings.first() {
+        Some(worst) => format!("{}: {}", worst.severity.as_str().to_uppercase(), worst.summary),
+        None if report.requests.seen == 0 => {
+            String::from("NOTHING SEEN: no request crossed the hops that were watched")
+        }
+        None => String::from("HEALTHY: nothing found"),
+    }
+}
+
+/// The engine: `sglang 0.5.9, incremental`.
+pub(crate) fn engine(report: &Report) -> String {
+    let source = &report.source;
+    let release = source.engine_version.as_deref().unwrap_or("of unknown release");
+    let mode = match source.mode {
+        Some(Mode::Incremental) => ", incremental",
+        Some(Mode::Cumulative) => ", cumulative",
+        None => "",
+    };
+    format!("{} {release}{mode}", source.engine)
+}
+
+/// Whether the release is known to lose chunks, as far as that is known.
+pub(crate) fn known_to_lose(report: &Report) -> String {
+    match (report.source.waiter, report.source.mode) {
+        (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
+            format!(
+                "known to lose chunks: a waiter keeps only the last of several queued ones; fixed in {DROPS_FIXED_IN}"
+            )
+        }
+        (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => format!(
+            "a waiter keeps only the last of several queued chunks (until {DROPS_FIXED_IN}), which loses nothing in cumulative mode"
+        ),
+        (Some(Waiter::KeepsLast), None) => {
+            format!(
+                "a waiter keeps only the last of several queued chunks (until {DROPS_FIXED_IN}): lost in incremental mode, which is not known here"
+            )
+        }
+        (Some(Waiter::YieldsAll), _) => String::from("hands out every queued chunk by itself: known to lose none"),
+        (Some(Waiter::Merges), _) => {
+            String::from("merges queued chunks into one: known to lose none, but they arrive late and at once")
+        }
+        (None, _) => String::from("whether this release loses queued chunks is not known"),
+    }
+}
+
+/// What this source could not see, and what follows from that.
+pub(crate) fn unseen(report: &Report) -> Vec<&'static str> {
+    let mut missing = Vec::new();
+    if report.is_told() {
+        missing.push("any frame: all times are the engine's own words");
+    } else if report.tokens.taken.is_none() {
+        missing.push("when the tokenizer takes frames (gap, backlog and residence)");
+    }
+    if report.chunks.dropped_predicted.is_none() && report.tokens.taken.is_some() {
+        missing.push("which frames share a wakeup, or what the engine does with them (predicted drops)");
+    }
+    if report.tokens.delivered.is_none() {
+        missing.push("what reaches the client (confirmed drops, coalescing)");
+    }
+    if report.cpu.is_none() {
+        missing.push("CPU of the engine's threads");
+    }
+    missing
+}
+
+/// What could not be attached or was given up, in words.
+pub(crate) fn degraded(report: &Report) -> impl Iterator<Item = String> + '_ {
+    let said = |d: &serde_json::Value| d.as_str().map_or_else(|| d.to_string(), str::to_owned);
+    report.own.degraded.iter().map(said)
+}
+
+/// The names of the limits that were reached, and how often.
+pub(crate) fn limits_reached(report: &Report) -> impl Iterator<Item = (&str, u64, u64)> {
+    let reached = report.limits.iter().filter(|(_, line)| line.reached > 0);
+    reached.map(|(name, line)| (name.as_str(), line.limit, line.reached))
+}

@@ -1,0 +1,115 @@
+//! Names that came over the wire, made harmless: request ids, class names and endpoints are whatever somebody sent.
+
+use std::fmt;
+
+/// Longer names are cut, visibly.
+const LONGEST: usize = 200;
+
+/// Without control characters and without those that turn or hide text: one line, as long as it looks.
+pub(crate) fn plain(text: &str) -> String {
+    let mut out: String = text
+        .chars()
+        .take(LONGEST)
+        .map(|c| if unfit(c) { '\u{fffd}' } else { c })
+        .collect();
+    if text.chars().nth(LONGEST).is_some() {
+        out.push('\u{2026}');
+    }
+    out
+}
+
+fn unfit(c: char) -> bool {
+    let hides = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    c.is_control() || hides || matches!(c, '\u{2028}' | '\u{2029}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The same for text of several lines, of any length.
+pub(super) fn lines(text: &str) -> String {
+    text.chars()
+        .map(|c| if unfit(c) && c != '\n' { '\u{fffd}' } else { c })
+        .collect()
+}
+
+/// As text or attribute of an HTML page.
+pub(super) struct Html<'a>(pub(super) &'a str);
+
+impl fmt::Display for Html<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                c if unfit(c) && c != '\n' => f.write_str("\u{fffd}")?,
+                c => fmt::Write::write_char(f, c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As running text or cell of a Markdown page: nothing in it is markup, a link, or calls anybody.
+pub(crate) fn markdown(text: &str) -> String {
+    let text = plain(text);
+    let mut out = String::with_capacity(text.len());
+    let mut letters = text.chars().peekable();
+    let mut in_word = false;
+    while let Some(c) = letters.next() {
+        match c {
+            // Inside a word it is no markup.
+            '_' if in_word && letters.peek().is_some_and(|next| next.is_alphanumeric()) => out.push(c),
+            '<' => out.push_str("&lt;"),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' | '&' | '#' | '$' => out.extend(['\\', c]),
+            // A chat calls people at their name; a word joiner keeps the look and parts the name.
+            '@' => out.push_str("@\u{2060}"),
+            c => out.push(c),
+        }
+        in_word = c.is_alphanumeric();
+    }
+    // A bare address becomes a link.
+    out.replace("://", ":\u{2060}//")
+}
+
+/// As code in a Markdown cell: shown letter by letter.
+pub(crate) fn markdown_code(text: &str) -> String {
+    let text = plain(text).replace('|', "\\|");
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest + 1);
+    let pad = if text.starts_with('`') || text.ends_with('`') || text.is_empty() {
+        " "
+    } else {
+        ""
+    };
+    format!("{fence}{pad}{text}{pad}{fence}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn nothing_hostile_gets_through() {
+        let rid = "<script>alert('x')</script>\" onload=\"y\u{202e}\u{1b}[2J";
+        let html = Html(rid).to_string();
+        assert!(!html.contains(['<', '>', '"', '\'', '\u{202e}', '\u{1b}']), "{html}");
+        assert_eq!(markdown("a|b<i> @here [x](y)"), "a\\|b&lt;i> @\u{2060}here \\[x\\](y)");
+        assert_eq!(markdown("CAP_BPF _x_ a__b"), "CAP_BPF \\_x\\_ a\\_\\_b");
+        assert_eq!(markdown_code("``a`"), "``` ``a` ```");
+        assert_eq!(plain("a\nb\u{7}"), "a\u{fffd}b\u{fffd}");
+        assert_eq!(plain(&"x".repeat(1000)).chars().count(), LONGEST + 1);
+    }
+
+    proptest! {
+        #[test]
+        fn code_ends_where_it_should(text in "[`|a ]{0,12}") {
+            let code = markdown_code(&text);
+            let fence = code.len() - code.trim_start_matches('`').len();
+            let inside = &code[fence..code.len() - fence];
+            prop_assert!(inside.split(|c| c != '`').all(|run| run.len() != fence));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The requests that waited longest, with the wait of each drawn on the time of the run.
+
+use std::fmt::Write as _;
+
+use super::super::hostile::Html;
+use super::super::{Clock, Report, SlowLine};
+use crate::words::{count, duration};
+
+/// Of the drawing beside each row.
+const WIDTH: f64 = 220.0;
+
+pub(super) fn table(report: &Report, clock: &Clock) -> String {
+    if report.slowest.is_empty() {
+        return String::new();
+    }
+    let window = report.window_ns[1].max(1);
+    let mut out = format!(
+        concat!(
+            "<div class=\"scroll\"><table><thead><tr><th>Request</th><th class=\"n\">Gap</th><th>From first send to first take, of {}</th>",
+            "<th class=\"n\">First sent</th><th class=\"n\">Tokens sent</th><th class=\"n\">Taken</th><th class=\"n\">Lost</th><th>Finish</th>",
+            "</tr></thead><tbody>\n"
+        ),
+        duration(window)
+    );
+    for line in &report.slowest {
+        let number = |n: Option<u64>| n.map_or_else(|| String::from("-"), count);
+        let sent = line.first_sent_ns.map_or_else(
+            || String::from("-"),
+            |ns| {
+                clock
+                    .time_of_day(ns)
+                    .map_or_else(|| duration(ns), |time| format!("{time} ({})", duration(ns)))
+            },
+        );
+        let _ = writeln!(
+            out,
+            concat!(
+                "<tr><td class=\"rid\">{}</td><td class=\"n\">{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>",
+                "<td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>"
+            ),
+            Html(&line.rid),
+            line.gap_ns.map_or_else(|| waits(line, window), duration),
+            drawing(line, window),
+            Html(&sent),
+            count(line.tokens_sent),
+            number(line.tokens_taken),
+            number(line.tokens_lost),
+            Html(line.finish.as_deref().unwrap_or("-"))
+        );
+    }
+    out.push_str("</tbody></table></div>\n");
+    out
+}
+
+/// Of a request whose first token has not been taken.
+fn waits(line: &SlowLine, window: u64) -> String {
+    match (line.first_sent_ns, line.first_taken_ns) {
+        (Some(sent), None) => format!("over {}", duration(window.saturating_sub(sent))),
+        _ => String::from("-"),
+    }
+}
+
+fn drawing(line: &SlowLine, window: u64) -> String {
+    let at = |ns: u64| 3.0 + (ns.min(window) as f64 / window as f64) * (WIDTH - 6.0);
+    let told = match (line.first_sent_ns, line.first_taken_ns) {
+        (Some(sent), Some(taken)) => format!("first sent at {}, first taken at {}", duration(sent), duration(taken)),
+        (Some(sent), None) => format!("first sent at {}, not seen to be taken", duration(sent)),
+        (None, Some(taken)) => format!("first taken at {}; its send was not seen", duration(taken)),
+        (None, None) => return String::from("not seen"),
+    };
+    let mut out = format!(
+        r#"<svg viewBox="0 0 {WIDTH} 18" style="width:{WIDTH}px" role="img" aria-label="{told}"><title>{told}</title><path class="grid" d="M0 9H{WIDTH}"/>"#
+    );
+    if let Some(sent) = line.first_sent_ns {
+        let (from, to) = (at(sent), at(line.first_taken_ns.unwrap_or(window)));
+        let width = (to - from).max(1.5);
+        let _ = write!(
+            out,
+            r#"<rect class="wait" x="{from:.1}" y="4" width="{width:.1}" height="10" rx="2"/><path class="axis" d="M{from:.1} 1v16"/>"#
+        );
+    }
+    if let Some(taken) = line.first_taken_ns {
+        let _ = write!(out, r#"<circle class="event" cx="{:.1}" cy="9" r="2.6"/>"#, at(taken));
+    }
+    out.push_str("</svg>");
+    out
+}

@@ -1,0 +1,89 @@
+//! Distributions: how many requests or frames waited how long.
+
+use super::super::Report;
+use super::over_time::nanoseconds;
+use super::plot::{Axis, Plot};
+use crate::words::{count, duration};
+
+/// Hops that are drawn.
+const HOPS: usize = 6;
+
+/// The gap's and each hop's residence.
+pub(super) fn drawings(report: &Report) -> String {
+    let mut out = String::new();
+    if let Some(gap) = &report.gap_ns {
+        let uprights = [
+            ("median", gap.p50),
+            ("p95", gap.p95),
+            ("p99", gap.p99),
+            ("max", gap.max),
+        ];
+        let uprights: Vec<(&str, u64)> = uprights
+            .into_iter()
+            .filter_map(|(name, ns)| Some((name, ns?)))
+            .collect();
+        out.push_str(&drawing(
+            "gap",
+            "Gap: from the scheduler's first send to the tokenizer's first take, by request",
+            "requests",
+            &gap.classes,
+            &uprights,
+        ));
+    }
+    for (n, hop) in report
+        .hops
+        .iter()
+        .filter(|h| !h.residence_classes.is_empty())
+        .take(HOPS)
+        .enumerate()
+    {
+        let spread = hop
+            .residence_ns
+            .map(|s| [("median", s.p50), ("p90", s.p90), ("p99", s.p99), ("max", s.max)]);
+        let heading = format!("Residence on {}: from sent to taken, by frame", hop.name);
+        let uprights = spread.as_ref().map_or(&[][..], |s| s.as_slice());
+        out.push_str(&drawing(
+            &format!("residence-{n}"),
+            &heading,
+            "frames",
+            &hop.residence_classes,
+            uprights,
+        ));
+    }
+    out
+}
+
+fn drawing(id: &str, heading: &str, things: &str, classes: &[[u64; 3]], uprights: &[(&str, u64)]) -> String {
+    let (Some(first), Some(last)) = (classes.first(), classes.last()) else {
+        return String::new();
+    };
+    let most = classes.iter().map(|c| c[2]).max().unwrap_or(0);
+    let mut plot = Plot::new(
+        Axis::decades(first[0] as f64, last[1] as f64),
+        Axis::counting(most as f64),
+        190.0,
+    );
+    plot.y_ticks(|n| count(n as u64));
+    plot.x_ticks(|ns| (nanoseconds(ns), None));
+    for &[from, to, n] in classes {
+        let told = format!("{} to {}: {} {things}", duration(from), duration(to), count(n));
+        plot.bar("c0", (from.max(1) as f64, to as f64), n as f64, &told);
+    }
+    for (row, (name, ns)) in uprights.iter().enumerate() {
+        plot.upright(&format!("{name} {}", duration(*ns)), (*ns).max(1) as f64, row);
+    }
+    let told: Vec<String> = uprights
+        .iter()
+        .map(|(name, ns)| format!("{name} {}", duration(*ns)))
+        .collect();
+    let total = classes.iter().map(|c| c[2]).sum();
+    plot.finish(
+        id,
+        heading,
+        format!(
+            "{} {things} on a logarithmic scale of time: {}.",
+            count(total),
+            told.join(", ")
+        ),
+    )
+}

@@ -1,0 +1,182 @@
+//! The numbers behind the drawings: losses with their proof, hops, threads, and what was missed.
+
+use std::fmt::Write as _;
+
+use super::super::hostile::{Html, plain};
+use super::super::{HopLine, Report, brief};
+use crate::words::{bytes, count, duration, plural, share};
+
+fn opt(n: Option<u64>) -> String {
+    n.map_or_else(|| String::from("-"), count)
+}
+
+/// Chunks by what became of them, and how that is known.
+pub(super) fn losses(report: &Report) -> String {
+    let c = &report.chunks;
+    let mut out = String::from("<table><tbody>\n");
+    let mut row = |name: &str, n: Option<u64>, proof: &str| {
+        let (value, proof) = match n {
+            Some(n) => (format!("{} ({})", count(n), share(n, c.sent)), proof),
+            None => (String::from("-"), "not observable with what was attached"),
+        };
+        let _ = writeln!(
+            out,
+            "<tr><th>{name}</th><td class=\"n\">{value}</td><td>{proof}</td></tr>"
+        );
+    };
+    row(
+        "Dropped, confirmed",
+        c.dropped_confirmed,
+        "proven: a later delivery of the same request came without them, and the counts say so",
+    );
+    row(
+        "Dropped, predicted",
+        c.dropped_predicted,
+        "taken in one wakeup behind another chunk of their request, on a release that keeps the last",
+    );
+    row(
+        "Coalesced",
+        c.coalesced,
+        "left inside another chunk's delivery: no token is lost, but they arrive late and at once",
+    );
+    row(
+        "Outstanding",
+        c.outstanding,
+        "not delivered at the end of the capture, or when their request was closed",
+    );
+    row(
+        "Unjudged",
+        c.unjudged,
+        "their delivery fell into a time for which observations were lost",
+    );
+    let wire = report.tokens.missing_on_wire;
+    let _ = writeln!(
+        out,
+        "<tr><th>Missing on the wire</th><td class=\"n\">{}</td><td>tokens that a stream's own counts say were sent and no frame carried</td></tr></tbody></table>",
+        count(wire)
+    );
+    let mut worst: Vec<_> = report
+        .slowest
+        .iter()
+        .filter(|l| l.tokens_lost.is_some_and(|n| n > 0))
+        .collect();
+    worst.sort_by_key(|l| std::cmp::Reverse(l.tokens_lost));
+    if !worst.is_empty() {
+        out.push_str("<p>Of the requests listed above, these lost tokens: ");
+        let each = worst.iter().map(|l| {
+            let lost = l.tokens_lost.unwrap_or(0);
+            format!(
+                "<span class=\"rid\">{}</span> {} of {}",
+                Html(&l.rid),
+                count(lost),
+                count(l.tokens_sent)
+            )
+        });
+        out.push_str(&each.collect::<Vec<_>>().join(", "));
+        out.push_str(".</p>\n");
+    }
+    out
+}
+
+pub(super) fn hops(report: &Report) -> String {
+    if report.hops.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from(concat!(
+        "<div class=\"scroll\"><table><thead><tr><th>Hop</th><th class=\"n\">Frames sent</th><th class=\"n\">Taken</th>",
+        "<th class=\"n\">Chunks</th><th class=\"n\">Bytes</th><th class=\"n\">Backlog, most</th><th class=\"n\">In libzmq's inbox, most</th>",
+        "<th class=\"n\">In the kernel, most</th><th class=\"n\">Residence p50</th><th class=\"n\">p99</th><th class=\"n\">max</th>",
+        "<th class=\"n\">Frames a wakeup, most</th></tr></thead><tbody>\n"
+    ));
+    for hop in &report.hops {
+        let residence = |of: fn(&super::super::Spread) -> u64| {
+            hop.residence_ns
+                .as_ref()
+                .map_or_else(|| String::from("-"), |s| duration(of(s)))
+        };
+        let _ = write!(out, "<tr><td>{}{}</td>", Html(&hop.name), workers(hop));
+        for cell in [
+            opt(hop.frames_sent),
+            opt(hop.frames_taken),
+            count(hop.chunks),
+            bytes(hop.bytes),
+            opt(hop.backlog_max_frames),
+            opt(hop.inbox_max_frames),
+            hop.kernel_bytes_max.map_or_else(|| String::from("-"), bytes),
+            residence(|s| s.p50),
+            residence(|s| s.p99),
+            residence(|s| s.max),
+            opt(hop.wakeup_frames_max.map(u64::from)),
+        ] {
+            let _ = write!(out, "<td class=\"n\">{cell}</td>");
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
+    out
+}
+
+fn workers(hop: &HopLine) -> String {
+    let workers = hop
+        .workers
+        .as_ref()
+        .map(|w| format!("<br><small class=\"dim\">{} workers</small>", w.len()));
+    workers.unwrap_or_default()
+}
+
+pub(super) fn cpu(report: &Report) -> String {
+    let Some(lines) = report.cpu.as_ref().filter(|lines| !lines.is_empty()) else {
+        return String::new();
+    };
+    let mut out = String::from(concat!(
+        "<div class=\"scroll\"><table><thead><tr><th>Thread</th><th class=\"n\">On a CPU</th><th class=\"n\">Waiting for one</th>",
+        "<th class=\"n\">Throttled</th><th class=\"n\">Away from its poll</th><th>Takes frames</th></tr></thead><tbody>\n"
+    ));
+    for line in lines {
+        let share = |of: Option<f64>| of.map_or_else(|| String::from("-"), |s| format!("{:.1} %", 100.0 * s));
+        let who = format!("{} {}/{} {}", line.role, line.pid, line.tid, plain(&line.name));
+        let _ = write!(out, "<tr><td>{}</td>", Html(&who));
+        for cell in [line.on_cpu, line.run_wait, line.throttled, line.away_from_poll].map(share) {
+            let _ = write!(out, "<td class=\"n\">{cell}</td>");
+        }
+        let _ = writeln!(out, "<td>{}</td></tr>", if line.takes { "yes" } else { "" });
+    }
+    out.push_str("</tbody></table></div>\n");
+    out
+}
+
+pub(super) fn own(report: &Report) -> String {
+    let own = &report.own;
+    let mut out = String::from("<ul>\n");
+    for what in brief::unseen(report) {
+        let _ = writeln!(out, "<li>Not seen: {}.</li>", Html(what));
+    }
+    for said in brief::degraded(report) {
+        let _ = writeln!(out, "<li>Not attached or given up: {}.</li>", Html(&said));
+    }
+    for (name, limit, times) in brief::limits_reached(report) {
+        let _ = writeln!(
+            out,
+            "<li>The limit {} of {} was reached {}.</li>",
+            Html(name),
+            count(limit),
+            plural(times, "time")
+        );
+    }
+    let _ = write!(
+        out,
+        "<li>tokengap entered {} and lost {}; {} could not be read, {} passed without a report",
+        plural(own.events, "event"),
+        count(own.events_lost),
+        plural(own.frames_undecoded, "frame"),
+        count(own.frames_unannounced)
+    );
+    if let Some(ns) = own.cpu_ns {
+        let _ = write!(out, "; it used {} of CPU", duration(ns));
+    }
+    if let Some(n) = own.rss_bytes {
+        let _ = write!(out, " and {} of memory", bytes(n));
+    }
+    out.push_str(".</li>\n</ul>\n");
+    out
+}

@@ -1,0 +1,213 @@
+//! The report for an incident channel or an issue: what happened in a few lines, the details after them.
+
+use std::fmt::Write as _;
+
+use super::hostile::{markdown, markdown_code};
+use super::{Clock, Report, brief};
+use crate::detect::Severity;
+use crate::words::{bytes, count, duration, share};
+
+/// Requests and findings listed.
+const MOST: usize = 10;
+
+pub(super) fn render(report: &Report, clock: &Clock) -> String {
+    let mut out = String::new();
+    head(&mut out, report, clock);
+    findings(&mut out, report, clock);
+    slowest(&mut out, report);
+    hops(&mut out, report);
+    cpu(&mut out, report);
+    own(&mut out, report);
+    out
+}
+
+fn unseen() -> String {
+    String::from("not seen")
+}
+
+fn opt(n: Option<u64>) -> String {
+    n.map_or_else(|| String::from("-"), count)
+}
+
+fn time(ns: Option<u64>) -> String {
+    ns.map_or_else(|| String::from("-"), duration)
+}
+
+fn head(out: &mut String, report: &Report, clock: &Clock) {
+    let _ = writeln!(out, "## {}\n", markdown(&brief::verdict(report)));
+    if let Some(worst) = report.findings.first() {
+        let _ = writeln!(out, "- **since** {}", clock.both(worst.at_ns));
+    }
+    let r = &report.requests;
+    let _ = writeln!(
+        out,
+        "- **requests** {} seen, {} finished, {} aborted, {} live, in {}",
+        count(r.seen),
+        count(r.finished),
+        count(r.aborted),
+        count(r.live),
+        duration(report.window_ns[1])
+    );
+    let gap = report.gap_ns.as_ref().map_or_else(unseen, |g| {
+        format!(
+            "median {}, p95 {}, p99 {}, max {}",
+            time(g.p50),
+            time(g.p95),
+            time(g.p99),
+            time(g.max)
+        )
+    });
+    let _ = writeln!(out, "- **gap** {gap}");
+    let c = &report.chunks;
+    let lost = match (c.dropped_confirmed, c.dropped_predicted) {
+        (Some(n), _) => format!(
+            "{} tokens in {} chunks ({} of all), confirmed by counts",
+            opt(c.tokens_lost),
+            count(n),
+            share(n, c.sent)
+        ),
+        (None, Some(n)) => format!("{} chunks predicted; what reaches the client was not seen", count(n)),
+        (None, None) => unseen(),
+    };
+    let _ = writeln!(out, "- **lost** {lost}");
+    let _ = writeln!(
+        out,
+        "- **engine** {}: {}\n",
+        markdown(&brief::engine(report)),
+        markdown(&brief::known_to_lose(report))
+    );
+}
+
+fn findings(out: &mut String, report: &Report, clock: &Clock) {
+    for (n, finding) in report.findings.iter().take(MOST).enumerate() {
+        let mark = match finding.severity {
+            Severity::Critical => "critical",
+            Severity::Warning => "warning",
+            Severity::Info => "info",
+        };
+        let _ = writeln!(
+            out,
+            "{}. **{mark}** {}: {}",
+            n + 1,
+            markdown(&finding.kind),
+            markdown(&finding.summary)
+        );
+        let mut since = format!("   since {}", clock.both(finding.at_ns));
+        if !finding.rid.is_empty() {
+            let _ = write!(since, ", worst {}", markdown_code(&finding.rid));
+        }
+        let _ = writeln!(out, "{since}");
+        if let Some(advice) = &finding.advice {
+            let _ = writeln!(out, "   **do** {}", markdown(advice));
+        }
+    }
+    if report.findings.len() > MOST {
+        let _ = writeln!(out, "\nand {} more", report.findings.len() - MOST);
+    }
+    if !report.findings.is_empty() {
+        out.push('\n');
+    }
+}
+
+fn slowest(out: &mut String, report: &Report) {
+    if report.gap_ns.is_none() || report.slowest.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "### Worst requests\n");
+    let _ = writeln!(
+        out,
+        "| request | first sent | gap | first taken | tokens sent | lost | finish |\n|---|--:|--:|--:|--:|--:|---|"
+    );
+    for line in report.slowest.iter().take(MOST) {
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {} |",
+            markdown_code(&line.rid),
+            time(line.first_sent_ns),
+            time(line.gap_ns),
+            time(line.first_taken_ns),
+            count(line.tokens_sent),
+            opt(line.tokens_lost),
+            markdown(line.finish.as_deref().unwrap_or("-"))
+        );
+    }
+    out.push('\n');
+}
+
+fn hops(out: &mut String, report: &Report) {
+    if report.hops.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "### Hops\n");
+    let _ = writeln!(
+        out,
+        "| hop | frames sent | taken | backlog, most | in the kernel, most | residence p50 | p99 | max |\n|---|--:|--:|--:|--:|--:|--:|--:|"
+    );
+    for hop in &report.hops {
+        let spread = |of: fn(&super::Spread) -> u64| time(hop.residence_ns.as_ref().map(of));
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {} | {} |",
+            markdown_code(&hop.name),
+            opt(hop.frames_sent),
+            opt(hop.frames_taken),
+            opt(hop.backlog_max_frames),
+            hop.kernel_bytes_max.map_or_else(|| String::from("-"), bytes),
+            spread(|s| s.p50),
+            spread(|s| s.p99),
+            spread(|s| s.max)
+        );
+    }
+    out.push('\n');
+}
+
+fn cpu(out: &mut String, report: &Report) {
+    let Some(lines) = report.cpu.as_ref().filter(|lines| !lines.is_empty()) else {
+        return;
+    };
+    let _ = writeln!(
+        out,
+        "### CPU\n\n| thread | on a CPU | waiting for one | throttled |\n|---|--:|--:|--:|"
+    );
+    for line in lines {
+        let share = |of: Option<f64>| of.map_or_else(|| String::from("-"), |s| format!("{:.1} %", 100.0 * s));
+        let who = format!("{} {}/{} {}", line.role, line.pid, line.tid, line.name);
+        let _ = writeln!(
+            out,
+            "| {}{} | {} | {} | {} |",
+            markdown_code(&who),
+            if line.takes { " takes frames" } else { "" },
+            share(line.on_cpu),
+            share(line.run_wait),
+            share(line.throttled)
+        );
+    }
+    out.push('\n');
+}
+
+fn own(out: &mut String, report: &Report) {
+    let _ = writeln!(out, "### Not observed, and own losses\n");
+    for what in brief::unseen(report) {
+        let _ = writeln!(out, "- not seen: {what}");
+    }
+    for said in brief::degraded(report) {
+        let _ = writeln!(out, "- not attached or given up: {}", markdown(&said));
+    }
+    for (name, limit, times) in brief::limits_reached(report) {
+        let _ = writeln!(
+            out,
+            "- the limit {} of {} was reached {} times",
+            markdown_code(name),
+            count(limit),
+            count(times)
+        );
+    }
+    let own = &report.own;
+    let _ = writeln!(
+        out,
+        "- tokengap entered {} events, lost {}; {} frames could not be read",
+        count(own.events),
+        count(own.events_lost),
+        count(own.frames_undecoded)
+    );
+}

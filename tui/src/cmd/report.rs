@@ -1,0 +1,67 @@
+//! `tokengap report`: a run that is over, told once more.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use trace::detect::Severity;
+use trace::report::Clock;
+
+use crate::cmd::saved;
+use crate::{cli, output};
+
+/// Tell of a run that is over: as text, JSON, Markdown for an issue, or one HTML page for an incident.
+///
+/// The page is one file that loads nothing and runs nothing: distributions, backlog and CPU over time with the findings
+/// marked, the worst requests, what was lost and how that is known, and what was not observed.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A report's JSON, as --json and --format json print it; - reads it from standard input.
+    file: PathBuf,
+
+    /// How to tell it.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+
+    /// Write to this file, whole or not at all; without it to standard output.
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+
+    /// Exit with 1 when a finding is at least this severe.
+    #[arg(long, value_name = "SEVERITY", value_parser = cli::severity)]
+    fail_on: Option<Severity>,
+
+    /// The zone of times of day, for example Europe/Berlin; UTC without it.
+    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    zone: Option<jiff::tz::TimeZone>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For a terminal, at most 100 columns.
+    Text,
+    /// Schema tokengap.report/1.
+    Json,
+    /// For an issue or an incident channel: short, details after.
+    Markdown,
+    /// One page with drawings.
+    Html,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let report = saved::report(&args.file)?;
+    let clock = Clock::of(&report, args.zone.clone());
+    let told = match args.format {
+        Format::Text => report.to_text(),
+        Format::Json => report.to_json() + "\n",
+        Format::Markdown => report.to_markdown(&clock),
+        Format::Html => report.to_html(&clock),
+    };
+    output::write(args.output.as_deref(), &told)?;
+    let failed = args.fail_on.is_some_and(|least| report.worst() >= Some(least));
+    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn zone(text: &str) -> Result<jiff::tz::TimeZone, String> {
+    jiff::tz::TimeZone::get(text)
+        .map_err(|error| format!("{error}; a name of the zone database is meant, for example Europe/Berlin"))
+}
