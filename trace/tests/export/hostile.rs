@@ -10,6 +10,8 @@ use trace::ledger::Limits;
 use trace::report::{Report, ReportInput};
 use trace::{Config, FrameId, HopId, MonoNs};
 
+const MS: u64 = 1_000_000;
+
 #[derive(Clone, Debug)]
 enum Op {
     /// A frame with a chunk for each of these rids: its count, and whether it is the last.
@@ -64,11 +66,7 @@ fn play(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) {
         },
     };
     let (mut at, mut seq) = (1, 0_u64);
-    let mut enter = |at: u64, what| {
-        let at = MonoNs(at * 1_000_000);
-        export.event(&Event { at, what }).expect("a vector");
-    };
-    enter(at, What::Hop(hop));
+    enter(&mut export, at, What::Hop(hop));
     for op in ops {
         let id = |seq| FrameId {
             hop: HopId(0),
@@ -87,7 +85,7 @@ fn play(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) {
                     ids: IdColumn::Delta,
                     chunks: &chunks,
                 };
-                enter(at, What::Sent(frame));
+                enter(&mut export, at, What::Sent(frame));
                 seq += 1;
             }
             Op::Take(back) => {
@@ -97,17 +95,22 @@ fn play(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) {
                     by: None,
                     frame: None,
                 };
-                enter(at, What::Taken(taken));
+                enter(&mut export, at, What::Taken(taken));
             }
-            Op::Handle(back) => enter(at, What::Handled(id(seq.saturating_sub(*back)))),
+            Op::Handle(back) => enter(&mut export, at, What::Handled(id(seq.saturating_sub(*back)))),
             Op::Tick(ms) => {
                 at += ms;
-                export_tick(&mut enter, at);
+                export.tick(MonoNs(at * MS)).expect("a vector");
             }
         }
     }
     let report = export.finish(&ReportInput::of("tap")).expect("a vector");
     (String::from_utf8(out).expect("UTF-8"), report)
+}
+
+fn enter(export: &mut Export<'_>, at: u64, what: What<'_>) {
+    let at = MonoNs(at * MS);
+    export.event(&Event { at, what }).expect("a vector");
 }
 
 fn chunk<'a>(&(_, count, last): &(u8, u32, bool), rid: &'a str) -> Chunk<'a> {
@@ -121,5 +124,62 @@ fn chunk<'a>(&(_, count, last): &(u8, u32, bool), rid: &'a str) -> Chunk<'a> {
         retractions: None,
         worker: None,
         ids: &[],
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_request_has_its_row(ops in ops(), live_rids in 1_usize..8) {
+        let (text, report) = play(Format::Csv, &ops, live_rids);
+        let mut reader = ::csv::Reader::from_reader(text.as_bytes());
+        let rows: Vec<HashMap<String, String>> = reader.deserialize().map(|row| row.expect("a row")).collect();
+        let sum = |column: &str| rows.iter().map(|row| row[column].parse::<u64>().expect("a count")).sum::<u64>();
+        prop_assert_eq!(rows.len() as u64, report.requests.seen);
+        prop_assert_eq!(sum("tokens_sent"), report.tokens.sent);
+        prop_assert_eq!(sum("chunks_sent"), report.chunks.sent);
+    }
+
+    #[test]
+    fn spans_are_nested_and_arrows_have_both_ends(ops in ops(), live_rids in 1_usize..8) {
+        let (text, report) = play(Format::Perfetto, &ops, live_rids);
+        let events: Vec<Value> = serde_json::from_str(&text).expect("one JSON array");
+        let mut open: HashMap<&str, Vec<&str>> = HashMap::new();
+        let mut requests = 0;
+        for event in &events {
+            let Some(id) = event["id"].as_str() else { continue };
+            let name = event["name"].as_str().expect("a name");
+            let stack = open.entry(id).or_default();
+            match event["ph"].as_str() {
+                Some("b") => {
+                    requests += u64::from(stack.is_empty());
+                    stack.push(name);
+                }
+                Some("e") => prop_assert_eq!(stack.pop(), Some(name)),
+                _ => {}
+            }
+        }
+        prop_assert!(open.values().all(Vec::is_empty));
+        prop_assert_eq!(requests, report.requests.seen);
+        let times = |flow: &str| -> HashMap<String, f64> {
+            let ends = events.iter().filter(|e| e[flow] == true);
+            let time = |e: &Value| (e["bind_id"].to_string(), e["ts"].as_f64().expect("a time"));
+            ends.map(time).collect()
+        };
+        let begun = times("flow_out");
+        prop_assert!(times("flow_in").keys().all(|id| begun.contains_key(id)));
+    }
+
+    #[test]
+    fn lines_are_json(ops in ops(), live_rids in 1_usize..8) {
+        for format in [Format::Otlp, Format::Events] {
+            let (text, report) = play(format, &ops, live_rids);
+            let lines = text.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>();
+            let lines = lines.expect("JSON");
+            if format == Format::Otlp {
+                prop_assert_eq!(lines.len() as u64, report.requests.seen + 1);
+            }
+        }
     }
 }
