@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use tempfile::NamedTempFile;
 use trace::export::{self, Export, Opening};
-use trace::record::{Payload, Record, Recording};
+use trace::record::{Payload, ReadError, Record, Recording};
 use trace::report::ReportInput;
 
 use crate::cli;
@@ -125,22 +125,27 @@ fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Prog
     let opening = look_ahead(recording)?;
     let mut export = Export::new(format, options, header.config, &opening, out)?;
     let mut reader = recording.reader();
-    let mut written = Ok(());
     loop {
+        let mut written = Ok(());
         let more = reader.next(&mut |record| {
             if written.is_ok() {
                 written = enter(&mut export, &record);
             }
-        })?;
-        std::mem::replace(&mut written, Ok(()))?;
-        if !more {
-            break;
+        });
+        written?;
+        match more {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error @ ReadError::Damaged { .. }) => eprintln!("tokengap: {error}"),
+            Err(error) => return Err(error.into()),
         }
-        progress.at(reader.position(), recording.bytes());
+        let next = recording.blocks().get(reader.position());
+        progress.at(next.map_or(recording.bytes(), |block| block.offset), recording.bytes());
     }
-    let input = recording
-        .closing()
-        .map_or_else(|| ReportInput::of(&header.source), |closing| closing.input(&header.source));
+    let input = recording.closing().map_or_else(
+        || ReportInput::of(&header.source),
+        |closing| closing.input(&header.source),
+    );
     export.finish(&input)?;
     Ok(())
 }
@@ -163,15 +168,19 @@ fn look_ahead(recording: &Recording) -> anyhow::Result<Opening> {
     let anchor = header.anchor;
     let mut opening = Opening::new(&header.source, &header.tokengap, anchor.mono, anchor.wall_ns);
     let mut reader = recording.reader();
-    let mut more = true;
-    while more {
-        let mut enough = false;
-        more = reader.next(&mut |record| {
+    let mut enough = false;
+    while !enough {
+        let more = reader.next(&mut |record| {
             if let Record::Event(event) = &record {
                 enough = enough || !opening.learn(event);
             }
-        })?;
-        more &= !enough;
+        });
+        match more {
+            // What is damaged is said when it is exported.
+            Ok(true) | Err(ReadError::Damaged { .. }) => {}
+            Ok(false) => break,
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(opening)
 }
