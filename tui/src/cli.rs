@@ -30,6 +30,7 @@ enum Command {
     Attach(cmd::attach::Args),
     Demo(cmd::demo::Args),
     Decode(cmd::decode::Args),
+    Diff(cmd::diff::Args),
     Report(cmd::report::Args),
     Import(cmd::import::Args),
     Tap(cmd::tap::Args),
@@ -42,6 +43,7 @@ impl Cli {
             Command::Demo(args) => cmd::demo::run(args),
             Command::Decode(args) => cmd::decode::run(&args),
             Command::Report(args) => cmd::report::run(&args),
+            Command::Diff(args) => cmd::diff::run(&args),
             Command::Import(args) => cmd::import::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
         }

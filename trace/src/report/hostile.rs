@@ -24,7 +24,7 @@ fn unfit(c: char) -> bool {
 }
 
 /// The same for text of several lines, of any length.
-pub(super) fn lines(text: &str) -> String {
+pub(crate) fn lines(text: &str) -> String {
     text.chars()
         .map(|c| if unfit(c) && c != '\n' { '\u{fffd}' } else { c })
         .collect()

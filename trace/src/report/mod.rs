@@ -27,6 +27,7 @@ pub use input::ReportInput;
 pub use moment::Clock;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::SlowLine;
+pub(crate) use text::wrap;
 
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};

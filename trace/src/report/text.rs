@@ -341,7 +341,7 @@ pub(super) fn row(out: &mut String, name: &str, text: &str) {
 }
 
 /// Breaks at blanks; a word longer than a line stays whole.
-pub(super) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
+pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
     let mut column = first.chars().count();
     out.push_str(first);
     let mut begun = false;

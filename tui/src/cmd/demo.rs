@@ -21,6 +21,10 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
+    /// Play only this phase of a scenario that has several, for a comparison: of `regression`, 1 is before and 2 after.
+    #[arg(long, value_name = "N")]
+    phase: Option<usize>,
+
     #[command(flatten)]
     live: LiveArgs,
 }
@@ -35,6 +39,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let demo = Demo::start(&DemoOptions {
         scenario: args.scenario,
         seed: args.seed,
+        phase: args.phase,
     })?;
     app::run(demo, &args.live)
 }

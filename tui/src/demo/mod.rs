@@ -48,6 +48,8 @@ pub(crate) struct DemoOptions {
     pub(crate) scenario: Scenario,
     /// The same seed plays the same requests.
     pub(crate) seed: u64,
+    /// Only this phase of a scenario that has several, counted from 1; all by turns without it.
+    pub(crate) phase: Option<usize>,
 }
 
 /// Observations and reports taken over in one turn: some milliseconds of work, so that ticks and signals are not kept
@@ -76,7 +78,14 @@ pub(crate) struct Demo {
 impl Demo {
     /// Makes a private folder for the sockets, starts the relay in it and the peers around the relay.
     pub(crate) fn start(options: &DemoOptions) -> anyhow::Result<Self> {
-        Self::play(options.scenario.script(), options.seed, private_folder()?)
+        let mut script = options.scenario.script();
+        if let Some(phase) = options.phase {
+            let only = phase.checked_sub(1).and_then(|at| script.phases.get(at..=at));
+            let of = script.phases.len();
+            script.phases =
+                only.with_context(|| format!("{} has {of} phases, from 1 on: there is no {phase}", script.name))?;
+        }
+        Self::play(script, options.seed, private_folder()?)
     }
 
     fn play(script: Script, seed: u64, folder: TempDir) -> anyhow::Result<Self> {

@@ -1,0 +1,46 @@
+//! The comparison for an issue.
+
+use std::fmt::Write as _;
+
+use super::Diff;
+use super::text::told;
+use super::verdict::{change, signed, value};
+use crate::report::hostile::markdown;
+
+pub(super) fn render(diff: &Diff) -> String {
+    let mut out = format!("## {}\n\n", markdown(&diff.verdict));
+    for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
+        let _ = writeln!(out, "- **{letter}** {}", markdown(&told(side)));
+    }
+    for pattern in &diff.patterns {
+        let _ = writeln!(out, "- **{}** {}", markdown(&pattern.title), markdown(&pattern.says));
+    }
+    let _ = writeln!(
+        out,
+        "\n| measure, mean of slots | A | B | change | 99 % interval of B - A | verdict |\n|---|--:|--:|--:|--:|---|"
+    );
+    for measure in &diff.measures {
+        let interval = measure.interval.map_or_else(
+            || String::from("-"),
+            |[least, most]| format!("{} to {}", signed(measure.unit, least), signed(measure.unit, most)),
+        );
+        let verdict = match measure.verdict {
+            loud if loud.counts() => format!("**{}**", loud.as_str()),
+            quiet => quiet.as_str().to_owned(),
+        };
+        let note = measure
+            .note
+            .as_ref()
+            .map_or_else(String::new, |note| format!(": {}", markdown(note)));
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {interval} | {verdict}{note} |",
+            markdown(&measure.name),
+            value(measure.unit, measure.a),
+            value(measure.unit, measure.b),
+            change(measure),
+        );
+    }
+    let _ = writeln!(out, "\n{}", markdown(&diff.method));
+    out
+}

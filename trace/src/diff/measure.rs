@@ -1,0 +1,243 @@
+//! The measures: what is taken in each slot, and what a change of it means.
+
+use super::samples::{cpu_per_token, hop, loaded, per_second, per_slot, quantile, ratio, share};
+use super::{Compared, Options, Unit, Verdict, bootstrap, rank};
+use crate::report::{Report, Series};
+
+/// Which way is good.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Good {
+    More,
+    Less,
+    Neither,
+}
+
+/// Samples of one measure; `None` when a run does not observe it.
+struct Measure {
+    name: String,
+    unit: Unit,
+    good: Good,
+    a: Option<Vec<f64>>,
+    b: Option<Vec<f64>>,
+    /// Exact totals of both where a count speaks for itself: none and some is no question of noise.
+    exact: Option<(u64, u64)>,
+}
+
+pub(super) fn compare(a: &Report, b: &Report, options: &Options) -> Vec<Compared> {
+    let (Some(of_a), Some(of_b)) = (&a.series, &b.series) else {
+        return Vec::new();
+    };
+    let measures = measures((a, of_a), (b, of_b));
+    let ps: Vec<Option<f64>> = measures.iter().map(|m| p(m, options)).collect();
+    let beyond = rank::beyond_noise(&ps, options.alpha);
+    let few = [of_a, of_b].map(|s| loaded(s).len()).into_iter().min().unwrap_or(0);
+    measures
+        .into_iter()
+        .zip(ps)
+        .zip(beyond)
+        .map(|((m, p), beyond)| judge(m, p, beyond, few, options))
+        .collect()
+}
+
+fn p(measure: &Measure, options: &Options) -> Option<f64> {
+    let (a, b) = (measure.a.as_ref()?, measure.b.as_ref()?);
+    (a.len() >= options.least_slots && b.len() >= options.least_slots).then(|| rank::mann_whitney(a, b))
+}
+
+fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &Options) -> Compared {
+    let mean = |values: &Option<Vec<f64>>| {
+        let values = values.as_ref().filter(|v| !v.is_empty())?;
+        Some(values.iter().sum::<f64>() / values.len() as f64)
+    };
+    let (a, b) = (mean(&measure.a), mean(&measure.b));
+    let interval = match (&measure.a, &measure.b, p) {
+        (Some(a), Some(b), Some(_)) => bootstrap::interval(a, b, options.resamples, options.seed),
+        _ => None,
+    };
+    let sure = interval.is_some_and(|[least, most]| least > 0.0 || most < 0.0);
+    let apart = p.is_some()
+        && measure
+            .a
+            .as_ref()
+            .zip(measure.b.as_ref())
+            .is_some_and(|(a, b)| rank::apart(a, b));
+    let large = a.zip(b).is_some_and(|(a, b)| matters(measure.unit, a, b, options));
+    let (verdict, note) = match (measure.exact, p) {
+        // Proven losses where there were none are a fact, however many slots there are.
+        (Some((0, some)), _) if some > 0 => (
+            Verdict::Worse,
+            Some(format!("none before, {some} after: proven, not sampled")),
+        ),
+        (Some((some, 0)), _) if some > 0 => (
+            Verdict::Better,
+            Some(format!("{some} before, none after: proven, not sampled")),
+        ),
+        (_, Some(_)) if (beyond || apart) && sure && large => {
+            let rises = a < b;
+            let verdict = match measure.good {
+                Good::Neither => Verdict::Changed,
+                Good::More if rises => Verdict::Better,
+                Good::Less if !rises => Verdict::Better,
+                _ => Verdict::Worse,
+            };
+            (verdict, None)
+        }
+        (_, Some(_)) => (Verdict::WithinNoise, None),
+        (_, None) => (Verdict::NotComparable, Some(why_not(&measure, few, options))),
+    };
+    Compared {
+        name: measure.name,
+        unit: measure.unit,
+        a,
+        b,
+        change: a.zip(b).filter(|(a, _)| *a != 0.0).map(|(a, b)| b / a - 1.0),
+        interval,
+        p,
+        verdict,
+        note,
+    }
+}
+
+fn why_not(measure: &Measure, few: usize, options: &Options) -> String {
+    let least = options.least_slots;
+    match (&measure.a, &measure.b) {
+        (None, None) => String::from("neither run observes it"),
+        (None, _) => String::from("the first run does not observe it"),
+        (_, None) => String::from("the second run does not observe it"),
+        _ if few < least => format!("a run has only {few} slots under load, {least} are needed: record for longer"),
+        _ => format!("it has a value in fewer than {least} slots of a run"),
+    }
+}
+
+/// Whether a change is large enough, were it certain.
+fn matters(unit: Unit, a: f64, b: f64, options: &Options) -> bool {
+    let (distance, relative) = (
+        (b - a).abs(),
+        (b - a).abs() / a.abs().max(b.abs()).max(f64::MIN_POSITIVE),
+    );
+    // Of the larger: a rise by half and the fall back from it are the same step.
+    let least = options.least_change / (1.0 + options.least_change);
+    match unit {
+        Unit::Ns => distance >= options.least_time_ns as f64 && relative >= 1.0 / 3.0,
+        Unit::PerSecond | Unit::Number => relative >= least,
+        // Of hundredths there is little to say.
+        Unit::Share => relative >= least && distance >= 0.02,
+    }
+}
+
+fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)) -> Vec<Measure> {
+    let mut all = Vec::new();
+    let mut add = |name: &str, unit: Unit, good: Good, of: &dyn Fn(&Series) -> Option<Vec<f64>>| {
+        let (a, b) = (of(a), of(b));
+        // What neither sees is no line.
+        if a.is_some() || b.is_some() {
+            all.push(Measure {
+                name: name.to_owned(),
+                unit,
+                good,
+                a,
+                b,
+                exact: None,
+            });
+        }
+    };
+    add("tokens sent", Unit::PerSecond, Good::More, &|s| {
+        Some(per_second(s, &s.tokens.sent))
+    });
+    add("tokens taken", Unit::PerSecond, Good::More, &|s| {
+        s.tokens.taken.as_ref().map(|c| per_second(s, c))
+    });
+    add("tokens delivered", Unit::PerSecond, Good::More, &|s| {
+        s.tokens.delivered.as_ref().map(|c| per_second(s, c))
+    });
+    add("requests live", Unit::Number, Good::Neither, &|s| {
+        Some(per_slot(s, |slot| Some(*s.requests.live.get(slot)? as f64)))
+    });
+    add("tokens a chunk", Unit::Number, Good::Neither, &|s| {
+        Some(ratio(s, &s.tokens.sent, &s.chunks.sent))
+    });
+    add("gap, median", Unit::Ns, Good::Less, &|s| {
+        quantile(s, s.gap_ns.as_ref(), |g| &g.p50)
+    });
+    add("gap, p99", Unit::Ns, Good::Less, &|s| {
+        quantile(s, s.gap_ns.as_ref(), |g| &g.p99)
+    });
+    let names = a.hops.iter().chain(&b.hops).map(|h| &h.name);
+    let mut seen: Vec<&String> = Vec::new();
+    for name in names {
+        if !seen.contains(&name) {
+            seen.push(name);
+        }
+    }
+    for (place, name) in seen.into_iter().enumerate() {
+        let on = |what: &str| format!("{what} on {name}");
+        if place == 0 {
+            add(&on("tokens a frame"), Unit::Number, Good::Neither, &|s| {
+                Some(ratio(s, &s.tokens.sent, hop(s, name)?.frames_sent.as_ref()?))
+            });
+        }
+        add(&on("chunks a frame"), Unit::Number, Good::Neither, &|s| {
+            let hop = hop(s, name)?;
+            Some(ratio(
+                s,
+                &hop.chunks,
+                hop.frames_sent.as_ref().or(hop.frames_taken.as_ref())?,
+            ))
+        });
+        add(&on("residence, median"), Unit::Ns, Good::Less, &|s| {
+            quantile(s, hop(s, name)?.residence_ns.as_ref(), |r| &r.p50)
+        });
+        add(&on("residence, p99"), Unit::Ns, Good::Less, &|s| {
+            quantile(s, hop(s, name)?.residence_ns.as_ref(), |r| &r.p99)
+        });
+        add(&on("backlog, frames"), Unit::Number, Good::Less, &|s| {
+            let backlog = hop(s, name)?.backlog_max_frames.as_ref()?;
+            Some(per_slot(s, |slot| Some(*backlog.get(slot)? as f64)))
+        });
+        add(&on("frames a wakeup"), Unit::Number, Good::Neither, &|s| {
+            let hop = hop(s, name)?;
+            // A receiver that never catches up ends no wakeup.
+            let wakeups = hop.wakeups.as_deref().unwrap_or_default();
+            Some(ratio(s, hop.frames_taken.as_ref()?, wakeups))
+        });
+    }
+    let mut roles: Vec<&String> = Vec::new();
+    for thread in a.threads.iter().chain(&b.threads).filter(|t| t.takes) {
+        if !roles.contains(&&thread.role) {
+            roles.push(&thread.role);
+        }
+    }
+    for role in roles {
+        let known =
+            |s: &Series, values: Vec<f64>| s.threads.iter().any(|t| t.takes && t.role == *role).then_some(values);
+        add(&format!("CPU of the {role} a token"), Unit::Ns, Good::Less, &|s| {
+            known(s, cpu_per_token(s, role))
+        });
+        add(&format!("{role} on a CPU"), Unit::Share, Good::Neither, &|s| {
+            known(s, share(s, role, |t| Some(&t.on_cpu)))
+        });
+        add(&format!("{role} waiting for a CPU"), Unit::Share, Good::Less, &|s| {
+            known(s, share(s, role, |t| t.run_wait.as_ref())).filter(|v| !v.is_empty())
+        });
+        add(&format!("{role} throttled"), Unit::Share, Good::Less, &|s| {
+            known(s, share(s, role, |t| t.throttled.as_ref())).filter(|v| !v.is_empty())
+        });
+    }
+    add("chunks coalesced", Unit::Share, Good::Less, &|s| {
+        s.chunks.coalesced.as_ref().map(|c| ratio(s, c, &s.chunks.sent))
+    });
+    add("chunks dropped, predicted", Unit::Share, Good::Less, &|s| {
+        s.chunks.dropped_predicted.as_ref().map(|c| ratio(s, c, &s.chunks.sent))
+    });
+    add("chunks dropped, confirmed", Unit::Share, Good::Less, &|s| {
+        s.chunks.dropped_confirmed.as_ref().map(|c| ratio(s, c, &s.chunks.sent))
+    });
+    if let (Some(a), Some(b), Some(last)) = (
+        report_a.chunks.dropped_confirmed,
+        report_b.chunks.dropped_confirmed,
+        all.last_mut(),
+    ) {
+        last.exact = Some((a, b));
+    }
+    all
+}

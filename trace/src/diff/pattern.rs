@@ -1,0 +1,175 @@
+//! Changes that are known by their look.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Compared, Verdict};
+use crate::engine::{Mode, Waiter};
+use crate::report::{FindingLine, HopLine, Report};
+use crate::words::percent;
+
+/// A thread that takes frames and is on a CPU for more than this share of its time is bound by it.
+const CPU_BOUND: f64 = 0.9;
+
+/// Something known to look like this.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pattern {
+    /// For machines: `mode`, `release`, `workers`, `path`, `inflation`, `cpu-bound`, `losses`.
+    pub kind: String,
+    /// In a few words.
+    pub title: String,
+    /// What it rests on, and what follows.
+    pub says: String,
+}
+
+/// What both reports say of the engine, and what the measures say to that.
+pub(super) fn find(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Pattern> {
+    [
+        mode(a, b, measures),
+        release(a, b),
+        path(a, b),
+        inflation(a, b),
+        cpu_bound(a, b),
+    ]
+    .into_iter()
+    .flatten()
+    .chain(workers(a, b))
+    .collect()
+}
+
+fn pattern(kind: &str, title: impl Into<String>, says: impl Into<String>) -> Pattern {
+    Pattern {
+        kind: kind.to_owned(),
+        title: title.into(),
+        says: says.into(),
+    }
+}
+
+fn mode(a: &Report, b: &Report, measures: &[Compared]) -> Option<Pattern> {
+    let worse: Vec<&str> = measures
+        .iter()
+        .filter(|m| m.verdict == Verdict::Worse)
+        .take(3)
+        .map(|m| m.name.as_str())
+        .collect();
+    let cost = if worse.is_empty() {
+        String::from("No measure is the worse for it.")
+    } else {
+        format!("Worse since: {}.", worse.join(", "))
+    };
+    match (a.source.mode?, b.source.mode?) {
+        (Mode::Cumulative, Mode::Incremental) => Some(pattern(
+            "mode",
+            "incremental output was turned on",
+            format!(
+                "The tokenizer handed out all tokens so far and now hands out new ones only: each chunk has to be delivered by itself. {cost}"
+            ),
+        )),
+        (Mode::Incremental, Mode::Cumulative) => Some(pattern(
+            "mode",
+            "incremental output was turned off",
+            format!(
+                "The tokenizer handed out new tokens only and now hands out all so far: a later chunk replaces an earlier one. {cost}"
+            ),
+        )),
+        _ => None,
+    }
+}
+
+fn release(a: &Report, b: &Report) -> Option<Pattern> {
+    let word = |waiter: Waiter| match waiter {
+        Waiter::KeepsLast => "keeps only the last of several queued chunks",
+        Waiter::YieldsAll => "hands out every queued chunk",
+        Waiter::Merges => "merges queued chunks",
+    };
+    let (before, after) = (a.source.waiter?, b.source.waiter?);
+    let version = |r: &Report| {
+        r.source
+            .engine_version
+            .clone()
+            .unwrap_or_else(|| String::from("of unknown release"))
+    };
+    (before != after).then(|| {
+        pattern(
+            "release",
+            format!("another waiter: {} to {}", version(a), version(b)),
+            format!("It {} before and {} after.", word(before), word(after)),
+        )
+    })
+}
+
+/// Hops that only one of the runs has.
+fn path(a: &Report, b: &Report) -> Option<Pattern> {
+    let only = |of: &Report, other: &Report| {
+        let other: Vec<&str> = other.hops.iter().map(|h| h.name.as_str()).collect();
+        let names = of
+            .hops
+            .iter()
+            .map(|h| h.name.as_str())
+            .filter(|name| !other.contains(name));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let (gone, new) = (only(a, b), only(b, a));
+    let says = match (gone.is_empty(), new.is_empty()) {
+        (true, true) => return None,
+        (true, false) => format!("Hops that were not there before: {new}."),
+        (false, true) => format!("Hops that are gone: {gone}."),
+        (false, false) => format!("Hops that are gone: {gone}; new ones: {new}."),
+    };
+    Some(pattern("path", "another path", says))
+}
+
+fn workers<'a>(a: &'a Report, b: &'a Report) -> impl Iterator<Item = Pattern> + 'a {
+    let of = |hop: &HopLine| hop.workers.as_ref().map_or(1, Vec::len);
+    a.hops.iter().filter_map(move |before| {
+        let after = b.hops.iter().find(|h| h.name == before.name)?;
+        let (was, is) = (of(before), of(after));
+        (was != is).then(|| {
+            let says = format!(
+                "{} had {was} receivers or senders and has {is}: the same load on other shoulders.",
+                before.name
+            );
+            pattern("workers", format!("{was} workers became {is} on {}", before.name), says)
+        })
+    })
+}
+
+fn finding<'a>(report: &'a Report, kind: &str) -> Option<&'a FindingLine> {
+    report.findings.iter().find(|f| f.kind == kind)
+}
+
+fn inflation(a: &Report, b: &Report) -> Option<Pattern> {
+    match (finding(a, "inflation"), finding(b, "inflation")) {
+        (None, Some(found)) => Some(pattern(
+            "inflation",
+            "token counts became inflated",
+            found.summary.clone(),
+        )),
+        (Some(found), None) => Some(pattern(
+            "inflation",
+            "inflated token counts are gone",
+            format!(
+                "Rates that clients counted before are not to be compared with those after. Before: {}",
+                found.summary
+            ),
+        )),
+        _ => None,
+    }
+}
+
+fn cpu_bound(a: &Report, b: &Report) -> Option<Pattern> {
+    let busiest = |r: &Report| {
+        let takers = r.cpu.iter().flatten().filter(|c| c.takes);
+        takers
+            .filter_map(|c| Some((c.on_cpu?, c.role.clone())))
+            .max_by(|x, y| x.0.total_cmp(&y.0))
+    };
+    let (before, after) = (busiest(a)?, busiest(b)?);
+    (before.0 < CPU_BOUND && after.0 >= CPU_BOUND).then(|| {
+        let says = format!(
+            "It was on a CPU for {} of its time and is for {}: it takes no frame faster.",
+            percent(before.0),
+            percent(after.0)
+        );
+        pattern("cpu-bound", format!("the {} became CPU-bound", after.1), says)
+    })
+}

@@ -1,0 +1,159 @@
+//! The test: Mann-Whitney's U over slots, with fewer slots counted where neighbours resemble each other.
+
+/// How likely ranks so different are if both come from the same distribution, two-sided, ties included. Slots follow one
+/// another, and a backlog that grows makes each like the last: the statistic is scaled as if there were only as many
+/// slots as are worth it by their lag-1 correlation. 1 when either is empty or all are equal.
+pub(super) fn mann_whitney(a: &[f64], b: &[f64]) -> f64 {
+    let (na, nb) = (a.len() as f64, b.len() as f64);
+    let mut all: Vec<(f64, bool)> = a
+        .iter()
+        .map(|&v| (v, true))
+        .chain(b.iter().map(|&v| (v, false)))
+        .collect();
+    all.sort_by(|x, y| x.0.total_cmp(&y.0));
+    let (mut rank_sum, mut ties, mut at) = (0.0, 0.0, 0);
+    while at < all.len() {
+        let equal = all[at..]
+            .iter()
+            .take_while(|v| v.0.total_cmp(&all[at].0).is_eq())
+            .count();
+        let n = equal as f64;
+        let rank = at as f64 + f64::midpoint(n, 1.0);
+        rank_sum += rank * all[at..at + equal].iter().filter(|v| v.1).count() as f64;
+        ties += n * n * n - n;
+        at += equal;
+    }
+    let n = na + nb;
+    let u = rank_sum - na * (na + 1.0) / 2.0;
+    let variance = na * nb / 12.0 * (n + 1.0 - ties / (n * (n - 1.0)).max(1.0));
+    if variance <= 0.0 || !variance.is_finite() {
+        return 1.0;
+    }
+    // A half towards the middle, since U moves by steps.
+    let distance = ((u - na * nb / 2.0).abs() - 0.5).max(0.0) / variance.sqrt();
+    let worth = (worth(a) * na + worth(b) * nb) / n;
+    two_sided(distance * worth.sqrt())
+}
+
+/// Which share of the slots is worth counting, by the correlation of neighbours.
+fn worth(values: &[f64]) -> f64 {
+    // A run that drifts in one direction looks more alike than it is: not below a third.
+    let rho = correlation(values).clamp(0.0, 0.5);
+    (1.0 - rho) / (1.0 + rho)
+}
+
+fn correlation(values: &[f64]) -> f64 {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
+    let joint: f64 = values.windows(2).map(|w| (w[0] - mean) * (w[1] - mean)).sum();
+    // Few values make neighbours look more different than they are: by about one part in each.
+    if variance > 0.0 {
+        joint / variance + 1.0 / n
+    } else {
+        0.0
+    }
+}
+
+/// The normal distribution beyond `z` on both sides (Abramowitz and Stegun 7.1.26, right to 1.5e-7).
+fn two_sided(z: f64) -> f64 {
+    let x = z / std::f64::consts::SQRT_2;
+    let t = 1.0 / (1.0 + 0.327_591_1 * x);
+    let series = [
+        1.061_405_429,
+        -1.453_152_027,
+        1.421_413_741,
+        -0.284_496_736,
+        0.254_829_592,
+    ];
+    let sum = series.iter().fold(0.0, |sum, c| (sum + c) * t);
+    (sum * (-x * x).exp()).clamp(0.0, 1.0)
+}
+
+/// Whether every slot of one run lies beyond every slot of the other, and twofold: no two runs of the same do that.
+pub(super) fn apart(a: &[f64], b: &[f64]) -> bool {
+    let ends = |values: &[f64]| {
+        values
+            .iter()
+            .fold((f64::MAX, f64::MIN), |(least, most), &v| (least.min(v), most.max(v)))
+    };
+    let beyond = |below: (f64, f64), above: (f64, f64)| below.1 > 0.0 && above.0 >= 2.0 * below.1;
+    !a.is_empty() && !b.is_empty() && (beyond(ends(a), ends(b)) || beyond(ends(b), ends(a)))
+}
+
+/// Which of `ps` are beyond noise by Benjamini and Hochberg: where nothing changed at all, `alpha` is the chance that any is.
+/// Those that are `None` take no part.
+pub(super) fn beyond_noise(ps: &[Option<f64>], alpha: f64) -> Vec<bool> {
+    let mut known: Vec<f64> = ps.iter().flatten().copied().collect();
+    known.sort_by(f64::total_cmp);
+    let level = |place: usize| alpha * (place + 1) as f64 / known.len() as f64;
+    let most = known
+        .iter()
+        .enumerate()
+        .rev()
+        .find(|(place, p)| **p <= level(*place))
+        .map(|(_, p)| *p);
+    ps.iter()
+        .map(|p| p.zip(most).is_some_and(|(p, most)| p <= most))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diff::bootstrap::Random;
+
+    #[test]
+    fn known_values() {
+        assert!((two_sided(1.959_964) - 0.05).abs() < 1e-6);
+        assert!((two_sided(0.0) - 1.0).abs() < 1e-6);
+        // Wikipedia's tortoise and hare (U = 11 of 36), by the normal approximation with the half.
+        let p = mann_whitney(&[1.0, 7.0, 8.0, 9.0, 10.0, 11.0], &[2.0, 3.0, 4.0, 5.0, 6.0, 12.0]);
+        assert!((0.2..0.8).contains(&p), "{p}");
+        assert!((mann_whitney(&[3.0; 9], &[3.0; 9]) - 1.0).abs() < 1e-9);
+    }
+
+    /// Of what is the same, hardly more is told apart than the level of 5 in 100 says; twice that where neighbours are alike.
+    #[test]
+    fn the_same_is_seldom_told_apart() {
+        for (carried, most) in [(0.0, 6), (0.6, 11)] {
+            let (mut random, mut told, tries) = (Random::new(7), 0, 2_000);
+            for _ in 0..tries {
+                let mut last = 0.0;
+                let mut walk = || {
+                    last = carried * last + random.unit() - 0.5;
+                    last
+                };
+                let values: Vec<f64> = (0..40).map(|_| walk()).collect();
+                told += usize::from(mann_whitney(&values[..20], &values[20..]) < 0.05);
+            }
+            assert!(told <= tries * most / 100, "{told} of {tries} at {carried}");
+        }
+    }
+
+    #[test]
+    fn what_differs_is_told_apart() {
+        let a: Vec<f64> = (0..12).map(|n| 100.0 + f64::from(n * 7 % 12)).collect();
+        let b: Vec<f64> = a.iter().map(|v| v * 1.5).collect();
+        assert!(mann_whitney(&a, &b) < 0.001);
+        assert!(mann_whitney(&a, &[]) > 0.99);
+    }
+
+    #[test]
+    fn runs_are_apart_when_no_slot_is_near() {
+        assert!(apart(&[1.0, 2.0], &[9.0, 4.0]) && apart(&[9.0, 4.0], &[1.0, 2.0]));
+        assert!(!apart(&[1.0, 2.0], &[9.0, 3.9]) && !apart(&[0.0], &[1.0]) && !apart(&[], &[1.0]));
+    }
+
+    #[test]
+    fn one_of_many_has_to_be_rarer_than_many_together() {
+        assert_eq!(
+            beyond_noise(&[Some(0.02), None, Some(0.4), Some(0.9)], 0.05),
+            [false; 4]
+        );
+        assert_eq!(
+            beyond_noise(&[Some(0.02), None, Some(0.03), Some(0.9)], 0.05),
+            [true, false, true, false]
+        );
+    }
+}

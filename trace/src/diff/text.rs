@@ -1,0 +1,66 @@
+//! The comparison for a terminal.
+
+use std::fmt::Write as _;
+
+use super::verdict::{change, signed, value};
+use super::{Compared, Diff, Side};
+use crate::report::hostile::lines;
+use crate::report::wrap;
+use crate::words::{duration, plural};
+
+/// Columns of a measure's name.
+const NAME: usize = 44;
+
+pub(super) fn render(diff: &Diff) -> String {
+    let mut out = String::new();
+    wrap(&mut out, &diff.verdict, "", "  ");
+    for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
+        wrap(&mut out, &told(side), &format!("{letter}  "), "   ");
+    }
+    let _ = writeln!(out);
+    for pattern in &diff.patterns {
+        wrap(&mut out, &format!("{}: {}", pattern.title, pattern.says), "=> ", "   ");
+    }
+    if !diff.patterns.is_empty() {
+        let _ = writeln!(out);
+    }
+    if !diff.measures.is_empty() {
+        let _ = writeln!(
+            out,
+            "{:NAME$} {:>11} {:>11} {:>8}  VERDICT",
+            "MEASURE, MEAN OF SLOTS", "A", "B", "CHANGE"
+        );
+    }
+    for measure in &diff.measures {
+        line(&mut out, measure);
+    }
+    let _ = writeln!(out);
+    wrap(&mut out, &diff.method, "how  ", "     ");
+    lines(&out)
+}
+
+pub(super) fn told(side: &Side) -> String {
+    let slots = match side.slot_ns {
+        Some(ns) => format!("{} of {} under load", plural(side.slots as u64, "slot"), duration(ns)),
+        None => String::from("without slots of time: made by a version that did not keep them"),
+    };
+    format!("{}: {}, {}, {slots}", side.name, side.what, duration(side.window_ns))
+}
+
+fn line(out: &mut String, measure: &Compared) {
+    let name: String = measure.name.chars().take(NAME).collect();
+    let (a, b) = (value(measure.unit, measure.a), value(measure.unit, measure.b));
+    let _ = write!(
+        out,
+        "{name:NAME$} {a:>11} {b:>11} {:>8}  {}",
+        change(measure),
+        measure.verdict.as_str()
+    );
+    if let Some(note) = &measure.note {
+        let _ = write!(out, "\n{:NAME$}   {note}", "");
+    } else if let Some([least, most]) = measure.interval.filter(|_| measure.verdict.counts()) {
+        let (least, most) = (signed(measure.unit, least), signed(measure.unit, most));
+        let _ = write!(out, "\n{:NAME$}   99 % of {least} to {most}", "");
+    }
+    let _ = writeln!(out);
+}
