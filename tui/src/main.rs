@@ -11,6 +11,7 @@ mod log;
 mod observer;
 mod output;
 mod own;
+mod progress;
 mod screen;
 mod source;
 mod state;

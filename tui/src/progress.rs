@@ -28,10 +28,9 @@ impl Progress {
 
     /// No bar: what the work writes goes to the same terminal.
     pub(crate) fn none() -> Self {
-        Self {
-            quiet: true,
-            ..Self::of("")
-        }
+        let mut progress = Self::of("");
+        progress.quiet = true;
+        progress
     }
 
     /// `done` of `all` bytes are.

@@ -101,7 +101,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         None => {
             let out = io::stdout().lock();
-            let progress = if out.is_terminal() { Progress::none() } else { Progress::of("exporting") };
+            let progress = if out.is_terminal() {
+                Progress::none()
+            } else {
+                Progress::of("exporting")
+            };
             write(&recording, args, out, progress)?;
         }
     }
@@ -111,7 +115,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Progress) -> anyhow::Result<()> {
     let options = export::Options {
         rids: args.rids.clone(),
-        slow_ns: args.slow_only.map(|gap| u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)),
+        slow_ns: args
+            .slow_only
+            .map(|gap| u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)),
         chunks: args.chunks,
         tokens: args.payload == Tokens::Tokens,
     };
@@ -215,7 +221,11 @@ impl Target {
                 let private = Permissions::from_mode(0o600);
                 let mut builder = tempfile::Builder::new();
                 builder.prefix(".tokengap-").permissions(private);
-                Kind::Whole(builder.tempfile_in(folder.unwrap_or(Path::new("."))).with_context(told)?)
+                Kind::Whole(
+                    builder
+                        .tempfile_in(folder.unwrap_or(Path::new(".")))
+                        .with_context(told)?,
+                )
             }
         };
         Ok(Self {
@@ -266,7 +276,10 @@ mod tests {
         whole.writer().write_all(b"[]").expect("written");
         whole.finish().expect("placed");
         let mode = path.metadata().expect("there").permissions().mode();
-        assert_eq!((std::fs::read(&path).expect("read"), mode & 0o777), (b"[]".to_vec(), 0o600));
+        assert_eq!(
+            (std::fs::read(&path).expect("read"), mode & 0o777),
+            (b"[]".to_vec(), 0o600)
+        );
 
         let error = Target::open(&path, false).err().expect("it exists").to_string();
         assert!(error.contains("--force"), "{error}");
