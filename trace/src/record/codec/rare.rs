@@ -7,8 +7,8 @@ use super::columns::Columns;
 use super::text::{Reading, Texts};
 use crate::engine::{Mode, Waiter};
 use crate::event::{
-    CpuSample, Engine, Hop, HotSample, Lost, LostCause, Merged, PollUse, QueueSample, Sees, Stage, ThreadPart, Told,
-    Undecoded, What,
+    Answer, AnswerEnd, CpuSample, Engine, Hop, HotSample, Lost, LostCause, Merged, PollUse, QueueSample, Sees, Stage,
+    ThreadPart, Told, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -111,6 +111,7 @@ impl<'a> Writing<'a> {
                 op::STAGE
             }
             What::Told(told) => self.told(told),
+            What::Answered(answer) => self.answer(answer),
             What::Merged(merged) => {
                 self.text(merged.rid);
                 self.number(u64::from(merged.chunks));
@@ -184,6 +185,16 @@ impl<'a> Writing<'a> {
         }
         self.maybe(sample.gil);
         op::HOT
+    }
+
+    fn answer(&mut self, answer: &Answer<'_>) -> u8 {
+        self.text(answer.rid);
+        self.maybe(answer.tokens);
+        self.maybe(answer.completion_tokens);
+        self.code(answer.end);
+        self.number(u64::from(answer.held_up));
+        self.maybe(answer.unacknowledged);
+        op::ANSWERED
     }
 
     fn told(&mut self, told: &Told<'_>) -> u8 {
@@ -334,6 +345,14 @@ impl<'b> Taking<'b> {
                 rid: self.text()?,
                 chunks: self.small()?,
                 by: self.text()?,
+            }),
+            op::ANSWERED => What::Answered(Answer {
+                rid: self.text()?,
+                tokens: self.maybe()?,
+                completion_tokens: self.maybe()?,
+                end: self.code::<AnswerEnd>()?,
+                held_up: self.small()?,
+                unacknowledged: self.maybe()?,
             }),
             op::LOST => What::Lost(Lost {
                 hop: self.maybe()?.map(HopId),
