@@ -148,7 +148,7 @@ proptest! {
         let mut open: HashMap<&str, Vec<&str>> = HashMap::new();
         let mut requests = 0;
         for event in &events {
-            let Some(id) = event["id"].as_str() else { continue };
+            let Some(id) = event["id2"]["local"].as_str() else { continue };
             let name = event["name"].as_str().expect("a name");
             let stack = open.entry(id).or_default();
             match event["ph"].as_str() {

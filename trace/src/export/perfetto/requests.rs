@@ -165,12 +165,15 @@ fn close_last(out: &mut Stream<'_>, life: &Life, open: &mut Vec<(String, MonoNs)
 fn on_row(o: &mut Object<'_>, phase: &'static str, name: &str, life: &Life, at: MonoNs, look: &Look<'_>) {
     head(o, phase, REQUESTS, name, look.clock.at(at));
     o.word("cat", "request");
-    if life.again {
-        // Two requests of one rid at a time: each needs a row.
-        o.text("id", &format!("{} from {}", life.rid, look.clock.at(life.first_at)));
-    } else {
-        o.text("id", &life.rid);
-    }
+    // Local to the process: otherwise it is drawn apart from it.
+    o.object("id2", |id| {
+        if life.again {
+            // Two requests of one rid at a time: each needs a row.
+            id.text("local", &format!("{} from {}", life.rid, look.clock.at(life.first_at)));
+        } else {
+            id.text("local", &life.rid);
+        }
+    });
 }
 
 fn begin(
