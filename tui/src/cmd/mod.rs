@@ -7,6 +7,7 @@ pub(crate) mod diff;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod pick;
+pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod saved;
 pub(crate) mod tap;

@@ -4,6 +4,7 @@ mod decode;
 mod export;
 mod ledger;
 mod relay;
+mod screen;
 
 use clap::Subcommand;
 
@@ -17,6 +18,8 @@ pub(crate) enum Bench {
     Ledger(ledger::Args),
     /// The relay: a direct connection, ours, `zmq_proxy`
     Relay(relay::Args),
+    /// The screen over 10,000 requests: drawing, answering a key, its cost at rest and under load
+    Screen(screen::Args),
 }
 
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
@@ -25,5 +28,6 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         Bench::Export(args) => export::run(args),
         Bench::Ledger(args) => ledger::run(args),
         Bench::Relay(args) => relay::run(args),
+        Bench::Screen(args) => screen::run(args),
     }
 }
