@@ -23,6 +23,9 @@ const EXPORTS: [(&str, &str); 4] = [
     ("csv", "requests.csv"),
 ];
 
+/// First tokens of the demo that waited as long as this are few.
+const PICTURED: &str = "85ms";
+
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// The recording to export; by default some seconds of the demo are recorded
@@ -70,12 +73,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         println!("{format}: {} bytes", out.metadata()?.len());
     }
     let report = folder.path().join("report.json");
+    let told = fs::File::create(&report)?;
     step(
         Command::new(&binary)
-            .arg("report")
+            .arg("replay")
             .arg(&recording)
-            .args(["--format", "json", "-o"])
-            .arg(&report),
+            .arg("--json")
+            .stdout(told),
     )?;
 
     let trace = folder.path().join("trace.json");
@@ -100,11 +104,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     )?;
     if let Some(picture) = &options.picture {
         let ui = perfetto.parent().context("the UI's folder")?;
+        // A few requests, so that the rest fits beside them.
+        let few = folder.path().join("few.json");
+        let slow = ["--format", "perfetto", "--slow-only", PICTURED, "--output"];
+        step(Command::new(&binary).arg("export").arg(&recording).args(slow).arg(&few))?;
         step(
             Command::new("node")
                 .arg(here.join("picture.mjs"))
                 .arg(ui)
-                .arg(&trace)
+                .arg(&few)
                 .arg(picture),
         )?;
     }
@@ -112,7 +120,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Some seconds of a demo that loses tokens, on a path of two hops.
+/// Some seconds of a demo that loses tokens.
 fn record(binary: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     let recording = folder.join("demo.tgap");
     let demo = [
