@@ -13,6 +13,7 @@ mod log;
 mod observer;
 mod output;
 mod own;
+mod progress;
 mod replay;
 mod screen;
 mod sink;

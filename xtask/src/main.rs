@@ -7,6 +7,7 @@ mod fixtures;
 mod schemas;
 mod screens;
 mod tmux;
+mod validate;
 
 use clap::{Parser, Subcommand};
 
@@ -37,6 +38,8 @@ enum Command {
     Ebpf(ebpf::Args),
     /// Take the pictures of docs/SCREENS.md from the demo, in tmux
     Screens(screens::Options),
+    /// Let the tools that traces are for read what tokengap exports
+    Validate(validate::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -49,5 +52,6 @@ fn main() -> anyhow::Result<()> {
         Command::Schemas(args) => schemas::run(&args),
         Command::Ebpf(args) => ebpf::run(&args),
         Command::Screens(options) => screens::run(&options),
+        Command::Validate(options) => validate::run(&options),
     }
 }

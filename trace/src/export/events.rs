@@ -32,19 +32,25 @@ impl<'w> Events<'w> {
         })
     }
 
-    fn line(&mut self, kind: &str, at: MonoNs, look: &Look<'_>, fill: impl FnOnce(&mut Object<'_>)) -> io::Result<()> {
+    fn line(
+        &mut self,
+        kind: &'static str,
+        at: MonoNs,
+        look: &Look<'_>,
+        fill: impl FnOnce(&mut Object<'_>),
+    ) -> io::Result<()> {
         self.out.object(|o| {
-            o.text("type", kind);
+            o.word("type", kind);
             o.int("at_ns", look.clock.at(at)).int("wall_ns", look.clock.wall(at));
             fill(o);
         })
     }
 
-    fn chunks(&mut self, seen_as: &str, at: MonoNs, of: &Frame<'_>, look: &Look<'_>) -> io::Result<()> {
+    fn chunks(&mut self, seen_as: &'static str, at: MonoNs, of: &Frame<'_>, look: &Look<'_>) -> io::Result<()> {
         let tokens = self.tokens;
         for chunk in of.chunks.iter().filter(|c| look.options.wants_rid(c.rid)) {
             self.line("chunk", at, look, |o| {
-                o.text("seen_as", seen_as);
+                o.word("seen_as", seen_as);
                 frame(o, of.id, look);
                 chunk_fields(o, chunk, tokens);
             })?;

@@ -45,6 +45,15 @@ impl<'a> Object<'a> {
         self
     }
 
+    /// A word of our own, which needs no escaping.
+    pub(super) fn word(&mut self, name: &str, value: &'static str) -> &mut Self {
+        self.key(name);
+        self.buf.push(b'"');
+        self.buf.extend_from_slice(value.as_bytes());
+        self.buf.push(b'"');
+        self
+    }
+
     pub(super) fn int(&mut self, name: &str, value: impl Into<u64>) -> &mut Self {
         self.key(name);
         push_int(self.buf, value.into());

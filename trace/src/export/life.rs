@@ -81,6 +81,9 @@ const NOTES: usize = 64;
 /// One request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Life {
+    pub(super) rid: Box<str>,
+    /// Each life has its own.
+    pub(super) number: u64,
     /// With the rid this is its name: a rid may come again.
     pub(super) first_at: MonoNs,
     /// Set when the rid was taken over from a request that had not been closed.
@@ -93,13 +96,16 @@ pub(super) struct Life {
     pub(super) notes_left_out: u32,
     /// Chunks and tokens known to be lost so far.
     pub(super) dropped: (u64, u64),
+    /// Chunks sent by the scheduler, and deliveries, so far.
+    pub(super) points: u32,
 }
 
 impl Life {
-    pub(super) fn new(first_at: MonoNs, again: bool) -> Self {
+    pub(super) fn new(rid: &str, number: u64, first_at: MonoNs) -> Self {
         Self {
+            rid: rid.into(),
+            number,
             first_at,
-            again,
             ..Self::default()
         }
     }

@@ -10,14 +10,20 @@ use crate::event::{Delivery, Event, Frame, Kind, Taken, What};
 use crate::id::FrameId;
 use crate::ledger::{Ledger, Request, Summary};
 
-/// Lives by rid. Bounded by the ledger's own limits: each belongs to a record there.
+/// Lives, each at the place of the ledger's record that it belongs to: bounded by the ledger's own limits.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    by_rid: HashMap<Box<str>, u64>,
-    all: HashMap<u64, Life>,
-    /// Those whose rid another request has taken over, until the ledger closes them.
-    displaced: Vec<(Box<str>, u64)>,
+    held: Vec<Option<Life>>,
+    /// The place of the latest life of a rid.
+    by_rid: HashMap<Box<str>, usize>,
+    /// Places of lives whose rid another request has taken over.
+    older: Vec<usize>,
+    /// Lives whose record made room within an event that gave its place away.
+    aside: Vec<Life>,
     born: u64,
+    living: usize,
+    /// The places of the requests that the current event's chunks belong to.
+    current: Vec<Option<usize>>,
     /// Chunks and tokens that the last event proved lost.
     lost_now: Option<(u64, u64)>,
     pending: Pending,
@@ -28,6 +34,7 @@ impl Lives {
     pub(super) fn event(&mut self, event: &Event<'_>, ledger: &Ledger, hops: &Hops) {
         let at = event.at;
         self.lost_now = None;
+        self.current.clear();
         match &event.what {
             What::Sent(frame) => self.sent(at, frame, ledger, hops),
             What::Forwarded(id) => {
@@ -70,9 +77,9 @@ impl Lives {
         }
     }
 
-    /// The life that a rid leads to now.
-    pub(super) fn get(&self, rid: &str) -> Option<&Life> {
-        self.all.get(self.by_rid.get(rid)?)
+    /// The life that the current event's chunk `place`, or its one delivery, belongs to.
+    pub(super) fn current(&self, place: usize) -> Option<&Life> {
+        self.held.get((*self.current.get(place)?)?)?.as_ref()
     }
 
     /// Chunks and tokens that the last event, a delivery, proved lost.
@@ -82,44 +89,67 @@ impl Lives {
 
     /// Requests under way.
     pub(super) fn len(&self) -> usize {
-        self.all.len()
+        self.living
     }
 
     /// Gives up the life of a request that the ledger has closed.
     pub(super) fn close(&mut self, summary: &Summary) -> Life {
-        let is_it = |life: Option<&Life>| life.is_some_and(|l| l.first_at == summary.first_at);
-        let current = self.by_rid.get(&*summary.rid).copied();
-        if let Some(id) = current.filter(|id| is_it(self.all.get(id))) {
+        let is_it = |life: &Life| life.rid == summary.rid && life.first_at == summary.first_at;
+        let holds = |place: usize| self.held.get(place).and_then(Option::as_ref).is_some_and(is_it);
+        let latest = self.by_rid.get(&*summary.rid).copied().filter(|&place| holds(place));
+        if latest.is_some() {
             self.by_rid.remove(&*summary.rid);
-            return self.all.remove(&id).unwrap_or_default();
         }
-        let place = self
-            .displaced
-            .iter()
-            .position(|(rid, id)| *rid == summary.rid && is_it(self.all.get(id)));
-        place
-            .and_then(|place| self.all.remove(&self.displaced.swap_remove(place).1))
-            .unwrap_or_else(|| Life::new(summary.first_at, false))
+        let older = self.older.iter().position(|&place| holds(place));
+        let place = latest.or_else(|| older.map(|at| self.older.swap_remove(at)));
+        if let Some(life) = place.and_then(|place| self.held[place].take()) {
+            self.living -= 1;
+            return life;
+        }
+        match self.aside.iter().position(is_it) {
+            Some(at) => self.aside.swap_remove(at),
+            None => Life::new(&summary.rid, 0, summary.first_at),
+        }
     }
 
-    /// The life of the ledger's record for a rid, begun if need be; `None` for what the ledger does not follow.
-    fn of(&mut self, rid: &str, ledger: &Ledger) -> Option<u64> {
-        let first_at = ledger.request(rid)?.first_at();
-        let before = self.by_rid.get(rid).copied();
-        if let Some(id) = before.filter(|id| self.all.get(id).is_some_and(|l| l.first_at == first_at)) {
-            return Some(id);
+    /// The place of the life of the ledger's record for a rid, begun if need be; `None` for what the ledger does not follow.
+    fn of(&mut self, rid: &str, ledger: &Ledger) -> Option<usize> {
+        let (place, request) = ledger.placed(rid)?;
+        let first_at = request.first_at();
+        if self.held.len() <= place {
+            self.held.resize_with(place + 1, || None);
         }
-        if let Some(id) = before {
-            self.displaced.push((rid.into(), id));
+        if let Some(life) = &self.held[place] {
+            if life.first_at == first_at && *life.rid == *rid {
+                return Some(place);
+            }
+            self.set_aside(place);
         }
         self.born += 1;
-        self.by_rid.insert(rid.into(), self.born);
-        self.all.insert(self.born, Life::new(first_at, before.is_some()));
-        Some(self.born)
+        self.living += 1;
+        let mut life = Life::new(rid, self.born, first_at);
+        if let Some(older) = self.by_rid.insert(rid.into(), place) {
+            life.again = true;
+            self.older.push(older);
+        }
+        self.held[place] = Some(life);
+        Some(place)
+    }
+
+    fn set_aside(&mut self, place: usize) {
+        let Some(life) = self.held[place].take() else { return };
+        self.living -= 1;
+        if self.by_rid.get(&*life.rid) == Some(&place) {
+            self.by_rid.remove(&*life.rid);
+        }
+        self.older.retain(|&older| older != place);
+        self.aside.push(life);
     }
 
     fn sent(&mut self, at: MonoNs, frame: &Frame<'_>, ledger: &Ledger, hops: &Hops) {
-        let marks = self.content(frame, ledger, |passage| passage.sent = Some(at));
+        let marks = self.content(frame, ledger, hops.is_origin(frame.id.hop), |passage| {
+            passage.sent = Some(at);
+        });
         let sees = hops.get(frame.id.hop).map(|h| h.sees).unwrap_or_default();
         if let Some(early) = self.pending.enter(frame.id, marks, sees) {
             self.reached(frame.id, |passage| {
@@ -131,7 +161,9 @@ impl Lives {
 
     fn taken(&mut self, at: MonoNs, taken: &Taken<'_>, ledger: &Ledger, hops: &Hops) {
         if let Some(frame) = &taken.frame {
-            let marks = self.content(frame, ledger, |passage| passage.taken = Some(at));
+            let marks = self.content(frame, ledger, hops.is_origin(frame.id.hop), |passage| {
+                passage.taken = Some(at);
+            });
             let sees = hops.get(frame.id.hop).map(|h| h.sees).unwrap_or_default();
             self.pending.enter(frame.id, marks, sees);
         } else {
@@ -142,13 +174,16 @@ impl Lives {
     }
 
     /// Enters what a frame says; gives back whose first or finishing chunks it carries.
-    fn content(&mut self, frame: &Frame<'_>, ledger: &Ledger, stamp: impl Fn(&mut Passage)) -> Vec<Mark> {
+    fn content(&mut self, frame: &Frame<'_>, ledger: &Ledger, origin: bool, stamp: impl Fn(&mut Passage)) -> Vec<Mark> {
         let mut marks = Vec::new();
         for chunk in frame.chunks {
-            let Some(id) = self.of(chunk.rid, ledger) else { continue };
-            let Some(life) = self.all.get_mut(&id).filter(|_| frame.kind != Kind::Abort) else {
+            let at = self.of(chunk.rid, ledger);
+            self.current.push(at);
+            let life = at.and_then(|at| self.held[at].as_mut());
+            let Some(life) = life.filter(|_| frame.kind != Kind::Abort) else {
                 continue;
             };
+            life.points = life.points.saturating_add(u32::from(origin));
             life.cached_tokens = chunk.cached_tokens.or(life.cached_tokens);
             let known = life.hops.iter().position(|h| h.hop == frame.id.hop);
             if known.is_some() && chunk.finish.is_none() {
@@ -170,7 +205,8 @@ impl Lives {
             }
             if known.is_none() || !repeated {
                 marks.push(Mark {
-                    life: id,
+                    place: at.unwrap_or_default() as u32,
+                    number: life.number,
                     hop: place as u16,
                 });
             }
@@ -181,13 +217,11 @@ impl Lives {
     /// A frame has come to its next stage: so have the chunks in it that are followed.
     fn reached(&mut self, id: FrameId, stamp: impl Fn(&mut Passage)) {
         for mark in self.pending.marks(id) {
-            let Some(on) = self
-                .all
-                .get_mut(&mark.life)
-                .and_then(|l| l.hops.get_mut(usize::from(mark.hop)))
-            else {
-                continue;
-            };
+            let life = self.held.get_mut(mark.place as usize).and_then(Option::as_mut);
+            let on = life
+                .filter(|l| l.number == mark.number)
+                .and_then(|l| l.hops.get_mut(usize::from(mark.hop)));
+            let Some(on) = on else { continue };
             let passages = [Some(&mut on.first), on.last.as_mut()];
             passages
                 .into_iter()
@@ -198,12 +232,13 @@ impl Lives {
     }
 
     fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>, ledger: &Ledger) {
-        let Some(fates) = ledger.request(delivery.rid).and_then(Request::fates) else {
+        let at_place = self.of(delivery.rid, ledger);
+        self.current.push(at_place);
+        let fates = ledger.request(delivery.rid).and_then(Request::fates);
+        let Some((life, fates)) = at_place.and_then(|place| self.held[place].as_mut()).zip(fates) else {
             return;
         };
-        let Some(life) = self.of(delivery.rid, ledger).and_then(|id| self.all.get_mut(&id)) else {
-            return;
-        };
+        life.points = life.points.saturating_add(1);
         if delivery.tokens > 0 {
             life.first_delivered.get_or_insert(at);
         }
@@ -218,7 +253,7 @@ impl Lives {
     }
 
     fn note(&mut self, rid: &str, at: MonoNs, said: impl FnOnce() -> Said) {
-        if let Some(life) = self.by_rid.get(rid).and_then(|id| self.all.get_mut(id)) {
+        if let Some(life) = self.by_rid.get(rid).and_then(|&place| self.held[place].as_mut()) {
             life.note(at, said());
         }
     }

@@ -68,6 +68,9 @@ impl Options {
     }
 }
 
+/// Requests that one frame may close by making room for others: more than any frame holds.
+const CLOSED_AT_ONCE: usize = 65_536;
+
 /// What an exporter may look at.
 #[derive(Clone, Copy)]
 struct Look<'a> {
@@ -143,9 +146,13 @@ impl<'w> Export<'w> {
             Format::Events => Box::new(events::Events::new(out, opening, &options)?),
             Format::Csv => Box::new(csv::Csv::new(out)),
         };
-        // As many summaries as records: however many a tick closes, none is gone before it is written.
+        // However many records one tick or one frame closes, no summary is gone before it is written.
         let limits = Limits {
-            finished_kept: config.limits.finished_kept.max(config.limits.live_rids.max(1)),
+            finished_kept: config
+                .limits
+                .finished_kept
+                .max(config.limits.live_rids)
+                .max(CLOSED_AT_ONCE),
             ..config.limits
         };
         Ok(Self {

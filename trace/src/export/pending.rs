@@ -17,10 +17,11 @@ const UNHANDLED: usize = 16;
 /// Lanes kept; beyond it those with no frame under way are forgotten.
 const LANES: usize = 16_384;
 
-/// A request whose first or finishing chunk is in a frame: its life, and the place of the hop in it.
+/// A request whose first or finishing chunk is in a frame: its place and number, and the place of the hop in its life.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
-    pub(super) life: u64,
+    pub(super) place: u32,
+    pub(super) number: u64,
     pub(super) hop: u16,
 }
 

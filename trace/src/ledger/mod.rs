@@ -233,6 +233,12 @@ impl Ledger {
         self.hops.worker_of(request.streams())
     }
 
+    /// The same, with its place: no two records have one at the same time.
+    pub(crate) fn placed(&self, rid: &str) -> Option<(usize, &Request)> {
+        let ticket = self.table.find(rid)?;
+        Some((ticket.slot as usize, self.table.get(ticket)?))
+    }
+
     /// How many requests live: neither finished nor forgotten.
     pub fn live(&self) -> u64 {
         self.table.iter().filter(|r| r.mapped && r.finish.is_none()).count() as u64

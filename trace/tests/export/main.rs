@@ -2,6 +2,7 @@
 
 mod csv;
 mod events;
+mod hostile;
 mod otlp;
 mod perfetto;
 mod run;

@@ -97,7 +97,7 @@ fn spans_of_a_request_open_and_close_like_brackets() {
     let mut open: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
     for event in &events {
         let phase = event["ph"].as_str().expect("a phase");
-        let (Some(id), Some(name)) = (event["id"].as_str(), event["name"].as_str()) else {
+        let (Some(id), Some(name)) = (event["id2"]["local"].as_str(), event["name"].as_str()) else {
             continue;
         };
         let stack = open.entry(id).or_default();

@@ -4,6 +4,7 @@ pub(crate) mod attach;
 pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod diff;
+pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod pick;
 pub(crate) mod replay;

@@ -11,7 +11,7 @@ use trace::{Analysis, Config, FrameId, HopId, MonoNs};
 
 use super::traffic::{CHUNKS_PER_S, Traffic};
 
-const SECOND: u64 = 1_000_000_000;
+pub(super) const SECOND: u64 = 1_000_000_000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -178,7 +178,7 @@ fn count(map: &mut HashMap<Box<str>, [u64; 4]>, frames: &[Vec<Chunk<'_>>]) {
 }
 
 /// CPU time of this thread, in nanoseconds.
-fn timed(work: impl FnOnce()) -> u64 {
+pub(super) fn timed(work: impl FnOnce()) -> u64 {
     let now = || {
         let t = clock_gettime(ClockId::ThreadCPUTime);
         t.tv_sec as u64 * SECOND + t.tv_nsec as u64

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measurements as ratios, the peers of each taking turns in one run.
 
 mod decode;
+mod export;
 mod ledger;
 mod probe;
 mod record;
@@ -15,6 +16,8 @@ use clap::Subcommand;
 pub(crate) enum Bench {
     /// Decoding a frame: ours, CPython's pickle, msgspec
     Decode(decode::Args),
+    /// Exports: a million chunks in each format, beside Python's `json.dump` of the same trace
+    Export(export::Args),
     /// The ledger at 132,000 chunks a second, beside a hash map of counters
     Ledger(ledger::Args),
     /// What the probe costs its target: traps alone, lengths, payloads, bpftrace
@@ -32,6 +35,7 @@ pub(crate) enum Bench {
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Decode(args) => decode::run(args),
+        Bench::Export(args) => export::run(args),
         Bench::Ledger(args) => ledger::run(args),
         Bench::Probe(args) => probe::run(args),
         Bench::Record(args) => record::run(args),

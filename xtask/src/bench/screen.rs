@@ -13,7 +13,7 @@ use trace::event::{Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
 use trace::record::{Closing, Header, RecordOptions, Recorder};
 use trace::{Config, FrameId, HopId, MonoNs};
 
-use super::ledger::Traffic;
+use super::traffic::Traffic;
 use crate::screens;
 use crate::tmux::Tmux;
 

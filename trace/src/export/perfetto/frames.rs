@@ -81,7 +81,7 @@ impl Frames {
         out.object(|o| {
             head(o, "X", track, "send", look.clock.at(at));
             o.micros("dur", 0)
-                .text("cat", "frame")
+                .word("cat", "frame")
                 .hex("bind_id", flow(id))
                 .flag("flow_out", true);
             o.object("args", |args| {
@@ -105,11 +105,13 @@ impl Frames {
             return Ok(());
         };
         let track = tracks.relay(out, id.hop, id.lane, look.hops)?;
-        let (from, to) = self.place(track, sent.at, at);
+        // An arrow needs an end that is later than its begin.
+        let arrival = MonoNs(sent.at.0.saturating_add(1));
+        let (from, to) = self.place(track, arrival, at);
         out.object(|o| {
             head(o, "X", track, "relay", look.clock.at(from));
-            o.micros("dur", to.since(from)).text("cat", "frame");
-            if from == sent.at {
+            o.micros("dur", to.since(from)).word("cat", "frame");
+            if from == arrival {
                 o.hex("bind_id", flow(id)).flag("flow_in", true).flag("flow_out", true);
             }
             o.object("args", |args| {
@@ -138,7 +140,7 @@ impl Frames {
         let open = Open {
             id,
             at,
-            sent: self.find(id, true).filter(|sent| sent.at <= at),
+            sent: self.find(id, true).filter(|sent| sent.at < at),
             wakeup: taken.wakeup,
         };
         if hop.is_some_and(|h| h.sees.handled) {
@@ -186,7 +188,7 @@ impl Frames {
         out.object(|o| {
             head(o, "X", track, "take", look.clock.at(from));
             o.micros("dur", to.since(from))
-                .text("cat", "frame")
+                .word("cat", "frame")
                 .hex("bind_id", flow(id));
             if open.sent.is_some() {
                 o.flag("flow_in", true);

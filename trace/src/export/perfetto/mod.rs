@@ -17,14 +17,12 @@ use crate::event::{Event, HotSample, Lost, Stage, Undecoded, What};
 use crate::report::Report;
 use counters::Counters;
 use frames::Frames;
-use requests::Requests;
 use tracks::{Track, Tracks};
 
 pub(super) struct Perfetto<'w> {
     out: Stream<'w>,
     tracks: Tracks,
     frames: Frames,
-    requests: Requests,
     counters: Counters,
 }
 
@@ -33,7 +31,7 @@ impl<'w> Perfetto<'w> {
         let mut out = Stream::array(out);
         let tracks = Tracks::new(&mut out, opening)?;
         let clock = opening.clock();
-        instant(&mut out, Scope::Global, tracks::FINDINGS, "capture", 0, |args| {
+        instant(&mut out, tracks::FINDINGS, "capture", 0, |args| {
             args.text("source", opening.source())
                 .text("tokengap", opening.tokengap());
             args.int("wall_ns", clock.wall(clock.mono(0)));
@@ -42,44 +40,29 @@ impl<'w> Perfetto<'w> {
             out,
             tracks,
             frames: Frames::default(),
-            requests: Requests::default(),
             counters: Counters::default(),
         })
     }
 
     fn lost(&mut self, at: MonoNs, lost: &Lost, look: &Look<'_>) -> io::Result<()> {
         let ts = look.clock.at(at);
-        instant(
-            &mut self.out,
-            Scope::Global,
-            tracks::LOSSES,
-            "observations lost",
-            ts,
-            |args| {
-                args.int("count", lost.count).text("cause", words::cause(lost.cause));
-                if let Some(hop) = lost.hop {
-                    args.text("hop", look.hops.name(hop));
-                }
-            },
-        )
+        instant(&mut self.out, tracks::LOSSES, "observations lost", ts, |args| {
+            args.int("count", lost.count).text("cause", words::cause(lost.cause));
+            if let Some(hop) = lost.hop {
+                args.text("hop", look.hops.name(hop));
+            }
+        })
     }
 
     fn undecoded(&mut self, at: MonoNs, frame: &Undecoded<'_>, look: &Look<'_>) -> io::Result<()> {
         let ts = look.clock.at(at);
-        instant(
-            &mut self.out,
-            Scope::Thread,
-            tracks::LOSSES,
-            "frame undecoded",
-            ts,
-            |args| {
-                args.text("hop", look.hops.name(frame.id.hop))
-                    .int("lane", frame.id.lane);
-                args.int("seq", frame.id.seq)
-                    .int("bytes", frame.bytes)
-                    .text("reason", frame.reason);
-            },
-        )
+        instant(&mut self.out, tracks::LOSSES, "frame undecoded", ts, |args| {
+            args.text("hop", look.hops.name(frame.id.hop))
+                .int("lane", frame.id.lane);
+            args.int("seq", frame.id.seq)
+                .int("bytes", frame.bytes)
+                .text("reason", frame.reason);
+        })
     }
 
     /// A delivery proved chunks lost.
@@ -88,16 +71,9 @@ impl<'w> Perfetto<'w> {
             return Ok(());
         };
         let ts = look.clock.at(at);
-        instant(
-            &mut self.out,
-            Scope::Thread,
-            tracks::LOSSES,
-            "chunks dropped",
-            ts,
-            |args| {
-                args.text("rid", rid).int("chunks", chunks).int("tokens", tokens);
-            },
-        )
+        instant(&mut self.out, tracks::LOSSES, "chunks dropped", ts, |args| {
+            args.text("rid", rid).int("chunks", chunks).int("tokens", tokens);
+        })
     }
 
     fn hot(&mut self, at: MonoNs, sample: &HotSample<'_>, look: &Look<'_>) -> io::Result<()> {
@@ -106,7 +82,7 @@ impl<'w> Perfetto<'w> {
         }
         let track = self.tracks.thread(&mut self.out, sample.thread, sample.role, "")?;
         let ts = look.clock.at(at);
-        instant(&mut self.out, Scope::Thread, track, sample.function, ts, |args| {
+        instant(&mut self.out, track, sample.function, ts, |args| {
             args.text("file", sample.file).int("interval_ns", sample.interval_ns);
             args.int("stacks", sample.taken)
                 .int("total", sample.total)
@@ -122,7 +98,7 @@ impl<'w> Perfetto<'w> {
             return Ok(());
         }
         let ts = look.clock.at(at);
-        instant(&mut self.out, Scope::Thread, tracks::LOG, stage.name, ts, |args| {
+        instant(&mut self.out, tracks::LOG, stage.name, ts, |args| {
             args.text("rid", stage.rid).text("by", stage.by);
             for (name, count) in [("tokens", stage.tokens), ("pending", stage.pending)] {
                 if let Some(count) = count {
@@ -140,11 +116,10 @@ impl Exporter for Perfetto<'_> {
             out,
             tracks,
             frames,
-            requests,
             counters,
         } = self;
         match &event.what {
-            What::Engine(engine) => instant(out, Scope::Global, tracks::LOG, "engine", look.clock.at(at), |args| {
+            What::Engine(engine) => instant(out, tracks::LOG, "engine", look.clock.at(at), |args| {
                 args.maybe_text("version", engine.version);
                 args.maybe_text("mode", engine.mode.map(words::mode));
                 args.maybe_text("waiter", engine.waiter.map(words::waiter));
@@ -155,7 +130,7 @@ impl Exporter for Perfetto<'_> {
             }
             What::Sent(frame) => {
                 frames.sent(out, tracks, at, frame, look)?;
-                requests.sent(out, at, frame, look)?;
+                requests::sent(out, at, frame, look)?;
                 counters.backlog(out, at, frame.id.hop, look)
             }
             What::Forwarded(id) => frames.forwarded(out, tracks, at, *id, look),
@@ -165,7 +140,7 @@ impl Exporter for Perfetto<'_> {
             }
             What::Handled(id) => frames.handled(out, at, *id, look),
             What::Delivered(delivery) => {
-                requests.delivered(out, at, delivery, look)?;
+                requests::delivered(out, at, delivery, look)?;
                 self.dropped(at, delivery.rid, look)
             }
             What::Undecoded(frame) => self.undecoded(at, frame, look),
@@ -177,18 +152,13 @@ impl Exporter for Perfetto<'_> {
             What::Hot(sample) => self.hot(at, sample, look),
             What::Stage(stage) => self.stage(at, stage, look),
             What::Told(told) => counters::told(out, at, told, look),
-            What::Merged(merged) if look.options.wants_rid(merged.rid) => instant(
-                out,
-                Scope::Thread,
-                tracks::LOG,
-                "chunks merged",
-                look.clock.at(at),
-                |args| {
+            What::Merged(merged) if look.options.wants_rid(merged.rid) => {
+                instant(out, tracks::LOG, "chunks merged", look.clock.at(at), |args| {
                     args.text("rid", merged.rid)
                         .int("chunks", merged.chunks)
                         .text("by", merged.by);
-                },
-            ),
+                })
+            }
             // Drawn on the request's own row when it is over.
             What::Merged(_) | What::Answered(_) => Ok(()),
             What::Lost(lost) => self.lost(at, lost, look),
@@ -200,7 +170,7 @@ impl Exporter for Perfetto<'_> {
     }
 
     fn closed(&mut self, request: &Closed<'_>, look: &Look<'_>) -> io::Result<()> {
-        self.requests.closed(&mut self.out, request, look)
+        requests::closed(&mut self.out, request, look)
     }
 
     fn finish(&mut self, report: &Report, look: &Look<'_>) -> io::Result<()> {
@@ -209,50 +179,35 @@ impl Exporter for Perfetto<'_> {
         let from = MonoNs(report.window_mono_ns[0]);
         for finding in &report.findings {
             let ts = look.clock.at(MonoNs(from.0.saturating_add(finding.at_ns)));
-            instant(
-                &mut self.out,
-                Scope::Global,
-                tracks::FINDINGS,
-                &finding.kind,
-                ts,
-                |args| {
-                    args.text("severity", finding.severity.as_str())
-                        .text("summary", &finding.summary);
-                    if !finding.rid.is_empty() {
-                        args.text("rid", &finding.rid);
-                    }
-                    if let Some(hop) = &finding.hop {
-                        args.text("hop", hop);
-                    }
-                    for (name, value) in &finding.evidence {
-                        args.named(name, value);
-                    }
-                    if let Some(advice) = &finding.advice {
-                        args.text("advice", advice);
-                    }
-                },
-            )?;
+            instant(&mut self.out, tracks::FINDINGS, &finding.kind, ts, |args| {
+                args.text("severity", finding.severity.as_str())
+                    .text("summary", &finding.summary);
+                if !finding.rid.is_empty() {
+                    args.text("rid", &finding.rid);
+                }
+                if let Some(hop) = &finding.hop {
+                    args.text("hop", hop);
+                }
+                for (name, value) in &finding.evidence {
+                    args.named(name, value);
+                }
+                if let Some(advice) = &finding.advice {
+                    args.text("advice", advice);
+                }
+            })?;
         }
         self.out.finish()
     }
 }
 
-/// How far across the screen an instant is drawn.
-#[derive(Clone, Copy)]
-enum Scope {
-    Global,
-    Thread,
-}
-
 /// The fields that every event has.
-fn head(o: &mut Object<'_>, phase: &str, track: Track, name: &str, ts: u64) {
-    o.text("ph", phase).int("pid", track.pid).int("tid", track.tid);
+fn head(o: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts: u64) {
+    o.word("ph", phase).int("pid", track.pid).int("tid", track.tid);
     o.text("name", name).micros("ts", ts);
 }
 
 fn instant(
     out: &mut Stream<'_>,
-    scope: Scope,
     track: Track,
     name: &str,
     ts: u64,
@@ -260,7 +215,7 @@ fn instant(
 ) -> io::Result<()> {
     out.object(|o| {
         head(o, "i", track, name, ts);
-        o.text("s", if matches!(scope, Scope::Global) { "g" } else { "t" });
+        o.word("s", "t");
         o.object("args", args);
     })
 }

@@ -2,8 +2,6 @@
 
 use std::io;
 
-use hashbrown::HashMap;
-
 use super::frames::flow;
 use super::head;
 use super::tracks::REQUESTS;
@@ -14,126 +12,101 @@ use crate::export::life::{Life, Note, Said};
 use crate::export::stage::{self, Kind};
 use crate::export::{Closed, Look, words};
 
-/// What has been shown of the requests under way.
-#[derive(Debug, Default)]
-pub(super) struct Requests {
-    /// Chunks and deliveries by rid, as many as there are lives.
-    shown: HashMap<Box<str>, u32>,
-}
-
-impl Requests {
-    pub(super) fn sent(
-        &mut self,
-        out: &mut Stream<'_>,
-        at: MonoNs,
-        frame: &Frame<'_>,
-        look: &Look<'_>,
-    ) -> io::Result<()> {
-        if !look.hops.is_origin(frame.id.hop) || frame.kind == Message::Abort {
-            return Ok(());
-        }
-        for chunk in frame.chunks {
-            let Some(life) = self.shows(chunk.rid, chunk.finish.is_some(), look) else {
-                continue;
-            };
-            point(out, "chunk sent", chunk.rid, life, at, look, |args| {
-                if let Some(count) = chunk.completion_tokens {
-                    args.int("completion_tokens", count);
-                }
-                if let Some(finish) = chunk.finish {
-                    args.text("finish", words::finish(finish));
-                }
-            })?;
-        }
-        Ok(())
+/// Points of requests under way: the chunks of a frame that the scheduler sent.
+pub(super) fn sent(out: &mut Stream<'_>, at: MonoNs, frame: &Frame<'_>, look: &Look<'_>) -> io::Result<()> {
+    if !look.hops.is_origin(frame.id.hop) || frame.kind == Message::Abort {
+        return Ok(());
     }
-
-    pub(super) fn delivered(
-        &mut self,
-        out: &mut Stream<'_>,
-        at: MonoNs,
-        delivery: &Delivery<'_>,
-        look: &Look<'_>,
-    ) -> io::Result<()> {
-        let lossy = delivery.finished || look.lives.lost_now().is_some();
-        let Some(life) = self.shows(delivery.rid, lossy, look) else {
-            return Ok(());
+    for (place, chunk) in frame.chunks.iter().enumerate() {
+        let Some(life) = shows(place, chunk.finish.is_some(), look) else {
+            continue;
         };
-        point(out, "delivered", delivery.rid, life, at, look, |args| {
-            args.int("tokens", delivery.tokens)
-                .text("mode", words::mode(delivery.mode));
-            if let Some(count) = delivery.completion_tokens {
+        point(out, "chunk sent", life, at, look, |args| {
+            if let Some(count) = chunk.completion_tokens {
                 args.int("completion_tokens", count);
             }
-            if let Some((chunks, tokens)) = look.lives.lost_now() {
-                args.int("chunks_dropped", chunks).int("tokens_lost", tokens);
+            if let Some(finish) = chunk.finish {
+                args.word("finish", words::finish(finish));
             }
-        })
-    }
-
-    /// Whether one more point of the request is to be drawn; `always` regardless of how many there are.
-    fn shows<'a>(&mut self, rid: &str, always: bool, look: &Look<'a>) -> Option<&'a Life> {
-        let options = look.options;
-        let life = look.lives.get(rid).filter(|_| options.wants_rid(rid))?;
-        if let Some(least) = options.slow_ns {
-            look.ledger.request(rid)?.gap_ns().filter(|&gap| gap >= least)?;
-        }
-        if let Some(shown) = self.shown.get_mut(rid) {
-            let room = *shown < options.chunks;
-            *shown += u32::from(room);
-            return (room || always).then_some(life);
-        }
-        let room = options.chunks > 0;
-        self.shown.insert(rid.into(), u32::from(room));
-        (room || always).then_some(life)
-    }
-
-    /// Draws a request that is over; one still open at the end is closed with a mark.
-    pub(super) fn closed(&mut self, out: &mut Stream<'_>, request: &Closed<'_>, look: &Look<'_>) -> io::Result<()> {
-        let (summary, life) = (request.summary, request.life);
-        self.shown.remove(&*summary.rid);
-        if !look.options.wants(summary) {
-            return Ok(());
-        }
-        let rid = &*summary.rid;
-        let (from, to) = stage::span(request);
-        begin(out, rid, rid, life, from, look, |o| {
-            o.object("args", |args| facts(args, request, look));
         })?;
-        let mut open: Vec<(String, MonoNs)> = Vec::new();
-        for stage in stage::stages(request, look.hops) {
-            while open.len() > stage.depth {
-                close_last(out, rid, life, &mut open, look)?;
-            }
-            begin(out, &stage.name, rid, life, stage.from, look, |o| {
-                if let Some(frame) = stage.frame {
-                    // The arrow comes from the frame's take.
-                    if stage.kind == Kind::Handling {
-                        o.hex("bind_id", flow(frame)).flag("flow_in", true);
-                    }
-                    o.object("args", |args| {
-                        args.int("hop_id", frame.hop.0)
-                            .int("lane", frame.lane)
-                            .int("seq", frame.seq);
-                    });
-                }
-            })?;
-            open.push((stage.name.into_owned(), stage.to));
-        }
-        while !open.is_empty() {
-            close_last(out, rid, life, &mut open, look)?;
-        }
-        for note in &life.notes {
-            draw_note(out, rid, life, note, look)?;
-        }
-        if request.open {
-            point(out, "capture ended", rid, life, to, look, |_| {})?;
-        }
-        end(out, rid, rid, life, to, look)
     }
+    Ok(())
 }
 
-fn draw_note(out: &mut Stream<'_>, rid: &str, life: &Life, note: &Note, look: &Look<'_>) -> io::Result<()> {
+/// A point of a request under way: tokens were accepted for its client.
+pub(super) fn delivered(out: &mut Stream<'_>, at: MonoNs, delivery: &Delivery<'_>, look: &Look<'_>) -> io::Result<()> {
+    let always = delivery.finished || look.lives.lost_now().is_some();
+    let Some(life) = shows(0, always, look) else {
+        return Ok(());
+    };
+    point(out, "delivered", life, at, look, |args| {
+        args.int("tokens", delivery.tokens)
+            .word("mode", words::mode(delivery.mode));
+        if let Some(count) = delivery.completion_tokens {
+            args.int("completion_tokens", count);
+        }
+        if let Some((chunks, tokens)) = look.lives.lost_now() {
+            args.int("chunks_dropped", chunks).int("tokens_lost", tokens);
+        }
+    })
+}
+
+/// The life to which the current event's chunk `place` belongs, if it is to be drawn; `always` regardless of how many were.
+fn shows<'a>(place: usize, always: bool, look: &Look<'a>) -> Option<&'a Life> {
+    let options = look.options;
+    let life = look.lives.current(place)?;
+    if !(always || life.points <= options.chunks) || !options.wants_rid(&life.rid) {
+        return None;
+    }
+    if let Some(least) = options.slow_ns {
+        look.ledger.request(&life.rid)?.gap_ns().filter(|&gap| gap >= least)?;
+    }
+    Some(life)
+}
+
+/// Draws a request that is over; one still open at the end is closed with a mark.
+pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, look: &Look<'_>) -> io::Result<()> {
+    let (summary, life) = (request.summary, request.life);
+    if !look.options.wants(summary) {
+        return Ok(());
+    }
+    let (from, to) = stage::span(request);
+    begin(out, &life.rid, life, from, look, |o| {
+        o.object("args", |args| facts(args, request, look));
+    })?;
+    let mut open: Vec<(String, MonoNs)> = Vec::new();
+    for stage in stage::stages(request, look.hops) {
+        while open.len() > stage.depth {
+            close_last(out, life, &mut open, look)?;
+        }
+        begin(out, &stage.name, life, stage.from, look, |o| {
+            if let Some(frame) = stage.frame {
+                // The arrow comes from the frame's take.
+                if stage.kind == Kind::Handling {
+                    o.hex("bind_id", flow(frame)).flag("flow_in", true);
+                }
+                o.object("args", |args| {
+                    args.int("hop_id", frame.hop.0)
+                        .int("lane", frame.lane)
+                        .int("seq", frame.seq);
+                });
+            }
+        })?;
+        open.push((stage.name.into_owned(), stage.to));
+    }
+    while !open.is_empty() {
+        close_last(out, life, &mut open, look)?;
+    }
+    for note in &life.notes {
+        draw_note(out, life, note, look)?;
+    }
+    if request.open {
+        point(out, "capture ended", life, to, look, |_| {})?;
+    }
+    end(out, &life.rid, life, to, look)
+}
+
+fn draw_note(out: &mut Stream<'_>, life: &Life, note: &Note, look: &Look<'_>) -> io::Result<()> {
     let name = match &note.what {
         Said::Stage { name, .. } => &**name,
         Said::Merged { .. } => "chunks merged",
@@ -141,7 +114,7 @@ fn draw_note(out: &mut Stream<'_>, rid: &str, life: &Life, note: &Note, look: &L
         // Drawn with the delivery that proved it.
         Said::Dropped { .. } => return Ok(()),
     };
-    point(out, name, rid, life, note.at, look, |args| match &note.what {
+    point(out, name, life, note.at, look, |args| match &note.what {
         Said::Merged { chunks, .. } => {
             args.int("chunks", *chunks);
         }
@@ -181,61 +154,56 @@ fn facts(args: &mut Object<'_>, request: &Closed<'_>, look: &Look<'_>) {
     }
 }
 
-fn close_last(
-    out: &mut Stream<'_>,
-    rid: &str,
-    life: &Life,
-    open: &mut Vec<(String, MonoNs)>,
-    look: &Look<'_>,
-) -> io::Result<()> {
+fn close_last(out: &mut Stream<'_>, life: &Life, open: &mut Vec<(String, MonoNs)>, look: &Look<'_>) -> io::Result<()> {
     match open.pop() {
-        Some((name, to)) => end(out, &name, rid, life, to, look),
+        Some((name, to)) => end(out, &name, life, to, look),
         None => Ok(()),
     }
 }
 
 /// The fields that put an event on a request's row.
-fn on_row(o: &mut Object<'_>, phase: &str, name: &str, rid: &str, life: &Life, at: MonoNs, look: &Look<'_>) {
+fn on_row(o: &mut Object<'_>, phase: &'static str, name: &str, life: &Life, at: MonoNs, look: &Look<'_>) {
     head(o, phase, REQUESTS, name, look.clock.at(at));
-    o.text("cat", "request");
-    if life.again {
-        // Two requests of one rid at a time: each needs a row.
-        o.text("id", &format!("{rid} from {}", look.clock.at(life.first_at)));
-    } else {
-        o.text("id", rid);
-    }
+    o.word("cat", "request");
+    // Local to the process: otherwise it is drawn apart from it.
+    o.object("id2", |id| {
+        if life.again {
+            // Two requests of one rid at a time: each needs a row.
+            id.text("local", &format!("{} from {}", life.rid, look.clock.at(life.first_at)));
+        } else {
+            id.text("local", &life.rid);
+        }
+    });
 }
 
 fn begin(
     out: &mut Stream<'_>,
     name: &str,
-    rid: &str,
     life: &Life,
     at: MonoNs,
     look: &Look<'_>,
     more: impl FnOnce(&mut Object<'_>),
 ) -> io::Result<()> {
     out.object(|o| {
-        on_row(o, "b", name, rid, life, at, look);
+        on_row(o, "b", name, life, at, look);
         more(o);
     })
 }
 
-fn end(out: &mut Stream<'_>, name: &str, rid: &str, life: &Life, at: MonoNs, look: &Look<'_>) -> io::Result<()> {
-    out.object(|o| on_row(o, "e", name, rid, life, at, look))
+fn end(out: &mut Stream<'_>, name: &str, life: &Life, at: MonoNs, look: &Look<'_>) -> io::Result<()> {
+    out.object(|o| on_row(o, "e", name, life, at, look))
 }
 
 fn point(
     out: &mut Stream<'_>,
     name: &str,
-    rid: &str,
     life: &Life,
     at: MonoNs,
     look: &Look<'_>,
     args: impl FnOnce(&mut Object<'_>),
 ) -> io::Result<()> {
     out.object(|o| {
-        on_row(o, "n", name, rid, life, at, look);
+        on_row(o, "n", name, life, at, look);
         o.object("args", args);
     })
 }

@@ -1,0 +1,185 @@
+//! Rids that come again, limits that are too small, stages out of order: still a row for each request, and the report's sums.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::export::{Export, Format, Opening, Options};
+use trace::ledger::Limits;
+use trace::report::{Report, ReportInput};
+use trace::{Config, FrameId, HopId, MonoNs};
+
+const MS: u64 = 1_000_000;
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// A frame with a chunk for each of these rids: its count, and whether it is the last.
+    Send(Vec<(u8, u32, bool)>),
+    /// Takes the frame so many sends from the latest; 0 is one that has not been sent yet.
+    Take(u64),
+    Handle(u64),
+    Tick(u64),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let part = (0_u8..6, 1_u32..5, prop::bool::weighted(0.2));
+    let op = prop_oneof![
+        4 => prop::collection::vec(part, 1..5).prop_map(Op::Send),
+        2 => (0_u64..6).prop_map(Op::Take),
+        1 => (0_u64..6).prop_map(Op::Handle),
+        1 => (1_u64..3_000).prop_map(Op::Tick),
+    ];
+    prop::collection::vec(op, 1..120)
+}
+
+fn play(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) {
+    let limits = Limits {
+        live_rids,
+        finished_kept: 0,
+        pending_frames: 3,
+        ..Limits::default()
+    };
+    let config = Config {
+        limits,
+        ..Config::default()
+    };
+    let opening = Opening::new("tap", "0.1.0", MonoNs(0), 0);
+    let options = Options {
+        chunks: 2,
+        ..Options::default()
+    };
+    let mut out = Vec::new();
+    let mut export = Export::new(format, options, config, &opening, &mut out).expect("a vector");
+    let hop = Hop {
+        id: HopId(0),
+        name: "scheduler->tokenizer",
+        endpoint: "",
+        worker: None,
+        origin: true,
+        last: true,
+        sees: Sees {
+            sent: true,
+            taken: true,
+            handled: true,
+            ..Sees::default()
+        },
+    };
+    let (mut at, mut seq) = (1, 0_u64);
+    enter(&mut export, at, What::Hop(hop));
+    for op in ops {
+        let id = |seq| FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq,
+        };
+        at += 1;
+        match op {
+            Op::Send(parts) => {
+                let rids: Vec<String> = parts.iter().map(|part| format!("rid-{}", part.0)).collect();
+                let chunks: Vec<Chunk<'_>> = parts.iter().zip(&rids).map(|(part, rid)| chunk(part, rid)).collect();
+                let frame = Frame {
+                    id: id(seq),
+                    bytes: 100,
+                    kind: Kind::TokenIds,
+                    ids: IdColumn::Delta,
+                    chunks: &chunks,
+                };
+                enter(&mut export, at, What::Sent(frame));
+                seq += 1;
+            }
+            Op::Take(back) => {
+                let taken = Taken {
+                    id: id(seq.saturating_sub(*back)),
+                    wakeup: Some(at),
+                    by: None,
+                    frame: None,
+                };
+                enter(&mut export, at, What::Taken(taken));
+            }
+            Op::Handle(back) => enter(&mut export, at, What::Handled(id(seq.saturating_sub(*back)))),
+            Op::Tick(ms) => {
+                at += ms;
+                export.tick(MonoNs(at * MS)).expect("a vector");
+            }
+        }
+    }
+    let report = export.finish(&ReportInput::of("tap")).expect("a vector");
+    (String::from_utf8(out).expect("UTF-8"), report)
+}
+
+fn enter(export: &mut Export<'_>, at: u64, what: What<'_>) {
+    let at = MonoNs(at * MS);
+    export.event(&Event { at, what }).expect("a vector");
+}
+
+fn chunk<'a>(&(_, count, last): &(u8, u32, bool), rid: &'a str) -> Chunk<'a> {
+    Chunk {
+        rid,
+        listed: Some(1),
+        completion_tokens: Some(count),
+        prompt_tokens: None,
+        cached_tokens: None,
+        finish: last.then_some(Finish::Stop),
+        retractions: None,
+        worker: None,
+        ids: &[],
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_request_has_its_row(ops in ops(), live_rids in 1_usize..8) {
+        let (text, report) = play(Format::Csv, &ops, live_rids);
+        let mut reader = ::csv::Reader::from_reader(text.as_bytes());
+        let rows: Vec<HashMap<String, String>> = reader.deserialize().map(|row| row.expect("a row")).collect();
+        let sum = |column: &str| rows.iter().map(|row| row[column].parse::<u64>().expect("a count")).sum::<u64>();
+        prop_assert_eq!(rows.len() as u64, report.requests.seen);
+        prop_assert_eq!(sum("tokens_sent"), report.tokens.sent);
+        prop_assert_eq!(sum("chunks_sent"), report.chunks.sent);
+    }
+
+    #[test]
+    fn spans_are_nested_and_arrows_have_both_ends(ops in ops(), live_rids in 1_usize..8) {
+        let (text, report) = play(Format::Perfetto, &ops, live_rids);
+        let events: Vec<Value> = serde_json::from_str(&text).expect("one JSON array");
+        let mut open: HashMap<&str, Vec<&str>> = HashMap::new();
+        let mut requests = 0;
+        for event in &events {
+            let Some(id) = event["id2"]["local"].as_str() else { continue };
+            let name = event["name"].as_str().expect("a name");
+            let stack = open.entry(id).or_default();
+            match event["ph"].as_str() {
+                Some("b") => {
+                    requests += u64::from(stack.is_empty());
+                    stack.push(name);
+                }
+                Some("e") => prop_assert_eq!(stack.pop(), Some(name)),
+                _ => {}
+            }
+        }
+        prop_assert!(open.values().all(Vec::is_empty));
+        prop_assert_eq!(requests, report.requests.seen);
+        let times = |flow: &str| -> HashMap<String, f64> {
+            let ends = events.iter().filter(|e| e[flow] == true);
+            let time = |e: &Value| (e["bind_id"].to_string(), e["ts"].as_f64().expect("a time"));
+            ends.map(time).collect()
+        };
+        let begun = times("flow_out");
+        prop_assert!(times("flow_in").keys().all(|id| begun.contains_key(id)));
+    }
+
+    #[test]
+    fn lines_are_json(ops in ops(), live_rids in 1_usize..8) {
+        for format in [Format::Otlp, Format::Events] {
+            let (text, report) = play(format, &ops, live_rids);
+            let lines = text.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>();
+            let lines = lines.expect("JSON");
+            if format == Format::Otlp {
+                prop_assert_eq!(lines.len() as u64, report.requests.seen + 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! `tokengap export`: a recording in the formats of other tools.
+
+use std::fs::Permissions;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tempfile::NamedTempFile;
+use trace::export::{self, Export, Opening};
+use trace::record::{Payload, ReadError, Record, Recording};
+use trace::report::ReportInput;
+
+use crate::cli;
+use crate::progress::Progress;
+
+/// Write a recording in the format of another tool: Perfetto's UI, OpenTelemetry, DuckDB, a spreadsheet.
+///
+/// docs/TRACE-FORMATS.md says what is in each, with queries to begin with. Neither text nor token ids are written unless asked for.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  tokengap export run.tgap --format perfetto -o trace.json    (open it at ui.perfetto.dev)\n  tokengap export run.tgap --format csv | head"
+)]
+pub(crate) struct Args {
+    /// The recording, or a hindsight ring.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// What to write.
+    #[arg(long, value_enum)]
+    format: Format,
+
+    /// Write to this file, whole or not at all; without it, or with -, to standard output.
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+
+    /// Replace OUT if it exists.
+    #[arg(long)]
+    force: bool,
+
+    /// Only this request; may be given several times.
+    #[arg(long = "rid", value_name = "RID")]
+    rids: Vec<String>,
+
+    /// Only requests whose first token waited at least this long between scheduler and tokenizer: 500ms, 5s.
+    #[arg(long, value_name = "GAP", value_parser = cli::duration)]
+    slow_only: Option<Duration>,
+
+    /// Chunks and deliveries of each request to draw with --format perfetto; its last ones always are.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    chunks: u32,
+
+    /// Of the generated tokens write how many there are, or with --format events their ids, if they were recorded.
+    #[arg(long, value_enum, default_value_t = Tokens::Lengths)]
+    payload: Tokens,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Chrome trace events as a JSON array, for ui.perfetto.dev.
+    Perfetto,
+    /// OTLP/JSON, one trace a request, a line each.
+    Otlp,
+    /// What was observed, one flat JSON object a line.
+    Events,
+    /// One row a request.
+    Csv,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Tokens {
+    /// Their number.
+    Lengths,
+    /// Their ids.
+    Tokens,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure!(
+        args.format != Format::Events || args.slow_only.is_none(),
+        "--slow-only cannot go with --format events: they are written before it is known how slow a request is; name it with --rid"
+    );
+    let recording = Recording::open(&args.file)?;
+    let tokens = args.payload == Tokens::Tokens;
+    ensure!(
+        !tokens || recording.header().payload == Payload::Tokens,
+        "{} holds no token ids: it was recorded without --payload tokens",
+        args.file.display()
+    );
+    if let Some(missing) = recording.missing() {
+        eprintln!("tokengap: {}: {missing}", args.file.display());
+    }
+    let file = args.output.as_deref().filter(|path| *path != Path::new("-"));
+    match file {
+        Some(path) => {
+            let mut target = Target::open(path, args.force)?;
+            write(&recording, args, target.writer(), Progress::of("exporting"))?;
+            target.finish()?;
+        }
+        None => {
+            let out = io::stdout().lock();
+            let progress = if out.is_terminal() {
+                Progress::none()
+            } else {
+                Progress::of("exporting")
+            };
+            write(&recording, args, out, progress)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Progress) -> anyhow::Result<()> {
+    let options = export::Options {
+        rids: args.rids.clone(),
+        slow_ns: args
+            .slow_only
+            .map(|gap| u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)),
+        chunks: args.chunks,
+        tokens: args.payload == Tokens::Tokens,
+    };
+    let format = match args.format {
+        Format::Perfetto => export::Format::Perfetto,
+        Format::Otlp => export::Format::Otlp,
+        Format::Events => export::Format::Events,
+        Format::Csv => export::Format::Csv,
+    };
+    let header = recording.header();
+    let opening = look_ahead(recording)?;
+    let mut export = Export::new(format, options, header.config, &opening, out)?;
+    let mut reader = recording.reader();
+    loop {
+        let mut written = Ok(());
+        let more = reader.next(&mut |record| {
+            if written.is_ok() {
+                written = enter(&mut export, &record);
+            }
+        });
+        written?;
+        match more {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error @ ReadError::Damaged { .. }) => eprintln!("tokengap: {error}"),
+            Err(error) => return Err(error.into()),
+        }
+        let next = recording.blocks().get(reader.position());
+        progress.at(next.map_or(recording.bytes(), |block| block.offset), recording.bytes());
+    }
+    let input = recording.closing().map_or_else(
+        || ReportInput::of(&header.source),
+        |closing| closing.input(&header.source),
+    );
+    export.finish(&input)?;
+    Ok(())
+}
+
+fn enter(export: &mut Export<'_>, record: &Record<'_>) -> io::Result<()> {
+    match record {
+        Record::Event(event) => export.event(event),
+        Record::Tick(now) => export.tick(*now),
+        Record::Anchor(anchor) => {
+            export.anchor(anchor.mono, anchor.wall_ns);
+            Ok(())
+        }
+        Record::Closing(_) => Ok(()),
+    }
+}
+
+/// What the recording's first seconds tell of processes.
+fn look_ahead(recording: &Recording) -> anyhow::Result<Opening> {
+    let header = recording.header();
+    let anchor = header.anchor;
+    let mut opening = Opening::new(&header.source, &header.tokengap, anchor.mono, anchor.wall_ns);
+    let mut reader = recording.reader();
+    let mut enough = false;
+    while !enough {
+        let more = reader.next(&mut |record| {
+            if let Record::Event(event) = &record {
+                enough = enough || !opening.learn(event);
+            }
+        });
+        match more {
+            // What is damaged is said when it is exported.
+            Ok(true) | Err(ReadError::Damaged { .. }) => {}
+            Ok(false) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(opening)
+}
+
+/// A file that appears under its name when it is whole, readable by its owner only: rids and endpoints are in it.
+struct Target {
+    path: PathBuf,
+    force: bool,
+    kind: Kind,
+}
+
+enum Kind {
+    Whole(NamedTempFile),
+    /// A pipe or a device is written to as it is.
+    Through(std::fs::File),
+}
+
+impl Target {
+    fn open(path: &Path, force: bool) -> anyhow::Result<Self> {
+        let told = || format!("cannot write {}", path.display());
+        let kind = match path.metadata() {
+            Ok(there) if !there.is_file() => {
+                Kind::Through(std::fs::OpenOptions::new().write(true).open(path).with_context(told)?)
+            }
+            there => {
+                ensure!(
+                    there.is_err() || force,
+                    "{} exists; give another name, or --force to replace it",
+                    path.display()
+                );
+                let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+                let private = Permissions::from_mode(0o600);
+                let mut builder = tempfile::Builder::new();
+                builder.prefix(".tokengap-").permissions(private);
+                Kind::Whole(
+                    builder
+                        .tempfile_in(folder.unwrap_or(Path::new(".")))
+                        .with_context(told)?,
+                )
+            }
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            force,
+            kind,
+        })
+    }
+
+    fn writer(&mut self) -> &mut dyn Write {
+        match &mut self.kind {
+            Kind::Whole(file) => file,
+            Kind::Through(file) => file,
+        }
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        let Kind::Whole(file) = self.kind else {
+            return Ok(());
+        };
+        let placed = if self.force {
+            file.persist(&self.path)
+        } else {
+            file.persist_noclobber(&self.path)
+        };
+        placed.with_context(|| format!("cannot write {}", self.path.display()))?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_there_whole_or_not_at_all_and_never_replaced_unasked() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.json");
+        let listed = || folder.path().read_dir().expect("a folder").count();
+
+        let mut given_up = Target::open(&path, false).expect("opened");
+        given_up.writer().write_all(b"[").expect("written");
+        assert!(!path.exists());
+        drop(given_up);
+        assert_eq!(listed(), 0, "nothing is left of what was given up");
+
+        let mut whole = Target::open(&path, false).expect("opened");
+        whole.writer().write_all(b"[]").expect("written");
+        whole.finish().expect("placed");
+        let mode = path.metadata().expect("there").permissions().mode();
+        assert_eq!(
+            (std::fs::read(&path).expect("read"), mode & 0o777),
+            (b"[]".to_vec(), 0o600)
+        );
+
+        let error = Target::open(&path, false).err().expect("it exists").to_string();
+        assert!(error.contains("--force"), "{error}");
+        let mut again = Target::open(&path, true).expect("opened");
+        again.writer().write_all(b"[1]").expect("written");
+        again.finish().expect("replaced");
+        assert_eq!((std::fs::read(&path).expect("read"), listed()), (b"[1]".to_vec(), 1));
+    }
+}

