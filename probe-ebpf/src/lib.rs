@@ -9,23 +9,28 @@
     reason = "the verifier follows calls, but the stack of a program is 512 bytes in all"
 )]
 
+pub mod call;
 pub mod class;
 pub mod loss;
 pub mod message;
 pub mod offsets;
 pub mod record;
+pub mod site;
 pub mod thread;
 
+pub use call::Call;
 pub use loss::Loss;
 pub use message::Payload;
 pub use offsets::Offsets;
 pub use record::{Header, Kind, Record};
-pub use thread::{Call, State, Thread};
+pub use site::{Cookie, Kept, Register, Site};
+pub use thread::{State, Thread};
 
 /// Most processes that one probe watches: the length of the kernel side's per-target arrays.
 pub const MAX_TARGETS: u32 = 256;
 
-/// How many bytes of a message are copied to user space, per target.
+/// How many bytes of a message are copied to user space, per target. Of a longer message that many in all: the first half
+/// and the last half, which tell frames apart better than as many first ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capture {
@@ -33,6 +38,18 @@ pub struct Capture {
     pub sent: u32,
     /// Bytes of each message it takes; 0 copies the length only.
     pub taken: u32,
+}
+
+/// What the kernel side knows of a target.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    /// What to copy.
+    pub capture: Capture,
+    /// 1 when its sends count: from when all takes of all targets are seen, so that a frame seen sent is seen taken.
+    pub sends: u32,
+    /// Keeps the struct a multiple of 8 bytes.
+    pub reserved: u32,
 }
 
 /// A ZMQ socket's counts since the attach. They go on when a record is dropped, so a gap in [`Header::seq`] says exactly
@@ -48,12 +65,10 @@ pub struct Channel {
     pub handled: u64,
 }
 
-/// The key of a [`Channel`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ChannelKey {
-    /// Index of the target.
-    pub target: u64,
-    /// The application's `void *` socket.
-    pub socket: u64,
+/// The key of a [`Channel`]: the target's index in the highest byte and the application's `void *` socket below it (user
+/// addresses have at most 56 bits on x86-64 and aarch64).
+#[inline(always)]
+pub fn channel_key(target: u32, socket: u64) -> u64 {
+    const { assert!(MAX_TARGETS <= 1 << 8) };
+    (u64::from(target) << 56) | (socket & ((1 << 56) - 1))
 }

@@ -41,8 +41,6 @@ pub struct Header {
     pub seq: u64,
     /// Length of the whole message in bytes.
     pub bytes: u64,
-    /// Taken: how long the receive call took.
-    pub waited_ns: u64,
     /// The calling thread's time on a CPU so far, as far as the scheduler programs saw it.
     pub on_ns: u64,
     /// Its time waiting for a CPU so far.
@@ -55,7 +53,7 @@ pub struct Header {
     pub target: u32,
     /// The calling thread, in the namespace of the probe's user side.
     pub tid: u32,
-    /// Bytes of the message that follow this header.
+    /// Bytes of the message that follow this header; where it is longer, the first half of them and the last half.
     pub captured: u32,
     /// [`Kind`].
     pub kind: u8,
@@ -74,7 +72,7 @@ pub struct Record<'a> {
     pub kind: Kind,
     /// The rest of the head.
     pub header: Header,
-    /// The captured bytes: a prefix of the message.
+    /// The captured bytes: all of the message, or as many from its beginning as from its end.
     pub payload: &'a [u8],
 }
 
@@ -90,7 +88,6 @@ impl<'a> Record<'a> {
             socket: u64_at(offset_of!(Header, socket))?,
             seq: u64_at(offset_of!(Header, seq))?,
             bytes: u64_at(offset_of!(Header, bytes))?,
-            waited_ns: u64_at(offset_of!(Header, waited_ns))?,
             on_ns: u64_at(offset_of!(Header, on_ns))?,
             wait_ns: u64_at(offset_of!(Header, wait_ns))?,
             blocked_ns: u64_at(offset_of!(Header, blocked_ns))?,
@@ -126,7 +123,6 @@ mod tests {
             h.socket,
             h.seq,
             h.bytes,
-            h.waited_ns,
             h.on_ns,
             h.wait_ns,
             h.blocked_ns,
@@ -142,12 +138,12 @@ mod tests {
     proptest! {
         #[test]
         fn reads_what_the_kernel_side_writes(
-            words in any::<[u64; 9]>(), target: u32, tid: u32, kind in 1_u8..=4, more: u8, fault: u8, message_type: u8,
+            words in any::<[u64; 8]>(), target: u32, tid: u32, kind in 1_u8..=4, more: u8, fault: u8, message_type: u8,
             payload in prop::collection::vec(any::<u8>(), 0..300), slack in 0_usize..50,
         ) {
-            let [at_ns, socket, seq, bytes, waited_ns, on_ns, wait_ns, blocked_ns, wakeup] = words;
+            let [at_ns, socket, seq, bytes, on_ns, wait_ns, blocked_ns, wakeup] = words;
             let captured = payload.len() as u32;
-            let header = Header { at_ns, socket, seq, bytes, waited_ns, on_ns, wait_ns, blocked_ns, wakeup, target, tid,
+            let header = Header { at_ns, socket, seq, bytes, on_ns, wait_ns, blocked_ns, wakeup, target, tid,
                 captured, kind, more, fault, message_type };
             let mut raw = written(&header, &payload);
             prop_assert_eq!(size_of::<Header>(), raw.len() - payload.len());

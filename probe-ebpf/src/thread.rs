@@ -13,20 +13,6 @@ pub enum State {
     Blocked,
 }
 
-/// A libzmq call between its entry and its return.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Call {
-    /// The application's socket.
-    pub socket: u64,
-    /// The `zmq_msg_t`, or the plain buffer.
-    pub place: u64,
-    /// Room in the plain buffer.
-    pub room: u64,
-    /// When it was entered; 0 while there is no call.
-    pub at_ns: u64,
-}
-
 /// One watched thread. Kept by the kernel side, read by user space while it changes: each field is read whole, the
 /// struct is not.
 #[repr(C)]
@@ -60,8 +46,6 @@ pub struct Thread {
     pub polled_ns: u64,
     /// When it entered the poll call it is in.
     pub poll_ns: u64,
-    /// The call it is in.
-    pub call: Call,
 }
 
 impl Thread {
@@ -141,14 +125,6 @@ impl Thread {
         }
     }
 
-    /// The call that it returns from; `None` when that was entered before the attach.
-    #[inline(always)]
-    pub fn returned(&mut self) -> Option<Call> {
-        let call = self.call;
-        self.call.at_ns = 0;
-        if call.at_ns == 0 { None } else { Some(call) }
-    }
-
     #[inline(always)]
     fn close(&mut self, now_ns: u64) {
         (self.on_ns, self.wait_ns, self.blocked_ns) = self.at(now_ns);
@@ -172,21 +148,6 @@ mod tests {
         assert_eq!((t.on_ns, t.wait_ns, t.blocked_ns), (350, 60, 1_000));
         assert_eq!((t.switches, t.preempted), (2, 1));
         assert_eq!(t.at(2_500), (440, 60, 1_000));
-    }
-
-    #[test]
-    fn a_call_returns_once() {
-        let call = Call {
-            socket: 1,
-            place: 2,
-            room: 3,
-            at_ns: 4,
-        };
-        let mut t = Thread {
-            call,
-            ..Thread::default()
-        };
-        assert_eq!((t.returned(), t.returned()), (Some(call), None));
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Watches processes and prints what their ZMQ sockets do:
-//! `watch SECONDS PID... [--capture BYTES] [--without handled|refused|scheduler|polls]...` (as root).
+//! `watch SECONDS PID... [--capture BYTES] [--ring BYTES] [--without handled|refused|scheduler|polls]...` (as root).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use probe_user::{Capture, Observation, Options, Probe, Target};
 
-const USAGE: &str = "usage: watch SECONDS PID... [--capture BYTES] [--without handled|refused|scheduler|polls]...";
+const USAGE: &str =
+    "usage: watch SECONDS PID... [--capture BYTES] [--ring BYTES] [--without handled|refused|scheduler|polls]...";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
@@ -15,6 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--capture" => bytes = args.next().ok_or(USAGE)?.parse()?,
+            "--ring" => options.ring_bytes = args.next().ok_or(USAGE)?.parse()?,
             "--without" => match args.next().as_deref() {
                 Some("handled") => options.handled = false,
                 Some("refused") => options.refused = false,
@@ -42,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         probe.poll(Duration::from_millis(2), |seen| {
             let (key, n, bytes) = match seen {
                 Observation::Sent(m) => (format!("{:?} sent", m.call.socket), 1, m.bytes),
-                Observation::Taken { message: m, .. } => (format!("{:?} taken", m.call.socket), 1, m.bytes),
+                Observation::Taken(m) => (format!("{:?} taken", m.call.socket), 1, m.bytes),
                 Observation::Handled(c) => (format!("{:?} handled", c.socket), 1, 0),
                 Observation::Unsent(c) => (format!("{:?} refused", c.socket), 1, 0),
                 Observation::Lost { cause, count } => (format!("lost: {}", cause.words()), count, 0),

@@ -1,92 +1,169 @@
 //! Which program goes where, and how all of it is taken away again.
 
 use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use aya::Ebpf;
 use aya::programs::raw_trace_point::RawTracePointLink;
-use aya::programs::uprobe::{UProbeAttachPoint, UProbeLink, UProbeScope};
+use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope};
 use aya::programs::{ProgramError, RawTracePoint, UProbe};
+use probe_ebpf::{Cookie, Site};
 
 use crate::library::Library;
-
-/// Program and symbol.
-type Point = (&'static str, &'static str);
-
-/// Entries before returns, so that no return lacks its entry.
-const RECEIVES: [Point; 2] = [("msg_recv", "zmq_msg_recv"), ("msg_received", "zmq_msg_recv")];
-const BUFFER_RECEIVES: [Point; 2] = [("buffer_recv", "zmq_recv"), ("buffer_received", "zmq_recv")];
-const SENDS: [Point; 1] = [("msg_send", "zmq_msg_send")];
-const BUFFER_SENDS: [Point; 2] = [("buffer_send", "zmq_send"), ("buffer_send", "zmq_send_const")];
-const REFUSED: [Point; 1] = [("send_returned", "zmq_msg_send")];
-const BUFFER_REFUSED: [Point; 2] = [("send_returned", "zmq_send"), ("send_returned", "zmq_send_const")];
-const HANDLED: [Point; 1] = [("getsockopt", "zmq_getsockopt")];
+use crate::probe::Options;
+use crate::probe::multi::{Multi, MultiError};
+use crate::sites::{Sites, SitesError};
 
 const SCHEDULER: [&str; 2] = ["sched_switch", "sched_wakeup"];
 
-/// Returns first: the return of a poll that was entered before is not a poll of ours.
-const POLLS: [Point; 5] = [
-    ("epoll_left", "epoll_wait"),
-    ("epoll_left", "epoll_pwait"),
-    ("epoll_entered", "epoll_wait"),
-    ("epoll_entered", "epoll_pwait"),
-    ("poll_entered", "poll"),
-];
+/// Programs of uprobes, which may be attached at many places at once.
+pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
 
-/// A group of uprobes on one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Group {
-    /// What it takes.
-    Receives,
-    /// What it sends.
-    Sends,
-    /// Which of its sends were refused.
-    Refused,
-    /// When it is done with what it took.
-    Handled,
-    /// When it goes to its poll; on libc.
-    Polls,
+const ZMQ: &str = "zmq";
+const ZMQ_RETURNED: &str = "zmq_returned";
+const POLL_ENTERED: &str = "poll_entered";
+const POLL_LEFT: &str = "poll_left";
+
+/// Why something could not be attached.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AttachError {
+    #[error(transparent)]
+    Sites(#[from] SitesError),
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error(transparent)]
+    Multi(#[from] MultiError),
 }
 
-/// Something attached; detached when dropped. That takes the kernel 50 ms each, one after the other whoever asks.
+/// Something attached; detached when dropped, which takes the kernel a grace period.
 #[derive(Debug)]
 pub(crate) enum Link {
+    Multi(#[expect(dead_code, reason = "held for its drop")] OwnedFd),
     Uprobe(#[expect(dead_code, reason = "held for its drop")] UProbeLink),
     RawTracepoint(#[expect(dead_code, reason = "held for its drop")] RawTracePointLink),
 }
 
-impl Group {
-    /// Where its programs go; those on plain buffers only where the application may use them.
-    fn points(self, buffers: bool) -> impl Iterator<Item = &'static Point> {
-        let (messages, plain): (&[Point], &[Point]) = match self {
-            Self::Receives => (&RECEIVES, &BUFFER_RECEIVES),
-            Self::Sends => (&SENDS, &BUFFER_SENDS),
-            Self::Refused => (&REFUSED, &BUFFER_REFUSED),
-            Self::Handled => (&HANDLED, &[]),
-            Self::Polls => (&POLLS, &[]),
-        };
-        messages.iter().chain(plain.iter().filter(move |_| buffers))
+/// A program and its places in one library: offsets in the file, and what each is told.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Batch {
+    program: &'static str,
+    /// At the returns of the functions that are entered there.
+    returns: bool,
+    points: Points,
+}
+
+/// Offsets in a library's file, and what the program is told at each.
+type Points = Vec<(u64, Cookie)>;
+
+/// What goes into libzmq. Entries before returns, so that no return lacks its entry.
+pub(crate) fn messages(
+    library: &Library,
+    sites: &Sites,
+    target: u32,
+    options: &Options,
+) -> Result<Vec<Batch>, SitesError> {
+    let (mut entries, mut returns) = (Points::new(), Points::new());
+    let at = |site| Cookie::new(site, target);
+    let (recv, send) = (sites.entry("zmq_msg_recv")?, sites.entry("zmq_msg_send")?);
+    if let Some(done) = sites.received {
+        entries.push((done.at, Cookie::received(target, done.socket, done.message)));
+        if options.handled {
+            entries.push((recv, at(Site::Recv)));
+        }
+    } else {
+        entries.push((recv, at(Site::Recv).and_return()));
+        returns.push((recv, at(Site::RecvReturn)));
+    }
+    match sites.refused.filter(|_| options.refused) {
+        None if options.refused => {
+            entries.push((send, at(Site::Send).and_return()));
+            returns.push((send, at(Site::SendReturn)));
+        }
+        refused => {
+            entries.push((send, at(Site::Send)));
+            entries.extend(refused.map(|refused| (refused.at, Cookie::refused(target, refused.socket))));
+        }
+    }
+    if options.handled {
+        entries.push((sites.entry("zmq_getsockopt")?, at(Site::Option)));
+    }
+    if library.buffers {
+        let recv = sites.entry("zmq_recv")?;
+        entries.push((recv, at(Site::BufferRecv).and_return()));
+        returns.push((recv, at(Site::BufferRecvReturn)));
+        for symbol in ["zmq_send", "zmq_send_const"] {
+            let send = sites.entry(symbol)?;
+            if options.refused {
+                entries.push((send, at(Site::BufferSend).and_return()));
+                returns.push((send, at(Site::SendReturn)));
+            } else {
+                entries.push((send, at(Site::BufferSend)));
+            }
+        }
+    }
+    Ok(batches([(ZMQ, false, entries), (ZMQ_RETURNED, true, returns)]))
+}
+
+/// What goes into libc. Returns first: the return of a poll that was entered before is not a poll of ours.
+pub(crate) fn polls(sites: &Sites, target: u32) -> Result<Vec<Batch>, SitesError> {
+    let at = |site| Cookie::new(site, target);
+    let epolls = [sites.entry("epoll_wait")?, sites.entry("epoll_pwait")?];
+    let mut entries = epolls.map(|entry| (entry, at(Site::Epoll))).to_vec();
+    entries.push((sites.entry("poll")?, at(Site::Poll)));
+    let returns = epolls.map(|entry| (entry, at(Site::EpollReturn))).to_vec();
+    Ok(batches([(POLL_LEFT, true, returns), (POLL_ENTERED, false, entries)]))
+}
+
+fn batches<const N: usize>(parts: [(&'static str, bool, Points); N]) -> Vec<Batch> {
+    let filled = parts.into_iter().filter(|(.., points)| !points.is_empty());
+    filled
+        .map(|(program, returns, points)| Batch {
+            program,
+            returns,
+            points,
+        })
+        .collect()
+}
+
+/// How uprobes are attached here.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// One link a batch (6.6 and later).
+    Multi(Multi),
+    /// One perf event a place.
+    Perf,
+}
+
+impl Way {
+    /// Attaches a batch to process `pid`, which has the library at `path`.
+    pub(crate) fn attach(
+        &self,
+        ebpf: &mut Ebpf,
+        batch: &Batch,
+        path: &Path,
+        pid: NonZeroU32,
+    ) -> Result<Vec<Link>, AttachError> {
+        match self {
+            Self::Multi(multi) => {
+                let link = multi.attach(batch.program, batch.returns, path, pid.get(), &batch.points)?;
+                Ok(vec![Link::Multi(link)])
+            }
+            Self::Perf => Ok(one_by_one(ebpf, batch, path, pid)?),
+        }
     }
 }
 
-/// A library of a process, and the number that the process's records carry.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
-    pub(crate) library: &'a Library,
-    pub(crate) pid: NonZeroU32,
-    pub(crate) target: u32,
-}
-
-/// Attaches one group.
-pub(crate) fn uprobes(ebpf: &mut Ebpf, group: Group, place: Place<'_>) -> Result<Vec<Link>, ProgramError> {
-    let mut links = Vec::new();
-    for (name, symbol) in group.points(place.library.buffers) {
-        let program: &mut UProbe = program(ebpf, name)?;
-        loaded(program.load())?;
+fn one_by_one(ebpf: &mut Ebpf, batch: &Batch, path: &Path, pid: NonZeroU32) -> Result<Vec<Link>, ProgramError> {
+    let program: &mut UProbe = program(ebpf, batch.program)?;
+    loaded(program.load())?;
+    let mut links = Vec::with_capacity(batch.points.len());
+    for (offset, cookie) in &batch.points {
         let point = UProbeAttachPoint {
-            location: (*symbol).into(),
-            cookie: Some(u64::from(place.target)),
+            location: UProbeAttachLocation::AbsoluteOffset(*offset),
+            cookie: Some(cookie.0),
         };
-        let id = program.attach(point, &place.library.path, UProbeScope::OneProcess(place.pid))?;
+        let id = program.attach(point, path, UProbeScope::OneProcess(pid))?;
         links.push(Link::Uprobe(program.take_link(id)?));
     }
     Ok(links)

@@ -20,6 +20,7 @@ mod plain;
 pub mod probe;
 pub mod python;
 pub mod queue;
+mod sites;
 
 pub use capability::{Capability, Feature, Permissions};
 pub use degraded::{Degraded, Missing};

@@ -9,10 +9,10 @@ use crate::plain::Plain;
 
 /// Built by `cargo xtask ebpf`, checked by its `--check`; see probe-ebpf/object/SHA256SUMS.
 #[cfg(target_arch = "x86_64")]
-static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-x86_64.bpf.o");
+pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-x86_64.bpf.o");
 /// As above, for a machine on which it was never run.
 #[cfg(target_arch = "aarch64")]
-static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-aarch64.bpf.o");
+pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-aarch64.bpf.o");
 
 /// Inode of the initial pid namespace on every kernel; `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
 const INITIAL_NAMESPACE: u64 = 0xefff_fffc;
@@ -26,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) wake_bytes: u32,
     /// Offsets inside kernel structs.
     pub(crate) offsets: Offsets,
+    /// Account for threads: the scheduler's programs or those on polls are wanted.
+    pub(crate) accounting: bool,
     /// Let the programs log.
     pub(crate) diagnostics: bool,
 }
@@ -37,6 +39,7 @@ pub(crate) fn load(settings: Settings) -> Result<Ebpf, aya::EbpfError> {
     EbpfLoader::new()
         .override_global("OFFSETS", &Plain(settings.offsets), true)
         .override_global("WAKE_BYTES", &settings.wake_bytes, true)
+        .override_global("ACCOUNTING", &u32::from(settings.accounting), true)
         .override_global(aya_log::LEVEL, &log_level, true)
         .override_global("NAMESPACE_DEV", &device, true)
         .override_global("NAMESPACE_INO", &inode, true)

@@ -47,9 +47,10 @@ pub struct Message<'a> {
     pub call: Call,
     /// Length of the whole message in bytes.
     pub bytes: u64,
-    /// Another part of the same multipart message follows.
+    /// Another part of the same multipart message follows. Of a message taken it is known only where bytes are asked for.
     pub more: bool,
-    /// The first bytes of it, as many as were asked for; empty if they could not be read.
+    /// Its bytes; of a message longer than what was asked for, the first half of that and the last half. Empty if they could
+    /// not be read.
     pub payload: &'a [u8],
 }
 
@@ -61,12 +62,7 @@ pub enum Observation<'a> {
     /// The send of the message with this number was refused; the number will be used again.
     Unsent(Call),
     /// The application took a message.
-    Taken {
-        /// Which.
-        message: Message<'a>,
-        /// How long the receive call took, in nanoseconds.
-        waited_ns: u64,
-    },
+    Taken(Message<'a>),
     /// The application asked for the next message: it is done with the one of this number.
     Handled(Call),
     /// Observations were lost, so many since the last time this was said.

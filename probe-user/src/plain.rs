@@ -4,7 +4,7 @@
     reason = "aya::Pod is an unsafe trait: the promise is made here, once, for our own records"
 )]
 
-use probe_ebpf::{Capture, Channel, ChannelKey, Offsets, Thread};
+use probe_ebpf::{Offsets, Thread, Watched};
 
 /// A record of `probe-ebpf` as aya's maps and globals take it.
 #[repr(transparent)]
@@ -14,11 +14,9 @@ pub(crate) struct Plain<T>(pub(crate) T);
 /// Records of integers only, `repr(C)`, without padding: any bytes are a value and every byte of a value is written.
 pub(crate) trait Record: Copy + 'static {}
 
-impl Record for Capture {}
-impl Record for Channel {}
-impl Record for ChannelKey {}
 impl Record for Offsets {}
 impl Record for Thread {}
+impl Record for Watched {}
 
 // SAFETY: `Record` is implemented above only for structs of integers whose fields leave no gap (tested below).
 unsafe impl<T: Record> aya::Pod for Plain<T> {}
@@ -29,10 +27,8 @@ mod tests {
 
     #[test]
     fn no_record_has_padding() {
-        assert_eq!(size_of::<Capture>(), 2 * 4);
-        assert_eq!(size_of::<Channel>(), 3 * 8);
-        assert_eq!(size_of::<ChannelKey>(), 2 * 8);
+        assert_eq!(size_of::<Watched>(), 4 * 4);
         assert_eq!(size_of::<Offsets>(), 4 * 4);
-        assert_eq!(size_of::<Thread>(), 4 * 4 + 14 * 8);
+        assert_eq!(size_of::<Thread>(), 4 * 4 + 10 * 8);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Body {
     pub(crate) readable: u64,
     /// The `zmq_msg_t` type byte; 0 for a plain buffer.
     pub(crate) kind: u8,
-    /// Another part follows, as a received message says it.
+    /// Another part follows, as a received message says it that was looked at.
     pub(crate) more: bool,
 }
 
@@ -30,6 +30,18 @@ impl Body {
             at,
             len,
             readable: len.min(room),
+            kind: 0,
+            more: false,
+        }
+    }
+
+    /// Of a message of `len` bytes that is not looked at.
+    #[inline(always)]
+    pub(crate) fn unread(len: u64) -> Self {
+        Self {
+            at: 0,
+            len,
+            readable: 0,
             kind: 0,
             more: false,
         }

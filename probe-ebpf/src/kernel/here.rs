@@ -4,9 +4,9 @@ use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::bpf_pidns_info;
 use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_ns_current_pid_tgid};
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns};
-use probe_ebpf::{Call, Loss, Thread};
+use probe_ebpf::{Cookie, Loss, Thread};
 
-use crate::maps::{NAMESPACE_DEV, NAMESPACE_INO, TARGETS, THREADS, lost};
+use crate::maps::{ACCOUNTING, NAMESPACE_DEV, NAMESPACE_INO, TARGETS, THREADS, lost};
 
 /// `CLOCK_MONOTONIC` in nanoseconds.
 #[inline(always)]
@@ -15,37 +15,56 @@ pub(crate) fn now() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
+/// What the running program was attached with. Minimum kernel: 5.15.
+#[inline(always)]
+pub(crate) fn cookie<C: EbpfContext>(ctx: &C) -> Cookie {
+    // SAFETY: the context of the running program.
+    Cookie(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) })
+}
+
+/// The current thread's id in the initial namespace, by which maps know it.
+#[inline(always)]
+pub(crate) fn key() -> u32 {
+    bpf_get_current_pid_tgid() as u32
+}
+
 /// The thread that runs into a uprobe.
 pub(crate) struct Caller {
-    /// Index of its process among the targets: the uprobe's attach cookie.
+    /// Index of its process among the targets.
     pub(crate) target: u32,
     /// Its id in user space's namespace.
     pub(crate) tid: u32,
-    /// Its accounting: a map value, checked for null.
-    thread: *mut Thread,
+    /// Its accounting: a map value, checked for null. `None` where nobody accounts for threads.
+    thread: Option<*mut Thread>,
 }
 
 impl Caller {
-    /// The current thread. Minimum kernel: 5.15 for the cookie.
+    /// The current thread.
     ///
     /// In a namespace of its own, user space does not know the ids that the scheduler's programs see: a target's first
     /// probe tells them.
     #[inline(always)]
-    pub(crate) fn of<C: EbpfContext>(ctx: &C) -> Option<Self> {
-        let key = bpf_get_current_pid_tgid();
-        // SAFETY: the context of the running program.
-        let target = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) as u32 };
-        let tid = tid(key);
-        if let Some(thread) = THREADS.get_ptr_mut(key as u32) {
-            // SAFETY: a map value, checked for null; only the thread itself writes its name.
-            unsafe { (*thread).tid = tid };
-            return Some(Self { target, tid, thread });
+    pub(crate) fn of(target: u32) -> Option<Self> {
+        let ids = bpf_get_current_pid_tgid();
+        let (key, tid) = (ids as u32, tid(ids));
+        let caller = |thread| Self { target, tid, thread };
+        if ACCOUNTING.load() == 0 {
+            return Some(caller(None));
+        }
+        if let Some(thread) = THREADS.get_ptr_mut(key) {
+            // SAFETY: a map value, checked for null; only the thread itself writes its name. An ended thread's id may be
+            // another's now.
+            unsafe {
+                (*thread).tid = tid;
+                (*thread).target = target;
+            }
+            return Some(caller(Some(thread)));
         }
         if NAMESPACE_INO.load() != 0 {
-            let _ = TARGETS.insert((key >> 32) as u32, target, 0);
+            let _ = TARGETS.insert((ids >> 32) as u32, target, 0);
         }
         let _ = THREADS.insert(
-            key as u32,
+            key,
             Thread {
                 target,
                 tid,
@@ -53,39 +72,23 @@ impl Caller {
             },
             0,
         );
-        let Some(thread) = THREADS.get_ptr_mut(key as u32) else {
+        let Some(thread) = THREADS.get_ptr_mut(key) else {
             lost(Loss::InFlight);
             return None;
         };
-        Some(Self { target, tid, thread })
+        Some(caller(Some(thread)))
     }
 
     /// Its accounting.
     #[inline(always)]
-    pub(crate) fn thread(&mut self) -> &mut Thread {
+    pub(crate) fn thread(&mut self) -> Option<&mut Thread> {
         // SAFETY: a map value, checked for null. Other CPUs write the scheduler's fields of a thread that does not run, and
         // this one runs.
-        unsafe { &mut *self.thread }
-    }
-
-    /// It enters a call.
-    #[inline(always)]
-    pub(crate) fn enters(&mut self, call: Call) {
-        self.thread().call = call;
-    }
-
-    /// It returns from the call it entered.
-    #[inline(always)]
-    pub(crate) fn returns(&mut self) -> Option<Call> {
-        let call = self.thread().returned();
-        if call.is_none() {
-            lost(Loss::InFlight);
-        }
-        call
+        self.thread.map(|thread| unsafe { &mut *thread })
     }
 }
 
-/// The id of `key`'s thread in user space's namespace. Minimum kernel: 5.7 for the translation.
+/// The id of the current thread in user space's namespace. Minimum kernel: 5.7 for the translation.
 #[inline(always)]
 fn tid(key: u64) -> u32 {
     let ino = NAMESPACE_INO.load();

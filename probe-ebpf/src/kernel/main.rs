@@ -11,12 +11,14 @@
     clippy::inline_always,
     reason = "a program is one function: calls cost stack, of which there are 512 bytes"
 )]
+#![expect(unexpected_cfgs, reason = "cargo xtask ebpf sets bpf_target_arch")]
 #![expect(clippy::needless_pass_by_value, reason = "aya's macros pass the context by value")]
 
 mod body;
 mod here;
 mod maps;
 mod poll;
+mod regs;
 mod report;
 mod ring;
 mod sched;

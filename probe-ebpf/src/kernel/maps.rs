@@ -3,7 +3,7 @@
 use aya_ebpf::Global;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
-use probe_ebpf::{Capture, Channel, ChannelKey, Loss, MAX_TARGETS, Offsets, Thread};
+use probe_ebpf::{Call, Channel, Loss, MAX_TARGETS, Offsets, Thread, Watched};
 
 /// Offsets inside kernel structs of the running kernel.
 #[unsafe(no_mangle)]
@@ -22,6 +22,10 @@ pub(crate) static NAMESPACE_DEV: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 pub(crate) static NAMESPACE_INO: Global<u64> = Global::new(0);
 
+/// 1 when threads are accounted for (scheduler or polls): else no program looks for its thread.
+#[unsafe(no_mangle)]
+pub(crate) static ACCOUNTING: Global<u32> = Global::new(1);
+
 /// Records to user space. Its size is set before the load.
 #[map]
 pub(crate) static RECORDS: RingBuf = RingBuf::with_byte_size(8 << 20, 0);
@@ -30,21 +34,25 @@ pub(crate) static RECORDS: RingBuf = RingBuf::with_byte_size(8 << 20, 0);
 #[map]
 pub(crate) static LOSSES: PerCpuArray<u64> = PerCpuArray::with_max_entries(Loss::ALL.len() as u32, 0);
 
-/// How much of each target's messages to copy, by target index. User space may change it at any time.
+/// What is known of each target, by its index. User space may change it at any time.
 #[map]
-pub(crate) static CAPTURES: Array<Capture> = Array::with_max_entries(MAX_TARGETS, 0);
+pub(crate) static WATCHED: Array<Watched> = Array::with_max_entries(MAX_TARGETS, 0);
 
 /// Target index by process id in the initial namespace, for programs that see every process.
 #[map]
 pub(crate) static TARGETS: HashMap<u32, u32> = HashMap::with_max_entries(MAX_TARGETS, 0);
 
-/// Message counts by socket.
+/// Message counts by [`probe_ebpf::channel_key`].
 #[map]
-pub(crate) static CHANNELS: LruHashMap<ChannelKey, Channel> = LruHashMap::with_max_entries(4096, 0);
+pub(crate) static CHANNELS: LruHashMap<u64, Channel> = LruHashMap::with_max_entries(4096, 0);
 
 /// Accounting by thread id in the initial namespace.
 #[map]
 pub(crate) static THREADS: LruHashMap<u32, Thread> = LruHashMap::with_max_entries(8192, 0);
+
+/// Calls between a probed entry and its return, by thread id in the initial namespace.
+#[map]
+pub(crate) static CALLS: LruHashMap<u32, Call> = LruHashMap::with_max_entries(4096, 0);
 
 /// Counts an observation that was not made.
 #[inline(always)]

@@ -5,33 +5,36 @@
 
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
+use probe_ebpf::Site;
 
 use crate::here::{self, Caller};
+use crate::regs::Registers;
 
-/// `int epoll_wait(int fd, struct epoll_event *events, int max, int timeout_ms)`, and `epoll_pwait` alike: event loops
-#[uprobe]
-pub(crate) fn epoll_entered(ctx: ProbeContext) -> u32 {
-    if let (Some(timeout_ms), Some(mut caller)) = (ctx.arg::<i32>(3), Caller::of(&ctx)) {
-        caller.thread().poll_entered(here::now(), timeout_ms != 0);
-    }
-    0
-}
-
-/// The return of either.
-#[uretprobe]
-pub(crate) fn epoll_left(ctx: RetProbeContext) -> u32 {
-    if let Some(mut caller) = Caller::of(&ctx) {
-        caller.thread().poll_left(here::now());
-    }
-    0
-}
-
-/// `int poll(struct pollfd *fds, nfds_t count, int timeout_ms)`: a synchronous receive with nothing to take. How long it
-/// waits is in the record of what it takes.
+/// `int epoll_wait(int fd, struct epoll_event *events, int max, int timeout_ms)`, and `epoll_pwait` alike: event loops.
+/// `int poll(struct pollfd *fds, nfds_t count, int timeout_ms)`: a synchronous receive with nothing to take.
 #[uprobe]
 pub(crate) fn poll_entered(ctx: ProbeContext) -> u32 {
-    if let (Some(timeout_ms), Some(mut caller)) = (ctx.arg::<i32>(2), Caller::of(&ctx)) {
-        caller.thread().polled(timeout_ms != 0);
+    let cookie = here::cookie(&ctx);
+    let regs = Registers::of(ctx.regs);
+    if let Some(mut caller) = Caller::of(cookie.target())
+        && let Some(thread) = caller.thread()
+    {
+        if matches!(cookie.site(), Some(Site::Epoll)) {
+            thread.poll_entered(here::now(), regs.arg::<3>() as i32 != 0);
+        } else {
+            thread.polled(regs.arg::<2>() as i32 != 0);
+        }
+    }
+    0
+}
+
+/// The return of `epoll_wait` and `epoll_pwait`.
+#[uretprobe]
+pub(crate) fn poll_left(ctx: RetProbeContext) -> u32 {
+    if let Some(mut caller) = Caller::of(here::cookie(&ctx).target())
+        && let Some(thread) = caller.thread()
+    {
+        thread.poll_left(here::now());
     }
     0
 }

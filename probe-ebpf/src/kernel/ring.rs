@@ -16,32 +16,32 @@ struct Slot<const N: usize> {
     payload: [u8; N],
 }
 
-/// Sends `header` with the first `header.captured` bytes at `from` of the target's memory.
+/// Sends `header` with `header.captured` bytes of the `readable` ones at `from` of the target's memory.
 ///
 /// Inlined, as everything here: the name of a function of its own would carry a hash of the folder it was built in.
 #[inline(always)]
-pub(crate) fn send(header: &mut Header, from: u64) {
+pub(crate) fn send(header: &mut Header, from: u64, readable: u64) {
     match header.captured as usize {
-        0 => put::<0>(header, from),
-        n if n <= CLASSES[0] => put::<{ CLASSES[0] }>(header, from),
-        n if n <= CLASSES[1] => put::<{ CLASSES[1] }>(header, from),
-        n if n <= CLASSES[2] => put::<{ CLASSES[2] }>(header, from),
-        n if n <= CLASSES[3] => put::<{ CLASSES[3] }>(header, from),
-        n if n <= CLASSES[4] => put::<{ CLASSES[4] }>(header, from),
-        n if n <= CLASSES[5] => put::<{ CLASSES[5] }>(header, from),
-        n if n <= CLASSES[6] => put::<{ CLASSES[6] }>(header, from),
-        _ => put::<{ CLASSES[7] }>(header, from),
+        0 => put::<0>(header, from, readable),
+        n if n <= CLASSES[0] => put::<{ CLASSES[0] }>(header, from, readable),
+        n if n <= CLASSES[1] => put::<{ CLASSES[1] }>(header, from, readable),
+        n if n <= CLASSES[2] => put::<{ CLASSES[2] }>(header, from, readable),
+        n if n <= CLASSES[3] => put::<{ CLASSES[3] }>(header, from, readable),
+        n if n <= CLASSES[4] => put::<{ CLASSES[4] }>(header, from, readable),
+        n if n <= CLASSES[5] => put::<{ CLASSES[5] }>(header, from, readable),
+        n if n <= CLASSES[6] => put::<{ CLASSES[6] }>(header, from, readable),
+        _ => put::<{ CLASSES[7] }>(header, from, readable),
     }
 }
 
 /// Sends `header` alone.
 #[inline(always)]
 pub(crate) fn note(mut header: Header) {
-    put::<0>(&mut header, 0);
+    put::<0>(&mut header, 0, 0);
 }
 
 #[inline(always)]
-fn put<const N: usize>(header: &mut Header, from: u64) {
+fn put<const N: usize>(header: &mut Header, from: u64, readable: u64) {
     let Some(mut slot) = RECORDS.reserve::<Slot<N>>(0) else {
         return lost(Loss::RingFull);
     };
@@ -49,10 +49,10 @@ fn put<const N: usize>(header: &mut Header, from: u64) {
     if N > 0 {
         // The caller has bounded it already, so the compiler would drop this bound, which is the one the verifier follows:
         // SAFETY: a field of a struct that we hold.
-        header.captured = unsafe { (&raw const header.captured).read_volatile() }.min(N as u32);
-        // SAFETY: at most N bytes into a field of N bytes; a fault is a return value.
-        let rc = unsafe { bpf_probe_read_user((&raw mut (*at).payload).cast(), header.captured, from as *const _) };
-        if rc != 0 {
+        let captured = unsafe { (&raw const header.captured).read_volatile() }.min(N as u32);
+        // SAFETY: inside the reservation.
+        let payload = unsafe { &raw mut (*at).payload }.cast();
+        if !copied::<N>(payload, captured, from, readable) {
             header.captured = 0;
             header.fault = 1;
             lost(Loss::PayloadFault);
@@ -61,6 +61,23 @@ fn put<const N: usize>(header: &mut Header, from: u64) {
     // SAFETY: inside the reservation.
     unsafe { (&raw mut (*at).header).write(*header) };
     slot.submit(wake_up(size_of::<Slot<N>>() as u64));
+}
+
+/// Copies `captured` of the `readable` bytes at `from` to `payload`, which has room for `N`: all of them, or the first half
+/// and the last.
+#[inline(always)]
+fn copied<const N: usize>(payload: *mut u8, captured: u32, from: u64, readable: u64) -> bool {
+    if u64::from(captured) == readable {
+        // SAFETY: at most N bytes into N; a fault is a return value.
+        return unsafe { bpf_probe_read_user(payload.cast(), captured, from as *const _) } == 0;
+    }
+    let half = (captured / 2).min(N as u32 / 2);
+    let end = from.wrapping_add(readable).wrapping_sub(u64::from(half));
+    // SAFETY: twice at most half of N bytes, the second time behind the first; a fault is a return value.
+    unsafe {
+        bpf_probe_read_user(payload.cast(), half, from as *const _) == 0
+            && bpf_probe_read_user(payload.add(half as usize).cast(), half, end as *const _) == 0
+    }
 }
 
 /// Wakes when this record is the one that crosses a threshold, and not at every record after it: a reader that has no CPU

@@ -1,144 +1,150 @@
 //! libzmq's calls: what was sent, refused, taken, and handled.
 //!
-//! `zmq_sendmsg` and `zmq_recvmsg` end in the `zmq_msg_*` calls, `zmq_send` and `zmq_recv` do not, so no message is seen
-//! twice. Minimum kernel of every program here: 5.15 (uprobes with attach cookies).
+//! One program for all places inside libzmq, which the attach cookie tells apart ([`probe_ebpf::site`]), and one for
+//! returns: so a process needs one link, and one grace period when it goes. `zmq_sendmsg` and `zmq_recvmsg` end in the
+//! `zmq_msg_*` calls, `zmq_send` and `zmq_recv` do not, so no message is seen twice. Minimum kernel: 5.15 (attach cookies).
 
+use aya_ebpf::EbpfContext;
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_ebpf::{Call, Kind};
+use probe_ebpf::{Call, Cookie, Kind, Loss, Site, Watched};
 
 use crate::body::Body;
 use crate::here::{self, Caller};
-use crate::report;
+use crate::maps::{CALLS, WATCHED, lost};
+use crate::regs::Registers;
+use crate::report::{self, Moved};
 
 /// `ZMQ_SNDMORE`: another part of the same message follows.
-const SNDMORE: i32 = 2;
+const SNDMORE: u64 = 2;
 /// `ZMQ_RCVTIMEO`: pyzmq reads it before each receive, so it means "the application asks for the next message".
 const RCVTIMEO: i32 = 27;
 
-/// `int zmq_msg_send(zmq_msg_t *msg, void *socket, int flags)`
+/// Every place inside a function.
 #[uprobe]
-pub(crate) fn msg_send(ctx: ProbeContext) -> u32 {
-    if let (Some(place), Some(socket), Some(flags)) = (ctx.arg(0), ctx.arg(1), ctx.arg::<i32>(2))
-        && let Some(body) = Body::of_message(&ctx, place)
-        && let Some(mut caller) = Caller::of(&ctx)
-    {
-        let call = Call {
-            socket,
-            place,
-            room: 0,
-            at_ns: here::now(),
-        };
-        caller.enters(call);
-        report::message(&mut caller, Kind::Sent, &call, body, flags & SNDMORE != 0);
-    }
+pub(crate) fn zmq(ctx: ProbeContext) -> u32 {
+    let _ = at_site(&ctx);
     0
 }
 
-/// `int zmq_send(void *socket, const void *buffer, size_t length, int flags)`, and `zmq_send_const` alike
-#[uprobe]
-pub(crate) fn buffer_send(ctx: ProbeContext) -> u32 {
-    if let (Some(socket), Some(place), Some(room), Some(flags)) =
-        (ctx.arg(0), ctx.arg(1), ctx.arg(2), ctx.arg::<i32>(3))
-        && let Some(mut caller) = Caller::of(&ctx)
-    {
-        let call = Call {
-            socket,
-            place,
-            room,
-            at_ns: here::now(),
-        };
-        caller.enters(call);
-        report::message(
-            &mut caller,
-            Kind::Sent,
-            &call,
-            Body::of_buffer(place, room, room),
-            flags & SNDMORE != 0,
-        );
-    }
-    0
-}
-
-/// The return of either: a send that failed is taken back.
+/// Every return.
 #[uretprobe]
-pub(crate) fn send_returned(ctx: RetProbeContext) -> u32 {
-    if let Some(mut caller) = Caller::of(&ctx)
-        && let Some(call) = caller.returns()
-        && ctx.ret::<i32>() < 0
-    {
-        report::refused(&mut caller, &call);
-    }
+pub(crate) fn zmq_returned(ctx: RetProbeContext) -> u32 {
+    let _ = at_return(&ctx);
     0
 }
 
-/// `int zmq_msg_recv(zmq_msg_t *msg, void *socket, int flags)`
-#[uprobe]
-pub(crate) fn msg_recv(ctx: ProbeContext) -> u32 {
-    if let (Some(place), Some(socket), Some(mut caller)) = (ctx.arg(0), ctx.arg(1), Caller::of(&ctx)) {
-        report::handled(&mut caller, socket);
-        caller.enters(Call {
-            socket,
-            place,
-            room: 0,
-            at_ns: here::now(),
-        });
-    }
-    0
-}
-
-/// Its return, with the message in place.
-#[uretprobe]
-pub(crate) fn msg_received(ctx: RetProbeContext) -> u32 {
-    if let Some(mut caller) = Caller::of(&ctx)
-        && let Some(call) = caller.returns()
+#[inline(always)]
+fn at_site(ctx: &ProbeContext) -> Option<()> {
+    let cookie = here::cookie(ctx);
+    let (regs, target) = (Registers::of(ctx.regs), cookie.target());
+    let watched = WATCHED.get(target)?;
+    let moved = match cookie.site()? {
+        Site::Send => {
+            let (place, socket) = (regs.arg::<0>(), regs.arg::<1>());
+            enters(cookie, socket, place, 0);
+            Moved {
+                kind: Kind::Sent,
+                socket,
+                body: Body::of_message(ctx, place)?,
+                more: regs.arg::<2>() & SNDMORE != 0,
+            }
+        }
+        Site::BufferSend => {
+            let (socket, place, room) = (regs.arg::<0>(), regs.arg::<1>(), regs.arg::<2>());
+            enters(cookie, socket, place, room);
+            Moved {
+                kind: Kind::Sent,
+                socket,
+                body: Body::of_buffer(place, room, room),
+                more: regs.arg::<3>() & SNDMORE != 0,
+            }
+        }
         // Negative: nothing to take, or interrupted.
-        && ctx.ret::<i32>() >= 0
-        && let Some(body) = Body::of_message(&ctx, call.place)
-    {
-        report::message(&mut caller, Kind::Taken, &call, body, body.more);
-    }
-    0
+        // Negative: nothing to take, or interrupted.
+        Site::Received if regs.result() >= 0 => {
+            let (socket, place) = regs.both(cookie.socket(), cookie.message())?;
+            taken(ctx, watched, socket, place, regs.result())?
+        }
+        Site::Option if regs.arg::<1>() as i32 == RCVTIMEO => return report::handled(target, regs.arg::<0>()),
+        Site::Recv => {
+            let (place, socket) = (regs.arg::<0>(), regs.arg::<1>());
+            enters(cookie, socket, place, 0);
+            return report::handled(target, socket);
+        }
+        Site::BufferRecv => {
+            let socket = regs.arg::<0>();
+            enters(cookie, socket, regs.arg::<1>(), regs.arg::<2>());
+            return report::handled(target, socket);
+        }
+        Site::Refused => return report::refused(target, regs.kept(cookie.socket())?),
+        _ => return None,
+    };
+    report::message(&mut Caller::of(target)?, watched, &moved)
 }
 
-/// `int zmq_recv(void *socket, void *buffer, size_t length, int flags)`
-#[uprobe]
-pub(crate) fn buffer_recv(ctx: ProbeContext) -> u32 {
-    if let (Some(socket), Some(place), Some(room), Some(mut caller)) =
-        (ctx.arg(0), ctx.arg(1), ctx.arg(2), Caller::of(&ctx))
-    {
-        report::handled(&mut caller, socket);
-        caller.enters(Call {
-            socket,
-            place,
-            room,
-            at_ns: here::now(),
-        });
-    }
-    0
+#[inline(always)]
+fn at_return(ctx: &RetProbeContext) -> Option<()> {
+    let cookie = here::cookie(ctx);
+    let (result, target) = (Registers::of(ctx.regs).result(), cookie.target());
+    let call = returns()?;
+    let watched = WATCHED.get(target)?;
+    let moved = match cookie.site()? {
+        Site::SendReturn if result < 0 => return report::refused(target, call.socket),
+        Site::RecvReturn if result >= 0 => taken(ctx, watched, call.socket, call.place, result)?,
+        // The length of the message, which may be more than the buffer took.
+        Site::BufferRecvReturn if result >= 0 => Moved {
+            kind: Kind::Taken,
+            socket: call.socket,
+            body: Body::of_buffer(call.place, result as u64, call.room),
+            more: false,
+        },
+        _ => return None,
+    };
+    report::message(&mut Caller::of(target)?, watched, &moved)
 }
 
-/// Its return: the length of the message, which may be more than the buffer took.
-#[uretprobe]
-pub(crate) fn buffer_received(ctx: RetProbeContext) -> u32 {
-    let len = ctx.ret::<i32>();
-    if let Some(mut caller) = Caller::of(&ctx)
-        && let Some(call) = caller.returns()
-        && len >= 0
-    {
-        let body = Body::of_buffer(call.place, len as u64, call.room);
-        report::message(&mut caller, Kind::Taken, &call, body, false);
-    }
-    0
+/// A message was taken whose receive returned `length`: without a look at the message if nothing of it is wanted, since each
+/// read of the target's memory costs it 0.1 us.
+#[inline(always)]
+fn taken<C: EbpfContext>(ctx: &C, watched: &Watched, socket: u64, place: u64, length: i32) -> Option<Moved> {
+    let body = if watched.capture.taken == 0 {
+        Body::unread(length as u64)
+    } else {
+        Body::of_message(ctx, place)?
+    };
+    Some(Moved {
+        kind: Kind::Taken,
+        socket,
+        body,
+        more: body.more,
+    })
 }
 
-/// `int zmq_getsockopt(void *socket, int option, void *value, size_t *length)`
-#[uprobe]
-pub(crate) fn getsockopt(ctx: ProbeContext) -> u32 {
-    if let (Some(socket), Some(RCVTIMEO)) = (ctx.arg(0), ctx.arg::<i32>(1))
-        && let Some(mut caller) = Caller::of(&ctx)
-    {
-        report::handled(&mut caller, socket);
+/// The current thread enters a call; kept if its return is probed.
+#[inline(always)]
+fn enters(cookie: Cookie, socket: u64, place: u64, room: u64) {
+    if !cookie.returns() {
+        return;
     }
-    0
+    let (key, call) = (here::key(), Call { socket, place, room });
+    if let Some(known) = CALLS.get_ptr_mut(key) {
+        // SAFETY: a map value, checked for null, of the current thread.
+        unsafe { *known = call };
+    } else if CALLS.insert(key, call, 0).is_err() {
+        lost(Loss::InFlight);
+    }
+}
+
+/// The call that the current thread returns from.
+#[inline(always)]
+fn returns() -> Option<Call> {
+    // SAFETY: a map value, checked for null, of the current thread.
+    let call = CALLS
+        .get_ptr_mut(here::key())
+        .and_then(|call| unsafe { (*call).returned() });
+    if call.is_none() {
+        lost(Loss::InFlight);
+    }
+    call
 }

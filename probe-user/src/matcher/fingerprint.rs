@@ -1,14 +1,15 @@
 //! What a frame looks like, small enough to keep for every frame on its way.
 
-/// Frames are told apart by this many first bytes when one of the two sides copied no more.
-const PREFIX: usize = 4096;
+/// Frames are told apart by so many first bytes and as many last ones when one of the two sides copied no more: successive
+/// frames of one batch begin with the same rids, and end with the counts that differ.
+const END: usize = 512;
 
 /// Length and content of a frame, as far as it was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     bytes: u64,
-    /// Hash of the first [`PREFIX`] bytes, or of all if there are fewer; `None` when fewer than that were copied.
-    prefix: Option<u64>,
+    /// Hash of the first and the last [`END`] bytes, or of all if there are fewer; `None` when fewer than that were copied.
+    ends: Option<u64>,
     /// Hash of all bytes; `None` when not all were copied.
     whole: Option<u64>,
 }
@@ -20,23 +21,30 @@ pub(super) enum Agreement {
     No,
     /// Same length, nothing to compare: one side copied too little.
     Length,
-    /// Same length and same first bytes.
-    Prefix,
+    /// Same length, same first and last bytes.
+    Ends,
     /// Same in every byte.
     Whole,
 }
 
 impl Fingerprint {
-    /// Of a frame of `bytes` bytes that begins with `payload`.
+    /// Of a frame of `bytes` bytes of which `payload` was copied: all of them, or as many first ones as last ones.
     pub(super) fn of(bytes: u64, payload: &[u8]) -> Self {
         let all = payload.len() as u64 == bytes;
-        let prefix = (all || payload.len() >= PREFIX).then(|| hash(&payload[..payload.len().min(PREFIX)]));
-        let whole = if all && payload.len() > PREFIX {
-            Some(hash(payload))
-        } else {
-            prefix.filter(|_| all)
-        };
-        Self { bytes, prefix, whole }
+        if all && payload.len() <= 2 * END {
+            let whole = Some(hash(payload));
+            return Self {
+                bytes,
+                ends: whole,
+                whole,
+            };
+        }
+        let ends = || hash(&payload[..END]).rotate_left(32) ^ hash(&payload[payload.len() - END..]);
+        Self {
+            bytes,
+            ends: (payload.len() >= 2 * END).then(ends),
+            whole: all.then(|| hash(payload)),
+        }
     }
 
     pub(super) fn agrees(&self, other: &Self) -> Agreement {
@@ -44,11 +52,11 @@ impl Fingerprint {
         match (
             self.bytes == other.bytes,
             same(self.whole, other.whole),
-            same(self.prefix, other.prefix),
+            same(self.ends, other.ends),
         ) {
             (false, ..) | (_, Some(false), _) | (_, _, Some(false)) => Agreement::No,
             (_, Some(true), _) => Agreement::Whole,
-            (_, _, Some(true)) => Agreement::Prefix,
+            (_, _, Some(true)) => Agreement::Ends,
             _ => Agreement::Length,
         }
     }
@@ -83,24 +91,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// What the probe copies of a frame when it is asked for so many bytes.
+    fn cut(frame: &[u8], to: usize) -> Vec<u8> {
+        [&frame[..to / 2], &frame[frame.len() - to / 2..]].concat()
+    }
+
     #[test]
     fn compares_what_both_sides_have() {
         let frame: Vec<u8> = (0..20_000_u32).map(|i| (i % 251) as u8).collect();
         let whole = Fingerprint::of(20_000, &frame);
+        let of = |frame: &[u8], to| Fingerprint::of(20_000, &cut(frame, to));
         assert_eq!(whole.agrees(&whole), Agreement::Whole);
-        assert_eq!(
-            whole.agrees(&Fingerprint::of(20_000, &frame[..9_000])),
-            Agreement::Prefix
-        );
-        assert_eq!(whole.agrees(&Fingerprint::of(20_000, &frame[..100])), Agreement::Length);
+        assert_eq!(whole.agrees(&of(&frame, 9_000)), Agreement::Ends);
+        assert_eq!(of(&frame, 1_024).agrees(&of(&frame, 4_096)), Agreement::Ends);
+        assert_eq!(whole.agrees(&of(&frame, 100)), Agreement::Length);
         assert_eq!(whole.agrees(&Fingerprint::of(20_001, &frame)), Agreement::No);
-        let mut other = frame.clone();
-        other[19_000] ^= 1;
-        assert_eq!(whole.agrees(&Fingerprint::of(20_000, &other)), Agreement::No);
-        assert_eq!(
-            whole.agrees(&Fingerprint::of(20_000, &other[..9_000])),
-            Agreement::Prefix
-        );
+        let (mut middle, mut end) = (frame.clone(), frame.clone());
+        middle[10_000] ^= 1;
+        assert_eq!(whole.agrees(&Fingerprint::of(20_000, &middle)), Agreement::No);
+        assert_eq!(whole.agrees(&of(&middle, 9_000)), Agreement::Ends);
+        end[19_999] ^= 1;
+        assert_eq!(whole.agrees(&of(&end, 1_024)), Agreement::No);
     }
 
     #[test]

@@ -222,11 +222,11 @@ impl Matcher {
             Some((other.agrees(fingerprint), std::cmp::Reverse(at), *lane))
         });
         let head = head.max().filter(|(agreement, ..)| *agreement > Agreement::No);
-        if let Some((Agreement::Prefix | Agreement::Whole, _, lane)) = head {
+        if let Some((Agreement::Ends | Agreement::Whole, _, lane)) = head {
             return Some((lane, 0, How::Content));
         }
         let depth = self.limits.depth;
-        let deeper = |lane: usize| Some((lane, self.lanes[lane].find(fingerprint, Agreement::Prefix, depth)?));
+        let deeper = |lane: usize| Some((lane, self.lanes[lane].find(fingerprint, Agreement::Ends, depth)?));
         if let Some((lane, place)) = here.iter().find_map(|lane| deeper(*lane)) {
             return Some((lane, place, How::Content));
         }
@@ -259,6 +259,6 @@ impl Matcher {
                 .filter(|(i, lane)| lane.receivers.is_empty() != taken && !here.contains(i))
                 .find_map(|(i, lane)| Some((i, lane.find(fingerprint, least, depth)?)))
         };
-        search(false, Agreement::Prefix).or_else(|| search(true, Agreement::Whole))
+        search(false, Agreement::Ends).or_else(|| search(true, Agreement::Whole))
     }
 }

@@ -1,5 +1,6 @@
 //! A probe on running processes: attach, read, detach.
 
+pub(crate) mod multi;
 mod options;
 mod read;
 
@@ -9,19 +10,21 @@ use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
-use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread};
+use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread, Watched};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::attach::{self, Group, Link, Place};
+use crate::attach::{self, Batch, Link, UPROBES, Way};
 use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
 use crate::diagnostics::Diagnostics;
-use crate::library;
+use crate::library::{self, Library};
 use crate::load::{self, Settings};
 use crate::observation::Observation;
 use crate::plain::Plain;
+use crate::sites::Known;
 
+use multi::Multi;
 pub use options::{Options, ProbeError, Target};
 
 /// Losses and exits are looked at this often; both are rare.
@@ -32,8 +35,10 @@ pub struct Probe {
     ebpf: Ebpf,
     records: RingBuf<MapData>,
     losses: PerCpuArray<MapData, u64>,
-    captures: Array<MapData, Plain<Capture>>,
-    targets: Vec<Watched>,
+    watched: Array<MapData, Plain<Watched>>,
+    way: Way,
+    libraries: Known,
+    targets: Vec<Slot>,
     global: Vec<Link>,
     /// Thread states are observed; what is not observed is `None` in every observation.
     scheduler: bool,
@@ -45,8 +50,12 @@ pub struct Probe {
     kept_at: Instant,
 }
 
-struct Watched {
+/// A target's place in the kernel side's arrays.
+struct Slot {
     pid: u32,
+    capture: Capture,
+    /// Its process has ended and nothing of it is in the ring: another may have the place.
+    free: bool,
     /// Readable when the process has ended; `None` once that was said, or where pidfds are refused.
     alive: Option<OwnedFd>,
     links: Vec<Link>,
@@ -70,14 +79,16 @@ impl Probe {
             ring_bytes,
             wake_bytes: options.wake_bytes,
             offsets,
+            accounting: options.scheduler || options.polls,
             diagnostics: options.diagnostics,
         };
         let mut ebpf = load::load(settings).map_err(|error| {
             ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, chain(&error)))
         })?;
+        let way = way(&ebpf);
         let records = map(&mut ebpf, "RECORDS", RingBuf::try_from)?;
         let losses = map(&mut ebpf, "LOSSES", PerCpuArray::try_from)?;
-        let captures = map(&mut ebpf, "CAPTURES", Array::try_from)?;
+        let watched = map(&mut ebpf, "WATCHED", Array::try_from)?;
         let diagnostics = if options.diagnostics {
             Diagnostics::of(&mut ebpf)
         } else {
@@ -87,7 +98,9 @@ impl Probe {
             ebpf,
             records,
             losses,
-            captures,
+            watched,
+            way,
+            libraries: Known::default(),
             targets: Vec::new(),
             global: Vec::new(),
             scheduler: false,
@@ -103,33 +116,25 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Watches more processes, for example workers that were started later.
+    /// Watches more processes, for example workers that were started later. Places of processes that have ended are used
+    /// again.
     pub fn add(&mut self, targets: &[Target]) -> Result<(), ProbeError> {
-        let asked = self.targets.len() + targets.len();
+        let living = self.targets.iter().filter(|slot| !slot.free).count();
+        let asked = living + targets.len();
         if asked > MAX_TARGETS as usize {
             return Err(ProbeError::TooManyTargets {
                 asked,
                 most: MAX_TARGETS,
             });
         }
-        let first = self.targets.len();
-        for target in targets {
-            self.register(*target)?;
+        let new = targets.iter().map(|target| self.register(*target));
+        let new = new.collect::<Result<Vec<usize>, _>>()?;
+        for index in &new {
+            self.attach_to(*index);
         }
         // All takes before any send: a frame that is seen sent is then seen taken, whoever takes it.
-        let options = self.options;
-        let groups = [
-            (options.polls, Group::Polls),
-            (options.handled, Group::Handled),
-            (true, Group::Receives),
-            (true, Group::Sends),
-            // After their entries: a return without one would count as a loss.
-            (options.refused, Group::Refused),
-        ];
-        for (_, group) in groups.into_iter().filter(|(wanted, _)| *wanted) {
-            for index in first..self.targets.len() {
-                self.uprobes(group, index);
-            }
+        for index in new {
+            self.tell(index, 1)?;
         }
         Ok(())
     }
@@ -141,10 +146,12 @@ impl Probe {
 
     /// Changes how much of a process's messages is copied.
     pub fn set_capture(&mut self, pid: u32, capture: Capture) -> Result<(), ProbeError> {
-        for index in (0..self.targets.len()).filter(|i| self.targets[*i].pid == pid) {
-            self.captures
-                .set(index as u32, Plain(capture), 0)
-                .map_err(wrong("CAPTURES"))?;
+        for index in 0..self.targets.len() {
+            let slot = &mut self.targets[index];
+            if slot.pid == pid && !slot.free {
+                slot.capture = capture;
+                self.tell(index, 1)?;
+            }
         }
         Ok(())
     }
@@ -202,21 +209,38 @@ impl Probe {
         }
     }
 
-    fn register(&mut self, target: Target) -> Result<(), ProbeError> {
-        let index = self.targets.len() as u32;
-        self.captures
-            .set(index, Plain(target.capture), 0)
-            .map_err(wrong("CAPTURES"))?;
-        self.tell_programs(target.pid, Some(index))?;
+    /// Gives the process a place; its sends do not count yet.
+    fn register(&mut self, target: Target) -> Result<usize, ProbeError> {
         let alive =
             Pid::from_raw(target.pid as i32).and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-        self.targets.push(Watched {
+        let slot = Slot {
             pid: target.pid,
+            capture: target.capture,
+            free: false,
             alive,
             links: Vec::new(),
             polls: false,
-        });
-        Ok(())
+        };
+        let index = if let Some(free) = self.targets.iter().position(|slot| slot.free) {
+            self.targets[free] = slot;
+            free
+        } else {
+            self.targets.push(slot);
+            self.targets.len() - 1
+        };
+        self.tell(index, 0)?;
+        self.tell_programs(target.pid, Some(index as u32))?;
+        Ok(index)
+    }
+
+    /// Tells the kernel side what to do with a target's messages.
+    fn tell(&mut self, index: usize, sends: u32) -> Result<(), ProbeError> {
+        let told = Watched {
+            capture: self.targets[index].capture,
+            sends,
+            reserved: 0,
+        };
+        self.watched.set(index as u32, Plain(told), 0).map_err(wrong("WATCHED"))
     }
 
     /// Puts a process into the map of watched ones, or takes it out. In a pid namespace of our own its id would be another
@@ -236,45 +260,74 @@ impl Probe {
         .map_err(wrong("TARGETS"))
     }
 
-    fn uprobes(&mut self, group: Group, index: usize) {
+    fn attach_to(&mut self, index: usize) {
         let pid = self.targets[index].pid;
-        let (feature, found) = match group {
-            Group::Receives | Group::Sends | Group::Refused => (Feature::Messages, library::libzmq(pid)),
-            Group::Handled => (Feature::Handled, library::libzmq(pid)),
-            Group::Polls => (Feature::Polls, library::libc(pid)),
-        };
-        let libraries = match found {
-            Ok(found) => found,
-            Err(error) => return self.lacking(feature, Some(pid), &error),
-        };
-        if libraries.is_empty() && group == Group::Receives {
-            self.degraded.push(Degraded {
-                feature,
+        if self.options.polls {
+            self.targets[index].polls = self.uprobes(Feature::Polls, index, library::libc(pid));
+        }
+        match library::libzmq(pid) {
+            Ok(found) if found.is_empty() => self.degraded.push(Degraded {
+                feature: Feature::Messages,
                 pid: Some(pid),
                 missing: Missing::Libzmq,
-            });
+            }),
+            found => {
+                self.uprobes(Feature::Messages, index, found);
+            }
         }
-        let Some(id) = NonZeroU32::new(pid) else { return };
+    }
+
+    /// Attaches what observes `feature` to the process's libraries; whether it is there.
+    fn uprobes(&mut self, feature: Feature, index: usize, found: std::io::Result<Vec<Library>>) -> bool {
+        let pid = self.targets[index].pid;
+        let libraries = found.unwrap_or_else(|error| {
+            self.lacking(feature, Some(pid), &error);
+            Vec::new()
+        });
+        let mut attached = false;
         for library in &libraries {
-            let place = Place {
-                library,
-                pid: id,
-                target: index as u32,
-            };
-            match attach::uprobes(&mut self.ebpf, group, place) {
+            match self.places(feature, index, library) {
                 Ok(links) => {
+                    attached |= !links.is_empty();
                     self.targets[index].links.extend(links);
-                    self.targets[index].polls |= group == Group::Polls;
                 }
                 Err(error) => self.lacking(feature, Some(pid), &error),
             }
         }
+        attached
+    }
+
+    fn places(&mut self, feature: Feature, index: usize, library: &Library) -> Result<Vec<Link>, attach::AttachError> {
+        let (sites, target) = (self.libraries.of(&library.path)?, index as u32);
+        let batches: Vec<Batch> = match feature {
+            Feature::Polls => attach::polls(&sites, target)?,
+            _ => attach::messages(library, &sites, target, &self.options)?,
+        };
+        let Some(pid) = NonZeroU32::new(self.targets[index].pid) else {
+            return Ok(Vec::new());
+        };
+        let mut links = Vec::new();
+        for batch in &batches {
+            links.extend(self.way.attach(&mut self.ebpf, batch, &library.path, pid)?);
+        }
+        Ok(links)
     }
 
     fn lacking(&mut self, feature: Feature, pid: Option<u32>, error: &dyn std::error::Error) {
         let new = Degraded::explain(feature, pid, self.permissions, chain(error));
         if !self.degraded.contains(&new) {
             self.degraded.push(new);
+        }
+    }
+}
+
+/// One link for many places where the kernel has that, else one for each.
+fn way(ebpf: &Ebpf) -> Way {
+    match Multi::load(ebpf, &UPROBES) {
+        Ok(multi) => Way::Multi(multi),
+        Err(error) => {
+            tracing::debug!("one perf event for each place: {error}");
+            Way::Perf
         }
     }
 }

@@ -41,7 +41,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            ring_bytes: 32 << 20,
+            ring_bytes: 8 << 20,
             wake_bytes: 64 << 10,
             handled: true,
             refused: true,

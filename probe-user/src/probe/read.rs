@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use probe_ebpf::{Header, Kind, Loss, Record};
+use aya::maps::HashMap;
+use probe_ebpf::{Header, Kind, Loss, Record, Thread};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use trace::MonoNs;
 
-use super::{Probe, ProbeError, Watched};
+use super::{Probe, ProbeError, Slot};
 use crate::observation::{Call, CpuTimes, Message, Observation, SocketId};
+use crate::plain::Plain;
 
 impl Probe {
     pub(super) fn drain(&mut self, see: &mut impl FnMut(Observation<'_>)) -> usize {
@@ -57,32 +59,51 @@ impl Probe {
     pub(super) fn exits(&mut self, see: &mut impl FnMut(Observation<'_>)) -> usize {
         let mut seen = 0;
         for index in 0..self.targets.len() {
-            let target = &mut self.targets[index];
-            let ended = target.alive.as_ref().is_some_and(|alive| {
+            let ended = self.targets[index].alive.as_ref().is_some_and(|alive| {
                 let mut fds = [PollFd::new(alive, PollFlags::IN)];
                 rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
             });
             if ended {
-                target.alive = None;
-                let pid = target.pid;
-                target.links.clear();
+                // What it still did comes before its end, and nothing of it after.
+                seen += self.drain(see);
+                let slot = &mut self.targets[index];
+                slot.alive = None;
+                slot.free = true;
+                slot.links.clear();
+                let pid = slot.pid;
                 // Its id may become another process's. Already gone from the map: nothing to forget.
                 let _ = self.tell_programs(pid, None);
+                self.forget_threads(index as u32);
                 see(Observation::Exited { pid });
                 seen += 1;
             }
         }
         seen
     }
+
+    /// Takes an ended process's threads out of the accounting: another may get its place.
+    fn forget_threads(&mut self, target: u32) {
+        let Some(map) = self.ebpf.map_mut("THREADS") else {
+            return;
+        };
+        let Ok(mut threads) = HashMap::<_, u32, Plain<Thread>>::try_from(map) else {
+            return;
+        };
+        let of_target = |(key, Plain(thread)): (u32, Plain<Thread>)| (thread.target == target).then_some(key);
+        let ended: Vec<u32> = threads.iter().flatten().filter_map(of_target).collect();
+        for key in ended {
+            // Evicted meanwhile: nothing to forget.
+            let _ = threads.remove(&key);
+        }
+    }
 }
 
-fn observation<'a>(record: &Record<'a>, target: &Watched, scheduler: bool) -> Observation<'a> {
+fn observation<'a>(record: &Record<'a>, target: &Slot, scheduler: bool) -> Observation<'a> {
     let Header {
         at_ns,
         socket,
         seq,
         bytes,
-        waited_ns,
         on_ns,
         wait_ns,
         blocked_ns,
@@ -115,7 +136,7 @@ fn observation<'a>(record: &Record<'a>, target: &Watched, scheduler: bool) -> Ob
     match record.kind {
         Kind::Sent => Observation::Sent(message),
         Kind::Unsent => Observation::Unsent(call),
-        Kind::Taken => Observation::Taken { message, waited_ns },
+        Kind::Taken => Observation::Taken(message),
         Kind::Handled => Observation::Handled(call),
     }
 }

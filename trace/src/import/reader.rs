@@ -107,7 +107,8 @@ impl Reader {
                 return;
             }
             if let Some(message) = &object.message {
-                let inner = envelope::open(message, &mut source.clock);
+                let message = clean(message.as_bytes());
+                let inner = envelope::open(&message, &mut source.clock);
                 let stamp = match (stamp, inner.stamp) {
                     (Some(outer), Some(own)) => Some(better(outer, own)),
                     (outer, own) => own.or(outer),

@@ -12,11 +12,12 @@ use super::stats::Form;
 use super::text::{count, millis, number, value};
 
 /// What every known line contains, by its form; the first one in a line decides, so that a prompt cannot pass for another form.
-const MARKS: [(&str, Mark); 10] = [
+const MARKS: [(&str, Mark); 11] = [
     ("[TRACE ", Mark::Trace),
     ("[TOK ", Mark::Tok),
     ("Streaming backlog: rid=", Mark::Backlog),
     ("Req Time Stats(rid=", Mark::TimeStats),
+    ("ReqTimeStats(rid=", Mark::TimeStats),
     ("Receive: obj=", Mark::Receive),
     ("Finish: obj=", Mark::Finish),
     ("Received output for rid=", Mark::Deleted),
@@ -136,7 +137,7 @@ pub(super) struct Recogniser(AhoCorasick);
 impl Recogniser {
     pub(super) fn new() -> Self {
         let marks = MARKS.iter().map(|m| m.0);
-        Self(AhoCorasick::new(marks).expect("ten short constants make an automaton"))
+        Self(AhoCorasick::new(marks).expect("a few short constants make an automaton"))
     }
 
     /// Whether the line may be of a known form. Fast: most lines of a log are not.
@@ -254,7 +255,7 @@ fn backlog<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Ma
 fn time_stats<'l>(rest: &'l str, line_ns: Option<u64>, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
     let (head, tail) = rest.split_once("): ").ok_or(Malformed)?;
     let rid = head.split(',').next().and_then(Rid::read).ok_or(Malformed)?;
-    let tokens = count(head, "output len=");
+    let tokens = count(head, "output len=").or_else(|| count(head, "output_len="));
     let (queue, forward) = (millis(tail, "queue_duration="), millis(tail, "forward_duration="));
     let unified = head.ends_with("type=unified");
     let entry = number(tail, "entry_time=").and_then(epoch_ns).filter(|_| unified);
@@ -285,12 +286,11 @@ fn time_stats<'l>(rest: &'l str, line_ns: Option<u64>, sink: &mut dyn FnMut(Item
     Ok(Form::TimeStats)
 }
 
-/// `GenerateReqInput(rid='4f1c..', ..`: the rid is the first field; nothing behind it is looked at.
+/// `GenerateReqInput(received_time=None, rid='4f1c..', text='..` : before the rid stand numbers only, and nothing behind it is
+/// looked at. A text would be in quotes, so the first quote of the line must be the rid's.
 fn request<'l>(rest: &'l str, name: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Rid<'l>, Malformed> {
-    let rid = rest.split_once("(rid='").and_then(|(kind, tail)| {
-        let typed = kind.bytes().all(|b| b.is_ascii_alphanumeric());
-        Rid::read(tail.split('\'').next().filter(|_| typed)?)
-    });
+    let quote = rest.find(['\'', '"']).filter(|&at| rest[..at].ends_with("rid="));
+    let rid = quote.and_then(|at| Rid::read(rest[at + 1..].split(['\'', '"']).next()?));
     let rid = rid.ok_or(Malformed)?;
     let said = Said::Stage {
         rid,

@@ -121,6 +121,7 @@ fn what_says_nothing_is_malformed_and_what_is_unknown_is_none() {
         "[TRACE disagg] rid=a",
         "Streaming backlog: rid=a, coalescing many",
         "Finish: obj=(rid='",
+        "Receive: obj=GenerateReqInput(rid=None, text='x', y=(rid='evil'))",
         "Req Time Stats(rid=",
     ] {
         assert_eq!(read(line).0, Some(Err(Malformed)), "{line}");

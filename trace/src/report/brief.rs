@@ -53,7 +53,9 @@ pub(crate) fn known_to_lose(report: &Report) -> String {
 /// What this source could not see, and what follows from that.
 pub(crate) fn unseen(report: &Report) -> Vec<&'static str> {
     let mut missing = Vec::new();
-    if report.tokens.taken.is_none() {
+    if report.is_told() {
+        missing.push("any frame: all times are the engine's own words");
+    } else if report.tokens.taken.is_none() {
         missing.push("when the tokenizer takes frames (gap, backlog and residence)");
     }
     if report.chunks.dropped_predicted.is_none() && report.tokens.taken.is_some() {

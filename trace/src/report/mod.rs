@@ -97,6 +97,12 @@ impl Report {
         text::render(self)
     }
 
+    /// Whether all of it comes from the engine's own log: no frame was observed, and its zeros of frames, chunks and tokens
+    /// say nothing.
+    pub fn is_told(&self) -> bool {
+        self.hops.is_empty() && self.stages.is_some()
+    }
+
     /// As Markdown, short enough to paste into an issue.
     pub fn to_markdown(&self, clock: &Clock) -> String {
         markdown::render(self, clock)

@@ -15,7 +15,7 @@ pub struct StageReport {
     pub told: u64,
     /// Requests with at least one.
     pub requests: u64,
-    /// Told again of the same request by the same process: the first stands.
+    /// Told again of the same request, by the same process or of the same millisecond: the first stands.
     pub repeats: u64,
     /// Told after a later one of the same request: in its table, in no distribution between stages.
     pub late: u64,

@@ -85,18 +85,20 @@ fn numbers(out: &mut String, report: &Report) {
         let _ = write!(line, ", {}", plural(r.health_checks, "health check"));
     }
     row(out, "requests", &line);
-    let t = &report.tokens;
-    row(
-        out,
-        "tokens",
-        &format!(
-            "{} sent, {} taken, {} delivered",
-            count(t.sent),
-            opt(t.taken),
-            opt(t.delivered)
-        ),
-    );
-    row(out, "chunks", &chunks(&report.chunks));
+    if !report.is_told() {
+        let t = &report.tokens;
+        row(
+            out,
+            "tokens",
+            &format!(
+                "{} sent, {} taken, {} delivered",
+                count(t.sent),
+                opt(t.taken),
+                opt(t.delivered)
+            ),
+        );
+        row(out, "chunks", &chunks(&report.chunks));
+    }
     if let Some(gap) = &report.gap_ns {
         let d = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
         let quantiles = format!(

@@ -27,7 +27,7 @@ use roles::Roles;
 /// How often new workers and exits are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Copied of a message that is read where it was sent: enough to tell it from others.
-const TO_COMPARE: u32 = 4096;
+const TO_COMPARE: u32 = 1024;
 
 /// What the user may set.
 #[derive(Clone, Copy, Debug)]
@@ -271,7 +271,7 @@ fn enter(lanes: &mut Lanes, observation: &Observation<'_>, sink: Sink<'_>) {
     match observation {
         Observation::Sent(message) => lanes.sent(message, sink),
         Observation::Unsent(call) => lanes.unsent(call),
-        Observation::Taken { message, .. } => lanes.taken(message, sink),
+        Observation::Taken(message) => lanes.taken(message, sink),
         Observation::Handled(call) => lanes.handled(call, sink),
         Observation::Lost { cause, count } => {
             tracing::warn!("{count} observations lost: {}", cause.words());

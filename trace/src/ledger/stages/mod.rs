@@ -86,7 +86,7 @@ pub struct StageCounts {
     pub told: u64,
     /// Requests with at least one.
     pub requests: u64,
-    /// Told again of the same request by the same teller: the first stands.
+    /// Told again of the same request, by the same process or of the same millisecond: the first stands.
     pub repeats: u64,
     /// Told after a later one of the same request: in its table, in no distribution between stages.
     pub late: u64,
@@ -197,7 +197,7 @@ impl Ledger {
         };
         match marks.enter(mark) {
             marks::Entered::Last { after } => {
-                if let Some((from, ns)) = after {
+                if let Some((from, ns)) = after.filter(|(from, _)| *from != name) {
                     let known = told.between.len() < PAIRS || told.between.contains_key(&(from, name));
                     if known {
                         told.between.entry((from, name)).or_default().record(at, ns);

@@ -1,0 +1,195 @@
+//! One link for all of a program's places in a process (`BPF_TRACE_UPROBE_MULTI`, Linux 6.6): attached in one call, gone in
+//! one grace period, and it needs `BPF` and `PERFMON` where a perf event needs `SYS_ADMIN`.
+//!
+//! aya 0.14 cannot load such programs. So the object is read once more, its instructions are pointed at the maps that aya
+//! made, and two raw `bpf` calls do the rest. Where the kernel refuses, perf events do the same ([`crate::attach`]).
+#![expect(unsafe_code, reason = "bpf(2) has no safe wrapper that knows this attach type")]
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use aya::Ebpf;
+use aya::maps::Map;
+use aya_obj::Object;
+use aya_obj::generated::bpf_insn;
+use probe_ebpf::Cookie;
+
+use crate::load;
+
+// include/uapi/linux/bpf.h
+const BPF_PROG_LOAD: libc::c_int = 5;
+const BPF_LINK_CREATE: libc::c_int = 28;
+const BPF_PROG_TYPE_KPROBE: u32 = 2;
+const BPF_TRACE_UPROBE_MULTI: u32 = 48;
+const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
+
+/// Why programs cannot be attached this way.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MultiError {
+    #[error("the embedded object: {0}")]
+    Object(String),
+    #[error("load {name} for many places: {source}")]
+    Load { name: &'static str, source: io::Error },
+    #[error("attach to {places} places of {path}: {source}")]
+    Attach {
+        places: usize,
+        path: String,
+        source: io::Error,
+    },
+}
+
+/// Loaded programs, by name.
+#[derive(Debug)]
+pub(crate) struct Multi {
+    programs: HashMap<&'static str, OwnedFd>,
+}
+
+impl Multi {
+    /// Loads the programs of these names, with the maps of `ebpf`, all of which must still be in it.
+    pub(crate) fn load(ebpf: &Ebpf, names: &[&'static str]) -> Result<Self, MultiError> {
+        let wrong = |error: &dyn std::error::Error| MultiError::Object(error.to_string());
+        let mut object = Object::parse(load::OBJECT).map_err(|e| wrong(&e))?;
+        let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
+        let maps = object.maps.clone();
+        let placed: Vec<_> = maps
+            .iter()
+            .filter_map(|(name, map)| Some((name.as_str(), descriptor(ebpf.map(name)?)?, map)))
+            .collect();
+        object.relocate_maps(placed.into_iter(), &text).map_err(|e| wrong(&e))?;
+        object.relocate_calls(&text).map_err(|e| wrong(&e))?;
+        let programs = names.iter().map(|name| {
+            let program = object.programs.get(*name);
+            let program = program.ok_or_else(|| MultiError::Object(format!("it has no program {name}")))?;
+            let function = &object.functions[&program.function_key()];
+            let loaded = load_program(&function.instructions, &program.license);
+            Ok((*name, loaded.map_err(|source| MultiError::Load { name, source })?))
+        });
+        Ok(Self {
+            programs: programs.collect::<Result<_, MultiError>>()?,
+        })
+    }
+
+    /// Attaches `name` at `points` (offsets in the file at `path`) of process `pid`, or at the returns of the functions that
+    /// are entered there.
+    pub(crate) fn attach(
+        &self,
+        name: &'static str,
+        returns: bool,
+        path: &Path,
+        pid: u32,
+        points: &[(u64, Cookie)],
+    ) -> Result<OwnedFd, MultiError> {
+        let failed = |source| MultiError::Attach {
+            places: points.len(),
+            path: path.display().to_string(),
+            source,
+        };
+        let program = self.programs.get(name);
+        let program = program.ok_or_else(|| MultiError::Object(format!("it has no program {name}")))?;
+        let file = CString::new(path.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
+        let offsets: Vec<u64> = points.iter().map(|(offset, _)| *offset).collect();
+        let cookies: Vec<u64> = points.iter().map(|(_, cookie)| cookie.0).collect();
+        let attribute = LinkCreate {
+            program: program.as_raw_fd() as u32,
+            target: 0,
+            attach_type: BPF_TRACE_UPROBE_MULTI,
+            flags: 0,
+            path: file.as_ptr() as u64,
+            offsets: offsets.as_ptr() as u64,
+            counters: 0,
+            cookies: cookies.as_ptr() as u64,
+            count: points.len() as u32,
+            multi_flags: if returns { BPF_F_UPROBE_MULTI_RETURN } else { 0 },
+            pid,
+            reserved: 0,
+        };
+        // SAFETY: path, offsets and cookies outlive the call, and the counts are theirs.
+        unsafe { bpf(BPF_LINK_CREATE, &attribute) }.map_err(failed)
+    }
+}
+
+/// `link_create` of `union bpf_attr`, as far as `uprobe_multi` goes.
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    path: u64,
+    offsets: u64,
+    counters: u64,
+    cookies: u64,
+    count: u32,
+    multi_flags: u32,
+    pid: u32,
+    reserved: u32,
+}
+
+/// `BPF_PROG_LOAD` of `union bpf_attr`, as far as `expected_attach_type`.
+#[repr(C)]
+struct ProgLoad {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    expected_attach_type: u32,
+}
+
+fn load_program(instructions: &[bpf_insn], license: &CString) -> io::Result<OwnedFd> {
+    let attribute = ProgLoad {
+        kind: BPF_PROG_TYPE_KPROBE,
+        count: instructions.len() as u32,
+        instructions: instructions.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel_version: 0,
+        flags: 0,
+        name: *b"tokengap\0\0\0\0\0\0\0\0",
+        interface: 0,
+        expected_attach_type: BPF_TRACE_UPROBE_MULTI,
+    };
+    // SAFETY: instructions and license outlive the call.
+    unsafe { bpf(BPF_PROG_LOAD, &attribute) }
+}
+
+/// # Safety
+/// The addresses in `attribute` must be valid for what `command` reads there, and the command must return a descriptor.
+unsafe fn bpf<T>(command: libc::c_int, attribute: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the attribute is read and not kept; the caller answers for what it points to.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attribute), size_of::<T>()) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// The descriptor of a map of ours, of whichever kind.
+fn descriptor(map: &Map) -> Option<RawFd> {
+    let (Map::Array(data)
+    | Map::HashMap(data)
+    | Map::LruHashMap(data)
+    | Map::PerCpuArray(data)
+    | Map::PerCpuHashMap(data)
+    | Map::PerfEventArray(data)
+    | Map::ProgramArray(data)
+    | Map::RingBuf(data)
+    | Map::StackTraceMap(data)) = map
+    else {
+        return None;
+    };
+    Some(data.fd().as_fd().as_raw_fd())
+}

@@ -1,0 +1,172 @@
+//! Which instructions of a library to probe.
+
+mod find;
+mod walk;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::rc::Rc;
+
+use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
+
+pub(crate) use find::{Received, Refused};
+use walk::Code64;
+
+/// libzmq has about 1 MB, libc 2 MB; an extension module with all of libzmq in it a few.
+const LARGEST: u64 = 64 << 20;
+/// Libraries remembered, so that each file is read once however many processes map it.
+const REMEMBERED: usize = 64;
+
+/// Functions that are probed.
+const FUNCTIONS: [&str; 9] = [
+    "zmq_msg_send",
+    "zmq_msg_recv",
+    "zmq_send",
+    "zmq_send_const",
+    "zmq_recv",
+    "zmq_getsockopt",
+    "epoll_wait",
+    "epoll_pwait",
+    "poll",
+];
+
+/// Why a library's functions cannot be found.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SitesError {
+    #[error("read {path}: {source}")]
+    Read { path: String, source: std::io::Error },
+    #[error("{path} is no library of this machine: {source}")]
+    Elf { path: String, source: object::Error },
+    #[error("{path} is larger than {LARGEST} bytes")]
+    Large { path: String },
+    #[error("{path} does not export {symbol}")]
+    Missing { path: String, symbol: &'static str },
+}
+
+/// Places to probe in one library, as offsets in its file.
+#[derive(Debug, Default)]
+pub(crate) struct Sites {
+    path: String,
+    /// Where to probe the entry of each function.
+    functions: Vec<(&'static str, u64)>,
+    /// Inside `zmq_msg_recv`; `None` where it was compiled in a way that is not understood.
+    pub(crate) received: Option<Received>,
+    /// Inside what `zmq_msg_send` calls; likewise.
+    pub(crate) refused: Option<Refused>,
+}
+
+impl Sites {
+    /// Where to probe the entry or the return of `symbol`.
+    pub(crate) fn entry(&self, symbol: &'static str) -> Result<u64, SitesError> {
+        let found = self.functions.iter().find(|(name, _)| *name == symbol);
+        found.map(|(_, entry)| *entry).ok_or_else(|| SitesError::Missing {
+            path: self.path.clone(),
+            symbol,
+        })
+    }
+
+    /// Reads an ELF image.
+    fn of(path: String, image: &[u8]) -> Result<Self, SitesError> {
+        let elf = match object::File::parse(image) {
+            Ok(elf) => elf,
+            Err(source) => return Err(SitesError::Elf { path, source }),
+        };
+        let mut sites = Self {
+            path,
+            ..Self::default()
+        };
+        for symbol in elf.dynamic_symbols().filter(|symbol| !symbol.is_undefined()) {
+            let known = symbol
+                .name()
+                .ok()
+                .and_then(|name| FUNCTIONS.into_iter().find(|known| *known == name));
+            let Some(name) = known else { continue };
+            let Some(code) = code(&elf, symbol.address()) else {
+                continue;
+            };
+            // A symbol may be there in several versions of one function.
+            if sites.functions.iter().any(|(known, _)| *known == name) {
+                continue;
+            }
+            let in_file = |address: u64| address.wrapping_sub(code.text.at).wrapping_add(code.offset);
+            let first = symbol.address();
+            let entry = if cfg!(target_arch = "x86_64") {
+                find::entry(code.text, first)
+            } else {
+                first
+            };
+            sites.functions.push((name, in_file(entry)));
+            if cfg!(target_arch = "x86_64") && name == "zmq_msg_recv" {
+                sites.received = find::received(code.text, first).map(|found| Received {
+                    at: in_file(found.at),
+                    ..found
+                });
+            }
+            if cfg!(target_arch = "x86_64") && name == "zmq_msg_send" {
+                sites.refused = find::refused(code.text, first).map(|found| Refused {
+                    at: in_file(found.at),
+                    ..found
+                });
+            }
+        }
+        Ok(sites)
+    }
+}
+
+/// A loaded part of a library, and where it is in the file.
+struct Loaded<'a> {
+    text: Code64<'a>,
+    offset: u64,
+}
+
+/// The part that `address` is in.
+fn code<'a>(elf: &object::File<'a>, address: u64) -> Option<Loaded<'a>> {
+    let segment = elf
+        .segments()
+        .find(|segment| (segment.address()..segment.address().saturating_add(segment.size())).contains(&address))?;
+    Some(Loaded {
+        text: Code64 {
+            bytes: segment.data().ok()?,
+            at: segment.address(),
+        },
+        offset: segment.file_range().0,
+    })
+}
+
+/// Libraries that were looked at, by device and inode.
+#[derive(Debug, Default)]
+pub(crate) struct Known(HashMap<(u64, u64), Rc<Sites>>);
+
+impl Known {
+    /// The places to probe in the library at `path`.
+    pub(crate) fn of(&mut self, path: &Path) -> Result<Rc<Sites>, SitesError> {
+        let shown = path.display().to_string();
+        let read = |source| SitesError::Read {
+            path: path.display().to_string(),
+            source,
+        };
+        let mut file = File::open(path).map_err(read)?;
+        let metadata = file.metadata().map_err(read)?;
+        let key = (metadata.dev(), metadata.ino());
+        if let Some(known) = self.0.get(&key) {
+            return Ok(Rc::clone(known));
+        }
+        if metadata.len() > LARGEST {
+            return Err(SitesError::Large { path: shown });
+        }
+        let mut image = Vec::with_capacity(metadata.len() as usize);
+        file.by_ref().take(LARGEST).read_to_end(&mut image).map_err(read)?;
+        let sites = Rc::new(Sites::of(shown, &image)?);
+        if self.0.len() == REMEMBERED {
+            self.0.clear();
+        }
+        self.0.insert(key, Rc::clone(&sites));
+        Ok(sites)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,330 @@
+//! Log files of engines, whole: real lines of releases, the report's own numbers, files in any arrangement.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+use trace::import::{Form, Import, ImportError, Options, Stats};
+use trace::report::{Report, ReportInput};
+use trace::{Analysis, Config};
+
+fn logs(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/logs").join(name)
+}
+
+/// Everything that an import says, and the report of it.
+struct Run {
+    events: Vec<String>,
+    stats: Stats,
+    report: Report,
+}
+
+fn import(paths: &[PathBuf], options: Options) -> Result<Run, ImportError> {
+    let mut import = Import::open(paths, options)?;
+    let mut analysis = Analysis::new(Config::default());
+    let mut events = Vec::new();
+    let mut more = true;
+    while more {
+        more = import.next(&mut |event| {
+            analysis.apply(event);
+            events.push(format!("{event:?}"));
+        });
+    }
+    import.check()?;
+    Ok(Run {
+        events,
+        stats: import.stats().clone(),
+        report: analysis.report(&ReportInput::of("import")),
+    })
+}
+
+fn of(name: &str) -> Run {
+    import(&[logs(name)], Options::default()).unwrap()
+}
+
+#[test]
+fn the_numbers_of_the_report_come_out() {
+    let run = of("report");
+    let gap = run.report.gap_ns.as_ref().unwrap();
+    assert_eq!((gap.count, gap.max), (1, Some(23_838_678_000)));
+    assert_eq!(run.report.worst(), Some(trace::detect::Severity::Critical));
+    let kinds: Vec<&str> = run.report.findings.iter().map(|f| &*f.kind).collect();
+    assert_eq!(kinds, ["first-token-gap", "consumer-cpu-told"]);
+    assert_eq!(
+        (run.stats.rids_completed, run.report.requests.seen),
+        (2, 1),
+        "one rid, cut short in places"
+    );
+    let text = run.report.to_text();
+    let told = text.split("engine's log").nth(1).unwrap().split("[X]").next().unwrap();
+    insta::assert_snapshot!(told);
+}
+
+#[test]
+fn lines_of_the_releases_themselves_are_known() {
+    let run = of("sglang-0.5.23");
+    let forms: Vec<(Form, u64)> = run.stats.forms.iter().map(|(form, n)| (*form, *n)).collect();
+    assert_eq!(
+        forms,
+        [
+            (Form::StreamingBacklog, 1),
+            (Form::TimeStats, 2),
+            (Form::RequestReceived, 4),
+            (Form::RequestFinished, 4),
+            (Form::RequestMetrics, 2),
+        ]
+    );
+    let stages = run.report.stages.unwrap();
+    let merged = stages.merged.unwrap();
+    assert_eq!((merged.times, merged.chunks, merged.most), (1, 27, 27));
+    assert_eq!((run.report.requests.seen, run.report.requests.finished), (2, 2));
+    // The release computed these two from one clock: prefill finished 0.25 s, first token 11.7 s after the beginning.
+    let stages = of("sglang-0.5.23/0.5.23.requests.log").report.stages.unwrap();
+    let waited = stages
+        .between
+        .iter()
+        .find(|b| (&*b.from, &*b.to) == ("prefill_finished", "first_token"));
+    assert!(
+        waited.unwrap().ns.max.abs_diff(11_450_000_000) < 2_000_000,
+        "{waited:?}"
+    );
+
+    let run = of("sglang-0.5.9");
+    assert_eq!((run.stats.unknown, run.stats.malformed, run.stats.undated), (0, 0, 0));
+    assert_eq!(
+        (
+            run.stats.forms[&Form::RequestFinished],
+            run.stats.forms[&Form::RequestMetrics]
+        ),
+        (4, 2)
+    );
+    assert!(
+        run.stats.whole_seconds >= 6 && run.stats.zone_assumed >= 6,
+        "SGLang's logger gives neither"
+    );
+    assert_eq!(of("sglang-0.4.6.post4").stats.forms[&Form::TimeStats], 2);
+}
+
+#[test]
+fn prompts_and_outputs_go_nowhere() {
+    for name in ["sglang-0.5.9", "sglang-0.5.23"] {
+        let run = of(name);
+        let all = run.events.concat() + &run.report.to_json() + &run.report.to_text();
+        assert!(
+            !all.contains("must not be copied") && !all.contains("a prompt"),
+            "{name}"
+        );
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.log");
+    fs::write(&path, "2026-01-18 07:55:00 INFO rid=ab12 prompt: tell me a secret\n").unwrap();
+    let error = import(&[path], Options::default()).err().unwrap().to_string();
+    assert!(error.contains("1 lines in 1 file and none of a known form"), "{error}");
+    assert!(
+        error.contains("2026-01-18 07:55:00 INFO rid=ab12 …") && !error.contains("secret"),
+        "{error}"
+    );
+}
+
+/// A small day: requests whose first token waits `n` milliseconds, one after the other, stamps in order.
+fn day(requests: u64) -> Vec<(u64, String)> {
+    let begin = 1_768_694_400_000_u64;
+    let mut lines = Vec::new();
+    for n in 0..requests {
+        let rid = format!("{:08x}-aaaa", n.wrapping_mul(2_654_435_761) as u32);
+        let sent = begin + n * 40;
+        for (at, line) in [
+            (sent, format!("[TRACE disagg] rid={rid} first_output_stream stage=x")),
+            (
+                sent + n,
+                format!(
+                    "[TOK recv] type=BatchTokenIDOutput rids=1 states={} recv_wait_ms=0.1 more=True",
+                    n + 1
+                ),
+            ),
+            (
+                sent + n,
+                format!("[TRACE output] rid={rid} tokenizer_first_token output_len=1 pending=2"),
+            ),
+        ] {
+            let at_text = jiff::Timestamp::from_millisecond(at as i64).unwrap();
+            lines.push((at, format!("{at_text:.3} {line}\n")));
+        }
+    }
+    lines.sort_by_key(|l| l.0);
+    lines
+}
+
+fn numbers(report: &Report) -> (u64, Option<u64>, Option<u64>, Option<f64>) {
+    let gap = report.gap_ns.as_ref().unwrap();
+    let stages = report.stages.as_ref().unwrap();
+    (gap.count, gap.p50, gap.max, stages.gap_with_states.map(|c| c.spearman))
+}
+
+#[test]
+fn gaps_are_set_against_states_from_lines_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("one.log");
+    fs::write(&path, day(200).into_iter().map(|l| l.1).collect::<String>()).unwrap();
+    let run = import(&[path], Options::default()).unwrap();
+    let (count, median, max, rho) = numbers(&run.report);
+    assert_eq!((count, max, rho), (200, Some(199_000_000), Some(1.0)));
+    assert!(median.unwrap().abs_diff(100_000_000) <= 1_100_000, "{median:?}");
+}
+
+/// Lines shared out among files of all sorts, neighbours swapped.
+fn share_out(lines: &[(u64, String)], files: usize, seed: u64) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut texts = vec![String::new(); files];
+    let mut random = seed;
+    let mut next = |below: usize| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % below
+    };
+    let mut order: Vec<usize> = (0..lines.len()).collect();
+    for place in 1..order.len() {
+        // Only neighbours of other times: what is written in one millisecond keeps its order.
+        if lines[order[place - 1]].0 != lines[order[place]].0 && next(3) == 0 {
+            order.swap(place - 1, place);
+        }
+    }
+    for place in order {
+        // All lines of one millisecond go into one file, for the same reason.
+        let (at, line) = &lines[place];
+        texts[(*at as usize / 7) % files].push_str(line);
+    }
+    for (n, text) in texts.iter().enumerate() {
+        let path = folder.path().join(format!("part{n}.log"));
+        match n % 3 {
+            0 => fs::write(path, text).unwrap(),
+            1 => {
+                let file = fs::File::create(path.with_extension("log.1.gz")).unwrap();
+                let mut gz = flate2::write::GzEncoder::new(file, flate2::Compression::fast());
+                gz.write_all(text.as_bytes()).unwrap();
+                gz.finish().unwrap();
+            }
+            _ => fs::write(
+                path.with_extension("log.zst"),
+                zstd::encode_all(text.as_bytes(), 1).unwrap(),
+            )
+            .unwrap(),
+        }
+    }
+    folder
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn however_lines_are_shared_out_the_report_is_the_same(files in 1_usize..6, seed: u64, open in 2_usize..8) {
+        let lines = day(60);
+        let (one, many) = (share_out(&lines, 1, 1), share_out(&lines, files, seed));
+        // States belong to the log they stand in: with one log, or one that is known for the tokenizer.
+        let alone = import(&[one.path().to_owned()], Options::default()).unwrap();
+        let options = Options { open_files: open.max(files), ..Options::default() };
+        let shared = import(&[many.path().to_owned()], options).unwrap();
+        let (a, b) = (numbers(&alone.report), numbers(&shared.report));
+        prop_assert_eq!((a.0, a.1, a.2), (b.0, b.1, b.2));
+        prop_assert_eq!((shared.stats.late, shared.stats.events), (0, 180));
+        prop_assert_eq!(shared.stats.files, files as u64);
+    }
+
+    #[test]
+    fn a_small_window_and_few_held_lines_lose_nothing_but_order(held in 0_usize..20, window in 0_u64..50, seed: u64) {
+        let folder = share_out(&day(60), 3, seed);
+        let options = Options { held_lines: held, window_ns: window * 1_000_000, ..Options::default() };
+        let run = import(&[folder.path().to_owned()], options).unwrap();
+        prop_assert_eq!((run.stats.events, run.report.gap_ns.map(|g| g.count)), (180, Some(60)));
+    }
+
+    #[test]
+    fn damaged_files_are_read_without_a_panic(name in 0_usize..4, cuts in proptest::collection::vec((0_usize..20_000, any::<u8>()), 0..30), end in 0_usize..20_000) {
+        let name = ["report/decode.log", "sglang-0.5.9/0.5.9.log", "sglang-0.5.23/0.5.23.log", "sglang-0.5.23/0.5.23.requests.log"][name];
+        let mut text = fs::read(logs(name)).unwrap();
+        for (at, byte) in cuts {
+            let at = at % text.len();
+            text[at] = byte;
+        }
+        text.truncate(end.max(1));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("damaged.log");
+        fs::write(&path, &text).unwrap();
+        if let Ok(run) = import(std::slice::from_ref(&path), Options::default()) {
+            prop_assert!(run.stats.known() + run.stats.unknown + run.stats.malformed == run.stats.lines);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_ends_in_the_middle_is_read_up_to_there_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let text: String = day(3_000).into_iter().map(|l| l.1).collect();
+    gz.write_all(text.as_bytes()).unwrap();
+    let whole = gz.finish().unwrap();
+    let path = folder.path().join("cut.log.gz");
+    fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    fs::write(folder.path().join("core"), b"\x7fELF\0\0\0").unwrap();
+    let run = import(&[folder.path().to_owned()], Options::default()).unwrap();
+    assert!(
+        run.stats.events > 1_000 && run.stats.broken[0].contains("cut.log.gz"),
+        "{:?}",
+        run.stats
+    );
+    assert!(run.stats.skipped[0].contains("core: no text"));
+}
+
+#[test]
+fn stamps_without_year_and_zone_take_what_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("messages");
+    let text = "Jan 18 07:55:00 node sglang[7]: [TRACE disagg] rid=a first_output_stream\n\
+                Jan 18 07:55:09 node sglang[7]: [TRACE output] rid=a tokenizer_first_token\n";
+    fs::write(&path, text).unwrap();
+    let options = Options {
+        zone: jiff::tz::TimeZone::get("Europe/Berlin").unwrap(),
+        year: Some(2026),
+        ..Options::default()
+    };
+    let run = import(&[path], options).unwrap();
+    assert_eq!(run.report.window_mono_ns[0], 1_768_719_300_000_000_000, "06:55 UTC");
+    assert_eq!(
+        (run.stats.year_assumed, run.stats.zone_assumed, run.stats.whole_seconds),
+        (2, 2, 2)
+    );
+}
+
+#[test]
+fn what_collectors_wrap_around_a_line_comes_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "[TRACE disagg] rid=a first_output_stream";
+    let taken = "[TRACE output] rid=a tokenizer_first_token";
+    for (n, text) in [
+        format!(
+            "{{\"log\":\"{line}\\n\",\"stream\":\"stdout\",\"time\":\"2026-01-18T07:55:00.5Z\"}}\n\
+             {{\"log\":\"\\u001b[32m{taken}\\u001b[0m\\n\",\"stream\":\"stdout\",\"time\":\"2026-01-18T07:55:02.5Z\"}}\n"
+        ),
+        format!(
+            "{{\"timestamp\":\"2026-01-18T07:55:00.5Z\",\"level\":\"DEBUG\",\"fields\":{{\"message\":\"{line}\"}}}}\n\
+             {{\"ts\":1768722902.5,\"msg\":\"{taken}\"}}\n"
+        ),
+        format!(
+            "2026-01-18T07:55:00.500000000Z stdout F [2026-01-18 07:55:00 TP0] {line}\n\
+             2026-01-18T07:55:02.500000000Z stdout F [2026-01-18 07:55:02 TP0] {taken}\r\n"
+        ),
+        format!("\x1b[2m2026-01-18T07:55:00.5Z\x1b[0m DEBUG {line}\n1768722902500 {taken}\n"),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let path = folder.path().join(format!("{n}.log"));
+        fs::write(&path, text).unwrap();
+        let run = import(&[path], Options::default()).unwrap();
+        assert_eq!(run.report.gap_ns.and_then(|g| g.max), Some(2_000_000_000), "{text}");
+    }
+}
