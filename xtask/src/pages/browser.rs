@@ -8,10 +8,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 use serde_json::{Value, json};
 
 /// An answer takes milliseconds; on a busy machine the first takes seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Events still to come after a page was loaded.
 const SETTLE: Duration = Duration::from_millis(300);
 
@@ -56,8 +58,19 @@ impl Browser {
             .args(["-c", r#"to=$1 from=$2; shift 2; exec "$@" 3<"$to" 4>"$from""#, "sh"])
             .args([&to, &from])
             .arg(program)
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"])
-            .args(["--no-first-run", "--hide-scrollbars", "--remote-debugging-pipe", "about:blank"])
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-background-networking",
+                "--disable-sync",
+            ])
+            .args([
+                "--no-first-run",
+                "--hide-scrollbars",
+                "--remote-debugging-pipe",
+                "about:blank",
+            ])
             .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -76,7 +89,10 @@ impl Browser {
         let (tell, told) = channel();
         std::thread::spawn(move || {
             for message in BufReader::new(reader).split(0) {
-                let Ok(message) = message.map_err(anyhow::Error::from).and_then(|m| Ok(serde_json::from_slice(&m)?)) else {
+                let Ok(message) = message
+                    .map_err(anyhow::Error::from)
+                    .and_then(|m| Ok(serde_json::from_slice(&m)?))
+                else {
                     return;
                 };
                 if tell.send(message).is_err() {
@@ -93,14 +109,22 @@ impl Browser {
             events: Vec::new(),
             _folder: folder,
         };
-        browser.attach().with_context(|| format!("{} does not answer; Debian's package is chromium", program.display()))?;
+        browser
+            .attach()
+            .with_context(|| format!("{} does not answer; Debian's package is chromium", program.display()))?;
         Ok(browser)
     }
 
     fn attach(&mut self) -> anyhow::Result<()> {
         let target = self.ask("Target.createTarget", &json!({"url": "about:blank"}))?;
-        let attached = self.ask("Target.attachToTarget", &json!({"targetId": target["targetId"], "flatten": true}))?;
-        self.session = attached["sessionId"].as_str().context("no session")?.to_owned();
+        let attached = self.ask(
+            "Target.attachToTarget",
+            &json!({"targetId": target["targetId"], "flatten": true}),
+        )?;
+        attached["sessionId"]
+            .as_str()
+            .context("no session")?
+            .clone_into(&mut self.session);
         for domain in ["Page", "Runtime", "Log", "Network"] {
             self.ask(&format!("{domain}.enable"), &json!({}))?;
         }
@@ -122,7 +146,10 @@ impl Browser {
         self.wait_for("Page.loadEventFired")?;
         let text = self.evaluate("document.body.innerText")?;
         let wide = self.evaluate("document.documentElement.scrollWidth > window.innerWidth")?;
-        let picture = self.ask("Page.captureScreenshot", &json!({"format": "png", "captureBeyondViewport": true}))?;
+        let picture = self.ask(
+            "Page.captureScreenshot",
+            &json!({"format": "png", "captureBeyondViewport": true}),
+        )?;
         self.settle();
         let told = |event: &Value| {
             let params = &event["params"];
@@ -149,12 +176,18 @@ impl Browser {
 
     /// The open page as PDF.
     pub(super) fn print(&mut self) -> anyhow::Result<Vec<u8>> {
-        let printed = self.ask("Page.printToPDF", &json!({"printBackground": false, "preferCSSPageSize": true}))?;
+        let printed = self.ask(
+            "Page.printToPDF",
+            &json!({"printBackground": false, "preferCSSPageSize": true}),
+        )?;
         decode(&printed["data"])
     }
 
     fn evaluate(&mut self, script: &str) -> anyhow::Result<Value> {
-        let answer = self.ask("Runtime.evaluate", &json!({"expression": script, "returnByValue": true}))?;
+        let answer = self.ask(
+            "Runtime.evaluate",
+            &json!({"expression": script, "returnByValue": true}),
+        )?;
         Ok(answer["result"]["value"].clone())
     }
 
@@ -210,19 +243,8 @@ impl Drop for Browser {
     }
 }
 
-/// Base64, as the browser sends pictures.
+/// Pictures come as base64.
 fn decode(data: &Value) -> anyhow::Result<Vec<u8>> {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let text = data.as_str().context("the browser sent no data")?;
-    let (mut out, mut bits, mut held) = (Vec::with_capacity(text.len() * 3 / 4), 0_u32, 0);
-    for letter in text.bytes().filter(|&b| b != b'=') {
-        let value = LETTERS.iter().position(|&l| l == letter).context("the browser sent no base64")?;
-        bits = (bits << 6) | value as u32;
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            out.push((bits >> held) as u8);
-        }
-    }
-    Ok(out)
+    STANDARD.decode(text).context("the browser sent no base64")
 }

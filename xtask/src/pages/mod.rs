@@ -13,20 +13,58 @@ use browser::{Browser, Look};
 const PAGES: &[(&str, &[&str])] = &[
     (
         "race",
-        &["CRITICAL", "dropped-chunks", "fixed in 0.5.10", "Worst requests", "proven", "What was not observed"],
+        &[
+            "CRITICAL",
+            "dropped-chunks",
+            "fixed in 0.5.10",
+            "Worst requests",
+            "proven",
+            "What was not observed",
+        ],
     ),
     (
         "backlog",
-        &["CRITICAL", "first-token-gap", "Backlog: frames sent and not yet taken", "How long tokens waited", "UTC"],
+        &[
+            "CRITICAL",
+            "first-token-gap",
+            "Backlog: frames sent and not yet taken",
+            "How long tokens waited",
+            "UTC",
+        ],
     ),
-    ("router", &["detokenizer->tokenizer", "Residence on scheduler->router", "Tokens per second"]),
+    (
+        "router",
+        &[
+            "detokenizer->tokenizer",
+            "Residence on scheduler->router",
+            "Tokens per second",
+        ],
+    ),
 ];
 
 /// Names of screenshots, and how the page is looked at.
 const LOOKS: &[(&str, Look)] = &[
-    ("light", Look { dark: false, width: 1100 }),
-    ("dark", Look { dark: true, width: 1100 }),
-    ("narrow", Look { dark: false, width: 420 }),
+    (
+        "light",
+        Look {
+            dark: false,
+            width: 1100,
+        },
+    ),
+    (
+        "dark",
+        Look {
+            dark: true,
+            width: 1100,
+        },
+    ),
+    (
+        "narrow",
+        Look {
+            dark: false,
+            width: 420,
+        },
+    ),
 ];
 
 #[derive(clap::Args)]
@@ -56,11 +94,25 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let mut browser = Browser::start(&options.browser)?;
         for (look, how) in LOOKS {
             let seen = browser.open(&page, *how)?;
-            ensure!(seen.complaints.is_empty(), "{scenario}, {look}: the browser complains: {:?}", seen.complaints);
-            ensure!(seen.requests.is_empty(), "{scenario}, {look}: the page asks for {:?}", seen.requests);
-            ensure!(!seen.wider_than_window, "{scenario}, {look}: the page is wider than its window");
+            ensure!(
+                seen.complaints.is_empty(),
+                "{scenario}, {look}: the browser complains: {:?}",
+                seen.complaints
+            );
+            ensure!(
+                seen.requests.is_empty(),
+                "{scenario}, {look}: the page asks for {:?}",
+                seen.requests
+            );
+            ensure!(
+                !seen.wider_than_window,
+                "{scenario}, {look}: the page is wider than its window"
+            );
             for text in *says {
-                ensure!(seen.text.contains(text), "{scenario}, {look}: the page does not say {text:?}");
+                ensure!(
+                    seen.text.contains(text),
+                    "{scenario}, {look}: the page does not say {text:?}"
+                );
             }
             std::fs::write(folder.join(format!("{scenario}-{look}.png")), seen.picture)?;
         }
@@ -75,26 +127,38 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 
 fn build() -> anyhow::Result<PathBuf> {
     let built = Command::new("cargo").args(["build", "--quiet", "-p", "tui"]).status();
-    ensure!(built.context("cargo does not run")?.success(), "tokengap does not build");
+    ensure!(
+        built.context("cargo does not run")?.success(),
+        "tokengap does not build"
+    );
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
     std::fs::canonicalize(Path::new(&target).join("debug/tokengap")).context("no tokengap was built")
 }
 
 /// Plays a scenario and makes its page.
 fn make(binary: &Path, folder: &Path, scenario: &str) -> anyhow::Result<PathBuf> {
-    let (json, page) = (folder.join(format!("{scenario}.json")), folder.join(format!("{scenario}.html")));
+    let (json, page) = (
+        folder.join(format!("{scenario}.json")),
+        folder.join(format!("{scenario}.html")),
+    );
     let out = std::fs::File::create(&json)?;
     let played = Command::new(binary)
         .args(["demo", "--json", "--duration", "12s", "--scenario", scenario])
         .stdout(out)
         .status();
-    ensure!(played.context("tokengap does not run")?.success(), "the demo {scenario} failed");
+    ensure!(
+        played.context("tokengap does not run")?.success(),
+        "the demo {scenario} failed"
+    );
     let told = Command::new(binary)
         .arg("report")
         .arg(&json)
         .args(["--format", "html", "--output"])
         .arg(&page)
         .status();
-    ensure!(told.context("tokengap does not run")?.success(), "no page was made of {scenario}");
+    ensure!(
+        told.context("tokengap does not run")?.success(),
+        "no page was made of {scenario}"
+    );
     Ok(page)
 }
