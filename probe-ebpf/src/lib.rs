@@ -11,6 +11,7 @@
 
 pub mod call;
 pub mod class;
+pub mod egress;
 pub mod loss;
 pub mod message;
 pub mod offsets;

@@ -47,6 +47,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 Observation::Taken(m) => (format!("{:?} taken", m.call.socket), 1, m.bytes),
                 Observation::Handled(c) => (format!("{:?} handled", c.socket), 1, 0),
                 Observation::Unsent(c) => (format!("{:?} refused", c.socket), 1, 0),
+                Observation::Egress { pid, record } => {
+                    (format!("{pid} {:?}", record.kind), 1, record.payload.len() as u64)
+                }
                 Observation::Lost { cause, count } => (format!("lost: {}", cause.words()), count, 0),
                 Observation::Exited { pid } => (format!("process {pid} ended"), 1, 0),
             };

@@ -15,7 +15,11 @@ use crate::probe::Options;
 use crate::probe::multi::{Multi, MultiError};
 use crate::sites::{Sites, SitesError};
 
-const SCHEDULER: [&str; 2] = ["sched_switch", "sched_wakeup"];
+/// A program and the raw tracepoint it goes to.
+type Tracepoint = (&'static str, &'static str);
+
+const SCHEDULER: [Tracepoint; 2] = [("sched_switch", "sched_switch"), ("sched_wakeup", "sched_wakeup")];
+const EGRESS: [Tracepoint; 2] = [("egress_state", "inet_sock_set_state"), ("egress_written", "sys_exit")];
 
 /// Programs of uprobes, which may be attached at many places at once.
 pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
@@ -171,11 +175,20 @@ fn one_by_one(ebpf: &mut Ebpf, batch: &Batch, path: &Path, pid: NonZeroU32) -> R
 
 /// Attaches the scheduler's programs, for every target.
 pub(crate) fn scheduler(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
+    tracepoints(ebpf, &SCHEDULER)
+}
+
+/// Attaches the programs that see what is written for clients, for every target that serves.
+pub(crate) fn egress(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
+    tracepoints(ebpf, &EGRESS)
+}
+
+fn tracepoints(ebpf: &mut Ebpf, points: &[Tracepoint]) -> Result<Vec<Link>, ProgramError> {
     let mut links = Vec::new();
-    for name in SCHEDULER {
+    for (name, tracepoint) in points {
         let program: &mut RawTracePoint = program(ebpf, name)?;
         loaded(program.load())?;
-        let id = program.attach(name)?;
+        let id = program.attach(tracepoint)?;
         links.push(Link::RawTracepoint(program.take_link(id)?));
     }
     Ok(links)

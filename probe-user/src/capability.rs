@@ -61,18 +61,21 @@ pub enum Feature {
     Polls,
     /// Bytes in the sockets' kernel queues: `pidfd_getfd`.
     Queues,
+    /// What is written for clients: raw tracepoints of system calls and of TCP.
+    Egress,
     /// Functions of the engine's Python: `process_vm_readv`.
     PythonStacks,
 }
 
 impl Feature {
     /// Every feature, in the order they are shown.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Messages,
         Self::Handled,
         Self::Scheduler,
         Self::Polls,
         Self::Queues,
+        Self::Egress,
         Self::PythonStacks,
     ];
 
@@ -81,7 +84,7 @@ impl Feature {
         use Capability::{Bpf, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
         match self {
             Self::Messages | Self::Handled | Self::Polls => &[SysAdmin, SysPtrace],
-            Self::Scheduler => &[Bpf, Perfmon],
+            Self::Scheduler | Self::Egress => &[Bpf, Perfmon],
             Self::Queues => &[SysPtrace, DacReadSearch],
             Self::PythonStacks => &[SysPtrace],
         }
@@ -91,7 +94,7 @@ impl Feature {
     pub const fn kernel(self) -> (u32, u32) {
         match self {
             Self::Messages | Self::Handled | Self::Polls => (5, 15),
-            Self::Scheduler => (5, 8),
+            Self::Scheduler | Self::Egress => (5, 8),
             Self::Queues => (5, 6),
             Self::PythonStacks => (3, 2),
         }
@@ -105,6 +108,7 @@ impl Feature {
             Self::Scheduler => "what the consumer's thread did while a frame waited is known per 100 ms only",
             Self::Polls => "frames per wakeup and the time away from the poll are unknown",
             Self::Queues => "bytes in the kernel's socket queues are unknown",
+            Self::Egress => "what is delivered to clients is not observed: no drop is confirmed",
             Self::PythonStacks => "the functions that its Python runs are unknown",
         }
     }

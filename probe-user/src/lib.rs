@@ -12,6 +12,7 @@ pub mod cpu;
 pub mod degraded;
 mod diagnostics;
 pub mod discover;
+pub mod egress;
 pub mod library;
 mod load;
 pub mod matcher;

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use aya::{Ebpf, EbpfLoader};
 use probe_ebpf::Offsets;
+use probe_ebpf::egress::Places;
 
 use crate::plain::Plain;
 
@@ -28,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) offsets: Offsets,
     /// Account for threads: the scheduler's programs or those on polls are wanted.
     pub(crate) accounting: bool,
+    /// The same for what serving processes write.
+    pub(crate) places: Places,
     /// Let the programs log.
     pub(crate) diagnostics: bool,
 }
@@ -38,6 +41,7 @@ pub(crate) fn load(settings: Settings) -> Result<Ebpf, aya::EbpfError> {
     let log_level = if settings.diagnostics { u8::MAX } else { 0 };
     EbpfLoader::new()
         .override_global("OFFSETS", &Plain(settings.offsets), true)
+        .override_global("PLACES", &Plain(settings.places), true)
         .override_global("WAKE_BYTES", &settings.wake_bytes, true)
         .override_global("ACCOUNTING", &u32::from(settings.accounting), true)
         .override_global(aya_log::LEVEL, &log_level, true)

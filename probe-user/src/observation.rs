@@ -1,6 +1,7 @@
 //! What a probe says, as it says it: borrowed from the ring, nothing copied.
 
 use probe_ebpf::Loss;
+use probe_ebpf::egress::Record;
 use trace::MonoNs;
 
 /// A ZMQ socket of a watched process.
@@ -65,6 +66,13 @@ pub enum Observation<'a> {
     Taken(Message<'a>),
     /// The application asked for the next message: it is done with the one of this number.
     Handled(Call),
+    /// A serving process wrote to a client's socket, or that socket changed its state.
+    Egress {
+        /// The process.
+        pid: u32,
+        /// What happened.
+        record: Record<'a>,
+    },
     /// Observations were lost, so many since the last time this was said.
     Lost {
         /// Why.

@@ -4,6 +4,7 @@
     reason = "aya::Pod is an unsafe trait: the promise is made here, once, for our own records"
 )]
 
+use probe_ebpf::egress::{Places, Stream};
 use probe_ebpf::{Offsets, Thread, Watched};
 
 /// A record of `probe-ebpf` as aya's maps and globals take it.
@@ -15,6 +16,8 @@ pub(crate) struct Plain<T>(pub(crate) T);
 pub(crate) trait Record: Copy + 'static {}
 
 impl Record for Offsets {}
+impl Record for Places {}
+impl Record for Stream {}
 impl Record for Thread {}
 impl Record for Watched {}
 
@@ -30,5 +33,7 @@ mod tests {
         assert_eq!(size_of::<Watched>(), 4 * 4);
         assert_eq!(size_of::<Offsets>(), 4 * 4);
         assert_eq!(size_of::<Thread>(), 4 * 4 + 10 * 8);
+        assert_eq!(size_of::<Places>(), 22 * 4);
+        assert_eq!(size_of::<Stream>(), 2 * 4);
     }
 }

@@ -1,5 +1,7 @@
 //! The engine of every source and sink: events in, state and judgement out.
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::MonoNs;
 use crate::course::Course;
 use crate::detect::{Finding, Findings, Look, Thresholds};
@@ -11,7 +13,8 @@ use crate::report::{self, Report, ReportInput};
 const LOOK_EVERY_NS: u64 = 500_000_000;
 
 /// How much to remember and what to find too much.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Config {
     /// Bounds of memory and patience.
     pub limits: Limits,

@@ -15,6 +15,7 @@
 #![expect(clippy::needless_pass_by_value, reason = "aya's macros pass the context by value")]
 
 mod body;
+mod egress;
 mod here;
 mod maps;
 mod poll;

@@ -34,7 +34,7 @@ mod libzmq;
 mod links;
 mod own;
 mod package;
-mod proc;
+pub(crate) mod proc;
 mod release;
 mod role;
 mod route;

@@ -3,6 +3,7 @@
 pub(crate) mod multi;
 mod options;
 mod read;
+mod serving;
 
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -18,6 +19,7 @@ use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
 use crate::diagnostics::Diagnostics;
+use crate::egress::places;
 use crate::library::{self, Library};
 use crate::load::{self, Settings};
 use crate::observation::Observation;
@@ -25,6 +27,8 @@ use crate::plain::Plain;
 use crate::sites::Known;
 
 use multi::Multi;
+use serving::Serving;
+
 pub use options::{Options, ProbeError, Target};
 
 /// Losses and exits are looked at this often; both are rare.
@@ -46,6 +50,7 @@ pub struct Probe {
     permissions: Permissions,
     options: Options,
     diagnostics: Option<Diagnostics>,
+    serving: Serving,
     told: [u64; Loss::ALL.len()],
     kept_at: Instant,
 }
@@ -67,11 +72,11 @@ impl Probe {
     pub fn attach(targets: &[Target], options: Options) -> Result<Self, ProbeError> {
         let permissions = Permissions::here();
         let mut degraded = Vec::new();
-        let offsets = match Btf::running() {
-            Ok(btf) => btf.offsets(),
+        let (offsets, places) = match Btf::running() {
+            Ok(btf) => (btf.offsets(), places(&btf).map_err(|error| error.to_string())),
             Err(error) => {
                 degraded.push(no_types(error.to_string()));
-                Offsets::NONE
+                (Offsets::NONE, Err(error.to_string()))
             }
         };
         let ring_bytes = options.ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two();
@@ -80,6 +85,7 @@ impl Probe {
             wake_bytes: options.wake_bytes,
             offsets,
             accounting: options.scheduler || options.polls,
+            places: places.clone().unwrap_or_default(),
             diagnostics: options.diagnostics,
         };
         let mut ebpf = load::load(settings).map_err(|error| {
@@ -108,6 +114,7 @@ impl Probe {
             permissions,
             options,
             diagnostics,
+            serving: Serving::new(places.map(|_| ())),
             told: [0; Loss::ALL.len()],
             kept_at: Instant::now(),
         };
@@ -230,6 +237,7 @@ impl Probe {
         };
         self.tell(index, 0)?;
         self.tell_programs(target.pid, Some(index as u32))?;
+        self.tell_serving(target.pid, index as u32)?;
         Ok(index)
     }
 

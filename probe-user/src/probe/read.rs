@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aya::maps::HashMap;
-use probe_ebpf::{Header, Kind, Loss, Record, Thread};
+use probe_ebpf::{Header, Kind, Loss, Record, Thread, egress};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use trace::MonoNs;
 
@@ -15,7 +15,15 @@ impl Probe {
     pub(super) fn drain(&mut self, see: &mut impl FnMut(Observation<'_>)) -> usize {
         let mut seen = 0;
         while let Some(item) = self.records.next() {
-            if let Some(record) = Record::parse(&item)
+            if let Some(record) = egress::Record::parse(&item) {
+                if let Some(target) = self.targets.get(record.head.target as usize) {
+                    see(Observation::Egress {
+                        pid: target.pid,
+                        record,
+                    });
+                    seen += 1;
+                }
+            } else if let Some(record) = Record::parse(&item)
                 && let Some(target) = self.targets.get(record.header.target as usize)
             {
                 see(observation(&record, target, self.scheduler));
@@ -73,6 +81,7 @@ impl Probe {
                 let pid = slot.pid;
                 // Its id may become another process's. Already gone from the map: nothing to forget.
                 let _ = self.tell_programs(pid, None);
+                self.serving.forget(pid);
                 self.forget_threads(index as u32);
                 see(Observation::Exited { pid });
                 seen += 1;

@@ -49,10 +49,13 @@ mod tests {
     fn both_modes_in_one_run_are_told() {
         let mut scene = Scene::delivering();
         scene.send(0, &[("a", 1, 1)]);
-        scene.deliver(1, "a", 1, 1, false);
-        assert!(scene.check(&ModeMix, 2).is_empty());
-        scene.deliver_as(3, Mode::Cumulative, "a", 1, 1, true);
-        assert_eq!(scene.check(&ModeMix, 4).len(), 1);
+        // The first delivery of a request is the same in both.
+        scene.deliver_as(1, Mode::Cumulative, "a", 1, 1, false);
+        scene.send(2, &[("a", 1, 2)]);
+        scene.deliver(3, "a", 1, 2, false);
+        assert!(scene.check(&ModeMix, 4).is_empty());
+        scene.deliver_as(5, Mode::Cumulative, "a", 2, 2, true);
+        assert_eq!(scene.check(&ModeMix, 6).len(), 1);
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! What counts as too much.
 
+use serde::{Deserialize, Serialize};
+
 /// The thresholds of all detectors.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Thresholds {
     /// A first token that waits this long between scheduler and tokenizer deserves a warning, in nanoseconds.
     pub gap_warning_ns: u64,

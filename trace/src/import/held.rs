@@ -6,8 +6,6 @@ use super::item::{Rid, Said};
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) at_ns: u64,
-    /// Of equal times, the one read first comes first.
-    pub(super) number: u64,
     /// Who, by place.
     pub(super) by: u16,
     pub(super) said: Kept,
@@ -83,25 +81,5 @@ impl Kept {
                 chunks,
             },
         }
-    }
-}
-
-impl PartialEq for Held {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Held {}
-
-impl PartialOrd for Held {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Held {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at_ns, self.number).cmp(&(other.at_ns, other.number))
     }
 }

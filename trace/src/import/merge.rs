@@ -3,8 +3,6 @@
 //! The file that lags behind is read next; what it says is held back until every file has come `window` further, so that a
 //! line written late still finds its place. Files are opened when their first stamp is near.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +12,7 @@ use super::files;
 use super::held::Held;
 use super::lines::Lines;
 use super::options::Options;
+use super::queue::Queue;
 use super::reader::Reader;
 use super::source::Source;
 use super::stats::Stats;
@@ -30,7 +29,7 @@ pub struct Import {
     /// Not opened yet, the earliest last.
     waiting: Vec<Source>,
     active: Vec<Source>,
-    held: BinaryHeap<Reverse<Held>>,
+    held: Queue,
     passed_ns: u64,
     bytes: u64,
     read: Arc<AtomicU64>,
@@ -54,10 +53,10 @@ impl Import {
         waiting.sort_by(|a, b| b.first_ns.cmp(&a.first_ns).then_with(|| b.file.path.cmp(&a.file.path)));
         Ok(Self {
             reader: Reader::new(stats, options.rids, several),
+            held: Queue::new(options.window_ns),
             options,
             waiting,
             active: Vec::new(),
-            held: BinaryHeap::new(),
             passed_ns: 0,
             bytes,
             read: Arc::new(AtomicU64::new(0)),
@@ -69,8 +68,8 @@ impl Import {
         self.open_due();
         let lagging = (0..self.active.len()).min_by_key(|&at| self.active[at].frontier_ns);
         let Some(at) = lagging else {
-            while let Some(Reverse(held)) = self.held.pop() {
-                self.pass(&held, sink);
+            while let Some(due) = self.held.take_before(u64::MAX) {
+                self.pass(&due, sink);
             }
             return false;
         };
@@ -79,15 +78,15 @@ impl Import {
             self.active.swap_remove(at);
         }
         let horizon = self.horizon();
-        while let Some(Reverse(first)) = self.held.peek() {
-            let hurried = self.held.len() > self.options.held_lines;
-            if first.at_ns > horizon && !hurried {
+        while let Some(due) = self.held.take_before(horizon) {
+            self.pass(&due, sink);
+        }
+        while self.held.len() > self.options.held_lines {
+            let Some(early) = self.held.take_before(u64::MAX) else {
                 break;
-            }
-            self.reader.stats.hurried += u64::from(first.at_ns > horizon);
-            if let Some(Reverse(held)) = self.held.pop() {
-                self.pass(&held, sink);
-            }
+            };
+            self.reader.stats.hurried += early.len() as u64;
+            self.pass(&early, sink);
         }
         true
     }
@@ -125,11 +124,13 @@ impl Import {
         }
     }
 
-    fn pass(&mut self, held: &Held, sink: &mut dyn FnMut(&Event<'_>)) {
-        self.reader.stats.late += u64::from(held.at_ns < self.passed_ns);
-        self.reader.stats.events += 1;
-        self.passed_ns = self.passed_ns.max(held.at_ns);
-        self.reader.say(held, sink);
+    fn pass(&mut self, due: &[Held], sink: &mut dyn FnMut(&Event<'_>)) {
+        for held in due {
+            self.reader.stats.late += u64::from(held.at_ns < self.passed_ns);
+            self.passed_ns = self.passed_ns.max(held.at_ns);
+            self.reader.say(held, sink);
+        }
+        self.reader.stats.events += due.len() as u64;
     }
 
     /// What was read so far, and what was not.

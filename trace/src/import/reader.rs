@@ -1,41 +1,32 @@
 //! From a line to what is held of it, and from that to an event.
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 use super::clock::{Clock, Stamp};
 use super::envelope::{self, better};
 use super::held::{Held, Kept, KeptRid};
-use super::item::{Item, Said};
 use super::json::{Object, Scalar};
 use super::number::epoch_ns;
+use super::queue::Queue;
 use super::recognise::{self, Malformed, Recogniser};
 use super::rids::Rids;
 use super::shape::shape;
+use super::sink::Sink;
 use super::source::Source;
 use super::stats::{Form, Stats};
 use super::text::clean;
 use crate::clock::MonoNs;
 use crate::event::{Event, Merged, Stage, Told, What};
 
-/// Words kept of each sort; beyond it a word becomes [`OTHER`].
-const WORDS: usize = 512;
-const OTHER: &str = "other";
-
 pub(super) struct Reader {
     pub(super) stats: Stats,
     recogniser: Recogniser,
-    rids: Rids,
-    names: Vec<Box<str>>,
-    speakers: Vec<Box<str>>,
+    pub(super) rids: Rids,
+    pub(super) names: Vec<Box<str>>,
+    pub(super) speakers: Vec<Box<str>>,
     /// There is more than one log: who speaks is told with the log's name.
-    several: bool,
-    number: u64,
+    pub(super) several: bool,
 }
-
-/// Statements that wait for their time.
-type Queue = BinaryHeap<Reverse<Held>>;
 
 impl Reader {
     pub(super) fn new(stats: Stats, rids: usize, several: bool) -> Self {
@@ -46,7 +37,6 @@ impl Reader {
             names: Vec::new(),
             speakers: Vec::new(),
             several,
-            number: 0,
         }
     }
 
@@ -171,7 +161,7 @@ impl Reader {
                 tokens,
                 pending,
             } => What::Stage(Stage {
-                rid: &whole(rid, &self.rids, &mut self.stats),
+                rid: &whole(rid, &mut self.rids, &mut self.stats),
                 name: &self.names[usize::from(*name)],
                 by,
                 tokens: *tokens,
@@ -193,7 +183,7 @@ impl Reader {
                 cpu_system: None,
             }),
             Kept::Merged { rid, chunks } => What::Merged(Merged {
-                rid: &whole(rid, &self.rids, &mut self.stats),
+                rid: &whole(rid, &mut self.rids, &mut self.stats),
                 chunks: *chunks,
                 by,
             }),
@@ -206,7 +196,7 @@ impl Reader {
 }
 
 /// The rid in full, or as it stands with the mark of what is missing.
-fn whole<'r>(rid: &'r KeptRid, rids: &'r Rids, stats: &mut Stats) -> Cow<'r, str> {
+fn whole<'r>(rid: &'r KeptRid, rids: &'r mut Rids, stats: &mut Stats) -> Cow<'r, str> {
     if !rid.cut {
         return Cow::Borrowed(&rid.text);
     }
@@ -229,94 +219,4 @@ fn scalar_stamp(time: &Scalar<'_>, clock: &mut Clock) -> Option<Stamp> {
         }),
         Scalar::Other => None,
     }
-}
-
-/// Where the statements of one line go.
-struct Sink<'s> {
-    reader: &'s mut Reader,
-    source: &'s mut Source,
-    queue: &'s mut Queue,
-    stamp: Option<Stamp>,
-    rank: &'s str,
-    /// One of them has a time.
-    dated: bool,
-}
-
-impl<'s> Sink<'s> {
-    fn new(
-        reader: &'s mut Reader,
-        source: &'s mut Source,
-        queue: &'s mut Queue,
-        stamp: Option<Stamp>,
-        rank: &'s str,
-    ) -> Self {
-        Self {
-            reader,
-            source,
-            queue,
-            stamp,
-            rank,
-            dated: false,
-        }
-    }
-
-    fn take(&mut self, item: &Item<'_>) {
-        let Some(at_ns) = item.wall_ns.or(self.stamp.map(|s| s.wall_ns)) else {
-            return;
-        };
-        self.dated = true;
-        let reader = &mut *self.reader;
-        if let Said::Stage { rid, .. } | Said::Merged { rid, .. } = &item.said
-            && !rid.cut
-        {
-            reader.rids.note(rid.text, &mut reader.stats);
-        }
-        // The line's own stamp moves the file on; of records without one, what they tell of.
-        let line_ns = self.stamp.map_or(at_ns, |s| s.wall_ns);
-        self.source.frontier_ns = self.source.frontier_ns.max(line_ns);
-        let by = speaker(&mut reader.speakers, self.source, item.role, self.rank, reader.several);
-        let names = &mut reader.names;
-        let said = Kept::of(&item.said, |name| place(names, name));
-        reader.number += 1;
-        self.queue.push(Reverse(Held {
-            at_ns,
-            number: reader.number,
-            by,
-            said,
-        }));
-    }
-}
-
-/// The place of who speaks: `tokenizer`, `scheduler TP0`, `tokenizer (decode.log)`.
-fn speaker(speakers: &mut Vec<Box<str>>, source: &mut Source, role: &str, rank: &str, several: bool) -> u16 {
-    if let Some(known) = source.speakers.iter().find(|s| *s.0 == *role && *s.1 == *rank) {
-        return known.2;
-    }
-    let label = &source.file.label;
-    let who = match (role, rank) {
-        ("", "") => label.to_string(),
-        (role, rank) => {
-            let blank = if role.is_empty() || rank.is_empty() { "" } else { " " };
-            let log = if several { format!(" ({label})") } else { String::new() };
-            format!("{role}{blank}{rank}{log}")
-        }
-    };
-    let place = place(speakers, &who);
-    // A rank is what a log says: it must not make this list long.
-    if source.speakers.len() < WORDS {
-        source.speakers.push((role.into(), rank.into(), place));
-    }
-    place
-}
-
-fn place(words: &mut Vec<Box<str>>, word: &str) -> u16 {
-    if let Some(known) = words.iter().position(|w| **w == *word) {
-        return known as u16;
-    }
-    if words.len() >= WORDS {
-        return words.iter().position(|w| &**w == OTHER).unwrap_or(WORDS - 1) as u16;
-    }
-    let word = if words.len() == WORDS - 1 { OTHER } else { word };
-    words.push(word.into());
-    (words.len() - 1) as u16
 }

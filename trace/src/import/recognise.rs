@@ -3,7 +3,7 @@
 //! `[TRACE ..]` and `[TOK ..]` lines are not in any SGLang release: they come from a patch whose lines are public in the report
 //! "Tokenizer Backpressure Bug (Decode TTFT)". All other forms are those of the releases' own code (docs/IMPORT.md says which).
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::item::{Item, Rid, Said};
 use super::json::Object;
@@ -137,7 +137,9 @@ pub(super) struct Recogniser(AhoCorasick);
 impl Recogniser {
     pub(super) fn new() -> Self {
         let marks = MARKS.iter().map(|m| m.0);
-        Self(AhoCorasick::new(marks).expect("a few short constants make an automaton"))
+        // Only leftmost searches are vectorised.
+        let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(marks);
+        Self(built.expect("a few short constants make an automaton"))
     }
 
     /// Whether the line may be of a known form. Fast: most lines of a log are not.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
+use std::sync::Arc;
 
 use hashbrown::HashSet;
 
@@ -10,9 +11,10 @@ use super::stats::Stats;
 /// Whole rids seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Rids {
-    known: HashSet<Box<str>>,
-    sorted: BTreeSet<Box<str>>,
-    order: VecDeque<Box<str>>,
+    known: HashSet<Arc<str>>,
+    order: VecDeque<Arc<str>>,
+    /// Made when the first rid has to be completed: most logs cut none short.
+    sorted: Option<BTreeSet<Arc<str>>>,
     most: usize,
 }
 
@@ -33,21 +35,24 @@ impl Rids {
             && let Some(oldest) = self.order.pop_front()
         {
             self.known.remove(&oldest);
-            self.sorted.remove(&oldest);
+            if let Some(sorted) = &mut self.sorted {
+                sorted.remove(&oldest);
+            }
             stats.rids_forgotten += 1;
         }
-        self.known.insert(rid.into());
-        self.sorted.insert(rid.into());
-        self.order.push_back(rid.into());
+        let rid: Arc<str> = rid.into();
+        if let Some(sorted) = &mut self.sorted {
+            sorted.insert(Arc::clone(&rid));
+        }
+        self.known.insert(Arc::clone(&rid));
+        self.order.push_back(rid);
     }
 
     /// The one whole rid that begins like this; `None`, and counted, when there is none or more than one.
-    pub(super) fn complete(&self, begin: &str, stats: &mut Stats) -> Option<&str> {
+    pub(super) fn complete(&mut self, begin: &str, stats: &mut Stats) -> Option<&str> {
         let from = (Bound::Included(begin), Bound::Unbounded);
-        let mut fitting = self
-            .sorted
-            .range::<str, _>(from)
-            .take_while(|rid| rid.starts_with(begin));
+        let sorted = self.sorted.get_or_insert_with(|| self.known.iter().cloned().collect());
+        let mut fitting = sorted.range::<str, _>(from).take_while(|rid| rid.starts_with(begin));
         match (fitting.next(), fitting.next()) {
             (Some(rid), None) => {
                 stats.rids_completed += 1;

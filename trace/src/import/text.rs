@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 
+use memchr::{memchr, memmem};
+
 /// The line without colour codes and with what is no UTF-8 replaced.
 pub(super) fn clean(line: &[u8]) -> Cow<'_, str> {
-    if !line.contains(&0x1b) {
+    if memchr(0x1b, line).is_none() {
         return String::from_utf8_lossy(line);
     }
     let mut plain = Vec::with_capacity(line.len());
@@ -26,7 +28,7 @@ pub(super) fn clean(line: &[u8]) -> Cow<'_, str> {
 pub(super) fn value<'l>(text: &'l str, key: &str) -> Option<&'l str> {
     let mut from = 0;
     loop {
-        let at = from + text[from..].find(key)?;
+        let at = from + memmem::find(&text.as_bytes()[from..], key.as_bytes())?;
         let inside = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
         let rest = &text[at + key.len()..];
         if !inside {

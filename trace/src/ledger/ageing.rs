@@ -30,9 +30,12 @@ impl Ledger {
         }
         for _ in 0..STEPS.max(self.table.slots() / ROUND).min(self.table.slots()) {
             let Some(ticket) = self.table.step() else { continue };
-            let silent = self.table.get(ticket).map_or(0, |r| now.since(r.last_at));
+            let (silent, told) = self.table.get(ticket).map_or((0, false), |r| {
+                // A log that tells of the first token need not tell of the end.
+                (now.since(r.last_at), r.streams.is_empty() && r.taken_first.is_some())
+            });
             if silent > self.limits.orphan_after_ns {
-                self.close(ticket, Closed::Orphaned);
+                self.close(ticket, if told { Closed::Over } else { Closed::Orphaned });
             }
         }
         self.age_early_takes(now);

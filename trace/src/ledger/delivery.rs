@@ -16,10 +16,6 @@ impl Ledger {
         if delivery.rid.is_empty() || HealthChecks::is_one(delivery.rid) {
             return;
         }
-        match delivery.mode {
-            Mode::Incremental => self.totals.deliveries.0 += 1,
-            Mode::Cumulative => self.totals.deliveries.1 += 1,
-        }
         let Some(ticket) = self.table.find(delivery.rid) else {
             self.totals.deliveries_unmatched += 1;
             return;
@@ -33,6 +29,13 @@ impl Ledger {
             .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
         let entries = line.entries();
         let before = line.fates;
+        // A first delivery of all tokens so far is the same in either mode.
+        if delivery.completion_tokens != Some(delivery.tokens) || line.delivered_to() > 0 {
+            match delivery.mode {
+                Mode::Incremental => self.totals.deliveries.0 += 1,
+                Mode::Cumulative => self.totals.deliveries.1 += 1,
+            }
+        }
         let outcome = line.deliver(delivery, self.delivery_epoch);
         self.outstanding -= entries - line.entries();
         let totals = &mut self.totals;

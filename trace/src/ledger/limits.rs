@@ -1,9 +1,10 @@
 //! What the ledger may hold, and how often it wanted to hold more.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Bounds of the ledger's memory and patience. With the defaults the records stay below 128 MiB.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Limits {
     /// Requests remembered at once, those that wait for their last take or delivery included.
     pub live_rids: usize,

@@ -173,6 +173,7 @@ pub struct Totals {
     /// Consumers that count more than there is.
     pub claimed_inflation: Inflation,
     /// Deliveries in each mode: incremental, cumulative.
+    /// First ones that fit either are in neither.
     pub deliveries: (u64, u64),
     /// Responses that are over.
     pub answers: super::answer::Answers,

@@ -25,8 +25,7 @@ pub(super) struct Lanes {
     matcher: Matcher,
     decoder: Decoder,
     roles: Roles,
-    /// What can be seen at the receiving end of a hop whose receiver is watched.
-    handled: bool,
+    sight: Sight,
     /// By the matcher's lane number; `None` while nothing readable was sent on it.
     hops: Vec<Option<Known>>,
     next_hop: usize,
@@ -35,6 +34,15 @@ pub(super) struct Lanes {
     /// What the messages' layout says of the release, told when discovery found none.
     wire: Option<Release>,
     pub(super) left_out: u64,
+}
+
+/// What can be seen at the receiving end of a hop whose receiver is watched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sight {
+    /// When a message has been handled.
+    pub(super) handled: bool,
+    /// What a tokenizer writes for its clients.
+    pub(super) delivered: bool,
 }
 
 /// A range of releases and what their waiters do.
@@ -57,12 +65,12 @@ struct Known {
 }
 
 impl Lanes {
-    pub(super) fn new(roles: Roles, handled: bool) -> Self {
+    pub(super) fn new(roles: Roles, sight: Sight) -> Self {
         Self {
             matcher: Matcher::new(MatcherLimits::default()),
             decoder: Decoder::new(Limits::default()),
             roles,
-            handled,
+            sight,
             hops: Vec::new(),
             next_hop: 0,
             unseen_senders: HashMap::new(),
@@ -143,7 +151,7 @@ impl Lanes {
                 met: false,
                 kind,
             };
-            announce(&known, &self.roles, self.handled, at, sink);
+            announce(&known, &self.roles, self.sight, at, sink);
             self.hops[lane] = Some(known);
         }
         if let Some(known) = &mut self.hops[lane] {
@@ -153,7 +161,7 @@ impl Lanes {
                 if !known.met {
                     known.to = self.roles.presumed_receiver(message.call.socket.pid, kind);
                 }
-                announce(known, &self.roles, self.handled, at, sink);
+                announce(known, &self.roles, self.sight, at, sink);
             }
             let id = FrameId {
                 hop: known.id,
@@ -196,7 +204,7 @@ impl Lanes {
                 pid: Some(socket.pid),
             });
             if std::mem::replace(&mut known.to, receiver) != receiver {
-                announce(known, &self.roles, self.handled, at, sink);
+                announce(known, &self.roles, self.sight, at, sink);
             }
         }
         let id = FrameId {
@@ -228,6 +236,16 @@ impl Lanes {
                 at: call.at,
                 what: What::Handled(id),
             });
+        }
+    }
+
+    /// Says whether what is delivered behind the path's last hops can be seen, when that has changed.
+    pub(super) fn delivers(&mut self, seen: bool, sink: Sink<'_>) {
+        if std::mem::replace(&mut self.sight.delivered, seen) == seen {
+            return;
+        }
+        for known in self.hops.iter().flatten() {
+            announce(known, &self.roles, self.sight, MonoNs::now(), sink);
         }
     }
 
@@ -284,7 +302,8 @@ impl Lanes {
                 last: to.is_tokenizer(),
                 sees: Sees {
                     taken: true,
-                    handled: self.handled,
+                    handled: self.sight.handled,
+                    delivered: self.sight.delivered,
                     ..Sees::default()
                 },
             };
@@ -325,7 +344,7 @@ fn whole<'m>(message: &Message<'m>) -> Result<&'m [u8], &'static str> {
     }
 }
 
-fn announce(known: &Known, roles: &Roles, handled: bool, at: MonoNs, sink: Sink<'_>) {
+fn announce(known: &Known, roles: &Roles, sight: Sight, at: MonoNs, sink: Sink<'_>) {
     let taken = known.to.is_some() || roles.may_see_takes_of(known.from);
     let hop = Hop {
         id: known.id,
@@ -340,7 +359,8 @@ fn announce(known: &Known, roles: &Roles, handled: bool, at: MonoNs, sink: Sink<
         sees: Sees {
             sent: true,
             taken,
-            handled: taken && handled,
+            handled: taken && sight.handled,
+            delivered: sight.delivered && known.to.is_some_and(|to| to.part.is_tokenizer()),
             ..Sees::default()
         },
     };

@@ -1,6 +1,7 @@
 //! `tokengap attach` as a source: discovery says whom to watch, the probe what they do, [`lanes`] what it means.
 
 mod cpu;
+mod egress;
 mod lanes;
 mod python;
 mod queues;
@@ -18,7 +19,8 @@ use trace::report::SamplingCost;
 
 use crate::source::{Flow, Source};
 use cpu::CpuWatch;
-use lanes::{Lanes, Release, Sink};
+use egress::Egress;
+use lanes::{Lanes, Release, Sight, Sink};
 pub(crate) use python::PythonOptions;
 use python::PythonWatch;
 use queues::QueueWatch;
@@ -45,6 +47,7 @@ pub(crate) struct Attach {
     watcher: Watcher,
     probe: Probe,
     lanes: Lanes,
+    egress: Egress,
     cpu: CpuWatch,
     queues: QueueWatch,
     python: Option<PythonWatch>,
@@ -70,19 +73,31 @@ impl Attach {
         roles.connect(&engine);
         let targets = targets(&engine, options.capture);
         let probed = targets.iter().map(|target| target.pid).collect();
-        let probe = Probe::attach(&targets, options.probe).context(
-            "the probe cannot be attached; without it, `tokengap tap` watches a hop with no privilege at all",
-        )?;
+        let refused = "the probe cannot be attached; without it, `tokengap tap` watches a hop with no privilege at all";
+        let mut probe = Probe::attach(&[], options.probe).context(refused)?;
+        let mut egress = Egress::new(engine.mode.as_ref().map(|mode| mode.value));
+        let unserved: Vec<String> = engine
+            .processes
+            .iter()
+            .filter_map(|process| egress.serve(&mut probe, process, &engine).err())
+            .collect();
+        probe.add(&targets).context(refused)?;
+        let sight = Sight {
+            handled: options.probe.handled,
+            delivered: egress.sees(),
+        };
         let mut degraded: Vec<String> = probe
             .degraded()
             .iter()
             .map(|d| format!("{d}; {}", d.remedy()))
             .collect();
+        degraded.extend(unserved.iter().map(|why| format!("egress: {why}")));
         degraded.extend(watcher.topology().blind.iter().map(ToString::to_string));
         let mut attach = Self {
             watcher,
             probe,
-            lanes: Lanes::new(roles, options.probe.handled),
+            lanes: Lanes::new(roles, sight),
+            egress,
             cpu: CpuWatch::default(),
             queues: QueueWatch::default(),
             python: options.python.map(PythonWatch::start).transpose()?,
@@ -174,6 +189,9 @@ impl Attach {
         let Some(target) = target(process, &self.engine, self.options.capture) else {
             return;
         };
+        if let Err(why) = self.egress.serve(&mut self.probe, process, &self.engine) {
+            self.degraded.push(format!("egress: {why}"));
+        }
         self.probe_too(target);
         self.watch_threads(process);
     }
@@ -218,10 +236,12 @@ impl Source for Attach {
         if !self.stopping {
             self.look_around();
         }
-        let lanes = &mut self.lanes;
+        let (lanes, egress) = (&mut self.lanes, &mut self.egress);
         let seen = self
             .probe
-            .poll(Duration::ZERO, |observation| enter(lanes, &observation, sink));
+            .poll(Duration::ZERO, |observation| enter(lanes, egress, &observation, sink));
+        self.egress.ignore(&mut self.probe);
+        self.lanes.delivers(self.egress.sees(), sink);
         match seen {
             Ok(0) if self.stopping => Flow::Ended,
             Ok(0) => Flow::Idle,
@@ -256,6 +276,7 @@ impl Source for Attach {
                 self.lanes.left_out
             ));
         }
+        degraded.extend(self.egress.degraded());
         if let Some(why) = &self.queues.refused {
             degraded.push(format!("queues: {why}"));
         }
@@ -267,12 +288,13 @@ impl Source for Attach {
     }
 }
 
-fn enter(lanes: &mut Lanes, observation: &Observation<'_>, sink: Sink<'_>) {
+fn enter(lanes: &mut Lanes, egress: &mut Egress, observation: &Observation<'_>, sink: Sink<'_>) {
     match observation {
         Observation::Sent(message) => lanes.sent(message, sink),
         Observation::Unsent(call) => lanes.unsent(call),
         Observation::Taken(message) => lanes.taken(message, sink),
         Observation::Handled(call) => lanes.handled(call, sink),
+        Observation::Egress { record, .. } => egress.enter(record, sink),
         Observation::Lost { cause, count } => {
             tracing::warn!("{count} observations lost: {}", cause.words());
             let lost = Lost {

@@ -99,11 +99,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let end = analysis.ledger().now();
     analysis.tick(end);
     let stats = import.stats();
+    let mut notes = notes(stats, args);
+    if analysis.ledger().totals().requests.finished == 0 {
+        notes.push(String::from(
+            "log: tells of no request's end: those of its last ten minutes count as live",
+        ));
+    }
     let report = analysis.report(&ReportInput {
         slowest: args.slowest,
         cpu_ns: Some(own::cpu_ns()),
         rss_bytes: own::rss_bytes(),
-        degraded: notes(stats, args).into_iter().map(Value::from).collect(),
+        degraded: notes.into_iter().map(Value::from).collect(),
         wire: Some(json!({ "log": stats })),
         ..ReportInput::of("import")
     });

@@ -14,7 +14,7 @@ use super::plan::{Engine, Plan};
 use super::process::Process;
 use super::setup::Home;
 use super::tap::{Relay, Splice, Tap, Transport};
-use super::truth::{ClientTotals, DetokenizerTotals, ReceiverTotals, SenderTotals, Truth};
+use super::truth::{Client, ClientTotals, DetokenizerTotals, ReceiverTotals, SenderTotals, Truth};
 
 /// Importing a release takes seconds on a busy machine.
 const STARTUP: Duration = Duration::from_mins(1);
@@ -83,6 +83,8 @@ pub(crate) struct Outcome {
     pub(crate) receiver: Truth<ReceiverTotals>,
     /// What came out at the other end of HTTP.
     pub(crate) clients: Option<ClientTotals>,
+    /// Each of those clients.
+    pub(crate) each_client: Vec<Client>,
     /// The report of the tap that was there at the end; `None` without a tap.
     pub(crate) report: Option<Value>,
 }
@@ -224,10 +226,11 @@ impl<'a> Session<'a> {
             thread::sleep(Duration::from_millis(300));
             self.receiver.say("go")?;
         }
-        let mut clients = None;
+        let (mut clients, mut each_client) = (None, Vec::new());
         if let Some(process) = self.clients {
             process.end_well(patience)?;
-            clients = Some(Truth::read(&self.dir.join("clients.truth"))?.totals);
+            let truth = Truth::read(&self.dir.join("clients.truth"))?;
+            (clients, each_client) = (Some(truth.totals), truth.clients);
         }
         self.receiver.stop();
         self.receiver.end_well(patience)?;
@@ -243,6 +246,7 @@ impl<'a> Session<'a> {
             detokenizer,
             receiver,
             clients,
+            each_client,
             report,
         })
     }

@@ -39,6 +39,17 @@ pub(crate) struct Taken {
     pub(crate) called_ns: u64,
 }
 
+/// What one client was given.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Client {
+    pub(crate) rid: String,
+    /// Places in the output that it has tokens for.
+    #[serde(rename = "distinct_ids")]
+    pub(crate) tokens: u64,
+    /// Tokens that its finish claims and that never came; `None` where the release gives it no ids.
+    pub(crate) lost: Option<u64>,
+}
+
 /// Counts of one directed connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct Counts {
@@ -116,6 +127,8 @@ pub(crate) struct ClientTotals {
     pub(crate) completion_tokens: u64,
     pub(crate) lost: u64,
     pub(crate) clients_without_ids: u64,
+    /// Clients that did not get all.
+    pub(crate) clients_with_loss: u64,
 }
 
 /// One process's truth: what it sent, what it took, and its totals.
@@ -123,6 +136,7 @@ pub(crate) struct ClientTotals {
 pub(crate) struct Truth<T> {
     pub(crate) sent: Vec<Sent>,
     pub(crate) taken: Vec<Taken>,
+    pub(crate) clients: Vec<Client>,
     pub(crate) totals: T,
 }
 
@@ -131,7 +145,7 @@ pub(crate) struct Truth<T> {
 enum Line {
     Sent(Sent),
     Taken(Taken),
-    Client {},
+    Client(Client),
     Totals(serde_json::Value),
 }
 
@@ -139,17 +153,22 @@ impl<T: DeserializeOwned> Truth<T> {
     /// Reads a truth file; one without totals is an error, its process did not end properly.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("reading the truth at {}", path.display()))?;
-        let (mut sent, mut taken, mut totals) = (Vec::new(), Vec::new(), None);
+        let (mut sent, mut taken, mut clients, mut totals) = (Vec::new(), Vec::new(), Vec::new(), None);
         for (number, line) in BufReader::new(file).lines().enumerate() {
             let at = || format!("{} line {}", path.display(), number + 1);
             match serde_json::from_str(&line?).with_context(at)? {
                 Line::Sent(one) => sent.push(one),
                 Line::Taken(one) => taken.push(one),
-                Line::Client {} => {}
+                Line::Client(one) => clients.push(one),
                 Line::Totals(value) => totals = Some(serde_json::from_value(value).with_context(at)?),
             }
         }
         let totals = totals.with_context(|| format!("{} has no totals", path.display()))?;
-        Ok(Self { sent, taken, totals })
+        Ok(Self {
+            sent,
+            taken,
+            clients,
+            totals,
+        })
     }
 }

@@ -15,6 +15,8 @@ pub struct Server {
     pub told: Option<Mode>,
     /// The same, as the last response that could tell showed it.
     shown: Option<Mode>,
+    /// Deliveries told.
+    pub deliveries: u64,
     /// Answers whose tokens were counted.
     pub counted: u64,
     /// Answers of text alone: what they carried cannot be counted.
@@ -258,6 +260,7 @@ impl Server {
             shown.or(self.told).or(self.shown)
         };
         self.shown = shown.or(self.shown);
+        self.deliveries += 1;
         Some(Delivery {
             rid: &said.rid,
             tokens,

@@ -32,6 +32,15 @@ pub struct Marks {
     judged: u32,
 }
 
+/// A first send and its take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gap {
+    /// Where the take stands.
+    pub(super) place: usize,
+    pub(super) begin: Mark,
+    pub(super) end: Mark,
+}
+
 /// What became of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entered {
@@ -74,20 +83,24 @@ impl Marks {
         Entered::Earlier
     }
 
-    /// Takes that have not been judged and whose send is known: their places and gaps. A take belongs to the latest send
+    /// Takes that have not been judged and whose send is known. A take belongs to the latest send
     /// before it: a request that went through two servers has two of each.
-    pub(super) fn gaps(&mut self, sent: u8, taken: u8) -> SmallVec<[(usize, u64); 1]> {
+    pub(super) fn gaps(&mut self, sent: u8, taken: u8) -> SmallVec<[Gap; 1]> {
         let mut gaps = SmallVec::new();
         let mut begin = None;
         for (place, mark) in self.list.iter().enumerate() {
             if mark.name == sent {
-                begin = Some(mark.at);
+                begin = Some(*mark);
             } else if mark.name == taken && self.judged & (1 << place) == 0 {
                 // Clocks of two processes may differ by a little: a take just before its only send is a gap of nothing.
-                let begin = begin.or_else(|| self.list.iter().find(|m| m.name == sent).map(|m| m.at));
+                let begin = begin.or_else(|| self.list.iter().find(|m| m.name == sent).copied());
                 if let Some(begin) = begin {
                     self.judged |= 1 << place;
-                    gaps.push((place, mark.at.since(begin)));
+                    gaps.push(Gap {
+                        place,
+                        begin,
+                        end: *mark,
+                    });
                 }
             }
         }

@@ -2,6 +2,7 @@
 //!
 //! All of it is the engine's own word. A request whose frames were not observed takes its gap from here.
 
+mod enter;
 mod marks;
 mod names;
 mod rank;
@@ -13,6 +14,8 @@ pub use rank::Correlation;
 pub use slowest::Slow;
 pub use tellers::{States, Teller};
 
+use std::collections::VecDeque;
+
 use hashbrown::HashMap;
 
 use self::names::Names;
@@ -20,9 +23,8 @@ use self::rank::Pairs;
 use self::slowest::Slowest;
 use self::tellers::Tellers;
 use super::Ledger;
-use super::health::HealthChecks;
+use super::table::Ticket;
 use crate::clock::MonoNs;
-use crate::event::{Merged, Stage, Told};
 use crate::stats::Distribution;
 
 /// The scheduler hands a request's first output to its socket.
@@ -30,11 +32,12 @@ pub const FIRST_SENT: &str = "first_output_stream";
 /// The tokenizer handles it.
 pub const FIRST_TAKEN: &str = "tokenizer_first_token";
 /// The engine is done with the request.
-const ENDS: [&str; 2] = ["request_finished", "decode_finished"];
+const ENDS: [&str; 3] = ["request_finished", "decode_finished", "finish_logged"];
 
 /// Stages in the order in which a request passes them, as far as it is known; others have no place in it.
 const ORDER: &[&str] = &[
     "request_received",
+    "receive_logged",
     "request_sent_to_scheduler",
     "api_server_dispatch_finish",
     "wait_queue_entry",
@@ -52,6 +55,7 @@ const ORDER: &[&str] = &[
     "completion",
     "decode_finished",
     "request_finished",
+    "finish_logged",
 ];
 
 /// A stage's place in the order that requests pass them; `None` when the stage is not one of those known.
@@ -63,6 +67,8 @@ pub fn place_of(stage: &str) -> Option<usize> {
 const NAMES: usize = 128;
 /// Pairs of stages with a distribution of their own.
 const PAIRS: usize = 256;
+/// First sends remembered of one sender.
+const AWAITED: usize = 131_072;
 
 /// All that was told.
 #[derive(Debug, Default)]
@@ -73,6 +79,8 @@ pub struct Stages {
     tellers: Tellers,
     gaps: Pairs,
     slowest: Slowest,
+    /// First sends whose takes have not been told, by who sent them, in their order.
+    awaited: HashMap<u8, VecDeque<(MonoNs, Ticket)>>,
     /// Counters.
     pub counts: StageCounts,
     /// Chunks that the engine says it merged.
@@ -156,123 +164,6 @@ impl Ledger {
     /// What the engine itself has said.
     pub fn stages(&self) -> &Stages {
         &self.stages
-    }
-
-    pub(super) fn staged(&mut self, at: MonoNs, stage: &Stage<'_>) {
-        if HealthChecks::is_one(stage.rid) {
-            if self.health.is_new(stage.rid) {
-                self.totals.requests.health_checks += 1;
-            }
-            return;
-        }
-        let told = &mut self.stages;
-        told.counts.told += 1;
-        let (Some(name), Some(by)) = (told.names.id(stage.name, NAMES), told.by.id(stage.by, NAMES)) else {
-            told.counts.left_out += 1;
-            return;
-        };
-        told.counts.sends += u64::from(stage.name == FIRST_SENT);
-        told.counts.takes += u64::from(stage.name == FIRST_TAKEN);
-        let ticket = match self.table.find(stage.rid) {
-            Some(ticket) => ticket,
-            None => self.admit(stage.rid, at),
-        };
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
-        request.last_at = request.last_at.max(at);
-        request.first_at = request.first_at.min(at);
-        let told = &mut self.stages;
-        let marks = request.marks.get_or_insert_with(|| {
-            told.counts.requests += 1;
-            Box::default()
-        });
-        let mark = Mark {
-            at,
-            name,
-            by,
-            tokens: stage.tokens,
-            pending: stage.pending,
-            states: None,
-        };
-        match marks.enter(mark) {
-            marks::Entered::Last { after } => {
-                if let Some((from, ns)) = after.filter(|(from, _)| *from != name) {
-                    let known = told.between.len() < PAIRS || told.between.contains_key(&(from, name));
-                    if known {
-                        told.between.entry((from, name)).or_default().record(at, ns);
-                    }
-                }
-            }
-            marks::Entered::Earlier => told.counts.late += 1,
-            marks::Entered::Repeat => {
-                told.counts.repeats += 1;
-                return;
-            }
-            marks::Entered::NoRoom => {
-                told.counts.left_out += 1;
-                return;
-            }
-        }
-        // Frames that were observed say when tokens were sent and taken better than a log does.
-        if request.streams.is_empty() {
-            self.gap_as_told(ticket, at, stage);
-        }
-        if ENDS.contains(&stage.name) && self.table.get(ticket).is_some_and(|r| r.finish.is_none()) {
-            self.totals.requests.finished += 1;
-            self.finish(ticket, at, crate::event::Finish::Other);
-        }
-    }
-
-    /// Joins a request's first send with its first take, whichever is told last.
-    fn gap_as_told(&mut self, ticket: super::table::Ticket, at: MonoNs, stage: &Stage<'_>) {
-        let told = &mut self.stages;
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
-        match stage.name {
-            FIRST_SENT => request.sent_first = Some(request.sent_first.map_or(at, |first| first.min(at))),
-            FIRST_TAKEN => request.taken_first = Some(request.taken_first.map_or(at, |first| first.min(at))),
-            _ => {}
-        }
-        let Some(marks) = &mut request.marks else { return };
-        if let (Some(sent), Some(taken)) = (told.names.known(FIRST_SENT), told.names.known(FIRST_TAKEN))
-            && [FIRST_SENT, FIRST_TAKEN].contains(&stage.name)
-        {
-            for (place, ns) in marks.gaps(sent, taken) {
-                let (end, by) = (marks.list()[place].at, marks.list()[place].by);
-                self.gap.record(end, ns);
-                request.gap_ns = request.gap_ns.max(Some(ns));
-                if ns >= self.worst_gap.ns {
-                    self.worst_gap.ns = ns;
-                    self.worst_gap.rid = request.rid.clone();
-                    self.worst_gap.at = end;
-                }
-                let states = told.tellers.states(told.by.get(by), end);
-                marks.held(place, states);
-                if let Some(states) = states {
-                    told.gaps.push(ns, states);
-                }
-            }
-        }
-        if let Some(gap) = request.gap_ns {
-            told.slowest.offer(&request.rid, gap, marks);
-        }
-    }
-
-    pub(super) fn told(&mut self, at: MonoNs, told: &Told<'_>) {
-        self.stages.tellers.enter(at, told);
-    }
-
-    pub(super) fn merged(&mut self, at: MonoNs, merged: &Merged<'_>) {
-        let counts = &mut self.stages.merged;
-        counts.times += 1;
-        counts.chunks += u64::from(merged.chunks);
-        counts.since.get_or_insert(at);
-        if merged.chunks > counts.most {
-            counts.most = merged.chunks;
-            counts.most_rid = merged.rid.into();
-        }
     }
 }
 

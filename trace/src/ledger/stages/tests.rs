@@ -1,5 +1,5 @@
 use super::*;
-use crate::event::{Event, What};
+use crate::event::{Event, Stage, Told, What};
 use crate::ledger::Limits;
 
 const MS: u64 = 1_000_000;
@@ -131,4 +131,36 @@ fn the_end_of_a_request_is_told_once() {
     say(&mut ledger, 5, "a", "request_finished", "");
     say(&mut ledger, 5, "a", "decode_finished", "");
     assert_eq!((ledger.totals().requests.finished, ledger.live()), (1, 0));
+}
+
+#[test]
+fn a_missing_line_is_no_wait_once_a_later_token_has_been_taken() {
+    let mut ledger = Ledger::new(Limits::default());
+    let waiting = |ledger: &Ledger| ledger.requests().filter(|r| r.waiting_since().is_some()).count();
+    for (at, rid) in [(0, "a"), (MS, "b"), (2 * MS, "c"), (3 * MS, "d")] {
+        say(&mut ledger, at, rid, FIRST_SENT, "scheduler");
+    }
+    assert_eq!(waiting(&ledger), 4);
+    say(&mut ledger, 9 * MS, "b", FIRST_TAKEN, "tokenizer");
+    assert_eq!(waiting(&ledger), 2, "a was sent before b");
+    say(&mut ledger, 9 * MS, "c", "first_token_received", "handler");
+    assert_eq!(waiting(&ledger), 1, "c has it");
+    say(&mut ledger, 10 * MS, "a", FIRST_TAKEN, "tokenizer");
+    assert_eq!(
+        (ledger.gap().count(), ledger.gap().max()),
+        (2, Some(10 * MS)),
+        "a late word counts all the same"
+    );
+}
+
+#[test]
+fn a_request_whose_end_nobody_tells_is_over_and_not_lost() {
+    let mut ledger = Ledger::new(Limits::default());
+    say(&mut ledger, 1, "a", FIRST_SENT, "");
+    say(&mut ledger, 2, "b", FIRST_SENT, "");
+    say(&mut ledger, 3, "a", FIRST_TAKEN, "");
+    for tick in 0..10 {
+        ledger.tick(MonoNs(700_000 * MS + tick));
+    }
+    assert_eq!((ledger.live(), ledger.totals().requests.orphaned), (0, 1));
 }

@@ -3,6 +3,7 @@
 
 mod backlog;
 mod check;
+mod egress;
 mod expected;
 mod kernel;
 mod watch;
@@ -82,6 +83,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     let Some(engine) = engines.last().filter(|_| !options.quick) else {
         return;
     };
+    egress::rows(table, options, home, program, engines);
     let accidents: [(&str, Accident); 2] = [("attach, against none", unchanged), ("attach, killed", killed)];
     for (name, accident) in accidents {
         match &refusal {

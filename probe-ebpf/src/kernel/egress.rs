@@ -1,0 +1,310 @@
+//! What serving processes write to their TCP sockets, as the kernel accepted it, and how the connections end.
+//!
+//! Raw tracepoints, so that no tracefs is needed. `sys_exit` alone: the call's arguments are still in the saved registers and its
+//! result says how many bytes were taken, from buffers that are still there. Every system call of every process passes
+//! here; those of others cost a look into a map. Minimum kernel: 5.8 (ring buffer), with types (BTF) for the offsets.
+
+use aya_ebpf::Global;
+use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
+use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_probe_read_user as read_user};
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel, bpf_probe_read_user};
+use aya_ebpf::macros::{map, raw_tracepoint};
+use aya_ebpf::maps::{Array, LruHashMap, PerCpuArray};
+use aya_ebpf::programs::RawTracePointContext;
+use probe_ebpf::egress::{CLOSE, Head, Kind, MARK, Places, SEGMENT, Stream};
+use probe_ebpf::{Loss, MAX_TARGETS};
+
+use crate::here;
+use crate::maps::{RECORDS, TARGETS, lost};
+
+/// Set by user space before the load.
+#[unsafe(no_mangle)]
+pub(crate) static PLACES: Global<Places> = Global::new(NOWHERE);
+
+const NOWHERE: Places = Places {
+    calls: [u32::MAX; 4],
+    number: 0,
+    arguments: [0; 3],
+    files: 0,
+    table: 0,
+    room: 0,
+    descriptors: 0,
+    inode: 0,
+    mode: 0,
+    private: 0,
+    sock: 0,
+    family: 0,
+    protocol: 0,
+    local: 0,
+    remote: 0,
+    written: 0,
+    acknowledged: 0,
+};
+
+/// Most bytes copied of a write, by target index; 0 where the process serves nobody.
+#[map]
+pub(crate) static SERVING: Array<u32> = Array::with_max_entries(MAX_TARGETS, 0);
+
+/// Connections that were written to, by socket. User space marks those it has no use for.
+#[map]
+pub(crate) static STREAMS: LruHashMap<u64, Stream> = LruHashMap::with_max_entries(16_384, 0);
+
+#[map]
+static SEGMENTS: PerCpuArray<Segment> = PerCpuArray::with_max_entries(1, 0);
+
+#[map]
+static WALKS: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
+
+/// Buffers and pieces of buffers of one write that are followed; a write of more leaves a hole, which its count shows.
+const STEPS: u32 = 512;
+
+const S_IFMT: u16 = 0o170_000;
+const S_IFSOCK: u16 = 0o140_000;
+const AF_INET: u16 = 2;
+const AF_INET6: u16 = 10;
+const IPPROTO_TCP: u16 = 6;
+/// `-EAGAIN`.
+const AGAIN: i64 = -11;
+/// In `struct user_msghdr`: the vector, and how many buffers it has.
+const VECTOR: u64 = 16;
+
+#[repr(C)]
+struct Segment {
+    head: Head,
+    payload: [u8; SEGMENT],
+}
+
+/// Where in a write's buffers the copy stands. In a map, so that the verifier sees each step alike.
+#[repr(C)]
+struct Walk {
+    /// Bytes of the write not yet copied.
+    left: u64,
+    /// The next byte, and how many of its buffer are left.
+    at: u64,
+    here: u64,
+    /// The next entry of the vector, and how many are left.
+    vector: u64,
+    vectors: u64,
+}
+
+/// `sys_exit(struct pt_regs *regs, long result)`
+#[raw_tracepoint(tracepoint = "sys_exit")]
+pub(crate) fn egress_written(ctx: RawTracePointContext) -> i32 {
+    let process = (bpf_get_current_pid_tgid() >> 32) as u32;
+    // SAFETY: copied at once; targets are only ever added.
+    let Some(target) = (unsafe { TARGETS.get(process) }).copied() else {
+        return 0;
+    };
+    let most = SERVING.get(target).copied().unwrap_or(0);
+    if most > 0 {
+        let _ = written(target, u64::from(most), ctx.arg(0), ctx.arg(1));
+    }
+    0
+}
+
+#[inline(always)]
+fn written(target: u32, most: u64, registers: u64, accepted: i64) -> Option<()> {
+    let places = PLACES.load();
+    let number: u32 = kernel(registers, places.number)?;
+    let [write, writev, sendto, sendmsg] = places.calls;
+    if number != write && number != writev && number != sendto && number != sendmsg {
+        return None;
+    }
+    if accepted <= 0 && accepted != AGAIN {
+        return None;
+    }
+    let descriptor: u32 = kernel(registers, places.arguments[0])?;
+    let socket = tcp(&places, descriptor)?;
+    // SAFETY: copied at once.
+    match unsafe { STREAMS.get(socket) } {
+        Some(known) if known.ignored != 0 => return None,
+        Some(_) => {}
+        None => {
+            let _ = STREAMS.insert(socket, Stream { target, ignored: 0 }, 0);
+        }
+    }
+    let place: u64 = kernel(registers, places.arguments[1])?;
+    let size: u64 = kernel(registers, places.arguments[2])?;
+    let single = number == write || number == sendto;
+    let (vector, vectors) = if number == sendmsg {
+        // SAFETY: a read of the target's memory; a fault is an error value.
+        let [vector, vectors] = unsafe { bpf_probe_read_user((place + VECTOR) as *const [u64; 2]) }.ok()?;
+        (vector, vectors)
+    } else {
+        (place, size)
+    };
+    let walk = WALKS.get_ptr_mut(0)?;
+    let segment = SEGMENTS.get_ptr_mut(0)?;
+    let whole = if accepted > 0 { accepted as u64 } else { 0 };
+    // SAFETY: per-CPU slots, checked for null; nothing else writes them while this program runs.
+    unsafe {
+        *walk = if single {
+            Walk {
+                left: whole.min(most),
+                at: place,
+                here: size,
+                vector: 0,
+                vectors: 0,
+            }
+        } else {
+            Walk {
+                left: whole.min(most),
+                at: 0,
+                here: 0,
+                vector,
+                vectors,
+            }
+        };
+        (*segment).head = head(&places, Kind::Wrote, target, socket);
+        (*segment).head.accepted = accepted;
+        (*segment).head.asked = if single { size } else { 0 };
+    }
+    if whole == 0 {
+        send(segment, 0);
+    } else {
+        copy(segment, walk);
+    }
+    Some(())
+}
+
+/// Sends the buffers of a write, a piece a record.
+#[inline(always)]
+fn copy(segment: *mut Segment, walk: *mut Walk) {
+    for _ in 0..STEPS {
+        // SAFETY: both are per-CPU slots, checked for null. Volatile: the verifier then follows one step and not all of them.
+        let Walk {
+            left,
+            mut at,
+            mut here,
+            vector,
+            vectors,
+        } = unsafe { walk.read_volatile() };
+        if left == 0 {
+            return;
+        }
+        if here == 0 {
+            if vectors == 0 {
+                return;
+            }
+            // SAFETY: a read of the target's memory; a fault is an error value.
+            let Ok([base, length]) = (unsafe { bpf_probe_read_user(vector as *const [u64; 2]) }) else {
+                return lost(Loss::PayloadFault);
+            };
+            (at, here) = (base, length);
+            // SAFETY: as above.
+            unsafe {
+                (&raw mut (*walk).vector).write_volatile(vector + 16);
+                (&raw mut (*walk).vectors).write_volatile(vectors - 1);
+            }
+        }
+        let size = here.min(left).min(SEGMENT as u64) as u32;
+        if size == 0 {
+            continue;
+        }
+        // SAFETY: as above; the size is read again so that the compiler keeps the bound, which is the one the verifier follows.
+        unsafe {
+            (*segment).head.captured = size;
+            let bound = (&raw const (*segment).head.captured)
+                .read_volatile()
+                .min(SEGMENT as u32);
+            if read_user((&raw mut (*segment).payload).cast(), bound, at as *const _) != 0 {
+                return lost(Loss::PayloadFault);
+            }
+            send(segment, bound);
+            (&raw mut (*segment).head.from).write_volatile((*segment).head.from + size);
+            (&raw mut (*walk).left).write_volatile(left - u64::from(size));
+            (&raw mut (*walk).at).write_volatile(at + u64::from(size));
+            (&raw mut (*walk).here).write_volatile(here - u64::from(size));
+        }
+    }
+}
+
+/// `inet_sock_set_state(const struct sock *sk, int before, int state)`
+#[raw_tracepoint(tracepoint = "inet_sock_set_state")]
+pub(crate) fn egress_state(ctx: RawTracePointContext) -> i32 {
+    let socket: u64 = ctx.arg(0);
+    // SAFETY: copied at once.
+    let Some(stream) = (unsafe { STREAMS.get(socket) }).copied() else {
+        return 0;
+    };
+    let state = ctx.arg::<u32>(2) as u8;
+    if stream.ignored == 0 {
+        let mut head = head(&PLACES.load(), Kind::State, stream.target, socket);
+        (head.before, head.state) = (ctx.arg::<u32>(1) as u8, state);
+        if RECORDS.output::<Head>(&head, u64::from(BPF_RB_NO_WAKEUP)).is_err() {
+            lost(Loss::RingFull);
+        }
+    }
+    if state == CLOSE {
+        // The address may become another connection's.
+        let _ = STREAMS.remove(socket);
+    }
+    0
+}
+
+#[inline(always)]
+fn head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
+    let written: u32 = kernel(socket, places.written).unwrap_or(0);
+    let acknowledged: u32 = kernel(socket, places.acknowledged).unwrap_or(0);
+    Head {
+        mark: MARK,
+        at_ns: here::now(),
+        socket,
+        accepted: 0,
+        asked: 0,
+        from: 0,
+        captured: 0,
+        written,
+        unacknowledged: written.wrapping_sub(acknowledged),
+        target,
+        ports: [
+            kernel(socket, places.local).unwrap_or(0),
+            u16::from_be(kernel(socket, places.remote).unwrap_or(0)),
+        ],
+        kind: kind as u8,
+        before: 0,
+        state: 0,
+        reserved: [0; 5],
+    }
+}
+
+/// Sends the head and the first `size` bytes of the payload.
+#[inline(always)]
+fn send(segment: *mut Segment, size: u32) {
+    let length = size_of::<Head>() + size as usize;
+    // SAFETY: `size` is at most the payload's length.
+    let bytes = unsafe { core::slice::from_raw_parts(segment.cast::<u8>(), length) };
+    if RECORDS.output::<[u8]>(bytes, u64::from(BPF_RB_NO_WAKEUP)).is_err() {
+        lost(Loss::RingFull);
+    }
+}
+
+/// The TCP socket behind a descriptor of the current thread.
+#[inline(always)]
+fn tcp(places: &Places, descriptor: u32) -> Option<u64> {
+    // SAFETY: a helper without arguments.
+    let task = unsafe { bpf_get_current_task() };
+    let files: u64 = kernel(task, places.files)?;
+    let table: u64 = kernel(files, places.table)?;
+    let room: u32 = kernel(table, places.room)?;
+    if descriptor >= room {
+        return None;
+    }
+    let descriptors: u64 = kernel(table, places.descriptors)?;
+    let file: u64 = kernel(descriptors + u64::from(descriptor) * 8, 0).filter(|file| *file != 0)?;
+    let inode: u64 = kernel(file, places.inode)?;
+    if kernel::<u16>(inode, places.mode)? & S_IFMT != S_IFSOCK {
+        return None;
+    }
+    let socket: u64 = kernel(file, places.private)?;
+    let sock: u64 = kernel(socket, places.sock).filter(|sock| *sock != 0)?;
+    let family: u16 = kernel(sock, places.family)?;
+    let protocol: u16 = kernel(sock, places.protocol)?;
+    ((family == AF_INET || family == AF_INET6) && protocol == IPPROTO_TCP).then_some(sock)
+}
+
+#[inline(always)]
+fn kernel<T>(at: u64, offset: u32) -> Option<T> {
+    // SAFETY: a read of kernel memory; a fault is an error value.
+    unsafe { bpf_probe_read_kernel((at + u64::from(offset)) as *const T) }.ok()
+}

@@ -1,0 +1,47 @@
+//! Where a process waits for clients.
+
+use std::collections::HashSet;
+
+use crate::discover::ReadError;
+use crate::discover::proc::ProcRoot;
+use crate::discover::proc::net::{TcpState, tcp};
+
+/// Descriptors of a process, sockets of its network namespace, and bytes of their table that are looked at.
+const MOST: usize = 65_536;
+const MOST_BYTES: usize = 16 << 20;
+
+/// Local ports of the TCP sockets that `pid` listens on, sorted.
+pub fn listening(pid: u32) -> Result<Vec<u16>, ReadError> {
+    let process = ProcRoot::new("/proc").process(pid)?;
+    let own: HashSet<u64> = process.sockets(MOST)?.0.into_iter().map(|(_, inode)| inode).collect();
+    let mut ports = Vec::new();
+    for table in ["net/tcp", "net/tcp6"] {
+        // A kernel without IPv6 has no second table.
+        let Ok(text) = process.read(table, MOST_BYTES) else {
+            continue;
+        };
+        let sockets = tcp(&text, MOST).0.into_iter();
+        let listening = sockets.filter(|socket| socket.state == TcpState::Listening && own.contains(&socket.inode));
+        ports.extend(listening.map(|socket| socket.local.port()));
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    Ok(ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn our_own_listener_is_found_until_it_is_closed() {
+        let me = std::process::id();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(listening(me).unwrap().contains(&port));
+        drop(listener);
+        assert!(!listening(me).unwrap().contains(&port));
+    }
+}

@@ -1,0 +1,16 @@
+//! What serving processes write to their clients' sockets: where the kernel side finds it ([`places`]), and one connection's
+//! writes put in order, holes and ends included ([`Track`]).
+
+mod listeners;
+mod places;
+mod track;
+
+pub use listeners::listening;
+pub use places::Unplaced;
+pub(crate) use places::places;
+pub use probe_ebpf::egress::Record;
+pub use track::{Step, Track};
+
+/// Most bytes copied of one write unless asked otherwise. A server without clients that stopped reading writes an event at a
+/// time; a backlog may go in one call.
+pub const CAPTURE: u32 = 4 << 20;

@@ -1,0 +1,63 @@
+//! Numbers of system calls, and offsets inside the running kernel's structs, for the kernel side.
+
+use probe_ebpf::egress::Places;
+
+use crate::btf::Btf;
+
+/// What this kernel does not describe.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel's types lack {0}")]
+pub struct Unplaced(String);
+
+/// `write`, `writev`, `sendto`, `sendmsg`; `arch/x86/entry/syscalls/syscall_64.tbl`.
+#[cfg(target_arch = "x86_64")]
+const CALLS: [u32; 4] = [1, 20, 44, 46];
+/// As above; `include/uapi/asm-generic/unistd.h`.
+#[cfg(target_arch = "aarch64")]
+const CALLS: [u32; 4] = [64, 66, 206, 211];
+
+/// The call's number and the first argument in `struct pt_regs`, as a returning call leaves them: the member, and what to add.
+#[cfg(target_arch = "x86_64")]
+const REGISTERS: [(&str, u32); 4] = [("orig_ax", 0), ("di", 0), ("si", 0), ("dx", 0)];
+/// The result replaces the first argument in `regs[0]`; `orig_x0` keeps it.
+#[cfg(target_arch = "aarch64")]
+const REGISTERS: [(&str, u32); 4] = [("syscallno", 0), ("orig_x0", 0), ("regs", 8), ("regs", 16)];
+
+/// Everything the kernel side needs to know, from the running kernel's types.
+pub(crate) fn places(btf: &Btf) -> Result<Places, Unplaced> {
+    let of = |name: &str, path: &str| btf.offset(name, path).ok_or_else(|| Unplaced(format!("{name}.{path}")));
+    let register = |(member, more): (&str, u32)| Ok(of("pt_regs", member)? + more);
+    let [number, first, second, third] = REGISTERS;
+    Ok(Places {
+        calls: CALLS,
+        number: register(number)?,
+        arguments: [register(first)?, register(second)?, register(third)?],
+        files: of("task_struct", "files")?,
+        table: of("files_struct", "fdt")?,
+        room: of("fdtable", "max_fds")?,
+        descriptors: of("fdtable", "fd")?,
+        inode: of("file", "f_inode")?,
+        mode: of("inode", "i_mode")?,
+        private: of("file", "private_data")?,
+        sock: of("socket", "sk")?,
+        family: of("sock", "__sk_common.skc_family")?,
+        protocol: of("sock", "sk_protocol")?,
+        local: of("sock", "__sk_common.skc_num")?,
+        remote: of("sock", "__sk_common.skc_dport")?,
+        written: of("tcp_sock", "write_seq")?,
+        acknowledged: of("tcp_sock", "snd_una")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_running_kernel_has_all_of_them() {
+        match Btf::running() {
+            Ok(btf) => assert!(places(&btf).is_ok(), "{:?}", places(&btf)),
+            Err(error) => eprintln!("SKIPPED: {error}"),
+        }
+    }
+}

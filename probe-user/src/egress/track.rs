@@ -1,0 +1,164 @@
+//! One connection: its writes in the kernel's own count, so that whatever was not observed shows as a hole.
+
+use probe_ebpf::egress::{CLOSE, CLOSE_WAIT, ESTABLISHED, Kind, Record};
+
+/// What a record means for its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// The next bytes that the kernel accepted.
+    Bytes {
+        /// The bytes.
+        bytes: &'a [u8],
+        /// A write began with them.
+        begins: bool,
+    },
+    /// Bytes before these were accepted and not observed.
+    Missed,
+    /// The socket took less than it was given, or nothing.
+    HeldUp,
+    /// The connection is over.
+    Closed {
+        /// The client closed or reset it first.
+        by_client: bool,
+        /// Bytes that its machine did not acknowledge.
+        unacknowledged: u32,
+    },
+}
+
+/// A connection's place in its own stream of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Track {
+    /// The count behind the last byte observed.
+    next: Option<u32>,
+    /// Who closed first: the client, or the server.
+    first: Option<First>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum First {
+    Client,
+    Server,
+}
+
+impl Track {
+    /// Enters the next record of the connection.
+    pub fn enter<'a>(&mut self, record: &Record<'a>, mut see: impl FnMut(Step<'a>)) {
+        let head = &record.head;
+        if record.kind == Kind::State {
+            let first = match (head.before, head.state) {
+                (ESTABLISHED, CLOSE_WAIT | CLOSE) => First::Client,
+                _ => First::Server,
+            };
+            let first = *self.first.get_or_insert(first);
+            if head.state == CLOSE {
+                see(Step::Closed {
+                    by_client: first == First::Client,
+                    unacknowledged: head.unacknowledged,
+                });
+            }
+            return;
+        }
+        let Ok(accepted) = u32::try_from(head.accepted) else {
+            return see(Step::HeldUp);
+        };
+        if head.from == 0 && head.asked > u64::from(accepted) {
+            see(Step::HeldUp);
+        }
+        let begins_at = head.written.wrapping_sub(accepted).wrapping_add(head.from);
+        if self.next.is_some_and(|next| next != begins_at) {
+            see(Step::Missed);
+        }
+        self.next = Some(begins_at.wrapping_add(record.payload.len() as u32));
+        let (bytes, begins) = (record.payload, head.from == 0);
+        see(Step::Bytes { bytes, begins });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use probe_ebpf::egress::Head;
+
+    use super::*;
+
+    fn write(written: u32, accepted: i64, from: u32, payload: &[u8]) -> Record<'_> {
+        let head = Head {
+            written,
+            accepted,
+            from,
+            captured: payload.len() as u32,
+            ..Head::default()
+        };
+        Record {
+            kind: Kind::Wrote,
+            head,
+            payload,
+        }
+    }
+
+    fn state(before: u8, state: u8) -> Record<'static> {
+        let head = Head {
+            before,
+            state,
+            unacknowledged: 7,
+            ..Head::default()
+        };
+        Record {
+            kind: Kind::State,
+            head,
+            payload: &[],
+        }
+    }
+
+    fn steps<'a>(track: &mut Track, record: &Record<'a>) -> Vec<Step<'a>> {
+        let mut steps = Vec::new();
+        track.enter(record, |step| steps.push(step));
+        steps
+    }
+
+    fn bytes(bytes: &[u8], begins: bool) -> Step<'_> {
+        Step::Bytes { bytes, begins }
+    }
+
+    #[test]
+    fn a_write_in_several_pieces_leaves_no_hole_and_a_lost_one_does() {
+        let mut track = Track::default();
+        // Counts wrap.
+        assert_eq!(steps(&mut track, &write(2, 5, 0, b"abc")), [bytes(b"abc", true)]);
+        assert_eq!(steps(&mut track, &write(2, 5, 3, b"de")), [bytes(b"de", false)]);
+        assert_eq!(steps(&mut track, &write(4, 2, 0, b"fg")), [bytes(b"fg", true)]);
+        assert_eq!(
+            steps(&mut track, &write(9, 1, 0, b"x")),
+            [Step::Missed, bytes(b"x", true)]
+        );
+    }
+
+    #[test]
+    fn a_socket_that_takes_less_holds_up() {
+        let mut track = Track::default();
+        assert_eq!(steps(&mut track, &write(10, -11, 0, b"")), [Step::HeldUp]);
+        let mut partial = write(13, 3, 0, b"abc");
+        partial.head.asked = 8;
+        assert_eq!(steps(&mut track, &partial), [Step::HeldUp, bytes(b"abc", true)]);
+    }
+
+    #[test]
+    fn who_closed_first_is_kept_to_the_end() {
+        let closed = |states: &[(u8, u8)]| {
+            let mut track = Track::default();
+            states
+                .iter()
+                .flat_map(|&(before, now)| steps(&mut track, &state(before, now)))
+                .collect::<Vec<_>>()
+        };
+        let end = |by_client| {
+            [Step::Closed {
+                by_client,
+                unacknowledged: 7,
+            }]
+        };
+        // FIN of the client, reset by it, FIN of the server.
+        assert_eq!(closed(&[(1, 8), (8, 9), (9, 7)]), end(true));
+        assert_eq!(closed(&[(1, 7)]), end(true));
+        assert_eq!(closed(&[(1, 4), (4, 5), (5, 7)]), end(false));
+    }
+}

@@ -1,0 +1,96 @@
+//! Where the statements of a line go: into the queue, each with its time and who made it.
+
+use super::clock::Stamp;
+use super::held::{Held, Kept};
+use super::item::{Item, Said};
+use super::queue::Queue;
+use super::reader::Reader;
+use super::source::Source;
+
+/// Words kept of each sort; beyond it a word becomes [`OTHER`].
+const WORDS: usize = 512;
+const OTHER: &str = "other";
+
+/// Where the statements of one line go.
+pub(super) struct Sink<'s> {
+    reader: &'s mut Reader,
+    source: &'s mut Source,
+    queue: &'s mut Queue,
+    stamp: Option<Stamp>,
+    rank: &'s str,
+    /// One of them has a time.
+    pub(super) dated: bool,
+}
+
+impl<'s> Sink<'s> {
+    pub(super) fn new(
+        reader: &'s mut Reader,
+        source: &'s mut Source,
+        queue: &'s mut Queue,
+        stamp: Option<Stamp>,
+        rank: &'s str,
+    ) -> Self {
+        Self {
+            reader,
+            source,
+            queue,
+            stamp,
+            rank,
+            dated: false,
+        }
+    }
+
+    pub(super) fn take(&mut self, item: &Item<'_>) {
+        let Some(at_ns) = item.wall_ns.or(self.stamp.map(|s| s.wall_ns)) else {
+            return;
+        };
+        self.dated = true;
+        let reader = &mut *self.reader;
+        if let Said::Stage { rid, .. } | Said::Merged { rid, .. } = &item.said
+            && !rid.cut
+        {
+            reader.rids.note(rid.text, &mut reader.stats);
+        }
+        // The line's own stamp moves the file on; of records without one, what they tell of.
+        let line_ns = self.stamp.map_or(at_ns, |s| s.wall_ns);
+        self.source.frontier_ns = self.source.frontier_ns.max(line_ns);
+        let by = speaker(&mut reader.speakers, self.source, item.role, self.rank, reader.several);
+        let names = &mut reader.names;
+        let said = Kept::of(&item.said, |name| place(names, name));
+        self.queue.push(Held { at_ns, by, said });
+    }
+}
+
+/// The place of who speaks: `tokenizer`, `scheduler TP0`, `tokenizer (decode.log)`.
+fn speaker(speakers: &mut Vec<Box<str>>, source: &mut Source, role: &str, rank: &str, several: bool) -> u16 {
+    if let Some(known) = source.speakers.iter().find(|s| *s.0 == *role && *s.1 == *rank) {
+        return known.2;
+    }
+    let label = &source.file.label;
+    let who = match (role, rank) {
+        ("", "") => label.to_string(),
+        (role, rank) => {
+            let blank = if role.is_empty() || rank.is_empty() { "" } else { " " };
+            let log = if several { format!(" ({label})") } else { String::new() };
+            format!("{role}{blank}{rank}{log}")
+        }
+    };
+    let place = place(speakers, &who);
+    // A rank is what a log says: it must not make this list long.
+    if source.speakers.len() < WORDS {
+        source.speakers.push((role.into(), rank.into(), place));
+    }
+    place
+}
+
+fn place(words: &mut Vec<Box<str>>, word: &str) -> u16 {
+    if let Some(known) = words.iter().position(|w| **w == *word) {
+        return known as u16;
+    }
+    if words.len() >= WORDS {
+        return words.iter().position(|w| &**w == OTHER).unwrap_or(WORDS - 1) as u16;
+    }
+    let word = if words.len() == WORDS - 1 { OTHER } else { word };
+    words.push(word.into());
+    (words.len() - 1) as u16
+}

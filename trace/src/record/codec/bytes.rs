@@ -1,0 +1,179 @@
+//! Numbers as bytes: LEB128, small values first. What the writer puts, the reader takes back or refuses.
+
+/// Bytes that no writer of this format makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(in crate::record) struct Malformed(pub(in crate::record) &'static str);
+
+/// Appends numbers to a column.
+pub(super) trait Put {
+    fn number(&mut self, value: u64);
+    /// Small distances from 0 in either direction are short.
+    fn signed(&mut self, value: i64);
+    /// A number or nothing.
+    fn maybe(&mut self, value: Option<u64>);
+    /// A number or nothing, as a distance from what was `expected`.
+    fn near(&mut self, value: Option<u32>, expected: Option<u32>);
+}
+
+impl Put for Vec<u8> {
+    fn number(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.push(value as u8);
+    }
+
+    fn signed(&mut self, value: i64) {
+        self.number(((value << 1) ^ (value >> 63)) as u64);
+    }
+
+    fn maybe(&mut self, value: Option<u64>) {
+        match value {
+            None => self.push(0),
+            Some(u64::MAX) => self.extend(LARGEST),
+            Some(value) => self.number(value + 1),
+        }
+    }
+
+    fn near(&mut self, value: Option<u32>, expected: Option<u32>) {
+        let distance = value.map(|value| i64::from(value) - i64::from(expected.unwrap_or(0)));
+        self.maybe(distance.map(|d| ((d << 1) ^ (d >> 63)) as u64));
+    }
+}
+
+/// 2^64, which stands for `Some(u64::MAX)`.
+const LARGEST: [u8; 10] = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02];
+
+/// Takes numbers from a column.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::record) struct Cursor<'a> {
+    rest: &'a [u8],
+}
+
+const SHORT: Malformed = Malformed("a column ends too early");
+
+impl<'a> Cursor<'a> {
+    pub(in crate::record) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    pub(super) fn bytes(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.rest.split_at_checked(n).ok_or(SHORT)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    pub(super) fn byte(&mut self) -> Result<u8, Malformed> {
+        let (&byte, rest) = self.rest.split_first().ok_or(SHORT)?;
+        self.rest = rest;
+        Ok(byte)
+    }
+
+    pub(super) fn number(&mut self) -> Result<u64, Malformed> {
+        let first = self.byte()?;
+        if first < 0x80 {
+            return Ok(u64::from(first));
+        }
+        let value = self.long(first)?;
+        u64::try_from(value).map_err(|_| Malformed("a number has more than 64 bits"))
+    }
+
+    /// The rest of a number that began with `first`: at most 70 bits.
+    fn long(&mut self, first: u8) -> Result<u128, Malformed> {
+        let mut value = u128::from(first & 0x7f);
+        for shift in (7..70).step_by(7) {
+            let byte = self.byte()?;
+            value |= u128::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(Malformed("a number does not end"))
+    }
+
+    pub(super) fn signed(&mut self) -> Result<i64, Malformed> {
+        self.number().map(unzigzag)
+    }
+
+    pub(super) fn maybe(&mut self) -> Result<Option<u64>, Malformed> {
+        let first = self.byte()?;
+        if first < 0x80 {
+            return Ok(u64::from(first).checked_sub(1));
+        }
+        match self.long(first)?.checked_sub(1) {
+            None => Ok(None),
+            Some(value) => u64::try_from(value)
+                .map(Some)
+                .map_err(|_| Malformed("a number has more than 64 bits")),
+        }
+    }
+
+    pub(super) fn near(&mut self, expected: Option<u32>) -> Result<Option<u32>, Malformed> {
+        let Some(distance) = self.maybe()? else {
+            return Ok(None);
+        };
+        let value = i64::from(expected.unwrap_or(0)).checked_add(unzigzag(distance));
+        let value = value.and_then(|value| u32::try_from(value).ok());
+        value.map(Some).ok_or(Malformed("a count has more than 32 bits"))
+    }
+
+    /// A number that counts or names something in memory.
+    pub(super) fn small(&mut self) -> Result<u32, Malformed> {
+        u32::try_from(self.number()?).map_err(|_| Malformed("a count has more than 32 bits"))
+    }
+}
+
+fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_come_back(n in any::<u64>(), s in any::<i64>(), m in any::<Option<u64>>(), v in any::<Option<u32>>(), e in any::<Option<u32>>()) {
+            let mut column = Vec::new();
+            column.number(n);
+            column.signed(s);
+            column.maybe(m);
+            column.near(v, e);
+            let mut cursor = Cursor::new(&column);
+            prop_assert_eq!(cursor.number(), Ok(n));
+            prop_assert_eq!(cursor.signed(), Ok(s));
+            prop_assert_eq!(cursor.maybe(), Ok(m));
+            prop_assert_eq!(cursor.near(e), Ok(v));
+            prop_assert!(cursor.is_empty());
+        }
+
+        #[test]
+        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..30)) {
+            let mut cursor = Cursor::new(&bytes);
+            while cursor.number().is_ok() && cursor.maybe().is_ok() && cursor.near(Some(7)).is_ok() {}
+        }
+    }
+
+    #[test]
+    fn the_largest_numbers_come_back() {
+        let mut column = Vec::new();
+        column.maybe(Some(u64::MAX));
+        column.maybe(Some(u64::MAX - 1));
+        column.signed(i64::MIN);
+        column.near(Some(u32::MAX), Some(0));
+        column.near(Some(0), Some(u32::MAX));
+        let mut cursor = Cursor::new(&column);
+        assert_eq!(cursor.maybe(), Ok(Some(u64::MAX)));
+        assert_eq!(cursor.maybe(), Ok(Some(u64::MAX - 1)));
+        assert_eq!(cursor.signed(), Ok(i64::MIN));
+        assert_eq!(cursor.near(Some(0)), Ok(Some(u32::MAX)));
+        assert_eq!(cursor.near(Some(u32::MAX)), Ok(Some(0)));
+    }
+}

@@ -1,0 +1,116 @@
+//! Who follows whom: a frame lists its requests much in the order of the frame before, without those that have ended and
+//! with new ones put in. So a request is expected to be the one that last followed its neighbour, whatever frames they were in.
+
+/// No link.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Ended requests that are stepped over before an expectation is given up.
+const STEPS: usize = 8;
+
+/// One request in one stream: a lane, or the deliveries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link<S> {
+    /// Its rid, by the place among the block's texts.
+    pub(super) text: u32,
+    next: u32,
+    /// It has ended, so it is not expected again.
+    over: bool,
+    pub(super) state: S,
+}
+
+/// Where a stream stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    last: u32,
+    /// Who was expected and did not come: someone new was put in before.
+    missed: u32,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self {
+            last: NONE,
+            missed: NONE,
+        }
+    }
+}
+
+impl Place {
+    /// The request that came last.
+    pub(super) fn last(self) -> u32 {
+        self.last
+    }
+}
+
+/// All requests of a block, in all streams. Writer and reader keep the same one.
+#[derive(Debug)]
+pub(super) struct Chain<S> {
+    links: Vec<Link<S>>,
+}
+
+impl<S> Default for Chain<S> {
+    fn default() -> Self {
+        Self { links: Vec::new() }
+    }
+}
+
+impl<S> Chain<S> {
+    pub(super) fn clear(&mut self) {
+        self.links.clear();
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.links.len() as u32
+    }
+
+    pub(super) fn get(&self, at: u32) -> Option<&Link<S>> {
+        self.links.get(at as usize)
+    }
+
+    pub(super) fn state(&mut self, at: u32) -> &mut S {
+        &mut self.links[at as usize].state
+    }
+
+    pub(super) fn push(&mut self, text: u32, state: S) -> u32 {
+        self.links.push(Link {
+            text,
+            next: NONE,
+            over: false,
+            state,
+        });
+        self.links.len() as u32 - 1
+    }
+
+    pub(super) fn set_over(&mut self, at: u32, over: bool) {
+        self.links[at as usize].over = over;
+    }
+
+    /// Who comes next, if all is as before.
+    pub(super) fn expected(&self, place: Place) -> u32 {
+        match self.living(self.get(place.last).map_or(NONE, |l| l.next)) {
+            NONE => self.living(place.missed),
+            next => next,
+        }
+    }
+
+    fn living(&self, mut at: u32) -> u32 {
+        for _ in 0..STEPS {
+            match self.get(at) {
+                Some(link) if link.over => at = link.next,
+                _ => break,
+            }
+        }
+        at
+    }
+
+    /// `came` came where `expected` was.
+    pub(super) fn came(&mut self, place: &mut Place, expected: u32, came: u32) {
+        if let Some(last) = self.links.get_mut(place.last as usize) {
+            last.next = came;
+        }
+        if came != expected {
+            place.missed = expected;
+        }
+        place.last = came;
+    }
+}

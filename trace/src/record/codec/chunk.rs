@@ -1,0 +1,133 @@
+//! What a chunk is expected to say, after the one of its request before.
+
+use crate::event::Chunk;
+
+/// How the number of listed ids goes with the count of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listing {
+    /// As many as are new.
+    New,
+    /// As many as there are in all.
+    All,
+    /// As many as last time.
+    Same,
+}
+
+/// What the chunks of one request in one lane said last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Said {
+    pub(super) begun: bool,
+    listing: Listing,
+    /// Its chunks carry ids.
+    pub(super) ids: bool,
+    completion: Option<u32>,
+    step: u32,
+    listed: Option<u32>,
+    pub(super) prompt: Option<u32>,
+    pub(super) cached: Option<u32>,
+    pub(super) retractions: Option<u32>,
+    /// The worker, by its place among the block's texts and plus one; 0 is none.
+    pub(super) worker: u32,
+}
+
+impl Said {
+    /// Of a request that has said nothing: what the one before it in the lane began with is expected again.
+    pub(super) fn after(first: &First) -> Self {
+        Self {
+            begun: false,
+            listing: Listing::New,
+            ids: first.ids,
+            completion: Some(0),
+            step: 1,
+            listed: None,
+            prompt: first.prompt,
+            cached: first.cached,
+            retractions: first.retractions,
+            worker: first.worker,
+        }
+    }
+
+    pub(super) fn completion(&self) -> Option<u32> {
+        self.completion.map(|n| n.wrapping_add(self.step))
+    }
+
+    /// How many ids the chunk lists, given its count of tokens.
+    pub(super) fn listed(&self, completion: Option<u32>) -> Option<u32> {
+        match self.listing {
+            _ if !self.begun => Some(1),
+            Listing::New => completion
+                .zip(self.completion)
+                .map(|(n, before)| n.wrapping_sub(before)),
+            Listing::All => completion,
+            Listing::Same => self.listed,
+        }
+    }
+
+    /// Takes over what a chunk has said.
+    #[inline]
+    pub(super) fn take(&mut self, chunk: &Chunk<'_>, worker: u32, ids: bool) {
+        let (listed, completion) = (chunk.listed, chunk.completion_tokens);
+        if self.begun {
+            let step = completion
+                .zip(self.completion)
+                .map(|(n, before)| n.wrapping_sub(before));
+            self.step = step.unwrap_or(1);
+            self.listing = if listed == step {
+                Listing::New
+            } else if listed == completion {
+                Listing::All
+            } else {
+                Listing::Same
+            };
+        } else {
+            self.begun = true;
+            self.listing = match listed {
+                None => Listing::Same,
+                Some(n) if n > 1 && listed == completion => Listing::All,
+                Some(_) => Listing::New,
+            };
+        }
+        self.completion = completion;
+        self.listed = listed;
+        self.ids = ids;
+        self.prompt = chunk.prompt_tokens;
+        self.cached = chunk.cached_tokens;
+        self.retractions = chunk.retractions;
+        self.worker = worker;
+    }
+}
+
+/// What the newest request of a lane said first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct First {
+    ids: bool,
+    prompt: Option<u32>,
+    cached: Option<u32>,
+    retractions: Option<u32>,
+    worker: u32,
+}
+
+impl First {
+    pub(super) fn of(said: &Said) -> Self {
+        Self {
+            ids: said.ids,
+            prompt: said.prompt,
+            cached: said.cached,
+            retractions: said.retractions,
+            worker: said.worker,
+        }
+    }
+}
+
+/// Which fields of a chunk are not as expected.
+pub(super) mod odd {
+    pub(in crate::record::codec) const COMPLETION: u8 = 1;
+    pub(in crate::record::codec) const LISTED: u8 = 1 << 1;
+    pub(in crate::record::codec) const PROMPT: u8 = 1 << 2;
+    pub(in crate::record::codec) const CACHED: u8 = 1 << 3;
+    pub(in crate::record::codec) const RETRACTIONS: u8 = 1 << 4;
+    /// It has a finish; none is expected ever.
+    pub(in crate::record::codec) const FINISH: u8 = 1 << 5;
+    pub(in crate::record::codec) const WORKER: u8 = 1 << 6;
+    pub(in crate::record::codec) const IDS: u8 = 1 << 7;
+}

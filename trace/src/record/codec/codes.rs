@@ -1,0 +1,73 @@
+//! Numbers of the format for the words of events. A number never changes its meaning; new words get new numbers.
+
+use super::bytes::Malformed;
+use crate::engine::{Mode, Waiter};
+use crate::event::{Finish, IdColumn, Kind, LostCause, ThreadPart};
+
+/// A word with a number.
+pub(super) trait Code: Sized {
+    fn code(self) -> u8;
+    fn of(code: u8) -> Result<Self, Malformed>;
+}
+
+macro_rules! codes {
+    ($($type:ident { $($word:ident = $code:literal),* $(,)? })*) => {$(
+        impl Code for $type {
+            fn code(self) -> u8 {
+                match self {
+                    $(Self::$word => $code),*
+                }
+            }
+
+            fn of(code: u8) -> Result<Self, Malformed> {
+                match code {
+                    $($code => Ok(Self::$word),)*
+                    _ => Err(Malformed(concat!("an unknown ", stringify!($type)))),
+                }
+            }
+        }
+    )*};
+}
+
+codes! {
+    Kind { TokenIds = 0, Text = 1, Embedding = 2, Multimodal = 3, Abort = 4, Control = 5 }
+    IdColumn { Delta = 0, Cumulative = 1, DeltaAfterPromptTail = 2, Absent = 3, Undecided = 4 }
+    Finish { Length = 0, Stop = 1, Abort = 2, Other = 3 }
+    Mode { Incremental = 0, Cumulative = 1 }
+    Waiter { KeepsLast = 0, YieldsAll = 1, Merges = 2 }
+    ThreadPart { Main = 0, Io = 1, Other = 2 }
+    LostCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3 }
+}
+
+/// What a record is: the low bits of its `op`. From [`op::RARE`] on its content stands in `rare` behind its length, so that a
+/// reader that does not know the number can pass over it.
+pub(super) mod op {
+    pub(in crate::record::codec) const TICK: u8 = 0;
+    pub(in crate::record::codec) const SENT: u8 = 1;
+    pub(in crate::record::codec) const FORWARDED: u8 = 2;
+    pub(in crate::record::codec) const TAKEN: u8 = 3;
+    pub(in crate::record::codec) const HANDLED: u8 = 4;
+    pub(in crate::record::codec) const DELIVERED: u8 = 5;
+    /// The first of those with a length.
+    pub(in crate::record::codec) const RARE: u8 = 8;
+    pub(in crate::record::codec) const ANCHOR: u8 = 8;
+    pub(in crate::record::codec) const ENGINE: u8 = 9;
+    pub(in crate::record::codec) const HOP: u8 = 10;
+    pub(in crate::record::codec) const UNDECODED: u8 = 11;
+    pub(in crate::record::codec) const CPU: u8 = 12;
+    pub(in crate::record::codec) const QUEUE: u8 = 13;
+    pub(in crate::record::codec) const HOT: u8 = 14;
+    pub(in crate::record::codec) const STAGE: u8 = 15;
+    pub(in crate::record::codec) const TOLD: u8 = 16;
+    pub(in crate::record::codec) const MERGED: u8 = 17;
+    pub(in crate::record::codec) const LOST: u8 = 18;
+
+    /// The bits that hold the number.
+    pub(in crate::record::codec) const NUMBER: u8 = 0x1f;
+    /// A taken frame says what it says, since nobody saw it sent.
+    pub(in crate::record::codec) const SHOWN: u8 = 0x20;
+    /// And names itself otherwise than the take does.
+    pub(in crate::record::codec) const RENAMED: u8 = 0x40;
+    /// All is as expected: the frame's name, or the delivery.
+    pub(in crate::record::codec) const EXPECTED: u8 = 0x80;
+}

@@ -1,0 +1,185 @@
+//! The columns of a block back into records, one at a time. What is held at once: the block's texts and ids, and one frame.
+
+use super::bytes::{Cursor, Malformed};
+use super::chain::Chain;
+use super::chunk::Said;
+use super::codes::op;
+use super::columns::Columns;
+use super::delivery::Deliveries;
+use super::encoder::Content;
+use super::lane::{Lanes, Step};
+use super::rare::Taking;
+use super::text::{Read, Reading};
+use crate::clock::MonoNs;
+use crate::event::{Chunk, Event, Taken, What};
+use crate::id::{FrameId, ThreadId};
+use crate::record::Record;
+use crate::record::header::Anchor;
+
+/// What a reader keeps from block to block: room, and nothing else.
+#[derive(Debug, Default)]
+pub(in crate::record) struct Scratch {
+    texts: Read,
+    ids: Vec<i64>,
+    state: State,
+}
+
+/// What writer and reader both know of the block so far.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) lanes: Lanes,
+    pub(super) chain: Chain<Said>,
+    pub(super) given: Deliveries,
+}
+
+/// A block being read.
+pub(super) struct Decoder<'s, 'b> {
+    pub(super) state: &'s mut State,
+    pub(super) columns: Columns<Cursor<'b>>,
+    pub(super) texts: Reading<'b>,
+    /// Those not yet given out.
+    pub(super) ids: &'b [i64],
+    /// Chunks that the block's header has promised and no frame has had.
+    pub(super) chunks_left: u32,
+}
+
+/// Reads the block `raw`, whose header promises `content`; with `standing`, what stood at its start comes first, at the time of its
+/// earliest record. Gives back how many records were of kinds that this version does not know.
+pub(in crate::record) fn decode(
+    raw: &[u8],
+    content: &Content,
+    scratch: &mut Scratch,
+    standing: bool,
+    give: &mut dyn FnMut(Record<'_>),
+) -> Result<u64, Malformed> {
+    let mut columns = Columns::split(raw)?;
+    let Scratch { texts, ids, state } = scratch;
+    texts.fill(&mut columns)?;
+    ids.clear();
+    while !columns.ids.is_empty() {
+        ids.push(columns.ids.signed()?);
+    }
+    state.lanes.clear();
+    state.chain.clear();
+    state.given.clear();
+    let mut decoder = Decoder {
+        state,
+        columns,
+        texts: Reading::new(texts),
+        ids,
+        chunks_left: content.chunks,
+    };
+    decoder.standing(content, standing, give)?;
+    let mut chunks = Vec::new();
+    let mut unknown = 0;
+    let mut at = 0_u64;
+    for _ in 0..content.records {
+        let code = decoder.columns.op.byte()?;
+        at = at.wrapping_add(decoder.columns.time.signed()? as u64);
+        let known = decoder.record(code, MonoNs(at), &mut chunks, give)?;
+        unknown += u64::from(!known);
+    }
+    let whole = decoder.columns.op.is_empty() && decoder.chunks_left == 0;
+    if whole {
+        Ok(unknown)
+    } else {
+        Err(Malformed("more in the block than its header says"))
+    }
+}
+
+impl<'b> Decoder<'_, 'b> {
+    fn standing(&mut self, content: &Content, wanted: bool, give: &mut dyn FnMut(Record<'_>)) -> Result<(), Malformed> {
+        while !self.columns.standing.is_empty() {
+            let mut taking = Taking::next(&mut self.columns.standing, &mut self.texts)?;
+            if let (true, Ok(Some(what))) = (wanted, taking.standing()) {
+                give(Record::Event(Event { at: content.from, what }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the next record; `false` when it is of a kind, or says a word, that this version does not know.
+    fn record(
+        &mut self,
+        code: u8,
+        at: MonoNs,
+        chunks: &mut Vec<Chunk<'b>>,
+        give: &mut dyn FnMut(Record<'_>),
+    ) -> Result<bool, Malformed> {
+        let number = code & op::NUMBER;
+        let what = match number {
+            op::TICK => {
+                give(Record::Tick(at));
+                return Ok(true);
+            }
+            op::SENT => {
+                let (lane, id) = self.step(code, Step::Sent)?;
+                What::Sent(self.frame(lane, id, chunks)?.with(chunks))
+            }
+            op::FORWARDED => What::Forwarded(self.step(code, Step::Forwarded)?.1),
+            op::TAKEN => What::Taken(self.taken(code, chunks)?),
+            op::HANDLED => What::Handled(self.step(code, Step::Handled)?.1),
+            op::DELIVERED => What::Delivered(self.delivery(code & op::EXPECTED != 0)?),
+            _ if number >= op::RARE => return self.rare(number, at, give),
+            _ => return Err(Malformed("a record of no kind")),
+        };
+        give(Record::Event(Event { at, what }));
+        Ok(true)
+    }
+
+    fn rare(&mut self, number: u8, at: MonoNs, give: &mut dyn FnMut(Record<'_>)) -> Result<bool, Malformed> {
+        let mut taking = Taking::next(&mut self.columns.rare, &mut self.texts)?;
+        if number == op::ANCHOR {
+            let wall_ns = taking.wall_ns()?;
+            give(Record::Anchor(Anchor { mono: at, wall_ns }));
+            return Ok(true);
+        }
+        let Ok(Some(what)) = taking.what(number) else {
+            return Ok(false);
+        };
+        give(Record::Event(Event { at, what }));
+        Ok(true)
+    }
+
+    fn step(&mut self, code: u8, step: Step) -> Result<(u32, FrameId), Malformed> {
+        if code & op::EXPECTED != 0 {
+            self.state.lanes.next(step)
+        } else {
+            self.state.lanes.read(step, &mut self.columns)
+        }
+    }
+
+    fn taken<'c>(&mut self, code: u8, chunks: &'c mut Vec<Chunk<'b>>) -> Result<Taken<'c>, Malformed>
+    where
+        'b: 'c,
+    {
+        let (lane, id) = self.step(code, Step::Taken)?;
+        let stream = self.state.lanes.get(lane);
+        let distance = self.columns.wakeup.maybe()?;
+        let wakeup = distance.map(|d| {
+            let distance = (d >> 1) ^ (d & 1).wrapping_neg();
+            stream.wakeup.wrapping_add(distance)
+        });
+        stream.wakeup = wakeup.unwrap_or(stream.wakeup);
+        let by = match self.columns.by.byte()? {
+            0 => None,
+            1 => stream.by,
+            _ => {
+                let pid = self.columns.by.small()?;
+                let tid = self.columns.by.small()?;
+                stream.by = Some(ThreadId { pid, tid });
+                stream.by
+            }
+        };
+        let frame = if code & op::SHOWN != 0 {
+            let (lane, id) = match code & op::RENAMED {
+                0 => (lane, id),
+                _ => self.state.lanes.read(Step::Sent, &mut self.columns)?,
+            };
+            Some(self.frame(lane, id, chunks)?.with(chunks))
+        } else {
+            None
+        };
+        Ok(Taken { id, wakeup, by, frame })
+    }
+}

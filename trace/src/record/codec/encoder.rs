@@ -1,0 +1,284 @@
+//! Records into the columns of a block. At a steady rate nothing is allocated: tables and columns keep their room.
+
+use hashbrown::HashMap;
+
+use super::bytes::Put;
+use super::chain::Chain;
+use super::chunk::Said;
+use super::codes::op;
+use super::columns::Columns;
+use super::delivery::Deliveries;
+use super::frame::CHUNKS;
+use super::lane::{Lanes, Step};
+use super::rare::Writing;
+use super::standing::Standing;
+use super::text::Texts;
+use crate::clock::MonoNs;
+use crate::event::{Event, Frame, Lost, LostCause, Taken, What};
+use crate::id::FrameId;
+use crate::record::header::{Anchor, Payload};
+
+/// Most bytes that one event may need; one that could need more is not recorded, and said to be lost.
+const EVENT_BYTES: usize = 16 << 20;
+/// Bytes of a chunk beside its texts and ids, at most.
+const CHUNK_BYTES: usize = 64;
+// A frame that may be written has no more chunks than a reader takes.
+const _: () = assert!(EVENT_BYTES / CHUNK_BYTES <= CHUNKS);
+/// Chunks and ids after which a block is full whatever its columns take: what a reader needs for them is bounded.
+const BLOCK_CHUNKS: u32 = 4 << 20;
+const BLOCK_IDS: usize = 1 << 20;
+
+/// What a finished block holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::record) struct Content {
+    pub(in crate::record) records: u32,
+    pub(in crate::record) chunks: u32,
+    /// The earliest and the latest time in it.
+    pub(in crate::record) from: MonoNs,
+    pub(in crate::record) to: MonoNs,
+}
+
+/// The block being written.
+#[derive(Debug, Default)]
+pub(in crate::record) struct Encoder {
+    pub(super) columns: Columns<Vec<u8>>,
+    pub(super) texts: Texts,
+    pub(super) lanes: Lanes,
+    pub(super) chain: Chain<Said>,
+    pub(super) links: Links,
+    pub(super) given: Deliveries,
+    pub(super) tokens: bool,
+    pub(super) chunks: u32,
+    pub(super) ids: usize,
+    standing: Standing,
+    fields: Vec<u8>,
+    records: u32,
+    last: u64,
+    from: u64,
+    to: u64,
+}
+
+/// From stream and rid, by its place among the texts, to the request's link.
+#[derive(Debug, Default)]
+pub(super) struct Links(HashMap<(u32, u32), u32>);
+
+impl Links {
+    pub(super) fn find(&self, stream: u32, text: u32) -> Option<u32> {
+        self.0.get(&(stream, text)).copied()
+    }
+
+    pub(super) fn insert(&mut self, stream: u32, text: u32, at: u32) {
+        self.0.insert((stream, text), at);
+    }
+}
+
+impl Encoder {
+    pub(in crate::record) fn new(payload: Payload) -> Self {
+        Self {
+            tokens: payload == Payload::Tokens,
+            ..Self::default()
+        }
+    }
+
+    /// Nothing has been written since the block began.
+    pub(in crate::record) fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    /// When the block's first record was made.
+    pub(in crate::record) fn began(&self) -> MonoNs {
+        MonoNs(self.from)
+    }
+
+    /// The block is to be closed: it has reached `bytes`, or what a reader can be asked to hold.
+    pub(in crate::record) fn is_full(&self, bytes: usize) -> bool {
+        self.columns.len() >= bytes || self.chunks >= BLOCK_CHUNKS || self.ids >= BLOCK_IDS
+    }
+
+    pub(in crate::record) fn tick(&mut self, now: MonoNs) {
+        self.stand();
+        self.begin(op::TICK, now.0);
+    }
+
+    pub(in crate::record) fn anchor(&mut self, anchor: Anchor) {
+        self.stand();
+        self.begin(op::ANCHOR, anchor.mono.0);
+        let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut self.fields);
+        writing.number(anchor.wall_ns);
+        writing.end(false);
+    }
+
+    /// Writes an event; `false` when it is too large and only its loss was written.
+    pub(in crate::record) fn event(&mut self, event: &Event<'_>) -> bool {
+        self.stand();
+        if let Some(lost) = too_large(&event.what, self.tokens) {
+            self.rare(event.at.0, &What::Lost(lost));
+            return false;
+        }
+        match &event.what {
+            What::Sent(frame) => {
+                let lane = self.step(op::SENT, Step::Sent, event.at.0, frame.id);
+                self.frame(lane, frame);
+            }
+            What::Forwarded(id) => {
+                self.step(op::FORWARDED, Step::Forwarded, event.at.0, *id);
+            }
+            What::Taken(taken) => self.taken(event.at.0, taken),
+            What::Handled(id) => {
+                self.step(op::HANDLED, Step::Handled, event.at.0, *id);
+            }
+            What::Delivered(delivery) => {
+                let expected = self.delivery(delivery);
+                self.begin(op::DELIVERED | if expected { op::EXPECTED } else { 0 }, event.at.0);
+            }
+            what => self.rare(event.at.0, what),
+        }
+        true
+    }
+
+    /// Hands the block over in exchange for empty columns and begins the next.
+    pub(in crate::record) fn close(&mut self, mut empty: Columns<Vec<u8>>) -> (Columns<Vec<u8>>, Content) {
+        empty.clear();
+        let full = std::mem::replace(&mut self.columns, empty);
+        let content = Content {
+            records: self.records,
+            chunks: self.chunks,
+            from: MonoNs(self.from),
+            to: MonoNs(self.to),
+        };
+        self.reset();
+        (full, content)
+    }
+
+    /// What is in the block so far.
+    pub(in crate::record) fn records(&self) -> u32 {
+        self.records
+    }
+
+    fn reset(&mut self) {
+        self.texts.clear();
+        self.lanes.clear();
+        self.chain.clear();
+        self.links.0.clear();
+        self.given.clear();
+        (self.records, self.chunks, self.ids, self.last) = (0, 0, 0, 0);
+    }
+
+    /// Begins a record, and with the first the block.
+    fn begin(&mut self, op: u8, at: u64) {
+        if self.records == 0 {
+            (self.from, self.to) = (at, at);
+        }
+        self.records += 1;
+        self.columns.op.push(op);
+        self.columns.time.signed(at.wrapping_sub(self.last) as i64);
+        self.last = at;
+        self.from = self.from.min(at);
+        self.to = self.to.max(at);
+    }
+
+    fn step(&mut self, op: u8, step: Step, at: u64, id: FrameId) -> u32 {
+        if let Some(lane) = self.lanes.expected(step, id) {
+            self.begin(op | op::EXPECTED, at);
+            lane
+        } else {
+            self.begin(op, at);
+            self.lanes.write(step, id, &mut self.columns)
+        }
+    }
+
+    fn taken(&mut self, at: u64, taken: &Taken<'_>) {
+        let mut op = op::TAKEN;
+        if let Some(frame) = &taken.frame {
+            op |= op::SHOWN;
+            if frame.id != taken.id {
+                op |= op::RENAMED;
+            }
+        }
+        let lane = self.step(op, Step::Taken, at, taken.id);
+        let stream = self.lanes.get(lane);
+        let distance = taken.wakeup.map(|n| n.wrapping_sub(stream.wakeup) as i64);
+        self.columns
+            .wakeup
+            .maybe(distance.map(|d| ((d << 1) ^ (d >> 63)) as u64));
+        stream.wakeup = taken.wakeup.unwrap_or(stream.wakeup);
+        match taken.by {
+            None => self.columns.by.push(0),
+            by if by == stream.by => self.columns.by.push(1),
+            Some(by) => {
+                self.columns.by.push(2);
+                self.columns.by.number(u64::from(by.pid));
+                self.columns.by.number(u64::from(by.tid));
+                stream.by = Some(by);
+            }
+        }
+        if let Some(frame) = &taken.frame {
+            let lane = if frame.id == taken.id {
+                lane
+            } else {
+                self.lanes.write(Step::Sent, frame.id, &mut self.columns)
+            };
+            self.frame(lane, frame);
+        }
+    }
+
+    fn rare(&mut self, at: u64, what: &What<'_>) {
+        let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut self.fields);
+        let Some(op) = writing.what(what) else {
+            return;
+        };
+        writing.end(false);
+        self.begin(op, at);
+        self.standing.take(what);
+    }
+
+    /// Writes what stands, once, before the block's first record.
+    fn stand(&mut self) {
+        if self.records > 0 {
+            return;
+        }
+        for what in self.standing.events() {
+            let mut fields = std::mem::take(&mut self.fields);
+            let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut fields);
+            let engine = matches!(what, What::Engine(_));
+            writing.number(u64::from(if engine { op::ENGINE } else { op::HOP }));
+            writing.what(&what);
+            writing.end(true);
+            self.fields = fields;
+        }
+    }
+}
+
+/// What is lost when an event could need more room than an event may.
+fn too_large(what: &What<'_>, tokens: bool) -> Option<Lost> {
+    let text = |texts: &[&str]| texts.iter().map(|t| t.len()).sum::<usize>();
+    let (hop, bytes) = match what {
+        What::Sent(frame) | What::Taken(Taken { frame: Some(frame), .. }) => {
+            (Some(frame.id.hop), frame_bytes(frame, tokens))
+        }
+        What::Delivered(delivery) => (None, text(&[delivery.rid])),
+        What::Engine(engine) => (None, text(&[engine.version.unwrap_or("")])),
+        What::Hop(hop) => (Some(hop.id), text(&[hop.name, hop.endpoint])),
+        What::Undecoded(undecoded) => (Some(undecoded.id.hop), text(&[undecoded.reason])),
+        What::Cpu(sample) => (None, text(&[sample.role, sample.name])),
+        What::Queue(sample) => (None, text(&[sample.hop])),
+        What::Hot(sample) => (None, text(&[sample.role, sample.function, sample.file])),
+        What::Stage(stage) => (None, text(&[stage.rid, stage.name, stage.by])),
+        What::Told(told) => (None, text(&[told.by])),
+        What::Merged(merged) => (None, text(&[merged.rid, merged.by])),
+        What::Forwarded(_) | What::Handled(_) | What::Lost(_) | What::Taken(_) => return None,
+    };
+    (bytes > EVENT_BYTES).then_some(Lost {
+        hop,
+        count: 1,
+        cause: LostCause::TooLarge,
+    })
+}
+
+fn frame_bytes(frame: &Frame<'_>, tokens: bool) -> usize {
+    let of = |chunk: &crate::event::Chunk<'_>| {
+        let ids = if tokens { chunk.ids.len() * 10 } else { 0 };
+        CHUNK_BYTES + chunk.rid.len() + chunk.worker.map_or(0, str::len) + ids
+    };
+    frame.chunks.iter().map(of).sum()
+}

@@ -1,0 +1,301 @@
+//! Frames and their chunks. A chunk that is as expected takes part in two run lengths and nothing else.
+
+use super::bytes::{Cursor, Malformed, Put};
+use super::chain::NONE;
+use super::chunk::{First, Said, odd};
+use super::codes::Code;
+use super::columns::Columns;
+use super::decoder::Decoder;
+use super::encoder::Encoder;
+use super::text::Reading;
+use crate::event::{Chunk, Finish, Frame, IdColumn, Kind};
+use crate::id::FrameId;
+
+/// Most chunks of a frame; a frame with more is not recorded.
+pub(super) const CHUNKS: usize = 1 << 18;
+
+/// What comes in `whose` after a run: a request that is new, or new in this lane, or the distance of one that is neither.
+const NEW: u64 = 0;
+const NEW_HERE: u64 = 1;
+const KNOWN: u64 = 2;
+
+impl Encoder {
+    pub(super) fn frame(&mut self, lane: u32, frame: &Frame<'_>) {
+        let columns = &mut self.columns;
+        let stream = self.lanes.get(lane);
+        let count = frame.chunks.len() as u32;
+        columns.form.push(frame.kind.code() << 4 | frame.ids.code());
+        columns.bytes.signed(frame.bytes.wrapping_sub(stream.bytes) as i64);
+        columns.count.signed(i64::from(count) - i64::from(stream.count));
+        stream.bytes = frame.bytes;
+        stream.count = count;
+        let (mut place, mut first) = (stream.place, stream.first);
+        let (mut followed, mut plain) = (0_u64, 0_u64);
+        for chunk in frame.chunks {
+            let expected = self.chain.expected(place);
+            let at = match self.chain.get(expected) {
+                Some(link) if self.texts.is(link.text, chunk.rid) => {
+                    followed += 1;
+                    expected
+                }
+                _ => {
+                    self.columns.whose.number(followed);
+                    followed = 0;
+                    self.whose(lane, chunk.rid, place.last(), &first)
+                }
+            };
+            self.chain.came(&mut place, expected, at);
+            let said = self.chain.state(at);
+            let worker = match chunk.worker {
+                None => 0,
+                Some(worker) if said.worker > 0 && self.texts.is(said.worker - 1, worker) => said.worker,
+                Some(worker) => self.texts.place(worker, &mut self.columns).0 + 1,
+            };
+            let ids = if self.tokens { chunk.ids } else { &[] };
+            let odd = oddness(said, chunk, worker, !ids.is_empty());
+            if odd == 0 {
+                plain += 1;
+            } else {
+                self.columns.shape.number(plain);
+                self.columns.shape.push(odd);
+                plain = 0;
+                write(&mut self.columns, said, chunk, worker, odd);
+            }
+            if !ids.is_empty() {
+                let listed = i64::from(chunk.listed.unwrap_or(0));
+                self.columns.id_count.signed(ids.len() as i64 - listed);
+                for &id in ids {
+                    self.columns.ids.signed(id);
+                }
+                self.ids += ids.len();
+            }
+            let new = !said.begun;
+            said.take(chunk, worker, !ids.is_empty());
+            if new {
+                first = First::of(said);
+            }
+            self.chain.set_over(at, chunk.finish.is_some());
+        }
+        if followed > 0 {
+            self.columns.whose.number(followed);
+        }
+        if plain > 0 {
+            self.columns.shape.number(plain);
+        }
+        let stream = self.lanes.get(lane);
+        (stream.place, stream.first) = (place, first);
+        self.chunks += count;
+    }
+
+    /// Writes whose chunk this is, as it is not the expected request's.
+    fn whose(&mut self, lane: u32, rid: &str, last: u32, first: &First) -> u32 {
+        let (text, new) = self.texts.place(rid, &mut self.columns);
+        let known = if new { None } else { self.links.find(lane, text) };
+        if let Some(at) = known {
+            let distance = i64::from(at) - i64::from(if last == NONE { 0 } else { last });
+            let distance = ((distance << 1) ^ (distance >> 63)) as u64;
+            self.columns.whose.number(KNOWN + distance);
+            return at;
+        }
+        if new {
+            self.columns.whose.number(NEW);
+        } else {
+            self.columns.whose.number(NEW_HERE);
+            self.columns.whose.number(u64::from(text));
+        }
+        let at = self.chain.push(text, Said::after(first));
+        self.links.insert(lane, text, at);
+        at
+    }
+}
+
+fn oddness(said: &Said, chunk: &Chunk<'_>, worker: u32, ids: bool) -> u8 {
+    let completion = chunk.completion_tokens;
+    let mark = |is_odd: bool, field: u8| if is_odd { field } else { 0 };
+    mark(completion != said.completion(), odd::COMPLETION)
+        | mark(chunk.listed != said.listed(completion), odd::LISTED)
+        | mark(chunk.prompt_tokens != said.prompt, odd::PROMPT)
+        | mark(chunk.cached_tokens != said.cached, odd::CACHED)
+        | mark(chunk.retractions != said.retractions, odd::RETRACTIONS)
+        | mark(chunk.finish.is_some(), odd::FINISH)
+        | mark(worker != said.worker, odd::WORKER)
+        | mark(ids != said.ids, odd::IDS)
+}
+
+fn write(columns: &mut Columns<Vec<u8>>, said: &Said, chunk: &Chunk<'_>, worker: u32, odd: u8) {
+    if odd & odd::COMPLETION != 0 {
+        columns.completion.near(chunk.completion_tokens, said.completion());
+    }
+    if odd & odd::LISTED != 0 {
+        columns.listed.near(chunk.listed, said.listed(chunk.completion_tokens));
+    }
+    if odd & odd::PROMPT != 0 {
+        columns.prompt.near(chunk.prompt_tokens, said.prompt);
+    }
+    if odd & odd::CACHED != 0 {
+        columns.cached.near(chunk.cached_tokens, said.cached);
+    }
+    if odd & odd::RETRACTIONS != 0 {
+        columns.retractions.near(chunk.retractions, said.retractions);
+    }
+    if let Some(finish) = chunk.finish {
+        columns.finish.push(finish.code());
+    }
+    if odd & odd::WORKER != 0 {
+        columns.worker.number(u64::from(worker));
+    }
+}
+
+impl<'b> Decoder<'_, 'b> {
+    /// The next frame, its chunks in `chunks`.
+    pub(super) fn frame(&mut self, lane: u32, id: FrameId, chunks: &mut Vec<Chunk<'b>>) -> Result<Head, Malformed> {
+        let form = self.columns.form.byte()?;
+        let stream = self.state.lanes.get(lane);
+        let bytes = stream.bytes.wrapping_add(self.columns.bytes.signed()? as u64);
+        let count = i64::from(stream.count).checked_add(self.columns.count.signed()?);
+        let count = count.filter(|n| (0..=CHUNKS as i64).contains(n));
+        let count = count.ok_or(Malformed("more chunks than a frame may have"))? as u32;
+        self.chunks_left = self
+            .chunks_left
+            .checked_sub(count)
+            .ok_or(Malformed("more chunks than the block's header says"))?;
+        stream.bytes = bytes;
+        stream.count = count;
+        let (mut place, mut first) = (stream.place, stream.first);
+        let (mut followed, mut plain) = (None, None);
+        chunks.clear();
+        for _ in 0..count {
+            let chain = &mut self.state.chain;
+            let expected = chain.expected(place);
+            let at = if run(&mut followed, &mut self.columns.whose)? {
+                expected
+            } else {
+                let (text, known) = whose(&mut self.columns.whose, &mut self.texts, place.last())?;
+                known.unwrap_or_else(|| chain.push(text, Said::after(&first)))
+            };
+            let text = chain.get(at).ok_or(Malformed("a request that is not there"))?.text;
+            chain.came(&mut place, expected, at);
+            let said = chain.state(at);
+            let odd = if run(&mut plain, &mut self.columns.shape)? {
+                0
+            } else {
+                self.columns.shape.byte()?
+            };
+            let mut chunk = read(&mut self.columns, said, odd)?;
+            chunk.rid = self.texts.get(text)?;
+            let mut worker = said.worker;
+            if odd & odd::WORKER != 0 {
+                worker = self.columns.worker.small()?;
+            }
+            if let Some(id) = worker.checked_sub(1) {
+                chunk.worker = Some(self.texts.named(id)?);
+            }
+            let has_ids = said.ids != (odd & odd::IDS != 0);
+            if has_ids {
+                let listed = i64::from(chunk.listed.unwrap_or(0));
+                let n = listed.checked_add(self.columns.id_count.signed()?);
+                let n = n.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0);
+                let split = n.and_then(|n| self.ids.split_at_checked(n));
+                (chunk.ids, self.ids) = split.ok_or(Malformed("ids that are not there"))?;
+            }
+            let new = !said.begun;
+            said.take(&chunk, worker, has_ids);
+            if new {
+                first = First::of(said);
+            }
+            chain.set_over(at, chunk.finish.is_some());
+            chunks.push(chunk);
+        }
+        let stream = self.state.lanes.get(lane);
+        (stream.place, stream.first) = (place, first);
+        Ok(Head {
+            id,
+            bytes,
+            kind: Kind::of(form >> 4)?,
+            ids: IdColumn::of(form & 15)?,
+        })
+    }
+}
+
+/// A frame without its chunks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    id: FrameId,
+    bytes: u64,
+    kind: Kind,
+    ids: IdColumn,
+}
+
+impl Head {
+    pub(super) fn with<'a>(self, chunks: &'a [Chunk<'a>]) -> Frame<'a> {
+        Frame {
+            id: self.id,
+            bytes: self.bytes,
+            kind: self.kind,
+            ids: self.ids,
+            chunks,
+        }
+    }
+}
+
+/// Whether the run goes on; when it does not, something else stands behind it.
+#[inline]
+fn run(left: &mut Option<u64>, column: &mut Cursor<'_>) -> Result<bool, Malformed> {
+    let n = match *left {
+        Some(n) => n,
+        None => column.number()?,
+    };
+    *left = n.checked_sub(1);
+    Ok(n > 0)
+}
+
+/// The text of a new request, or the place of a known one.
+fn whose(column: &mut Cursor<'_>, texts: &mut Reading<'_>, last: u32) -> Result<(u32, Option<u32>), Malformed> {
+    match column.number()? {
+        NEW => Ok((texts.new_place()?, None)),
+        NEW_HERE => Ok((column.small()?, None)),
+        distance => {
+            let distance = distance - KNOWN;
+            let distance = (distance >> 1) as i64 ^ -((distance & 1) as i64);
+            let at = i64::from(if last == NONE { 0 } else { last }).checked_add(distance);
+            let at = at.and_then(|at| u32::try_from(at).ok());
+            Ok((NONE, Some(at.ok_or(Malformed("a request that is not there"))?)))
+        }
+    }
+}
+
+fn read<'b>(columns: &mut Columns<Cursor<'_>>, said: &Said, odd: u8) -> Result<Chunk<'b>, Malformed> {
+    let is = |field: u8| odd & field != 0;
+    let mut completion = said.completion();
+    if is(odd::COMPLETION) {
+        completion = columns.completion.near(completion)?;
+    }
+    let mut listed = said.listed(completion);
+    if is(odd::LISTED) {
+        listed = columns.listed.near(listed)?;
+    }
+    let mut chunk = Chunk {
+        rid: "",
+        listed,
+        completion_tokens: completion,
+        prompt_tokens: said.prompt,
+        cached_tokens: said.cached,
+        finish: None,
+        retractions: said.retractions,
+        worker: None,
+        ids: &[],
+    };
+    if is(odd::PROMPT) {
+        chunk.prompt_tokens = columns.prompt.near(said.prompt)?;
+    }
+    if is(odd::CACHED) {
+        chunk.cached_tokens = columns.cached.near(said.cached)?;
+    }
+    if is(odd::RETRACTIONS) {
+        chunk.retractions = columns.retractions.near(said.retractions)?;
+    }
+    if is(odd::FINISH) {
+        chunk.finish = Some(Finish::of(columns.finish.byte()?)?);
+    }
+    Ok(chunk)
+}

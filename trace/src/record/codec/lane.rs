@@ -1,0 +1,136 @@
+//! The lanes of a block: names of frames are written as what is unexpected about them.
+
+use hashbrown::HashMap;
+
+use super::bytes::{Cursor, Malformed, Put};
+use super::chain::Place;
+use super::chunk::First;
+use super::columns::Columns;
+use crate::id::{FrameId, HopId, ThreadId};
+
+/// What can happen to a frame, each in the order of its lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    Sent,
+    Forwarded,
+    Taken,
+    Handled,
+}
+
+const STEPS: usize = 4;
+
+/// What the frames of one lane said last.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    hop: HopId,
+    number: u32,
+    /// The number that each step comes to next.
+    next: [u64; STEPS],
+    pub(super) bytes: u64,
+    pub(super) count: u32,
+    pub(super) place: Place,
+    pub(super) first: First,
+    pub(super) wakeup: u64,
+    pub(super) by: Option<ThreadId>,
+}
+
+impl Lane {
+    fn new(id: FrameId) -> Self {
+        Self {
+            hop: id.hop,
+            number: id.lane,
+            next: [id.seq; STEPS],
+            bytes: 0,
+            count: 0,
+            place: Place::default(),
+            first: First::default(),
+            wakeup: 0,
+            by: None,
+        }
+    }
+}
+
+/// All lanes of a block. Writer and reader keep the same.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    all: Vec<Lane>,
+    /// The lane that each step was last seen in.
+    last: [u32; STEPS],
+    /// The writer's way to a lane.
+    places: HashMap<(u16, u32), u32>,
+}
+
+impl Lanes {
+    pub(super) fn clear(&mut self) {
+        self.all.clear();
+        self.places.clear();
+        self.last = [0; STEPS];
+    }
+
+    pub(super) fn get(&mut self, at: u32) -> &mut Lane {
+        &mut self.all[at as usize]
+    }
+
+    /// Whether this is the frame that the step comes to next, and where its lane is.
+    pub(super) fn expected(&mut self, step: Step, id: FrameId) -> Option<u32> {
+        let at = self.last[step as usize];
+        let lane = self.all.get_mut(at as usize)?;
+        let next = &mut lane.next[step as usize];
+        if (lane.hop, lane.number, *next) != (id.hop, id.lane, id.seq) {
+            return None;
+        }
+        *next = id.seq.wrapping_add(1);
+        Some(at)
+    }
+
+    /// Writes the name of a frame that is not the expected one; gives back where its lane is.
+    pub(super) fn write(&mut self, step: Step, id: FrameId, columns: &mut Columns<Vec<u8>>) -> u32 {
+        let new = self.all.len() as u32;
+        let at = *self.places.entry((id.hop.0, id.lane)).or_insert(new);
+        columns.lane.number(u64::from(at));
+        if at == new {
+            columns.lane.number(u64::from(id.hop.0));
+            columns.lane.number(u64::from(id.lane));
+            columns.seq.number(id.seq);
+            self.all.push(Lane::new(id));
+        } else {
+            let next = self.all[at as usize].next[step as usize];
+            columns.seq.signed(id.seq.wrapping_sub(next) as i64);
+        }
+        self.all[at as usize].next[step as usize] = id.seq.wrapping_add(1);
+        self.last[step as usize] = at;
+        at
+    }
+
+    /// The name of the frame that the step comes to next.
+    pub(super) fn next(&mut self, step: Step) -> Result<(u32, FrameId), Malformed> {
+        let at = self.last[step as usize];
+        let lane = self.all.get_mut(at as usize);
+        let lane = lane.ok_or(Malformed("a frame of no lane"))?;
+        let id = FrameId {
+            hop: lane.hop,
+            lane: lane.number,
+            seq: lane.next[step as usize],
+        };
+        lane.next[step as usize] = id.seq.wrapping_add(1);
+        Ok((at, id))
+    }
+
+    pub(super) fn read(&mut self, step: Step, columns: &mut Columns<Cursor<'_>>) -> Result<(u32, FrameId), Malformed> {
+        let at = columns.lane.small()?;
+        if at as usize == self.all.len() {
+            let hop = u16::try_from(columns.lane.number()?).map_err(|_| Malformed("a hop has more than 16 bits"))?;
+            self.all.push(Lane::new(FrameId {
+                hop: HopId(hop),
+                lane: columns.lane.small()?,
+                seq: columns.seq.number()?,
+            }));
+        } else {
+            let lane = self.all.get_mut(at as usize);
+            let next = &mut lane.ok_or(Malformed("a lane that is not there"))?.next[step as usize];
+            *next = next.wrapping_add(columns.seq.signed()? as u64);
+        }
+        self.last[step as usize] = at;
+        self.next(step)
+    }
+}

@@ -1,0 +1,91 @@
+//! What a source says once and means for good: its engine and its hops. Every block begins with it, so that a reader can begin
+//! with any block.
+
+use crate::engine::{Mode, Waiter};
+use crate::event::{Engine, Hop, Sees, What};
+use crate::id::HopId;
+
+/// Most hops kept; as many as the ledger follows by default.
+const HOPS: usize = 1_024;
+
+/// The last word on the engine and on each hop.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    engine: Option<OwnEngine>,
+    hops: Vec<OwnHop>,
+}
+
+#[derive(Debug)]
+struct OwnEngine {
+    version: Option<Box<str>>,
+    mode: Option<Mode>,
+    waiter: Option<Waiter>,
+    turnaround: Option<u8>,
+}
+
+#[derive(Debug)]
+struct OwnHop {
+    id: HopId,
+    name: Box<str>,
+    endpoint: Box<str>,
+    worker: Option<u16>,
+    origin: bool,
+    last: bool,
+    sees: Sees,
+}
+
+impl Standing {
+    pub(super) fn take(&mut self, what: &What<'_>) {
+        match what {
+            What::Engine(engine) => {
+                self.engine = Some(OwnEngine {
+                    version: engine.version.map(Into::into),
+                    mode: engine.mode,
+                    waiter: engine.waiter,
+                    turnaround: engine.turnaround,
+                });
+            }
+            What::Hop(hop) => {
+                let own = OwnHop {
+                    id: hop.id,
+                    name: hop.name.into(),
+                    endpoint: hop.endpoint.into(),
+                    worker: hop.worker,
+                    origin: hop.origin,
+                    last: hop.last,
+                    sees: hop.sees,
+                };
+                if let Some(known) = self.hops.iter_mut().find(|known| known.id == hop.id) {
+                    *known = own;
+                } else if self.hops.len() < HOPS {
+                    self.hops.push(own);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// All of it, the engine first: what a hop's frames mean depends on it.
+    pub(super) fn events(&self) -> impl Iterator<Item = What<'_>> {
+        let engine = self.engine.iter().map(|own| {
+            What::Engine(Engine {
+                version: own.version.as_deref(),
+                mode: own.mode,
+                waiter: own.waiter,
+                turnaround: own.turnaround,
+            })
+        });
+        let hops = self.hops.iter().map(|own| {
+            What::Hop(Hop {
+                id: own.id,
+                name: &own.name,
+                endpoint: &own.endpoint,
+                worker: own.worker,
+                origin: own.origin,
+                last: own.last,
+                sees: own.sees,
+            })
+        });
+        engine.chain(hops)
+    }
+}

@@ -1,0 +1,239 @@
+//! The texts of a block: each is written once, at its first use, and named by its place from then on.
+
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::bytes::{Cursor, Malformed, Put};
+use super::columns::Columns;
+
+/// 32 lower-case hexadecimal digits, as `uuid4().hex` gives a rid.
+const HEX: u64 = 0;
+/// The same in five groups: `str(uuid4())`.
+const GROUPED: u64 = 1;
+/// The first code that is a length, of a text written as it is.
+const PLAIN: u64 = 2;
+/// After which bytes a group ends.
+const GROUPS: [usize; 4] = [4, 6, 8, 10];
+
+/// Texts, one after the other in one string.
+#[derive(Debug, Default)]
+struct Arena {
+    text: String,
+    ends: Vec<u32>,
+}
+
+impl Arena {
+    fn clear(&mut self) {
+        self.text.clear();
+        self.ends.clear();
+    }
+
+    fn len(&self) -> u32 {
+        self.ends.len() as u32
+    }
+
+    fn end(&mut self) -> u32 {
+        self.ends.push(self.text.len() as u32);
+        self.ends.len() as u32 - 1
+    }
+
+    fn get(&self, id: u32) -> Option<&str> {
+        let end = *self.ends.get(id as usize)? as usize;
+        let start = match id {
+            0 => 0,
+            _ => self.ends[id as usize - 1] as usize,
+        };
+        self.text.get(start..end)
+    }
+}
+
+/// The writer's side.
+#[derive(Debug, Default)]
+pub(super) struct Texts {
+    arena: Arena,
+    ids: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Texts {
+    pub(super) fn clear(&mut self) {
+        self.arena.clear();
+        self.ids.clear();
+    }
+
+    pub(super) fn is(&self, id: u32, text: &str) -> bool {
+        self.arena.get(id).is_some_and(|known| known == text)
+    }
+
+    /// The text's place, and whether it is new and has been written.
+    pub(super) fn place(&mut self, text: &str, columns: &mut Columns<Vec<u8>>) -> (u32, bool) {
+        let Self { arena, ids, hasher } = self;
+        let hash = hasher.hash_one(text);
+        if let Some(&id) = ids.find(hash, |&id| arena.get(id) == Some(text)) {
+            return (id, false);
+        }
+        write(text, columns);
+        arena.text.push_str(text);
+        let id = arena.end();
+        ids.insert_unique(hash, id, |&id| hasher.hash_one(arena.get(id)));
+        (id, true)
+    }
+}
+
+fn write(text: &str, columns: &mut Columns<Vec<u8>>) {
+    if let Some(bytes) = hex(text.as_bytes()) {
+        columns.text.number(if text.len() == 32 { HEX } else { GROUPED });
+        columns.hex.extend_from_slice(&bytes);
+    } else {
+        columns.text.number(PLAIN + text.len() as u64);
+        columns.plain.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// The bytes that 32 digits, or 36 characters with the hyphens of a UUID, stand for.
+fn hex(text: &[u8]) -> Option<[u8; 16]> {
+    let grouped = match text.len() {
+        32 => false,
+        36 => true,
+        _ => return None,
+    };
+    let mut bytes = [0; 16];
+    let mut at = 0;
+    for (place, byte) in bytes.iter_mut().enumerate() {
+        if grouped && GROUPS.contains(&place) {
+            if text[at] != b'-' {
+                return None;
+            }
+            at += 1;
+        }
+        *byte = digit(text[at])? << 4 | digit(text[at + 1])?;
+        at += 2;
+    }
+    Some(bytes)
+}
+
+fn digit(c: u8) -> Option<u8> {
+    match c {
+        b'0'..=b'9' => Some(c - b'0'),
+        b'a'..=b'f' => Some(c - b'a' + 10),
+        _ => None,
+    }
+}
+
+/// The reader's side: all texts of a block at once.
+#[derive(Debug, Default)]
+pub(in crate::record) struct Read {
+    arena: Arena,
+}
+
+impl Read {
+    pub(super) fn fill(&mut self, columns: &mut Columns<Cursor<'_>>) -> Result<(), Malformed> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let Self { arena } = self;
+        arena.clear();
+        while !columns.text.is_empty() {
+            let form = columns.text.number()?;
+            if let Some(length) = form.checked_sub(PLAIN) {
+                let bytes = columns.plain.bytes(length as usize)?;
+                let text = std::str::from_utf8(bytes).map_err(|_| Malformed("a text is not UTF-8"))?;
+                arena.text.push_str(text);
+            } else {
+                for (place, byte) in columns.hex.bytes(16)?.iter().enumerate() {
+                    if form == GROUPED && GROUPS.contains(&place) {
+                        arena.text.push('-');
+                    }
+                    arena.text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+                    arena.text.push(char::from(DIGITS[usize::from(byte & 15)]));
+                }
+            }
+            arena.end();
+        }
+        Ok(())
+    }
+
+    pub(super) fn get(&self, id: u32) -> Result<&str, Malformed> {
+        self.arena.get(id).ok_or(Malformed("a text that is not there"))
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.arena.len()
+    }
+}
+
+/// How far a reader has come in a block's texts: a new one is always the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading<'b> {
+    texts: &'b Read,
+    next: u32,
+}
+
+impl<'b> Reading<'b> {
+    pub(super) fn new(texts: &'b Read) -> Self {
+        Self { texts, next: 0 }
+    }
+
+    pub(super) fn get(&self, id: u32) -> Result<&'b str, Malformed> {
+        self.texts.get(id)
+    }
+
+    /// The next new text's place.
+    pub(super) fn new_place(&mut self) -> Result<u32, Malformed> {
+        let id = self.next;
+        if id >= self.texts.len() {
+            return Err(Malformed("a text that is not there"));
+        }
+        self.next += 1;
+        Ok(id)
+    }
+
+    /// A text by its place, which may be that of the next new one.
+    pub(super) fn named(&mut self, id: u32) -> Result<&'b str, Malformed> {
+        self.next += u32::from(id == self.next);
+        self.get(id)
+    }
+
+    /// Passes over new texts of a record that was read by places alone, or not at all.
+    pub(super) fn pass(&mut self, new: u32) {
+        self.next = self.next.saturating_add(new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round_trip(texts: &[String]) -> Result<(), TestCaseError> {
+        let (mut writer, mut columns) = (Texts::default(), Columns::default());
+        let places: Vec<u32> = texts.iter().map(|t| writer.place(t, &mut columns).0).collect();
+        let mut joined = Vec::new();
+        columns.join(&mut joined);
+        let mut read = Read::default();
+        let mut columns = Columns::split(&joined).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        read.fill(&mut columns)
+            .map_err(|e| TestCaseError::fail(e.to_string()))?;
+        for (text, place) in texts.iter().zip(places) {
+            prop_assert_eq!(read.get(place), Ok(text.as_str()));
+            prop_assert!(writer.is(place, text));
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn texts_come_back(texts in prop::collection::vec("[0-9a-f]{31,33}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-g-]{36}|\\PC{0,40}", 0..20)) {
+            round_trip(&texts)?;
+        }
+    }
+
+    #[test]
+    fn a_uuid_takes_sixteen_bytes() {
+        let mut columns = Columns::default();
+        let mut texts = Texts::default();
+        texts.place("20cba755fa2c4d6aa1e2b0c1d2e3f405", &mut columns);
+        texts.place("20cba755-fa2c-4d6a-a1e2-b0c1d2e3f405", &mut columns);
+        texts.place("20CBA755FA2C4D6AA1E2B0C1D2E3F405", &mut columns);
+        assert_eq!((columns.hex.len(), columns.plain.len()), (32, 32));
+    }
+}

@@ -1,0 +1,32 @@
+//! Recordings: a run's events and ticks in a file, in their order, so that replaying it comes to the same report.
+//!
+//! A file is written block by block and valid at every instant: cut at any byte it opens, up to its last whole block, and says
+//! what is missing. docs/RECORDING.md describes the format.
+
+mod codec;
+mod error;
+mod header;
+mod read;
+mod section;
+mod write;
+
+pub use error::{OpenError, ReadError, RecordError};
+pub use header::{Anchor, Closing, Header, Payload};
+pub use read::{BlockInfo, Missing, Reader, Recording, analyse};
+pub use write::{Dumping, Hindsight, RecordOptions, Recorder, Status, Summary};
+
+use crate::clock::MonoNs;
+use crate::event::Event;
+
+/// One entry of a recording.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Record<'a> {
+    /// The source said something, and the analysis entered it.
+    Event(Event<'a>),
+    /// The analysis was ticked.
+    Tick(MonoNs),
+    /// Both clocks were read.
+    Anchor(Anchor),
+    /// The run was over; the last record.
+    Closing(&'a Closing),
+}

@@ -1,0 +1,55 @@
+//! A recording's report: the same as that of the live run, from the same events and ticks in the same order.
+
+use serde_json::Value;
+
+use super::super::Record;
+use super::super::error::ReadError;
+use super::open::Recording;
+use crate::Analysis;
+use crate::report::ReportInput;
+use crate::words;
+
+/// Replays all of a recording. Damaged blocks are passed over; what the recording lacks is listed in the input's `degraded`.
+/// `progress` is told after each block how many bytes are done, and of how many.
+pub fn analyse(
+    recording: &Recording,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(Analysis, ReportInput), ReadError> {
+    let header = recording.header();
+    let mut analysis = Analysis::new(header.config);
+    let mut input = match recording.closing() {
+        Some(closing) => closing.input(&header.source),
+        None => ReportInput::of(&header.source),
+    };
+    if let Some(missing) = recording.missing() {
+        input.degraded.push(Value::from(format!("recording: {missing}")));
+    }
+    let mut reader = recording.reader();
+    loop {
+        let more = reader.next(&mut |record| match record {
+            Record::Event(event) => analysis.apply(&event),
+            Record::Tick(now) => analysis.tick(now),
+            Record::Anchor(_) | Record::Closing(_) => {}
+        });
+        match more {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error @ ReadError::Damaged { .. }) => {
+                input.degraded.push(Value::from(format!("recording: {error}")));
+            }
+            Err(error) => return Err(error),
+        }
+        let done = recording
+            .blocks()
+            .get(reader.position())
+            .map_or(recording.bytes(), |b| b.offset);
+        progress(done, recording.bytes());
+    }
+    if reader.unknown() > 0 {
+        let records = words::plural(reader.unknown(), "record");
+        input.degraded.push(Value::from(format!(
+            "recording: {records} of kinds that this version does not know were passed over; a newer tokengap reads them"
+        )));
+    }
+    Ok((analysis, input))
+}

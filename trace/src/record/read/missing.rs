@@ -1,0 +1,63 @@
+//! What a recording lacks.
+
+use std::fmt;
+
+use crate::words;
+
+/// What was cut off, damaged, dropped or overwritten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// Records of the run before the file's first: in an earlier file, or overwritten in the ring.
+    pub records_before: u64,
+    /// Records between its blocks: the disk had not kept up, or their blocks are damaged.
+    pub records_between: u64,
+    /// Bytes of a last block that was not written to its end.
+    pub cut_bytes: u64,
+    /// Bytes that are no section.
+    pub damaged_bytes: u64,
+    /// It was not closed: the run was killed, or goes on.
+    pub unfinished: bool,
+    /// It goes on in the next file.
+    pub continued: bool,
+    /// It had ended before the run: its largest size was reached, or the disk was full.
+    pub stopped: bool,
+}
+
+impl Missing {
+    pub(super) fn is_anything(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if self.records_before > 0 {
+            let records = words::plural(self.records_before, "record");
+            parts.push(format!("{records} of the run came before it"));
+        }
+        if self.records_between > 0 {
+            let records = words::plural(self.records_between, "record");
+            parts.push(format!("{records} between its blocks are lost"));
+        }
+        if self.cut_bytes > 0 {
+            parts.push(format!(
+                "its last block was cut: {} are unreadable",
+                words::bytes(self.cut_bytes)
+            ));
+        }
+        if self.damaged_bytes > 0 {
+            parts.push(format!("{} are damaged", words::bytes(self.damaged_bytes)));
+        }
+        if self.unfinished {
+            parts.push("it was not closed: what was observed after its last block is not in it".to_owned());
+        }
+        if self.continued {
+            parts.push("it goes on in the next file".to_owned());
+        }
+        if self.stopped {
+            parts.push("it ended before the run: for its largest size, or the disk".to_owned());
+        }
+        f.write_str(&parts.join("; "))
+    }
+}

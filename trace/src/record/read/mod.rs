@@ -1,0 +1,12 @@
+//! Reading recordings and rings, whole, cut or damaged.
+
+mod analyse;
+mod missing;
+mod open;
+mod reader;
+mod scan;
+
+pub use analyse::analyse;
+pub use missing::Missing;
+pub use open::{BlockInfo, Recording};
+pub use reader::Reader;

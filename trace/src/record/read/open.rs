@@ -1,0 +1,329 @@
+//! Opening a recording: by its index where it was closed, by scanning where it was not.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::super::error::OpenError;
+use super::super::header::{Anchor, Closing, End, Header, Why};
+use super::super::section::{MAJOR, PAYLOAD, PREAMBLE, Preamble, SECTION_HEADER, Section, TRAILER, index_of, kind};
+use super::missing::Missing;
+use super::reader::Reader;
+use super::scan::{Scan, scan, section};
+use crate::clock::MonoNs;
+
+/// A block of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockInfo {
+    /// Where it is in the file.
+    pub offset: u64,
+    /// Its bytes in the file.
+    pub bytes: u64,
+    /// The earliest time in it.
+    pub from: MonoNs,
+    /// The latest.
+    pub to: MonoNs,
+    /// Records of the run before it.
+    pub first_record: u64,
+    /// Records in it.
+    pub records: u32,
+    /// Chunks in them.
+    pub chunks: u32,
+}
+
+/// A recording or a ring, open for reading. Readers of it do not disturb each other.
+#[derive(Debug)]
+pub struct Recording {
+    path: PathBuf,
+    file: File,
+    header: Header,
+    sections: Vec<(u64, Section)>,
+    blocks: Vec<BlockInfo>,
+    anchors: Vec<Anchor>,
+    closing: Option<Closing>,
+    missing: Missing,
+    bytes: u64,
+    indexed: bool,
+}
+
+impl Recording {
+    /// Opens a file, cut or whole. Blocks are not read yet, except those of a ring: which of them are whole is not known otherwise.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        let path = path.as_ref().to_owned();
+        let failed = |error| OpenError::Io {
+            path: path.clone(),
+            error,
+        };
+        let file = File::open(&path).map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
+        if !meta.is_file() {
+            return Err(OpenError::NotARecording { path });
+        }
+        let bytes = meta.len();
+        let (preamble, run, begin, header) = begin(&file, &path, bytes)?;
+        let mut missing = Missing::default();
+        let index = if preamble.ring {
+            None
+        } else {
+            by_index(&file, run, bytes).map_err(failed)?
+        };
+        let indexed = index.is_some();
+        let mut sections = if let Some(sections) = index {
+            sections
+        } else {
+            let found = scan(&file, run, begin, bytes, preamble.ring).map_err(failed)?;
+            if preamble.ring {
+                newest_lap(found)
+            } else {
+                missing.cut_bytes = found.cut_bytes;
+                missing.damaged_bytes = found.damaged_bytes;
+                found.sections
+            }
+        };
+        let end = sections.iter().find(|(_, s)| s.kind == kind::END).copied();
+        let end = end.and_then(|(at, s)| json::<End>(&file, at, &s));
+        sections.retain(|(_, s)| s.kind == kind::BLOCK);
+        match &end {
+            None => missing.unfinished = !preamble.ring,
+            Some(end) => {
+                missing.continued = end.why == Why::Rotated;
+                missing.stopped = end.why == Why::Full;
+            }
+        }
+        let blocks: Vec<BlockInfo> = sections.iter().map(|(at, s)| info(*at, s)).collect();
+        gaps(&blocks, &mut missing);
+        let mut anchors = vec![header.anchor];
+        anchors.extend(sections.iter().map(|(_, s)| s.anchor));
+        anchors.dedup();
+        Ok(Self {
+            path,
+            file,
+            header,
+            sections,
+            blocks,
+            anchors,
+            closing: end.and_then(|end| end.closing),
+            missing,
+            bytes,
+            indexed,
+        })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What it says of itself.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The earliest and the latest time in it; `None` when nothing is.
+    pub fn span(&self) -> Option<(MonoNs, MonoNs)> {
+        let from = self.blocks.iter().map(|b| b.from).min()?;
+        let to = self.blocks.iter().map(|b| b.to).max()?;
+        Some((from, to))
+    }
+
+    /// Records in it.
+    pub fn records(&self) -> u64 {
+        self.blocks.iter().map(|b| u64::from(b.records)).sum()
+    }
+
+    /// Chunks in it.
+    pub fn chunks(&self) -> u64 {
+        self.blocks.iter().map(|b| u64::from(b.chunks)).sum()
+    }
+
+    /// Both clocks, at its begin and as often as they were read again.
+    pub fn anchors(&self) -> &[Anchor] {
+        &self.anchors
+    }
+
+    /// The wall clock's time of an instant, in nanoseconds since the Unix epoch, by the last anchor before it.
+    pub fn wall_ns(&self, at: MonoNs) -> u64 {
+        let before = self.anchors.partition_point(|anchor| anchor.mono <= at);
+        let anchor = self.anchors.get(before.saturating_sub(1));
+        anchor.unwrap_or(&self.header.anchor).wall_ns_at(at)
+    }
+
+    /// What a report needs beside the events; `None` when the run was not seen to end.
+    pub fn closing(&self) -> Option<&Closing> {
+        self.closing.as_ref()
+    }
+
+    /// What it lacks; `None` when nothing.
+    pub fn missing(&self) -> Option<Missing> {
+        self.missing.is_anything().then_some(self.missing)
+    }
+
+    /// Its blocks, in order.
+    pub fn blocks(&self) -> &[BlockInfo] {
+        &self.blocks
+    }
+
+    /// Whether the blocks are known from the file's own index, and not by scanning.
+    pub fn is_indexed(&self) -> bool {
+        self.indexed
+    }
+
+    /// Reads all of it.
+    pub fn reader(&self) -> Reader<'_> {
+        self.reader_at(0)
+    }
+
+    /// Reads from a block on. What the source had said before for good, the engine and the hops, comes first.
+    pub fn reader_at(&self, block: usize) -> Reader<'_> {
+        Reader::new(self, block)
+    }
+
+    /// The block in which an instant is, or the last before it.
+    pub fn block_at(&self, at: MonoNs) -> usize {
+        self.blocks.partition_point(|b| b.from <= at).saturating_sub(1)
+    }
+
+    pub(super) fn section(&self, block: usize) -> Option<(u64, Section)> {
+        self.sections.get(block).copied()
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+fn info(offset: u64, section: &Section) -> BlockInfo {
+    BlockInfo {
+        offset,
+        bytes: section.length(),
+        from: section.content.from,
+        to: section.content.to,
+        first_record: section.first_record,
+        records: section.content.records,
+        chunks: section.content.chunks,
+    }
+}
+
+/// The file's first bytes: its form, its run, where its sections begin, its header.
+fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, Header), OpenError> {
+    let failed = |error| OpenError::Io {
+        path: path.to_owned(),
+        error,
+    };
+    let path = || path.to_owned();
+    let mut first = [0; PREAMBLE];
+    let least = (PREAMBLE + SECTION_HEADER) as u64;
+    let there = bytes.min(PREAMBLE as u64) as usize;
+    file.read_exact_at(&mut first[..there], 0).map_err(failed)?;
+    let expected = Preamble::new(false).to_bytes();
+    // Of a file cut inside its first bytes it can still be told what it was.
+    if there == 0 || first[..there.min(8)] != expected[..there.min(8)] {
+        return Err(OpenError::NotARecording { path: path() });
+    }
+    let preamble = Preamble::of(&first).filter(|_| bytes >= least);
+    let preamble = preamble.ok_or_else(|| OpenError::NoHeader {
+        path: path(),
+        bytes: least,
+    })?;
+    let Preamble { major, minor, .. } = preamble;
+    if major > MAJOR {
+        return Err(OpenError::Newer {
+            path: path(),
+            major,
+            minor,
+        });
+    }
+    let mut head = [0; SECTION_HEADER];
+    file.read_exact_at(&mut head, PREAMBLE as u64).map_err(failed)?;
+    let head = Section::of(&head).filter(|s| s.kind == kind::HEADER);
+    let end = PREAMBLE as u64 + head.map_or(SECTION_HEADER as u64, |s| s.length());
+    let header = head
+        .filter(|_| end <= bytes)
+        .and_then(|s| json(file, PREAMBLE as u64, &s).map(|header| (preamble, s.run, end, header)));
+    header.ok_or_else(|| OpenError::NoHeader {
+        path: path(),
+        bytes: end,
+    })
+}
+
+/// A section's payload, if it is whole and says what it should.
+fn json<T: serde::de::DeserializeOwned>(file: &File, at: u64, section: &Section) -> Option<T> {
+    serde_json::from_slice(&payload(file, at, section)?).ok()
+}
+
+fn payload(file: &File, at: u64, section: &Section) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; section.packed as usize];
+    file.read_exact_at(&mut bytes, at + SECTION_HEADER as u64).ok()?;
+    (crc32fast::hash(&bytes) == section.crc).then_some(bytes)
+}
+
+/// The sections as the file's index lists them; `None` when there is none, or it is not to be trusted.
+fn by_index(file: &File, run: u64, bytes: u64) -> io::Result<Option<Vec<(u64, Section)>>> {
+    const ENTRY: usize = 8 + SECTION_HEADER;
+    let mut trailer = [0; TRAILER];
+    let Some(at) = bytes.checked_sub(TRAILER as u64) else {
+        return Ok(None);
+    };
+    file.read_exact_at(&mut trailer, at)?;
+    let Some(index) = index_of(&trailer).filter(|&index| index < at) else {
+        return Ok(None);
+    };
+    let Some(head) = section(file, run, index, at)?.filter(|s| s.kind == kind::INDEX && index + s.length() == at)
+    else {
+        return Ok(None);
+    };
+    let entries =
+        payload(file, index, &head).and_then(|p| zstd::bulk::decompress(&p, head.raw.min(PAYLOAD) as usize).ok());
+    let Some(entries) = entries.filter(|e| e.len() % ENTRY == 0) else {
+        return Ok(None);
+    };
+    let mut sections = Vec::with_capacity(entries.len() / ENTRY + 1);
+    let mut after = 0;
+    for entry in entries.chunks_exact(ENTRY) {
+        let (offset, head) = entry.split_at(8);
+        let offset = u64::from_le_bytes(offset.try_into().unwrap_or_default());
+        let head = head.try_into().ok().and_then(Section::of);
+        let Some(head) = head.filter(|s| s.run == run && offset >= after && offset + s.length() <= index) else {
+            return Ok(None);
+        };
+        after = offset + head.length();
+        sections.push((offset, head));
+    }
+    // The end stands between the last block and the index; the first block may be anywhere before it.
+    if sections.is_empty() {
+        let first = section(file, run, PREAMBLE as u64, index)?;
+        after = PREAMBLE as u64 + first.map_or(0, |s| s.length());
+    }
+    if let Some(end) = section(file, run, after, index)?.filter(|s| s.kind == kind::END) {
+        sections.push((after, end));
+    }
+    Ok(Some(sections))
+}
+
+/// Of a ring's blocks those without a hole between them, up to the newest: what is older stands in places that were left behind.
+fn newest_lap(found: Scan) -> Vec<(u64, Section)> {
+    let mut sections = found.sections;
+    sections.sort_by_key(|(_, s)| s.seq);
+    let mut from = sections.len().saturating_sub(1);
+    while from > 0 && sections[from - 1].1.seq + 1 == sections[from].1.seq {
+        from -= 1;
+    }
+    sections.split_off(from)
+}
+
+fn gaps(blocks: &[BlockInfo], missing: &mut Missing) {
+    let mut next = None;
+    for block in blocks {
+        match next {
+            None => missing.records_before = block.first_record,
+            Some(next) => missing.records_between += block.first_record.saturating_sub(next),
+        }
+        next = Some(block.first_record.saturating_add(u64::from(block.records)));
+    }
+}

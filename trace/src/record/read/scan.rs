@@ -1,0 +1,83 @@
+//! Finding a file's sections without its index: from header to header, and past what is damaged to the next.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::super::section::{SECTION_HEADER, Section};
+
+/// Bytes looked at in one go for a header after damage.
+const WINDOW: usize = 256 << 10;
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// Every whole section with its place, in the order of the file.
+    pub(super) sections: Vec<(u64, Section)>,
+    pub(super) cut_bytes: u64,
+    pub(super) damaged_bytes: u64,
+}
+
+/// Looks through `from..to` for sections of `run`. With `whole`, only those count whose payload has its checksum: in a ring a
+/// header may outlive what it stands for.
+pub(super) fn scan(file: &File, run: u64, from: u64, to: u64, whole: bool) -> io::Result<Scan> {
+    let mut scan = Scan::default();
+    let mut room = Vec::new();
+    let mut at = from;
+    while at < to {
+        match section(file, run, at, to)? {
+            Some(section) if at + section.length() > to => {
+                scan.cut_bytes = to - at;
+                return Ok(scan);
+            }
+            Some(section) if !whole || has_payload(file, at, &section, &mut room)? => {
+                scan.sections.push((at, section));
+                at += section.length();
+            }
+            _ => {
+                let Some(found) = next(file, run, at + 1, to, &mut room)? else {
+                    // A header cut short, or anything else that nothing comes after.
+                    scan.cut_bytes = to - at;
+                    return Ok(scan);
+                };
+                scan.damaged_bytes += found - at;
+                at = found;
+            }
+        }
+    }
+    Ok(scan)
+}
+
+/// The section whose header is at `at`.
+pub(super) fn section(file: &File, run: u64, at: u64, to: u64) -> io::Result<Option<Section>> {
+    let mut bytes = [0; SECTION_HEADER];
+    if to.saturating_sub(at) < SECTION_HEADER as u64 {
+        return Ok(None);
+    }
+    file.read_exact_at(&mut bytes, at)?;
+    Ok(Section::of(&bytes).filter(|section| section.run == run))
+}
+
+fn has_payload(file: &File, at: u64, section: &Section, room: &mut Vec<u8>) -> io::Result<bool> {
+    room.resize(section.packed as usize, 0);
+    file.read_exact_at(room, at + SECTION_HEADER as u64)?;
+    Ok(crc32fast::hash(room) == section.crc)
+}
+
+/// Where the next section begins, from `at` on.
+fn next(file: &File, run: u64, mut at: u64, to: u64, room: &mut Vec<u8>) -> io::Result<Option<u64>> {
+    while to.saturating_sub(at) >= SECTION_HEADER as u64 {
+        let size = (to - at).min(WINDOW as u64) as usize;
+        room.resize(size, 0);
+        file.read_exact_at(room, at)?;
+        for place in Section::begins(room) {
+            let place = at + place as u64;
+            if section(file, run, place, to)?.is_some() {
+                return Ok(Some(place));
+            }
+        }
+        // A header may begin in this window and end in the next.
+        at += (size - (SECTION_HEADER - 1).min(size - 1)) as u64;
+    }
+    Ok(None)
+}

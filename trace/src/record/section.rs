@@ -1,0 +1,187 @@
+//! A file is a short preamble and sections: a header of fixed size with a checksum of its own, then the payload. What tells
+//! whole sections from cut or damaged ones is here.
+
+use super::codec::Content;
+use super::header::Anchor;
+use crate::clock::MonoNs;
+
+/// As PNG's: a transfer that changes line ends or cuts bit 7 breaks it.
+const MAGIC: [u8; 8] = *b"\x89TGAP\r\n\x1a";
+const SECTION: [u8; 4] = *b"\xf7tgs";
+
+/// The format's version. A reader refuses a later `MAJOR`; it reads a later `MINOR` and passes over what it does not know.
+pub(super) const MAJOR: u16 = 1;
+pub(super) const MINOR: u16 = 0;
+
+pub(super) const PREAMBLE: usize = 16;
+pub(super) const SECTION_HEADER: usize = 88;
+
+/// Longest payload, packed and unpacked. A block closes long before it.
+pub(super) const PAYLOAD: u32 = 64 << 20;
+
+/// The file's first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Preamble {
+    pub(super) major: u16,
+    pub(super) minor: u16,
+    /// Blocks go round in a space of fixed size, instead of one after the other.
+    pub(super) ring: bool,
+}
+
+impl Preamble {
+    pub(super) fn new(ring: bool) -> Self {
+        Self {
+            major: MAJOR,
+            minor: MINOR,
+            ring,
+        }
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; PREAMBLE] {
+        let mut bytes = [0; PREAMBLE];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&self.major.to_le_bytes());
+        bytes[10..12].copy_from_slice(&self.minor.to_le_bytes());
+        bytes[12] = u8::from(self.ring);
+        bytes
+    }
+
+    /// `None` when the bytes are no preamble.
+    pub(super) fn of(bytes: &[u8; PREAMBLE]) -> Option<Self> {
+        let (magic, rest) = bytes.split_first_chunk::<8>()?;
+        (*magic == MAGIC).then(|| Self {
+            major: u16::from_le_bytes([rest[0], rest[1]]),
+            minor: u16::from_le_bytes([rest[2], rest[3]]),
+            ring: rest[4] & 1 != 0,
+        })
+    }
+}
+
+/// What a section holds.
+pub(super) mod kind {
+    /// [`super::super::Header`] as JSON.
+    pub(in crate::record) const HEADER: u8 = 1;
+    /// Records, in columns, packed with zstd.
+    pub(in crate::record) const BLOCK: u8 = 2;
+    /// Why the file ends and what a report needs, as JSON.
+    pub(in crate::record) const END: u8 = 3;
+    /// Where all sections are, packed with zstd.
+    pub(in crate::record) const INDEX: u8 = 4;
+}
+
+/// The header of a section.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Section {
+    pub(super) kind: u8,
+    /// Bytes of the payload in the file, and what they unpack to.
+    pub(super) packed: u32,
+    pub(super) raw: u32,
+    /// CRC-32 of the packed payload.
+    pub(super) crc: u32,
+    /// The same in all sections of a file: tells them from what was in its place before.
+    pub(super) run: u64,
+    /// Counts the run's sections as they are written.
+    pub(super) seq: u64,
+    /// Records of the run before this block's, dropped ones included.
+    pub(super) first_record: u64,
+    pub(super) content: Content,
+    /// The last anchor before the block's end.
+    pub(super) anchor: Anchor,
+}
+
+impl Section {
+    pub(super) fn to_bytes(self) -> [u8; SECTION_HEADER] {
+        let mut bytes = [0; SECTION_HEADER];
+        let mut at = 8;
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        put(&[self.kind, 0, 0, 0]);
+        put(&self.packed.to_le_bytes());
+        put(&self.raw.to_le_bytes());
+        put(&self.crc.to_le_bytes());
+        put(&self.run.to_le_bytes());
+        put(&self.seq.to_le_bytes());
+        put(&self.first_record.to_le_bytes());
+        put(&self.content.records.to_le_bytes());
+        put(&self.content.chunks.to_le_bytes());
+        put(&self.content.from.0.to_le_bytes());
+        put(&self.content.to.0.to_le_bytes());
+        put(&self.anchor.mono.0.to_le_bytes());
+        put(&self.anchor.wall_ns.to_le_bytes());
+        let crc = crc32fast::hash(&bytes[8..]);
+        bytes[..4].copy_from_slice(&SECTION);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// `None` when the bytes are no section's header, or a damaged one.
+    pub(super) fn of(bytes: &[u8; SECTION_HEADER]) -> Option<Self> {
+        let (magic, rest) = bytes.split_first_chunk::<4>()?;
+        let (crc, fields) = rest.split_first_chunk::<4>()?;
+        if *magic != SECTION || u32::from_le_bytes(*crc) != crc32fast::hash(fields) {
+            return None;
+        }
+        let mut at = 4;
+        let mut word = |size: usize| {
+            let mut value = [0; 8];
+            value[..size].copy_from_slice(&fields[at..at + size]);
+            at += size;
+            u64::from_le_bytes(value)
+        };
+        let section = Self {
+            kind: fields[0],
+            packed: word(4) as u32,
+            raw: word(4) as u32,
+            crc: word(4) as u32,
+            run: word(8),
+            seq: word(8),
+            first_record: word(8),
+            content: Content {
+                records: word(4) as u32,
+                chunks: word(4) as u32,
+                from: MonoNs(word(8)),
+                to: MonoNs(word(8)),
+            },
+            anchor: Anchor {
+                mono: MonoNs(word(8)),
+                wall_ns: word(8),
+            },
+        };
+        (section.packed <= PAYLOAD && section.raw <= PAYLOAD).then_some(section)
+    }
+
+    /// Bytes of header and payload.
+    pub(super) fn length(&self) -> u64 {
+        SECTION_HEADER as u64 + u64::from(self.packed)
+    }
+
+    /// Where a header may begin in `bytes`.
+    pub(super) fn begins(bytes: &[u8]) -> impl Iterator<Item = usize> {
+        bytes
+            .windows(SECTION.len())
+            .enumerate()
+            .filter_map(|(at, w)| (w == SECTION).then_some(at))
+    }
+}
+
+const TRAILER_MAGIC: [u8; 8] = *b"TGAPEND\n";
+pub(super) const TRAILER: usize = 20;
+
+/// The last bytes of a file that was closed: where the index is.
+pub(super) fn trailer(index: u64) -> [u8; TRAILER] {
+    let mut bytes = [0; TRAILER];
+    bytes[..8].copy_from_slice(&index.to_le_bytes());
+    let crc = crc32fast::hash(&bytes[..8]);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    bytes[12..].copy_from_slice(&TRAILER_MAGIC);
+    bytes
+}
+
+/// Where the index is, if these are a trailer's bytes.
+pub(super) fn index_of(bytes: &[u8; TRAILER]) -> Option<u64> {
+    let (index, rest) = bytes.split_first_chunk::<8>()?;
+    let whole = rest[..4] == crc32fast::hash(index).to_le_bytes() && rest[4..] == TRAILER_MAGIC;
+    whole.then_some(u64::from_le_bytes(*index))
+}

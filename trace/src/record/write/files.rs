@@ -1,0 +1,309 @@
+//! A recording's files: sections appended, an index at the end, the next file when one is full.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::super::error::RecordError;
+use super::super::header::{Closing, End, Header, Why};
+use super::super::section::{PREAMBLE, Preamble, SECTION_HEADER, Section, kind, trailer};
+use super::pack::{Packer, seal};
+use super::{RecordOptions, Summary};
+
+/// Blocks of a file that an index can have: three days of them. A longer file has none and is scanned.
+const INDEXED: usize = 1 << 18;
+/// Room kept for the end of a file with a largest size, beside its index.
+const END_BYTES: u64 = 8 << 10;
+
+/// Why a block was not written.
+pub(super) enum Refused {
+    /// The file has its largest size.
+    Full(u64),
+    Failed(io::Error),
+}
+
+/// A finished file that is kept.
+#[derive(Debug)]
+struct Kept {
+    path: PathBuf,
+    bytes: u64,
+    records: u64,
+    chunks: u64,
+}
+
+/// The file being written, and those before it.
+pub(super) struct Files {
+    base: PathBuf,
+    options: RecordOptions,
+    header: Header,
+    run: u64,
+    seq: u64,
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    index: Vec<(u64, Section)>,
+    blocks: u64,
+    records: u64,
+    chunks: u64,
+    before: VecDeque<Kept>,
+    buffer: Vec<u8>,
+}
+
+impl Files {
+    pub(super) fn create(path: &Path, header: &Header, run: u64, options: RecordOptions) -> Result<Self, RecordError> {
+        let file = create(path, options.force, header, run, false)?;
+        Ok(Self {
+            base: path.to_owned(),
+            options,
+            header: header.clone(),
+            run,
+            seq: 1,
+            path: path.to_owned(),
+            bytes: file.1,
+            file: file.0,
+            index: Vec::new(),
+            blocks: 0,
+            records: 0,
+            chunks: 0,
+            before: VecDeque::new(),
+            buffer: Vec::new(),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the next section is to be numbered.
+    pub(super) fn next_seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Appends a sealed block; gives back by how many bytes the files grew.
+    pub(super) fn block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, Refused> {
+        let mut grown = 0;
+        if let Some(max) = self.options.max_bytes {
+            let index = (self.blocks + 1) * (8 + SECTION_HEADER as u64);
+            if self.blocks > 0 && self.bytes + section.length() + index + END_BYTES > max {
+                if self.options.rotate.is_none() {
+                    return Err(Refused::Full(max));
+                }
+                grown += self.rotate().map_err(|error| {
+                    Refused::Failed(match error {
+                        RecordError::Io { error, .. } => error,
+                        other => io::Error::other(other.to_string()),
+                    })
+                })?;
+            }
+        }
+        self.append(sealed).map_err(Refused::Failed)?;
+        let offset = self.bytes - section.length();
+        if self.index.len() < INDEXED {
+            self.index.push((offset, section));
+        }
+        self.seq = section.seq + 1;
+        self.blocks += 1;
+        self.records += u64::from(section.content.records);
+        self.chunks += u64::from(section.content.chunks);
+        Ok(grown + section.length())
+    }
+
+    /// Writes all of `bytes`, or leaves the file as it was.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.file.write_all(bytes) {
+            Ok(()) => {
+                self.bytes += bytes.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                // The readers pass over a cut block; without it they need not.
+                self.file.set_len(self.bytes).ok();
+                io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.bytes)).ok();
+                Err(error)
+            }
+        }
+    }
+
+    fn section<T: Serialize>(&mut self, kind: u8, content: &T) -> io::Result<()> {
+        let json = serde_json::to_vec(content)?;
+        let mut section = Section {
+            kind,
+            raw: json.len() as u32,
+            run: self.run,
+            seq: self.seq,
+            ..Section::default()
+        };
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let written = self.append(seal(&mut section, &json, &mut buffer));
+        self.buffer = buffer;
+        self.seq += u64::from(written.is_ok());
+        written
+    }
+
+    /// Ends the current file: why, the index, the way to it; then waits until all is on the disk.
+    pub(super) fn end(&mut self, why: Why, dropped: u64, closing: Option<&Closing>) -> Result<(), RecordError> {
+        let begun = self.bytes;
+        let written = self.end_sections(&End {
+            why,
+            dropped,
+            closing: closing.cloned(),
+        });
+        if written.is_err() {
+            // All of the end or nothing: a reader takes the last bytes for its trailer.
+            self.file.set_len(begun).ok();
+            self.bytes = begun;
+        }
+        let synced = written.and_then(|()| self.file.sync_all());
+        synced.map_err(|error| RecordError::io("finish", &self.path, error))?;
+        sync_folder(&self.path);
+        Ok(())
+    }
+
+    fn end_sections(&mut self, end: &End) -> io::Result<()> {
+        self.section(kind::END, end)?;
+        if self.index.len() as u64 != self.blocks {
+            return Ok(());
+        }
+        let mut entries = Vec::with_capacity(self.index.len() * (8 + SECTION_HEADER));
+        for (offset, section) in &self.index {
+            entries.extend_from_slice(&offset.to_le_bytes());
+            entries.extend_from_slice(&section.to_bytes());
+        }
+        let mut section = Section {
+            kind: kind::INDEX,
+            run: self.run,
+            seq: self.seq,
+            ..Section::default()
+        };
+        let at = self.bytes;
+        let mut packer = Packer::new(self.options.level)?;
+        self.append(packer.bytes(&entries, &mut section)?)?;
+        self.append(&trailer(at))
+    }
+
+    /// Ends the current file and begins the next; the oldest makes room.
+    fn rotate(&mut self) -> Result<u64, RecordError> {
+        let before = self.bytes;
+        self.end(Why::Rotated, 0, None)?;
+        let grown = self.bytes - before;
+        self.header.part += 1;
+        let next = part_path(&self.base, self.header.part);
+        let (file, bytes) = create(&next, self.options.force, &self.header, self.run, false)?;
+        self.before.push_back(Kept {
+            path: std::mem::replace(&mut self.path, next),
+            bytes: std::mem::replace(&mut self.bytes, bytes),
+            records: std::mem::take(&mut self.records),
+            chunks: std::mem::take(&mut self.chunks),
+        });
+        self.file = file;
+        self.index.clear();
+        self.blocks = 0;
+        while self.before.len() as u64 >= u64::from(self.options.rotate.unwrap_or(u32::MAX).max(1)) {
+            if let Some(oldest) = self.before.pop_front() {
+                fs::remove_file(&oldest.path).ok();
+            }
+        }
+        Ok(grown + bytes)
+    }
+
+    pub(super) fn summary(&self) -> Summary {
+        let sum = |of: fn(&Kept) -> u64| self.before.iter().map(of).sum::<u64>();
+        Summary {
+            files: self
+                .before
+                .iter()
+                .map(|k| k.path.clone())
+                .chain([self.path.clone()])
+                .collect(),
+            bytes: sum(|k| k.bytes) + self.bytes,
+            records: sum(|k| k.records) + self.records,
+            chunks: sum(|k| k.chunks) + self.chunks,
+            dropped: 0,
+            stopped: None,
+        }
+    }
+}
+
+/// `run.tgap`, `run.1.tgap`, ...
+fn part_path(base: &Path, part: u32) -> PathBuf {
+    let mut name = OsString::from(base.file_stem().unwrap_or_default());
+    name.push(format!(".{part}"));
+    if let Some(extension) = base.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    base.with_file_name(name)
+}
+
+/// Makes a file that begins as a recording does; gives back its length too. An existing one is replaced only with `force`, and
+/// only when the new one stands beside it with its header written.
+pub(super) fn create(
+    path: &Path,
+    force: bool,
+    header: &Header,
+    run: u64,
+    ring: bool,
+) -> Result<(File, u64), RecordError> {
+    let there = fs::symlink_metadata(path).ok();
+    if there.as_ref().is_some_and(|there| !there.is_file()) {
+        return Err(RecordError::NotAFile { path: path.to_owned() });
+    }
+    let replaced = force && there.is_some();
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.new", std::process::id()));
+    let made = if replaced {
+        path.with_file_name(name)
+    } else {
+        path.to_owned()
+    };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+        .open(&made)
+        .map_err(|error| RecordError::io("create", path, error))?;
+    let written = begin(&mut file, header, run, ring).and_then(|bytes| {
+        if replaced {
+            fs::rename(&made, path)?;
+        }
+        Ok(bytes)
+    });
+    match written {
+        Ok(bytes) => Ok((file, bytes)),
+        Err(error) => {
+            fs::remove_file(&made).ok();
+            Err(RecordError::io("write to", path, error))
+        }
+    }
+}
+
+fn begin(file: &mut File, header: &Header, run: u64, ring: bool) -> io::Result<u64> {
+    let json = serde_json::to_vec(header)?;
+    let mut section = Section {
+        kind: kind::HEADER,
+        raw: json.len() as u32,
+        run,
+        anchor: header.anchor,
+        ..Section::default()
+    };
+    let mut buffer = Vec::new();
+    file.write_all(&Preamble::new(ring).to_bytes())?;
+    file.write_all(seal(&mut section, &json, &mut buffer))?;
+    Ok(PREAMBLE as u64 + section.length())
+}
+
+/// The folder's entry is on the disk too. Some file systems cannot; then it is as safe as they make it.
+pub(super) fn sync_folder(path: &Path) {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+    if let Ok(folder) = File::open(folder.unwrap_or(Path::new("."))) {
+        folder.sync_all().ok();
+    }
+}

@@ -1,0 +1,117 @@
+//! The ring that is always on, for what happened before anybody looked.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::Instant;
+
+use super::super::error::RecordError;
+use super::super::header::{Closing, Header};
+use super::recorder::run;
+use super::ring::Ring;
+use super::stream::Stream;
+use super::worker::{Job, Store};
+use super::{RecordOptions, Status, Summary};
+use crate::clock::MonoNs;
+use crate::event::Event;
+
+/// Keeps the last of a run in a file of fixed size. The file opens as a recording does, also after the process was killed.
+#[derive(Debug)]
+pub struct Hindsight {
+    stream: Stream,
+}
+
+/// A dump under way.
+#[derive(Debug)]
+pub struct Dumping {
+    answer: Receiver<Result<Summary, RecordError>>,
+    deadline: Instant,
+    silent: Option<RecordError>,
+}
+
+const GONE: &str = "the thread that writes the ring has failed (this is a bug)";
+
+impl Dumping {
+    /// What became of it; `None` while it goes on.
+    pub fn poll(&mut self) -> Option<Result<Summary, RecordError>> {
+        match self.answer.try_recv() {
+            Ok(done) => Some(done),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(RecordError::Stopped(GONE.into()))),
+        }
+    }
+
+    /// Waits for it.
+    pub fn wait(mut self) -> Result<Summary, RecordError> {
+        match self
+            .answer
+            .recv_timeout(self.deadline.saturating_duration_since(Instant::now()))
+        {
+            Ok(done) => done,
+            Err(RecvTimeoutError::Timeout) => Err(self.silent.take().unwrap_or(RecordError::Empty)),
+            Err(RecvTimeoutError::Disconnected) => Err(RecordError::Stopped(GONE.into())),
+        }
+    }
+}
+
+impl Hindsight {
+    /// Makes a ring of `size` bytes, all of them reserved, readable by its owner alone. One that is there already may hold the
+    /// last minutes of a run that was killed: it is replaced only with `options.force`.
+    pub fn create(path: &Path, size: u64, header: &Header, options: RecordOptions) -> Result<Self, RecordError> {
+        let run = run();
+        let ring = Ring::create(path, size, header, run, options.force)?;
+        let stream = Stream::start(path, Store::Ring(ring), run, header, options)?;
+        Ok(Self { stream })
+    }
+
+    /// The ring's file.
+    pub fn path(&self) -> &Path {
+        self.stream.path()
+    }
+
+    /// As [`super::Recorder::event`].
+    pub fn event(&mut self, event: &Event<'_>) {
+        self.stream.event(event);
+    }
+
+    /// As [`super::Recorder::tick`].
+    pub fn tick(&mut self, now: MonoNs) {
+        self.stream.tick(now);
+    }
+
+    /// How it stands; `bytes` counts what was overwritten since, too.
+    pub fn status(&self) -> Status {
+        self.stream.status()
+    }
+
+    /// Copies what the ring holds to a recording, on the ring's own thread; the ring goes on meanwhile, and what its queue cannot
+    /// hold until then is dropped and counted.
+    pub fn start_dump(&mut self, to: &Path, closing: &Closing, force: bool) -> Result<Dumping, RecordError> {
+        let deadline = self.stream.deadline();
+        let (to, closing) = (to.to_owned(), Box::new(closing.clone()));
+        let silent = RecordError::Silent {
+            path: to.clone(),
+            seconds: deadline.saturating_duration_since(Instant::now()).as_secs(),
+        };
+        let answer = self.stream.ask(Instant::now(), |reply| Job::Dump {
+            to,
+            force,
+            closing,
+            reply,
+        })?;
+        Ok(Dumping {
+            answer,
+            deadline,
+            silent: Some(silent),
+        })
+    }
+
+    /// The same, and waits for it.
+    pub fn dump(&mut self, to: &Path, closing: &Closing, force: bool) -> Result<Summary, RecordError> {
+        self.start_dump(to, closing, force)?.wait()
+    }
+
+    /// Writes what is left and waits until it is on the disk. The ring stays.
+    pub fn finish(mut self) -> Result<Summary, RecordError> {
+        self.stream.finish(&Closing::default())
+    }
+}

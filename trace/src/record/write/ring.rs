@@ -1,0 +1,151 @@
+//! A file of fixed size in which blocks go round: the oldest make room. Nothing in it says where the newest is; a reader tells by
+//! the blocks' numbers, so that no write but the block's own has to arrive.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+
+use super::super::error::RecordError;
+use super::super::header::{Closing, Header, Why};
+use super::super::section::Section;
+use super::files::{Files, Refused, create, sync_folder};
+use super::{RecordOptions, Summary};
+
+/// The smallest ring: room for a block of usual size and what comes after it.
+pub(super) const LEAST: u64 = 4 << 20;
+
+pub(super) struct Ring {
+    path: PathBuf,
+    file: File,
+    header: Header,
+    run: u64,
+    seq: u64,
+    /// Where blocks begin, and where the file ends.
+    begin: u64,
+    size: u64,
+    at: u64,
+    /// The blocks that are whole, the oldest first, and where they are.
+    blocks: VecDeque<(u64, Section)>,
+}
+
+impl Ring {
+    pub(super) fn create(path: &Path, size: u64, header: &Header, run: u64, force: bool) -> Result<Self, RecordError> {
+        if size < LEAST {
+            return Err(RecordError::TooSmall { size, least: LEAST });
+        }
+        let (file, begin) = create(path, force, header, run, true)?;
+        // All of it now: a disk that fills up later does not matter any more.
+        let reserved = match fallocate(&file, FallocateFlags::empty(), 0, size) {
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(size),
+            other => other.map_err(io::Error::from),
+        };
+        if let Err(error) = reserved {
+            fs::remove_file(path).ok();
+            return Err(RecordError::io("reserve room for", path, error));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            header: header.clone(),
+            run,
+            seq: 1,
+            begin,
+            size,
+            at: begin,
+            blocks: VecDeque::new(),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn next_seq(&self) -> u64 {
+        self.seq
+    }
+
+    pub(super) fn block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, Refused> {
+        let length = section.length();
+        if self.begin + length > self.size {
+            return Err(Refused::Full(self.size));
+        }
+        if self.at + length > self.size {
+            // What is left behind here is a lap older than what will be overwritten next.
+            let at = self.at;
+            self.blocks.retain(|&(offset, _)| offset < at);
+            self.at = self.begin;
+        }
+        let (from, to) = (self.at, self.at + length);
+        while self
+            .blocks
+            .front()
+            .is_some_and(|&(offset, _)| (from..to).contains(&offset))
+        {
+            self.blocks.pop_front();
+        }
+        self.file.write_all_at(sealed, from).map_err(Refused::Failed)?;
+        self.blocks.push_back((from, section));
+        self.seq = section.seq + 1;
+        self.at = to;
+        Ok(length)
+    }
+
+    /// Copies what is in the ring to a recording.
+    pub(super) fn dump(&self, to: &Path, closing: &Closing, dropped: u64, force: bool) -> Result<Summary, RecordError> {
+        if self.blocks.is_empty() {
+            return Err(RecordError::Empty);
+        }
+        let options = RecordOptions {
+            force,
+            ..RecordOptions::default()
+        };
+        let mut files = Files::create(to, &self.header, self.run, options)?;
+        let copied = self
+            .copy(&mut files)
+            .and_then(|()| files.end(Why::Dumped, dropped, Some(closing)));
+        match copied {
+            Ok(()) => Ok(Summary {
+                dropped,
+                ..files.summary()
+            }),
+            Err(error) => {
+                fs::remove_file(to).ok();
+                Err(error)
+            }
+        }
+    }
+
+    fn copy(&self, files: &mut Files) -> Result<(), RecordError> {
+        let mut sealed = Vec::new();
+        for &(offset, section) in &self.blocks {
+            sealed.resize(section.length() as usize, 0);
+            let read = self.file.read_exact_at(&mut sealed, offset);
+            read.map_err(|error| RecordError::io("read", &self.path, error))?;
+            match files.block(section, &sealed) {
+                Ok(_) => {}
+                Err(Refused::Failed(error)) => return Err(RecordError::io("write to", files.path(), error)),
+                Err(Refused::Full(_)) => break,
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&self, dropped: u64) -> Result<Summary, RecordError> {
+        let synced = self.file.sync_all();
+        synced.map_err(|error| RecordError::io("finish", &self.path, error))?;
+        sync_folder(&self.path);
+        let sum = |of: fn(&Section) -> u32| self.blocks.iter().map(|(_, s)| u64::from(of(s))).sum();
+        Ok(Summary {
+            files: vec![self.path.clone()],
+            bytes: self.size,
+            records: sum(|s| s.content.records),
+            chunks: sum(|s| s.content.chunks),
+            dropped,
+            stopped: None,
+        })
+    }
+}

@@ -1,0 +1,233 @@
+//! The caller's side of a recording or a ring: encodes, closes blocks, hands them over. Never waits but at the end.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::super::codec::{Columns, Encoder};
+use super::super::error::RecordError;
+use super::super::header::{Anchor, Closing, Header};
+use super::pack::Packer;
+use super::worker::{Block, Job, Shared, Store, Worker};
+use super::{RecordOptions, Status, Summary};
+use crate::clock::MonoNs;
+use crate::event::Event;
+
+/// Between two tries to hand something over at the end.
+const AGAIN: Duration = Duration::from_millis(2);
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    encoder: Encoder,
+    options: RecordOptions,
+    path: PathBuf,
+    anchor: Anchor,
+    /// Records in closed blocks, dropped ones included.
+    records: u64,
+    spare: Option<Columns<Vec<u8>>>,
+    jobs: SyncSender<Job>,
+    empties: Receiver<Columns<Vec<u8>>>,
+    shared: Arc<Shared>,
+}
+
+impl Stream {
+    pub(super) fn start(
+        path: &Path,
+        store: Store,
+        run: u64,
+        header: &Header,
+        options: RecordOptions,
+    ) -> Result<Self, RecordError> {
+        let failed = |error| RecordError::io("start writing to", path, error);
+        let (jobs, inbox) = sync_channel(options.queue_blocks.max(1));
+        let (emptied, empties) = channel();
+        let shared = Arc::new(Shared::default());
+        let worker = Worker {
+            store,
+            packer: Packer::new(options.level).map_err(failed)?,
+            run,
+            shared: Arc::clone(&shared),
+            empties: emptied,
+        };
+        thread::Builder::new()
+            .name("recorder".into())
+            .spawn(move || worker.work(&inbox))
+            .map_err(failed)?;
+        Ok(Self {
+            encoder: Encoder::new(header.payload),
+            options,
+            path: path.to_owned(),
+            anchor: header.anchor,
+            records: 0,
+            spare: None,
+            jobs,
+            empties,
+            shared,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn event(&mut self, event: &Event<'_>) {
+        if self.has_stopped() {
+            return;
+        }
+        if !self.encoder.event(event) {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        self.close_if_due(event.at);
+    }
+
+    pub(super) fn tick(&mut self, now: MonoNs) {
+        if self.has_stopped() {
+            return;
+        }
+        self.encoder.tick(now);
+        if self
+            .options
+            .anchor_every_ns
+            .is_some_and(|ns| now.since(self.anchor.mono) >= ns)
+        {
+            self.anchor = Anchor::now();
+            self.encoder.anchor(self.anchor);
+        }
+        self.close_if_due(now);
+    }
+
+    pub(super) fn status(&self) -> Status {
+        Status {
+            bytes: self.shared.bytes.load(Ordering::Relaxed),
+            records: self.records + u64::from(self.encoder.records()),
+            dropped: self.shared.dropped.load(Ordering::Relaxed),
+            stopped: self.shared.stopped(),
+        }
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.shared.has_stopped.load(Ordering::Relaxed)
+    }
+
+    fn close_if_due(&mut self, now: MonoNs) {
+        let old = now.since(self.encoder.began()) >= self.options.block_ns;
+        if old || self.encoder.is_full(self.options.block_bytes) {
+            let job = self.close();
+            self.hand_over(job);
+        }
+    }
+
+    fn close(&mut self) -> Job {
+        let empty = self.spare.take().or_else(|| self.empties.try_recv().ok());
+        let (columns, content) = self.encoder.close(empty.unwrap_or_default());
+        let first_record = self.records;
+        self.records += u64::from(content.records);
+        Job::Block(Block {
+            columns,
+            content,
+            first_record,
+            anchor: self.anchor,
+        })
+    }
+
+    fn hand_over(&mut self, job: Job) {
+        let handed = if self.options.wait {
+            self.jobs.send(job).map_err(|gone| TrySendError::Disconnected(gone.0))
+        } else {
+            self.jobs.try_send(job)
+        };
+        match handed {
+            Err(TrySendError::Full(Job::Block(block))) => {
+                let records = u64::from(block.content.records);
+                self.shared.dropped.fetch_add(records, Ordering::Relaxed);
+                self.spare = Some(block.columns);
+            }
+            // What is answered is handed over elsewhere.
+            Ok(()) | Err(TrySendError::Full(_)) => {}
+            Err(TrySendError::Disconnected(_)) => self.shared.stop(format!(
+                "recording stopped: the thread that writes {} has failed (this is a bug)",
+                self.path.display()
+            )),
+        }
+    }
+
+    /// Closes the current block and asks for something that is answered; both wait for room until `deadline`.
+    pub(super) fn ask(
+        &mut self,
+        deadline: Instant,
+        job: impl FnOnce(std::sync::mpsc::Sender<Result<Summary, RecordError>>) -> Job,
+    ) -> Result<Receiver<Result<Summary, RecordError>>, RecordError> {
+        if !self.encoder.is_empty() {
+            let block = self.close();
+            self.push(block, deadline)?;
+        }
+        let (reply, answer) = channel();
+        self.push(job(reply), deadline)?;
+        Ok(answer)
+    }
+
+    fn push(&self, mut job: Job, deadline: Instant) -> Result<(), RecordError> {
+        loop {
+            match self.jobs.try_send(job) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Full(back)) if Instant::now() < deadline => {
+                    job = back;
+                    thread::sleep(AGAIN);
+                }
+                Err(TrySendError::Full(back)) => {
+                    if let Job::Block(block) = back {
+                        let records = u64::from(block.content.records);
+                        self.shared.dropped.fetch_add(records, Ordering::Relaxed);
+                    }
+                    return Err(self.silent());
+                }
+                Err(TrySendError::Disconnected(_)) => return Err(self.gone()),
+            }
+        }
+    }
+
+    pub(super) fn finish(&mut self, closing: &Closing) -> Result<Summary, RecordError> {
+        let deadline = self.deadline();
+        let closing = Box::new(closing.clone());
+        let answer = self.ask(deadline, |reply| Job::Finish { closing, reply })?;
+        match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(finished) => finished,
+            Err(RecvTimeoutError::Timeout) => Err(self.silent()),
+            Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + Duration::from_secs(self.options.patience_s)
+    }
+
+    fn silent(&self) -> RecordError {
+        RecordError::Silent {
+            path: self.path.clone(),
+            seconds: self.options.patience_s,
+        }
+    }
+
+    fn gone(&self) -> RecordError {
+        let why = self.shared.stopped();
+        RecordError::Stopped(why.unwrap_or_else(|| {
+            format!(
+                "the thread that writes {} has failed (this is a bug)",
+                self.path.display()
+            )
+        }))
+    }
+}
+
+impl Drop for Stream {
+    /// A run that ends without `finish` loses nothing that the disk can take in time.
+    fn drop(&mut self) {
+        if !self.encoder.is_empty() && !self.has_stopped() {
+            let job = self.close();
+            self.hand_over(job);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The thread that packs and writes. Whatever the disk does, it happens here.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::super::codec::{Columns, Content};
+use super::super::error::RecordError;
+use super::super::header::{Anchor, Closing, Why};
+use super::super::section::{Section, kind};
+use super::Summary;
+use super::files::{Files, Refused};
+use super::pack::Packer;
+use super::ring::Ring;
+
+/// What the worker is asked to do, in order.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are blocks; boxing them would allocate for each"
+)]
+pub(super) enum Job {
+    Block(Block),
+    Dump {
+        to: PathBuf,
+        force: bool,
+        closing: Box<Closing>,
+        reply: Sender<Result<Summary, RecordError>>,
+    },
+    Finish {
+        closing: Box<Closing>,
+        reply: Sender<Result<Summary, RecordError>>,
+    },
+}
+
+/// A closed block.
+pub(super) struct Block {
+    pub(super) columns: Columns<Vec<u8>>,
+    pub(super) content: Content,
+    pub(super) first_record: u64,
+    pub(super) anchor: Anchor,
+}
+
+/// What both sides know.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) bytes: AtomicU64,
+    pub(super) dropped: AtomicU64,
+    pub(super) has_stopped: AtomicBool,
+    stopped: Mutex<Option<String>>,
+}
+
+impl Shared {
+    pub(super) fn stopped(&self) -> Option<String> {
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn stop(&self, why: String) {
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        self.has_stopped.store(true, Ordering::Release);
+    }
+}
+
+/// Where blocks go.
+pub(super) enum Store {
+    Files(Files),
+    Ring(Ring),
+}
+
+impl Store {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Files(files) => files.path(),
+            Self::Ring(ring) => ring.path(),
+        }
+    }
+
+    fn next_seq(&self) -> u64 {
+        match self {
+            Self::Files(files) => files.next_seq(),
+            Self::Ring(ring) => ring.next_seq(),
+        }
+    }
+}
+
+pub(super) struct Worker {
+    pub(super) store: Store,
+    pub(super) packer: Packer,
+    pub(super) run: u64,
+    pub(super) shared: Arc<Shared>,
+    pub(super) empties: Sender<Columns<Vec<u8>>>,
+}
+
+impl Worker {
+    pub(super) fn work(mut self, jobs: &Receiver<Job>) {
+        while let Ok(job) = jobs.recv() {
+            match job {
+                Job::Block(block) => {
+                    if !self.shared.has_stopped.load(Ordering::Acquire) {
+                        self.block(&block);
+                    }
+                    // The caller may be gone; then nobody needs the room.
+                    self.empties.send(block.columns).ok();
+                }
+                Job::Dump {
+                    to,
+                    force,
+                    closing,
+                    reply,
+                } => {
+                    let dropped = self.shared.dropped.load(Ordering::Relaxed);
+                    let dumped = match &self.store {
+                        Store::Ring(ring) => ring.dump(&to, &closing, dropped, force),
+                        Store::Files(_) => Err(RecordError::Empty),
+                    };
+                    reply.send(dumped).ok();
+                }
+                Job::Finish { closing, reply } => {
+                    reply.send(self.finish(&closing)).ok();
+                    return;
+                }
+            }
+        }
+    }
+
+    fn block(&mut self, block: &Block) {
+        let mut section = Section {
+            kind: kind::BLOCK,
+            run: self.run,
+            seq: self.store.next_seq(),
+            first_record: block.first_record,
+            content: block.content,
+            anchor: block.anchor,
+            ..Section::default()
+        };
+        let sealed = match self.packer.block(&block.columns, &mut section) {
+            Ok(sealed) => sealed,
+            Err(error) => {
+                return self.stop(&format!(
+                    "cannot pack a block for {}: {error}",
+                    self.store.path().display()
+                ));
+            }
+        };
+        let written = match &mut self.store {
+            Store::Files(files) => files.block(section, sealed),
+            Store::Ring(ring) => ring.block(section, sealed),
+        };
+        match written {
+            Ok(bytes) => {
+                self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Err(Refused::Full(max)) => match &mut self.store {
+                Store::Files(files) => {
+                    let path = files.path().display().to_string();
+                    let dropped = self.shared.dropped.load(Ordering::Relaxed);
+                    let ended = files.end(Why::Full, dropped, None);
+                    let how = ended.err().map(|error| format!("; {error}")).unwrap_or_default();
+                    self.stop(&format!("{path} has reached its largest size of {max} bytes{how}"));
+                }
+                // One block that is larger than the whole ring: the next may fit.
+                Store::Ring(_) => {
+                    let records = u64::from(block.content.records);
+                    self.shared.dropped.fetch_add(records, Ordering::Relaxed);
+                }
+            },
+            Err(Refused::Failed(error)) => {
+                let path = self.store.path().display().to_string();
+                if let Store::Files(files) = &mut self.store {
+                    // Cutting the last block off may have made room for an index; without one the file opens too.
+                    files
+                        .end(Why::Full, self.shared.dropped.load(Ordering::Relaxed), None)
+                        .ok();
+                }
+                self.stop(&format!("cannot write to {path}: {error}; it holds what came before"));
+            }
+        }
+    }
+
+    fn stop(&self, why: &str) {
+        self.shared.stop(format!("recording stopped: {why}"));
+    }
+
+    fn finish(&mut self, closing: &Closing) -> Result<Summary, RecordError> {
+        let dropped = self.shared.dropped.load(Ordering::Relaxed);
+        let stopped = self.shared.stopped();
+        match &mut self.store {
+            Store::Ring(ring) => ring.finish(dropped),
+            Store::Files(files) => {
+                if stopped.is_none() {
+                    files.end(Why::Finished, dropped, Some(closing))?;
+                }
+                Ok(Summary {
+                    dropped,
+                    stopped,
+                    ..files.summary()
+                })
+            }
+        }
+    }
+}

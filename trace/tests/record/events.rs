@@ -1,0 +1,240 @@
+//! Any event at all, with its parts leaked: tests are short.
+
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+use trace::engine::{Mode, Waiter};
+use trace::event::{
+    Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample, IdColumn, Kind, Lost, LostCause, Merged,
+    PollUse, QueueSample, Sees, Stage, Taken, ThreadPart, Told, Undecoded, What,
+};
+use trace::{FrameId, HopId, MonoNs, ThreadId};
+
+use super::Said;
+
+fn leak(text: String) -> &'static str {
+    Box::leak(text.into_boxed_str())
+}
+
+/// Few words, so that they come again, and any.
+fn text() -> impl Strategy<Value = &'static str> {
+    let rid = "[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}";
+    prop_oneof![
+        6 => prop::sample::select(vec!["a", "b", "c", "", "20cba755fa2c4d6aa1e2b0c1d2e3f405"]),
+        1 => rid.prop_map(leak),
+        1 => "\\PC{0,40}".prop_map(leak),
+    ]
+}
+
+fn small() -> impl Strategy<Value = u32> {
+    prop_oneof![8 => 0_u32..4, 1 => any::<u32>(), 1 => Just(u32::MAX)]
+}
+
+fn large() -> impl Strategy<Value = u64> {
+    prop_oneof![6 => 0_u64..1000, 1 => any::<u64>(), 1 => Just(u64::MAX)]
+}
+
+fn id() -> impl Strategy<Value = FrameId> {
+    let hop = prop_oneof![8 => 0_u16..3, 1 => any::<u16>()];
+    let lane = prop_oneof![8 => 0_u32..2, 1 => any::<u32>()];
+    (hop, lane, large()).prop_map(|(hop, lane, seq)| FrameId {
+        hop: HopId(hop),
+        lane,
+        seq,
+    })
+}
+
+fn thread() -> impl Strategy<Value = ThreadId> {
+    (small(), small()).prop_map(|(pid, tid)| ThreadId { pid, tid })
+}
+
+fn finish() -> impl Strategy<Value = Finish> {
+    prop::sample::select(vec![Finish::Length, Finish::Stop, Finish::Abort, Finish::Other])
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    prop::sample::select(vec![Mode::Incremental, Mode::Cumulative])
+}
+
+fn chunk() -> impl Strategy<Value = Chunk<'static>> {
+    let counts = (of(small()), of(small()), of(small()), of(small()), of(small()));
+    let ids = prop_oneof![3 => Just(vec![]), 1 => vec(any::<i64>(), 0..5)];
+    let finish = prop_oneof![6 => Just(None), 1 => finish().prop_map(Some)];
+    (text(), counts, finish, of(text()), ids).prop_map(
+        |(rid, (listed, completion_tokens, prompt_tokens, cached_tokens, retractions), finish, worker, ids)| Chunk {
+            rid,
+            listed,
+            completion_tokens,
+            prompt_tokens,
+            cached_tokens,
+            finish,
+            retractions,
+            worker,
+            ids: ids.leak(),
+        },
+    )
+}
+
+fn frame() -> impl Strategy<Value = Frame<'static>> {
+    let kind = prop::sample::select(vec![
+        Kind::TokenIds,
+        Kind::Text,
+        Kind::Embedding,
+        Kind::Multimodal,
+        Kind::Abort,
+        Kind::Control,
+    ]);
+    let ids = prop::sample::select(vec![
+        IdColumn::Delta,
+        IdColumn::Cumulative,
+        IdColumn::DeltaAfterPromptTail,
+        IdColumn::Absent,
+        IdColumn::Undecided,
+    ]);
+    (id(), large(), kind, ids, vec(chunk(), 0..6)).prop_map(|(id, bytes, kind, ids, chunks)| Frame {
+        id,
+        bytes,
+        kind,
+        ids,
+        chunks: chunks.leak(),
+    })
+}
+
+fn hop() -> impl Strategy<Value = Hop<'static>> {
+    let id = prop_oneof![8 => 0_u16..3, 1 => any::<u16>()];
+    (id, text(), text(), of(any::<u16>()), any::<[bool; 7]>()).prop_map(|(id, name, endpoint, worker, flags)| Hop {
+        id: HopId(id),
+        name,
+        endpoint,
+        worker,
+        origin: flags[0],
+        last: flags[1],
+        sees: Sees {
+            sent: flags[2],
+            forwarded: flags[3],
+            taken: flags[4],
+            handled: flags[5],
+            delivered: flags[6],
+        },
+    })
+}
+
+fn cpu() -> impl Strategy<Value = CpuSample<'static>> {
+    let part = prop::sample::select(vec![ThreadPart::Main, ThreadPart::Io, ThreadPart::Other]);
+    let poll = of((large(), large(), large()));
+    let times = (large(), large(), of(large()), of(large()));
+    (thread(), text(), text(), part, times, poll).prop_map(
+        |(thread, role, name, part, (interval_ns, on_ns, wait_ns, throttled_ns), poll)| CpuSample {
+            thread,
+            role,
+            name,
+            part,
+            interval_ns,
+            on_ns,
+            wait_ns,
+            throttled_ns,
+            poll: poll.map(|(interval_ns, polled_ns, wakeups)| PollUse {
+                interval_ns,
+                polled_ns,
+                wakeups,
+            }),
+        },
+    )
+}
+
+fn hot() -> impl Strategy<Value = HotSample<'static>> {
+    (
+        thread(),
+        text(),
+        text(),
+        text(),
+        large(),
+        [small(), small(), small()],
+        of(small()),
+    )
+        .prop_map(
+            |(thread, role, function, file, interval_ns, [taken, total, own], gil)| HotSample {
+                thread,
+                role,
+                function,
+                file,
+                interval_ns,
+                taken,
+                total,
+                own,
+                gil,
+            },
+        )
+}
+
+fn told() -> impl Strategy<Value = Told<'static>> {
+    let share = of(prop::num::f64::NORMAL | prop::num::f64::ZERO);
+    (
+        text(),
+        of(small()),
+        of(small()),
+        of(large()),
+        of(any::<bool>()),
+        share.clone(),
+        share,
+    )
+        .prop_map(|(by, states, rids, recv_wait_ns, more, cpu, cpu_system)| Told {
+            by,
+            states,
+            rids,
+            recv_wait_ns,
+            more,
+            cpu,
+            cpu_system,
+        })
+}
+
+fn what() -> impl Strategy<Value = What<'static>> {
+    let waiter = prop::sample::select(vec![Waiter::KeepsLast, Waiter::YieldsAll, Waiter::Merges]);
+    let engine = (of(text()), of(mode()), of(waiter), of(any::<u8>()));
+    let delivery = (text(), small(), mode(), of(small()), prop::bool::weighted(0.2));
+    let causes = vec![
+        LostCause::QueueFull,
+        LostCause::Unframed,
+        LostCause::TooLarge,
+        LostCause::CutShort,
+    ];
+    let lost = (of(any::<u16>()), large(), prop::sample::select(causes));
+    prop_oneof![
+        1 => engine.prop_map(|(version, mode, waiter, turnaround)| {
+            What::Engine(Engine { version, mode, waiter, turnaround })
+        }),
+        1 => hop().prop_map(What::Hop),
+        8 => frame().prop_map(What::Sent),
+        2 => id().prop_map(What::Forwarded),
+        6 => (id(), of(large()), of(thread()), of(frame()), any::<bool>()).prop_map(|(id, wakeup, by, frame, same)| {
+            let frame = frame.map(|f| Frame { id: if same { id } else { f.id }, ..f });
+            What::Taken(Taken { id, wakeup, by, frame })
+        }),
+        2 => id().prop_map(What::Handled),
+        5 => delivery.prop_map(|(rid, tokens, mode, completion_tokens, finished)| {
+            What::Delivered(Delivery { rid, tokens, mode, completion_tokens, finished })
+        }),
+        1 => (id(), large(), text()).prop_map(|(id, bytes, reason)| What::Undecoded(Undecoded { id, bytes, reason })),
+        1 => cpu().prop_map(What::Cpu),
+        1 => (text(), of(large()), of(large())).prop_map(|(hop, receive_bytes, send_bytes)| {
+            What::Queue(QueueSample { hop, receive_bytes, send_bytes })
+        }),
+        1 => hot().prop_map(What::Hot),
+        1 => (text(), text(), text(), of(small()), of(small())).prop_map(|(rid, name, by, tokens, pending)| {
+            What::Stage(Stage { rid, name, by, tokens, pending })
+        }),
+        1 => told().prop_map(What::Told),
+        1 => (text(), small(), text()).prop_map(|(rid, chunks, by)| What::Merged(Merged { rid, chunks, by })),
+        1 => lost.prop_map(|(hop, count, cause)| What::Lost(Lost { hop: hop.map(HopId), count, cause })),
+    ]
+}
+
+pub(crate) fn said() -> impl Strategy<Value = Vec<Said>> {
+    let at = prop_oneof![8 => 0_u64..1_000_000, 1 => any::<u64>()];
+    let one = (at, prop_oneof![9 => what().prop_map(Some), 1 => Just(None)]).prop_map(|(at, what)| match what {
+        Some(what) => Said::Event(Event { at: MonoNs(at), what }),
+        None => Said::Tick(at),
+    });
+    vec(one, 1..60)
+}

@@ -1,0 +1,110 @@
+//! Recordings: what is written is read, whatever becomes of the file.
+
+mod events;
+mod whole;
+
+use std::path::{Path, PathBuf};
+
+use trace::Config;
+use trace::record::{Anchor, Closing, Header, Payload, Record, RecordOptions, Recorder, Recording};
+use trace::{Event, MonoNs};
+
+/// A folder that is gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!(
+            "tokengap-record-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).expect("a folder of our own");
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// What is recorded.
+#[derive(Clone, Copy, Debug)]
+enum Said {
+    Event(Event<'static>),
+    Tick(u64),
+}
+
+fn header() -> Header {
+    Header {
+        anchor: Anchor {
+            mono: MonoNs(5),
+            wall_ns: 1_700_000_000_000_000_000,
+        },
+        payload: Payload::Tokens,
+        ..Header::of("model", Config::default())
+    }
+}
+
+fn closing() -> Closing {
+    Closing {
+        degraded: vec!["nothing to speak of".into()],
+        cpu_ns: Some(7),
+        ..Closing::default()
+    }
+}
+
+/// Blocks closed by their size alone, no anchors.
+fn options(block_bytes: usize) -> RecordOptions {
+    RecordOptions {
+        block_bytes,
+        ..RecordOptions::offline()
+    }
+}
+
+fn record(path: &Path, said: &[Said], options: RecordOptions) -> trace::record::Summary {
+    let mut recorder = Recorder::create(path, &header(), options).expect("a new file");
+    for said in said {
+        match said {
+            Said::Event(event) => recorder.event(event),
+            Said::Tick(at) => recorder.tick(MonoNs(*at)),
+        }
+    }
+    recorder.finish(&closing()).expect("a file that can be finished")
+}
+
+/// Reads all, in step with what was said; gives back how many were as said.
+fn compare(path: &Path, said: &[Said]) -> usize {
+    let recording = Recording::open(path).expect("a recording");
+    let mut reader = recording.reader();
+    let mut at = 0;
+    let mut closed = false;
+    while reader
+        .next(&mut |record| {
+            match (record, said.get(at)) {
+                (Record::Closing(c), None) => {
+                    assert_eq!(*c, closing());
+                    closed = true;
+                    return;
+                }
+                (Record::Event(event), Some(Said::Event(expected))) => assert_eq!(event, *expected),
+                (Record::Tick(now), Some(Said::Tick(expected))) => assert_eq!(now.0, *expected),
+                other => panic!("{other:?} at {at}"),
+            }
+            at += 1;
+        })
+        .expect("a whole block")
+    {}
+    assert!(closed);
+    assert_eq!(reader.unknown(), 0);
+    at
+}

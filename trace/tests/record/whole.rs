@@ -1,0 +1,18 @@
+//! What is written is read.
+
+use proptest::prelude::*;
+
+use super::{Folder, compare, events, options, record};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_event_comes_back_as_it_was(said in events::said(), block in prop::sample::select(vec![1, 200, 1 << 20])) {
+        let folder = Folder::new();
+        let file = folder.file("run.tgap");
+        let summary = record(&file, &said, options(block));
+        prop_assert_eq!((summary.records, summary.dropped), (said.len() as u64, 0));
+        prop_assert_eq!(compare(&file, &said), said.len());
+    }
+}

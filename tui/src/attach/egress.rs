@@ -1,0 +1,149 @@
+//! From what serving processes wrote to their sockets to deliveries: the kernel's order, read by `zmq_tap::egress`.
+
+use std::collections::HashMap;
+
+use probe_user::Probe;
+use probe_user::discover::{Engine, Process, Role};
+use probe_user::egress::{CAPTURE, Record, Step, Track, listening};
+use trace::MonoNs;
+use trace::engine::Mode;
+use zmq_tap::egress::{Closing, Limits, Reader, Server};
+
+use super::lanes::Sink;
+
+/// Most connections that are read at once; more are counted in `left_out`.
+const MOST_CONNECTIONS: usize = 16_384;
+
+/// All connections to the clients of an engine.
+pub(super) struct Egress {
+    server: Server,
+    connections: HashMap<u64, Connection>,
+    /// Some process serves, and its writes are observed.
+    serves: bool,
+    /// Connections to be told apart from those of use, in the kernel.
+    useless: Vec<u64>,
+    left_out: u64,
+}
+
+struct Connection {
+    track: Track,
+    reader: Reader,
+}
+
+impl Egress {
+    pub(super) fn new(mode: Option<Mode>) -> Self {
+        Self {
+            server: Server::new(mode),
+            connections: HashMap::new(),
+            serves: false,
+            useless: Vec::new(),
+            left_out: 0,
+        }
+    }
+
+    /// Begins to observe what a process writes, if it is one that answers clients; before its messages are. Says why when
+    /// that is not possible.
+    pub(super) fn serve(&mut self, probe: &mut Probe, process: &Process, engine: &Engine) -> Result<(), String> {
+        let pid = process.id.pid;
+        if !matches!(process.role, Role::Tokenizer | Role::TokenizerWorker) {
+            return Ok(());
+        }
+        let ports = listening(pid).map_err(|error| format!("where pid {pid} listens cannot be read: {error}"))?;
+        // A client that has libzmq loaded and no thread of it looks like a peer; its connection is HTTP all the same.
+        let speaks_zmq = |pid: u32| {
+            engine
+                .process(pid)
+                .is_some_and(|process| !process.io_threads.is_empty())
+        };
+        let of_zmq = |port: &u16| {
+            let here = |endpoint: &str| endpoint.starts_with("tcp://") && endpoint.ends_with(&format!(":{port}"));
+            let mut hops = engine.hops.iter();
+            hops.any(|hop| here(&hop.endpoint) && hop.from.is_some_and(|from| speaks_zmq(from.pid)))
+        };
+        // Who listens nowhere has its clients inside: what they get is not written.
+        if ports.iter().all(of_zmq) {
+            return Ok(());
+        }
+        let observed = probe.serve(pid, CAPTURE).map_err(|error| error.to_string())?;
+        self.serves |= observed;
+        Ok(())
+    }
+
+    /// Whether deliveries can be seen: not so where all that passes is encrypted, or text alone.
+    pub(super) fn sees(&self) -> bool {
+        let hidden = self.server.text_only > 0 || self.server.unreadable.iter().any(|(why, _)| why.hides_responses());
+        self.serves && (!hidden || self.server.deliveries > 0)
+    }
+
+    /// Something happened to a connection.
+    pub(super) fn enter(&mut self, record: &Record<'_>, sink: Sink<'_>) {
+        let (at, socket) = (MonoNs(record.head.at_ns), record.head.socket);
+        let full = self.connections.len() >= MOST_CONNECTIONS;
+        if full && !self.connections.contains_key(&socket) {
+            self.left_out += 1;
+            self.useless.push(socket);
+            return;
+        }
+        let connection = self.connections.entry(socket).or_insert_with(|| Connection {
+            track: Track::default(),
+            reader: Reader::new(Limits::default()),
+        });
+        let Connection { track, reader } = connection;
+        let (server, mut closed) = (&mut self.server, false);
+        track.enter(record, |step| match step {
+            Step::Bytes { bytes, begins } => reader.feed(at, bytes, begins, server, sink),
+            Step::Missed => reader.missed(at, sink),
+            Step::HeldUp => reader.held_up(),
+            Step::Closed {
+                by_client,
+                unacknowledged,
+            } => {
+                let unacknowledged = Some(u64::from(unacknowledged));
+                let closing = Closing {
+                    by_client,
+                    unacknowledged,
+                };
+                reader.closed(at, closing, server, sink);
+                closed = true;
+            }
+        });
+        let useless = reader.is_unreadable();
+        if closed || useless {
+            self.connections.remove(&socket);
+        }
+        if useless && !closed {
+            self.useless.push(socket);
+        }
+    }
+
+    /// Tells the kernel which connections are of no use.
+    pub(super) fn ignore(&mut self, probe: &mut Probe) {
+        for socket in self.useless.drain(..) {
+            if let Err(error) = probe.ignore(socket) {
+                tracing::debug!("cannot ignore a connection: {error}");
+            }
+        }
+    }
+
+    /// What passed and was not observable.
+    pub(super) fn degraded(&self) -> Vec<String> {
+        let mut degraded = Vec::new();
+        let hidden = self.server.unreadable.iter().filter(|(why, _)| why.hides_responses());
+        degraded.extend(hidden.map(|(why, times)| {
+            format!("egress: on {times} connections or responses of the server what is delivered cannot be read: {why}")
+        }));
+        if self.server.text_only > 0 {
+            degraded.push(format!(
+                "egress: {} answers carried text without token ids; how many tokens they delivered is not observable",
+                self.server.text_only
+            ));
+        }
+        if self.left_out > 0 {
+            degraded.push(format!(
+                "egress: {} writes on connections beyond the limit",
+                self.left_out
+            ));
+        }
+        degraded
+    }
+}
