@@ -15,7 +15,7 @@ use crate::{cli, output};
 /// marked, the worst requests, what was lost and how that is known, and what was not observed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A report's JSON, as --json and --format json print it; - reads it from standard input.
+    /// A recording, or a report's JSON as --json prints it; - reads a report from standard input.
     file: PathBuf,
 
     /// How to tell it.
@@ -29,6 +29,10 @@ pub(crate) struct Args {
     /// Exit with 1 when a finding is at least this severe.
     #[arg(long, value_name = "SEVERITY", value_parser = cli::severity)]
     fail_on: Option<Severity>,
+
+    /// Requests to list as the slowest, when the file is a recording; 0 lists none.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    slowest: usize,
 
     /// The zone of times of day, for example Europe/Berlin; UTC without it.
     #[arg(long, value_name = "ZONE", value_parser = zone)]
@@ -48,7 +52,7 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let report = saved::report(&args.file)?;
+    let report = saved::report(&args.file, args.slowest)?;
     let clock = Clock::of(&report, args.zone.clone());
     let told = match args.format {
         Format::Text => report.to_text(),

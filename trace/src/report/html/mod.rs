@@ -1,6 +1,7 @@
 //! The report as one page for an incident: everything in one file, nothing loaded, nothing run. It may hold whatever a request
 //! id says, so all text is escaped, and the page forbids scripts and loading by itself.
 
+mod engine;
 mod over_time;
 mod plot;
 mod requests;
