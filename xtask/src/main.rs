@@ -7,6 +7,7 @@ mod fixtures;
 mod pages;
 mod schemas;
 mod screens;
+mod tmux;
 
 use clap::{Parser, Subcommand};
 

@@ -5,8 +5,8 @@ use proptest::option::of;
 use proptest::prelude::*;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample, IdColumn, Kind, Lost, LostCause, Merged,
-    PollUse, QueueSample, Sees, Stage, Taken, ThreadPart, Told, Undecoded, What,
+    Answer, AnswerEnd, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample, IdColumn, Kind, Lost,
+    LostCause, Merged, PollUse, QueueSample, Sees, Stage, Taken, ThreadPart, Told, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -199,6 +199,9 @@ fn what() -> impl Strategy<Value = What<'static>> {
         LostCause::TooLarge,
         LostCause::CutShort,
     ];
+    let ends = vec![AnswerEnd::Whole, AnswerEnd::ClientLeft, AnswerEnd::ServerLeft];
+    let end = prop::sample::select(ends);
+    let answer = (text(), of(small()), of(small()), end, small(), of(large()));
     let lost = (of(any::<u16>()), large(), prop::sample::select(causes));
     prop_oneof![
         1 => engine.prop_map(|(version, mode, waiter, turnaround)| {
@@ -226,6 +229,9 @@ fn what() -> impl Strategy<Value = What<'static>> {
         }),
         1 => told().prop_map(What::Told),
         1 => (text(), small(), text()).prop_map(|(rid, chunks, by)| What::Merged(Merged { rid, chunks, by })),
+        1 => answer.prop_map(|(rid, tokens, completion_tokens, end, held_up, unacknowledged)| {
+            What::Answered(Answer { rid, tokens, completion_tokens, end, held_up, unacknowledged })
+        }),
         1 => lost.prop_map(|(hop, count, cause)| What::Lost(Lost { hop: hop.map(HopId), count, cause })),
     ]
 }

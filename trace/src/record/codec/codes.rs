@@ -2,7 +2,7 @@
 
 use super::bytes::Malformed;
 use crate::engine::{Mode, Waiter};
-use crate::event::{Finish, IdColumn, Kind, LostCause, ThreadPart};
+use crate::event::{AnswerEnd, Finish, IdColumn, Kind, LostCause, ThreadPart};
 
 /// A word with a number.
 pub(super) trait Code: Sized {
@@ -36,6 +36,7 @@ codes! {
     Mode { Incremental = 0, Cumulative = 1 }
     Waiter { KeepsLast = 0, YieldsAll = 1, Merges = 2 }
     ThreadPart { Main = 0, Io = 1, Other = 2 }
+    AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2 }
     LostCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3 }
 }
 
@@ -61,6 +62,7 @@ pub(super) mod op {
     pub(in crate::record::codec) const TOLD: u8 = 16;
     pub(in crate::record::codec) const MERGED: u8 = 17;
     pub(in crate::record::codec) const LOST: u8 = 18;
+    pub(in crate::record::codec) const ANSWERED: u8 = 19;
 
     /// The bits that hold the number.
     pub(in crate::record::codec) const NUMBER: u8 = 0x1f;

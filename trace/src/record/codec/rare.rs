@@ -7,8 +7,8 @@ use super::columns::Columns;
 use super::text::{Reading, Texts};
 use crate::engine::{Mode, Waiter};
 use crate::event::{
-    CpuSample, Engine, Hop, HotSample, Lost, LostCause, Merged, PollUse, QueueSample, Sees, Stage, ThreadPart, Told,
-    Undecoded, What,
+    Answer, AnswerEnd, CpuSample, Engine, Hop, HotSample, Lost, LostCause, Merged, PollUse, QueueSample, Sees, Stage,
+    ThreadPart, Told, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -116,6 +116,15 @@ impl<'a> Writing<'a> {
                 self.number(u64::from(merged.chunks));
                 self.text(merged.by);
                 op::MERGED
+            }
+            What::Answered(answer) => {
+                self.text(answer.rid);
+                self.maybe(answer.tokens);
+                self.maybe(answer.completion_tokens);
+                self.code(answer.end);
+                self.number(u64::from(answer.held_up));
+                self.maybe(answer.unacknowledged);
+                op::ANSWERED
             }
             What::Lost(lost) => {
                 self.maybe(lost.hop.map(|hop| hop.0));
@@ -334,6 +343,14 @@ impl<'b> Taking<'b> {
                 rid: self.text()?,
                 chunks: self.small()?,
                 by: self.text()?,
+            }),
+            op::ANSWERED => What::Answered(Answer {
+                rid: self.text()?,
+                tokens: self.maybe()?,
+                completion_tokens: self.maybe()?,
+                end: self.code::<AnswerEnd>()?,
+                held_up: self.small()?,
+                unacknowledged: self.maybe()?,
             }),
             op::LOST => What::Lost(Lost {
                 hop: self.maybe()?.map(HopId),
