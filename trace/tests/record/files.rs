@@ -174,10 +174,7 @@ fn without_tokens_asked_for_no_id_is_in_the_file() {
         })
     };
     let (at, with, without) = (MonoNs(1), [chunk], [Chunk { ids: &[], ..chunk }]);
-    recorder.event(&Event {
-        at,
-        what: frame(&with),
-    });
+    recorder.event(&Event { at, what: frame(&with) });
     recorder.finish(&closing()).expect("finished");
     let recording = Recording::open(&file).expect("a recording");
     let mut seen = false;

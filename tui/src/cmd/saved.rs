@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_report_of_a_version_without_slots_reads() {
-        let report = trace::Analysis::new(trace::Config::default()).report(&trace::report::ReportInput::of("tap"));
+        let report = trace::Analysis::new(trace::Config::default()).report(&ReportInput::of("tap"));
         let mut value = serde_json::to_value(report).expect("JSON");
         for added in ["series", "window_wall_ns"] {
             value.as_object_mut().expect("an object").remove(added);

@@ -39,6 +39,8 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     section(&mut out, "Over time", &over_time::drawings(report, clock));
     section(&mut out, "Hops", &tables::hops(report));
     section(&mut out, "CPU", &tables::cpu(report));
+    section(&mut out, "Python functions of the engine", &engine::functions(report));
+    section(&mut out, "What the engine's own log says", &engine::log(report, clock));
     section(
         &mut out,
         "What was not observed, and what observing cost",
