@@ -189,6 +189,20 @@ fn told() -> impl Strategy<Value = Told<'static>> {
         })
 }
 
+fn answer() -> impl Strategy<Value = Answer<'static>> {
+    let end = prop::sample::select(vec![AnswerEnd::Whole, AnswerEnd::ClientLeft, AnswerEnd::ServerLeft]);
+    (text(), of(small()), of(small()), end, small(), of(large())).prop_map(
+        |(rid, tokens, completion_tokens, end, held_up, unacknowledged)| Answer {
+            rid,
+            tokens,
+            completion_tokens,
+            end,
+            held_up,
+            unacknowledged,
+        },
+    )
+}
+
 fn what() -> impl Strategy<Value = What<'static>> {
     let waiter = prop::sample::select(vec![Waiter::KeepsLast, Waiter::YieldsAll, Waiter::Merges]);
     let engine = (of(text()), of(mode()), of(waiter), of(any::<u8>()));
@@ -228,6 +242,7 @@ fn what() -> impl Strategy<Value = What<'static>> {
             What::Stage(Stage { rid, name, by, tokens, pending })
         }),
         1 => told().prop_map(What::Told),
+        1 => answer().prop_map(What::Answered),
         1 => (text(), small(), text()).prop_map(|(rid, chunks, by)| What::Merged(Merged { rid, chunks, by })),
         1 => answer.prop_map(|(rid, tokens, completion_tokens, end, held_up, unacknowledged)| {
             What::Answered(Answer { rid, tokens, completion_tokens, end, held_up, unacknowledged })

@@ -257,6 +257,7 @@ fn too_large(what: &What<'_>, tokens: bool) -> Option<Lost> {
             (Some(frame.id.hop), frame_bytes(frame, tokens))
         }
         What::Delivered(delivery) => (None, text(&[delivery.rid])),
+        What::Answered(answer) => (None, text(&[answer.rid])),
         What::Engine(engine) => (None, text(&[engine.version.unwrap_or("")])),
         What::Hop(hop) => (Some(hop.id), text(&[hop.name, hop.endpoint])),
         What::Undecoded(undecoded) => (Some(undecoded.id.hop), text(&[undecoded.reason])),

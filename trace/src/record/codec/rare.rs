@@ -111,6 +111,7 @@ impl<'a> Writing<'a> {
                 op::STAGE
             }
             What::Told(told) => self.told(told),
+            What::Answered(answer) => self.answer(answer),
             What::Merged(merged) => {
                 self.text(merged.rid);
                 self.number(u64::from(merged.chunks));
@@ -193,6 +194,16 @@ impl<'a> Writing<'a> {
         }
         self.maybe(sample.gil);
         op::HOT
+    }
+
+    fn answer(&mut self, answer: &Answer<'_>) -> u8 {
+        self.text(answer.rid);
+        self.maybe(answer.tokens);
+        self.maybe(answer.completion_tokens);
+        self.code(answer.end);
+        self.number(u64::from(answer.held_up));
+        self.maybe(answer.unacknowledged);
+        op::ANSWERED
     }
 
     fn told(&mut self, told: &Told<'_>) -> u8 {
