@@ -56,8 +56,7 @@ pub(super) fn render(out: &mut String, report: &Report) {
         wrap(out, &correlated(correlation), "  ", "    ");
     }
     let _ = writeln!(out);
-    // An import's clock is the log's own.
-    let wall = (report.source.kind == "import").then_some(report.window_mono_ns[0]);
+    let wall = report.window_wall_ns.map(|[from, _]| from);
     for slow in told.slowest.iter().take(TABLES) {
         table(out, slow, wall);
     }

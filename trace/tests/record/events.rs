@@ -213,9 +213,6 @@ fn what() -> impl Strategy<Value = What<'static>> {
         LostCause::TooLarge,
         LostCause::CutShort,
     ];
-    let ends = vec![AnswerEnd::Whole, AnswerEnd::ClientLeft, AnswerEnd::ServerLeft];
-    let end = prop::sample::select(ends);
-    let answer = (text(), of(small()), of(small()), end, small(), of(large()));
     let lost = (of(any::<u16>()), large(), prop::sample::select(causes));
     prop_oneof![
         1 => engine.prop_map(|(version, mode, waiter, turnaround)| {
@@ -244,9 +241,6 @@ fn what() -> impl Strategy<Value = What<'static>> {
         1 => told().prop_map(What::Told),
         1 => answer().prop_map(What::Answered),
         1 => (text(), small(), text()).prop_map(|(rid, chunks, by)| What::Merged(Merged { rid, chunks, by })),
-        1 => answer.prop_map(|(rid, tokens, completion_tokens, end, held_up, unacknowledged)| {
-            What::Answered(Answer { rid, tokens, completion_tokens, end, held_up, unacknowledged })
-        }),
         1 => lost.prop_map(|(hop, count, cause)| What::Lost(Lost { hop: hop.map(HopId), count, cause })),
     ]
 }

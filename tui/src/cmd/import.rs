@@ -1,20 +1,21 @@
 //! `tokengap import`: engine log files as a source.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
-use trace::detect::Severity;
 use trace::import::{Import, Options, Stats};
 use trace::ledger::Limits;
+use trace::record::{Anchor, Closing, Header, RecordError, RecordOptions, Recorder};
 use trace::report::ReportInput;
-use trace::words::{count, plural};
+use trace::words::{bytes, count, plural};
 use trace::{Analysis, Config, MonoNs};
 
-use crate::{app, cli, own};
+use crate::cmd::report::Telling;
+use crate::{cli, own};
 
 /// Read an engine's log files: where its requests' first tokens waited, from what the engine itself wrote.
 ///
@@ -46,13 +47,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = Options::default().files)]
     max_files: usize,
 
-    /// Print the report as JSON, schema tokengap.report/1.
-    #[arg(long)]
-    json: bool,
+    /// Write a recording to this file instead of printing the report.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 
-    /// Exit with 1 when a finding is at least this severe.
-    #[arg(long, value_name = "SEVERITY", value_parser = cli::severity)]
-    fail_on: Option<Severity>,
+    /// Let --record replace a file that exists.
+    #[arg(long, requires = "record")]
+    force: bool,
+
+    #[command(flatten)]
+    telling: Telling,
 
     /// Requests followed at once; the oldest are given up, and counted, beyond it.
     #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = cli::at_least_one)]
@@ -67,6 +71,26 @@ pub(crate) struct Args {
 const TICK_NS: u64 = 5_000_000_000;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.force) {
+        return Err(RecordError::Exists { path: path.clone() }.into());
+    }
+    let (analysis, input, recorder) = read(args)?;
+    let report = analysis.report(&input);
+    let Some(recorder) = recorder else {
+        return args.telling.tell(&report);
+    };
+    let path = recorder.path().to_owned();
+    let written = recorder.finish(&Closing::of(&input))?;
+    if let Some(why) = written.stopped {
+        bail!("{why}");
+    }
+    let (events, path) = (plural(report.own.events, "event"), path.display());
+    eprintln!("tokengap: {events} are in {path} ({})", bytes(written.bytes));
+    Ok(args.telling.verdict(&report))
+}
+
+/// Reads all of it, into a recording where one is asked for.
+fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)> {
     let options = Options {
         zone: args.timezone.clone(),
         year: args.year,
@@ -76,46 +100,79 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..Options::default()
     };
     let mut import = Import::open(&args.paths, options)?;
-    let mut analysis = Analysis::new(Config {
-        limits: Limits {
-            live_rids: args.max_live,
-            ..Limits::default()
-        },
+    let limits = Limits {
+        live_rids: args.max_live,
+        ..Limits::default()
+    };
+    let config = Config {
+        limits,
         ..Config::default()
-    });
-    let mut next_tick = None;
+    };
+    let mut analysis = Analysis::new(config);
+    let (mut recorder, mut failed, mut next_tick) = (None, None, None);
     let mut more = true;
-    while more {
+    while more && failed.is_none() {
         more = import.next(&mut |event| {
-            let due = *next_tick.get_or_insert(MonoNs(event.at.0 + TICK_NS));
+            // Made at the first event: files that say nothing must not cost an older recording.
+            if let Some(path) = args.record.as_ref().filter(|_| recorder.is_none() && failed.is_none()) {
+                match create(path, config, args.force) {
+                    Ok(made) => recorder = Some(made),
+                    Err(error) => failed = Some(error),
+                }
+            }
+            let due = *next_tick.get_or_insert(MonoNs(event.at.0.saturating_add(TICK_NS)));
             if event.at >= due {
-                analysis.tick(event.at);
-                next_tick = Some(MonoNs(event.at.0 + TICK_NS));
+                tick(&mut analysis, recorder.as_mut(), event.at);
+                next_tick = Some(MonoNs(event.at.0.saturating_add(TICK_NS)));
             }
             analysis.apply(event);
+            if let Some(recorder) = &mut recorder {
+                recorder.event(event);
+            }
         });
+    }
+    if let Some(error) = failed {
+        return Err(error.into());
     }
     import.check()?;
     let end = analysis.ledger().now();
-    analysis.tick(end);
-    let stats = import.stats();
-    let mut notes = notes(stats, args);
+    tick(&mut analysis, recorder.as_mut(), end);
+    let mut notes = notes(import.stats(), args);
     if analysis.ledger().totals().requests.finished == 0 {
         notes.push(String::from(
             "log: tells of no request's end: those of its last ten minutes count as live",
         ));
     }
-    let report = analysis.report(&ReportInput {
+    let input = ReportInput {
         slowest: args.slowest,
         cpu_ns: Some(own::cpu_ns()),
         rss_bytes: own::rss_bytes(),
         degraded: notes.into_iter().map(Value::from).collect(),
-        wire: Some(json!({ "log": stats })),
+        wire: Some(json!({ "log": import.stats() })),
+        wall: Some((MonoNs(0), 0)),
         ..ReportInput::of("import")
-    });
-    app::print(&report, args.json)?;
-    let failed = args.fail_on.is_some_and(|least| report.worst() >= Some(least));
-    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    };
+    Ok((analysis, input, recorder))
+}
+
+fn tick(analysis: &mut Analysis, recorder: Option<&mut Recorder>, now: MonoNs) {
+    analysis.tick(now);
+    if let Some(recorder) = recorder {
+        recorder.tick(now);
+    }
+}
+
+/// A recording on the log's own clock: its zero is the epoch.
+fn create(path: &Path, config: Config, force: bool) -> Result<Recorder, RecordError> {
+    let header = Header {
+        anchor: Anchor::default(),
+        ..Header::of("import", config)
+    };
+    let options = RecordOptions {
+        force,
+        ..RecordOptions::offline()
+    };
+    Recorder::create(path, &header, options)
 }
 
 /// What was assumed and what was not read, in words.
@@ -203,4 +260,66 @@ fn zone(text: &str) -> Result<TimeZone, String> {
         return offset.map(TimeZone::fixed).map_err(|e| e.to_string());
     }
     TimeZone::get(text).map_err(|e| format!("{e}; an IANA name, an offset such as +01:00, or system is meant"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &[&str]) -> Args {
+        Line::parse_from(["import"].iter().chain(line)).args
+    }
+
+    const LOG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/tests/logs/report/decode.log");
+
+    #[test]
+    fn a_recording_of_an_import_tells_the_same() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("run.tgap");
+        let (analysis, input, recorder) = read(&args(&[LOG, "--record", &path.to_string_lossy()])).expect("read");
+        let report = analysis.report(&input);
+        recorder.expect("made").finish(&Closing::of(&input)).expect("finished");
+        let recording = trace::record::Recording::open(&path).expect("opened");
+        let (again, told) = trace::record::analyse(&recording, &mut |_, _| {}).expect("replayed");
+        let mut again = again.report(&told);
+        // What the wall clock showed comes from the header's anchor, which is the epoch itself.
+        assert_eq!(recording.header().anchor, Anchor::default());
+        again.window_wall_ns = report.window_wall_ns;
+        assert_eq!(again.to_json(), report.to_json());
+    }
+
+    #[test]
+    fn files_that_say_nothing_cost_no_older_recording() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (log, old) = (folder.path().join("x.log"), folder.path().join("old.tgap"));
+        std::fs::write(&log, "nothing known\n").expect("written");
+        std::fs::write(&old, "precious").expect("written");
+        let (log, old) = (log.to_string_lossy(), old.to_string_lossy());
+        assert!(run(&args(&[&log, "--record", &old, "--force"])).is_err());
+        assert!(run(&args(&[LOG, "--record", &old])).is_err(), "not without --force");
+        assert_eq!(std::fs::read_to_string(&*old).expect("there"), "precious");
+    }
+
+    #[test]
+    fn zones_are_names_and_offsets() {
+        for (text, seconds) in [
+            ("+01:00", 3_600),
+            ("-08:30", -30_600),
+            ("UTC", 0),
+            ("Asia/Tokyo", 32_400),
+        ] {
+            let at = jiff::Timestamp::UNIX_EPOCH;
+            let zone = zone(text).expect(text);
+            assert_eq!(zone.to_offset(at).seconds(), seconds, "{text}");
+        }
+        assert!(zone("Nowhere").is_err() && zone("+99:00").is_err());
+    }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use trace::detect::Severity;
-use trace::report::Clock;
+use trace::report::{Clock, Report};
 
 use crate::cmd::saved;
 use crate::{cli, output};
@@ -18,6 +18,17 @@ pub(crate) struct Args {
     /// A recording, or a report's JSON as --json prints it; - reads a report from standard input.
     file: PathBuf,
 
+    /// Requests to list as the slowest, when the file is a recording; 0 lists none.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    slowest: usize,
+
+    #[command(flatten)]
+    telling: Telling,
+}
+
+/// How a report is told, and where.
+#[derive(clap::Args)]
+pub(crate) struct Telling {
     /// How to tell it.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -29,10 +40,6 @@ pub(crate) struct Args {
     /// Exit with 1 when a finding is at least this severe.
     #[arg(long, value_name = "SEVERITY", value_parser = cli::severity)]
     fail_on: Option<Severity>,
-
-    /// Requests to list as the slowest, when the file is a recording; 0 lists none.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    slowest: usize,
 
     /// The zone of times of day, for example Europe/Berlin; UTC without it.
     #[arg(long, value_name = "ZONE", value_parser = zone)]
@@ -53,16 +60,28 @@ enum Format {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = saved::report(&args.file, args.slowest)?;
-    let clock = Clock::of(&report, args.zone.clone());
-    let told = match args.format {
-        Format::Text => report.to_text(),
-        Format::Json => report.to_json() + "\n",
-        Format::Markdown => report.to_markdown(&clock),
-        Format::Html => report.to_html(&clock),
-    };
-    output::write(args.output.as_deref(), &told)?;
-    let failed = args.fail_on.is_some_and(|least| report.worst() >= Some(least));
-    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    args.telling.tell(&report)
+}
+
+impl Telling {
+    /// Tells `report` as asked for; the exit code is that of `--fail-on`.
+    pub(crate) fn tell(&self, report: &Report) -> anyhow::Result<ExitCode> {
+        let clock = Clock::of(report, self.zone.clone());
+        let told = match self.format {
+            Format::Text => report.to_text(),
+            Format::Json => report.to_json() + "\n",
+            Format::Markdown => report.to_markdown(&clock),
+            Format::Html => report.to_html(&clock),
+        };
+        output::write(self.output.as_deref(), &told)?;
+        Ok(self.verdict(report))
+    }
+
+    /// The exit code that `--fail-on` asks for.
+    pub(crate) fn verdict(&self, report: &Report) -> ExitCode {
+        let failed = self.fail_on.is_some_and(|least| report.worst() >= Some(least));
+        if failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
+    }
 }
 
 fn zone(text: &str) -> Result<jiff::tz::TimeZone, String> {

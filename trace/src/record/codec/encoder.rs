@@ -267,7 +267,6 @@ fn too_large(what: &What<'_>, tokens: bool) -> Option<Lost> {
         What::Stage(stage) => (None, text(&[stage.rid, stage.name, stage.by])),
         What::Told(told) => (None, text(&[told.by])),
         What::Merged(merged) => (None, text(&[merged.rid, merged.by])),
-        What::Answered(answer) => (None, text(&[answer.rid])),
         What::Forwarded(_) | What::Handled(_) | What::Lost(_) | What::Taken(_) => return None,
     };
     (bytes > EVENT_BYTES).then_some(Lost {

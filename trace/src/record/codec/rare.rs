@@ -118,15 +118,6 @@ impl<'a> Writing<'a> {
                 self.text(merged.by);
                 op::MERGED
             }
-            What::Answered(answer) => {
-                self.text(answer.rid);
-                self.maybe(answer.tokens);
-                self.maybe(answer.completion_tokens);
-                self.code(answer.end);
-                self.number(u64::from(answer.held_up));
-                self.maybe(answer.unacknowledged);
-                op::ANSWERED
-            }
             What::Lost(lost) => {
                 self.maybe(lost.hop.map(|hop| hop.0));
                 self.number(lost.count);
