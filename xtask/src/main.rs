@@ -4,6 +4,7 @@ mod bench;
 mod e2e;
 mod ebpf;
 mod fixtures;
+mod pages;
 mod schemas;
 mod screens;
 mod tmux;
@@ -36,6 +37,8 @@ enum Command {
     Schemas(schemas::Args),
     /// Build the probe's kernel side, or check that the objects kept are what its source builds
     Ebpf(ebpf::Args),
+    /// Open the HTML report in headless Chromium: light, dark, narrow, on paper
+    Pages(pages::Options),
     /// Take the pictures of docs/SCREENS.md from the demo, in tmux
     Screens(screens::Options),
     /// Let the tools that traces are for read what tokengap exports
@@ -51,6 +54,7 @@ fn main() -> anyhow::Result<()> {
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
         Command::Ebpf(args) => ebpf::run(&args),
+        Command::Pages(options) => pages::run(&options),
         Command::Screens(options) => screens::run(&options),
         Command::Validate(options) => validate::run(&options),
     }

@@ -57,10 +57,10 @@ fn line(out: &mut String, measure: &Compared) {
         measure.verdict.as_str()
     );
     if let Some(note) = &measure.note {
-        let _ = write!(out, "\n{:NAME$}   {note}", "");
+        let _ = write!(out, "\n      {note}");
     } else if let Some([least, most]) = measure.interval.filter(|_| measure.verdict.counts()) {
         let (least, most) = (signed(measure.unit, least), signed(measure.unit, most));
-        let _ = write!(out, "\n{:NAME$}   99 % of {least} to {most}", "");
+        let _ = write!(out, "\n      B - A lies between {least} and {most} (99 %)");
     }
     let _ = writeln!(out);
 }

@@ -68,7 +68,7 @@ pub(super) fn verdict(measures: &[Compared], patterns: &[Pattern]) -> String {
 
 pub(super) fn method(options: &Options) -> String {
     format!(
-        "Mann-Whitney over slots of time, worth less where neighbours resemble each other, corrected to {} over all measures together (Benjamini-Hochberg), or every slot of one run twofold beyond every slot of the other; \
+        "Mann-Whitney over slots of time, worth less where neighbours resemble each other, corrected to {} over all measures together (Benjamini-Hochberg), or every slot of one run a quarter beyond every slot of the other; \
          a change counts when a 99 % interval (block bootstrap, {} resamples, seed {}) does not hold zero and it is at least {}, \
          of times at least {} and half as much again",
         percent(options.alpha),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::hostile::{markdown, markdown_code};
 use super::{Clock, Report, brief};
 use crate::detect::Severity;
-use crate::words::{bytes, count, duration, share};
+use crate::words::{bytes, count, duration, percent, share};
 
 /// Requests and findings listed.
 const MOST: usize = 10;
@@ -17,6 +17,8 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     slowest(&mut out, report);
     hops(&mut out, report);
     cpu(&mut out, report);
+    functions(&mut out, report);
+    stages(&mut out, report);
     own(&mut out, report);
     out
 }
@@ -180,6 +182,48 @@ fn cpu(out: &mut String, report: &Report) {
             share(line.on_cpu),
             share(line.run_wait),
             share(line.throttled)
+        );
+    }
+    out.push('\n');
+}
+
+fn functions(out: &mut String, report: &Report) {
+    for line in report.hot.iter().flatten() {
+        let _ = writeln!(out, "### Python functions of {}\n", markdown(&line.role));
+        let _ = writeln!(out, "| function | file | innermost | anywhere |\n|---|---|--:|--:|");
+        for function in line.functions.iter().take(MOST) {
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} |",
+                markdown_code(&function.function),
+                markdown_code(&function.file),
+                percent(function.all.own),
+                percent(function.all.total)
+            );
+        }
+        out.push('\n');
+    }
+}
+
+/// The worst request of the engine's log, stage by stage.
+fn stages(out: &mut String, report: &Report) {
+    let Some(table) = report.stages.as_ref().and_then(|s| s.slowest.first()) else {
+        return;
+    };
+    let _ = writeln!(
+        out,
+        "### Worst request by the engine's log: {}\n",
+        markdown_code(&table.rid)
+    );
+    let _ = writeln!(out, "| stage | by | at | since the one before |\n|---|---|--:|--:|");
+    for row in &table.stages {
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} |",
+            markdown_code(&row.stage),
+            markdown_code(&row.by),
+            duration(row.at_ns),
+            time(row.delta_ns)
         );
     }
     out.push('\n');

@@ -14,7 +14,7 @@ use crate::output;
 /// all measures together and large enough to matter. How it was judged stands below the result.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The run before: what `tokengap report` reads.
+    /// The run before: a recording or a report's JSON.
     a: PathBuf,
 
     /// The run after.
@@ -55,6 +55,9 @@ enum Format {
     Markdown,
 }
 
+/// A comparison names no request.
+const SLOWEST: usize = 0;
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = Options {
         alpha: args.alpha,
@@ -62,7 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         least_slots: args.least_slots,
         ..Options::default()
     };
-    let (a, b) = (saved::report(&args.a)?, saved::report(&args.b)?);
+    let (a, b) = (saved::report(&args.a, SLOWEST)?, saved::report(&args.b, SLOWEST)?);
     let diff = Diff::of((&name(&args.a), &a), (&name(&args.b), &b), &options);
     let told = match args.format {
         Format::Text => diff.to_text(),

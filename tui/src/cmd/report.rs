@@ -15,8 +15,12 @@ use crate::{cli, output};
 /// marked, the worst requests, what was lost and how that is known, and what was not observed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A report's JSON, as --json and --format json print it; - reads it from standard input.
+    /// A recording, or a report's JSON as --json prints it; - reads a report from standard input.
     file: PathBuf,
+
+    /// Requests to list as the slowest, when the file is a recording; 0 lists none.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    slowest: usize,
 
     #[command(flatten)]
     telling: Telling,
@@ -55,7 +59,7 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let report = saved::report(&args.file)?;
+    let report = saved::report(&args.file, args.slowest)?;
     args.telling.tell(&report)
 }
 

@@ -1,30 +1,70 @@
-//! What a run has left behind, by its content and not by its name.
+//! What a run has left behind, a recording or a report, by its content and not by its name.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use trace::report::{Report, SCHEMA};
+use trace::record::{OpenError, Recording, analyse};
+use trace::report::{Report, ReportInput, SCHEMA};
 
 /// Larger files are no reports: the largest that can be made has some ten megabytes.
 const LARGEST_JSON: u64 = 256 << 20;
+/// Shorter reading needs no word on how far it is.
+const WORTH_TELLING: u64 = 32 << 20;
 
-/// The report that `file` is; `-` is standard input.
-pub(crate) fn report(file: &Path) -> anyhow::Result<Report> {
+/// The report of `file`: read where it is one, made where it is a recording, then with at most `slowest` requests. `-` is a
+/// report on standard input.
+pub(crate) fn report(file: &Path, slowest: usize) -> anyhow::Result<Report> {
     let name = file.display();
-    let text = if file == Path::new("-") {
-        read(std::io::stdin().lock())
-    } else {
-        File::open(file).map_err(anyhow::Error::from).and_then(read)
-    };
-    let text = text.with_context(|| format!("cannot read {name}"))?;
-    let begin = text.iter().position(|b| !b.is_ascii_whitespace());
-    match begin.map(|at| text[at]) {
-        Some(b'{') => parse(&text).with_context(|| format!("{name} is no report of tokengap")),
-        Some(_) => bail!("{name} is no report of tokengap: it does not begin like JSON; give a file that --json wrote"),
-        None => bail!("{name} is empty: the run that should have written it may have failed"),
+    if file == Path::new("-") {
+        let text = read(std::io::stdin().lock()).context("cannot read standard input")?;
+        return json(&text, "standard input");
     }
+    let unreadable = || format!("cannot read {name}");
+    let mut begin = [0; 64];
+    let mut content = File::open(file).with_context(unreadable)?;
+    let told = content.read(&mut begin).with_context(unreadable)?;
+    if begin[..told].trim_ascii_start().first() == Some(&b'{') || told == 0 {
+        let text = File::open(file)
+            .map_err(anyhow::Error::from)
+            .and_then(read)
+            .with_context(unreadable)?;
+        return json(&text, &name.to_string());
+    }
+    match Recording::open(file) {
+        Ok(recording) => replayed(&recording, slowest),
+        Err(OpenError::NotARecording { .. }) => {
+            bail!("{name} is neither a recording nor a report of tokengap: give what --record wrote, or --json printed")
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn replayed(recording: &Recording, slowest: usize) -> anyhow::Result<Report> {
+    let tell = std::io::stderr().is_terminal() && recording.bytes() >= WORTH_TELLING;
+    let (analysis, input) = analyse(recording, &mut |done, of| {
+        if tell {
+            eprint!("\rtokengap: {} % read ", 100 * done / of.max(1));
+        }
+    })?;
+    if tell {
+        eprintln!();
+    }
+    let anchor = recording.header().anchor;
+    Ok(analysis.report(&ReportInput {
+        wall: Some((anchor.mono, anchor.wall_ns)),
+        slowest,
+        ..input
+    }))
+}
+
+fn json(text: &[u8], name: &str) -> anyhow::Result<Report> {
+    ensure!(
+        !text.trim_ascii().is_empty(),
+        "{name} is empty: the run that should have written it may have failed"
+    );
+    parse(text).with_context(|| format!("{name} is no report of tokengap"))
 }
 
 fn read(from: impl Read) -> anyhow::Result<Vec<u8>> {
@@ -57,14 +97,14 @@ mod tests {
     fn told(content: &[u8]) -> String {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         std::io::Write::write_all(&mut file, content).expect("written");
-        format!("{:#}", report(file.path()).expect_err("no report"))
+        format!("{:#}", report(file.path(), 10).expect_err("no report"))
     }
 
     #[test]
     fn what_is_no_report_is_said_to_be_none() {
         for (content, said) in [
             (&b""[..], "is empty"),
-            (b"\x00\x01", "does not begin like JSON"),
+            (b"\x00\x01", "neither a recording nor a report"),
             (
                 b"{\"schema\": \"x/2\"}",
                 "its schema is \"x/2\", this tokengap reads tokengap.report/1",
@@ -80,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_report_of_a_version_without_slots_reads() {
-        let report = trace::Analysis::new(trace::Config::default()).report(&trace::report::ReportInput::of("tap"));
+        let report = trace::Analysis::new(trace::Config::default()).report(&ReportInput::of("tap"));
         let mut value = serde_json::to_value(report).expect("JSON");
         for added in ["series", "window_wall_ns"] {
             value.as_object_mut().expect("an object").remove(added);

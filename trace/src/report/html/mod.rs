@@ -1,6 +1,7 @@
 //! The report as one page for an incident: everything in one file, nothing loaded, nothing run. It may hold whatever a request
 //! id says, so all text is escaped, and the page forbids scripts and loading by itself.
 
+mod engine;
 mod over_time;
 mod plot;
 mod requests;
@@ -38,6 +39,8 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     section(&mut out, "Over time", &over_time::drawings(report, clock));
     section(&mut out, "Hops", &tables::hops(report));
     section(&mut out, "CPU", &tables::cpu(report));
+    section(&mut out, "Python functions of the engine", &engine::functions(report));
+    section(&mut out, "What the engine's own log says", &engine::log(report, clock));
     section(
         &mut out,
         "What was not observed, and what observing cost",

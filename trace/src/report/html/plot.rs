@@ -12,6 +12,8 @@ const TOP: f64 = 24.0;
 const BOTTOM: f64 = 36.0;
 /// Letters of a line's name.
 const NAME: usize = 25;
+/// Width of a finding's ring.
+const RING: f64 = 18.0;
 /// Least distance between two names.
 const LINE_HEIGHT: f64 = 13.0;
 
@@ -79,6 +81,8 @@ pub(super) struct Plot {
     height: f64,
     body: String,
     names: Vec<(f64, String, String)>,
+    /// Where rings stand.
+    rings: Vec<f64>,
 }
 
 impl Plot {
@@ -89,6 +93,7 @@ impl Plot {
             height,
             body: String::new(),
             names: Vec::new(),
+            rings: Vec::new(),
         }
     }
 
@@ -213,16 +218,23 @@ impl Plot {
     /// A line down from a number in a ring that leads to the finding of that number.
     pub(super) fn finding(&mut self, number: usize, class: &str, at: f64, told: &str) {
         let x = self.x_at(at);
+        // Findings of one moment stand side by side.
+        let mut ring = x;
+        while self.rings.iter().any(|taken| (taken - ring).abs() < RING) {
+            ring += RING;
+        }
+        self.rings.push(ring);
         let _ = write!(
             self.body,
             concat!(
                 r##"<a href="#finding-{n}" class="mark {class}"><title>{told}</title><path d="M{x:.1} {TOP}V{bottom:.1}"/>"##,
-                r#"<circle cx="{x:.1}" cy="{cy:.1}" r="8"/><text x="{x:.1}" y="{ty:.1}" text-anchor="middle">{n}</text></a>"#
+                r#"<circle cx="{ring:.1}" cy="{cy:.1}" r="8"/><text x="{ring:.1}" y="{ty:.1}" text-anchor="middle">{n}</text></a>"#
             ),
             n = number,
             class = class,
             told = Html(told),
             x = x,
+            ring = ring,
             TOP = TOP,
             bottom = self.bottom(),
             cy = TOP - 10.0,

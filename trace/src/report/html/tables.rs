@@ -94,7 +94,7 @@ pub(super) fn hops(report: &Report) -> String {
                 .as_ref()
                 .map_or_else(|| String::from("-"), |s| duration(of(s)))
         };
-        let _ = write!(out, "<tr><td>{}{}</td>", Html(&hop.name), workers(hop));
+        let _ = write!(out, "<tr><td class=\"hop\">{}{}</td>", Html(&hop.name), workers(hop));
         for cell in [
             opt(hop.frames_sent),
             opt(hop.frames_taken),

@@ -1,0 +1,183 @@
+//! Comparisons of runs whose truth is known: how often two of the same are told apart, and that a change is found.
+
+use trace::diff::{Diff, Options, Verdict};
+use trace::engine::Mode;
+use trace::event::{Event, Hop, Sees, What};
+use trace::report::{Report, ReportInput, Series, SpreadSeries};
+use trace::{Analysis, Config, HopId, MonoNs};
+
+const SECOND: u64 = 1_000_000_000;
+const SLOTS: usize = 30;
+
+/// The same noise for the same seed.
+struct Noise(u64);
+
+impl Noise {
+    /// From 0 to 1.
+    fn next(&mut self) -> f64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as f64 / (1_u64 << 31) as f64
+    }
+}
+
+/// A run with some thousand tokens a second and gaps of some ten milliseconds, both times `factor`; its load wanders.
+fn run(seed: u64, factor: f64, mode: Mode) -> Report {
+    let mut analysis = Analysis::new(Config::default());
+    let sees = Sees {
+        sent: true,
+        taken: true,
+        ..Sees::default()
+    };
+    analysis.apply(&Event {
+        at: MonoNs(SECOND),
+        what: What::Hop(Hop {
+            id: HopId(0),
+            name: "scheduler->tokenizer",
+            endpoint: "",
+            worker: None,
+            origin: true,
+            last: true,
+            sees,
+        }),
+    });
+    analysis.tick(MonoNs(2 * SECOND));
+    let mut report = analysis.report(&ReportInput::of("attach"));
+    report.source.mode = Some(mode);
+    report.window_ns[1] = SLOTS as u64 * SECOND;
+    let (mut noise, mut load) = (Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)), 0.0);
+    let mut column = |scale: f64, wander: f64| -> Vec<u64> {
+        let value = |_| {
+            load = 0.5 * load + noise.next() - 0.5;
+            (scale * (1.0 + 0.1 * noise.next() + wander * load)).max(0.0) as u64
+        };
+        (0..SLOTS).map(value).collect()
+    };
+    let sent = column(8_000.0 * factor, 0.2);
+    let quantiles = |values: Vec<u64>| values.into_iter().map(Some).collect::<Vec<Option<u64>>>();
+    let gap = SpreadSeries {
+        count: vec![10; SLOTS],
+        p50: quantiles(column(2e7 * factor, 0.4)),
+        p99: quantiles(column(2e8 * factor, 0.4)),
+        max: quantiles(column(3e8 * factor, 0.4)),
+    };
+    let series = report.series.as_mut().expect("there are slots");
+    *series = Series {
+        to_ns: SLOTS as u64 * SECOND,
+        gap_ns: Some(gap.clone()),
+        events_lost: vec![0; SLOTS],
+        ..series.clone()
+    };
+    series.requests.begun = vec![10; SLOTS];
+    series.requests.live = column(60.0, 0.3);
+    series.chunks.sent = sent.clone();
+    series.tokens.taken = Some(sent.clone());
+    series.tokens.sent = sent;
+    let hop = &mut series.hops[0];
+    hop.frames_sent = Some(vec![100; SLOTS]);
+    hop.frames_taken = Some(vec![100; SLOTS]);
+    hop.chunks = column(6_000.0, 0.2);
+    hop.backlog_max_frames = Some(column(40.0, 1.0));
+    hop.residence_ns = Some(gap);
+    report
+}
+
+fn compared(a: &Report, b: &Report) -> Diff {
+    Diff::of(("before", a), ("after", b), &Options::default())
+}
+
+#[test]
+fn two_of_the_same_are_seldom_told_apart() {
+    let pairs = 200;
+    let alarms: Vec<Diff> = (0..pairs)
+        .map(|n| {
+            compared(
+                &run(2 * n + 1, 1.0, Mode::Cumulative),
+                &run(2 * n + 2, 1.0, Mode::Cumulative),
+            )
+        })
+        .filter(|diff| diff.measures.iter().any(|m| m.verdict.counts()))
+        .collect();
+    assert!(
+        alarms.len() <= 6,
+        "{} of {pairs}: {}",
+        alarms.len(),
+        alarms[0].to_text()
+    );
+}
+
+#[test]
+fn a_change_is_found_in_both_directions_and_named() {
+    for seed in 0..20 {
+        let (a, b) = (
+            run(seed, 1.0, Mode::Cumulative),
+            run(seed + 100, 2.0, Mode::Incremental),
+        );
+        let (there, back) = (compared(&a, &b), compared(&b, &a));
+        let of = |diff: &Diff, name: &str| diff.measures.iter().find(|m| m.name == name).map(|m| m.verdict);
+        assert_eq!(of(&there, "tokens sent"), Some(Verdict::Better), "{}", there.to_text());
+        assert_eq!(of(&there, "gap, p99"), Some(Verdict::Worse), "{}", there.to_text());
+        assert_eq!(of(&back, "tokens sent"), Some(Verdict::Worse));
+        assert!(there.worse() && there.patterns[0].title == "incremental output was turned on");
+        assert_eq!(back.patterns[0].title, "incremental output was turned off");
+    }
+}
+
+#[test]
+fn what_cannot_be_compared_says_why() {
+    let a = run(1, 1.0, Mode::Cumulative);
+    let mut b = run(2, 1.0, Mode::Cumulative);
+    let series = b.series.as_mut().expect("there are slots");
+    series.gap_ns = None;
+    series.requests.begun[6..].fill(0);
+    let diff = compared(&a, &b);
+    let gap = diff.measures.iter().find(|m| m.name == "gap, p99").expect("a line");
+    assert_eq!(
+        (gap.verdict, gap.note.as_deref()),
+        (Verdict::NotComparable, Some("the second run does not observe it"))
+    );
+    let sent = &diff.measures[0];
+    assert_eq!(sent.verdict, Verdict::NotComparable);
+    assert!(
+        sent.note
+            .as_deref()
+            .is_some_and(|note| note.contains("only 4 slots under load, 6 are needed")),
+        "{sent:?}"
+    );
+    b.series = None;
+    let diff = compared(&a, &b);
+    assert!(
+        diff.measures.is_empty() && diff.verdict.starts_with("NOT COMPARABLE"),
+        "{}",
+        diff.to_text()
+    );
+}
+
+#[test]
+fn proven_losses_where_there_were_none_need_no_statistics() {
+    let (mut a, mut b) = (run(1, 1.0, Mode::Cumulative), run(1, 1.0, Mode::Cumulative));
+    for (report, dropped) in [(&mut a, 0), (&mut b, 1)] {
+        report.chunks.dropped_confirmed = Some(dropped);
+        let mut column = vec![0; SLOTS];
+        column[9] = dropped;
+        report.series.as_mut().expect("slots").chunks.dropped_confirmed = Some(column);
+    }
+    let diff = compared(&a, &b);
+    let drops = diff.measures.last().expect("a line");
+    assert_eq!(
+        (drops.name.as_str(), drops.verdict),
+        ("chunks dropped, confirmed", Verdict::Worse)
+    );
+}
+
+#[test]
+fn a_comparison_reads_back_and_fits_a_terminal() {
+    let diff = compared(&run(1, 1.0, Mode::Cumulative), &run(2, 2.0, Mode::Incremental));
+    let back: Diff = serde_json::from_str(&diff.to_json()).expect("our own reads back");
+    assert_eq!(back.to_text(), diff.to_text());
+    let text = diff.to_text();
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(diff.to_markdown().contains("| gap, p99 |"));
+}

@@ -1,0 +1,85 @@
+//! Before and after, end to end: the demo's runs, their reports as files, and the comparison as its user gets it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+/// Seconds that give ten slots, of which the first and the last are left off.
+const DURATION: &str = "10s";
+
+/// Plays a demo into `file`.
+fn play(file: &Path, args: &[&str]) -> Child {
+    let out = std::fs::File::create(file).expect("a file");
+    Command::new(env!("CARGO_BIN_EXE_tokengap"))
+        .args(["demo", "--json", "--duration", DURATION])
+        .args(args)
+        .stdout(out)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the demo runs")
+}
+
+fn diff(a: &Path, b: &Path) -> Value {
+    let told = Command::new(env!("CARGO_BIN_EXE_tokengap"))
+        .arg("diff")
+        .args([a, b])
+        .args(["--format", "json"])
+        .output()
+        .expect("diff runs");
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    serde_json::from_slice(&told.stdout).expect("JSON")
+}
+
+fn verdict_of<'a>(diff: &'a Value, measure: &str) -> &'a str {
+    let measures = diff["measures"].as_array().expect("measures");
+    let found = measures.iter().find(|m| m["name"] == measure);
+    found
+        .and_then(|m| m["verdict"].as_str())
+        .unwrap_or_else(|| panic!("no {measure} in {diff:#}"))
+}
+
+#[test]
+fn the_regression_comes_out_by_itself_and_the_same_twice_does_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| -> PathBuf { folder.path().join(name) };
+    let regression = |phase| ["--scenario", "regression", "--phase", phase];
+    let runs = [
+        play(&file("before"), &regression("1")),
+        play(&file("after"), &regression("2")),
+        play(&file("once"), &["--scenario", "healthy"]),
+        play(&file("again"), &["--scenario", "healthy"]),
+    ];
+    for mut run in runs {
+        assert!(run.wait().expect("it ends").success());
+    }
+    let change = diff(&file("before"), &file("after"));
+    for measure in [
+        "gap, p99",
+        "residence, median on scheduler->tokenizer",
+        "backlog, frames on scheduler->tokenizer",
+    ] {
+        assert_eq!(verdict_of(&change, measure), "worse", "{measure} of {change:#}");
+    }
+    // How sure it is of the throughput depends on what else the machine does in these ten seconds.
+    let delivered = change["measures"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|m| m["name"] == "tokens delivered");
+    let fell = delivered.and_then(|m| m["change"].as_f64());
+    assert!(fell.is_some_and(|change| change < -0.2), "{change:#}");
+    let patterns: Vec<&str> = change["patterns"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|p| p["title"].as_str())
+        .collect();
+    assert_eq!(
+        patterns,
+        ["incremental output was turned on", "inflated token counts are gone"]
+    );
+    let same = diff(&file("once"), &file("again"));
+    let told = same["verdict"].as_str().expect("a verdict");
+    assert!(told.starts_with("NO CHANGE beyond noise"), "{same:#}");
+}
