@@ -410,7 +410,7 @@ fn a_request_that_first_speaks_at_its_end_is_whole_when_its_connection_was_watch
         path.analysis
             .ledger()
             .request(rid)
-            .and_then(|r| r.sent_first())
+            .and_then(trace::ledger::Request::sent_first)
             .is_some()
     };
     assert_eq!(
@@ -459,7 +459,7 @@ fn what_was_sent_before_it_was_known_who_receives_has_a_gap_too() {
     path.take(a);
     path.take(b);
     let ledger = path.analysis.ledger();
-    let gap = |rid| ledger.request(rid).and_then(|r| r.gap_ns());
+    let gap = |rid| ledger.request(rid).and_then(trace::ledger::Request::gap_ns);
     assert_eq!((gap("a"), gap("b")), (Some(2_000_000), None));
     assert_eq!((ledger.totals().chunks.taken, ledger.totals().tokens.taken), (1, 1));
     let backlog: Vec<_> = ledger

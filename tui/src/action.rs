@@ -1,5 +1,7 @@
 //! What a key or a click means, and what the loop has to do for it.
 
+use crate::observer::Wish;
+use crate::replay::Play;
 use crate::state::ui::Tab;
 
 /// A wish of the reader's. [`crate::state::ui::Ui::apply`] answers it.
@@ -39,6 +41,14 @@ pub(crate) enum Action {
     /// Write the report to a file.
     Export,
     CopyRid,
+    /// Begin a recording of the run, or end it.
+    Record,
+    /// Write the hindsight ring out.
+    Dump,
+    /// Play a recording otherwise.
+    Play(Play),
+    /// Begin to type a time to go to.
+    Time,
     /// Select the visible row with this number, counted from the top of the table.
     Pick(usize),
     /// Typing: a character, and the ways to take it back.
@@ -57,4 +67,6 @@ pub(crate) enum Effect {
     Copy(String),
     /// Write the report to a file and say its name.
     Export,
+    /// Have the run do it.
+    Wish(Wish),
 }

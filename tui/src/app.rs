@@ -4,20 +4,21 @@ use std::io::{IsTerminal, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use serde_json::Value;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use trace::report::{Report, ReportInput};
-use trace::{Analysis, Config, MonoNs};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use trace::detect::Severity;
+use trace::report::Report;
+use trace::{Config, MonoNs};
 
 use crate::cli::LiveArgs;
-use crate::observer::{Nobody, Observer, Progress, Run, Stage, Wish};
-use crate::own;
+use crate::drive::Drive;
+use crate::observer::{Observer, Progress, Stage, Wish};
 use crate::screen::Screen;
+use crate::sink::Sink;
 use crate::source::{Flow, Source};
 
 /// Sleep when a source has nothing: short beside a frame interval, long beside a wake-up.
@@ -40,51 +41,31 @@ pub(crate) fn has_terminal() -> bool {
 
 /// Runs `source` until it ends, `--duration` is over, the reader leaves or a signal comes, then prints the report.
 pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<ExitCode> {
-    let signals = Signals::install().context("cannot listen for SIGINT, SIGTERM and SIGHUP")?;
-    let mut analysis = Analysis::new(Config {
+    let signals = Signals::install().context("cannot listen for signals")?;
+    let config = Config {
         limits: args.limits(),
         ..Config::default()
-    });
+    };
+    let sink = Sink::open(&args.record, source.kind(), config)?;
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())
     } else {
         Box::new(Screen::open(args.keep())?)
     };
-    let degraded = drive(&mut source, &mut analysis, args, &signals, observer);
-    let report = report(&analysis, &source, &degraded, args.slowest);
-    print(&report, args.json)?;
-    let failed = args.fail_on.is_some_and(|least| report.worst() >= Some(least));
+    let mut run = Drive::new(config, observer, sink, args.slowest);
+    drive(&mut source, &mut run, args.duration, &signals);
+    conclude(&run.finish(&source), args.json, args.fail_on)
+}
+
+/// Prints the report; the exit code says whether its findings are too bad.
+pub(crate) fn conclude(report: &Report, json: bool, fail_on: Option<Severity>) -> anyhow::Result<ExitCode> {
+    print(report, json)?;
+    let failed = fail_on.is_some_and(|least| report.worst() >= Some(least));
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn report(analysis: &Analysis, source: &impl Source, degraded: &[String], slowest: usize) -> Report {
-    analysis.report(&ReportInput {
-        wall: Some((MonoNs::now(), trace::clock::wall_ns())),
-        slowest,
-        cpu_ns: Some(own::cpu_ns()),
-        rss_bytes: own::rss_bytes(),
-        degraded: source
-            .degraded()
-            .into_iter()
-            .chain(degraded.iter().cloned())
-            .map(Value::from)
-            .collect(),
-        wire: source.wire(),
-        sampling: source.sampling(),
-        demo: source.truth(),
-        ..ReportInput::of(source.kind())
-    })
-}
-
-/// Lets events flow until the run is over; gives back what was given up on the way. The observer is gone afterwards.
-fn drive(
-    source: &mut impl Source,
-    analysis: &mut Analysis,
-    args: &LiveArgs,
-    signals: &Signals,
-    mut observer: Box<dyn Observer>,
-) -> Vec<String> {
-    let mut degraded: Vec<String> = Vec::new();
+/// Lets events flow until the run is over.
+fn drive(source: &mut impl Source, run: &mut Drive, duration: Option<Duration>, signals: &Signals) {
     let start = Instant::now();
     let mut next_tick = start;
     let mut deadline = None;
@@ -92,88 +73,53 @@ fn drive(
     let mut wishes = 0;
     loop {
         if flow != Flow::Ended {
-            let polled = catch_unwind(AssertUnwindSafe(|| {
-                source.poll(&mut |event| {
-                    analysis.apply(event);
-                    observer.event(event);
-                })
-            }));
+            let polled = catch_unwind(AssertUnwindSafe(|| source.poll(&mut |event| run.event(event))));
             let Ok(polled) = polled else {
-                drop(observer);
-                degraded.push("analysis: it failed and was left off; the traffic went on (this is a bug)".into());
+                run.dismiss();
+                run.give_up("analysis: it failed and was left off; the traffic went on (this is a bug)".into());
                 eprintln!(
                     "tokengap: the analysis failed; the traffic goes on unobserved until this process is asked to end"
                 );
                 signals.wait();
                 source.stop();
-                return degraded;
+                return;
             };
             flow = polled;
         }
         let now = Instant::now();
         if now >= next_tick {
-            analysis.tick(MonoNs::now());
+            run.tick(MonoNs::now(), &*source);
             next_tick = now + TICK;
+        }
+        if signals.take_dump() {
+            run.dump("SIGUSR1", &*source);
         }
         let stage = match (flow, deadline) {
             (Flow::Ended, _) => Stage::Ended,
             (_, Some(_)) => Stage::Ending,
             (_, None) => Stage::Running,
         };
-        let wish = catch_unwind(AssertUnwindSafe(|| {
-            look_on(&mut *observer, analysis, source, &degraded, stage, args.slowest)
-        }));
-        let wish = match wish {
-            Ok(Ok(wish)) => wish,
-            Ok(Err(error)) => {
-                observer = Box::new(Nobody);
-                degraded.push(format!("screen: {error:#}"));
-                Wish::End
-            }
-            Err(_) => {
-                observer = Box::new(Nobody);
-                degraded.push("screen: it failed and was left off; the run went on (this is a bug)".into());
-                Wish::None
-            }
-        };
+        let wish = run.turn(&*source, stage, None);
         wishes += usize::from(wish == Wish::End);
-        let over = args.duration.is_some_and(|d| now - start >= d);
+        let over = duration.is_some_and(|d| now - start >= d);
         let asked = signals.seen() + wishes;
         if deadline.is_none() && (over || asked > 0) {
             source.stop();
             deadline = Some(now + DRAIN);
         }
         match flow {
-            Flow::Ended if deadline.is_some() || wish != Wish::Stay => return degraded,
+            Flow::Ended if deadline.is_some() || wish != Wish::Stay => return,
             Flow::Ended | Flow::Idle => thread::sleep(IDLE),
             Flow::Busy => {}
         }
         if asked > 1 || deadline.is_some_and(|d| now >= d) {
-            degraded.push("end: what was still under way was not waited for".into());
-            return degraded;
+            run.give_up("end: what was still under way was not waited for".into());
+            return;
         }
     }
 }
 
-fn look_on(
-    observer: &mut dyn Observer,
-    analysis: &Analysis,
-    source: &impl Source,
-    degraded: &[String],
-    stage: Stage,
-    slowest: usize,
-) -> anyhow::Result<Wish> {
-    observer.turn(&Run {
-        analysis,
-        source: source.kind(),
-        stage,
-        degraded: &|| source.degraded().into_iter().chain(degraded.iter().cloned()).collect(),
-        under_way: &|| source.under_way(),
-        report: &|| report(analysis, source, degraded, slowest),
-    })
-}
-
-fn print(report: &Report, json: bool) -> anyhow::Result<()> {
+pub(crate) fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {
         serde_json::to_writer(&mut out, report).map_err(std::io::Error::from)?;
@@ -185,24 +131,37 @@ fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Counts SIGINT, SIGTERM and SIGHUP: the first asks to drain, the second to leave at once.
-struct Signals(Arc<AtomicUsize>);
+/// Counts SIGINT, SIGTERM and SIGHUP: the first asks to drain, the second to leave at once. SIGUSR1 asks for a dump.
+pub(crate) struct Signals {
+    ends: Arc<AtomicUsize>,
+    dump: Arc<AtomicBool>,
+}
 
 impl Signals {
-    fn install() -> std::io::Result<Self> {
-        let count = Arc::new(AtomicUsize::new(0));
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-        let seen = Arc::clone(&count);
+    pub(crate) fn install() -> std::io::Result<Self> {
+        let (ends, dump) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1])?;
+        let (seen, asked) = (Arc::clone(&ends), Arc::clone(&dump));
         thread::Builder::new().name("signals".into()).spawn(move || {
-            for _ in signals.forever() {
-                seen.fetch_add(1, Ordering::Relaxed);
+            for signal in signals.forever() {
+                if signal == SIGUSR1 {
+                    asked.store(true, Ordering::Relaxed);
+                } else {
+                    seen.fetch_add(1, Ordering::Relaxed);
+                }
             }
         })?;
-        Ok(Self(count))
+        Ok(Self { ends, dump })
     }
 
-    fn seen(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+    /// How often the run was asked to end.
+    pub(crate) fn seen(&self) -> usize {
+        self.ends.load(Ordering::Relaxed)
+    }
+
+    /// Whether a dump was asked for since the last call.
+    fn take_dump(&self) -> bool {
+        self.dump.swap(false, Ordering::Relaxed)
     }
 
     fn wait(&self) {

@@ -9,6 +9,7 @@ use trace::ledger::Limits;
 
 use crate::cmd;
 use crate::screen::Keep;
+use crate::sink::RecordArgs;
 use crate::state::journal::DEFAULT_MOMENTS;
 use crate::state::refresh::FINISHED_SHOWN;
 
@@ -29,6 +30,7 @@ pub(crate) struct Cli {
 enum Command {
     Attach(cmd::attach::Args),
     Demo(cmd::demo::Args),
+    Replay(cmd::replay::Args),
     Decode(cmd::decode::Args),
     Diff(cmd::diff::Args),
     Report(cmd::report::Args),
@@ -41,6 +43,7 @@ impl Cli {
         match self.command {
             Command::Attach(args) => cmd::attach::run(&args),
             Command::Demo(args) => cmd::demo::run(args),
+            Command::Replay(args) => cmd::replay::run(&args),
             Command::Decode(args) => cmd::decode::run(&args),
             Command::Report(args) => cmd::report::run(&args),
             Command::Diff(args) => cmd::diff::run(&args),
@@ -88,6 +91,9 @@ pub(crate) struct LiveArgs {
     /// Finished requests in the screen's table; older ones live on in the totals.
     #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
     pub(crate) rows: usize,
+
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
 }
 
 impl LiveArgs {

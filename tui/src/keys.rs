@@ -3,6 +3,7 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::action::Action;
+use crate::replay::Play;
 use crate::state::ui::{Dialog, Tab, Ui};
 
 /// Where a binding holds.
@@ -10,8 +11,12 @@ use crate::state::ui::{Dialog, Tab, Ui};
 pub(crate) enum Place {
     /// On every tab.
     Everywhere,
-    /// On one tab.
+    /// On some tabs.
     On(&'static [Tab]),
+    /// While a run is watched.
+    Live,
+    /// While a recording is played.
+    Replay,
 }
 
 /// A binding.
@@ -94,19 +99,37 @@ pub(crate) const BINDINGS: &[Binding] = &[
     on(TIMELINES, &[(KeyCode::Right, NONE), (KeyCode::Char('l'), NONE)], "Right l", Action::Scroll(1), "later", "time"),
     on(ONE, &chars::<'n'>(), "n", Action::Seek(1), "to the next chunk that was lost or merged", "next lost"),
     on(ONE, &chars::<'N'>(), "N", Action::Seek(-1), "to the one before", "next lost"),
-    on(Place::Everywhere, &chars::<'p'>(), "p", Action::Pause, "let the view stand still; data keeps coming", "pause"),
+    on(Place::Everywhere, &chars::<'p'>(), "p", Action::Pause, "stand still: the view of a live run, or the playing of a recording", "pause"),
+    on(Place::Live, &chars::<'r'>(), "r", Action::Record, "begin a recording in this folder, or end it", ""),
+    on(Place::Live, &chars::<'d'>(), "d", Action::Dump, "write the hindsight ring out (--hindsight)", ""),
+    on(Place::Replay, &chars::<'['>(), "[", Action::Play(Play::Pace(-1)), "play slower", "pace"),
+    on(Place::Replay, &chars::<']'>(), "]", Action::Play(Play::Pace(1)), "play faster; the last step is as fast as can be", "pace"),
+    on(Place::Replay, &chars::<','>(), ",", Action::Play(Play::Skip(-10)), "ten seconds back", "10 s"),
+    on(Place::Replay, &chars::<'.'>(), ".", Action::Play(Play::Skip(10)), "ten seconds on", "10 s"),
+    on(Place::Replay, &chars::<'f'>(), "f", Action::Play(Play::Finding(true)), "to where the next finding begins", "finding"),
+    on(Place::Replay, &chars::<'F'>(), "F", Action::Play(Play::Finding(false)), "to where the one before began", "finding"),
+    on(Place::Replay, &chars::<'0'>(), "0", Action::Play(Play::To(0)), "to the start", ""),
+    on(Place::Replay, &chars::<'$'>(), "$", Action::Play(Play::End), "to the end", ""),
+    on(Place::Replay, &chars::<'t'>(), "t", Action::Time, "to a time: 1:23, 90s, 2m", "go to"),
     on(Place::Everywhere, &chars::<'e'>(), "e", Action::Export, "write the report as JSON and say where", "export"),
     on(Place::Everywhere, &chars::<'?'>(), "?", Action::Help, "this help", "help"),
     on(Place::Everywhere, &[(KeyCode::Char('q'), NONE), (KeyCode::Char('c'), CTRL)], "q C-c", Action::Quit, "end, and print the report", "quit"),
 ];
 
 impl Binding {
-    /// Whether it holds on `tab`.
-    pub(crate) fn holds_on(&self, tab: Tab) -> bool {
+    /// Whether it holds where the reader is.
+    pub(crate) fn holds(&self, ui: &Ui) -> bool {
         match self.place {
             Place::Everywhere => true,
-            Place::On(tabs) => tabs.contains(&tab),
+            Place::On(tabs) => tabs.contains(&ui.tab),
+            Place::Live => !ui.replay,
+            Place::Replay => ui.replay,
         }
+    }
+
+    /// Whether it holds in a replay only.
+    pub(crate) fn is_for_replay(&self) -> bool {
+        self.place == Place::Replay
     }
 
     /// Its keys.
@@ -125,6 +148,8 @@ impl Binding {
             p if p == ONE => "Request",
             p if p == ONE_RID => "Requests, Request",
             Place::On(_) => "on what is selected",
+            Place::Live => "live",
+            Place::Replay => "in a replay",
         }
     }
 }
@@ -132,7 +157,7 @@ impl Binding {
 /// What a key means where the reader is.
 pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
     match ui.dialog {
-        Dialog::Filter(..) => return typing(key),
+        Dialog::Filter(..) | Dialog::Time(..) => return typing(key),
         // Keys of the tab below must not act under the help; those that move it and close it do.
         Dialog::Help(_) => return reading(key),
         Dialog::None => {}
@@ -145,7 +170,7 @@ pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
     };
     BINDINGS
         .iter()
-        .find(|b| b.holds_on(ui.tab) && b.keys.contains(&(key.code, modifiers)))
+        .find(|b| b.holds(ui) && b.keys.contains(&(key.code, modifiers)))
         .map(|b| b.action)
 }
 
@@ -204,9 +229,14 @@ mod tests {
 
     #[test]
     fn no_key_means_two_things_in_one_place() {
-        for tab in Tab::ALL {
+        for (tab, replay) in Tab::ALL.into_iter().flat_map(|tab| [(tab, false), (tab, true)]) {
+            let ui = Ui {
+                tab,
+                replay,
+                ..Ui::default()
+            };
             let mut met = Vec::new();
-            for key in BINDINGS.iter().filter(|b| b.holds_on(tab)).flat_map(|b| b.keys) {
+            for key in BINDINGS.iter().filter(|b| b.holds(&ui)).flat_map(|b| b.keys) {
                 assert!(!met.contains(&key), "{key:?} twice on {tab:?}");
                 met.push(key);
             }

@@ -1,17 +1,21 @@
 //! `tokengap`: where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 
+mod about;
 mod action;
 mod app;
 mod attach;
 mod cli;
 mod cmd;
 mod demo;
+mod drive;
 mod keys;
 mod log;
 mod observer;
 mod output;
 mod own;
+mod replay;
 mod screen;
+mod sink;
 mod source;
 mod state;
 mod theme;

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 use trace::report::Report;
 use trace::{Analysis, Event};
 
+use crate::replay::{Play, Position};
+use crate::sink::Writing;
+
 /// How far a run has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -20,8 +23,14 @@ pub(crate) enum Stage {
 pub(crate) struct Run<'a> {
     pub(crate) analysis: &'a Analysis,
     /// What the report calls the source.
-    pub(crate) source: &'static str,
+    pub(crate) source: &'a str,
     pub(crate) stage: Stage,
+    /// Where a recording is played; `None` on live sources.
+    pub(crate) position: Option<&'a Position>,
+    /// The newest word to the reader, and its number.
+    pub(crate) notice: (u64, &'a str),
+    /// What is being written of the run.
+    pub(crate) writing: &'a dyn Fn() -> Writing,
     /// What could not be watched, or was given up.
     pub(crate) degraded: &'a dyn Fn() -> Vec<String>,
     /// What an ending source still waits for, in words.
@@ -39,12 +48,24 @@ pub(crate) enum Wish {
     Stay,
     /// To end it; a second time: at once.
     End,
+    /// To begin a recording, or end the one that is written.
+    Record,
+    /// To have the hindsight ring written out.
+    Dump,
+    /// To have a recording played otherwise.
+    Play(Play),
 }
 
 /// Something that looks on.
 pub(crate) trait Observer {
     /// An event that the analysis has entered.
-    fn event(&mut self, event: &Event<'_>);
+    fn event(&mut self, _: &Event<'_>) {}
+
+    /// Time that the analysis has let pass.
+    fn tick(&mut self, _: &Analysis) {}
+
+    /// The run begins again from its start: what was seen is to come.
+    fn anew(&mut self) {}
 
     /// Between two turns of the loop, every few milliseconds. Must be brief: the source waits meanwhile.
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish>;
@@ -54,8 +75,6 @@ pub(crate) trait Observer {
 pub(crate) struct Nobody;
 
 impl Observer for Nobody {
-    fn event(&mut self, _: &Event<'_>) {}
-
     fn turn(&mut self, _: &Run<'_>) -> anyhow::Result<Wish> {
         Ok(Wish::None)
     }
@@ -65,12 +84,15 @@ impl Observer for Nobody {
 #[derive(Default)]
 pub(crate) struct Progress {
     told: Option<Instant>,
+    notice: u64,
 }
 
 impl Observer for Progress {
-    fn event(&mut self, _: &Event<'_>) {}
-
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish> {
+        if run.notice.0 != self.notice {
+            self.notice = run.notice.0;
+            eprintln!("tokengap: {}", run.notice.1);
+        }
         if run.stage == Stage::Ending && self.told.get_or_insert_with(Instant::now).elapsed() >= Duration::from_secs(1)
         {
             self.told = Some(Instant::now());

@@ -162,6 +162,54 @@ fn a_reader_finds_the_loss_and_its_request_in_the_race_demo() {
     );
 }
 
+/// What a run recorded from its screen shows again: the same loss, found by a key.
+#[test]
+fn a_run_recorded_from_its_screen_is_played_again() {
+    let Some(tmux) = Tmux::run("demo --scenario race") else {
+        return;
+    };
+    tmux.wait_for("live 0:02");
+    tmux.press(&["r"]);
+    tmux.wait_for("REC tokengap-");
+    tmux.wait_for("live 0:08");
+    tmux.press(&["r"]);
+    tmux.wait_for("recorded to tokengap-");
+    tmux.press(&["q"]);
+    tmux.wait_for_end();
+
+    let command = format!(
+        "cd {}; exec {} replay tokengap-*.tgap",
+        tmux.folder.path().display(),
+        env!("CARGO_BIN_EXE_tokengap")
+    );
+    tmux.ask(&["respawn-pane", "-k", "-e", "LC_ALL=C.UTF-8", &command]);
+    tmux.wait_for("demo replay");
+    tmux.press(&["f"]);
+    tmux.wait_for("begins here");
+    tmux.wait_for("PAUSED 1x");
+    tmux.press(&["$"]);
+    tmux.wait_for("END");
+    tmux.wait_for("CRITICAL");
+    tmux.press(&["t"]);
+    tmux.press(&["-l", "0:02"]);
+    tmux.press(&["Enter"]);
+    tmux.wait_for("replay 0:02");
+    tmux.press(&["q"]);
+    tmux.wait_for_end();
+}
+
+#[test]
+fn nothing_asked_for_on_a_terminal_offers_what_there_is() {
+    let Some(tmux) = Tmux::run("") else { return };
+    tmux.wait_for("engines that run here");
+    tmux.press(&["End"]);
+    tmux.wait_for("runs: tokengap demo --scenario router");
+    tmux.press(&["Enter"]);
+    tmux.wait_for("demo live");
+    tmux.press(&["q"]);
+    tmux.wait_for_end();
+}
+
 #[test]
 fn a_signal_gives_the_terminal_back() {
     let Some(tmux) = Tmux::run("demo --scenario healthy") else {

@@ -6,6 +6,7 @@ mod ebpf;
 mod fixtures;
 mod schemas;
 mod screens;
+mod tmux;
 
 use clap::{Parser, Subcommand};
 

@@ -6,10 +6,14 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
+
+use crate::tmux::Tmux;
 
 /// A screen: its title, what it answers, and the keys that lead to it from the one before.
-const SHOTS: &[(&str, &str, &[&str])] = &[
+type Shot = (&'static str, &'static str, &'static [&'static str]);
+
+const LIVE: &[Shot] = &[
     ("Overview", "Is it sick, where, since when.", &["1"]),
     (
         "Requests",
@@ -29,21 +33,64 @@ const SHOTS: &[(&str, &str, &[&str])] = &[
     ),
     ("Help", "Made from the table that the keys are bound by.", &["?"]),
 ];
-const SCENARIOS: [(&str, &str, usize); 2] = [
+const REPLAYED: &[Shot] = &[
     (
-        "race",
-        "an engine that keeps only the last queued chunk: tokens are lost",
-        SHOTS.len(),
+        "The next finding",
+        "`f` goes to where it begins and stands still.",
+        &["0", "f"],
     ),
     (
-        "backlog",
-        "a tokenizer that is too slow: first tokens wait for seconds",
-        1,
+        "A moment",
+        "`t` goes to a time; every number is that moment's.",
+        &["t", "0:12", "Enter"],
     ),
 ];
-/// Long enough for the demo to fall ill.
+const OFFERED: &[Shot] = &[(
+    "What there is to watch",
+    "Enter runs what the line at the bottom says.",
+    &[],
+)];
+
+/// One run of the program, and what to look at in it.
+struct Scene {
+    /// What follows `tokengap`.
+    arguments: &'static str,
+    about: &'static str,
+    /// Long enough for the demo to fall ill.
+    warm: Duration,
+    shots: &'static [Shot],
+}
+
+const SCENES: [Scene; 4] = [
+    Scene {
+        arguments: "",
+        about: "Without arguments: engines, recordings in the folder, demos.",
+        warm: Duration::from_secs(3),
+        shots: OFFERED,
+    },
+    Scene {
+        arguments: "demo --scenario race",
+        about: "Plays an engine that keeps only the last queued chunk: tokens are lost.",
+        warm: WARM,
+        shots: LIVE,
+    },
+    Scene {
+        arguments: "demo --scenario backlog",
+        about: "Plays a tokenizer that is too slow: first tokens wait for seconds.",
+        warm: WARM,
+        shots: LIVE.split_at(1).0,
+    },
+    Scene {
+        arguments: "replay race.tgap",
+        about: "The first of these runs, recorded with `--record race.tgap`.",
+        warm: Duration::from_secs(4),
+        shots: REPLAYED,
+    },
+];
 const WARM: Duration = Duration::from_secs(15);
-const SETTLE: Duration = Duration::from_millis(800);
+const SETTLE: Duration = Duration::from_millis(1_500);
+/// What the replay plays.
+const RECORD: &str = "demo --scenario race --headless --duration 20s --record race.tgap";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -64,14 +111,32 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut page = String::from(
         "# Screens\n\nAs a terminal of 100x30 shows them. Made by `cargo xtask screens` from the demo; nothing is drawn by hand.\n",
     );
-    for (scenario, what, shots) in SCENARIOS {
-        let tmux = Tmux::run(&format!("{} demo --scenario {scenario}", binary.display()))?;
-        sleep(WARM);
-        writeln!(page, "\n## `tokengap demo --scenario {scenario}`\n\nPlays {what}.")?;
-        for (title, answers, keys) in &SHOTS[..shots] {
-            tmux.ask(&[&["send-keys"], *keys].concat())?;
-            sleep(SETTLE);
-            let pane = tmux.ask(&["capture-pane", "-p"])?;
+    let folder = tempfile::tempdir()?;
+    let mut record = Command::new(&binary);
+    let recorded = record.current_dir(folder.path()).args(RECORD.split(' ')).output();
+    let recorded = recorded.context("the demo does not run")?;
+    ensure!(
+        recorded.status.success(),
+        "tokengap {RECORD}: {}",
+        String::from_utf8_lossy(&recorded.stderr)
+    );
+    for scene in &SCENES {
+        let line = format!("tokengap {}", scene.arguments);
+        writeln!(page, "\n## `{}`\n\n{}", line.trim_end(), scene.about)?;
+        let command = format!(
+            "cd {}; exec {} {}",
+            folder.path().display(),
+            binary.display(),
+            scene.arguments
+        );
+        let tmux = Tmux::run((100, 30), &command)?;
+        sleep(scene.warm);
+        for (title, answers, keys) in scene.shots {
+            for key in *keys {
+                tmux.press(&[key])?;
+                sleep(SETTLE);
+            }
+            let pane = tmux.pane()?;
             writeln!(page, "\n### {title}\n\n{answers}\n\n```text\n{}\n```", pane.trim_end())?;
         }
     }
@@ -80,7 +145,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn build() -> anyhow::Result<PathBuf> {
+/// A release build of this tree's tokengap.
+pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let built = Command::new("cargo").args(["build", "--release", "-p", "tui"]).status();
     ensure!(
         built.context("cargo does not run")?.success(),
@@ -88,42 +154,4 @@ fn build() -> anyhow::Result<PathBuf> {
     );
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
     std::fs::canonicalize(Path::new(&target).join("release/tokengap")).context("no tokengap was built")
-}
-
-/// A tmux server with one pane, ended with this value.
-struct Tmux {
-    folder: tempfile::TempDir,
-}
-
-impl Tmux {
-    fn run(command: &str) -> anyhow::Result<Self> {
-        let tmux = Self {
-            folder: tempfile::tempdir()?,
-        };
-        let command = format!("LC_ALL=C.UTF-8 exec {command}");
-        tmux.ask(&["new-session", "-d", "-x", "100", "-y", "30", &command])?;
-        Ok(tmux)
-    }
-
-    fn ask(&self, args: &[&str]) -> anyhow::Result<String> {
-        let socket = self.folder.path().join("tmux");
-        let output = Command::new("tmux")
-            .arg("-S")
-            .arg(socket)
-            .args(["-f", "/dev/null"])
-            .args(args)
-            .output();
-        let output = output.context("tmux does not run; install it to take screens")?;
-        if !output.status.success() {
-            bail!("tmux {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-}
-
-impl Drop for Tmux {
-    fn drop(&mut self) {
-        // It ends with its pane in any case.
-        let _ = self.ask(&["kill-server"]);
-    }
 }

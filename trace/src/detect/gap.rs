@@ -78,16 +78,20 @@ impl Detector for FirstTokenGap {
             .weight(worst)
             .with("requests", gap.count())
             .with("requests_above_warning", over)
-            .with("p50_ns", quantile(0.5))
-            .with("p95_ns", quantile(0.95))
-            .with("p99_ns", quantile(0.99))
-            .with("max_ns", taken_worst)
             .with("waiting_now", waiting)
             .with("oldest_waiting_ns", oldest_ns)
             .advice(
                 "the tokenizer takes frames more slowly than they are sent; --tokenizer-worker-num spreads its work, \
                  a larger --stream-interval makes fewer and larger chunks",
             );
+        // Where nothing has been taken yet, there is no distribution of what was.
+        if gap.count() > 0 {
+            verdict = verdict
+                .with("p50_ns", quantile(0.5))
+                .with("p95_ns", quantile(0.95))
+                .with("p99_ns", quantile(0.99))
+                .with("max_ns", taken_worst);
+        }
         if waits.total.requests > 0 {
             verdict = verdict.with("judged_requests", waits.total.requests);
             verdict = causes(verdict, "judged", &waits.total);

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::Config;
 use crate::clock::{MonoNs, wall_ns};
-use crate::report::ReportInput;
+use crate::report::{ReportInput, SamplingCost};
 
 /// One instant on both clocks: ties a capture to log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +84,10 @@ pub struct Closing {
     pub wire: Option<Value>,
     /// What could not be attached or was given up.
     pub degraded: Vec<Value>,
+    /// Both clocks when the report was made.
+    pub wall: Option<Anchor>,
+    /// What reading stacks cost.
+    pub sampling: Option<SamplingCost>,
     /// The demo's own truth.
     pub demo: Option<Value>,
     /// CPU time that observing took, in nanoseconds.
@@ -100,6 +104,8 @@ impl Closing {
         Self {
             wire: input.wire.clone(),
             degraded: input.degraded.clone(),
+            wall: input.wall.map(|(mono, wall_ns)| Anchor { mono, wall_ns }),
+            sampling: input.sampling,
             demo: input.demo.clone(),
             cpu_ns: input.cpu_ns,
             rss_bytes: input.rss_bytes,
@@ -116,6 +122,8 @@ impl Closing {
             rss_bytes: self.rss_bytes,
             degraded: self.degraded.clone(),
             wire: self.wire.clone(),
+            wall: self.wall.map(|anchor| (anchor.mono, anchor.wall_ns)),
+            sampling: self.sampling,
             demo: self.demo.clone(),
             ..of
         }

@@ -1,6 +1,11 @@
 //! Recordings: what is written is read, whatever becomes of the file.
 
+mod damage;
 mod events;
+mod files;
+mod replay;
+mod ring;
+mod traffic;
 mod whole;
 
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@ pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod import;
 pub(crate) mod pick;
+pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod saved;
 pub(crate) mod tap;

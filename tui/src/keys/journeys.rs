@@ -4,6 +4,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::action::{Action, Effect};
 use crate::keys;
+use crate::observer::Wish;
+use crate::replay::Play;
 use crate::state::Model;
 use crate::state::flags::Flag;
 use crate::state::history::Sample;
@@ -187,6 +189,49 @@ fn what_only_the_loop_can_do_comes_back_as_an_effect() {
     assert_eq!(seat.key(KeyCode::Char('y')), Some(Effect::Copy("bbb".into())));
     let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     assert_eq!(keys::action(&ctrl_c, &seat.ui), Some(Action::Quit));
+}
+
+#[test]
+fn a_recording_is_played_by_keys_that_mean_nothing_live() {
+    let play = |play| Some(Effect::Wish(Wish::Play(play)));
+    let mut seat = Seat::new();
+    assert_eq!(seat.key(KeyCode::Char('f')), None);
+    assert_eq!(seat.key(KeyCode::Char('r')), Some(Effect::Wish(Wish::Record)));
+    assert_eq!(seat.key(KeyCode::Char('d')), Some(Effect::Wish(Wish::Dump)));
+    seat.ui.replay = true;
+    assert_eq!(seat.key(KeyCode::Char('r')), None, "a recording is not recorded");
+    for (key, wish) in [
+        ('p', Play::Toggle),
+        (']', Play::Pace(1)),
+        ('[', Play::Pace(-1)),
+        (',', Play::Skip(-10)),
+        ('.', Play::Skip(10)),
+        ('f', Play::Finding(true)),
+        ('F', Play::Finding(false)),
+        ('0', Play::To(0)),
+        ('$', Play::End),
+    ] {
+        assert_eq!(seat.key(KeyCode::Char(key)), play(wish), "{key}");
+    }
+    assert_eq!(seat.ui.paused, None, "it is the recording that stands still");
+}
+
+#[test]
+fn a_time_is_typed_and_gone_to() {
+    let mut seat = Seat::new();
+    seat.ui.replay = true;
+    seat.type_in("t1:2x");
+    assert_eq!(seat.ui.dialog, Dialog::Time("1:2x".into(), false));
+    assert_eq!(seat.key(KeyCode::Enter), None);
+    seat.key(KeyCode::Backspace);
+    assert_eq!(
+        seat.key(KeyCode::Enter),
+        Some(Effect::Wish(Wish::Play(Play::To(62_000_000_000))))
+    );
+    assert_eq!(seat.ui.dialog, Dialog::None);
+    seat.type_in("t");
+    seat.key(KeyCode::Esc);
+    assert_eq!(seat.ui.dialog, Dialog::None);
 }
 
 #[test]

@@ -8,13 +8,15 @@ mod outlet;
 pub(crate) mod pick;
 mod terminal;
 
+use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
-use trace::Event;
+use trace::stats::Distribution;
+use trace::{Analysis, Event, MonoNs};
 
 use crate::action::{Action, Effect};
 use crate::keys;
@@ -58,7 +60,12 @@ pub(crate) struct Screen {
     next_keep: Instant,
     /// Something changed since the last draw.
     stale: bool,
-    asked_to_end: bool,
+    /// What the reader wishes of the run, oldest first.
+    wishes: VecDeque<Wish>,
+    /// The number of the last word that was shown.
+    notice: u64,
+    /// How long it took to bring a frame up to date and draw it.
+    draws: Distribution,
 }
 
 /// How much the screen remembers of its own.
@@ -105,7 +112,9 @@ impl Screen {
             next_rows: now,
             next_keep: now,
             stale: true,
-            asked_to_end: false,
+            wishes: VecDeque::new(),
+            notice: 0,
+            draws: Distribution::default(),
         })
     }
 
@@ -156,7 +165,8 @@ impl Screen {
         }
         match effect {
             None => {}
-            Some(Effect::Quit) => self.asked_to_end = true,
+            Some(Effect::Quit) => self.wishes.push_back(Wish::End),
+            Some(Effect::Wish(wish)) => self.wishes.push_back(wish),
             Some(Effect::Copy(rid)) => {
                 self.terminal.say(&clipboard::copy(&rid));
                 self.ui.say(format!("sent to the terminal's clipboard: {rid}"));
@@ -174,7 +184,6 @@ impl Screen {
     /// Reads the analysis as far as it is due and wanted.
     fn refresh(&mut self, run: &Run<'_>, now: Instant) {
         self.cost.update(now);
-        self.model.remember(run.analysis);
         self.stale = true;
         if now >= self.next_keep {
             self.next_keep = now + KEEP;
@@ -193,6 +202,7 @@ impl Screen {
         let outside = Outside {
             source: run.source.to_owned(),
             doing: match run.stage {
+                Stage::Running | Stage::Ended if run.position.is_some() => "replay",
                 Stage::Running => "live",
                 Stage::Ending => "ending",
                 Stage::Ended => "ended",
@@ -214,6 +224,7 @@ impl Screen {
         if !self.terminal.is_ready() {
             return Ok(());
         }
+        let begun = Instant::now();
         self.model.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
         if self.ui.tab == Tab::Request {
@@ -228,11 +239,14 @@ impl Screen {
             let under_way = under_way.as_deref().unwrap_or("what is under way is waited for");
             self.ui.say(format!("ending: {under_way}; q again leaves at once"));
         }
+        self.model.position = run.position.cloned();
+        self.model.writing = (run.writing)();
         let (model, ui, theme) = (&self.model, &self.ui, self.theme);
         let mut hits = Hits::default();
         self.terminal
             .draw(|frame| hits = view::draw(model, ui, theme, frame))
             .context("cannot draw on the terminal")?;
+        self.draws.record(MonoNs::now(), begun.elapsed().as_nanos() as u64);
         self.ui.page = hits.page;
         self.hits = hits;
         self.stale = false;
@@ -245,12 +259,32 @@ impl Observer for Screen {
         self.journal.observe(event);
     }
 
+    fn tick(&mut self, analysis: &Analysis) {
+        self.model.remember(analysis);
+    }
+
+    fn anew(&mut self) {
+        self.model = Model::default();
+        self.journal = Journal::new(self.ui.journal);
+        self.ui.back = 0;
+        (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
+    }
+
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish> {
+        if let Some(wish) = self.wishes.pop_front() {
+            return Ok(wish);
+        }
         let now = Instant::now();
         if now < self.next_keys {
             return Ok(Wish::Stay);
         }
         self.next_keys = now + KEYS;
+        self.ui.replay = run.position.is_some();
+        if run.notice.0 != self.notice {
+            self.notice = run.notice.0;
+            self.ui.say(run.notice.1);
+            self.stale = true;
+        }
         self.read_keys(run)?;
         let due = now >= self.next_refresh;
         if due {
@@ -260,11 +294,19 @@ impl Observer for Screen {
         if self.stale {
             self.show(run, due)?;
         }
-        Ok(if std::mem::take(&mut self.asked_to_end) {
-            Wish::End
-        } else {
-            Wish::Stay
-        })
+        Ok(self.wishes.pop_front().unwrap_or(Wish::Stay))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let of = |q| self.draws.quantile(q).map_or(0, |ns| ns / 1_000);
+        let (frames, most) = (self.draws.count(), self.draws.max().unwrap_or(0) / 1_000);
+        tracing::info!(
+            "screen: {frames} frames, drawn in {} us, p99 {} us, {most} us at most",
+            of(0.5),
+            of(0.99)
+        );
     }
 }
 

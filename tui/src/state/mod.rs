@@ -5,6 +5,7 @@ mod findings;
 pub(crate) mod flags;
 pub(crate) mod history;
 mod hops;
+pub(crate) mod hot;
 pub(crate) mod journal;
 pub(crate) mod model;
 pub(crate) mod pick;

@@ -6,12 +6,15 @@ use trace::ThreadId;
 use trace::detect::Severity;
 
 use super::history::{History, HopSample, Sample, ThreadSample};
+use super::hot::HotTable;
 use super::query::Query;
 use super::request::{Detail, HopEnds};
 use super::row::Row;
 use super::table::Table;
 use super::threads::ThreadLine;
 use super::ui::Sort;
+use crate::replay::Position;
+use crate::sink::Writing;
 
 /// How something is doing. The order is the order of alarm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,7 +80,13 @@ pub(crate) struct Model {
     pub(crate) findings: Vec<FindingLine>,
     /// The engine's threads; `None` where they are not watched.
     pub(crate) threads: Option<Vec<ThreadLine>>,
+    /// The functions they ran in, by role; empty where no stacks are read.
+    pub(crate) hot: Vec<HotTable>,
     pub(crate) own: Own,
+    /// Where a recording is played; `None` on live sources.
+    pub(crate) position: Option<Position>,
+    /// What is being written of the run.
+    pub(crate) writing: Writing,
     pub(crate) history: History<Sample>,
     /// By the hops' name.
     pub(crate) hop_history: HashMap<String, History<HopSample>>,

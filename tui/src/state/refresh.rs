@@ -11,7 +11,7 @@ use super::model::{ChunkSums, Flow, GapLine, Health, Model, Own, Spread, Verdict
 use super::request::{Detail, Sources};
 use super::row::{Life, Row};
 use super::threads::Shares;
-use super::{findings, hops, threads};
+use super::{findings, hops, hot, threads};
 
 /// Finished requests shown in the table by default; the report counts all of them.
 pub(crate) const FINISHED_SHOWN: usize = 2_000;
@@ -44,6 +44,7 @@ impl Model {
         self.ends = hops::ends(ledger);
         self.findings = findings::read(analysis, start);
         self.threads = threads::read(ledger);
+        self.hot = hot::read(ledger);
         self.verdict = self.judge();
         self.own = own(ledger, outside);
     }
@@ -366,17 +367,22 @@ impl Look {
 
     fn request(&self, from: &Request, row: &mut Row) {
         let over = from.finish().is_some();
-        let waiting_since = from.waiting_since().filter(|_| self.sees_gaps && !over);
+        // The scheduler may be done with a request whose first token nobody has taken yet: that is the worst wait of all.
+        let waiting_since = from.waiting_since().filter(|_| self.sees_gaps);
         let fates = from.fates();
         row.rid.clear();
         row.rid.push_str(from.rid());
         row.life = match from.finish() {
             Some(trace::event::Finish::Abort) => Life::Aborted,
+            _ if waiting_since.is_some() => Life::Waiting,
             Some(_) => Life::Done,
-            None if waiting_since.is_some() => Life::Waiting,
             None => Life::Live,
         };
-        let end = if over { from.last_at() } else { self.now };
+        let end = if over && waiting_since.is_none() {
+            from.last_at()
+        } else {
+            self.now
+        };
         row.age_ns = end.since(from.first_at());
         row.gap_ns = from.gap_ns().or(waiting_since.map(|at| self.now.since(at)));
         row.silence_ns = from.silence_ns();
@@ -438,5 +444,38 @@ fn lost(dropped: Option<u64>, missing: u32) -> Option<u64> {
     match (dropped, missing) {
         (None, 0) => None,
         (dropped, missing) => Some(dropped.unwrap_or(0) + u64::from(missing)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use trace::event::Finish;
+
+    use super::super::query::Query;
+    use super::super::ui::Sort;
+    use super::*;
+    use crate::state::scene::{MS, Scene};
+
+    /// It was once shown as done, and 700 such requests hid the worst backlog there was.
+    #[test]
+    fn a_request_that_nobody_has_taken_waits_though_the_scheduler_is_done_with_it() {
+        let mut scene = Scene::delivering();
+        scene.send(0, &[("a", 1, 1)]);
+        scene.finish(10 * MS, &[("a", 1, 2)], Finish::Stop);
+        scene.tick(5_000 * MS);
+        let mut model = Model::default();
+        model.refresh_rows(&scene.analysis, FINISHED_SHOWN);
+        model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
+        let row = model.visible(0).expect("a row");
+        assert_eq!(
+            (row.life, row.gap_ns, row.age_ns, row.flags.has(Flag::Gap)),
+            (Life::Waiting, Some(5_000 * MS), 5_000 * MS, true)
+        );
+        scene.take(6_000 * MS, 0, 1);
+        model.refresh_rows(&scene.analysis, FINISHED_SHOWN);
+        model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
+        assert_eq!(model.visible(0).map(|row| row.life), Some(Life::Done));
     }
 }

@@ -1,8 +1,9 @@
 //! One request as a row: compact, owned, sortable by any column.
 
-use std::cmp::Ordering;
-
 use super::flags::Flags;
+
+/// What rows are sorted by: compared from left to right.
+pub(crate) type Key = (u8, u8, u64, u64);
 
 /// Where a request is in its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,13 +130,16 @@ impl Column {
         Self::ALL[(at + by).rem_euclid(n) as usize]
     }
 
-    /// Rows in rising order of this column; what is not observable comes before 0.
-    pub(crate) fn compare(self, a: &Row, b: &Row) -> Ordering {
+    /// What rows are sorted by in this column, rising; what is not observable comes before 0. [`Self::Rid`] has none.
+    pub(crate) fn key(self, row: &Row) -> Key {
         match self {
-            Self::Rid => a.rid.cmp(&b.rid),
-            Self::State => a.life.cmp(&b.life),
-            Self::Flags => a.badness().cmp(&b.badness()),
-            _ => self.number(a).cmp(&self.number(b)),
+            Self::Rid => Key::default(),
+            Self::State => (row.life as u8, 0, 0, 0),
+            Self::Flags => row.badness(),
+            _ => {
+                let number = self.number(row);
+                (0, u8::from(number.is_some()), number.unwrap_or(0), 0)
+            }
         }
     }
 
@@ -160,7 +164,7 @@ impl Column {
 impl Row {
     /// Larger for worse: by the worst flag; of equals those that can still be helped before those that are over, and
     /// aborted ones, for which nobody waits, last; then by what was lost, then by the gap.
-    pub(crate) fn badness(&self) -> (u8, u8, u64, u64) {
+    pub(crate) fn badness(&self) -> Key {
         let standing = match self.life {
             Life::Waiting | Life::Live => 2,
             Life::Done | Life::Gone => 1,
@@ -203,7 +207,7 @@ mod tests {
             row(Life::Live, 1, false),
             row(Life::Done, 7, false),
         ];
-        rows.sort_by(|a, b| Column::Flags.compare(b, a));
+        rows.sort_by_key(|row| std::cmp::Reverse(Column::Flags.key(row)));
         assert_eq!(rows.map(|r| r.lost), [Some(1), Some(7), Some(5), Some(9)]);
         assert!(!Row::default().is_ill());
     }
@@ -217,7 +221,7 @@ mod tests {
                 ..Row::default()
             },
         );
-        assert_eq!(Column::Gap.compare(&unseen, &none), Ordering::Less);
+        assert!(Column::Gap.key(&unseen) < Column::Gap.key(&none));
         assert_eq!(Column::Flags.step(1), Column::Rid);
         assert_eq!(Column::Rid.step(-1), Column::Flags);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::query::Query;
-use super::row::Row;
+use super::row::{Column, Key, Row};
 use super::ui::Sort;
 
 /// Rows and their order. Rows are reused from one refresh to the next, so a steady table allocates nothing.
@@ -14,12 +14,17 @@ pub(crate) struct Table {
     /// Places in `rows` of those that pass the filter, pinned ones first.
     order: Vec<u32>,
     pinned: usize,
+    /// What each row is sorted by, at its place.
+    keys: Vec<Key>,
+    /// What the order was made for; `None` when rows have changed since.
+    made_for: Option<(Query, Sort, BTreeSet<String>)>,
 }
 
 impl Table {
     /// Begins a refresh: all rows are free to be written again.
     pub(crate) fn clear(&mut self) {
         self.used = 0;
+        self.made_for = None;
     }
 
     /// The next row to write. It still holds what it held before; the writer sets every field.
@@ -28,16 +33,27 @@ impl Table {
             self.rows.push(Row::default());
         }
         self.used += 1;
+        self.made_for = None;
         &mut self.rows[self.used - 1]
     }
 
     /// Puts the rows in order: pinned ones, then those that pass the filter, sorted. Ties go by rid, so that nothing jumps.
     pub(crate) fn arrange(&mut self, filter: &Query, sort: Sort, pins: &BTreeSet<String>) {
+        let made_for = self.made_for.as_ref();
+        if made_for.is_some_and(|(q, s, p)| q == filter && *s == sort && p == pins) {
+            return;
+        }
         let rows = &self.rows[..self.used];
+        let keys = &mut self.keys;
+        keys.clear();
+        keys.extend(rows.iter().map(|row| sort.column.key(row)));
+        let by_rid = sort.column == Column::Rid && sort.descending;
         let compare = |&a: &u32, &b: &u32| {
-            let (a, b) = (&rows[a as usize], &rows[b as usize]);
-            let by = sort.column.compare(a, b);
-            (if sort.descending { by.reverse() } else { by }).then_with(|| a.rid.cmp(&b.rid))
+            let (a, b) = (a as usize, b as usize);
+            let by = keys[a].cmp(&keys[b]);
+            let rids = || rows[a].rid.cmp(&rows[b].rid);
+            (if sort.descending { by.reverse() } else { by })
+                .then_with(|| if by_rid { rids().reverse() } else { rids() })
         };
         let is_pinned = |row: &Row| !pins.is_empty() && pins.contains(&row.rid);
         self.order.clear();
@@ -49,6 +65,7 @@ impl Table {
         self.order
             .extend((0..rows.len() as u32).filter(|&i| passes(&rows[i as usize])));
         self.order[self.pinned..].sort_unstable_by(compare);
+        self.made_for = Some((filter.clone(), sort, pins.clone()));
     }
 
     /// The row shown at `place`, counted from the top.
@@ -86,7 +103,6 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::row::Column;
 
     fn table(gaps: &[(&str, u64)]) -> Table {
         let mut table = Table::default();

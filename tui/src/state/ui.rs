@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use super::Model;
 use super::query::{Mistake, Query};
 use super::row::Column;
+use super::units;
 use crate::action::{Action, Effect};
+use crate::observer::Wish;
+use crate::replay::Play;
 
 /// A tab. Adding one is a line here, a title and a line in `view::draw_tab`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +66,8 @@ pub(crate) enum Dialog {
     Help(usize),
     /// A filter being typed, and what is wrong with it so far.
     Filter(String, Option<Mistake>),
+    /// A time being typed, and whether it is one so far.
+    Time(String, bool),
 }
 
 /// Seconds per column of the lines over time.
@@ -76,6 +81,10 @@ const PINS: usize = 16;
 
 /// The reader's place.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one choice of the reader's, read by its name"
+)]
 pub(crate) struct Ui {
     pub(crate) tab: Tab,
     pub(crate) dialog: Dialog,
@@ -91,6 +100,8 @@ pub(crate) struct Ui {
     pub(crate) follow: bool,
     /// The second at which the view stands still.
     pub(crate) paused: Option<u64>,
+    /// A recording is played.
+    pub(crate) replay: bool,
     /// Place in [`ZOOM`].
     pub(crate) zoom: usize,
     /// Seconds the lines over time end before the newest one.
@@ -164,7 +175,12 @@ impl Ui {
                 });
             }
             Action::Pin => self.pin(),
+            Action::Pause if self.replay => return Some(Effect::Wish(Wish::Play(Play::Toggle))),
             Action::Pause => self.pause(model),
+            Action::Record => return Some(Effect::Wish(Wish::Record)),
+            Action::Dump => return Some(Effect::Wish(Wish::Dump)),
+            Action::Play(play) => return Some(Effect::Wish(Wish::Play(play))),
+            Action::Time => self.dialog = Dialog::Time(String::new(), false),
             Action::Zoom(by) => self.zoom = self.zoom.saturating_add_signed(by).min(ZOOM.len() - 1),
             Action::Scroll(by) => self.scroll(by, model),
             Action::Export => return Some(Effect::Export),
@@ -182,7 +198,7 @@ impl Ui {
                 text.pop();
             }),
             Action::EraseAll => self.edit(String::clear),
-            Action::Accept => self.accept(),
+            Action::Accept => return self.accept(),
         }
         None
     }
@@ -315,7 +331,7 @@ impl Ui {
 
     fn back(&mut self) {
         match (&self.dialog, self.tab) {
-            (Dialog::Help(_) | Dialog::Filter(..), _) => self.dialog = Dialog::None,
+            (Dialog::Help(_) | Dialog::Filter(..) | Dialog::Time(..), _) => self.dialog = Dialog::None,
             (Dialog::None, Tab::Request) => self.go(Tab::Requests),
             (Dialog::None, Tab::Requests) if !self.filter.1.is_empty() => {
                 self.filter = Default::default();
@@ -359,23 +375,36 @@ impl Ui {
     }
 
     fn edit(&mut self, change: impl FnOnce(&mut String)) {
-        if let Dialog::Filter(text, mistake) = &mut self.dialog {
-            change(text);
-            *mistake = Query::parse(text).err();
+        match &mut self.dialog {
+            Dialog::Filter(text, mistake) => {
+                change(text);
+                *mistake = Query::parse(text).err();
+            }
+            Dialog::Time(text, is_time) => {
+                change(text);
+                *is_time = units::moment(text).is_some();
+            }
+            Dialog::None | Dialog::Help(_) => {}
         }
     }
 
-    fn accept(&mut self) {
-        let Dialog::Filter(text, mistake) = &mut self.dialog else {
-            return;
-        };
-        match Query::parse(text) {
-            Ok(query) => {
-                self.filter = (text.trim().to_owned(), query);
-                self.choose(None);
+    fn accept(&mut self) -> Option<Effect> {
+        match &mut self.dialog {
+            Dialog::Filter(text, mistake) => match Query::parse(text) {
+                Ok(query) => {
+                    self.filter = (text.trim().to_owned(), query);
+                    self.choose(None);
+                    self.dialog = Dialog::None;
+                }
+                Err(wrong) => *mistake = Some(wrong),
+            },
+            Dialog::Time(text, _) => {
+                let to = units::moment(text)?;
                 self.dialog = Dialog::None;
+                return Some(Effect::Wish(Wish::Play(Play::To(to))));
             }
-            Err(wrong) => *mistake = Some(wrong),
+            Dialog::None | Dialog::Help(_) => {}
         }
+        None
     }
 }

@@ -29,6 +29,27 @@ pub(crate) fn clock(ns: u64) -> String {
     }
 }
 
+/// A moment on that clock as a reader types it, in nanoseconds: `1:23`, `1:02:03`, `83`, `90s`, `2m`.
+pub(crate) fn moment(text: &str) -> Option<u64> {
+    const LONGEST: u64 = u64::MAX / 1_000_000_000;
+    let text = text.trim();
+    let seconds = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(amount) => {
+            let unit = match &text[amount.len()..] {
+                "s" => 1,
+                "m" => 60,
+                _ => 3_600,
+            };
+            amount.parse::<u64>().ok()?.checked_mul(unit)?
+        }
+        None if text.is_empty() || text.split(':').count() > 3 => return None,
+        None => text
+            .split(':')
+            .try_fold(0u64, |sum, part| sum.checked_mul(60)?.checked_add(part.parse().ok()?))?,
+    };
+    (seconds <= LONGEST).then(|| seconds * 1_000_000_000)
+}
+
 /// A count: exact to 9999, then `12.3k`, `4.56M`.
 pub(crate) fn count(n: u64) -> String {
     match n {
@@ -110,6 +131,28 @@ mod tests {
                 "0ns", "999ns", "1.00us", "12.3us", "999us", "1.00ms", "48.8s", "59.9s", "2m05s", "1h02m"
             ]
         );
+    }
+
+    #[test]
+    fn a_moment_is_read_as_it_is_shown() {
+        for ns in [0, 7_000_000_000, 754_000_000_000, 3_723_000_000_000] {
+            assert_eq!(moment(&clock(ns)), Some(ns));
+        }
+        assert_eq!(
+            (moment("90s"), moment("2m"), moment(" 5 ")),
+            (Some(90_000_000_000), Some(120_000_000_000), Some(5_000_000_000))
+        );
+        for text in [
+            "",
+            "soon",
+            "1:2:3:4",
+            "1:-2",
+            "99999999999999999999",
+            "ä",
+            "18446744073709551615h",
+        ] {
+            assert_eq!(moment(text), None, "{text}");
+        }
     }
 
     #[test]

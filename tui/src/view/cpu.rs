@@ -8,10 +8,11 @@ use super::pad::Pad;
 use crate::action::Action;
 use crate::state::Model;
 use crate::state::history::{Metric, ThreadSample};
+use crate::state::hot::HotTable;
 use crate::state::model::Health;
 use crate::state::threads::{Shares, ThreadLine};
 use crate::state::ui::Ui;
-use crate::state::units::known;
+use crate::state::units::{count, known};
 use crate::theme::{PLAIN, STRONG};
 
 /// Cells of a bar of one whole core.
@@ -59,18 +60,58 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         y += 1;
     }
     if let Some(thread) = threads.get(ui.thread) {
-        over_time(pad, y + 1, thread, model, ui);
+        // Where stacks are read, the functions come before the height of the lines.
+        let table = model.hot.iter().find(|t| t.role == thread.role).or(model.hot.first());
+        let rows = if table.is_some() { 1 } else { CHART_ROWS };
+        y = over_time(pad, y + 1, rows, thread, model, ui);
+        if let Some(table) = table {
+            functions(pad, y, table);
+        }
     }
 }
 
-/// The selected thread over time.
-fn over_time(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, ui: &Ui) {
+/// What a role's threads ran in.
+fn functions(pad: &mut Pad<'_>, y: u16, table: &HotTable) {
+    let theme = pad.theme();
+    let title = format!(
+        "{}: functions by {} stacks of {} read that ran",
+        table.role,
+        count(table.running),
+        count(table.taken)
+    );
+    pad.rule(y, &title);
+    for (place, head) in ["own", "total", "GIL", "growing"].iter().enumerate() {
+        pad.number(1 + place as u16 * 8, y + 1, 7, head, theme.dim());
+    }
+    pad.text(35, y + 1, "function", theme.dim());
+    let percent = |share: f64| format!("{:.1}%", share * 100.0);
+    for (row, hot) in table.functions.iter().enumerate() {
+        let y = y + 2 + row as u16;
+        if y >= pad.height() {
+            return;
+        }
+        let cells = [
+            percent(hot.own),
+            percent(hot.total),
+            known(hot.gil, percent),
+            known(hot.growing, percent),
+        ];
+        for (place, text) in cells.iter().enumerate() {
+            pad.number(1 + place as u16 * 8, y, 7, text, PLAIN);
+        }
+        let x = pad.text(35, y, &hot.function, STRONG);
+        pad.text(x + 2, y, &hot.file, theme.dim());
+    }
+}
+
+/// The selected thread over time, each line at most `most` rows high; gives back the row after it.
+fn over_time(pad: &mut Pad<'_>, y: u16, most: u16, thread: &ThreadLine, model: &Model, ui: &Ui) -> u16 {
     let window = Window::of(model, ui);
     let when = window.words(chart::columns(pad.width()), model, ui);
     let who = format!("{} {} {}", thread.role, thread.name, thread.id.tid);
     pad.rule(y, &format!("{who}: {when}, {} s a column", window.step));
     let Some(history) = model.thread_history.get(&thread.id) else {
-        return;
+        return y + 1;
     };
     let show = |share: f64| format!("{:.0}%", share * 100.0);
     let metrics: [(&str, Metric<ThreadSample>, Health); 3] = [
@@ -78,8 +119,8 @@ fn over_time(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, ui: 
         ("lacks a CPU", |s| s.waiting.map(f64::from), Health::Warning),
         ("quota", |s| s.held.map(f64::from), Health::Warning),
     ];
-    let rows = (pad.height().saturating_sub(y + 1) / metrics.len() as u16).clamp(1, CHART_ROWS);
-    for (place, (label, metric, health)) in metrics.into_iter().enumerate() {
+    let rows = (pad.height().saturating_sub(y + 1) / metrics.len() as u16).clamp(1, most);
+    for (place, &(label, metric, health)) in metrics.iter().enumerate() {
         let line = Line {
             label,
             metric,
@@ -91,6 +132,7 @@ fn over_time(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, ui: 
             chart::draw(&mut pad.below(y, rows), &line, history, window);
         }
     }
+    y + 1 + rows * metrics.len() as u16
 }
 
 fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {

@@ -9,6 +9,7 @@ mod overview;
 mod pad;
 mod path;
 pub(crate) mod pick;
+mod position;
 mod request;
 mod requests;
 
@@ -64,7 +65,10 @@ pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) 
     tab_bar(&mut pad.part(bar), model, ui, &mut hits);
     verdict_line(&mut pad.part(verdict), model, theme);
     draw_tab(&mut pad.part(body), model, ui, &mut hits);
-    own_line(&mut pad.part(own), model);
+    match &model.position {
+        Some(position) => position::draw(&mut pad.part(own), model, position, &mut hits),
+        None => own_line(&mut pad.part(own), model),
+    }
     hint_line(&mut pad.part(bottom), ui);
     if let Dialog::Help(scrolled) = ui.dialog {
         hits = Hits {
@@ -132,6 +136,7 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         theme.dim()
     };
     let time = clock(model.running_ns);
+    let state = if model.position.is_some() { "replay" } else { state };
     let whole = format!(" {} {state} {time} ", model.source);
     let fits = usize::from(x) + whole.len() <= usize::from(pad.width());
     let right = if fits { whole } else { format!(" {state} {time} ") };
@@ -156,7 +161,8 @@ fn own_line(pad: &mut Pad<'_>, model: &Model) {
     let cpu = known(own.cpu, |c| format!("{:.1}%", c * 100.0));
     let whose = if model.source == "demo" { "self+demo" } else { "self" };
     let cost = format!("{whose}: cpu {cpu}  rss {}  ", known(own.rss_bytes, bytes));
-    let mut x = pad.text(1, 0, &cost, theme.dim());
+    let x = writing(pad, 1, model);
+    let mut x = pad.text(x, 0, &cost, theme.dim());
     for (word, n) in [("lost", own.lost), ("undecoded", own.undecoded)] {
         let style = if n > 0 {
             theme.health(Health::Warning)
@@ -182,8 +188,38 @@ fn own_line(pad: &mut Pad<'_>, model: &Model) {
     }
 }
 
+/// What is being written, and what of it did not fit.
+fn writing(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
+    let theme = pad.theme();
+    let mut x = x;
+    for (sign, written) in [("REC", &model.writing.recording), ("ring", &model.writing.ring)] {
+        let Some(written) = written else { continue };
+        x = pad.text(x, 0, sign, theme.health(Health::Info));
+        let name = if sign == "REC" { written.name.as_str() } else { "" };
+        let size = format!("{name} {}", bytes(written.bytes));
+        x = pad.text(x + 1, 0, size.trim_start(), PLAIN);
+        if written.dropped > 0 {
+            let dropped = format!("({} dropped)", count(written.dropped));
+            x = pad.text(x + 1, 0, &dropped, theme.health(Health::Warning));
+        }
+        x += 2;
+    }
+    x
+}
+
 fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
     let theme = pad.theme();
+    if let Dialog::Time(text, is_time) = &ui.dialog {
+        let x = pad.text(1, 0, "go to: ", theme.head());
+        let x = pad.text(x, 0, &format!("{text}{}", theme.pick("▏", "_")), STRONG);
+        let what = if *is_time {
+            "Enter: go there   Esc: stay"
+        } else {
+            "a time from the start: 1:23, 90s, 2m"
+        };
+        pad.text(x + 1, 0, what, theme.dim());
+        return;
+    }
     if let Dialog::Filter(text, mistake) = &ui.dialog {
         let x = pad.text(1, 0, "filter: ", theme.head());
         let cursor = theme.pick("▏", "_");
@@ -204,7 +240,7 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
         return;
     }
     // Help and the way out are always in sight; the rest gives way to them.
-    let (ways_out, rest): (Vec<_>, Vec<_>) = hints(ui.tab)
+    let (ways_out, rest): (Vec<_>, Vec<_>) = hints(ui)
         .into_iter()
         .partition(|(_, hint)| ["help", "quit"].contains(hint));
     let spare = ways_out
@@ -227,9 +263,14 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
 }
 
 /// The hints of a tab: keys of one word together.
-fn hints(tab: Tab) -> Vec<(String, &'static str)> {
+fn hints(ui: &Ui) -> Vec<(String, &'static str)> {
     let mut hints: Vec<(String, &'static str)> = Vec::new();
-    for binding in BINDINGS.iter().filter(|b| !b.hint.is_empty() && b.holds_on(tab)) {
+    // Who plays a recording looks for the keys of that first.
+    let (first, rest): (Vec<_>, Vec<_>) = BINDINGS
+        .iter()
+        .filter(|b| !b.hint.is_empty() && b.holds(ui))
+        .partition(|b| b.is_for_replay());
+    for binding in first.into_iter().chain(rest) {
         let key = binding.shown.split(' ').next().unwrap_or(binding.shown);
         match hints.iter_mut().find(|(_, hint)| *hint == binding.hint) {
             Some((keys, _)) => {

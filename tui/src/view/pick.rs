@@ -10,8 +10,6 @@ use crate::state::model::Health;
 use crate::state::pick::{Kind, Offer, Pick};
 use crate::theme::{PLAIN, STRONG, Theme};
 
-/// The widest title that is shown whole; notes stand behind the widest of their group.
-const TITLE: usize = 34;
 const KEYS: &str = "Up Down choose   Enter run   q quit   (tokengap --help has every command)";
 
 /// A line of the list.
@@ -52,7 +50,7 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
                 pad.text(3, y, why, theme.dim());
             }
             Line::Offer(place, offer) => {
-                let width = title_width(pick, offer.kind);
+                let width = title_width(pick, offer.kind).min(pad.width() / 2);
                 pad.fit(3, y, width, &offer.title, STRONG);
                 pad.text(3 + width + 2, y, &offer.note, PLAIN);
                 if *place == pick.at() {
@@ -89,9 +87,10 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
     hits
 }
 
+/// Notes stand behind the widest title of their group, or in the middle of the screen.
 fn title_width(pick: &Pick, kind: Kind) -> u16 {
     let titles = pick.offers().iter().filter(|o| o.kind == kind);
-    titles.map(|o| o.title.chars().count()).max().unwrap_or(0).min(TITLE) as u16
+    titles.map(|o| o.title.chars().count()).max().unwrap_or(0) as u16
 }
 
 fn lines(pick: &Pick) -> Vec<Line<'_>> {

@@ -2,10 +2,12 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use trace::event::{CpuSample, Finish, Sees, Taken, ThreadPart, What};
+use trace::event::{CpuSample, Finish, HotSample, Sees, Taken, ThreadPart, What};
 use trace::{FrameId, HopId, ThreadId};
 
 use super::*;
+use crate::replay::{Doing, Play, Position, Speed};
+use crate::sink::{Writing, Written};
 use crate::state::journal::Journal;
 use crate::state::refresh::{FINISHED_SHOWN, Outside};
 use crate::state::scene::{MS, Scene};
@@ -289,6 +291,26 @@ fn cpu_where_threads_are_watched() {
     stand.snapshot("overview_cpu");
     stand.press(&[Action::Go(Tab::Cpu)]);
     stand.snapshot("cpu");
+    for (function, own, total) in [
+        ("_handle_batch_output", 61, 80),
+        ("recv_pyobj", 20, 22),
+        ("generate", 4, 4),
+    ] {
+        let sample = HotSample {
+            thread: ThreadId { pid: 4_000, tid: 4_321 },
+            role: "tokenizer",
+            function,
+            file: "managers/tokenizer_manager.py",
+            interval_ns: 1_000 * MS,
+            taken: 100,
+            total,
+            own,
+            gil: Some(own),
+        };
+        stand.scene.say(23_500 * MS, What::Hot(sample));
+    }
+    stand.refresh();
+    stand.snapshot("cpu_functions");
 }
 
 #[test]
@@ -344,6 +366,67 @@ fn picking() {
     for size in [(1, 1), (0, 0), (80, 5), (20, 6)] {
         show(&pick, size);
     }
+}
+
+/// The race as a recording of a minute, played.
+fn replay() -> Stand {
+    let mut stand = race();
+    stand.ui.replay = true;
+    stand.model.position = Some(Position {
+        at_ns: 12_000 * MS,
+        whole_ns: 60_000 * MS,
+        wall_ns: Some(1_768_722_900_330_146_000),
+        speed: Speed::default(),
+        doing: Doing::Playing,
+        since_ns: None,
+    });
+    stand
+}
+
+#[test]
+fn playing_a_recording() {
+    let mut stand = replay();
+    stand.snapshot("replay");
+    stand.press(&[Action::Time]);
+    for c in "1:2x".chars() {
+        stand.press(&[Action::Type(c)]);
+    }
+    let position = stand.model.position.as_mut().expect("a replay");
+    (position.doing, position.since_ns) = (Doing::Paused, Some(5_000 * MS));
+    stand.snapshot("replay_time");
+    stand.press(&[Action::Back, Action::Help, Action::Page(1)]);
+    stand.snapshot("replay_help");
+}
+
+#[test]
+fn a_click_on_the_bar_goes_there() {
+    let stand = replay();
+    let mut hits = Hits::default();
+    let theme = Theme::of(&Surroundings::default());
+    on_terminal((80, 24), |frame| hits = draw(&stand.model, &stand.ui, theme, frame));
+    let places: Vec<u64> = (0..80)
+        .filter_map(|x| match hits.at(x, 22) {
+            Some(Action::Play(Play::To(ns))) => Some(ns),
+            _ => None,
+        })
+        .collect();
+    assert!(places.len() >= 20 && places.is_sorted(), "{places:?}");
+    assert_eq!((places.first(), places.last()), (Some(&0), Some(&(60_000 * MS))));
+}
+
+#[test]
+fn what_is_written_is_on_the_screen() {
+    let mut stand = race();
+    let written = |bytes, dropped| Written {
+        name: "run.tgap".into(),
+        bytes,
+        dropped,
+    };
+    stand.model.writing = Writing {
+        recording: Some(written(5 << 20, 12)),
+        ring: Some(written(64 << 20, 0)),
+    };
+    stand.snapshot("recording");
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         args.frame > 0 && args.rids >= args.frame,
         "--rids must be at least --frame, and --frame at least 1"
     );
-    let mut traffic = Traffic::new(args);
+    let mut traffic = Traffic::new(args.rids, args.frame, args.tokens);
     let mut sends = Peer::new(false);
     let mut takes = Peer::new(true);
     let mut floor: HashMap<Box<str>, [u64; 4]> = HashMap::new();
@@ -91,7 +91,7 @@ struct Part {
 }
 
 /// A second of frames at a time; each slot is a request that ends and is followed by another.
-struct Traffic {
+pub(super) struct Traffic {
     slots: Vec<Part>,
     frames: Vec<Vec<Part>>,
     size: usize,
@@ -101,19 +101,19 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn new(args: &Args) -> Self {
+    pub(super) fn new(rids: usize, frame: usize, tokens: u32) -> Self {
         let mut traffic = Self {
             slots: Vec::new(),
             frames: Vec::new(),
-            size: args.frame,
-            tokens: args.tokens,
+            size: frame,
+            tokens,
             next: 0,
             born: 0,
         };
-        for slot in 0..args.rids {
+        for slot in 0..rids {
             let rid = traffic.rid();
             // Requests are spread over their lives, as in a steady state.
-            let completion = slot as u32 * 7 % args.tokens;
+            let completion = slot as u32 * 7 % tokens;
             traffic.slots.push(Part {
                 rid,
                 completion,
@@ -133,7 +133,7 @@ impl Traffic {
         )
     }
 
-    fn advance(&mut self) {
+    pub(super) fn advance(&mut self) {
         self.frames.clear();
         for _ in 0..CHUNKS_PER_S as usize / self.size {
             let mut frame = Vec::with_capacity(self.size);
@@ -157,7 +157,7 @@ impl Traffic {
         }
     }
 
-    fn borrow(&self) -> Vec<Vec<Chunk<'_>>> {
+    pub(super) fn borrow(&self) -> Vec<Vec<Chunk<'_>>> {
         self.frames
             .iter()
             .map(|frame| frame.iter().map(chunk).collect())

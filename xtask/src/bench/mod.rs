@@ -3,6 +3,7 @@
 mod decode;
 mod ledger;
 mod relay;
+mod screen;
 
 use clap::Subcommand;
 
@@ -14,6 +15,8 @@ pub(crate) enum Bench {
     Ledger(ledger::Args),
     /// The relay: a direct connection, ours, `zmq_proxy`
     Relay(relay::Args),
+    /// The screen over 10,000 requests: drawing, answering a key, its cost at rest and under load
+    Screen(screen::Args),
 }
 
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
@@ -21,5 +24,6 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         Bench::Decode(args) => decode::run(args),
         Bench::Ledger(args) => ledger::run(args),
         Bench::Relay(args) => relay::run(args),
+        Bench::Screen(args) => screen::run(args),
     }
 }

@@ -7,6 +7,7 @@ mod check;
 pub(crate) mod plain_relay;
 mod plan;
 mod process;
+mod record;
 mod scenario;
 mod session;
 pub(crate) mod setup;
@@ -122,6 +123,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     if let Relay::Tokengap(program) = &relay {
         attach::rows(&mut table, options, &home, program, &engines);
+        record::rows(&mut table, options, &home, program, &engines);
     }
     table.end()
 }

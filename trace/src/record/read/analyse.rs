@@ -21,6 +21,7 @@ pub fn analyse(
         Some(closing) => closing.input(&header.source),
         None => ReportInput::of(&header.source),
     };
+    input.wall.get_or_insert((header.anchor.mono, header.anchor.wall_ns));
     if let Some(missing) = recording.missing() {
         input.degraded.push(Value::from(format!("recording: {missing}")));
     }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use aya::programs::{loaded_links, loaded_programs};
 
 /// Why attach cannot work here; `None` when it can. Bits of include/uapi/linux/capability.h.
-pub(super) fn refusal() -> Option<String> {
+pub(in super::super) fn refusal() -> Option<String> {
     const SYS_ADMIN: u64 = 1 << 21;
     const SYS_PTRACE: u64 = 1 << 19;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -5,7 +5,7 @@ mod backlog;
 mod check;
 mod egress;
 mod expected;
-mod kernel;
+pub(super) mod kernel;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
 type Accident = fn(&Home, &Path, &Engine, &Path, &mut Checks) -> Result<String>;
 
 /// One run: the engine first, then attach, then the work.
-fn watched(home: &Home, program: &Path, setting: &Setting, dir: &Path) -> Result<Outcome> {
+pub(super) fn watched(home: &Home, program: &Path, setting: &Setting, dir: &Path) -> Result<Outcome> {
     let mut session = Session::start(home, setting, &Relay::Absent, dir)?;
     let watch = Watch::start(program, session.tokenizer_pid(), dir)?;
     session.go()?;

@@ -1,0 +1,72 @@
+//! A recording's report is the live run's.
+
+use trace::record::{Closing, Recorder, Recording, analyse};
+use trace::report::ReportInput;
+use trace::{Analysis, MonoNs};
+
+use super::traffic::traffic;
+use super::{Folder, Said, header, options};
+
+#[test]
+fn the_report_of_a_recording_is_that_of_the_run() {
+    let folder = Folder::new();
+    let file = folder.file("run.tgap");
+    let mut header = header();
+    header.config.limits.live_rids = 30;
+    header.config.thresholds.gap_warning_ns = 1_200_000;
+    let mut analysis = Analysis::new(header.config);
+    let mut recorder = Recorder::create(&file, &header, options(3_000)).expect("a new file");
+    for said in traffic(500, 40, 23) {
+        match said {
+            Said::Event(event) => {
+                analysis.apply(&event);
+                recorder.event(&event);
+            }
+            Said::Tick(at) => {
+                analysis.tick(MonoNs(at));
+                recorder.tick(MonoNs(at));
+            }
+        }
+    }
+    let input = ReportInput {
+        slowest: 3,
+        cpu_ns: Some(12),
+        rss_bytes: Some(13),
+        degraded: vec!["no permission for something".into()],
+        wire: Some(serde_json::json!({"forms": []})),
+        ..ReportInput::of("model")
+    };
+    recorder.finish(&Closing::of(&input)).expect("finished");
+    let recording = Recording::open(&file).expect("a recording");
+    let mut steps = Vec::new();
+    let (replayed, told) = analyse(&recording, &mut |done, of| steps.push((done, of))).expect("readable");
+    let live = analysis.report(&input);
+    assert!(!live.findings.is_empty() && live.requests.finished > 800);
+    assert_eq!(replayed.report(&told).to_json(), live.to_json());
+    assert!(steps.is_sorted() && steps.len() == recording.blocks().len());
+    assert_eq!(steps.last(), Some(&(recording.bytes(), recording.bytes())));
+}
+
+#[test]
+fn a_damaged_block_is_passed_over_and_told() {
+    let folder = Folder::new();
+    let file = folder.file("run.tgap");
+    super::record(&file, &traffic(500, 40, 23), options(3_000));
+    let block = Recording::open(&file).expect("a recording").blocks()[2];
+    let mut bytes = std::fs::read(&file).expect("a file");
+    bytes[(block.offset + block.bytes - 5) as usize] ^= 4;
+    std::fs::write(&file, bytes).expect("a changed file");
+    let recording = Recording::open(&file).expect("a recording");
+    let (analysis, input) = analyse(&recording, &mut |_, _| {}).expect("readable");
+    let report = analysis.report(&input);
+    assert_eq!(report.own.events_lost, u64::from(block.records));
+    assert!(
+        !report.findings.iter().any(|f| f.kind == "wire-loss"),
+        "our own hole accuses nobody"
+    );
+    let told = report.own.degraded.iter().any(|d| {
+        d.as_str()
+            .is_some_and(|d| d.contains("block 2") && d.contains("is damaged"))
+    });
+    assert!(told, "{:?}", report.own.degraded);
+}

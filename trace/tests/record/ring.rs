@@ -1,0 +1,99 @@
+//! The ring: a fixed size, the newest whole, dumped to a recording.
+
+use std::fs;
+
+use trace::MonoNs;
+use trace::record::{Hindsight, Record, RecordError, RecordOptions, Recording};
+
+use super::traffic::traffic;
+use super::{Folder, Said, closing, header, options};
+
+const SIZE: u64 = 4 << 20;
+
+fn feed(ring: &mut Hindsight, said: &[Said]) {
+    for said in said {
+        match said {
+            Said::Event(event) => ring.event(event),
+            Said::Tick(at) => ring.tick(MonoNs(*at)),
+        }
+    }
+}
+
+/// The records of a file from its first block on, and the place of the first in the run.
+fn records(recording: &Recording) -> (u64, Vec<String>) {
+    let mut records = Vec::new();
+    let mut reader = recording.reader();
+    while reader
+        .next(&mut |r| records.push(format!("{r:?}")))
+        .expect("whole blocks")
+    {}
+    (recording.blocks()[0].first_record, records)
+}
+
+/// Poorly compressible, so that the ring goes round several times.
+fn noise() -> Vec<Said> {
+    traffic(6_000, 200, 2)
+}
+
+#[test]
+fn the_newest_is_whole_and_can_be_dumped_while_it_goes_on() {
+    let folder = Folder::new();
+    let (file, dumped) = (folder.file("ring"), folder.file("dump.tgap"));
+    let mut ring = Hindsight::create(&file, SIZE, &header(), options(100_000)).expect("a ring");
+    assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
+    let said = noise();
+    feed(&mut ring, &said);
+    let summary = ring.dump(&dumped, &closing(), false).expect("a dump");
+    assert!(
+        ring.status().bytes > 2 * SIZE,
+        "it went round: {} bytes",
+        ring.status().bytes
+    );
+    assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
+    // As if killed: the file as it is, read while the ring is still open.
+    let live = Recording::open(&file).expect("a ring opens");
+    let dump = Recording::open(&dumped).expect("a recording");
+    assert!(dump.is_indexed() && dump.closing() == Some(&closing()));
+    let ((from, mut dump_records), (live_from, live_records)) = (records(&dump), records(&live));
+    assert!(dump_records.pop().is_some_and(|last| last.starts_with("Closing")));
+    assert_eq!((from, dump_records.len()), (live_from, live_records.len()));
+    assert_eq!(dump_records, live_records);
+    assert_eq!(summary.records + from, said.len() as u64);
+    assert!(
+        from > 0
+            && dump
+                .missing()
+                .is_some_and(|m| m.records_before == from && m.records_between == 0)
+    );
+    let bytes: u64 = live.blocks().iter().map(|b| b.bytes).sum();
+    assert!(bytes > SIZE / 2, "{bytes} bytes of {SIZE} are of use");
+    // What stands comes first, then the run from there on.
+    let expected = said[from as usize..].iter().map(|said| match said {
+        Said::Event(event) => format!("{:?}", Record::Event(*event)),
+        Said::Tick(at) => format!("{:?}", Record::Tick(MonoNs(*at))),
+    });
+    assert!(dump_records[0].contains("Hop(Hop"));
+    assert!(dump_records[1..].iter().eq(expected.collect::<Vec<_>>().iter()));
+    ring.finish().expect("finished");
+}
+
+#[test]
+fn a_ring_of_a_run_that_was_killed_is_not_overwritten() {
+    let folder = Folder::new();
+    let file = folder.file("ring");
+    drop(Hindsight::create(&file, SIZE, &header(), options(100_000)).expect("a ring"));
+    let refused = Hindsight::create(&file, SIZE, &header(), options(100_000));
+    assert!(matches!(refused, Err(RecordError::Exists { .. })));
+    let force = RecordOptions {
+        force: true,
+        ..options(100_000)
+    };
+    let mut ring = Hindsight::create(&file, SIZE, &header(), force).expect("replaced");
+    assert!(matches!(
+        ring.dump(&folder.file("none.tgap"), &closing(), false),
+        Err(RecordError::Empty)
+    ));
+    assert!(!folder.file("none.tgap").exists());
+    let small = Hindsight::create(&folder.file("small"), 1 << 10, &header(), options(100));
+    assert!(matches!(small, Err(RecordError::TooSmall { .. })));
+}

@@ -1,0 +1,91 @@
+//! An engine's output as a tap sees it: frames of requests that come and go, each taken a little later.
+
+use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::{FrameId, HopId, MonoNs};
+
+use super::Said;
+
+const MS: u64 = 1_000_000;
+
+fn rid(n: u64) -> &'static str {
+    let text = format!(
+        "{:016x}{:016x}",
+        n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        n.wrapping_mul(0xd134_2543_de82_ef95)
+    );
+    Box::leak(text.into_boxed_str())
+}
+
+fn say(at: u64, what: What<'static>) -> Said {
+    Said::Event(Event { at: MonoNs(at), what })
+}
+
+/// `frames` frames of `requests` requests with `tokens` tokens each, one frame every 10 ms, with a tick after every tenth.
+pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Said> {
+    let sees = Sees {
+        sent: true,
+        taken: true,
+        ..Sees::default()
+    };
+    let mut said = vec![say(
+        0,
+        What::Hop(Hop {
+            id: HopId(0),
+            name: "scheduler->tokenizer",
+            endpoint: "ipc:///tmp/tokens",
+            worker: None,
+            origin: true,
+            last: true,
+            sees,
+        }),
+    )];
+    let mut slots: Vec<(&'static str, u32)> = (0..requests).map(|n| (rid(n), n as u32 % tokens)).collect();
+    let mut born = requests;
+    for seq in 0..frames {
+        let at = (seq + 1) * 10 * MS + seq * 7_919 % 1_000;
+        let mut chunks = Vec::new();
+        for slot in &mut slots {
+            slot.1 += 1;
+            let finish = slot.1 >= tokens;
+            chunks.push(Chunk {
+                rid: slot.0,
+                listed: Some(1),
+                completion_tokens: Some(slot.1),
+                prompt_tokens: Some(1_024),
+                cached_tokens: Some(0),
+                finish: finish.then_some(Finish::Stop),
+                retractions: Some(0),
+                worker: None,
+                ids: &[],
+            });
+            if finish {
+                *slot = (rid(born), 0);
+                born += 1;
+            }
+        }
+        let id = FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq,
+        };
+        let frame = Frame {
+            id,
+            bytes: 24_000 + seq % 7,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks: chunks.leak(),
+        };
+        let taken = Taken {
+            id,
+            wakeup: Some(seq),
+            by: None,
+            frame: None,
+        };
+        said.push(say(at, What::Sent(frame)));
+        said.push(say(at + MS + seq * 104_729 % 500_000, What::Taken(taken)));
+        if seq % 10 == 9 {
+            said.push(Said::Tick(at + 2 * MS));
+        }
+    }
+    said
+}

@@ -1,0 +1,95 @@
+//! `tokengap replay`: a recording, looked at like a live run.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use trace::detect::Severity;
+use trace::record::{self, Recording};
+
+use crate::app::{self, Signals};
+use crate::cli::severity;
+use crate::drive::Drive;
+use crate::replay::{self, Player, Recorded, Speed};
+use crate::screen::{Keep, Screen};
+use crate::sink::Sink;
+use crate::state::journal::DEFAULT_MOMENTS;
+use crate::state::refresh::FINISHED_SHOWN;
+
+/// Play a recording on the screen of the live run, or print the report that the live run would have printed.
+///
+/// Every clock is the recording's. Without a terminal it is analysed as fast as can be.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  tokengap replay run.tgap\n  tokengap replay run.tgap --speed 8x\n  tokengap replay run.tgap --json > report.json"
+)]
+pub(crate) struct Args {
+    /// The recording, or a hindsight ring.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// How fast to play it: 0.25x, 0.5x, 1x, 2x, ... 64x, max.
+    #[arg(long, value_name = "SPEED", default_value_t)]
+    speed: Speed,
+
+    /// No screen: analyse it, then print the report. Implied when stdout is not a terminal.
+    #[arg(long)]
+    headless: bool,
+
+    /// Print the report as JSON, schema tokengap.report/1 (implies --headless).
+    #[arg(long)]
+    json: bool,
+
+    /// Exit with 1 when a finding is at least this severe.
+    #[arg(long, value_name = "SEVERITY", value_parser = severity)]
+    fail_on: Option<Severity>,
+
+    /// Requests to list in the report as the slowest, of those that are kept in detail; 0 lists none.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    slowest: usize,
+
+    /// Moments of chunks that the screen keeps for the view of one request: 48 bytes each, the oldest are forgotten.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MOMENTS)]
+    journal: usize,
+
+    /// Finished requests in the screen's table; older ones live on in the totals.
+    #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
+    rows: usize,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let recording = Recording::open(&args.file)?;
+    if args.headless || args.json || !app::has_terminal() {
+        return print(&recording, args);
+    }
+    let about = Recorded::of(&recording);
+    let span = recording
+        .span()
+        .with_context(|| format!("nothing was recorded in {}", args.file.display()))?;
+    let signals = Signals::install().context("cannot listen for signals")?;
+    let keep = Keep {
+        journal: args.journal,
+        rows: args.rows,
+    };
+    let config = recording.header().config;
+    let sink = Sink::none(&recording.header().source, config);
+    let mut run = Drive::new(config, Box::new(Screen::open(keep)?), sink, args.slowest);
+    let mut player = Player::new(span, args.speed);
+    let played = replay::drive(&recording, &mut run, &about, &mut player, &signals);
+    if let Err(error) = &played {
+        run.give_up(format!("recording: {error}"));
+    }
+    let report = run.finish(&about);
+    if !player.has_ended() {
+        eprintln!("tokengap: it was not played to its end; --headless prints the report of all of it");
+        return Ok(ExitCode::SUCCESS);
+    }
+    app::conclude(&report, args.json, args.fail_on)
+}
+
+/// The report of all of it.
+fn print(recording: &Recording, args: &Args) -> anyhow::Result<ExitCode> {
+    let (analysis, mut input) = record::analyse(recording, &mut |_, _| {})?;
+    input.slowest = args.slowest;
+    app::conclude(&analysis.report(&input), args.json, args.fail_on)
+}

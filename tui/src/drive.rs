@@ -1,0 +1,180 @@
+//! What every event and every tick of a run passes, live or recorded: the analysis, what is written of it, who looks on.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde_json::Value;
+use trace::report::{Report, ReportInput};
+use trace::{Analysis, Config, Event, MonoNs};
+
+use crate::about::About;
+use crate::observer::{Nobody, Observer, Run, Stage, Wish};
+use crate::replay::Position;
+use crate::sink::Sink;
+
+/// A run.
+pub(crate) struct Drive {
+    pub(crate) analysis: Analysis,
+    config: Config,
+    observer: Box<dyn Observer>,
+    sink: Sink,
+    /// What was given up on the way.
+    degraded: Vec<String>,
+    notice: (u64, String),
+    slowest: usize,
+}
+
+impl Drive {
+    pub(crate) fn new(config: Config, observer: Box<dyn Observer>, sink: Sink, slowest: usize) -> Self {
+        Self {
+            analysis: Analysis::new(config),
+            config,
+            observer,
+            sink,
+            degraded: Vec::new(),
+            notice: (0, String::new()),
+            slowest,
+        }
+    }
+
+    /// Enters an event.
+    pub(crate) fn event(&mut self, event: &Event<'_>) {
+        self.analysis.apply(event);
+        self.sink.event(event);
+        self.observer.event(event);
+    }
+
+    /// Lets time pass.
+    pub(crate) fn tick(&mut self, now: MonoNs, about: &dyn About) {
+        self.analysis.tick(now);
+        let trouble = self.sink.trouble().to_vec();
+        let (degraded, slowest) = (&self.degraded, self.slowest);
+        let input = || input(about, all_degraded(about, &trouble, degraded), slowest);
+        self.sink.tick(now, &self.analysis, &input);
+        if let Some(said) = self.sink.news() {
+            self.say(said);
+        }
+        self.observer.tick(&self.analysis);
+    }
+
+    /// Begins again: what was entered is forgotten.
+    pub(crate) fn anew(&mut self) {
+        self.analysis = Analysis::new(self.config);
+        self.observer.anew();
+    }
+
+    /// Says something to who looks on.
+    pub(crate) fn say(&mut self, text: String) {
+        self.notice = (self.notice.0 + 1, text);
+    }
+
+    /// Notes what was given up; it stands in the report.
+    pub(crate) fn give_up(&mut self, what: String) {
+        self.degraded.push(what);
+    }
+
+    /// Nobody looks on any more: the terminal, if there was one, is itself again.
+    pub(crate) fn dismiss(&mut self) {
+        self.observer = Box::new(Nobody);
+    }
+
+    /// Writes the hindsight ring out.
+    pub(crate) fn dump(&mut self, why: &str, about: &dyn About) {
+        let input = self.input(about);
+        let said = self.sink.dump(why, &input);
+        self.say(said);
+    }
+
+    /// Lets the observer look; what it wishes of the writing is done here, the rest is given back.
+    pub(crate) fn turn(&mut self, about: &dyn About, stage: Stage, position: Option<&Position>) -> Wish {
+        let Self {
+            analysis,
+            observer,
+            sink,
+            degraded,
+            notice,
+            slowest,
+            ..
+        } = self;
+        let all = || all_degraded(about, sink.trouble(), degraded);
+        let wish = catch_unwind(AssertUnwindSafe(|| {
+            observer.turn(&Run {
+                analysis,
+                source: about.kind(),
+                stage,
+                position,
+                notice: (notice.0, &notice.1),
+                writing: &|| sink.writing(),
+                degraded: &all,
+                under_way: &|| about.under_way(),
+                report: &|| analysis.report(&input(about, all(), *slowest)),
+            })
+        }));
+        match wish {
+            Ok(Ok(Wish::Record)) => {
+                let input = self.input(about);
+                let said = self.sink.toggle(&self.analysis, &input);
+                self.say(said);
+                Wish::Stay
+            }
+            Ok(Ok(Wish::Dump)) => {
+                self.dump("asked for on the screen", about);
+                Wish::Stay
+            }
+            Ok(Ok(wish)) => wish,
+            Ok(Err(error)) => {
+                self.dismiss();
+                self.give_up(format!("screen: {error:#}"));
+                Wish::End
+            }
+            Err(_) => {
+                self.dismiss();
+                self.give_up("screen: it failed and was left off; the run went on (this is a bug)".into());
+                Wish::None
+            }
+        }
+    }
+
+    /// Ends the run: the recording is closed with what the report says.
+    pub(crate) fn finish(mut self, about: &dyn About) -> Report {
+        self.dismiss();
+        let input = self.input(about);
+        for said in self.sink.finish(&input) {
+            eprintln!("tokengap: {said}");
+        }
+        let degraded = all_degraded(about, self.sink.trouble(), &self.degraded);
+        self.analysis.report(&ReportInput {
+            degraded: degraded.into_iter().map(Value::from).collect(),
+            ..input
+        })
+    }
+
+    fn input(&self, about: &dyn About) -> ReportInput {
+        input(
+            about,
+            all_degraded(about, self.sink.trouble(), &self.degraded),
+            self.slowest,
+        )
+    }
+}
+
+fn all_degraded(about: &dyn About, trouble: &[String], degraded: &[String]) -> Vec<String> {
+    let mut all = about.degraded();
+    all.extend(trouble.iter().cloned());
+    all.extend(degraded.iter().cloned());
+    all
+}
+
+fn input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInput {
+    let (cpu_ns, rss_bytes) = about.cost();
+    ReportInput {
+        wall: about.wall(),
+        slowest,
+        cpu_ns,
+        rss_bytes,
+        degraded: degraded.into_iter().map(Value::from).collect(),
+        wire: about.wire(),
+        sampling: about.sampling(),
+        demo: about.truth(),
+        ..ReportInput::of(about.kind())
+    }
+}

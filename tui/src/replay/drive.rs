@@ -1,0 +1,155 @@
+//! The loop of a recording: records at their pace, the reader's wishes in between.
+//!
+//! It runs inside the reader's callback, so a block is decoded once and nothing is copied, however slowly it is played.
+
+use std::collections::HashSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use trace::MonoNs;
+use trace::record::{ReadError, Record, Recording};
+
+use super::player::Player;
+use super::recorded::Recorded;
+use crate::app::Signals;
+use crate::drive::Drive;
+use crate::observer::{Stage, Wish};
+
+/// Keys are looked for this often in recorded time, whatever is recorded.
+const STEP_NS: u64 = 50_000_000;
+/// At most so many records are analysed anew to go back; beyond it the playing begins nearer, and says so.
+const MOST_ANEW: u64 = 8_000_000;
+const NAP: Duration = Duration::from_millis(5);
+
+/// Plays the recording until the reader leaves.
+pub(crate) fn drive(
+    recording: &Recording,
+    run: &mut Drive,
+    about: &Recorded<'_>,
+    player: &mut Player,
+    signals: &Signals,
+) -> Result<(), ReadError> {
+    let mut from = 0;
+    loop {
+        let mut stage = Playing {
+            run: &mut *run,
+            about,
+            player: &mut *player,
+            signals,
+            next: MonoNs::default(),
+            known: HashSet::new(),
+        };
+        let mut reader = recording.reader_at(from);
+        while !stage.player.interrupted() && reader.next(&mut |record| stage.enter(&record))? {}
+        if !stage.player.interrupted() {
+            if stage.player.seeks_finding() {
+                stage.run.say("no other finding begins before the end".into());
+            }
+            stage.player.end();
+        }
+        while !stage.player.interrupted() {
+            stage.turn(Stage::Ended);
+            thread::sleep(NAP);
+        }
+        if player.leaves() {
+            return Ok(());
+        }
+        if let Some(to) = player.take_restart() {
+            from = start(recording, to);
+            let since = (from > 0).then(|| recording.blocks()[from].from);
+            player.begin(since);
+            run.anew();
+        }
+    }
+}
+
+/// The block from which the recording is analysed to get to `to`: the first, where that is not too long.
+fn start(recording: &Recording, to: MonoNs) -> usize {
+    let blocks = recording.blocks();
+    let until = blocks.partition_point(|block| block.from <= to);
+    let mut records = 0u64;
+    let near = blocks[..until].iter().rposition(|block| {
+        records += u64::from(block.records) + u64::from(block.chunks);
+        records > MOST_ANEW
+    });
+    near.map_or(0, |block| (block + 1).min(until.saturating_sub(1)))
+}
+
+/// One way through the recording.
+struct Playing<'a> {
+    run: &'a mut Drive,
+    about: &'a Recorded<'a>,
+    player: &'a mut Player,
+    signals: &'a Signals,
+    /// When keys are looked for next, in recorded time.
+    next: MonoNs,
+    /// Findings that have begun.
+    known: HashSet<(&'static str, String)>,
+}
+
+impl Playing<'_> {
+    fn enter(&mut self, record: &Record<'_>) {
+        if self.player.interrupted() {
+            return;
+        }
+        let at = match record {
+            Record::Event(event) => {
+                self.run.event(event);
+                event.at
+            }
+            Record::Tick(at) => {
+                self.run.tick(*at, self.about);
+                self.look_for_findings();
+                *at
+            }
+            _ => return,
+        };
+        if at < self.next {
+            return;
+        }
+        self.next = MonoNs(at.0.saturating_add(STEP_NS));
+        self.player.reached(at);
+        loop {
+            self.turn(Stage::Running);
+            if self.player.interrupted() {
+                return;
+            }
+            match self.player.wait(Instant::now()) {
+                Some(time) => thread::sleep(time),
+                None => return,
+            }
+        }
+    }
+
+    /// Stops at a finding that has begun since the last look, if one is sought.
+    fn look_for_findings(&mut self) {
+        let mut begun = None;
+        for finding in self.run.analysis.findings() {
+            if self.known.insert((finding.kind, finding.verdict.hop.clone())) {
+                begun = Some(finding.kind);
+            }
+        }
+        if let Some(kind) = begun
+            && self.player.seeks_finding()
+        {
+            self.player.reached(self.run.analysis.ledger().now());
+            self.player.found();
+            self.run.say(format!("{kind} begins here"));
+        }
+    }
+
+    fn turn(&mut self, stage: Stage) {
+        let position = self.player.position(Some(self.about.wall_ns(self.player.at())));
+        match self.run.turn(self.about, stage, Some(&position)) {
+            Wish::End => self.player.leave(),
+            Wish::Play(play) => {
+                let began: Vec<MonoNs> = self.run.analysis.findings().iter().map(|f| f.began).collect();
+                self.player.obey(play, &began);
+            }
+            _ => {}
+        }
+        if self.signals.seen() > 0 {
+            self.player.leave();
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The transport: how far the playing may go now. It knows no recording and no screen.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use trace::MonoNs;
+
+use super::{Doing, Play, Position};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Longest sleep before keys are looked for again.
+const NAP: Duration = Duration::from_millis(2);
+
+/// How fast a recording is played: a place in [`Speed::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Speed(usize);
+
+impl Speed {
+    /// Recorded nanoseconds to one of ours; the last is "as fast as can be".
+    const ALL: [f64; 10] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, f64::INFINITY];
+
+    fn factor(self) -> f64 {
+        Self::ALL[self.0]
+    }
+
+    fn step(self, by: isize) -> Self {
+        Self(self.0.saturating_add_signed(by).min(Self::ALL.len() - 1))
+    }
+}
+
+impl Default for Speed {
+    fn default() -> Self {
+        Self(2)
+    }
+}
+
+impl fmt::Display for Speed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.factor() {
+            all if all.is_infinite() => f.write_str("max"),
+            factor => write!(f, "{factor}x"),
+        }
+    }
+}
+
+impl FromStr for Speed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = (0..Self::ALL.len()).map(Self);
+        let named = |speed: &Self| speed.to_string().trim_end_matches('x') == text.trim_end_matches('x');
+        all.clone().find(named).ok_or_else(|| {
+            let names: Vec<String> = all.map(|s| s.to_string()).collect();
+            format!("{text:?} is no speed; it is one of {}", names.join(", "))
+        })
+    }
+}
+
+/// Where the playing is on its way to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Time(MonoNs),
+    /// The beginning of a finding that had not begun by then.
+    Finding,
+    End,
+}
+
+/// The playing.
+#[derive(Debug)]
+pub(crate) struct Player {
+    first: MonoNs,
+    last: MonoNs,
+    at: MonoNs,
+    speed: Speed,
+    playing: bool,
+    ended: bool,
+    target: Option<Target>,
+    /// Our time and the recording's when the pace was last set.
+    paced: (Instant, MonoNs),
+    /// To be played anew up to here.
+    restart: Option<MonoNs>,
+    leaves: bool,
+    pub(super) since: Option<MonoNs>,
+}
+
+impl Player {
+    /// At the start of a recording that covers `span`.
+    pub(crate) fn new(span: (MonoNs, MonoNs), speed: Speed) -> Self {
+        let (first, last) = span;
+        Self {
+            first,
+            last,
+            at: first,
+            speed,
+            playing: true,
+            ended: false,
+            target: None,
+            paced: (Instant::now(), first),
+            restart: None,
+            leaves: false,
+            since: None,
+        }
+    }
+
+    /// The recording has been played up to `at`.
+    pub(super) fn reached(&mut self, at: MonoNs) {
+        self.at = self.at.max(at);
+        if let Some(Target::Time(to)) = self.target
+            && at >= to
+        {
+            self.arrive();
+        }
+    }
+
+    /// A finding has begun.
+    pub(super) fn found(&mut self) -> bool {
+        let sought = self.target == Some(Target::Finding);
+        if sought {
+            self.playing = false;
+            self.arrive();
+        }
+        sought
+    }
+
+    /// The recording is at its end.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+        self.target = None;
+        self.at = self.last;
+    }
+
+    /// Whether all of it has been played.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// It is played from the beginning, or from `since`.
+    pub(super) fn begin(&mut self, since: Option<MonoNs>) {
+        self.at = since.unwrap_or(self.first);
+        self.since = since;
+        self.ended = false;
+        self.paced = (Instant::now(), self.at);
+    }
+
+    /// How long to wait before going on; `None` when it is time.
+    pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
+        if self.target.is_some() {
+            return None;
+        }
+        if !self.playing {
+            return Some(NAP);
+        }
+        let played = self.at.since(self.paced.1) as f64 / self.speed.factor();
+        let due = self.paced.0 + Duration::from_nanos(played as u64);
+        due.checked_duration_since(now)
+            .filter(|d| !d.is_zero())
+            .map(|d| d.min(NAP))
+    }
+
+    /// Something else is wanted than what comes next.
+    pub(super) fn interrupted(&self) -> bool {
+        self.leaves || self.restart.is_some()
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.leaves = true;
+    }
+
+    pub(super) fn leaves(&self) -> bool {
+        self.leaves
+    }
+
+    /// Where the playing is to begin anew to get to, if it is.
+    pub(super) fn take_restart(&mut self) -> Option<MonoNs> {
+        self.restart.take()
+    }
+
+    /// Whether the next finding is sought.
+    pub(super) fn seeks_finding(&self) -> bool {
+        self.target == Some(Target::Finding)
+    }
+
+    /// Does as the reader wishes. `began` are the moments at which findings known so far began.
+    pub(super) fn obey(&mut self, play: Play, began: &[MonoNs]) {
+        self.pace();
+        match play {
+            // A key stops a long way.
+            Play::Toggle if self.target.is_some() => {
+                self.playing = false;
+                self.arrive();
+            }
+            Play::Toggle if self.ended => self.go_to(self.first),
+            Play::Toggle => self.playing = !self.playing,
+            Play::Pace(by) => self.speed = self.speed.step(by),
+            Play::Skip(seconds) => {
+                let by = seconds.unsigned_abs() * SECOND_NS;
+                self.go_to(MonoNs(if seconds < 0 {
+                    self.at.0.saturating_sub(by)
+                } else {
+                    self.at.0.saturating_add(by)
+                }));
+            }
+            Play::To(ns) => self.go_to(MonoNs(self.first.0.saturating_add(ns))),
+            Play::End => self.target = (!self.ended).then_some(Target::End),
+            Play::Finding(true) => self.target = (!self.ended).then_some(Target::Finding),
+            Play::Finding(false) => {
+                let before = MonoNs(self.at.0.saturating_sub(SECOND_NS));
+                if let Some(&to) = began.iter().filter(|at| **at < before).max() {
+                    self.playing = false;
+                    self.go_to(to);
+                }
+            }
+        }
+    }
+
+    /// Where the playing is, for the screen.
+    pub(super) fn position(&self, wall_ns: Option<u64>) -> Position {
+        Position {
+            at_ns: self.at.since(self.first),
+            whole_ns: self.last.since(self.first),
+            wall_ns,
+            speed: self.speed,
+            doing: match () {
+                () if self.target.is_some() || self.restart.is_some() => Doing::Seeking,
+                () if self.ended => Doing::Ended,
+                () if self.playing => Doing::Playing,
+                () => Doing::Paused,
+            },
+            since_ns: self.since.map(|since| since.since(self.first)),
+        }
+    }
+
+    pub(super) fn at(&self) -> MonoNs {
+        self.at
+    }
+
+    fn go_to(&mut self, to: MonoNs) {
+        let to = to.clamp(self.first, self.last);
+        if to < self.at {
+            self.restart = Some(to);
+        }
+        // At the end there is nothing ahead to be on the way to.
+        let ahead = to < self.at || !self.ended;
+        self.target = ahead.then_some(Target::Time(to));
+    }
+
+    fn arrive(&mut self) {
+        self.target = None;
+        self.pace();
+    }
+
+    /// From here on the pace counts anew.
+    fn pace(&mut self) {
+        self.paced = (Instant::now(), self.at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn second(n: u64) -> MonoNs {
+        MonoNs(n * SECOND_NS)
+    }
+
+    fn player() -> Player {
+        Player::new((second(100), second(160)), Speed::default())
+    }
+
+    fn doing(player: &Player) -> (u64, Doing) {
+        let position = player.position(None);
+        (position.at_ns / SECOND_NS, position.doing)
+    }
+
+    #[test]
+    fn speeds_have_names() {
+        for name in ["0.25x", "1x", "64x", "max", "2"] {
+            assert!(name.parse::<Speed>().is_ok(), "{name}");
+        }
+        assert!("3x".parse::<Speed>().is_err_and(|why| why.contains("0.25x")));
+        assert_eq!(Speed::default().step(-9).to_string(), "0.25x");
+        assert_eq!(Speed::default().step(99).to_string(), "max");
+    }
+
+    #[test]
+    fn the_pace_is_kept_and_a_pause_is_no_backlog() {
+        let mut player = player();
+        player.reached(second(110));
+        let now = Instant::now();
+        assert!(player.wait(now).is_some(), "ten seconds are not over");
+        assert_eq!(player.wait(now + Duration::from_secs(11)), None);
+        player.obey(Play::Toggle, &[]);
+        assert!(player.wait(now + Duration::from_mins(1)).is_some());
+        player.obey(Play::Toggle, &[]);
+        player.reached(second(111));
+        assert!(player.wait(Instant::now()).is_some(), "the pause is not caught up with");
+        player.obey(Play::Pace(9), &[]);
+        assert_eq!(player.wait(Instant::now()), None);
+    }
+
+    #[test]
+    fn forward_is_run_through_and_back_begins_anew() {
+        let mut player = player();
+        player.reached(second(110));
+        player.obey(Play::Skip(10), &[]);
+        assert_eq!((player.wait(Instant::now()), player.interrupted()), (None, false));
+        player.reached(second(120));
+        assert_eq!(doing(&player), (20, Doing::Playing));
+        player.obey(Play::Skip(-15), &[]);
+        assert!(player.interrupted());
+        assert_eq!(player.take_restart(), Some(second(105)));
+        player.begin(None);
+        assert_eq!(doing(&player), (0, Doing::Seeking));
+        player.reached(second(105));
+        assert_eq!(doing(&player), (5, Doing::Playing));
+        player.obey(Play::Skip(-1_000), &[]);
+        assert_eq!(player.take_restart(), Some(second(100)), "not before the start");
+    }
+
+    #[test]
+    fn a_finding_stops_the_playing_where_it_begins() {
+        let mut player = player();
+        assert!(!player.found(), "nobody looks for one");
+        player.obey(Play::Finding(true), &[]);
+        player.reached(second(130));
+        assert_eq!(doing(&player).1, Doing::Seeking);
+        assert!(player.found());
+        assert_eq!(doing(&player), (30, Doing::Paused));
+        player.obey(Play::Finding(false), &[second(105), second(112), second(130)]);
+        assert_eq!(player.take_restart(), Some(second(112)));
+    }
+
+    #[test]
+    fn the_end_is_an_end_until_something_is_wanted() {
+        let mut player = player();
+        player.obey(Play::End, &[]);
+        player.end();
+        assert_eq!(doing(&player), (60, Doing::Ended));
+        player.obey(Play::Finding(true), &[]);
+        assert_eq!(doing(&player).1, Doing::Ended);
+        player.obey(Play::Toggle, &[]);
+        assert!(player.has_ended());
+        assert_eq!(player.take_restart(), Some(second(100)));
+    }
+}

@@ -1,0 +1,113 @@
+//! The hindsight ring: the newest past on disk, written out as a recording when something has happened.
+
+use std::path::PathBuf;
+
+use trace::record::{Closing, Dumping, Header, Hindsight, RecordError, RecordOptions, Summary};
+use trace::{Analysis, Event, MonoNs};
+
+use super::onset::Onset;
+use super::{RecordArgs, Written, written};
+use crate::state::units::bytes;
+
+/// A ring, and when it is written out.
+pub(super) struct Ring {
+    hindsight: Hindsight,
+    /// The file was named by the user: it stays after a clean end.
+    named: bool,
+    onset: Onset,
+    /// What is being written out, where to and why.
+    dumps: Vec<(Dumping, PathBuf, String)>,
+}
+
+impl Ring {
+    pub(super) fn open(args: &RecordArgs, size: u64, header: &Header) -> Result<Self, RecordError> {
+        let path = match &args.hindsight_file {
+            Some(path) => path.clone(),
+            None => PathBuf::from(format!("tokengap-ring-{}.tgap", std::process::id())),
+        };
+        let options = RecordOptions {
+            force: args.force,
+            ..RecordOptions::default()
+        };
+        Ok(Self {
+            hindsight: Hindsight::create(&path, size, header, options)?,
+            named: args.hindsight_file.is_some(),
+            onset: Onset::new(args.hindsight_on),
+            dumps: Vec::new(),
+        })
+    }
+
+    pub(super) fn event(&mut self, event: &Event<'_>) {
+        self.hindsight.event(event);
+    }
+
+    pub(super) fn tick(&mut self, now: MonoNs) {
+        self.hindsight.tick(now);
+    }
+
+    /// Begins to write the ring out if a finding has begun some seconds ago; says so.
+    pub(super) fn onset(&mut self, now: MonoNs, analysis: &Analysis, closing: &dyn Fn() -> Closing) -> Option<String> {
+        let why = self.onset.look(now, analysis.findings())?;
+        Some(self.dump(&why, &closing()))
+    }
+
+    /// Begins to write the ring out into a new file beside it; says where.
+    pub(super) fn dump(&mut self, why: &str, closing: &Closing) -> String {
+        let second = trace::clock::wall_ns() / 1_000_000_000;
+        let to = self
+            .hindsight
+            .path()
+            .with_file_name(format!("tokengap-hindsight-{second}.tgap"));
+        match self.hindsight.start_dump(&to, closing, false) {
+            Ok(dumping) => {
+                let said = format!("hindsight: writing {} ({why})", to.display());
+                self.dumps.push((dumping, to, why.to_owned()));
+                said
+            }
+            Err(error) => format!("! hindsight: {error}"),
+        }
+    }
+
+    /// What has been written out since the last call.
+    pub(super) fn news(&mut self) -> Option<String> {
+        let mut said = None;
+        self.dumps.retain_mut(|(dumping, to, why)| match dumping.poll() {
+            Some(done) => {
+                said = Some(words(&done, to, why));
+                false
+            }
+            None => true,
+        });
+        said
+    }
+
+    pub(super) fn written(&self) -> Written {
+        written(self.hindsight.path(), &self.hindsight.status())
+    }
+
+    /// Ends it: what waited to be written out is, and a ring that nobody named is removed.
+    pub(super) fn finish(mut self, closing: &Closing) -> Vec<String> {
+        if let Some(why) = self.onset.pending().map(str::to_owned) {
+            self.dump(&why, closing);
+        }
+        let dumps = self.dumps.drain(..);
+        let mut said: Vec<String> = dumps
+            .map(|(dumping, to, why)| words(&dumping.wait(), &to, &why))
+            .collect();
+        let path = self.hindsight.path().to_owned();
+        match self.hindsight.finish() {
+            Err(error) => said.push(format!("! hindsight: {error}")),
+            Ok(_) if self.named => said.push(format!("the hindsight ring is in {}", path.display())),
+            // It has been written out, or nothing happened.
+            Ok(_) => drop(std::fs::remove_file(&path)),
+        }
+        said
+    }
+}
+
+fn words(done: &Result<Summary, RecordError>, to: &std::path::Path, why: &str) -> String {
+    match done {
+        Ok(summary) => format!("hindsight: {} in {} ({why})", bytes(summary.bytes), to.display()),
+        Err(error) => format!("! hindsight: {error}"),
+    }
+}

@@ -1,0 +1,87 @@
+//! Where a recording is played: pace, time, a bar with the findings on it, and what the recording itself lacks.
+
+use ratatui::layout::Rect;
+
+use super::Hits;
+use super::pad::Pad;
+use crate::action::Action;
+use crate::replay::{Doing, Play, Position};
+use crate::state::Model;
+use crate::state::model::Health;
+use crate::state::units::{clock, count};
+use crate::theme::{PLAIN, STRONG};
+
+/// Cells of the bar on the narrowest screen, and at most.
+const BAR: (u16, u16) = (20, 80);
+/// Cells kept for what stands right of the bar.
+const RIGHT: u16 = 22;
+
+pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, position: &Position, hits: &mut Hits) {
+    let theme = pad.theme();
+    let sign = match position.doing {
+        Doing::Playing => theme.pick("▶", ">"),
+        Doing::Paused => "PAUSED",
+        Doing::Seeking => theme.pick("▶▶", ">>"),
+        Doing::Ended => "END",
+    };
+    let x = pad.text(1, 0, sign, theme.head());
+    let x = pad.text(x + 1, 0, &position.speed.to_string(), PLAIN);
+    let mut x = pad.text(x + 2, 0, &clock(position.at_ns), STRONG) + 1;
+    let wall = position.wall_ns.and_then(wall).filter(|_| pad.width() >= 100);
+    if let Some(wall) = wall {
+        x = pad.text(x, 0, &format!("({wall}) "), theme.dim());
+    }
+    let end = format!(" {}", clock(position.whole_ns));
+    let spare = pad.width().saturating_sub(x + end.len() as u16 + RIGHT);
+    let length = spare.clamp(BAR.0, BAR.1);
+    bar(pad, x, length, model, position, hits);
+    let x = pad.text(x + length, 0, &end, PLAIN) + 2;
+    if let Some(since) = position.since_ns {
+        let text = format!("! begun at {}", clock(since));
+        pad.text(x, 0, &text, theme.health(Health::Warning));
+    } else if let Some(first) = model.own.degraded.first() {
+        pad.text(x, 0, &format!("! {first}"), theme.health(Health::Warning));
+    } else {
+        let lost = format!(
+            "lost {}  undecoded {}",
+            count(model.own.lost),
+            count(model.own.undecoded)
+        );
+        pad.text(x, 0, &lost, theme.dim());
+    }
+}
+
+/// The bar; a click goes there. Findings known so far stand on it where they began.
+fn bar(pad: &mut Pad<'_>, x: u16, length: u16, model: &Model, position: &Position, hits: &mut Hits) {
+    let theme = pad.theme();
+    let whole = u128::from(position.whole_ns.max(1));
+    let cell = |ns: u64| (u128::from(ns) * u128::from(length.saturating_sub(1)) / whole) as u16;
+    let here = cell(position.at_ns);
+    for at in 0..length {
+        let (text, style) = match () {
+            () if at == here => (theme.pick("●", "O"), theme.head()),
+            () if at < here => (theme.pick("━", "="), theme.line()),
+            () => (theme.pick("─", "-"), theme.dim()),
+        };
+        pad.text(x + at, 0, text, style);
+        let area = Rect {
+            x: pad.area().x + x + at,
+            width: 1,
+            ..pad.area()
+        };
+        let to = u128::from(at) * whole / u128::from(length.saturating_sub(1).max(1));
+        hits.add(area, Action::Play(Play::To(to as u64)));
+    }
+    for finding in model.findings.iter().rev() {
+        let at = cell(finding.at_ns).min(length.saturating_sub(1));
+        if at != here {
+            pad.text(x + at, 0, theme.sign(finding.health), theme.health(finding.health));
+        }
+    }
+}
+
+/// The time of day, in UTC.
+fn wall(ns: u64) -> Option<String> {
+    let at = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
+    Some(at.strftime("%H:%M:%SZ").to_string())
+}
