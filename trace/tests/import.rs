@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use trace::import::{Form, Import, ImportError, Options, Stats};
 use trace::report::{Report, ReportInput};
-use trace::{Analysis, Config};
+use trace::{Analysis, Config, MonoNs};
 
 fn logs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/logs").join(name)
@@ -36,7 +36,10 @@ fn import(paths: &[PathBuf], options: Options) -> Result<Run, ImportError> {
     Ok(Run {
         events,
         stats: import.stats().clone(),
-        report: analysis.report(&ReportInput::of("import")),
+        report: analysis.report(&ReportInput {
+            wall: Some((MonoNs(0), 0)),
+            ..ReportInput::of("import")
+        }),
     })
 }
 

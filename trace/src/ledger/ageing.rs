@@ -59,6 +59,14 @@ impl Ledger {
                 return true;
             }
         }
+        // So does what a log told to the end of its wait, if nothing more has come for a while.
+        while let Some(ticket) = self.stages.passed() {
+            let silent = self.table.get(ticket).map_or(0, |r| self.now.since(r.last_at));
+            self.reached.live_rids += u64::from(self.table.get(ticket).is_some() && silent < self.limits.settle_ns);
+            if self.close(ticket, Closed::Over) {
+                return true;
+            }
+        }
         self.reached.live_rids += 1;
         while let Some((_, ticket)) = self.settling.pop_front() {
             if self.close(ticket, Closed::Over) {

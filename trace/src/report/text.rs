@@ -151,8 +151,8 @@ fn chunks(c: &Chunks) -> String {
 /// The worst few; the JSON lists more.
 fn slowest(out: &mut String, report: &Report) {
     const MOST: usize = 5;
-    // Where gaps cannot be seen, no request is known to be slow.
-    if report.gap_ns.is_none() || report.slowest.is_empty() {
+    // Where gaps cannot be seen, no request is known to be slow; those a log told of follow stage by stage.
+    if report.gap_ns.is_none() || report.slowest.is_empty() || report.is_told() {
         return;
     }
     let widest = 36;

@@ -184,6 +184,8 @@ fn notes(stats: &Stats, args: &Args) -> Vec<String> {
         count(stats.known()),
         count(stats.unknown)
     )];
+    let cut = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;
+    let forgotten = if cut > 0 { stats.rids_forgotten } else { 0 };
     let zone = args
         .timezone
         .iana_name()
@@ -218,8 +220,8 @@ fn notes(stats: &Stats, args: &Args) -> Vec<String> {
             String::from("have a rid that is cut short and is nowhere whole: requests that begin alike count as one"),
         ),
         (
-            stats.rids_forgotten,
-            String::from("whole rids were forgotten to make room"),
+            forgotten,
+            String::from("whole rids were forgotten while others had to be completed"),
         ),
     ] {
         if n > 0 {

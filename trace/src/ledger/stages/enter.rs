@@ -91,7 +91,13 @@ impl Ledger {
                 }
                 awaited.push_back((at, ticket));
             }
-            FIRST_TAKEN => request.taken_first = earlier(request.taken_first),
+            FIRST_TAKEN => {
+                request.taken_first = earlier(request.taken_first);
+                if told.passed.len() == AWAITED {
+                    told.passed.pop_front();
+                }
+                told.passed.push_back(ticket);
+            }
             // Nobody goes on without his first token.
             name if place_of(name) > place_of(FIRST_TAKEN) => {
                 request.first_take_missed |= request.taken_first.is_none();

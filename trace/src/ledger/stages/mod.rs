@@ -67,7 +67,7 @@ pub fn place_of(stage: &str) -> Option<usize> {
 const NAMES: usize = 128;
 /// Pairs of stages with a distribution of their own.
 const PAIRS: usize = 256;
-/// First sends remembered of one sender.
+/// First sends remembered of one sender, and requests past their wait.
 const AWAITED: usize = 131_072;
 
 /// All that was told.
@@ -81,6 +81,8 @@ pub struct Stages {
     slowest: Slowest,
     /// First sends whose takes have not been told, by who sent them, in their order.
     awaited: HashMap<u8, VecDeque<(MonoNs, Ticket)>>,
+    /// Requests whose first token was told to be taken, in that order: the first to make room.
+    passed: VecDeque<Ticket>,
     /// Counters.
     pub counts: StageCounts,
     /// Chunks that the engine says it merged.
@@ -142,6 +144,11 @@ impl Stages {
         self.between
             .iter()
             .map(|(&(from, to), d)| (self.names.get(from), self.names.get(to), d))
+    }
+
+    /// The request that has been past its wait for longest.
+    pub(super) fn passed(&mut self) -> Option<Ticket> {
+        self.passed.pop_front()
     }
 
     /// The requests with the worst gaps, worst first.

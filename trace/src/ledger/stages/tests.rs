@@ -164,3 +164,22 @@ fn a_request_whose_end_nobody_tells_is_over_and_not_lost() {
     }
     assert_eq!((ledger.live(), ledger.totals().requests.orphaned), (0, 1));
 }
+
+#[test]
+fn room_is_made_by_those_past_their_wait_and_not_by_those_that_wait() {
+    let mut ledger = Ledger::new(Limits {
+        live_rids: 10,
+        settle_ns: 100 * MS,
+        ..Limits::default()
+    });
+    say(&mut ledger, 0, "waits", FIRST_SENT, "other scheduler");
+    for n in 1..500_u64 {
+        let (rid, at) = (format!("r{n}"), n * 50 * MS);
+        say(&mut ledger, at, &rid, FIRST_SENT, "scheduler");
+        say(&mut ledger, at + MS, &rid, FIRST_TAKEN, "tokenizer");
+    }
+    say(&mut ledger, 30_000 * MS, "waits", FIRST_TAKEN, "tokenizer");
+    assert_eq!((ledger.totals().requests.seen, ledger.gap().count()), (500, 500));
+    assert_eq!(ledger.gap().max(), Some(30_000 * MS));
+    assert!(ledger.limits().iter().all(|l| l.times == 0), "nothing was lost by it");
+}
