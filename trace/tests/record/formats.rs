@@ -18,5 +18,5 @@ fn the_demo_in_format_1_0_still_tells_what_its_peers_counted() {
     assert_eq!(report.requests.seen, truth("requests"));
     assert_eq!(report.chunks.dropped_confirmed, Some(truth("chunks_dropped")));
     assert_eq!(report.chunks.tokens_lost, Some(truth("tokens_lost")));
-    assert_eq!((report.source.kind.as_str(), report.own.events), ("demo", 7_343));
+    assert_eq!((report.source.kind.as_str(), report.own.events), ("demo", 7_367));
 }
