@@ -77,7 +77,7 @@ fn play(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) {
         match op {
             Op::Send(parts) => {
                 let rids: Vec<String> = parts.iter().map(|part| format!("rid-{}", part.0)).collect();
-                let chunks: Vec<Chunk<'_>> = parts.iter().zip(&rids).map(|(part, rid)| chunk(part, rid)).collect();
+                let chunks: Vec<Chunk<'_>> = parts.iter().zip(&rids).map(|(part, rid)| chunk(*part, rid)).collect();
                 let frame = Frame {
                     id: id(seq),
                     bytes: 100,
@@ -113,7 +113,7 @@ fn enter(export: &mut Export<'_>, at: u64, what: What<'_>) {
     export.event(&Event { at, what }).expect("a vector");
 }
 
-fn chunk<'a>(&(_, count, last): &(u8, u32, bool), rid: &'a str) -> Chunk<'a> {
+fn chunk((_, count, last): (u8, u32, bool), rid: &str) -> Chunk<'_> {
     Chunk {
         rid,
         listed: Some(1),

@@ -16,7 +16,7 @@ use trace::report::ReportInput;
 use crate::cli;
 use crate::progress::Progress;
 
-/// Write a recording in the format of another tool: Perfetto's UI, OpenTelemetry, DuckDB, a spreadsheet.
+/// Write a recording in the format of another tool: Perfetto's UI, OpenTelemetry, `DuckDB`, a spreadsheet.
 ///
 /// docs/TRACE-FORMATS.md says what is in each, with queries to begin with. Neither text nor token ids are written unless asked for.
 #[derive(clap::Args)]
@@ -86,28 +86,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let tokens = args.payload == Tokens::Tokens;
     ensure!(
         !tokens || recording.header().payload == Payload::Tokens,
-        "{} holds no token ids: it was recorded without --payload tokens",
+        "{} holds no token ids: only lengths were recorded",
         args.file.display()
     );
     if let Some(missing) = recording.missing() {
         eprintln!("tokengap: {}: {missing}", args.file.display());
     }
     let file = args.output.as_deref().filter(|path| *path != Path::new("-"));
-    match file {
-        Some(path) => {
-            let mut target = Target::open(path, args.force)?;
-            write(&recording, args, target.writer(), Progress::of("exporting"))?;
-            target.finish()?;
-        }
-        None => {
-            let out = io::stdout().lock();
-            let progress = if out.is_terminal() {
-                Progress::none()
-            } else {
-                Progress::of("exporting")
-            };
-            write(&recording, args, out, progress)?;
-        }
+    if let Some(path) = file {
+        let mut target = Target::open(path, args.force)?;
+        write(&recording, args, target.writer(), Progress::of("exporting"))?;
+        target.finish()?;
+    } else {
+        let out = io::stdout().lock();
+        let progress = if out.is_terminal() {
+            Progress::none()
+        } else {
+            Progress::of("exporting")
+        };
+        write(&recording, args, out, progress)?;
     }
     Ok(ExitCode::SUCCESS)
 }
