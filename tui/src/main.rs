@@ -24,8 +24,11 @@ mod view;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use anyhow::Context;
 use clap::Parser;
+use signal_hook::consts::SIGXFSZ;
 
 fn main() -> ExitCode {
     match run() {
@@ -39,6 +42,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<ExitCode> {
+    // A limit on file sizes ends the writing with an error that is told, and not the process: traffic may run through it.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot listen for signals")?;
     let nothing_asked = std::env::args_os().len() == 1;
     let cli = if nothing_asked && app::has_terminal() && std::io::stdin().is_terminal() {
         let Some(line) = cmd::pick::run()? else {

@@ -3,6 +3,9 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use trace::Analysis;
+use trace::record::{ReadError, Recording, analyse};
+use trace::report::ReportInput;
 
 /// Work that is done sooner needs no bar.
 const MOMENT: Duration = Duration::from_millis(300);
@@ -48,6 +51,12 @@ impl Progress {
         bar.set_length(all);
         bar.set_position(done);
     }
+}
+
+/// Replays all of `recording`, with a bar.
+pub(crate) fn analysed(recording: &Recording) -> Result<(Analysis, ReportInput), ReadError> {
+    let mut progress = Progress::of("reading");
+    analyse(recording, &mut |done, all| progress.at(done, all))
 }
 
 impl Drop for Progress {

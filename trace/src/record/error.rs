@@ -29,6 +29,12 @@ pub enum RecordError {
         #[source]
         error: io::Error,
     },
+    /// Its last name is gone: what is written can be read by nobody.
+    #[error("{path} was removed while it was written: nothing of it is left")]
+    Removed {
+        /// The file that was.
+        path: PathBuf,
+    },
     /// The ring cannot hold its own header and a block.
     #[error("a ring of {size} bytes is too small; give it at least {least}")]
     TooSmall {

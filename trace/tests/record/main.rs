@@ -7,6 +7,7 @@ mod formats;
 mod replay;
 mod ring;
 mod traffic;
+mod trouble;
 mod whole;
 
 use std::path::{Path, PathBuf};

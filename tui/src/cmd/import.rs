@@ -15,6 +15,7 @@ use trace::words::{bytes, count, plural};
 use trace::{Analysis, Config, MonoNs};
 
 use crate::cmd::report::Telling;
+use crate::progress::Progress;
 use crate::{cli, own};
 
 /// Read an engine's log files: where its requests' first tokens waited, from what the engine itself wrote.
@@ -110,6 +111,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
     };
     let mut analysis = Analysis::new(config);
     let (mut recorder, mut failed, mut next_tick) = (None, None, None);
+    let mut progress = Progress::of("importing");
     let mut more = true;
     while more && failed.is_none() {
         more = import.next(&mut |event| {
@@ -130,7 +132,10 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
                 recorder.event(event);
             }
         });
+        let (done, all) = import.progress();
+        progress.at(done, all);
     }
+    drop(progress);
     if let Some(error) = failed {
         return Err(error.into());
     }

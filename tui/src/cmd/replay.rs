@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use trace::detect::Severity;
-use trace::record::{self, Recording};
+use trace::record::Recording;
 
 use crate::app::{self, Signals};
 use crate::cli::severity;
 use crate::drive::Drive;
+use crate::progress;
 use crate::replay::{self, Player, Recorded, Speed};
 use crate::screen::{Keep, Screen};
 use crate::sink::Sink;
@@ -89,7 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The report of all of it.
 fn print(recording: &Recording, args: &Args) -> anyhow::Result<ExitCode> {
-    let (analysis, mut input) = record::analyse(recording, &mut |_, _| {})?;
+    let (analysis, mut input) = progress::analysed(recording)?;
     input.slowest = args.slowest;
     app::conclude(&analysis.report(&input), args.json, args.fail_on)
 }

@@ -1,17 +1,17 @@
 //! What a run has left behind, a recording or a report, by its content and not by its name.
 
 use std::fs::File;
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use trace::record::{OpenError, Recording, analyse};
+use trace::record::{OpenError, Recording};
 use trace::report::{Report, ReportInput, SCHEMA};
+
+use crate::progress;
 
 /// Larger files are no reports: the largest that can be made has some ten megabytes.
 const LARGEST_JSON: u64 = 256 << 20;
-/// Shorter reading needs no word on how far it is.
-const WORTH_TELLING: u64 = 32 << 20;
 
 /// The report of `file`: read where it is one, made where it is a recording, then with at most `slowest` requests. `-` is a
 /// report on standard input.
@@ -42,15 +42,7 @@ pub(crate) fn report(file: &Path, slowest: usize) -> anyhow::Result<Report> {
 }
 
 fn replayed(recording: &Recording, slowest: usize) -> anyhow::Result<Report> {
-    let tell = std::io::stderr().is_terminal() && recording.bytes() >= WORTH_TELLING;
-    let (analysis, input) = analyse(recording, &mut |done, of| {
-        if tell {
-            eprint!("\rtokengap: {} % read ", 100 * done / of.max(1));
-        }
-    })?;
-    if tell {
-        eprintln!();
-    }
+    let (analysis, input) = progress::analysed(recording)?;
     let anchor = recording.header().anchor;
     Ok(analysis.report(&ReportInput {
         wall: Some((anchor.mono, anchor.wall_ns)),

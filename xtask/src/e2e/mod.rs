@@ -47,6 +47,12 @@ pub(crate) struct Options {
     /// Relay with a plain copy instead: tries the engine and this driver, not tokengap.
     #[arg(long, conflicts_with = "tokengap")]
     plain: bool,
+    /// Let the tools that traces are for read what is exported of the engine's recordings: `cargo xtask validate`.
+    #[arg(long)]
+    readers: bool,
+    /// Keep the engine's recordings in this folder.
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
 }
 
 /// Options of `cargo xtask engine`.

@@ -1,4 +1,5 @@
-//! A recording of a real engine, and what is said of it afterwards: its replay's report is the live run's, number by number.
+//! A recording of a real engine, and what is said of it afterwards: its replay's report is the live run's, number by number;
+//! every way to tell of it works; and with `--readers` the tools that traces are for read its exports.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,6 +15,7 @@ use super::session::{Session, Setting};
 use super::setup::Home;
 use super::tap::Relay;
 use super::{Options, Table, attach, summary};
+use crate::validate::Readers;
 
 /// All rows of the table that are about recordings.
 pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &Path, engines: &[Engine]) {
@@ -29,20 +31,30 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
         let outcome = session.finish()?;
         let live = outcome.report.clone().context("the tap made no report")?;
         recorder.same(program, &live, checks)?;
+        recorder.tell(program, &live, checks)?;
+        recorder.hand_on(options, program, "tap, recorded")?;
         Ok(summary(&outcome))
     });
-    let name = "attach, recorded";
-    if let Some(why) = attach::kernel::refusal() {
-        table.skip(options, engine, name, &why);
-        return;
+    let mut losing = Setting {
+        http: true,
+        ..Setting::new(engine)
+    };
+    attach::egress::backlog(&mut losing);
+    for (name, setting) in [("attach, recorded", &setting), ("egress, backlog, recorded", &losing)] {
+        if let Some(why) = attach::kernel::refusal() {
+            table.skip(options, engine, name, &why);
+            continue;
+        }
+        table.row(options, engine, name, |checks, dir| {
+            let recorder = Recording::new(program, dir)?;
+            let outcome = attach::watched(home, &recorder.program, setting, dir)?;
+            let live = outcome.report.clone().context("attach made no report")?;
+            recorder.same(program, &live, checks)?;
+            recorder.tell(program, &live, checks)?;
+            recorder.hand_on(options, program, name)?;
+            Ok(summary(&outcome))
+        });
     }
-    table.row(options, engine, name, |checks, dir| {
-        let recorder = Recording::new(program, dir)?;
-        let outcome = attach::watched(home, &recorder.program, &setting, dir)?;
-        let live = outcome.report.clone().context("attach made no report")?;
-        recorder.same(program, &live, checks)?;
-        Ok(summary(&outcome))
-    });
 }
 
 /// tokengap with a recording.
@@ -96,6 +108,82 @@ impl Recording {
         ensure!(frames > 0, "the live run saw no frame");
         for (part, value) in live.as_object().context("the report is no object")? {
             checks.equal(&format!("the replay's {part}"), value, &replayed[part]);
+        }
+        Ok(())
+    }
+
+    /// Tells of it in every format; what can be counted in them is what the live report counts.
+    fn tell(&self, program: &Path, live: &Value, checks: &mut Checks) -> Result<()> {
+        let told = |args: &[&str]| -> Result<String> {
+            let output = Command::new(program)
+                .args(&args[..1])
+                .arg(&self.file)
+                .args(&args[1..])
+                .output()?;
+            ensure!(
+                output.status.success(),
+                "{args:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            String::from_utf8(output.stdout).with_context(|| format!("{args:?} is no UTF-8"))
+        };
+        let report: Value = serde_json::from_str(&told(&["report", "--format", "json"])?)?;
+        for part in ["requests", "tokens", "chunks", "hops", "findings"] {
+            checks.equal(&format!("the report's {part}"), &live[part], &report[part]);
+        }
+        let verdict = told(&["report"])?.lines().next().unwrap_or_default().to_owned();
+        for format in ["markdown", "html"] {
+            let page = told(&["report", "--format", format])?;
+            let says = page.contains(verdict.split(':').next().unwrap_or_default());
+            checks.equal(&format!("the verdict is in {format}"), &true, &says);
+        }
+        let itself = self.file.to_str().context("the folder has a name in UTF-8")?;
+        let diff: Value = serde_json::from_str(&told(&["diff", itself, "--format", "json"])?)?;
+        let changed = |measure: &&Value| {
+            ["worse", "better"]
+                .iter()
+                .any(|verdict| measure["verdict"] == **verdict)
+        };
+        let changed = diff["measures"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(changed)
+            .count();
+        checks.equal("measures that differ from themselves", &0, &changed);
+        told(&["diff", itself])?;
+        told(&["diff", itself, "--format", "markdown"])?;
+
+        let requests = live["requests"]["seen"].as_u64();
+        let rows = |format: &str| -> Result<u64> { Ok(told(&["export", "--format", format])?.lines().count() as u64) };
+        checks.equal("rows of csv", &requests, &rows("csv")?.checked_sub(1));
+        let trace: Vec<Value> = serde_json::from_str(&told(&["export", "--format", "perfetto"])?)?;
+        checks.equal(
+            "a trace for Perfetto has slices",
+            &true,
+            &trace.iter().any(|event| event["ph"] == "X" || event["ph"] == "b"),
+        );
+        for format in ["otlp", "events"] {
+            let mut lines = 0;
+            for line in told(&["export", "--format", format])?.lines() {
+                serde_json::from_str::<Value>(line).with_context(|| format!("line {lines} of {format}"))?;
+                lines += 1;
+            }
+            checks.equal(&format!("{format} has lines"), &true, &(lines > 0));
+        }
+        Ok(())
+    }
+
+    /// To others, as far as the options say so: the readers of its exports, and the folder where recordings are kept.
+    fn hand_on(&self, options: &Options, program: &Path, row: &str) -> Result<()> {
+        if options.readers {
+            let folder = tempfile::tempdir()?;
+            Readers::prepare()?.read(program, &self.file, folder.path())?;
+        }
+        if let Some(keep) = &options.keep {
+            fs::create_dir_all(keep)?;
+            let to = keep.join(format!("{row}.tgap"));
+            fs::copy(&self.file, &to).with_context(|| format!("keeping {}", to.display()))?;
         }
         Ok(())
     }

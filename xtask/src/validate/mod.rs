@@ -2,6 +2,7 @@
 //!
 //! Perfetto's trace processor is the WebAssembly build of its UI, which a Python package ships; Node runs it.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -41,83 +42,97 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .context("xtask lies in the project")?;
-    let here = root.join("xtask/src/validate");
-    let document = root.join("docs/TRACE-FORMATS.md");
-    ensure!(
-        runs(Command::new("node").arg("--version")),
-        "Node is missing, which runs Perfetto's trace processor: install nodejs (Debian: apt-get install nodejs)"
-    );
-    let python = environment(&root.join(".venv-validate"))?;
-    let perfetto = perfetto_ui(&python)?;
+    let readers = Readers::prepare()?;
     let binary = match &options.binary {
         Some(binary) => binary.canonicalize().with_context(|| binary.display().to_string())?,
-        None => build(root)?,
+        None => build(&readers.root)?,
     };
     let folder = tempfile::tempdir()?;
     let recording = match &options.recording {
         Some(recording) => recording.clone(),
         None => record(&binary, folder.path())?,
     };
-    for (format, name) in EXPORTS {
-        let out = folder.path().join(name);
-        step(
-            Command::new(&binary)
-                .arg("export")
-                .arg(&recording)
-                .args(["--format", format, "-o"])
-                .arg(&out),
-        )?;
-        println!("{format}: {} bytes", out.metadata()?.len());
-    }
-    let report = folder.path().join("report.json");
-    let told = fs::File::create(&report)?;
-    step(
-        Command::new(&binary)
-            .arg("replay")
-            .arg(&recording)
-            .arg("--json")
-            .stdout(told),
-    )?;
-
-    let trace = folder.path().join("trace.json");
-    step(Command::new(&python).arg(here.join("read_perfetto.py")).args([
-        &trace,
-        &report,
-        &document,
-        &here.join("processor.mjs"),
-        &perfetto,
-    ]))?;
-    step(
-        Command::new(&python)
-            .arg(here.join("read_otlp.py"))
-            .arg(folder.path().join("otlp.jsonl"))
-            .arg(&report),
-    )?;
-    step(
-        Command::new(&python)
-            .arg(here.join("read_tables.py"))
-            .arg(folder.path())
-            .arg(&document),
-    )?;
+    print!("{}", readers.read(&binary, &recording, folder.path())?);
     if let Some(picture) = &options.picture {
-        let ui = perfetto.parent().context("the UI's folder")?;
-        // A few requests, so that the rest fits beside them.
-        let few = folder.path().join("few.json");
-        let slow = ["--format", "perfetto", "--slow-only", PICTURED, "--output"];
-        step(Command::new(&binary).arg("export").arg(&recording).args(slow).arg(&few))?;
-        step(
-            Command::new("node")
-                .arg(here.join("picture.mjs"))
-                .arg(ui)
-                .arg(&few)
-                .arg(picture),
-        )?;
+        readers.picture(&binary, &recording, folder.path(), picture)?;
     }
     println!("all of it was read by others, and says what the report says");
     Ok(())
+}
+
+/// The programs that read, ready.
+pub(crate) struct Readers {
+    root: PathBuf,
+    /// Of an environment that has [`PACKAGES`].
+    python: PathBuf,
+    /// Perfetto's UI with its trace processor.
+    perfetto: PathBuf,
+}
+
+impl Readers {
+    /// Finds Node, and installs what is read with where it is not there yet.
+    pub(crate) fn prepare() -> anyhow::Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("xtask lies in the project")?
+            .to_path_buf();
+        ensure!(
+            runs(Command::new("node").arg("--version")),
+            "Node is missing, which runs Perfetto's trace processor: install nodejs (Debian: apt-get install nodejs)"
+        );
+        let python = environment(&root.join(".venv-validate"))?;
+        let perfetto = perfetto_ui(&python)?;
+        Ok(Self { root, python, perfetto })
+    }
+
+    fn script(&self, name: &str) -> PathBuf {
+        self.root.join("xtask/src/validate").join(name)
+    }
+
+    /// Exports `recording` in every format into `folder` and has it read; gives back what the readers say.
+    pub(crate) fn read(&self, binary: &Path, recording: &Path, folder: &Path) -> anyhow::Result<String> {
+        let mut said = String::new();
+        for (format, name) in EXPORTS {
+            let out = folder.join(name);
+            let mut export = Command::new(binary);
+            export.arg("export").arg(recording).args(["--format", format, "-o"]);
+            step(export.arg(&out))?;
+            writeln!(said, "{format}: {} bytes", out.metadata()?.len())?;
+        }
+        let (report, document) = (folder.join("report.json"), self.root.join("docs/TRACE-FORMATS.md"));
+        fs::write(
+            &report,
+            step(Command::new(binary).arg("replay").arg(recording).arg("--json"))?,
+        )?;
+        let python = |name: &str| {
+            let mut python = Command::new(&self.python);
+            python.arg(self.script(name));
+            python
+        };
+        let trace = folder.join("trace.json");
+        let perfetto = [
+            &trace,
+            &report,
+            &document,
+            &self.script("processor.mjs"),
+            &self.perfetto,
+        ];
+        said += &step(python("read_perfetto.py").args(perfetto))?;
+        said += &step(python("read_otlp.py").arg(folder.join("otlp.jsonl")).arg(&report))?;
+        said += &step(python("read_tables.py").arg(folder).arg(&document))?;
+        Ok(said)
+    }
+
+    /// A picture of a few requests, so that the rest fits beside them.
+    fn picture(&self, binary: &Path, recording: &Path, folder: &Path, picture: &Path) -> anyhow::Result<()> {
+        let ui = self.perfetto.parent().context("the UI's folder")?;
+        let few = folder.join("few.json");
+        let slow = ["--format", "perfetto", "--slow-only", PICTURED, "--output"];
+        step(Command::new(binary).arg("export").arg(recording).args(slow).arg(&few))?;
+        let mut node = Command::new("node");
+        step(node.arg(self.script("picture.mjs")).arg(ui).arg(&few).arg(picture))?;
+        Ok(())
+    }
 }
 
 /// Some seconds of a demo that loses tokens.
@@ -132,7 +147,7 @@ fn record(binary: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
         "5s",
         "--record",
     ];
-    step(Command::new(binary).args(demo).arg(&recording).stdout(Stdio::null()))?;
+    step(Command::new(binary).args(demo).arg(&recording))?;
     Ok(recording)
 }
 
@@ -188,10 +203,13 @@ fn runs(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-fn step(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("{command:?}"))?;
-    if !status.success() {
-        bail!("{command:?}: {status}");
+/// What it says, when it ends well.
+fn step(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        bail!("{command:?}: {}\n{said}{complaint}", output.status);
     }
-    Ok(())
+    Ok(said)
 }

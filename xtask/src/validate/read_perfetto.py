@@ -66,7 +66,8 @@ try:
     for number, query in enumerate(queries, 1):
         rows = sum(1 for _ in processor.query(query))
         print(f"perfetto: query {number} of the documentation: {rows} rows")
-        if rows == 0:
+        # Both are about what the tokenizer takes.
+        if rows == 0 and report["tokens"]["taken"] is not None:
             sys.exit(f"perfetto: it finds nothing:\n{query}")
 finally:
     node.kill()

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -24,6 +24,8 @@ const END_BYTES: u64 = 8 << 10;
 pub(super) enum Refused {
     /// The file has its largest size.
     Full(u64),
+    /// Somebody has removed it.
+    Removed,
     Failed(io::Error),
 }
 
@@ -86,6 +88,9 @@ impl Files {
 
     /// Appends a sealed block; gives back by how many bytes the files grew.
     pub(super) fn block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, Refused> {
+        if is_removed(&self.file) {
+            return Err(Refused::Removed);
+        }
         let mut grown = 0;
         if let Some(max) = self.options.max_bytes {
             let index = (self.blocks + 1) * (8 + SECTION_HEADER as u64);
@@ -147,6 +152,11 @@ impl Files {
 
     /// Ends the current file: why, the index, the way to it; then waits until all is on the disk.
     pub(super) fn end(&mut self, why: Why, dropped: u64, closing: Option<&Closing>) -> Result<(), RecordError> {
+        if is_removed(&self.file) {
+            return Err(RecordError::Removed {
+                path: self.path.clone(),
+            });
+        }
         let begun = self.bytes;
         let written = self.end_sections(&End {
             why,
@@ -189,11 +199,15 @@ impl Files {
     /// Ends the current file and begins the next; the oldest makes room.
     fn rotate(&mut self) -> Result<u64, RecordError> {
         let before = self.bytes;
-        self.end(Why::Rotated, 0, None)?;
-        let grown = self.bytes - before;
         self.header.part += 1;
         let next = part_path(&self.base, self.header.part);
+        // Made before this one is ended as one that goes on: without a next, this is the last.
         let (file, bytes) = create(&next, self.options.force, &self.header, self.run, false)?;
+        if let Err(error) = self.end(Why::Rotated, 0, None) {
+            fs::remove_file(&next).ok();
+            return Err(error);
+        }
+        let grown = self.bytes - before;
         self.before.push_back(Kept {
             path: std::mem::replace(&mut self.path, next),
             bytes: std::mem::replace(&mut self.bytes, bytes),
@@ -227,6 +241,11 @@ impl Files {
             stopped: None,
         }
     }
+}
+
+/// Whether its last name is gone. A file that was moved has one still.
+fn is_removed(file: &File) -> bool {
+    file.metadata().is_ok_and(|file| file.nlink() == 0)
 }
 
 /// `run.tgap`, `run.1.tgap`, ...

@@ -128,6 +128,10 @@ impl Ring {
             match files.block(section, &sealed) {
                 Ok(_) => {}
                 Err(Refused::Failed(error)) => return Err(RecordError::io("write to", files.path(), error)),
+                Err(Refused::Removed) => {
+                    let path = files.path().to_owned();
+                    return Err(RecordError::Removed { path });
+                }
                 Err(Refused::Full(_)) => break,
             }
         }

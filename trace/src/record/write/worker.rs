@@ -164,6 +164,10 @@ impl Worker {
                     self.shared.dropped.fetch_add(records, Ordering::Relaxed);
                 }
             },
+            Err(Refused::Removed) => {
+                let path = self.store.path().to_owned();
+                self.stop(&RecordError::Removed { path }.to_string());
+            }
             Err(Refused::Failed(error)) => {
                 let path = self.store.path().display().to_string();
                 if let Store::Files(files) = &mut self.store {

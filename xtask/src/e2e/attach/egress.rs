@@ -33,7 +33,7 @@ const SCENARIOS: [Scenario; 6] = [
 ];
 
 /// All frames wait before the tokenizer takes the first.
-fn backlog(setting: &mut Setting) {
+pub(in super::super) fn backlog(setting: &mut Setting) {
     setting.plan = Plan {
         tokens: 200,
         ..Plan::PLAIN

@@ -3,7 +3,7 @@
 
 mod backlog;
 mod check;
-mod egress;
+pub(super) mod egress;
 mod expected;
 pub(super) mod kernel;
 mod unchanged;

@@ -1,0 +1,186 @@
+//! Trouble with the disk, and with the process: the run goes on, what was written is readable, and both say what is missing.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const TOKENGAP: &str = env!("CARGO_BIN_EXE_tokengap");
+
+/// Runs a line of shell in `folder`; `$T` is tokengap.
+fn shell(folder: &Path, line: &str) -> Output {
+    let output = Command::new("sh")
+        .current_dir(folder)
+        .env("T", TOKENGAP)
+        .args(["-c", line])
+        .output();
+    output.expect("sh runs")
+}
+
+/// The report of a run that went well.
+fn report(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+/// What the report says was not as it should be.
+fn degraded(report: &Value) -> Vec<&str> {
+    let degraded = report["self"]["degraded"].as_array().expect("a list");
+    degraded.iter().filter_map(Value::as_str).collect()
+}
+
+fn chunks(report: &Value) -> u64 {
+    report["chunks"]["sent"].as_u64().expect("chunks")
+}
+
+/// The live run saw all of it and says why its recording ended; the recording holds the beginning and says that it lacks the end.
+fn ended_early(folder: &Path, live: &Output, why: &str) {
+    let live = report(live);
+    let truth = live["demo"]["truth"]["chunks"].as_u64();
+    assert_eq!(Some(chunks(&live)), truth, "the run was disturbed");
+    let said = degraded(&live);
+    let told = said
+        .iter()
+        .find(|said| said.starts_with("recording stopped: ") || said.starts_with("recording: "));
+    assert!(told.is_some_and(|told| told.contains(why)), "{said:?}");
+    let replayed = report(&shell(folder, "exec \"$T\" replay run.tgap --json"));
+    assert!(
+        (1..chunks(&live)).contains(&chunks(&replayed)),
+        "{} of {}",
+        chunks(&replayed),
+        chunks(&live)
+    );
+    let said = degraded(&replayed);
+    assert!(
+        said.iter().any(|said| said.contains("it ended before the run")),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_limit_on_file_sizes_ends_the_recording_and_not_the_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let demo = "ulimit -f 40; exec \"$T\" demo --scenario race --json --duration 6s --record run.tgap";
+    ended_early(folder.path(), &shell(folder.path(), demo), "File too large");
+}
+
+#[test]
+fn a_disk_that_is_full_ends_the_recording_and_not_the_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // A small disk that is gone with the shell. Where nobody may mount one, the limit above stands for it.
+    let small = "mkdir disk && mount -t tmpfs -o size=32k none disk";
+    let unshare = |line: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", line]);
+        command.current_dir(folder.path()).env("T", TOKENGAP).output()
+    };
+    if !unshare(&format!("{small} && rmdir disk || umount disk && rmdir disk"))
+        .is_ok_and(|tried| tried.status.success())
+    {
+        eprintln!("not run: no small disk can be mounted here");
+        return;
+    }
+    let demo = "\"$T\" demo --scenario race --json --duration 6s --record disk/run.tgap && cp disk/run.tgap .";
+    let live = unshare(&format!("{small} && {demo}")).expect("unshare runs");
+    ended_early(folder.path(), &live, "No space left on device");
+}
+
+/// A process that is killed with this value.
+struct Running(Child);
+
+impl Running {
+    fn demo(folder: &Path, args: &[&str]) -> Self {
+        let mut demo = Command::new(TOKENGAP);
+        demo.current_dir(folder).args(["demo", "--json"]).args(args);
+        Self(
+            demo.stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("tokengap runs"),
+        )
+    }
+
+    /// Ends it as nothing else does, when `file` has grown to `bytes`.
+    fn kill_when(&mut self, file: &Path, bytes: u64) {
+        let end = Instant::now() + Duration::from_mins(1);
+        while !file.metadata().is_ok_and(|there| there.len() >= bytes) {
+            assert!(Instant::now() < end, "{} does not grow", file.display());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.0.kill().expect("killed");
+        self.0.wait().expect("it is gone");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have been ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn after_a_kill_the_recording_and_the_ring_tell_what_they_hold() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, ring) = (folder.path().join("run.tgap"), folder.path().join("ring.tgap"));
+    let args = "--scenario race --duration 60s --record run.tgap --hindsight 8MiB --hindsight-file ring.tgap";
+    let mut run = Running::demo(folder.path(), &args.split(' ').collect::<Vec<_>>());
+    run.kill_when(&file, 30_000);
+    assert_eq!(ring.metadata().expect("the ring").len(), 8 << 20);
+    // As if the kill had hit it in the middle of its last write.
+    let cut = folder.path().join("cut.tgap");
+    let bytes = std::fs::read(&file).expect("the recording");
+    std::fs::write(&cut, &bytes[..bytes.len() - 7]).expect("written");
+    let mut seen = Vec::new();
+    for (name, lacks) in [
+        ("run.tgap", Some("it was not closed")),
+        ("cut.tgap", Some("its last block was cut")),
+        ("ring.tgap", None),
+    ] {
+        let replayed = report(&shell(folder.path(), &format!("exec \"$T\" replay {name} --json")));
+        let said = degraded(&replayed);
+        if let Some(lacks) = lacks {
+            assert!(said.iter().any(|said| said.contains(lacks)), "{name}: {said:?}");
+        }
+        seen.push(chunks(&replayed));
+        let exported = shell(folder.path(), &format!("exec \"$T\" export {name} --format csv"));
+        assert!(exported.status.success());
+        let requests = String::from_utf8_lossy(&exported.stdout).lines().count() as u64;
+        assert_eq!(
+            requests,
+            1 + replayed["requests"]["seen"].as_u64().expect("requests"),
+            "{name}"
+        );
+    }
+    assert!(seen[0] > seen[1] && seen[1] > 0 && seen[2] > 0, "{seen:?}");
+}
+
+#[test]
+fn a_run_goes_on_when_its_folder_is_removed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kept = folder.path().join("kept");
+    std::fs::create_dir(&kept).expect("a folder");
+    let args = "--scenario race --duration 5s --record kept/run.tgap --hindsight 8MiB --hindsight-file kept/ring.tgap";
+    let mut run = Running::demo(folder.path(), &args.split(' ').collect::<Vec<_>>());
+    let end = Instant::now() + Duration::from_mins(1);
+    while !kept.join("run.tgap").exists() {
+        assert!(Instant::now() < end, "nothing is recorded");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    std::fs::remove_dir_all(&kept).expect("removed");
+    let mut out = Vec::new();
+    let stdout = run.0.stdout.as_mut().expect("its report");
+    std::io::Read::read_to_end(stdout, &mut out).expect("it is read");
+    assert!(run.0.wait().expect("it ends").success());
+    let live: Value = serde_json::from_slice(&out).expect("a report");
+    assert_eq!(Some(chunks(&live)), live["demo"]["truth"]["chunks"].as_u64());
+    let said = degraded(&live);
+    assert!(
+        said.iter().any(|said| said.contains("kept/run.tgap was removed")),
+        "{said:?}"
+    );
+}
