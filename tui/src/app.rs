@@ -18,7 +18,7 @@ use crate::cli::LiveArgs;
 use crate::drive::Drive;
 use crate::observer::{Observer, Progress, Stage, Wish};
 use crate::screen::Screen;
-use crate::sink::Sink;
+use crate::sink::{Sink, Tokens};
 use crate::source::{Flow, Source};
 
 /// Sleep when a source has nothing: short beside a frame interval, long beside a wake-up.
@@ -46,6 +46,9 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
         limits: args.limits(),
         ..Config::default()
     };
+    if args.record.payload == Tokens::Tokens {
+        source.keep_ids();
+    }
     let sink = Sink::open(&args.record, source.kind(), config)?;
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())

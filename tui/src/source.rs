@@ -27,6 +27,9 @@ pub(crate) trait Source {
     /// Asks the source to end. What is under way is still handed over, until [`Flow::Ended`].
     fn stop(&mut self);
 
+    /// Asked before the first event, where token ids may be recorded: events carry them from now on.
+    fn keep_ids(&mut self);
+
     /// What is still under way after [`Source::stop`], in words, where that can take a while.
     fn under_way(&self) -> Option<String> {
         None
@@ -71,6 +74,10 @@ const FRAMES_A_TURN: usize = 256;
 impl Source for TapSource {
     fn kind(&self) -> &'static str {
         "tap"
+    }
+
+    fn keep_ids(&mut self) {
+        self.tap.keep_ids();
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {

@@ -183,3 +183,33 @@ fn a_ring_survives_what_nothing_survives() {
     std::thread::sleep(Duration::from_millis(200));
     run.sees_chunks(&run.folder.path().join("ring.tgap"));
 }
+
+#[test]
+fn token_ids_are_written_down_only_when_asked_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let demo = |file: &str, more: &[&str]| {
+        let args = ["demo", "--json", "--duration", "1s", "--record", file];
+        report(&tokengap(folder.path(), &[&args[..], more].concat()));
+    };
+    let events = |file: &str, payload: &str| {
+        tokengap(
+            folder.path(),
+            &["export", file, "--format", "events", "--payload", payload],
+        )
+    };
+    let ids = |output: &Output| {
+        let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+        lines.matches("\"ids\":[").count()
+    };
+    demo("lengths.tgap", &[]);
+    demo("tokens.tgap", &["--payload", "tokens"]);
+    let refused = events("lengths.tgap", "tokens");
+    assert!(
+        !refused.status.success() && said(&refused).contains("--payload tokens"),
+        "{}",
+        said(&refused)
+    );
+    assert_eq!(ids(&events("lengths.tgap", "lengths")), 0);
+    assert_eq!(ids(&events("tokens.tgap", "lengths")), 0, "asked for at each door");
+    assert!(ids(&events("tokens.tgap", "tokens")) > 100);
+}

@@ -122,6 +122,11 @@ impl Tap {
         })
     }
 
+    /// From now on events carry token ids, too.
+    pub fn keep_ids(&mut self) {
+        self.decoder.keep_ids();
+    }
+
     /// Hands over at most `most` observations as events, each frame's first one with the frame's bytes; returns how many
     /// observations there were. Never waits.
     pub fn poll(&mut self, most: usize, sink: &mut dyn FnMut(&Event<'_>, &[u8])) -> usize {

@@ -79,6 +79,10 @@ impl Lanes {
         }
     }
 
+    pub(super) fn keep_ids(&mut self) {
+        self.decoder.keep_ids();
+    }
+
     pub(super) fn roles_mut(&mut self) -> &mut Roles {
         &mut self.roles
     }

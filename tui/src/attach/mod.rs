@@ -227,6 +227,10 @@ impl Source for Attach {
         "attach"
     }
 
+    fn keep_ids(&mut self) {
+        self.lanes.keep_ids();
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         self.tell_engine(sink);
         self.cpu.poll(&self.probe, sink);

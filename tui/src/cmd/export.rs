@@ -15,6 +15,7 @@ use trace::report::ReportInput;
 
 use crate::cli;
 use crate::progress::Progress;
+use crate::sink::Tokens;
 
 /// Write a recording in the format of another tool: Perfetto's UI, OpenTelemetry, `DuckDB`, a spreadsheet.
 ///
@@ -69,14 +70,6 @@ enum Format {
     Csv,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Tokens {
-    /// Their number.
-    Lengths,
-    /// Their ids.
-    Tokens,
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(
         args.format != Format::Events || args.slow_only.is_none(),
@@ -86,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let tokens = args.payload == Tokens::Tokens;
     ensure!(
         !tokens || recording.header().payload == Payload::Tokens,
-        "{} holds no token ids: only lengths were recorded",
+        "{} holds no token ids: record with --payload tokens to keep them",
         args.file.display()
     );
     if let Some(missing) = recording.missing() {

@@ -162,6 +162,10 @@ impl Source for Demo {
         "demo"
     }
 
+    fn keep_ids(&mut self) {
+        self.tap.keep_ids();
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         if !std::mem::replace(&mut self.announced, true) {
             sink(&Event {

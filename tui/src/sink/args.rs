@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use trace::detect::Severity;
+use trace::record::Payload;
 
 use crate::cli::severity;
 
@@ -11,7 +12,7 @@ use crate::cli::severity;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Recording")]
 pub(crate) struct RecordArgs {
-    /// Write the run to FILE, to be looked at again with replay. Lengths and times are kept, never text or token ids.
+    /// Write the run to FILE, to be looked at again with replay. Never holds text, and token ids only with --payload.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
 
@@ -37,9 +38,31 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "SEVERITY", value_parser = severity, default_value = "critical")]
     pub(crate) hindsight_on: Severity,
 
+    /// What of the generated tokens recordings keep.
+    #[arg(long, value_enum, default_value_t = Tokens::Lengths)]
+    pub(crate) payload: Tokens,
+
     /// Replace files that exist.
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+/// What of the generated tokens may be written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Tokens {
+    /// How many there are.
+    Lengths,
+    /// Their ids, too: with the model's vocabulary these are the answers' text.
+    Tokens,
+}
+
+impl From<Tokens> for Payload {
+    fn from(tokens: Tokens) -> Self {
+        match tokens {
+            Tokens::Lengths => Self::Lengths,
+            Tokens::Tokens => Self::Tokens,
+        }
+    }
 }
 
 /// Reads a size in bytes; units are binary with or without the `i`.

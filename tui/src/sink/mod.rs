@@ -13,7 +13,7 @@ use trace::record::{Anchor, Closing, Header, RecordError, RecordOptions, Recorde
 use trace::report::ReportInput;
 use trace::{Analysis, Config, Event, MonoNs};
 
-pub(crate) use args::RecordArgs;
+pub(crate) use args::{RecordArgs, Tokens};
 use ring::Ring;
 
 use crate::state::units::{bytes, count};
@@ -57,6 +57,7 @@ impl Sink {
     /// Opens what `args` ask for, before the run, so that a mistake is told at once.
     pub(crate) fn open(args: &RecordArgs, source: &str, config: Config) -> anyhow::Result<Self> {
         let mut sink = Self::none(source, config);
+        sink.header.payload = args.payload.into();
         sink.options = RecordOptions {
             max_bytes: args.record_max_size,
             rotate: args.record_files,

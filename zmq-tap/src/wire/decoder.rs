@@ -43,8 +43,13 @@ impl Decoder {
     /// Fills [`Chunk::ids`], too.
     #[must_use]
     pub fn with_ids(mut self) -> Self {
-        self.payload = true;
+        self.keep_ids();
         self
+    }
+
+    /// Fills [`Chunk::ids`] from the next message on.
+    pub fn keep_ids(&mut self) {
+        self.payload = true;
     }
 
     /// Reads one message. On error nothing of it is used.

@@ -132,7 +132,10 @@ fn a_killed_relay_is_replaced() {
         .stdout(Stdio::null())
         .spawn()
         .expect("started");
-    eventually("it listens", || UnixStream::connect(&path).is_ok());
+    // It listens a moment before its note is written; killed in between it would leave somebody's socket.
+    let note = folder.path().join("in.sock.tokengap");
+    let noted = || std::fs::read(&note).is_ok_and(|note| !note.is_empty());
+    eventually("it listens", || UnixStream::connect(&path).is_ok() && noted());
     assert!(matches!(start(&folder), Err(RelayError::InUseByTokengap(_))));
     victim.kill().expect("killed");
     victim.wait().expect("gone");
