@@ -34,6 +34,7 @@ fn the_report_of_a_recording_is_that_of_the_run() {
         rss_bytes: Some(13),
         degraded: vec!["no permission for something".into()],
         wire: Some(serde_json::json!({"forms": []})),
+        wall: Some((header.anchor.mono, header.anchor.wall_ns)),
         ..ReportInput::of("model")
     };
     recorder.finish(&Closing::of(&input)).expect("finished");
