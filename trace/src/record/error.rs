@@ -82,7 +82,7 @@ pub enum OpenError {
         error: io::Error,
     },
     /// It does not begin as recordings do.
-    #[error("{path} is no recording of tokengap")]
+    #[error("{path} is no recording of tokengap; give what --record or --hindsight wrote")]
     NotARecording {
         /// The file.
         path: PathBuf,

@@ -1,16 +1,25 @@
-//! Every released format keeps opening, and its recording comes to the report that it came to.
+//! Every released format keeps opening, and its recordings come to the reports that they came to.
 
 use std::path::Path;
 
+use trace::detect::Severity;
 use trace::record::{Recording, analyse};
+use trace::report::Report;
 
-#[test]
-fn the_demo_in_format_1_0_still_tells_what_its_peers_counted() {
+/// The report of a whole recording in format 1.0.
+fn report(name: &str) -> Report {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings");
-    let recording = Recording::open(folder.join("1.0-demo-race.tgap")).expect("it opens");
+    let recording = Recording::open(folder.join(format!("1.0-{name}.tgap"))).expect("it opens");
     assert!(recording.is_indexed() && recording.missing().is_none());
     let (analysis, input) = analyse(&recording, &mut |_, _| {}).expect("it reads");
     let report = analysis.report(&input);
+    assert!(report.own.degraded.is_empty() && report.own.events_lost == 0);
+    report
+}
+
+#[test]
+fn the_demo_in_format_1_0_still_tells_what_its_peers_counted() {
+    let report = report("demo-race");
     let demo = report.demo.as_ref().expect("the demo's truth is in it");
     let truth = |name: &str| demo["truth"][name].as_u64().expect(name);
     assert_eq!(report.chunks.sent, truth("chunks"));
@@ -19,4 +28,56 @@ fn the_demo_in_format_1_0_still_tells_what_its_peers_counted() {
     assert_eq!(report.chunks.dropped_confirmed, Some(truth("chunks_dropped")));
     assert_eq!(report.chunks.tokens_lost, Some(truth("tokens_lost")));
     assert_eq!((report.source.kind.as_str(), report.own.events), ("demo", 7_367));
+}
+
+/// The engine's own count of the two runs below: 198 frames of which 12 carry no output, 2,646 chunks, 5,610 tokens, 80 clients.
+fn is_the_mixed_run(report: &Report) {
+    assert_eq!(report.source.engine_version.as_deref(), Some("0.5.9"));
+    assert_eq!(
+        (report.requests.seen, report.requests.aborted, report.requests.live),
+        (80, 14, 0)
+    );
+    assert_eq!((report.tokens.sent, report.chunks.sent), (5_610, 2_646));
+    assert!(report.findings.is_empty());
+}
+
+#[test]
+fn a_tap_of_the_real_engine_still_tells_what_was_sent_and_claims_no_more() {
+    let report = report("tap-0.5.9");
+    is_the_mixed_run(&report);
+    assert_eq!((report.source.kind.as_str(), report.own.events), ("tap", 783));
+    assert!(report.gap_ns.is_none() && report.tokens.taken.is_none() && report.chunks.dropped_confirmed.is_none());
+}
+
+#[test]
+fn an_attach_to_the_real_engine_still_tells_when_frames_were_taken() {
+    let report = report("attach-0.5.9");
+    is_the_mixed_run(&report);
+    assert_eq!((report.source.kind.as_str(), report.own.events), ("attach", 1_343));
+    let gap = report.gap_ns.as_ref().expect("takes were seen");
+    assert_eq!((gap.count, gap.max), (74, Some(1_203_173)));
+    let taken: Vec<_> = report
+        .hops
+        .iter()
+        .map(|hop| (hop.frames_sent, hop.frames_taken))
+        .collect();
+    assert_eq!(taken, [186, 186, 12].map(|frames| (Some(frames), Some(frames))));
+    assert!(report.tokens.delivered.is_none() && report.chunks.dropped_confirmed.is_none());
+}
+
+#[test]
+fn what_the_real_engine_lost_is_still_confirmed() {
+    let report = report("egress-0.5.9");
+    // Its 64 HTTP clients counted for themselves: 6,656 tokens given of 12,800.
+    assert_eq!((report.tokens.sent, report.tokens.delivered), (12_800, Some(6_656)));
+    assert_eq!(
+        (report.chunks.dropped_confirmed, report.chunks.tokens_lost),
+        (Some(6_144), Some(6_144))
+    );
+    assert_eq!(report.hops[0].backlog_max_frames, Some(208));
+    let worst = &report.findings[0];
+    assert_eq!(
+        (worst.kind.as_str(), worst.severity),
+        ("dropped-chunks", Severity::Critical)
+    );
 }

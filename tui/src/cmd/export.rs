@@ -1,8 +1,6 @@
 //! `tokengap export`: a recording in the formats of other tools.
 
-use std::fs::Permissions;
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,9 +11,9 @@ use trace::export::{self, Export, Opening};
 use trace::record::{Payload, ReadError, Record, Recording};
 use trace::report::ReportInput;
 
-use crate::cli;
 use crate::progress::Progress;
 use crate::sink::Tokens;
+use crate::{cli, output};
 
 /// Write a recording in the format of another tool: Perfetto's UI, OpenTelemetry, `DuckDB`, a spreadsheet.
 ///
@@ -207,15 +205,7 @@ impl Target {
                     "{} exists; give another name, or --force to replace it",
                     path.display()
                 );
-                let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-                let private = Permissions::from_mode(0o600);
-                let mut builder = tempfile::Builder::new();
-                builder.prefix(".tokengap-").permissions(private);
-                Kind::Whole(
-                    builder
-                        .tempfile_in(folder.unwrap_or(Path::new(".")))
-                        .with_context(told)?,
-                )
+                Kind::Whole(output::beside(path, 0o600).with_context(told)?)
             }
         };
         Ok(Self {
@@ -248,6 +238,8 @@ impl Target {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
