@@ -4,7 +4,6 @@
 //! returns: so a process needs one link, and one grace period when it goes. `zmq_sendmsg` and `zmq_recvmsg` end in the
 //! `zmq_msg_*` calls, `zmq_send` and `zmq_recv` do not, so no message is seen twice. Minimum kernel: 5.15 (attach cookies).
 
-use aya_ebpf::EbpfContext;
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use probe_ebpf::{Call, Cookie, Kind, Loss, Site, Watched};
@@ -40,16 +39,7 @@ fn at_site(ctx: &ProbeContext) -> Option<()> {
     let (regs, target) = (Registers::of(ctx.regs), cookie.target());
     let watched = WATCHED.get(target)?;
     let moved = match cookie.site()? {
-        Site::Send => {
-            let (place, socket) = (regs.arg::<0>(), regs.arg::<1>());
-            enters(cookie, socket, place, 0);
-            Moved {
-                kind: Kind::Sent,
-                socket,
-                body: Body::of_message(ctx, place)?,
-                more: regs.arg::<2>() & SNDMORE != 0,
-            }
-        }
+        site @ (Site::Send | Site::Received) => message(ctx, watched, cookie, site)?,
         Site::BufferSend => {
             let (socket, place, room) = (regs.arg::<0>(), regs.arg::<1>(), regs.arg::<2>());
             enters(cookie, socket, place, room);
@@ -59,12 +49,6 @@ fn at_site(ctx: &ProbeContext) -> Option<()> {
                 body: Body::of_buffer(place, room, room),
                 more: regs.arg::<3>() & SNDMORE != 0,
             }
-        }
-        // Negative: nothing to take, or interrupted.
-        // Negative: nothing to take, or interrupted.
-        Site::Received if regs.result() >= 0 => {
-            let (socket, place) = regs.both(cookie.socket(), cookie.message())?;
-            taken(ctx, watched, socket, place, regs.result())?
         }
         Site::Option if regs.arg::<1>() as i32 == RCVTIMEO => return report::handled(target, regs.arg::<0>()),
         Site::Recv => {
@@ -104,10 +88,45 @@ fn at_return(ctx: &RetProbeContext) -> Option<()> {
     report::message(&mut Caller::of(target)?, watched, &moved)
 }
 
+/// A message that is sent, or was taken. One place for both, so that its look at the message exists once and is inlined: a
+/// function of its own would carry a symbol that depends on the folder it is built in.
+#[inline(always)]
+fn message(ctx: &ProbeContext, watched: &Watched, cookie: Cookie, site: Site) -> Option<Moved> {
+    let regs = Registers::of(ctx.regs);
+    let sent = matches!(site, Site::Send);
+    let (kind, socket, place, look) = if sent {
+        let (place, socket) = (regs.arg::<0>(), regs.arg::<1>());
+        enters(cookie, socket, place, 0);
+        (Kind::Sent, socket, place, true)
+    } else {
+        // Negative: nothing to take, or interrupted.
+        if regs.result() < 0 {
+            return None;
+        }
+        let (socket, place) = regs.both(cookie.socket(), cookie.message())?;
+        (Kind::Taken, socket, place, watched.capture.taken != 0)
+    };
+    let body = if look {
+        Body::of_message(ctx, place)?
+    } else {
+        Body::unread(regs.result() as u64)
+    };
+    Some(Moved {
+        kind,
+        socket,
+        body,
+        more: if sent {
+            regs.arg::<2>() & SNDMORE != 0
+        } else {
+            body.more
+        },
+    })
+}
+
 /// A message was taken whose receive returned `length`: without a look at the message if nothing of it is wanted, since each
 /// read of the target's memory costs it 0.1 us.
 #[inline(always)]
-fn taken<C: EbpfContext>(ctx: &C, watched: &Watched, socket: u64, place: u64, length: i32) -> Option<Moved> {
+fn taken(ctx: &RetProbeContext, watched: &Watched, socket: u64, place: u64, length: i32) -> Option<Moved> {
     let body = if watched.capture.taken == 0 {
         Body::unread(length as u64)
     } else {

@@ -111,7 +111,7 @@ impl Log {
                 self.handled.push((call, frame));
             }
             Observation::Lost { cause, count } => *self.lost.entry(cause).or_default() += count,
-            Observation::Exited { .. } => {}
+            Observation::Exited { .. } | Observation::Egress { .. } => {}
         }
     }
 }
