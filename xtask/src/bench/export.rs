@@ -4,13 +4,13 @@ use std::io::{self, Write};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use trace::event::{Chunk, Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::event::{Chunk, Event, Hop, Sees, Taken, What};
 use trace::export::{Export, Format, Opening, Options};
 use trace::report::ReportInput;
-use trace::{Config, FrameId, HopId, MonoNs, ThreadId};
+use trace::{Config, HopId, MonoNs, ThreadId};
 
 use super::ledger::{SECOND, timed};
-use super::traffic::{CHUNKS_PER_S, Traffic};
+use super::traffic::{CHUNKS_PER_S, Traffic, frame};
 
 /// Python is timed on this many events; its time for each does not depend on how many there are.
 const SAMPLE: usize = 100_000;
@@ -156,18 +156,8 @@ fn second(export: &mut Export<'_>, frames: &[Vec<Chunk<'_>>], first: u64) -> io:
     for (number, chunks) in frames.iter().enumerate() {
         let seq = first + number as u64;
         let at = SECOND + seq * SECOND / (CHUNKS_PER_S / chunks.len() as u64);
-        let id = FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq,
-        };
-        let frame = Frame {
-            id,
-            bytes: 25_000,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks,
-        };
+        let frame = frame(seq, chunks);
+        let id = frame.id;
         let taken = Taken {
             id,
             wakeup: Some(seq),

@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use rustix::time::{ClockId, clock_gettime};
-use trace::event::{Chunk, Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::event::{Chunk, Event, Frame, IdColumn, Kind, Taken, What};
 use trace::record::{Closing, Header, Record, RecordOptions, Recorder, Recording, Summary, analyse};
 use trace::{Config, FrameId, HopId, MonoNs};
 
-use super::traffic::{CHUNKS_PER_S, Part, Traffic};
+use super::traffic::{CHUNKS_PER_S, HOP, Part, Traffic};
 
 const SECOND: u64 = 1_000_000_000;
 /// A frame of 256 requests, recorded from 0.5.9.
@@ -124,24 +124,10 @@ fn write(path: &Path, seconds: &[Vec<Vec<Chunk<'_>>>], laps: u64) -> anyhow::Res
         ..RecordOptions::default()
     };
     let mut recorder = Recorder::create(path, &Header::of("bench", Config::default()), options)?;
-    let sees = Sees {
-        sent: true,
-        taken: true,
-        ..Sees::default()
-    };
-    let hop = Hop {
-        id: HopId(0),
-        name: "scheduler->tokenizer",
-        endpoint: "",
-        worker: None,
-        origin: true,
-        last: true,
-        sees,
-    };
     let mut at = MonoNs::now().0;
     recorder.event(&Event {
         at: MonoNs(at),
-        what: What::Hop(hop),
+        what: What::Hop(HOP),
     });
     let mut seq = 0;
     for _ in 0..laps {

@@ -9,11 +9,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use trace::event::{Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::event::{Event, Taken, What};
 use trace::record::{Closing, Header, RecordOptions, Recorder};
-use trace::{Config, FrameId, HopId, MonoNs};
+use trace::{Config, MonoNs};
 
-use super::traffic::Traffic;
+use super::traffic::{HOP, Traffic, frame};
 use crate::screens;
 use crate::tmux::Tmux;
 
@@ -54,23 +54,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 fn write(args: &Args, path: &Path) -> anyhow::Result<()> {
     let header = Header::of("bench", Config::default());
     let mut recorder = Recorder::create(path, &header, RecordOptions::default())?;
-    let sees = Sees {
-        sent: true,
-        taken: true,
-        ..Sees::default()
-    };
-    let hop = Hop {
-        id: HopId(0),
-        name: "scheduler->tokenizer",
-        endpoint: "",
-        worker: None,
-        origin: true,
-        last: true,
-        sees,
-    };
     recorder.event(&Event {
         at: MonoNs(0),
-        what: What::Hop(hop),
+        what: What::Hop(HOP),
     });
     let mut traffic = Traffic::new(args.rids, 256, 2_000);
     let (mut seq, mut at) = (0, SECOND);
@@ -79,18 +65,8 @@ fn write(args: &Args, path: &Path) -> anyhow::Result<()> {
         let frames = traffic.borrow();
         let step = SECOND / frames.len() as u64;
         for (number, chunks) in frames.iter().enumerate() {
-            let id = FrameId {
-                hop: HopId(0),
-                lane: 0,
-                seq,
-            };
-            let frame = Frame {
-                id,
-                bytes: 25_000,
-                kind: Kind::TokenIds,
-                ids: IdColumn::Delta,
-                chunks,
-            };
+            let frame = frame(seq, chunks);
+            let id = frame.id;
             recorder.event(&Event {
                 at: MonoNs(at),
                 what: What::Sent(frame),
