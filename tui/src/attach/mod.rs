@@ -5,6 +5,7 @@ mod egress;
 mod lanes;
 mod python;
 mod queues;
+mod requests;
 mod roles;
 
 use std::collections::BTreeSet;
@@ -37,6 +38,8 @@ const TO_COMPARE: u32 = 4096;
 pub(crate) struct AttachOptions {
     /// Most bytes copied of a message.
     pub(crate) capture: u32,
+    /// Observe what leaves for the clients.
+    pub(crate) egress: bool,
     /// The probe's own limits.
     pub(crate) probe: Options,
     /// Reading Python stacks, if asked for.
@@ -80,6 +83,7 @@ impl Attach {
         let unserved: Vec<String> = engine
             .processes
             .iter()
+            .filter(|_| options.egress)
             .filter_map(|process| egress.serve(&mut probe, process, &engine).err())
             .collect();
         probe.add(&targets).context(refused)?;
@@ -190,7 +194,9 @@ impl Attach {
         let Some(target) = target(process, &self.engine, self.options.capture) else {
             return;
         };
-        if let Err(why) = self.egress.serve(&mut self.probe, process, &self.engine) {
+        if self.options.egress
+            && let Err(why) = self.egress.serve(&mut self.probe, process, &self.engine)
+        {
             self.degraded.push(format!("egress: {why}"));
         }
         self.probe_too(target);

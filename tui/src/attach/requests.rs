@@ -1,0 +1,76 @@
+//! What frontends ask of a Dynamo worker: how each request is called whose answer comes on a connection of its own.
+
+use std::collections::HashMap;
+
+use probe_user::egress::Record;
+use zmq_tap::egress::{Requests, Server, Unreadable};
+
+/// Most connections that are read at once; frontends have a few.
+const MOST_CONNECTIONS: usize = 1024;
+
+/// All connections that a worker reads from.
+#[derive(Default)]
+pub(super) struct RequestPlane {
+    connections: HashMap<u64, Inbound>,
+    /// Requests whose id `SGLang` makes of what the frontend sent.
+    pub(super) names_rids: bool,
+}
+
+#[derive(Default)]
+struct Inbound {
+    /// The kernel's count behind the last byte that was observed.
+    next: Option<u32>,
+    requests: Requests,
+}
+
+/// A frontend's word to one stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// It wants no more of it.
+    Stop,
+    /// Something else.
+    Other,
+}
+
+impl RequestPlane {
+    /// The worker has read something; what it was where it is no request.
+    pub(super) fn enter(&mut self, record: &Record<'_>, server: &mut Server) -> Word {
+        let (head, bytes) = (&record.head, record.payload);
+        // On a response stream only these come back, in a frame each.
+        if bytes.ends_with(br#""stop""#) || bytes.ends_with(br#""kill""#) {
+            return Word::Stop;
+        }
+        if self.connections.len() >= MOST_CONNECTIONS && !self.connections.contains_key(&head.socket) {
+            return Word::Other;
+        }
+        let inbound = self.connections.entry(head.socket).or_default();
+        let whole = u32::try_from(head.accepted).unwrap_or(0);
+        let begins_at = head.written.wrapping_sub(whole).wrapping_add(head.from);
+        match inbound.next.map(|next| begins_at.wrapping_sub(next)) {
+            Some(0) | None => {}
+            Some(missed) => inbound.requests.missed(missed.into()),
+        }
+        inbound.next = Some(begins_at.wrapping_add(bytes.len() as u32));
+        let names_rids = &mut self.names_rids;
+        inbound.requests.feed(bytes, head.from == 0, |asked| {
+            if asked.transport.starts_with("quic") {
+                server.unreadable(Unreadable::Quic);
+            }
+            if let Some(subject) = asked.subject {
+                *names_rids |= asked.rid.is_some();
+                server.asked(subject, asked.context, asked.rid);
+            }
+        });
+        Word::Other
+    }
+
+    /// Whether requests come on this connection, or may.
+    pub(super) fn is_of_use(&self, socket: u64) -> bool {
+        self.connections.get(&socket).is_some_and(|inbound| !inbound.requests.is_other())
+    }
+
+    /// The connection is over.
+    pub(super) fn closed(&mut self, socket: u64) {
+        self.connections.remove(&socket);
+    }
+}
