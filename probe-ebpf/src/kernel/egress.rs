@@ -191,7 +191,10 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
     let [read, recvfrom] = places.reads;
     let (single, vectored) = match kind {
         Kind::Read => (number == read || number == recvfrom, false),
-        _ => (number == write || number == sendto, number == writev || number == sendmsg),
+        _ => (
+            number == write || number == sendto,
+            number == writev || number == sendmsg,
+        ),
     };
     if !single && !vectored {
         return None;

@@ -66,7 +66,9 @@ impl RequestPlane {
 
     /// Whether requests come on this connection, or may.
     pub(super) fn is_of_use(&self, socket: u64) -> bool {
-        self.connections.get(&socket).is_some_and(|inbound| !inbound.requests.is_other())
+        self.connections
+            .get(&socket)
+            .is_some_and(|inbound| !inbound.requests.is_other())
     }
 
     /// The connection is over.

@@ -81,9 +81,16 @@ mod tests {
         for n in 0..=MOST_WAITING {
             streams.keep(&n.to_string(), "context", None);
         }
-        assert_eq!((streams.by_subject.len(), streams.order.len()), (MOST_WAITING, MOST_WAITING));
+        assert_eq!(
+            (streams.by_subject.len(), streams.order.len()),
+            (MOST_WAITING, MOST_WAITING)
+        );
         assert_eq!(streams.take("0"), None);
-        assert!(streams.take("1").is_some_and(|named| named.id == "context" && !named.is_rid()));
+        assert!(
+            streams
+                .take("1")
+                .is_some_and(|named| named.id == "context" && !named.is_rid())
+        );
         assert_eq!(streams.order.len(), MOST_WAITING - 1);
     }
 }

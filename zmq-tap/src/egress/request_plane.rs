@@ -185,7 +185,10 @@ fn tell(path: &[u8], headers: &Headers<'_>, control: &[u8], see: &mut impl FnMut
     let subject = info.and_then(|info| info.subject);
     // 1.6 names the component in the path, and makes a request id of its own.
     let by_trace = path.iter().filter(|byte| **byte == b'/').count() == 1;
-    let trace = headers.traceparent.as_ref().and_then(|parent| parent.0.split('-').nth(1));
+    let trace = headers
+        .traceparent
+        .as_ref()
+        .and_then(|parent| parent.0.split('-').nth(1));
     let is_id = |id: &&str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     see(Asked {
         subject: subject.as_ref().map(|subject| &*subject.0),
