@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import sys
 import uuid
 
 from .. import plan as plans
@@ -24,8 +25,10 @@ def run(options) -> int:
     import uvloop
 
     uvloop.install()
-    # The runtime has threads that a normal exit would wait for.
-    os._exit(asyncio.run(Clients(options).run()))
+    status = asyncio.run(Clients(options).run())
+    # The runtime's threads may call into an interpreter that is on its way out.
+    sys.stdout.flush()
+    os._exit(status)
 
 
 class Given:

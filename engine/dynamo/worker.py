@@ -1,6 +1,8 @@
 """`python -m engine dynamo.worker`: a Dynamo worker around the tokenizer process."""
 
 import asyncio
+import os
+import sys
 import tempfile
 
 from .. import plan as plans
@@ -24,7 +26,10 @@ def run(options) -> int:
     import uvloop
 
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    return asyncio.run(Worker(release, options, life).run())
+    status = asyncio.run(Worker(release, options, life).run())
+    # The runtime's threads may call into an interpreter that is on its way out.
+    sys.stdout.flush()
+    os._exit(status)
 
 
 class Worker(receive.Receiver):

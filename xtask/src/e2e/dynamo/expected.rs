@@ -20,7 +20,7 @@ pub(super) fn apart(outcome: &Outcome, checks: &mut Checks) {
         &given(&outcome.clients),
         &said(outcome),
     );
-    let (tokens, lost) = sums(&outcome.clients);
+    let (tokens, lost) = (ids(&outcome.clients), lost(outcome));
     let report = &outcome.report;
     checks.report_says(report, "/answers/seen", outcome.clients.len() as u64);
     checks.report_says(report, "/answers/apart", outcome.clients.len() as u64);
@@ -39,7 +39,7 @@ pub(super) fn apart(outcome: &Outcome, checks: &mut Checks) {
 /// Streams that are joined with the frames by SGLang's request id.
 pub(super) fn joined(outcome: &Outcome, checks: &mut Checks) {
     frames(outcome, checks);
-    let (tokens, lost) = sums(&outcome.clients);
+    let (tokens, lost) = (ids(&outcome.clients), lost(outcome));
     let report = &outcome.report;
     checks.report_says(report, "/tokens/delivered", tokens);
     checks.report_says(report, "/chunks/tokens_lost", lost);
@@ -48,6 +48,7 @@ pub(super) fn joined(outcome: &Outcome, checks: &mut Checks) {
     checks.report_says(report, "/answers/apart", 0);
     let lossy = |lost: Option<u64>| lost.filter(|lost| *lost > 0);
     let expected: BTreeMap<&str, u64> = outcome
+        .worker
         .clients
         .iter()
         .filter_map(|client| Some((client.rid.as_str(), lossy(client.lost)?)))
@@ -87,7 +88,7 @@ pub(super) fn hidden(outcome: &Outcome, why: &str, checks: &mut Checks) {
 
 /// No finding of loss but these, which must be there exactly when something was lost.
 pub(super) fn quiet_but_for(outcome: &Outcome, kinds: &[&str], checks: &mut Checks) {
-    let (_, lost) = sums(&outcome.clients);
+    let lost = lost(outcome);
     let (own, others): (Vec<String>, Vec<String>) = alarms(&outcome.report)
         .into_iter()
         .partition(|alarm| kinds.iter().any(|kind| alarm.starts_with(kind)));
@@ -106,26 +107,37 @@ fn frames(outcome: &Outcome, checks: &mut Checks) {
     checks.report_says(report, "/tokens/taken", output.tokens);
     checks.report_says(report, "/chunks/taken", output.chunks);
     checks.report_says(report, "/self/events_lost", 0);
-    // What the handler was given by the tokenizer is what came out at the other end.
-    let (tokens, lost) = sums(&outcome.clients);
-    let handed = &outcome.worker.totals.given;
     if outcome.clients.iter().all(|client| client.finish.is_some()) {
-        checks.equal(
-            "tokens and losses, at both ends of Dynamo",
-            &(handed.ids, handed.lost),
-            &(tokens, lost),
-        );
+        let handed = outcome.worker.totals.given.ids;
+        checks.equal("tokens at both ends of Dynamo", &handed, &ids(&outcome.clients));
     }
 }
 
-fn sums(clients: &[Client]) -> (u64, u64) {
-    let lost = clients.iter().filter_map(|client| client.lost).sum();
-    (clients.iter().map(|client| client.ids).sum(), lost)
+fn ids(clients: &[Client]) -> u64 {
+    clients.iter().map(|client| client.ids).sum()
 }
 
-fn given(clients: &[Client]) -> Streams {
-    let one = |client: &Client| (client.rid.clone(), (Some(client.ids), client.completion_tokens));
-    clients.iter().map(one).collect()
+/// What the tokenizer's own waiters were not given. A frontend's clients cannot tell: it counts what it has got itself.
+fn lost(outcome: &Outcome) -> u64 {
+    outcome.worker.totals.given.lost
+}
+
+fn given(outcome: &Outcome) -> Streams {
+    let of = |clients: &[Client], what: fn(&Client) -> Option<u64>| -> BTreeMap<String, Option<u64>> {
+        clients
+            .iter()
+            .map(|client| (client.rid.clone(), what(client)))
+            .collect()
+    };
+    let claimed = of(&outcome.worker.clients, |client| client.completion_tokens);
+    let came = of(&outcome.clients, |client| Some(client.ids));
+    let streams = came.into_iter();
+    streams
+        .map(|(rid, came)| {
+            let claimed = claimed.get(&rid).copied().flatten();
+            (rid, (came, claimed))
+        })
+        .collect()
 }
 
 fn said(outcome: &Outcome) -> Streams {
