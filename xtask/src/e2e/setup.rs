@@ -3,6 +3,7 @@
 //! Wheels are unpacked, not installed: a release's own dependencies are the GPU stack, which `engine/stubs.py` stands in
 //! for. Everything goes by pip's ordinary configuration. What is there already is not fetched again.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -95,6 +96,39 @@ impl Home {
             self.unpack(&["ai-dynamo-runtime", "ai-dynamo"], release, &self.dynamo(release))
                 .with_context(|| format!("unpacking Dynamo {release}"))?;
         }
+        self.frontend()
+    }
+
+    /// Where a Dynamo frontend imports from.
+    pub(crate) fn frontend_path(&self, release: &str) -> Result<OsString> {
+        Ok(std::env::join_paths([self.dynamo(release), self.dynamo("frontend")])?)
+    }
+
+    /// What frontends import, complete when it holds a copy of the requirements it was made from.
+    fn frontend(&self) -> Result<()> {
+        let wanted = fs::read_to_string(self.root.join("engine/dynamo/requirements.txt"))?;
+        let target = self.dynamo("frontend");
+        let made_from = target.join("requirements.txt");
+        if fs::read_to_string(&made_from).is_ok_and(|made| made == wanted) {
+            return Ok(());
+        }
+        eprintln!("engine: installing what Dynamo's frontend imports");
+        let install = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--upgrade",
+        ];
+        run(Command::new(&self.python)
+            .args(install)
+            .arg("--target")
+            .arg(&target)
+            .arg("-r")
+            .arg(self.root.join("engine/dynamo/requirements.txt")))?;
+        fs::write(made_from, wanted)?;
         Ok(())
     }
 

@@ -183,7 +183,14 @@ impl Open {
                 self.whole = false;
                 lost(at, LostCause::Unframed, sink);
             }
-            Item::Ended => self.end(at, AnswerEnd::Whole, None, server, sink),
+            Item::Ended => {
+                let end = if self.failed {
+                    AnswerEnd::ServerLeft
+                } else {
+                    AnswerEnd::Whole
+                };
+                self.end(at, end, None, server, sink);
+            }
             Item::Unreadable(why) => {
                 self.whole = false;
                 server.unreadable(*why);

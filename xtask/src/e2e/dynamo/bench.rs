@@ -189,7 +189,7 @@ impl<'a> Bench<'a> {
         let mut command = Command::new(&self.home.python);
         command.current_dir(self.dir);
         self.variables(&mut command);
-        command.env("PYTHONPATH", self.home.dynamo(self.setting.dynamo));
+        command.env("PYTHONPATH", self.home.frontend_path(self.setting.dynamo)?);
         command.args(["-m", "dynamo.frontend", discovery, "file", "--http-host", "127.0.0.1"]);
         command.args(["--http-port", &port.to_string()]);
         let process = Process::start("frontend", command, self.dir)?;

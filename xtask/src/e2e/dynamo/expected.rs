@@ -17,7 +17,7 @@ pub(super) fn apart(outcome: &Outcome, checks: &mut Checks) {
     frames(outcome, checks);
     checks.equal(
         "streams, what came and what they claim",
-        &given(&outcome.clients),
+        &given(outcome),
         &said(outcome),
     );
     let (tokens, lost) = (ids(&outcome.clients), lost(outcome));
