@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use probe_user::egress::{CAPTURE, Serves};
 use probe_user::{Capture, Options, Probe, Target};
-use rustix::process::{Pid, Signal, getpid, getppid, kill_process};
+use rustix::process::{Pid, Signal, getppid, kill_process};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -50,10 +50,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut turns = WAYS.map(|_| (Vec::new(), Vec::new()));
     for round in 0..=args.rounds {
         for ((calls, writes), (way, _)) in turns.iter_mut().zip(WAYS) {
-            let Some(attached) = Attached::attach(way)? else {
+            let stranger = Sleeper::start()?;
+            let Some(attached) = Attached::attach(way, stranger.0.id())? else {
                 continue;
             };
-            let (call, write) = (calling(args.calls), writing(args)?);
+            let call = calling(args.calls);
+            attached.detach()?;
+            let Some(attached) = Attached::attach(way, std::process::id())? else {
+                continue;
+            };
+            let write = writing(args)?;
             attached.detach()?;
             // The first round warms up.
             if round > 0 {
@@ -119,6 +125,23 @@ fn cpu() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
+/// A process that is watched and does nothing.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start() -> Result<Self> {
+        let mut sleep = Command::new("sleep");
+        Ok(Self(sleep.arg("600").spawn().context("sleep")?))
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 enum Attached {
     None,
     Probe {
@@ -129,10 +152,8 @@ enum Attached {
 }
 
 impl Attached {
-    /// Watches what this process writes. The calls that do nothing are then those of a watched process: what they cost is the
-    /// most that any process's cost.
-    fn attach(way: Way) -> Result<Option<Self>> {
-        let pid = getpid().as_raw_nonzero().get().cast_unsigned();
+    /// Watches what a process writes.
+    fn attach(way: Way, pid: u32) -> Result<Option<Self>> {
         if way == Way::None {
             return Ok(Some(Self::None));
         }
