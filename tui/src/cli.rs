@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use trace::detect::Severity;
 use trace::ledger::Limits;
 
@@ -37,6 +37,7 @@ enum Command {
     Report(cmd::report::Args),
     Import(cmd::import::Args),
     Tap(cmd::tap::Args),
+    Generate(cmd::generate::Args),
 }
 
 impl Cli {
@@ -51,6 +52,7 @@ impl Cli {
             Command::Diff(args) => cmd::diff::run(&args),
             Command::Import(args) => cmd::import::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
+            Command::Generate(args) => cmd::generate::run(&args, Self::command()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask`: what the project does to itself. One file a command.
 
 mod bench;
+mod dist;
 mod e2e;
 mod ebpf;
 mod fixtures;
@@ -8,6 +9,7 @@ mod pages;
 mod schemas;
 mod screens;
 mod tmux;
+mod toolchain;
 mod validate;
 
 use clap::{Parser, Subcommand};
@@ -24,6 +26,8 @@ enum Command {
     /// Measure: ratios, the peers taking turns
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Build the static program and pack it: archive, Debian package, checksums
+    Dist(dist::Options),
     /// Run the real engine through the tap and under attach, and compare the report with what the engine says
     E2e(e2e::Options),
     /// Make the real engine's harness ready: its venv and unpacked releases
@@ -48,6 +52,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Bench(what) => bench::run(&what),
+        Command::Dist(options) => dist::run(&options),
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
         Command::Fixtures(args) => fixtures::run(&args),

@@ -5,6 +5,7 @@ pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod export;
+pub(crate) mod generate;
 pub(crate) mod import;
 pub(crate) mod pick;
 pub(crate) mod replay;
