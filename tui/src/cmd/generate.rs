@@ -44,20 +44,17 @@ impl What {
 }
 
 pub(crate) fn run(args: &Args, mut command: Command) -> anyhow::Result<ExitCode> {
-    match &args.output {
-        Some(dir) => {
-            std::fs::create_dir_all(dir)
-                .and_then(|()| into(dir, args.what, command))
-                .with_context(|| format!("write into {}", dir.display()))?;
+    if let Some(dir) = &args.output {
+        std::fs::create_dir_all(dir)
+            .and_then(|()| into(dir, args.what, command))
+            .with_context(|| format!("write into {}", dir.display()))?;
+    } else {
+        let mut text = Vec::new();
+        match args.what.shell() {
+            Some(shell) => clap_complete::generate(shell, &mut command, "tokengap", &mut text),
+            None => clap_mangen::Man::new(command).render(&mut text)?,
         }
-        None => {
-            let mut text = Vec::new();
-            match args.what.shell() {
-                Some(shell) => clap_complete::generate(shell, &mut command, "tokengap", &mut text),
-                None => clap_mangen::Man::new(command).render(&mut text)?,
-            }
-            std::io::stdout().lock().write_all(&text)?;
-        }
+        std::io::stdout().lock().write_all(&text)?;
     }
     Ok(ExitCode::SUCCESS)
 }

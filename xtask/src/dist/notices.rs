@@ -1,4 +1,4 @@
-//! What others wrote, told twice: their licences for people, a CycloneDX bill of materials for machines.
+//! What others wrote, told twice: their licences for people, a `CycloneDX` bill of materials for machines.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ pub(crate) fn licences(components: &[Component]) -> String {
     text
 }
 
-/// CycloneDX 1.5. Two builds of one source give the same bill, so it carries no random serial number.
+/// `CycloneDX` 1.5. Two builds of one source give the same bill, so it carries no random serial number.
 pub(crate) fn bill(version: &str, target: &str, built_at: u64, components: &[Component]) -> Value {
     let own = format!("pkg:cargo/tokengap@{version}");
     let listed: Vec<Value> = components
