@@ -6,6 +6,7 @@ mod e2e;
 mod ebpf;
 mod fixtures;
 mod pages;
+mod pod;
 mod schemas;
 mod screens;
 mod tmux;
@@ -43,6 +44,8 @@ enum Command {
     Ebpf(ebpf::Args),
     /// Open the HTML report in headless Chromium: light, dark, narrow, on paper
     Pages(pages::Options),
+    /// Run the released program in an empty root and in containers, at every level of privilege
+    Pod(pod::Options),
     /// Take the pictures of docs/SCREENS.md from the demo, in tmux
     Screens(screens::Options),
     /// Let the tools that traces are for read what tokengap exports
@@ -60,6 +63,7 @@ fn main() -> anyhow::Result<()> {
         Command::Schemas(args) => schemas::run(&args),
         Command::Ebpf(args) => ebpf::run(&args),
         Command::Pages(options) => pages::run(&options),
+        Command::Pod(options) => pod::run(&options),
         Command::Screens(options) => screens::run(&options),
         Command::Validate(options) => validate::run(&options),
     }

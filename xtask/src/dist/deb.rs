@@ -12,7 +12,7 @@ use crate::toolchain::succeed;
 /// Where things of the release folder go; man pages and the changelog are compressed on the way.
 const PLACES: [(&str, &str); 8] = [
     ("tokengap", "usr/bin/tokengap"),
-    ("kubectl-tokengap", "usr/bin/kubectl-tokengap"),
+    ("deploy/kubectl-tokengap", "usr/bin/kubectl-tokengap"),
     ("man", "usr/share/man/man1"),
     (
         "completions/tokengap.bash",
@@ -24,7 +24,7 @@ const PLACES: [(&str, &str); 8] = [
         "usr/share/fish/vendor_completions.d/tokengap.fish",
     ),
     ("CHANGELOG.md", "usr/share/doc/tokengap/changelog.gz"),
-    ("systemd", "usr/lib/systemd/system"),
+    ("deploy/systemd", "usr/lib/systemd/system"),
 ];
 
 /// Packs `release`, the folder of one target, into `out`.

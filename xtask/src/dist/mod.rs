@@ -79,6 +79,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// The program of this machine, as the last `cargo xtask dist` packed it.
+pub(crate) fn program() -> Result<PathBuf> {
+    let machine = std::env::consts::ARCH;
+    Ok(root()?.join(format!(
+        "target/dist/tokengap-{VERSION}-{machine}-unknown-linux-musl/tokengap"
+    )))
+}
+
 /// The project's folder.
 pub(crate) fn root() -> Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
@@ -106,6 +114,20 @@ fn stage(root: &Path, dir: &Path, program: &Path, writer: &Path) -> Result<()> {
                 .args(["generate", what, "--output"])
                 .arg(dir.join(to)),
         )?;
+    }
+    Ok(())
+}
+
+fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_all(&entry.path(), &to)?;
+        } else {
+            fs::copy(entry.path(), to)?;
+        }
     }
     Ok(())
 }
