@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use trace::Event;
 use trace::report::SamplingCost;
+#[cfg(target_os = "linux")]
 use zmq_tap::tap::Tap;
 
 /// What one call of [`Source::poll`] came to.
@@ -57,11 +58,13 @@ pub(crate) trait Source {
 }
 
 /// The relay as a source.
+#[cfg(target_os = "linux")]
 pub(crate) struct TapSource {
     tap: Tap,
     stopping: bool,
 }
 
+#[cfg(target_os = "linux")]
 impl TapSource {
     pub(crate) fn new(tap: Tap) -> Self {
         Self { tap, stopping: false }
@@ -71,6 +74,7 @@ impl TapSource {
 /// Frames decoded in one turn: some milliseconds of work, so that ticks and signals are not kept waiting.
 const FRAMES_A_TURN: usize = 256;
 
+#[cfg(target_os = "linux")]
 impl Source for TapSource {
     fn kind(&self) -> &'static str {
         "tap"

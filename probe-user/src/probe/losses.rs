@@ -17,7 +17,7 @@ const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 /// The counters, and room for one value of each processor.
 pub(super) struct Losses {
     map: MapData,
-    values: Box<[u64; MOST_PROCESSORS]>,
+    values: Box<[u64]>,
 }
 
 /// The lookup's part of `union bpf_attr`.
@@ -37,7 +37,7 @@ impl Losses {
         };
         Ok(Self {
             map,
-            values: Box::new([0; MOST_PROCESSORS]),
+            values: vec![0; MOST_PROCESSORS].into_boxed_slice(),
         })
     }
 
@@ -51,7 +51,7 @@ impl Losses {
             value: self.values.as_mut_ptr() as u64,
             flags: 0,
         };
-        // SAFETY: the kernel writes 8 bytes for each processor that is possible, at most as many as `values` has room for;
+        // SAFETY: the kernel writes 8 bytes for each processor that is possible, at most [`MOST_PROCESSORS`], as many as `values` has room for;
         // key and values outlive the call.
         let done = unsafe {
             libc::syscall(

@@ -61,8 +61,8 @@ impl Toolchain {
         Ok(Path::new(dir.trim()).join("lib"))
     }
 
-    /// `cargo zigbuild` or `cargo-zigbuild check` of the command, and how it comes by a standard library.
-    pub(crate) fn cargo(&self, what: &str, target: &str) -> Result<(Command, &'static str)> {
+    /// `cargo zigbuild` or `cargo check` of the command, and how it comes by a standard library.
+    fn cargo(&self, what: &str, target: &str) -> Result<(Command, &'static str)> {
         let mut cargo = Command::new(self.zig.join("bin/cargo-zigbuild"));
         cargo
             .current_dir(&self.root)
@@ -106,6 +106,13 @@ impl Toolchain {
         let program = self.root.join("target").join(target).join("dist/tokengap");
         ensure!(program.is_file(), "{} was not built", program.display());
         Ok((program, std))
+    }
+
+    /// Compiles for `target` as far as that goes without linking.
+    pub(crate) fn check(&self, target: &str) -> Result<&'static str> {
+        let (mut cargo, std) = self.cargo("check", target)?;
+        succeed(cargo.arg("--quiet"))?;
+        Ok(std)
     }
 
     fn path(&self) -> Result<OsString> {

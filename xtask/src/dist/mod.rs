@@ -27,6 +27,9 @@ pub(crate) struct Options {
     /// come with their own program and with documents that this machine's program writes.
     #[arg(long = "target", value_name = "TRIPLE")]
     targets: Vec<String>,
+    /// Compile for this target, and neither link nor pack it: what is not Linux has the commands that read what is recorded.
+    #[arg(long, value_name = "TRIPLE", conflicts_with = "targets")]
+    check: Option<String>,
     /// Put everything here.
     #[arg(long, value_name = "DIR", default_value = "target/dist")]
     out: PathBuf,
@@ -35,6 +38,11 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = root()?;
     let tools = Toolchain::ready(&root)?;
+    if let Some(target) = &options.check {
+        let std = tools.check(target)?;
+        println!("{target}: compiles, with {std}; not linked, not run");
+        return Ok(());
+    }
     let here = format!("{}-unknown-linux-musl", tools.machine());
     let targets = if options.targets.is_empty() {
         vec![here.clone()]

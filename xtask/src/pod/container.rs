@@ -83,11 +83,12 @@ fn spec(level: &Level, root: &Path, args: &[&str]) -> Result<Value> {
     let mut mounts = system.to_vec();
     mounts.push(json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]}));
     mounts.push(json!({"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]}));
+    let command = [&["/usr/bin/tokengap"], args].concat();
     Ok(json!({
         "ociVersion": "1.0.2",
         "process": {
             "user": {"uid": level.uid, "gid": level.uid},
-            "args": [&["/usr/bin/tokengap"], args].concat(),
+            "args": command,
             "env": ["PATH=/usr/bin", "TMPDIR=/dev/shm"],
             "cwd": "/",
             "capabilities": {"bounding": caps, "effective": caps, "permitted": caps},
