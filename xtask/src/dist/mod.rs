@@ -111,6 +111,7 @@ fn stage(root: &Path, dir: &Path, program: &Path, writer: &Path) -> Result<()> {
     for name in ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
         fs::copy(root.join(name), dir.join(name)).with_context(|| format!("copy {name}"))?;
     }
+    copy_all(&root.join("deploy"), &dir.join("deploy"))?;
     for (what, to) in [
         ("man", "man"),
         ("bash", "completions"),

@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::level::Level;
+use super::level::{Level, Place};
 use super::seccomp;
 use crate::e2e::process::Process;
 
 /// Attaching on a busy machine takes seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A root folder with the image's one program.
 pub(crate) fn image(program: &Path, dir: &Path) -> Result<PathBuf> {
@@ -52,14 +52,14 @@ pub(crate) fn run(level: &Level, root: &Path, dir: &Path, name: &str, args: &[&s
 fn spec(level: &Level, root: &Path, args: &[&str]) -> Result<Value> {
     let caps: Vec<String> = level.add.iter().map(|cap| format!("CAP_{cap}")).collect();
     let mut namespaces = vec![json!({"type": "mount"}), json!({"type": "ipc"}), json!({"type": "uts"})];
-    if level.apart {
+    if level.place == Place::Node {
         namespaces.push(json!({"type": "network"}));
     }
     let mut linux = json!({
         "maskedPaths": ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/scsi", "/sys/firmware"],
         "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
     });
-    if level.mapped {
+    if level.place == Place::Mapped {
         namespaces.push(json!({"type": "user"}));
         let map = json!([{"containerID": 0, "hostID": 1_000_000, "size": 65_536}]);
         linux["uidMappings"] = map.clone();
@@ -72,7 +72,7 @@ fn spec(level: &Level, root: &Path, args: &[&str]) -> Result<Value> {
     let bound =
         |from: &str, options: &[&str]| json!({"destination": from, "type": "bind", "source": from, "options": options});
     // A user namespace of another PID namespace may mount neither anew.
-    let system = if level.mapped {
+    let system = if level.place == Place::Mapped {
         [bound("/proc", &["rbind"]), bound("/sys", &["rbind", "ro"])]
     } else {
         [

@@ -10,14 +10,22 @@ pub(crate) struct Level {
     pub(crate) add: &'static [&'static str],
     /// `seccompProfile: RuntimeDefault`, as a runtime older than 2023 has it.
     pub(crate) seccomp: bool,
-    /// A network namespace of its own: the daemon on the node.
-    pub(crate) apart: bool,
-    /// `hostUsers: false`: the capabilities are worth nothing outside of its user namespace.
-    pub(crate) mapped: bool,
+    pub(crate) place: Place,
     /// The engine runs as another user than root.
     pub(crate) other_user: bool,
     /// What works on Linux 6.6 and later, letter by letter of [`super::observed::LETTERS`].
     pub(crate) works: &'static str,
+}
+
+/// Which namespaces it shares with the engine beside that of processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The pod's network.
+    Pod,
+    /// `hostPID`, and a network of its own.
+    Node,
+    /// The pod's network, and `hostUsers: false`: the capabilities are worth nothing outside of its user namespace.
+    Mapped,
 }
 
 const PLAIN: Level = Level {
@@ -25,8 +33,7 @@ const PLAIN: Level = Level {
     uid: 0,
     add: &[],
     seccomp: false,
-    apart: false,
-    mapped: false,
+    place: Place::Pod,
     other_user: false,
     works: "-------",
 };
@@ -34,7 +41,7 @@ const PROBES: &[&str] = &["BPF", "PERFMON", "SYS_PTRACE"];
 const ALL: &[&str] = &["BPF", "PERFMON", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
 /// Every level that the manifests and the documents speak of.
-pub(crate) const LEVELS: [Level; 13] = [
+pub(crate) const LEVELS: [Level; 14] = [
     Level {
         name: "not root, nothing added",
         uid: 65532,
@@ -58,7 +65,7 @@ pub(crate) const LEVELS: [Level; 13] = [
     Level {
         name: "root, `add: [BPF, PERFMON]`",
         add: &["BPF", "PERFMON"],
-        works: "--s--d-",
+        works: "--s----",
         ..PLAIN
     },
     Level {
@@ -68,14 +75,14 @@ pub(crate) const LEVELS: [Level; 13] = [
         ..PLAIN
     },
     Level {
-        name: "the same, the engine runs as another user",
+        name: "root, `add: [BPF, PERFMON, SYS_PTRACE]`, the engine is another user's",
         add: PROBES,
         other_user: true,
-        works: "fhsw-dp",
+        works: "--sw---",
         ..PLAIN
     },
     Level {
-        name: "root, `add: [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH]`, the engine runs as another user",
+        name: "root, `add: [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH]`, the engine is another user's",
         add: ALL,
         other_user: true,
         works: "fhswqdp",
@@ -101,16 +108,24 @@ pub(crate) const LEVELS: [Level; 13] = [
         ..PLAIN
     },
     Level {
-        name: "the node's daemon: `hostPID`, a network of its own, `add: [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH]`",
+        name: "a DaemonSet's, `add: [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH]`",
         add: ALL,
-        apart: true,
+        place: Place::Node,
+        works: "--sw---",
+        ..PLAIN
+    },
+    Level {
+        name: "a DaemonSet's, `add: [SYS_ADMIN, SYS_PTRACE, DAC_READ_SEARCH]`, `RuntimeDefault`",
+        add: &["SYS_ADMIN", "SYS_PTRACE", "DAC_READ_SEARCH"],
+        seccomp: true,
+        place: Place::Node,
         works: "fhswqdp",
         ..PLAIN
     },
     Level {
         name: "`hostUsers: false`, `add: [BPF, PERFMON, SYS_PTRACE, SYS_ADMIN]`",
         add: &["BPF", "PERFMON", "SYS_PTRACE", "SYS_ADMIN"],
-        mapped: true,
+        place: Place::Mapped,
         ..PLAIN
     },
 ];
