@@ -1,6 +1,8 @@
 //! What the application needs of a source, and the sources that are only wiring.
 
-use serde_json::{Value, json};
+use serde_json::Value;
+#[cfg(target_os = "linux")]
+use serde_json::json;
 use trace::Event;
 use trace::report::SamplingCost;
 #[cfg(target_os = "linux")]
@@ -107,6 +109,7 @@ impl Source for TapSource {
 }
 
 /// The forms in which messages came through `tap`, and the relay's own counters.
+#[cfg(target_os = "linux")]
 pub(crate) fn wire_forms(tap: &Tap) -> Value {
     let forms = tap
         .forms()
