@@ -141,15 +141,12 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
 /// What happened, in the clients' own words.
 fn told(outcome: &bench::Outcome) -> String {
     let given: u64 = outcome.clients.iter().map(|client| client.ids).sum();
-    let lost: u64 = outcome.clients.iter().filter_map(|client| client.lost).sum();
-    let short = outcome
-        .clients
-        .iter()
-        .filter(|client| client.lost.is_some_and(|lost| lost > 0));
+    let handed = &outcome.worker.totals.given;
     format!(
-        "{} streams, {given} tokens came, {lost} were lost in {} streams",
+        "{} streams, {given} tokens came, {} were lost in {} streams",
         outcome.clients.len(),
-        short.count()
+        handed.lost,
+        handed.clients_with_loss
     )
 }
 
