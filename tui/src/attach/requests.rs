@@ -76,3 +76,45 @@ impl RequestPlane {
         self.connections.remove(&socket);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use probe_user::egress::Kind;
+
+    use super::*;
+
+    fn read(socket: u64, consumed: u32, payload: &[u8]) -> Record<'_> {
+        let mut record = Record {
+            kind: Kind::Read,
+            head: Default::default(),
+            payload,
+        };
+        (record.head.socket, record.head.written) = (socket, consumed);
+        (record.head.accepted, record.head.captured) = (payload.len() as i64, payload.len() as u32);
+        record
+    }
+
+    #[test]
+    fn a_frontend_that_wants_no_more_says_so_on_the_stream() {
+        let (mut plane, mut server) = (RequestPlane::default(), Server::default());
+        let stop = [&[0; 7][..], &[6], &[0; 16], br#""stop""#].concat();
+        assert_eq!(plane.enter(&read(1, 30, &stop), &mut server), Word::Stop);
+        assert_eq!(plane.enter(&read(2, 4, b"GET "), &mut server), Word::Other);
+        assert!(!plane.names_rids && plane.is_of_use(2) && !plane.is_of_use(1));
+        plane.closed(2);
+        assert!(!plane.is_of_use(2));
+    }
+
+    #[test]
+    fn a_worker_is_told_that_the_answer_goes_by_quic() {
+        let (mut plane, mut server) = (RequestPlane::default(), Server::default());
+        let control = br#"{"id":"c","connection_info":{"transport":"quic-response","info":"{}"}}"#;
+        let (path, headers) = (b"1/generate", b"{}");
+        let length = |bytes: &[u8]| (bytes.len() as u64).to_be_bytes();
+        let mut message = [&[0, 10][..], path, &[0, 2], headers].concat();
+        message.extend((24 + control.len() as u32).to_be_bytes());
+        message.extend([&length(control)[..], &[0; 16], control].concat());
+        plane.enter(&read(1, message.len() as u32, &message), &mut server);
+        assert_eq!(server.unreadable, [(Unreadable::Quic, 1)]);
+    }
+}
