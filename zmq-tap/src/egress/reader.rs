@@ -60,9 +60,8 @@ struct Open {
     held_up: u32,
     /// A stream's request, where a request plane has told it.
     name: Option<Named>,
-    /// The client said that it wants no more.
-    stopped: bool,
-    failed: bool,
+    /// Its end was told before the connection's.
+    told: Option<AnswerEnd>,
 }
 
 #[derive(Clone, Debug)]
@@ -90,7 +89,7 @@ impl Reader {
 
     /// The client has said that it wants no more: what is made from now on is not written, and not lost.
     pub fn stopped(&mut self) {
-        self.open.stopped = true;
+        self.open.told.get_or_insert(AnswerEnd::ClientLeft);
     }
 
     /// The socket took less than it was given.
@@ -128,12 +127,11 @@ impl Reader {
             self.stream
                 .closed(&mut |item| open.enter(at, &item, limits, server, sink));
         }
-        let by_client = (closing.by_client || self.open.stopped) && !self.open.failed;
-        let end = if by_client {
+        let end = self.open.told.unwrap_or(if closing.by_client {
             AnswerEnd::ClientLeft
         } else {
             AnswerEnd::ServerLeft
-        };
+        });
         self.open.end(at, end, closing.unacknowledged, server, sink);
     }
 }
@@ -177,14 +175,16 @@ impl Open {
                 drop(renamed);
                 self.name = name;
             }
-            Item::Failed => self.failed = true,
+            Item::Failed => self.told = Some(AnswerEnd::ServerLeft),
             // What it delivered is unknown, or what passed before it.
             Item::NotRead | Item::Resumed => {
                 self.whole = false;
                 lost(at, LostCause::Unframed, sink);
             }
             Item::Ended => {
-                let end = if self.failed {
+                // A generator that failed may still be said to be done.
+                let failed = self.told == Some(AnswerEnd::ServerLeft);
+                let end = if failed {
                     AnswerEnd::ServerLeft
                 } else {
                     AnswerEnd::Whole
@@ -267,7 +267,7 @@ impl Open {
             });
         }
         (self.used, self.begun, self.whole, self.held_up) = (0, false, false, 0);
-        (self.stopped, self.failed, self.name) = (false, false, None);
+        (self.told, self.name) = (None, None);
     }
 }
 

@@ -1,11 +1,12 @@
 //! Dynamo's request plane: what a frontend asks of a worker, on connections that stay (docs/EGRESS.md, "Dynamo"). Only the ids
 //! are read, which name the request whose answer comes on a response plane's connection; the prompt behind them is passed over.
 
+use memchr::memchr_iter;
 use serde::Deserialize;
 
 use super::fields::Text;
 
-/// Length of the TwoPart prefix: header, body, checksum.
+/// Length of the prefix of a two-part frame: header, body, checksum.
 const PREFIX: usize = 24;
 /// Longest path, longest headers and longest control header; a message beyond them is none.
 const LONGEST: usize = 64 << 10;
@@ -184,7 +185,7 @@ fn tell(path: &[u8], headers: &Headers<'_>, control: &[u8], see: &mut impl FnMut
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
     let subject = info.and_then(|info| info.subject);
     // 1.6 names the component in the path, and makes a request id of its own.
-    let by_trace = path.iter().filter(|byte| **byte == b'/').count() == 1;
+    let by_trace = memchr_iter(b'/', path).count() == 1;
     let trace = headers
         .traceparent
         .as_ref()
