@@ -267,6 +267,8 @@ pub(crate) struct Hops {
     by_id: HashMap<HopId, usize>,
     pub(crate) any_origin: bool,
     pub(crate) any_last: bool,
+    /// Deliveries are seen somewhere.
+    pub(crate) any_delivered: bool,
 }
 
 impl Hops {
@@ -321,6 +323,7 @@ impl Hops {
         }
         self.any_origin = self.all.iter().any(|h| h.origin);
         self.any_last = self.all.iter().any(|h| h.last);
+        self.any_delivered = self.all.iter().any(|h| h.sees.delivered);
         // Chunks line up once: on the hop into the tokenizer if that is where deliveries are seen.
         let at_last = self.all.iter().any(|h| h.last && h.sees.delivered);
         for hop in &mut self.all {

@@ -160,6 +160,8 @@ pub struct Totals {
     pub predicted: Predictions,
     /// Requests predicted to lose or merge chunks.
     pub bursts: Sightings,
+    /// Requests predicted to lose chunks; the amount is in chunks.
+    pub foreseen: Sightings,
     /// Requests whose wire lost tokens, and how many are missing in all.
     pub wire_loss: (Sightings, u64),
     /// Chunks whose counts do not add up though nothing is missing.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::losses::losses;
 use super::series::series;
 use super::slowest::slowest;
 use super::{
@@ -49,10 +50,13 @@ pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, input: &Repo
         gap_ns: ledger.sees_gaps().then(|| gap(ledger)),
         slowest: slowest(ledger, input.slowest, (from, to)),
         chunks: chunks(ledger),
+        losses: losses(ledger),
         answers: answers(ledger),
         itl_ns: Itl {
             sent: spread(ledger.itl_sent()),
             delivered: spread(ledger.itl_delivered()).filter(|_| ledger.sees_deliveries()),
+            sent_by_token: spread(ledger.itl_sent_by_token()),
+            delivered_by_token: spread(ledger.itl_delivered_by_token()).filter(|_| ledger.sees_deliveries()),
         },
         hops: (0..ledger.groups().len())
             .filter_map(|place| hop(ledger, place, seconds))

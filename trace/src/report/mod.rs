@@ -8,6 +8,8 @@ pub(crate) mod hostile;
 mod hot;
 mod html;
 mod input;
+mod losses;
+mod losses_text;
 mod markdown;
 mod moment;
 mod series;
@@ -24,9 +26,10 @@ use serde_json::Value;
 pub use build::build;
 pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
 pub use input::ReportInput;
+pub use losses::{LossLine, LossList, Losses, RangeLine, ids, places};
 pub use moment::Clock;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
-pub use slowest::SlowLine;
+pub use slowest::{SlowLine, TokenItl};
 pub(crate) use text::wrap;
 
 use crate::detect::Severity;
@@ -59,6 +62,9 @@ pub struct Report {
     pub slowest: Vec<SlowLine>,
     /// Chunks by what became of them.
     pub chunks: Chunks,
+    /// Which requests lost which tokens; empty in reports of versions that did not tell.
+    #[serde(default)]
+    pub losses: Losses,
     /// Responses to clients; absent where none was seen to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<AnswerCounts>,
@@ -239,13 +245,20 @@ pub struct AnswerCounts {
     pub apart_tokens_lost: u64,
 }
 
-/// Inter-chunk latency.
+/// Time between chunks of one request that carry tokens: by chunk, and by token, which is divided by the tokens of the later
+/// chunk and counted once for each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Itl {
     /// Between sends of one request's chunks by the scheduler.
     pub sent: Option<Spread>,
     /// Between its deliveries.
     pub delivered: Option<Spread>,
+    /// By token, between sends: what the engine made of inter-token latency.
+    #[serde(default)]
+    pub sent_by_token: Option<Spread>,
+    /// By token, between deliveries: what the client saw of it.
+    #[serde(default)]
+    pub delivered_by_token: Option<Spread>,
 }
 
 /// A distribution in brief, in nanoseconds unless its field says otherwise.

@@ -46,10 +46,17 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
         "What was not observed, and what observing cost",
         &tables::own(report),
     );
+    let lost = report.losses.confirmed.iter().flat_map(|list| &list.lines);
+    let named = lost.flat_map(|line| &line.ranges).any(|range| !range.ids.is_empty());
     let _ = write!(
         out,
-        "<footer>Made by tokengap from a {} report. Numbers on requests and tokens only: no prompt, no text, no token id.</footer>\n</main></body></html>\n",
-        Html(&report.schema)
+        "<footer>Made by tokengap from a {} report. Numbers on requests and tokens only: no prompt, no text, {}.</footer>\n</main></body></html>\n",
+        Html(&report.schema),
+        if named {
+            "and token ids of lost tokens only"
+        } else {
+            "no token id"
+        }
     );
     out
 }
@@ -150,6 +157,14 @@ fn facts(out: &mut String, report: &Report) {
             (None, Some(n)) => format!("{} chunks predicted to be lost", count(n)),
             (None, None) => unseen(),
         },
+    );
+    let itl = &report.itl_ns;
+    let p99 = |of: Option<super::Spread>| of.map_or_else(unseen, |s| duration(s.p99));
+    fact(
+        out,
+        "Inter-token latency p99, client",
+        &p99(itl.delivered_by_token),
+        &format!("as the engine sent {}", p99(itl.sent_by_token)),
     );
     let most = report
         .hops
