@@ -16,6 +16,11 @@ impl Ledger {
         if delivery.rid.is_empty() || HealthChecks::is_one(delivery.rid) {
             return;
         }
+        let mut delivery = *delivery;
+        if self.summed_up(at, delivery.rid, delivery.completion_tokens) {
+            // It says nothing of the place in the output.
+            delivery.completion_tokens = None;
+        }
         let Some(ticket) = self.table.find(delivery.rid) else {
             self.totals.deliveries_unmatched += 1;
             return;
@@ -36,12 +41,14 @@ impl Ledger {
                 Mode::Cumulative => self.totals.deliveries.1 += 1,
             }
         }
-        let outcome = line.deliver(delivery, self.delivery_epoch);
+        let outcome = line.deliver(&delivery, self.delivery_epoch);
         self.outstanding -= entries - line.entries();
         self.shelf.ids -= ids - line.ids_held();
         let totals = &mut self.totals;
         totals.chunks.fates.add(outcome.fates);
         totals.tokens.delivered += u64::from(outcome.new);
+        let count = delivery.completion_tokens.unwrap_or(0);
+        totals.delivered_ids.add(outcome.new, delivery.tokens, count);
         request.tokens_delivered = request.tokens_delivered.saturating_add(outcome.new);
         if outcome.missed {
             line.last_at = None;
@@ -71,9 +78,14 @@ impl Ledger {
                 .enter(at, &request.rid, line.fates.tokens_lost, before.tokens_lost == 0);
         }
         if outcome.fates.coalesced > 0 {
-            totals
-                .merges
-                .enter(at, &request.rid, line.fates.coalesced, before.coalesced == 0);
+            let whose = match delivery.mode {
+                Mode::Incremental => &mut totals.merges,
+                Mode::Cumulative => {
+                    totals.replaced.0 += outcome.fates.coalesced;
+                    &mut totals.replaced.1
+                }
+            };
+            whose.enter(at, &request.rid, line.fates.coalesced, before.coalesced == 0);
         }
         let made = u64::from(delivery.completion_tokens.unwrap_or(0)).max(line.delivered_to());
         if delivery.completion_tokens.is_some() && line.claimed > made + SLACK {

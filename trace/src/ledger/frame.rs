@@ -163,6 +163,16 @@ impl Ledger {
                 request.streams.push(Stream::new(seen.hop, seen.at));
                 request.streams.len() - 1
             });
+        // A process on the way may tell a sum of counts for a count: only a later hop can.
+        let beyond = chunk
+            .completion_tokens
+            .filter(|&n| at > 0 && n > request.streams[0].count.high);
+        let uncounted = Chunk {
+            completion_tokens: None,
+            ..*chunk
+        };
+        let summed = beyond.is_some_and(|n| self.totals.summed_up(seen.at, request, n));
+        let chunk = if summed { &uncounted } else { chunk };
         let stream = &mut request.streams[at];
         let before = stream.evidence();
         let step = stream.step(chunk, seen.claim, seen.epoch, seen.watched);
@@ -266,6 +276,12 @@ impl Ledger {
             }
         }
         stream.chunks += 1;
+        let said = chunk.completion_tokens.unwrap_or(0);
+        if step.verdict != Verdict::Repeat {
+            stream.sum += u64::from(said);
+            let ids = &mut self.hops.groups[seen.group].ids;
+            ids.add(step.carried, chunk.listed.unwrap_or(0), said);
+        }
         stream.last_at = seen.at;
         let (whole, end, nth) = (stream.whole(), stream.count.high, stream.chunks);
         if seen.last {

@@ -234,6 +234,8 @@ pub struct Group {
     pub trend: Trend,
     /// Streams whose own arithmetic shows new ids only, and such that list all so far.
     pub streams: (u64, u64),
+    /// Token ids that crossed.
+    pub ids: super::IdCounts,
     /// Why frames could not be read, and how often.
     pub undecoded: BTreeMap<String, u64>,
 }

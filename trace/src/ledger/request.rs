@@ -51,6 +51,8 @@ pub struct Request {
     pub(crate) inflated: bool,
     /// A stream of it does not add up.
     pub(crate) odd: bool,
+    /// A consumer behind the engine adds its cumulative counts up.
+    pub(crate) sums_up: bool,
     /// A frame has said that it is finished.
     pub(crate) finish_seen: bool,
     /// Chunks of it that its waiter finds when it runs.
@@ -100,6 +102,7 @@ impl Request {
             queued: false,
             inflated: false,
             odd: false,
+            sums_up: false,
             finish_seen: false,
             burst: 0,
             burst_seen: false,

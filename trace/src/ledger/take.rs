@@ -310,6 +310,7 @@ impl Ledger {
                 (Some(Waiter::YieldsAll), _) => &mut predicted.passed,
                 _ => &mut predicted.unknown,
             } += 1;
+            predicted.replaced += u64::from((waiter, mode) == (Some(Waiter::KeepsLast), Some(Mode::Cumulative)));
             let new_rid = !std::mem::replace(&mut request.burst_seen, true);
             self.totals
                 .bursts

@@ -11,6 +11,8 @@ mod input;
 mod losses;
 mod losses_text;
 mod markdown;
+mod modes;
+mod modes_text;
 mod moment;
 mod series;
 mod slowest;
@@ -27,6 +29,7 @@ pub use build::build;
 pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
 pub use input::ReportInput;
 pub use losses::{LossLine, LossList, Losses, RangeLine, ids, places};
+pub use modes::{ModeLine, Modes};
 pub use moment::Clock;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::{SlowLine, TokenItl};
@@ -70,6 +73,9 @@ pub struct Report {
     pub answers: Option<AnswerCounts>,
     /// Time between chunks of one request.
     pub itl_ns: Itl,
+    /// What is handed on and what that costs; empty in reports of versions that did not tell.
+    #[serde(default)]
+    pub modes: Modes,
     /// Hops; those of one name as one.
     pub hops: Vec<HopLine>,
     /// CPU by thread.
@@ -137,7 +143,7 @@ pub struct Source {
     pub engine: String,
     /// Release, or the range of releases that the wire allows.
     pub engine_version: Option<String>,
-    /// What the tokenizer hands out.
+    /// What the tokenizer hands out: as its release or its flags say, else as deliveries show.
     pub mode: Option<Mode>,
     /// What its waiters do with queued chunks.
     pub waiter: Option<Waiter>,

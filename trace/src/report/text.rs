@@ -99,6 +99,9 @@ fn numbers(out: &mut String, report: &Report) {
             ),
         );
         row(out, "chunks", &chunks(&report.chunks));
+        for (n, line) in super::modes_text::lines(report).iter().enumerate() {
+            row(out, if n == 0 { "ids" } else { "" }, line);
+        }
     }
     if let Some(gap) = &report.gap_ns {
         let d = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);

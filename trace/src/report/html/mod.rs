@@ -35,6 +35,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     section(&mut out, "Findings", &findings(report, clock));
     section(&mut out, "Worst requests", &requests::table(report, clock));
     section(&mut out, "Lost tokens", &tables::losses(report));
+    section(&mut out, "What the mode costs", &tables::modes(report));
     section(&mut out, "How long tokens waited", &spread::drawings(report));
     section(&mut out, "Over time", &over_time::drawings(report, clock));
     section(&mut out, "Hops", &tables::hops(report));

@@ -112,6 +112,42 @@ fn who_lost(out: &mut String, list: &LossList, heading: &str) {
     }
 }
 
+/// Ids and bytes on each stretch, and what the other mode would take.
+pub(super) fn modes(report: &Report) -> String {
+    let modes = &report.modes;
+    if modes.hops.is_empty() && modes.client.is_none() {
+        return String::new();
+    }
+    let mut out = format!(
+        concat!(
+            "<p class=\"dim\">Estimates take an id for {} bytes.</p><div class=\"scroll\"><table><thead><tr><th>Where</th>",
+            "<th class=\"n\">Tokens</th><th class=\"n\">Ids listed</th><th class=\"n\">Repeats</th><th class=\"n\">Bytes</th>",
+            "<th class=\"n\">Bytes a token</th><th class=\"n\">New ids only, estimate</th><th class=\"n\">All ids so far, estimate</th>",
+            "</tr></thead><tbody>\n"
+        ),
+        modes.bytes_per_id
+    );
+    for line in modes.hops.iter().chain(&modes.client) {
+        let size = |n: Option<u64>| n.map_or_else(|| String::from("-"), bytes);
+        let _ = write!(out, "<tr><td class=\"hop\">{}</td>", Html(&line.name));
+        for cell in [
+            count(line.tokens),
+            count(line.ids),
+            count(line.ids_repeated),
+            size(line.bytes),
+            line.bytes_per_token
+                .map_or_else(|| String::from("-"), |n| format!("{n:.0}")),
+            size(line.bytes_if_incremental_estimate),
+            size(line.bytes_if_cumulative_estimate),
+        ] {
+            let _ = write!(out, "<td class=\"n\">{cell}</td>");
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
+    out
+}
+
 pub(super) fn hops(report: &Report) -> String {
     if report.hops.is_empty() {
         return String::new();
