@@ -391,7 +391,9 @@ impl World {
                 if self.policy == Policy::KeepsLast {
                     self.truth.predicted += 1;
                     let bound = self.bound.entry(rid).or_default();
-                    before.iter().for_each(|part| part.add_to(bound));
+                    if let Some(part) = before {
+                        part.add_to(bound);
+                    }
                 }
             } else {
                 self.called.insert(rid, frame);
