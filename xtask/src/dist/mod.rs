@@ -91,7 +91,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 pub(crate) fn program() -> Result<PathBuf> {
     let machine = std::env::consts::ARCH;
     Ok(root()?.join(format!(
-        "target/dist/tokengap-{VERSION}-{machine}-unknown-linux-musl/tokengap"
+        "target/shipped/tokengap-{VERSION}-{machine}-unknown-linux-musl/tokengap"
     )))
 }
 
