@@ -9,7 +9,7 @@ use trace::ledger::Limits;
 
 use crate::cmd;
 use crate::screen::Keep;
-use crate::sink::RecordArgs;
+use crate::sink::{FeedArgs, RecordArgs};
 use crate::state::journal::DEFAULT_MOMENTS;
 use crate::state::refresh::FINISHED_SHOWN;
 
@@ -37,6 +37,7 @@ enum Command {
     Report(cmd::report::Args),
     Import(cmd::import::Args),
     Tap(cmd::tap::Args),
+    Watch(cmd::watch::Args),
 }
 
 impl Cli {
@@ -51,6 +52,7 @@ impl Cli {
             Command::Diff(args) => cmd::diff::run(&args),
             Command::Import(args) => cmd::import::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
+            Command::Watch(args) => cmd::watch::run(&args),
         }
     }
 }
@@ -96,6 +98,9 @@ pub(crate) struct LiveArgs {
 
     #[command(flatten)]
     pub(crate) record: RecordArgs,
+
+    #[command(flatten)]
+    pub(crate) feed: FeedArgs,
 }
 
 impl LiveArgs {

@@ -21,6 +21,7 @@ mod source;
 mod state;
 mod theme;
 mod view;
+mod watch;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

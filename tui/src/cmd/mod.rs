@@ -11,3 +11,4 @@ pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod saved;
 pub(crate) mod tap;
+pub(crate) mod watch;
