@@ -150,7 +150,8 @@ impl Opening {
         }
         let sealed = self.sealed.split_to(2 + length);
         let opened = self.state.read_message(self.nonce, &sealed[2..], &mut self.plain);
-        let opened = opened.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a message was changed on its way"))?;
+        let opened =
+            opened.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a message was changed on its way"))?;
         if opened == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "an empty message"));
         }

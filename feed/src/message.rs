@@ -259,7 +259,9 @@ mod tests {
             tokengap: "0.1.0".into(),
             source: "tap".into(),
             record: 70,
-            image: Some(ByteBuf::from(Image::of(&Analysis::new(Config::default())).unwrap().pack().unwrap())),
+            image: Some(ByteBuf::from(
+                Image::of(&Analysis::new(Config::default())).unwrap().pack().unwrap(),
+            )),
             ..Start::default()
         };
         let bytes = encode(&head(Kind::Start), &body::start(&start).unwrap()).unwrap();
@@ -268,7 +270,10 @@ mod tests {
         let Body::Start(got, Ok(analysis)) = read.body else {
             panic!("{read:?}")
         };
-        assert_eq!((got.record, got.source.as_str(), got.config), (70, "tap", Config::default()));
+        assert_eq!(
+            (got.record, got.source.as_str(), got.config),
+            (70, "tap", Config::default())
+        );
         assert_eq!(analysis.ledger().totals().events, 0);
         let bytes = encode(&head(Kind::Block), &body::block(b"abc").unwrap()).unwrap();
         assert!(matches!(Message::read(&bytes).unwrap().body, Body::Block(b) if &b[..] == b"abc"));
@@ -284,7 +289,10 @@ mod tests {
         };
         let bytes = encode(&later, &body::block(b"").unwrap()).unwrap();
         let error = Message::read(&bytes).unwrap_err().to_string();
-        assert!(error.contains("tokengap.feed/2") && error.contains("tokengap.feed/1"), "{error}");
+        assert!(
+            error.contains("tokengap.feed/2") && error.contains("tokengap.feed/1"),
+            "{error}"
+        );
         let bytes = encode(&head(Kind::Events), &body::events(0, &[])).unwrap();
         assert!(matches!(Message::read(&bytes), Err(MessageError::Kind(Kind::Events))));
     }

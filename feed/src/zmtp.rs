@@ -183,7 +183,9 @@ impl Zmtp {
     fn whole(&mut self) -> Input {
         let mut frames = std::mem::take(&mut self.frames);
         match (self.role, frames.first().and_then(|f| f.first())) {
-            (Role::Publisher, Some(&wanted @ (0 | 1))) => Input::Subscribe(frames.swap_remove(0).slice(1..), wanted == 1),
+            (Role::Publisher, Some(&wanted @ (0 | 1))) => {
+                Input::Subscribe(frames.swap_remove(0).slice(1..), wanted == 1)
+            }
             _ => Input::Message(frames),
         }
     }
@@ -223,7 +225,10 @@ impl Zmtp {
         };
         let most = self.limits.message.saturating_sub(self.length);
         if length > most as u64 {
-            return Err(ZmtpError::TooLong(length.saturating_add(self.length as u64), self.limits.message));
+            return Err(ZmtpError::TooLong(
+                length.saturating_add(self.length as u64),
+                self.limits.message,
+            ));
         }
         let length = length as usize;
         if self.inbox.len() - head < length {
@@ -243,7 +248,9 @@ impl Zmtp {
             (Stage::Ready, b"READY") => {
                 let kind = socket_type(&rest).ok_or(ZmtpError::Malformed("a READY without a socket type"))?;
                 if !self.role.peers().iter().any(|p| p.as_bytes() == kind) {
-                    return Err(ZmtpError::Type(String::from_utf8_lossy(kind).chars().take(20).collect()));
+                    return Err(ZmtpError::Type(
+                        String::from_utf8_lossy(kind).chars().take(20).collect(),
+                    ));
                 }
                 self.stage = Stage::Open;
                 Ok(Some(Input::Open))
@@ -307,7 +314,10 @@ mod tests {
         for cut in [1, 7, 1_000] {
             let (inputs, error) = all(Role::Publisher, &bytes, cut);
             assert_eq!(error, None);
-            assert_eq!(inputs[..2], [Input::Open, Input::Subscribe(Bytes::from("stream"), true)]);
+            assert_eq!(
+                inputs[..2],
+                [Input::Open, Input::Subscribe(Bytes::from("stream"), true)]
+            );
             assert_eq!(inputs[2..], [Input::Ping(Bytes::from("ab"))]);
         }
         let mut bytes = opening(Role::Publisher).to_vec();
@@ -319,7 +329,12 @@ mod tests {
 
     #[test]
     fn what_is_not_zmtp_or_too_much_of_it_is_refused() {
-        let refused = |bytes: &[u8]| all(Role::Publisher, bytes, 64).1.map(|e| e.to_string()).unwrap_or_default();
+        let refused = |bytes: &[u8]| {
+            all(Role::Publisher, bytes, 64)
+                .1
+                .map(|e| e.to_string())
+                .unwrap_or_default()
+        };
         assert!(refused(b"GET / HTTP/1.1\r\n\r\n").contains("ZMTP"));
         let opened = opening(Role::Subscriber);
         let with = |more: &[u8]| refused(&[&opened[..], more].concat());

@@ -237,7 +237,11 @@ fn who_has_another_key_or_none_learns_nothing_and_is_told_why() {
     for (key, word) in [(Some(Key::new([8; 32])), "key"), (None, "--feed-key")] {
         let mut watched = source.watch(key);
         watched.until("the refusal", Some(&mut source), |w| !w.down.is_empty());
-        assert!(watched.analysis.is_none() && watched.down[0].contains(word), "{:?}", watched.down);
+        assert!(
+            watched.analysis.is_none() && watched.down[0].contains(word),
+            "{:?}",
+            watched.down
+        );
     }
     let mut open = Source::new(options(None));
     let mut keyed = open.watch(Some(Key::new([9; 32])));
@@ -297,7 +301,9 @@ fn peers_that_are_no_watchers_are_left_out_and_take_no_room() {
         assert!(begun.elapsed() < Duration::from_secs(5), "{bytes:?}");
         assert!(said.len() < 200, "only a greeting is said");
     }
-    let slow: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(address).expect("a connection")).collect();
+    let slow: Vec<TcpStream> = (0..3)
+        .map(|_| TcpStream::connect(address).expect("a connection"))
+        .collect();
     thread::sleep(Duration::from_millis(900));
     drop(slow);
     let mut watched = source.watch(None);
@@ -314,7 +320,11 @@ fn only_so_many_may_come() {
     }
     let mut beyond = source.watch(None);
     beyond.until("the refusal", Some(&mut source), |w| !w.down.is_empty());
-    assert!(beyond.analysis.is_none() && beyond.down[0].contains("--feed-watchers"), "{:?}", beyond.down);
+    assert!(
+        beyond.analysis.is_none() && beyond.down[0].contains("--feed-watchers"),
+        "{:?}",
+        beyond.down
+    );
     all.clear();
     beyond.until("room again", Some(&mut source), |w| w.analysis.is_some());
 }

@@ -39,7 +39,14 @@ const NONE: KeyModifiers = KeyModifiers::NONE;
 const CTRL: KeyModifiers = KeyModifiers::CONTROL;
 const SHIFT: KeyModifiers = KeyModifiers::SHIFT;
 
-const LISTS: Place = Place::On(&[Tab::Requests, Tab::Request, Tab::Hops, Tab::Findings, Tab::Cpu, Tab::Pods]);
+const LISTS: Place = Place::On(&[
+    Tab::Requests,
+    Tab::Request,
+    Tab::Hops,
+    Tab::Findings,
+    Tab::Cpu,
+    Tab::Pods,
+]);
 const REQUESTS: Place = Place::On(&[Tab::Requests]);
 const TIMELINES: Place = Place::On(&[Tab::Overview, Tab::Hops, Tab::Cpu]);
 const OPENS: Place = Place::On(&[Tab::Overview, Tab::Requests, Tab::Findings, Tab::Pods]);

@@ -172,8 +172,7 @@ impl Publisher {
             self.send_block();
             self.active = self.shared.streams.load(Ordering::Acquire) > 0;
         }
-        if self.shared.wants.load(Ordering::Acquire) > 0
-            && self.imaged.is_none_or(|at| now.since(at) >= IMAGE_EVERY_NS)
+        if self.shared.wants.load(Ordering::Acquire) > 0 && self.imaged.is_none_or(|at| now.since(at) >= IMAGE_EVERY_NS)
         {
             self.imaged = Some(now);
             self.send_start(telling);

@@ -186,7 +186,9 @@ impl Queue {
 
 impl Inner {
     fn wants(&self, topic: Topic) -> bool {
-        self.topics.iter().any(|prefix| topic.name().as_bytes().starts_with(prefix))
+        self.topics
+            .iter()
+            .any(|prefix| topic.name().as_bytes().starts_with(prefix))
     }
 
     /// A message longer than the queue passes when nothing else waits.
@@ -195,7 +197,11 @@ impl Inner {
     }
 
     fn behind(&self) -> Flow {
-        if self.waiting.is_empty() { Flow::Wants } else { Flow::Behind }
+        if self.waiting.is_empty() {
+            Flow::Wants
+        } else {
+            Flow::Behind
+        }
     }
 }
 
@@ -212,7 +218,11 @@ mod tests {
         let queue = Queue::new(100);
         assert!(queue.subscribe(Bytes::from("stream"), true));
         queue.stream(&bytes(10));
-        assert_eq!((queue.flow(), queue.dropped()), (Flow::Wants, 0), "no blocks before the state");
+        assert_eq!(
+            (queue.flow(), queue.dropped()),
+            (Flow::Wants, 0),
+            "no blocks before the state"
+        );
         queue.start(&bytes(500));
         for _ in 0..5 {
             queue.stream(&bytes(60));
@@ -220,7 +230,11 @@ mod tests {
         assert_eq!((queue.flow(), queue.dropped()), (Flow::Behind, 5));
         assert_eq!(queue.next().await.map(|m| m.len()), Some(500));
         queue.stream(&bytes(60));
-        assert_eq!((queue.flow(), queue.dropped()), (Flow::Behind, 6), "what comes in between would have a gap");
+        assert_eq!(
+            (queue.flow(), queue.dropped()),
+            (Flow::Behind, 6),
+            "what comes in between would have a gap"
+        );
         tokio::select! {
             _ = queue.next() => panic!("nothing waits"),
             () = std::future::ready(()) => {}

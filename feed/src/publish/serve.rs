@@ -128,7 +128,12 @@ impl Shared {
 }
 
 /// Serves until the run ends.
-pub(super) async fn serve(listener: TcpListener, options: PublishOptions, shared: Arc<Shared>, mut jobs: Receiver<Job>) {
+pub(super) async fn serve(
+    listener: TcpListener,
+    options: PublishOptions,
+    shared: Arc<Shared>,
+    mut jobs: Receiver<Job>,
+) {
     let started = tokio::net::TcpListener::from_std(listener).and_then(|l| Ok((l, BlockPacker::new()?)));
     let (listener, packer) = match started {
         Ok(started) => started,

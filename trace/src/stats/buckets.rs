@@ -80,10 +80,7 @@ impl From<Tally> for Buckets {
             let counts = counts.get_or_insert_with(|| Box::new([0; CLASSES]));
             counts[usize::from(class).min(CLASSES - 1)] = count;
         }
-        Self {
-            counts,
-            max: tally.max,
-        }
+        Self { counts, max: tally.max }
     }
 }
 

@@ -82,7 +82,10 @@ proptest! {
 fn an_image_of_a_real_run_goes_on_as_the_run_does() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings");
     let mut runs = 0;
-    for file in std::fs::read_dir(folder).expect("fixtures").map(|f| f.expect("a file").path()) {
+    for file in std::fs::read_dir(folder)
+        .expect("fixtures")
+        .map(|f| f.expect("a file").path())
+    {
         if file.extension().is_none_or(|e| e != "tgap") {
             continue;
         }

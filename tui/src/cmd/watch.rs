@@ -135,7 +135,14 @@ mod tests {
     fn endpoints_have_a_host_and_a_port() {
         assert_eq!(endpoint("tcp://pod-7.ns:5600").as_deref(), Ok("pod-7.ns:5600"));
         assert_eq!(endpoint("[::1]:5600").as_deref(), Ok("[::1]:5600"));
-        for wrong in ["", "pod-7", "tcp://:5600", "tcp://pod-7:0", "tcp://pod-7:x", "ipc:///tmp/x"] {
+        for wrong in [
+            "",
+            "pod-7",
+            "tcp://:5600",
+            "tcp://pod-7:0",
+            "tcp://pod-7:x",
+            "ipc:///tmp/x",
+        ] {
             assert!(endpoint(wrong).is_err(), "{wrong}");
         }
     }

@@ -10,8 +10,8 @@ mod ring;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use trace::record::{Anchor, Closing, Header, RecordError, RecordOptions, Recorder, Status};
 use trace::event::{Lost, LostCause, What};
+use trace::record::{Anchor, Closing, Header, RecordError, RecordOptions, Recorder, Status};
 use trace::report::ReportInput;
 use trace::{Analysis, Config, Event, MonoNs};
 

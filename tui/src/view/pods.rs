@@ -81,7 +81,11 @@ fn numbers(pad: &mut Pad<'_>, y: u16, brief: &Brief, missed: u64) {
     for (place, cell) in cells.iter().enumerate() {
         pad.number(NUMBERS + place as u16 * WIDE, y, WIDE, cell, PLAIN);
     }
-    let style = if missed > 0 { theme.health(Health::Warning) } else { theme.dim() };
+    let style = if missed > 0 {
+        theme.health(Health::Warning)
+    } else {
+        theme.dim()
+    };
     pad.number(NUMBERS + cells.len() as u16 * WIDE, y, WIDE, &count(missed), style);
 }
 

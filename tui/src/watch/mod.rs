@@ -95,11 +95,16 @@ fn drive(pods: &mut [Pod], screen: Option<&Rc<RefCell<Screen>>>, duration: Optio
             next_look = now + LOOK;
             pods.iter_mut().for_each(|pod| pod.look(now));
             if let Some(screen) = screen {
-                screen.borrow_mut().set_pods(pods.iter().map(|pod| pod.line(now)).collect());
+                screen
+                    .borrow_mut()
+                    .set_pods(pods.iter().map(|pod| pod.line(now)).collect());
             }
         }
         let shown = screen.map(|screen| screen.borrow().shown());
-        let turns = pods.iter_mut().enumerate().filter(|(place, _)| shown.is_none_or(|s| s == *place));
+        let turns = pods
+            .iter_mut()
+            .enumerate()
+            .filter(|(place, _)| shown.is_none_or(|s| s == *place));
         let wishes: Vec<Wish> = turns.map(|(_, pod)| pod.show(Stage::Running)).collect();
         let over = duration.is_some_and(|d| now - start >= d) || signals.seen() > 0;
         let ended = screen.is_none() && pods.iter().all(Pod::has_ended);

@@ -67,7 +67,11 @@ impl Pod {
             gaps: 0,
             past: None,
             limits: options.limits,
-            record: if several { record.map(|path| beside(&path, watcher.address())) } else { record },
+            record: if several {
+                record.map(|path| beside(&path, watcher.address()))
+            } else {
+                record
+            },
             options: RecordOptions {
                 max_bytes: options.record_max_size,
                 force: options.force,
@@ -150,7 +154,10 @@ impl Pod {
         match analysis {
             Ok(mut analysis) => {
                 if analysis.keep_within(self.limits) {
-                    self.beyond = Some("its limits are higher than --max-live and --max-finished here: older requests are forgotten".into());
+                    self.beyond = Some(
+                        "its limits are higher than --max-live and --max-finished here: older requests are forgotten"
+                            .into(),
+                    );
                 }
                 let missed = self.reader.go_on(start.record);
                 self.missed(missed);
@@ -167,10 +174,15 @@ impl Pod {
 
     fn other_run(&mut self, head: &Head, start: &Start) {
         if !self.instance.is_empty() {
-            for said in self.run.sink().finish(&trace::report::ReportInput::of(&self.about.kind)) {
+            for said in self
+                .run
+                .sink()
+                .finish(&trace::report::ReportInput::of(&self.about.kind))
+            {
                 self.run.say(said);
             }
-            self.run.say(format!("{} was started anew: what is shown is the new run", head.pod));
+            self.run
+                .say(format!("{} was started anew: what is shown is the new run", head.pod));
             self.record = None;
         }
         let mut config = start.config;
@@ -217,7 +229,8 @@ impl Pod {
             Ok(Err(error)) => tracing::warn!("{}: {error}", self.name),
             Err(_) => {
                 self.broken = true;
-                self.beyond = Some("its events could not be analysed: it is not followed any more (this is a bug)".into());
+                self.beyond =
+                    Some("its events could not be analysed: it is not followed any more (this is a bug)".into());
             }
         }
         self.missed(missed);
@@ -226,7 +239,8 @@ impl Pod {
     fn missed(&mut self, records: u64) {
         if records > 0 {
             self.gaps += 1;
-            self.run.say(format!("! {} records of {} did not come", count(records), self.name));
+            self.run
+                .say(format!("! {} records of {} did not come", count(records), self.name));
         }
     }
 
@@ -241,7 +255,10 @@ impl Pod {
             Link::Live | Link::Ended => {}
             Link::Away if self.why.is_empty() => {}
             Link::Away => own.push(format!("{} has not been reached for {since}: {}", self.name, self.why)),
-            Link::Silent => own.push(format!("{} has been silent for {since}: what is shown is as old", self.name)),
+            Link::Silent => own.push(format!(
+                "{} has been silent for {since}: what is shown is as old",
+                self.name
+            )),
             Link::Lost => own.push(format!("{} was lost {since} ago: {}", self.name, self.why)),
         }
         if self.reader.lost() > 0 {
@@ -301,7 +318,9 @@ fn beside(path: &Path, address: &str) -> PathBuf {
         .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
         .collect();
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let end = path.extension().map_or_else(String::new, |e| format!(".{}", e.to_string_lossy()));
+    let end = path
+        .extension()
+        .map_or_else(String::new, |e| format!(".{}", e.to_string_lossy()));
     path.with_file_name(format!("{stem}-{plain}{end}"))
 }
 
