@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use feed::{Body, Image, Key, News, PublishOptions, Publisher, Telling, WatchOptions, Watcher};
-use trace::event::{Chunk, Event, Frame, Hop, IdColumn, Kind, Sees, What};
+use trace::event::{Chunk, Event, Frame, Hop, IdColumn, Kind, Merged, Sees, What};
 use trace::record::{BlockReader, Closing, Header, Record};
 use trace::report::ReportInput;
 use trace::{Analysis, Config, FrameId, HopId, MonoNs};
@@ -112,6 +112,21 @@ impl Source {
                 history: &|| Image::of(&7),
             },
         );
+    }
+
+    /// 64 KiB that cannot be packed much, so that queues fill.
+    fn babble(&mut self) {
+        let mut random = self.now | 1;
+        let mut letter = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            char::from(b' ' + (random >> 40) as u8 % 90)
+        };
+        let rid: String = (0..65_536).map(|_| letter()).collect();
+        self.say(What::Merged(Merged {
+            rid: &rid,
+            chunks: 20,
+            by: "",
+        }));
     }
 
     fn watch(&self, key: Option<Key>) -> Watched {
@@ -255,21 +270,23 @@ fn a_watcher_that_stands_still_is_left_behind_and_catches_up() {
     let mut source = Source::new(options(None));
     let mut watched = source.watch(None);
     watched.until("the first state", Some(&mut source), |w| w.analysis.is_some());
-    let begun = Instant::now();
     let mut steps = 0;
-    while source.publisher.status().dropped < 50 {
-        source.step(50);
+    while source.publisher.status().dropped == 0 {
+        source.babble();
+        source.step(2);
+        // The other thread has to come by.
+        thread::sleep(Duration::from_millis(1));
         steps += 1;
-        assert!(steps < 200_000, "{:?}", source.publisher.status());
+        assert!(steps < 10_000, "{:?}", source.publisher.status());
     }
-    assert!(begun.elapsed() < Duration::from_secs(60));
+    (0..20).for_each(|_| source.step(2));
     watched.until("the next state", Some(&mut source), |w| w.starts >= 2);
     assert!(watched.reader.lost() > 0, "the hole is known");
     let (publisher, analysis) = (source.publisher, source.analysis);
     let ends = thread::spawn(move || publisher.finish(&closing()));
     watched.until("the end", None, |w| w.ended);
     assert_eq!(watched.analysis.as_ref().map(report), Some(report(&analysis)));
-    assert!(ends.join().expect("the end").dropped >= 50);
+    assert!(ends.join().expect("the end").dropped > 0);
 }
 
 #[test]

@@ -156,7 +156,7 @@ impl Publisher {
     /// Enters an event that the analysis has entered.
     pub fn event(&mut self, event: &Event<'_>) {
         if !self.active {
-            self.blocks.note(event);
+            self.blocks.pass(event);
             return;
         }
         self.blocks.event(event);
@@ -171,6 +171,8 @@ impl Publisher {
             self.blocks.tick(now);
             self.send_block();
             self.active = self.shared.streams.load(Ordering::Acquire) > 0;
+        } else {
+            self.blocks.pass_tick();
         }
         if self.shared.wants.load(Ordering::Acquire) > 0 && self.imaged.is_none_or(|at| now.since(at) >= IMAGE_EVERY_NS)
         {

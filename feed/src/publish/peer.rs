@@ -23,6 +23,9 @@ const LIMITS: Limits = Limits {
 /// A machine that has gone without a word is noticed after about three times this.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
+/// What the kernel holds for a watcher beside its queue: it would take megabytes by itself.
+const KERNEL_BUFFER: usize = 256 << 10;
+
 /// Serves one connection until it ends.
 pub(super) async fn serve(
     stream: TcpStream,
@@ -32,7 +35,9 @@ pub(super) async fn serve(
     patience: Duration,
 ) -> io::Result<()> {
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
-    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_send_buffer_size(KERNEL_BUFFER)?;
     let mut zmtp = Zmtp::new(Role::Publisher, LIMITS);
     let opened = timeout(patience, open(stream, key, &mut zmtp, queue)).await;
     let (incoming, outgoing) = opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;

@@ -45,9 +45,15 @@ impl BlockWriter {
         }
     }
 
-    /// Remembers what a source says once, while nobody listens.
-    pub fn note(&mut self, event: &Event<'_>) {
+    /// Counts an event while nobody listens, and remembers what a source says once. To be called between blocks.
+    pub fn pass(&mut self, event: &Event<'_>) {
         self.encoder.note(&event.what);
+        self.records += 1;
+    }
+
+    /// Counts a tick while nobody listens.
+    pub fn pass_tick(&mut self) {
+        self.records += 1;
     }
 
     /// Writes an event.
