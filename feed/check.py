@@ -1,6 +1,6 @@
 """The feed as a user has it: sources and watchers as processes, one of them in a network namespace of its own.
 
-python3 feed/check.py TOKENGAP: needs root, iproute2, tmux, python3-zmq and python3-msgpack. Everything it makes is gone afterwards.
+python3 feed/check.py TOKENGAP [CHECK]...: needs root, iproute2, tmux and what feed/requirements.txt names. Everything it makes is gone afterwards.
 """
 
 import contextlib
@@ -40,11 +40,6 @@ def report(process, patience=60):
 def rss(pid):
     pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def child(process):
-    """The tokengap in a namespace: `ip netns exec` replaces itself by it."""
-    return process.pid
 
 
 def numbers(of):
@@ -104,12 +99,12 @@ def behind(key):
     run("ip", "netns", "exec", NETNS, "sysctl", "-qw", "net.ipv4.tcp_rmem=4096 4096 8192")
     watcher = watch(5602, key)
     time.sleep(3)
-    os.kill(child(watcher), signal.SIGSTOP)
+    os.kill(watcher.pid, signal.SIGSTOP)
     time.sleep(1)
     held = rss(source.pid)
     time.sleep(6)
     grown = rss(source.pid) - held
-    os.kill(child(watcher), signal.SIGCONT)
+    os.kill(watcher.pid, signal.SIGCONT)
     truth, seen = report(source), report(watcher)
     ratio = truth["tokens"]["sent"] / before["tokens"]["sent"]
     said = [line for line in seen["self"]["degraded"] if "did not come" in line]

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{sleep, timeout};
 
 use crate::key::Key;
@@ -86,10 +86,8 @@ impl Watcher {
 
     /// What has happened, if anything has.
     pub fn poll(&mut self) -> Option<News> {
-        match self.news.try_recv() {
-            Ok(news) => Some(news),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        // Nothing yet, or nothing any more.
+        self.news.try_recv().ok()
     }
 }
 

@@ -8,7 +8,7 @@ use trace::report::Report;
 use crate::image::Image;
 
 pub(super) enum Job {
-    Block(OpenBlock),
+    Block(Box<OpenBlock>),
     /// For those who wait for a state.
     Start(Box<Start>),
     About(Box<Closing>),

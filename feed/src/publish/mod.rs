@@ -198,7 +198,7 @@ impl Publisher {
 
     fn send_block(&mut self) {
         if let Some(block) = self.blocks.close() {
-            self.send(Job::Block(block));
+            self.send(Job::Block(Box::new(block)));
         }
     }
 
@@ -221,13 +221,12 @@ impl Publisher {
     /// Hands something over; what does not fit leaves a hole that every watcher sees.
     fn send(&mut self, job: Job) {
         match self.jobs.try_send(job) {
-            Ok(()) => {}
             Err(TrySendError::Full(_)) => self.shared.skip(),
             Err(TrySendError::Closed(_)) if self.trouble.is_none() => {
                 self.active = false;
                 self.trouble = Some("feed: the thread that serves it has failed (this is a bug)".into());
             }
-            Err(TrySendError::Closed(_)) => {}
+            Ok(()) | Err(TrySendError::Closed(_)) => {}
         }
     }
 
