@@ -236,6 +236,7 @@ mod tests {
             "what comes in between would have a gap"
         );
         tokio::select! {
+            biased;
             _ = queue.next() => panic!("nothing waits"),
             () = std::future::ready(()) => {}
         }
