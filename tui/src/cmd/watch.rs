@@ -21,7 +21,6 @@ use crate::watch::{self, Options};
 /// Whoever comes late gets the state of the run and sees the same numbers from then on. A source that cannot be reached is tried
 /// again and again.
 #[derive(clap::Args)]
-#[expect(clippy::doc_markdown, reason = "the endpoints are help for a terminal")]
 #[command(
     after_help = "Examples:\n  tokengap watch tcp://127.0.0.1:5600\n  tokengap watch --feed-key feed.key tcp://10.0.0.7:5600 tcp://10.0.0.8:5600"
 )]

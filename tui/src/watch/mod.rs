@@ -93,7 +93,9 @@ fn drive(pods: &mut [Pod], screen: Option<&Rc<RefCell<Screen>>>, duration: Optio
         let now = Instant::now();
         if now >= next_look {
             next_look = now + LOOK;
-            pods.iter_mut().for_each(|pod| pod.look(now));
+            for pod in pods.iter_mut() {
+                pod.look(now);
+            }
             if let Some(screen) = screen {
                 screen
                     .borrow_mut()

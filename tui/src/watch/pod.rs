@@ -332,6 +332,6 @@ mod tests {
     fn every_source_has_a_recording_of_its_own() {
         let path = beside(Path::new("/var/tmp/run.tgap"), "pod-7:5600");
         assert_eq!(path, Path::new("/var/tmp/run-pod-7-5600.tgap"));
-        assert_eq!(beside(Path::new("run"), "[::1]:1"), Path::new("run---1--1"));
+        assert_eq!(beside(Path::new("run"), "[::1]:1"), Path::new("run----1--1"));
     }
 }
