@@ -49,7 +49,8 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
     if args.record.payload == Tokens::Tokens {
         source.keep_ids();
     }
-    let sink = Sink::open(&args.record, source.kind(), &config)?;
+    let mut sink = Sink::open(&args.record, source.kind(), &config)?;
+    sink.publish(&args.feed)?;
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())
     } else {

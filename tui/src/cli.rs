@@ -9,7 +9,7 @@ use trace::ledger::Limits;
 
 use crate::cmd;
 use crate::screen::Keep;
-use crate::sink::RecordArgs;
+use crate::sink::{FeedArgs, RecordArgs};
 use crate::state::journal::DEFAULT_MOMENTS;
 use crate::state::refresh::FINISHED_SHOWN;
 
@@ -40,6 +40,7 @@ enum Command {
     Import(cmd::import::Args),
     #[cfg(target_os = "linux")]
     Tap(cmd::tap::Args),
+    Watch(cmd::watch::Args),
     Generate(cmd::generate::Args),
 }
 
@@ -58,6 +59,7 @@ impl Cli {
             Command::Import(args) => cmd::import::run(&args),
             #[cfg(target_os = "linux")]
             Command::Tap(args) => cmd::tap::run(&args),
+            Command::Watch(args) => cmd::watch::run(&args),
             Command::Generate(args) => cmd::generate::run(&args, Self::command()),
         }
     }
@@ -104,6 +106,9 @@ pub(crate) struct LiveArgs {
 
     #[command(flatten)]
     pub(crate) record: RecordArgs,
+
+    #[command(flatten)]
+    pub(crate) feed: FeedArgs,
 }
 
 impl LiveArgs {

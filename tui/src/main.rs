@@ -28,6 +28,7 @@ mod source;
 mod state;
 mod theme;
 mod view;
+mod watch;
 
 #[cfg(target_os = "linux")]
 use std::io::IsTerminal;

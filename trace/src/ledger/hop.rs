@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
 
 use super::kernel::KernelQueue;
 use super::lane::Lane;
@@ -18,7 +19,7 @@ const UNHANDLED: usize = 1_024;
 const REASONS: usize = 32;
 
 /// What crossed a hop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopCounts {
     /// Frames sent, undecoded ones included.
     pub frames_sent: u64,
@@ -47,7 +48,7 @@ pub struct HopCounts {
 }
 
 /// A take that came before its send.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct EarlyTake {
     pub(crate) id: FrameId,
     pub(crate) at: MonoNs,
@@ -55,7 +56,7 @@ pub(crate) struct EarlyTake {
 }
 
 /// Where in its receiver's wakeups a frame was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Trip {
     pub(crate) hop: HopId,
     /// The receiver's trip to its poll.
@@ -65,7 +66,7 @@ pub(crate) struct Trip {
 }
 
 /// A directed channel.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is one fact about the hop, read by its name"
@@ -202,7 +203,7 @@ impl Hop {
 }
 
 /// Hops of one name, told as one line.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Group {
     /// `from->to` in the words of the path.
     pub name: String,
@@ -261,7 +262,7 @@ impl Group {
 }
 
 /// All hops.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Hops {
     pub(crate) all: Vec<Hop>,
     pub(crate) groups: Vec<Group>,
@@ -274,6 +275,12 @@ pub(crate) struct Hops {
 }
 
 impl Hops {
+    /// Whether every place is one in the lists.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.by_id.values().all(|&place| place < self.all.len())
+            && self.all.iter().all(|hop| hop.group < self.groups.len())
+    }
+
     /// The hop's place, announced or not; `None` when there is no room for another.
     pub(crate) fn place(&mut self, id: HopId, limit: usize) -> Option<usize> {
         if let Some(&place) = self.by_id.get(&id) {

@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::table::Ticket;
 use crate::clock::MonoNs;
 
 /// A chunk inside a frame that waits for its take.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct PendingChunk {
     pub(crate) ticket: Ticket,
     pub(crate) tokens: u32,
@@ -20,7 +22,7 @@ pub(crate) struct PendingChunk {
     pub(crate) last: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct PendingFrame {
     seq: u64,
     at: MonoNs,
@@ -39,7 +41,7 @@ pub(crate) enum Sent {
 }
 
 /// A connection.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Lane {
     frames: VecDeque<PendingFrame>,
     pub(crate) chunks: VecDeque<PendingChunk>,

@@ -48,6 +48,8 @@ pub use timeline::Spent;
 pub use totals::{ChunkCounts, Inflation, OwnLosses, Predictions, RequestCounts, Sightings, TokenCounts, Totals};
 pub use waits::{Attribution, Waits};
 
+use serde::{Deserialize, Serialize};
+
 use self::health::HealthChecks;
 use self::hop::Hops;
 use self::hot::Hot;
@@ -61,7 +63,7 @@ use crate::event::{Event, Lost, Undecoded, What};
 use crate::stats::{Buckets, Distribution};
 
 /// The worst gap seen.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorstGap {
     /// First take minus first send, in nanoseconds.
     pub ns: u64,
@@ -72,7 +74,7 @@ pub struct WorstGap {
 }
 
 /// The state of everything.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Ledger {
     limits: Limits,
     reached: ReachedCounts,
@@ -109,6 +111,7 @@ pub struct Ledger {
     shelf: Shelf,
     /// Grows whenever deliveries may have been missed.
     delivery_epoch: u32,
+    #[serde(skip)]
     scratch: Vec<PendingChunk>,
 }
 
@@ -228,6 +231,18 @@ impl Ledger {
             }
         }
         self.delivery_epoch += u32::from(deliveries);
+    }
+
+    /// Whether an image's places lead to something that is there.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.hops.is_sound() && self.threads.is_sound() && self.waits.is_sound(self.hops.groups.len())
+    }
+
+    /// As [`crate::Analysis::keep_within`].
+    pub(crate) fn keep_within(&mut self, most: Limits) -> bool {
+        let before = self.limits;
+        self.limits = before.at_most(most);
+        before != self.limits
     }
 
     /// What is known of the engine.

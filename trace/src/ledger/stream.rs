@@ -1,12 +1,14 @@
 //! One request on one hop.
 
+use serde::{Deserialize, Serialize};
+
 use super::arithmetic::{Count, Evidence, Said, Step};
 use crate::clock::MonoNs;
 use crate::event::{Chunk, IdColumn};
 use crate::id::HopId;
 
 /// What one hop has carried of one request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Stream {
     pub(crate) hop: HopId,
     pub(crate) count: Count,

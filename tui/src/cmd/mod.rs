@@ -16,3 +16,4 @@ pub(crate) mod report;
 pub(crate) mod saved;
 #[cfg(target_os = "linux")]
 pub(crate) mod tap;
+pub(crate) mod watch;

@@ -7,6 +7,7 @@ use trace::detect::Severity;
 
 use super::history::{History, HopSample, Sample, ThreadSample};
 use super::hot::HotTable;
+use super::pods::PodLine;
 use super::query::Query;
 use super::request::{Detail, HopEnds};
 use super::row::Row;
@@ -88,6 +89,9 @@ pub(crate) struct Model {
     pub(crate) position: Option<Position>,
     /// What is being written of the run.
     pub(crate) writing: Writing,
+    /// The runs that are watched from elsewhere, and which of them this is; none on other sources.
+    pub(crate) pods: Vec<PodLine>,
+    pub(crate) pod: usize,
     pub(crate) history: History<Sample>,
     /// By the hops' name.
     pub(crate) hop_history: HashMap<String, History<HopSample>>,
