@@ -16,17 +16,21 @@ mod inflation;
 mod io_starved;
 mod limit;
 mod mode_mix;
+mod order;
 mod own_loss;
 mod stalled;
 mod thresholds;
 mod undecoded;
 mod wire_loss;
+mod worker_change;
+mod worker_imbalance;
 
 #[cfg(test)]
 mod scene;
 
 pub use finding::{Finding, Findings, Severity, Verdict};
 pub use thresholds::Thresholds;
+pub(crate) use worker_imbalance::imbalance;
 
 use crate::clock::MonoNs;
 use crate::ledger::Ledger;
@@ -68,6 +72,9 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &drops::DropsPredicted,
     &inflation::Inflation,
     &backlog::BacklogGrowing,
+    &worker_change::RidChangedWorker,
+    &order::OutOfOrder,
+    &worker_imbalance::WorkerImbalance,
     &coalescing::Coalescing,
     &burst::Burst,
     &stalled::StalledStream,

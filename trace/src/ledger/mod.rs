@@ -15,6 +15,7 @@ mod hot;
 mod kernel;
 mod lane;
 mod limits;
+mod passage;
 mod request;
 pub mod stages;
 mod stream;
@@ -33,7 +34,9 @@ pub use chunkline::Fates;
 pub use hop::{Group, Hop, HopCounts};
 pub use hot::{Hits, HotCounts, HotFunction, HotRole};
 pub use kernel::KernelQueue;
+pub use lane::LaneCounts;
 pub use limits::{Limits, Reached, ReachedCounts};
+pub use passage::Passage;
 pub use request::{Request, Summary};
 pub use stages::Stages;
 pub use stream::Stream;
@@ -262,6 +265,11 @@ impl Ledger {
     /// Hops by name.
     pub fn groups(&self) -> &[Group] {
         &self.hops.groups
+    }
+
+    /// What stands between hops, in the order met; those at the path's ends have kept nothing.
+    pub fn passages(&self) -> &[Passage] {
+        &self.hops.passages
     }
 
     /// The hops of one group.
