@@ -334,7 +334,7 @@ impl Scenario {
                 },
                 ..Self::Router.script()
             },
-            // Chunks a second: 2,000 asked for, 200 by a detokenizer, 1,250 by the router.
+            // Chunks a second: 2,000 asked for, 200 by a detokenizer, 1,100 by the router.
             Self::Detokenizers => Script {
                 name: "detokenizers",
                 route: Route {
@@ -355,7 +355,7 @@ impl Scenario {
                     ..load
                 },
                 router: Cost {
-                    per_chunk: us(800),
+                    per_chunk: us(900),
                     ..LIGHT
                 },
                 detokenizer: Cost {

@@ -14,6 +14,7 @@ pub(crate) mod setup;
 pub(crate) mod tap;
 mod truth;
 mod verdicts;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -128,6 +129,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             });
         }
     }
+    workers::rows(&mut table, options, &home, &relay, &engines);
     if let Relay::Tokengap(program) = &relay {
         attach::rows(&mut table, options, &home, program, &engines);
         record::rows(&mut table, options, &home, program, &engines);

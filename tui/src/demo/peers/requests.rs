@@ -67,6 +67,8 @@ pub(super) struct Clients {
     /// Rids of a group that came together, and whether each is only to warm up the prefix cache.
     together: VecDeque<(String, bool)>,
     groups: u32,
+    /// Requests so far.
+    turn: usize,
 }
 
 /// Prompts of a batch, and samples of a prompt.
@@ -80,6 +82,7 @@ impl Clients {
             random,
             together: VecDeque::new(),
             groups: 0,
+            turn: 0,
         }
     }
 
@@ -113,7 +116,9 @@ impl Clients {
     pub(super) fn next(&mut self) -> Request {
         let mut random = self.random.fork();
         let (rid, prefill) = self.name(&mut random);
-        let worker = (!self.workers.is_empty()).then(|| random.between(0, self.workers.len() as u32 - 1) as usize);
+        // HTTP workers take connections by turns.
+        self.turn += 1;
+        let worker = self.turn.checked_rem(self.workers.len());
         let answer = length(self.load.answer, &mut random);
         let (ending, target) = if prefill {
             (Ending::Prefill, 1)

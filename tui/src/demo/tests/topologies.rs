@@ -149,7 +149,7 @@ fn idle_workers_and_requests_that_change_theirs_are_found() {
     assert_eq!(of_hop("rid-changed-worker"), [Some("detokenizer-router->detokenizer")]);
 }
 
-/// The demo was built so: one detokenizer does 200 chunks a second, four 800, eight 1,600, their router 1,250.
+/// The demo was built so: one detokenizer does 200 chunks a second, four 800, eight 1,600, their router 1,100.
 #[test]
 fn more_detokenizers_move_the_wait_to_the_next_bottleneck() {
     let run = |workers: usize| -> Report {
