@@ -63,6 +63,10 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Re
         table.row(options, engine, "detokenizer router", |checks, dir| {
             tapped(home, engine, Behind::Detokenizers, relay, dir, checks)
         });
+        // How frames are written makes no difference to who takes and sends them.
+        if engine.msgpack {
+            continue;
+        }
         let name = "attach, detokenizer router";
         match (kernel::refusal(), relay) {
             (Some(why), _) => table.skip(options, engine, name, &why),
@@ -76,6 +80,9 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Re
         table.row(options, engine, "tokenizer router", |checks, dir| {
             tapped(home, engine, Behind::Tokenizers, relay, dir, checks)
         });
+        if engine.msgpack {
+            continue;
+        }
         for (name, side) in [
             ("prefill server", &["--disaggregation", "prefill"]),
             ("decode server", &["--disaggregation", "decode"]),
@@ -207,7 +214,7 @@ impl Cast {
         for number in 0..plan.senders {
             let sender = role(home, &setting, "send")
                 .args(["--connect", &into_router.front, "--control", &into_workers[0].front])
-                .args(["--sender", &number.to_string(), "--gap", "2e-3"])
+                .args(["--sender", &number.to_string(), "--gap", "5e-3"])
                 .args(fronts("--worker", &into_workers))
                 .args(text)
                 .args(plan.options());
