@@ -105,3 +105,128 @@ pub(crate) fn taken(passages: &mut [Passage], request: &mut Request, hop: HopId,
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{Chunk, Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+    use crate::id::{FrameId, HopId};
+    use crate::ledger::{Ledger, Limits};
+    use crate::{MonoNs, ledger::Passage};
+
+    /// A router between two hops, the first of which may show its takes.
+    struct Path(Ledger);
+
+    impl Path {
+        fn new(taken: bool) -> Self {
+            let mut path = Self(Ledger::new(Limits::default()));
+            let hops = [("scheduler->router", true, taken), ("router->worker", false, false)];
+            for (id, (name, origin, taken)) in hops.into_iter().enumerate() {
+                let sees = Sees {
+                    sent: true,
+                    taken,
+                    ..Sees::default()
+                };
+                let hop = Hop {
+                    id: HopId(id as u16),
+                    name,
+                    endpoint: "",
+                    worker: None,
+                    origin,
+                    last: !origin,
+                    sees,
+                };
+                path.say(0, What::Hop(hop));
+            }
+            path
+        }
+
+        fn say(&mut self, at: u64, what: What<'_>) {
+            self.0.apply(&Event { at: MonoNs(at), what });
+        }
+
+        fn id(hop: u16, seq: u64) -> FrameId {
+            FrameId {
+                hop: HopId(hop),
+                lane: 0,
+                seq,
+            }
+        }
+
+        /// The token of that number of request `a` is sent on `hop`.
+        fn send(&mut self, at: u64, hop: u16, number: u32) {
+            let chunk = Chunk {
+                rid: "a",
+                listed: Some(1),
+                completion_tokens: Some(number),
+                prompt_tokens: None,
+                cached_tokens: None,
+                finish: None,
+                retractions: None,
+                worker: None,
+                ids: &[],
+            };
+            let frame = Frame {
+                id: Self::id(hop, u64::from(number) - 1),
+                bytes: 1,
+                kind: Kind::TokenIds,
+                ids: IdColumn::Delta,
+                chunks: &[chunk],
+            };
+            self.say(at, What::Sent(frame));
+        }
+
+        fn take(&mut self, at: u64, number: u32) {
+            let taken = Taken {
+                id: Self::id(0, u64::from(number) - 1),
+                wakeup: None,
+                by: None,
+                frame: None,
+            };
+            self.say(at, What::Taken(taken));
+        }
+
+        fn router(&self) -> &Passage {
+            self.0
+                .passages()
+                .iter()
+                .find(|p| p.role == "router")
+                .expect("the router")
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_known_again_behind_the_router_however_many_wait_before_it() {
+        let mut path = Path::new(true);
+        for number in 1..=3 {
+            path.send(u64::from(number), 0, number);
+        }
+        for number in 1..=3 {
+            path.take(100 * u64::from(number), number);
+            path.send(100 * u64::from(number) + 7, 1, number);
+        }
+        assert_eq!((path.router().inside.count(), path.router().inside_ns), (3, 21));
+        assert_eq!((path.router().through.count(), path.router().through_ns), (1, 106));
+    }
+
+    #[test]
+    fn a_take_that_is_told_late_counts_and_one_that_was_not_seen_does_not() {
+        let mut path = Path::new(true);
+        path.send(1, 0, 1);
+        path.send(50, 1, 1);
+        path.take(40, 1);
+        assert_eq!(path.router().inside_ns, 10);
+        path.send(60, 0, 2);
+        path.send(90, 1, 2);
+        assert_eq!(path.router().inside.count(), 1);
+    }
+
+    #[test]
+    fn without_takes_the_first_chunk_of_each_request_tells() {
+        let mut path = Path::new(false);
+        path.send(1, 0, 1);
+        path.send(2, 0, 2);
+        path.send(31, 1, 1);
+        path.send(99, 1, 2);
+        assert_eq!((path.router().inside.count(), path.router().through_ns), (0, 30));
+    }
+}

@@ -189,7 +189,7 @@ fn hops(out: &mut String, report: &Report) {
         .map(|h| h.name.chars().count())
         .max()
         .unwrap_or(0)
-        .clamp(12, 30);
+        .clamp(12, 31);
     let _ = writeln!(
         out,
         "{:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
