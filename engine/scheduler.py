@@ -138,6 +138,8 @@ class Scheduler:
             req.finished_reason = self.batch.FINISH_MATCHED_TOKEN(matched=plan.STOP_TOKEN)
         elif end == "abort":
             req.finished_reason = self.batch.FINISH_ABORT("aborted by the plan")
+        elif end == "warm-up":  # as `check_finished` ends what has max_new_tokens 0
+            req.finished_reason, req.finished_len = self.batch.FINISH_LENGTH(length=0), 0
         elif end == "prefill":  # as the prefill server's `process_disagg_prefill_inflight_queue` ends what is handed over
             req.finished_reason = self.batch.FINISH_LENGTH(length=0)
         else:

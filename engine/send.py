@@ -82,7 +82,10 @@ def run_round(scheduler, release, plan, requests, options, life, sent) -> int:
             count = plan.step(wanted, done)
             scheduler.grow(req, count)
             made += count
-            if options.disaggregation == "prefill":
+            if wanted.end == "warm-up":
+                scheduler.finish(req, "warm-up")
+                made -= count
+            elif options.disaggregation == "prefill":
                 scheduler.finish(req, "prefill")
             elif wanted.end == "abort" and done + count >= (wanted.tokens + 1) // 2:
                 scheduler.finish(req, "abort")

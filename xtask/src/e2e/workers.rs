@@ -83,10 +83,12 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Re
         if engine.msgpack {
             continue;
         }
-        for (name, side) in [
-            ("prefill server", &["--disaggregation", "prefill"]),
-            ("decode server", &["--disaggregation", "decode"]),
-        ] {
+        let sides: [(&str, &[&str], &[&str]); 3] = [
+            ("prefill server", &["--disaggregation", "prefill"], &[]),
+            ("decode server", &["--disaggregation", "decode"], &[]),
+            ("batches and samples", &["--group", "4"], &["--group", "4"]),
+        ];
+        for (name, sender, receiver) in sides {
             table.row(options, engine, name, |checks, dir| {
                 let setting = Setting {
                     plan: Plan {
@@ -94,7 +96,8 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Re
                         stagger: 1,
                         ..Plan::PLAIN
                     },
-                    sender: side,
+                    sender,
+                    receiver,
                     ..Setting::new(engine)
                 };
                 let mut session = Session::start(home, &setting, relay, dir)?;

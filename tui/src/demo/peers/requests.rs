@@ -31,7 +31,7 @@ enum Ending {
     Length,
     Stop,
     Abort,
-    /// By a limit that lies before its first token: prefill alone was wanted.
+    /// By a limit of no tokens: prefill alone was wanted.
     Prefill,
 }
 
@@ -64,8 +64,9 @@ pub(super) struct Clients {
     load: Load,
     workers: Vec<Arc<str>>,
     random: Random,
-    /// Rids of a group that came together, and whether each is only to warm up the prefix cache.
-    together: VecDeque<(String, bool)>,
+    /// Rids of a group that came together, and where each ends that is not to run: before its first token, to warm up the
+    /// prefix cache.
+    together: VecDeque<(String, Option<u32>)>,
     groups: u32,
     /// Requests so far.
     turn: usize,
@@ -86,22 +87,22 @@ impl Clients {
         }
     }
 
-    /// A request's rid, and whether it ends with its prefill.
-    fn name(&mut self, random: &mut Random) -> (String, bool) {
+    /// A request's rid, and after how many tokens it ends if prefill alone is wanted of it.
+    fn name(&mut self, random: &mut Random) -> (String, Option<u32>) {
         let mut fresh = || format!("{:016x}{:016x}", random.next(), random.next());
         match self.load.come {
-            Requests::Single => (fresh(), false),
-            Requests::Prefill => (fresh(), true),
+            Requests::Single => (fresh(), None),
+            Requests::Prefill => (fresh(), Some(1)),
             Requests::Groups => self.together.pop_front().unwrap_or_else(|| {
                 self.groups += 1;
                 let own = fresh();
                 if self.groups % 2 == 1 {
                     // A batch whose client gave it one rid: its prompts are numbered.
-                    self.together.extend((0..GROUP).map(|n| (format!("{own}_{n}"), false)));
+                    self.together.extend((0..GROUP).map(|n| (format!("{own}_{n}"), None)));
                 } else {
                     // n samples of one prompt: a request for the prefix alone, then one for each, of names of their own.
-                    self.together.push_back((own, true));
-                    self.together.extend((0..GROUP).map(|_| (fresh(), false)));
+                    self.together.push_back((own, Some(0)));
+                    self.together.extend((0..GROUP).map(|_| (fresh(), None)));
                 }
                 self.together.pop_front().unwrap_or_default()
             }),
@@ -120,8 +121,8 @@ impl Clients {
         self.turn += 1;
         let worker = self.turn.checked_rem(self.workers.len());
         let answer = length(self.load.answer, &mut random);
-        let (ending, target) = if prefill {
-            (Ending::Prefill, 1)
+        let (ending, target) = if let Some(target) = prefill {
+            (Ending::Prefill, target)
         } else if random.chance(self.load.aborts) {
             (Ending::Abort, random.between(1, answer))
         } else if random.chance(0.7) {
