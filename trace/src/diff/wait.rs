@@ -96,7 +96,7 @@ pub(super) fn place(name: &str, kind: LegKind) -> String {
 }
 
 fn whole(path: &[LegLine]) -> u64 {
-    path.iter().map(|leg| leg.mean_ns).sum()
+    path.iter().fold(0, |sum, leg| sum.saturating_add(leg.mean_ns))
 }
 
 fn longest(path: &[LegLine]) -> Option<&LegLine> {
@@ -143,7 +143,7 @@ fn legs(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     legs.sort_by_key(|leg| {
         let (from, to) = path::ends(&leg.name);
         if from == to {
-            2 * path::depth(&names, from) - 1
+            (2 * path::depth(&names, from)).saturating_sub(1)
         } else {
             2 * path::depth(&names, from)
         }

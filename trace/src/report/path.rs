@@ -56,7 +56,7 @@ pub(super) fn legs(ledger: &Ledger, window_ns: u64) -> Vec<LegLine> {
             legs.extend(passage.and_then(|p| inside(p, busy, ledger.members(place).any(|h| h.sees().taken))));
         }
     }
-    let whole: u64 = legs.iter().map(|leg| leg.mean_ns).sum();
+    let whole = legs.iter().fold(0_u64, |sum, leg| sum.saturating_add(leg.mean_ns));
     for leg in &mut legs {
         leg.share = if whole > 0 {
             leg.mean_ns as f64 / whole as f64
