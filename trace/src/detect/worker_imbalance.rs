@@ -10,7 +10,7 @@ pub(super) struct WorkerImbalance;
 pub(crate) fn imbalance(members: &[&Hop]) -> Option<f64> {
     let chunks = members.iter().map(|hop| hop.counts().chunks);
     let (most, sum) = (chunks.clone().max()?, chunks.sum::<u64>());
-    (members.len() > 1 && sum > 0).then(|| (most as u128 * members.len() as u128) as f64 / sum as f64)
+    (members.len() > 1 && sum > 0).then(|| (u128::from(most) * members.len() as u128) as f64 / sum as f64)
 }
 
 impl Detector for WorkerImbalance {
