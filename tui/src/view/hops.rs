@@ -140,14 +140,14 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
     }
 }
 
-/// How long receivers need for a frame, how much of their time that is, and how long a chunk stays with them.
+/// How long receivers need for a frame, how much of their time that is, and how long a chunk stays with them (median).
 fn handling(hop: &HopLine, spread: &dyn Fn(Option<Spread>) -> String) -> String {
     let busy = hop
         .busy
         .map_or_else(String::new, |busy| format!("  busy {:.0} %", 100.0 * busy));
-    let inside = hop.inside.map_or_else(String::new, |s| {
-        format!("  a chunk stays {} in the {}", duration(s.p50), hop.to)
-    });
+    let inside = hop
+        .inside
+        .map_or_else(String::new, |s| format!("  chunk inside {}", duration(s.p50)));
     spread(hop.handling) + &busy + &inside
 }
 
