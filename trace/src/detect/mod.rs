@@ -24,6 +24,7 @@ mod undecoded;
 mod wire_loss;
 mod worker_change;
 mod worker_imbalance;
+mod would_drop;
 
 #[cfg(test)]
 mod scene;
@@ -71,11 +72,13 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &io_starved::IoThreadStarved,
     &drops::DropsPredicted,
     &inflation::Inflation,
+    &inflation::SummedCounts,
     &backlog::BacklogGrowing,
     &worker_change::RidChangedWorker,
     &order::OutOfOrder,
     &worker_imbalance::WorkerImbalance,
     &coalescing::Coalescing,
+    &would_drop::WouldDrop,
     &burst::Burst,
     &stalled::StalledStream,
     &mode_mix::ModeMix,

@@ -9,8 +9,12 @@ use crate::clock::MonoNs;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingChunk {
     pub(crate) ticket: Ticket,
-    /// New tokens in it; on a hop that does not end at the tokenizer all so far, by which it is known when it is sent on.
+    /// New tokens in it.
     pub(crate) tokens: u32,
+    /// The stream's count after it, by which it is known when it is sent on.
+    pub(crate) end: u32,
+    /// Which of the request's chunks on this hop it is, counted from 1.
+    pub(crate) nth: u32,
     /// The request's first chunk into the tokenizer.
     pub(crate) first: bool,
     /// Its finishing chunk, likewise.

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: what is released, in `target/dist`. The same source, compiler and `SOURCE_DATE_EPOCH` give the same
+//! `cargo xtask dist`: what is released, in `target/shipped`. The same source, compiler and `SOURCE_DATE_EPOCH` give the same
 //! bytes.
 
 mod archive;
@@ -31,7 +31,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TRIPLE", conflicts_with = "targets")]
     check: Option<String>,
     /// Put everything here.
-    #[arg(long, value_name = "DIR", default_value = "target/dist")]
+    #[arg(long, value_name = "DIR", default_value = "target/shipped")]
     out: PathBuf,
 }
 
