@@ -1,6 +1,7 @@
 """`python -m engine receive`: a tokenizer process, with clients inside it or over HTTP."""
 
 import asyncio
+import os
 
 import zmq
 
@@ -27,6 +28,7 @@ def add_options(parser) -> None:
     parser.add_argument("--other-thread", action="store_true", help="clients are resumed from another thread")
     parser.add_argument("--http", action="store_true", help="serve clients over HTTP on a free port of 127.0.0.1")
     parser.add_argument("--lockstep", action="store_true", help="say TOOK when a frame's outputs have reached the clients")
+    parser.add_argument("--worker", type=int, nargs=2, metavar=("K", "N"), help="tokenizer worker K (from 0) of N")
     parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="quiet time before it ends")
     plans.add_options(parser)
     process.add_options(parser)
@@ -35,6 +37,10 @@ def add_options(parser) -> None:
 def run(options) -> int:
     release = Release(options.release)
     life = process.Life(options.deadline, options.wait_go)
+    if options.worker:
+        import setproctitle
+
+        setproctitle.setproctitle(f"sglang::tokenizer_worker:{os.getpid()}")
     receiver = Receiver(release, options, life)
     if options.loop == "uvloop":
         import uvloop
@@ -115,7 +121,8 @@ class Receiver:
         """Whether every client of a finite plan has ended, but for those whose release never tells them."""
         if self.plan.rounds == 0:
             return False
-        expected = self.plan.rounds * self.plan.senders * (self.plan.requests - self.plan.queued_aborts)
+        workers = self.options.worker[1] if self.options.worker else 1
+        expected = self.plan.rounds * self.plan.senders * (self.plan.requests - self.plan.queued_aborts) // workers
         return self.totals.finished >= expected
 
     def tell_when_settled(self, turns=TURNS_TO_SETTLE) -> None:
@@ -131,6 +138,8 @@ class Receiver:
         if number is None:
             return
         for request in self.plan.round(number):
+            if self.options.worker and request.index % self.options.worker[1] != self.options.worker[0]:
+                continue
             obj = self.tokenizer.register(request)
             task = asyncio.create_task(self.consume(number, obj))
             self.waiting.add(task)

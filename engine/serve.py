@@ -48,7 +48,7 @@ class Server:
 
     async def generate(self, wanted: Wanted, http_request: Request):
         receiver = self.receiver
-        request = plan.Request(wanted.rid, index=0, tokens=0, start_step=0, stream=wanted.stream, end="length")
+        request = plan.Request(wanted.rid, index=0, tokens=0, start_step=0, group=None, stream=wanted.stream, end="length")
         obj = receiver.tokenizer.register(request)
 
         async def events():

@@ -64,7 +64,7 @@ pub use route::Route;
 pub use setting::{Origin, Setting};
 pub use sock::netlink::DiagError;
 pub use spec::{RoleSpec, RoleSpecError};
-pub use streaming::Codec;
+pub use streaming::{Codec, Disaggregation};
 pub use topology::{Carries, Confidence, End, Engine, HopSeen, PickError, Process, ProcessId, Topology};
 pub use watch::Watcher;
 

@@ -6,12 +6,14 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::kernel::KernelQueue;
-use super::lane::Lane;
+use super::lane::{Lane, LaneCounts};
+use super::passage::{self, Ends, Passage};
 use super::stream::Stream;
+use super::totals::Sightings;
 use crate::clock::MonoNs;
 use crate::event::{self, Sees};
 use crate::id::{FrameId, HopId, ThreadId};
-use crate::stats::{Buckets, Distribution, Rate, Trend};
+use crate::stats::{Buckets, Distribution, Rate, Tally, Trend};
 
 /// Frames taken and not yet handled that are remembered per hop.
 const UNHANDLED: usize = 1_024;
@@ -33,8 +35,12 @@ pub struct HopCounts {
     pub frames_handled: u64,
     /// Chunks inside the frames.
     pub chunks: u64,
+    /// New tokens in them, by the streams' own counts.
+    pub tokens: u64,
     /// Bytes of the frames.
     pub bytes: u64,
+    /// Nanoseconds for which the receiver had a frame in hand: handled minus taken, summed.
+    pub busy_ns: u64,
     /// Frames that could not be read.
     pub undecoded: u64,
     /// Frames sent and not taken.
@@ -74,6 +80,7 @@ pub(crate) struct Trip {
 pub struct Hop {
     pub(crate) id: HopId,
     pub(crate) group: usize,
+    pub(crate) ends: Ends,
     pub(crate) endpoint: Box<str>,
     pub(crate) worker: Option<u16>,
     pub(crate) origin: bool,
@@ -93,6 +100,8 @@ pub struct Hop {
     pub(crate) unhandled: VecDeque<(FrameId, MonoNs)>,
     /// Who took from it last.
     pub(crate) by: Option<ThreadId>,
+    /// Taken minus sent, of this hop alone.
+    pub(crate) residence: Buckets,
     wakeup: Option<(u64, u32)>,
 }
 
@@ -101,6 +110,7 @@ impl Hop {
         Self {
             id,
             group,
+            ends: Ends::default(),
             endpoint: Box::default(),
             worker: None,
             origin: false,
@@ -115,8 +125,19 @@ impl Hop {
             early: VecDeque::new(),
             unhandled: VecDeque::new(),
             by: None,
+            residence: Buckets::default(),
             wakeup: None,
         }
+    }
+
+    /// Taken minus sent, of this hop alone.
+    pub fn residence(&self) -> Tally {
+        self.residence.tally()
+    }
+
+    /// What each connection has carried, by its number; of those that are remembered.
+    pub fn lanes(&self) -> impl Iterator<Item = (u32, LaneCounts)> {
+        self.lanes.iter().map(|(&number, lane)| (number, lane.counts))
     }
 
     /// Its id.
@@ -217,6 +238,8 @@ pub struct Group {
     pub(crate) backlog_slot: u64,
     /// Taken minus sent.
     pub residence: Distribution,
+    /// The same, counted once for each chunk in the frame: chunks, and nanoseconds in sum.
+    pub waited: (u64, u128),
     /// The same since the running slot of time began.
     pub(crate) residence_slot: Buckets,
     /// Forwarded minus sent.
@@ -239,10 +262,16 @@ pub struct Group {
     pub ids: super::IdCounts,
     /// Why frames could not be read, and how often.
     pub undecoded: BTreeMap<String, u64>,
+    /// Requests whose chunks went to more than one receiver of the line.
+    pub moved: Sightings,
+    /// Chunks that came after a later one of their request.
+    pub out_of_order: Sightings,
 }
 
 impl Group {
-    pub(crate) fn resided(&mut self, until: MonoNs, ns: u64) {
+    pub(crate) fn resided(&mut self, until: MonoNs, ns: u64, chunks: usize) {
+        self.waited.0 += chunks as u64;
+        self.waited.1 += u128::from(ns) * chunks as u128;
         self.residence.record(until, ns);
         self.residence_slot.record(ns);
     }
@@ -266,6 +295,8 @@ impl Group {
 pub(crate) struct Hops {
     pub(crate) all: Vec<Hop>,
     pub(crate) groups: Vec<Group>,
+    /// What hop names call the processes at their ends, and how long each that stands between two hops keeps a chunk.
+    pub(crate) passages: Vec<Passage>,
     /// Place in `all` by id.
     by_id: HashMap<HopId, usize>,
     pub(crate) any_origin: bool,
@@ -295,6 +326,7 @@ impl Hops {
         }
         let group = self.group(name);
         let mut hop = Hop::new(id, group);
+        hop.ends = self.ends(name);
         hop.sees.sent = true;
         self.all.push(hop);
         self.by_id.insert(id, self.all.len() - 1);
@@ -321,9 +353,9 @@ impl Hops {
             // Its line takes the name, with all that was told under the old one.
             said.name.clone_into(&mut self.groups[before].name);
         }
-        let group = self.group(said.name);
+        let (group, ends) = (self.group(said.name), self.ends(said.name));
         let hop = &mut self.all[place];
-        hop.group = group;
+        (hop.group, hop.ends) = (group, ends);
         hop.endpoint = said.endpoint.into();
         (hop.worker, hop.origin, hop.last, hop.sees) = (said.worker, said.origin, said.last, said.sees);
         hop.open = said.name.ends_with("->?");
@@ -355,6 +387,14 @@ impl Hops {
         let most = counts.backlog_max.max(new.backlog);
         if most > new.backlog_max {
             (new.backlog_max, new.backlog_max_at) = (most, at);
+        }
+    }
+
+    fn ends(&mut self, name: &str) -> Ends {
+        let (from, to) = name.split_once("->").unwrap_or((name, name));
+        Ends {
+            from: passage::role(&mut self.passages, from),
+            to: passage::role(&mut self.passages, to),
         }
     }
 

@@ -11,15 +11,27 @@ use crate::clock::MonoNs;
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct PendingChunk {
     pub(crate) ticket: Ticket,
+    /// New tokens in it.
     pub(crate) tokens: u32,
-    /// The stream's count after it.
+    /// The stream's count after it, by which it is known when it is sent on.
     pub(crate) end: u32,
     /// Which of the request's chunks on this hop it is, counted from 1.
     pub(crate) nth: u32,
-    /// The request's first chunk on this hop.
+    /// The request's first chunk into the tokenizer.
     pub(crate) first: bool,
-    /// Its finishing chunk.
+    /// Its finishing chunk, likewise.
     pub(crate) last: bool,
+}
+
+/// What a connection has carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneCounts {
+    /// Frames, undecoded ones included.
+    pub frames: u64,
+    /// Chunks inside them.
+    pub chunks: u64,
+    /// New tokens in those, by the streams' own counts.
+    pub tokens: u64,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -53,11 +65,13 @@ pub(crate) struct Lane {
     /// Frames whose content was seen, in a row.
     pub(crate) watched: u64,
     pub(crate) last_at: MonoNs,
+    pub(crate) counts: LaneCounts,
 }
 
 impl Lane {
     /// Marks a frame as seen; gives back how many before it were not.
     pub(crate) fn seen(&mut self, seq: u64, at: MonoNs) -> u64 {
+        self.counts.frames += 1;
         let missed = self.next.map_or(0, |next| seq.saturating_sub(next));
         self.next = Some(self.next.unwrap_or(0).max(seq.saturating_add(1)));
         self.last_at = at;

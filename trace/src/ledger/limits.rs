@@ -16,7 +16,7 @@ pub struct Limits {
     pub lanes_per_hop: usize,
     /// Frames sent and not yet taken or forwarded, all hops together.
     pub pending_frames: usize,
-    /// Chunks inside those frames, on hops into the tokenizer.
+    /// Chunks inside those frames.
     pub pending_chunks: usize,
     /// Takes that came before their sends, per hop.
     pub early_takes: usize,

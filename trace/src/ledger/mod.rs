@@ -17,6 +17,7 @@ mod lane;
 mod limits;
 mod losses;
 mod pace;
+mod passage;
 mod request;
 pub mod stages;
 mod stream;
@@ -36,9 +37,11 @@ pub use chunkline::Fates;
 pub use hop::{Group, Hop, HopCounts};
 pub use hot::{Hits, HotCounts, HotFunction, HotRole};
 pub use kernel::KernelQueue;
+pub use lane::LaneCounts;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use losses::{Losses, Lossy, LostRange};
 pub use pace::{Paces, TokenPace};
+pub use passage::Passage;
 pub use request::{Request, Summary};
 pub use stages::Stages;
 pub use stream::Stream;
@@ -294,6 +297,11 @@ impl Ledger {
     /// Hops by name.
     pub fn groups(&self) -> &[Group] {
         &self.hops.groups
+    }
+
+    /// What stands between hops, in the order met; those at the path's ends have kept nothing.
+    pub fn passages(&self) -> &[Passage] {
+        &self.hops.passages
     }
 
     /// The hops of one group.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use probe_user::discover::{Change, Engine, Process, Role, Watcher};
 use probe_user::{Capture, Loss, Observation, Options, Probe, Target};
+use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::event::{Event, Lost, LostCause, What};
 use trace::report::SamplingCost;
@@ -238,6 +239,11 @@ impl Source for Attach {
 
     fn keep_ids(&mut self) {
         self.lanes.keep_ids();
+    }
+
+    fn wire(&self) -> Option<Value> {
+        let side = self.engine.disaggregation.as_ref()?.value;
+        Some(json!({"disaggregation": {"mode": side.word(), "sends": side.sends()}}))
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {

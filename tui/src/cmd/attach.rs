@@ -64,6 +64,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ring_bytes: args.ring,
         ..Options::default()
     };
+    if let Some(side) = &engine.disaggregation {
+        let (word, sends) = (side.value.word(), side.value.sends());
+        eprintln!(
+            "tokengap: this is the {word} server of a pair ({}): it sends {sends}",
+            side.origin
+        );
+    }
     let attach = Attach::start(
         watcher,
         engine,

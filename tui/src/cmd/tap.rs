@@ -26,7 +26,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "EP", required = true)]
     upstream: Vec<Endpoint>,
 
-    /// What each pair is called in reports, for example scheduler->tokenizer. By default taken from what passes.
+    /// What each pair is called in reports, for example scheduler->tokenizer; pairs of one name are workers of one line. By
+    /// default taken from what passes.
     #[arg(long, value_name = "NAME")]
     hop: Vec<String>,
 
@@ -72,11 +73,21 @@ fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     if names != 0 && names != listens {
         bail!("{names} --hop for {listens} pairs: name all of them or none");
     }
+    let names = |i: usize| args.hop.get(i).cloned();
+    // Pairs of one name are the workers of one line.
+    let place = |i: usize| {
+        let same = (0..listens).filter(|&other| names(other).is_some() && names(other) == names(i));
+        let (count, before) = same.fold((0, 0_u16), |(all, before), other| {
+            (all + 1, before + u16::from(other < i))
+        });
+        (count > 1).then_some(before)
+    };
     let pairs = args.listen.iter().cloned().zip(args.upstream.iter().cloned());
     Ok(pairs
         .enumerate()
         .map(|(i, (listen, upstream))| TapHop {
-            name: args.hop.get(i).cloned(),
+            name: names(i),
+            worker: place(i),
             ..TapHop::new(Pair { listen, upstream })
         })
         .collect())

@@ -192,6 +192,10 @@ pub(crate) struct HopLine {
     pub(crate) residence_classes: Vec<u64>,
     pub(crate) relay: Option<Spread>,
     pub(crate) handling: Option<Spread>,
+    /// How long the receiving process keeps a chunk before it sends it on; `None` at the end of the path.
+    pub(crate) inside: Option<Spread>,
+    /// Share of the run for which receivers had a frame in hand.
+    pub(crate) busy: Option<f64>,
     pub(crate) wakeup_frames_max: Option<u64>,
     /// Bytes in the receivers' kernel queues: now, and the most there were.
     pub(crate) kernel_bytes: Option<(u64, u64)>,
@@ -220,6 +224,8 @@ pub(crate) struct Member {
     pub(crate) frames: u64,
     pub(crate) chunks: u64,
     pub(crate) backlog: Option<u64>,
+    /// Share of the run for which it had a frame in hand.
+    pub(crate) busy: Option<f64>,
 }
 
 /// A finding as shown.

@@ -15,6 +15,7 @@ pub(crate) mod setup;
 pub(crate) mod tap;
 mod truth;
 mod verdicts;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -135,6 +136,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             });
         }
     }
+    workers::rows(&mut table, options, &home, &relay, &engines);
     if let Relay::Tokengap(program) = &relay {
         attach::rows(&mut table, options, &home, program, &engines);
         dynamo::rows(&mut table, options, &home, program);

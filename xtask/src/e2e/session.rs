@@ -17,7 +17,7 @@ use super::tap::{Relay, Splice, Tap, Transport};
 use super::truth::{Client, ClientTotals, DetokenizerTotals, ReceiverTotals, SenderTotals, Truth};
 
 /// Importing a release takes seconds on a busy machine.
-const STARTUP: Duration = Duration::from_mins(1);
+pub(super) const STARTUP: Duration = Duration::from_mins(1);
 /// Bound of every process of a run.
 const DEADLINE_S: u64 = 90;
 
@@ -48,6 +48,8 @@ pub(crate) struct Setting {
     pub(crate) http: bool,
     /// Further options of `python -m engine ... receive`.
     pub(crate) receiver: &'static [&'static str],
+    /// Further options of `python -m engine ... send`.
+    pub(crate) sender: &'static [&'static str],
 }
 
 impl Setting {
@@ -63,6 +65,7 @@ impl Setting {
             gap_ms: 2,
             http: false,
             receiver: &[],
+            sender: &[],
         }
     }
 }
@@ -151,6 +154,7 @@ impl<'a> Session<'a> {
                 .args(["--connect", &output.front, "--control", &tokenizer.front])
                 .args(["--sender", &number.to_string(), "--health-every", "25"])
                 .args(["--gap", &format!("{}e-3", setting.gap_ms)])
+                .args(setting.sender)
                 .args(setting.detokenizer.then_some("--detokenizer"))
                 .args(setting.lockstep.then_some("--lockstep"))
                 .args(setting.plan.options())
@@ -284,15 +288,15 @@ impl<'a> Session<'a> {
 }
 
 /// The clock of the harness's truth.
-fn mono_ns() -> u64 {
+pub(super) fn mono_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// A command line of the harness, growing.
-struct Role(Command);
+pub(super) struct Role(Command);
 
-fn role(home: &Home, setting: &Setting, name: &str) -> Role {
+pub(super) fn role(home: &Home, setting: &Setting, name: &str) -> Role {
     let mut command = Command::new(&home.python);
     command
         .current_dir(&home.root)
@@ -305,13 +309,13 @@ fn role(home: &Home, setting: &Setting, name: &str) -> Role {
 }
 
 impl Role {
-    fn args<I: IntoIterator<Item: AsRef<std::ffi::OsStr>>>(mut self, args: I) -> Self {
+    pub(super) fn args<I: IntoIterator<Item: AsRef<std::ffi::OsStr>>>(mut self, args: I) -> Self {
         self.0.args(args);
         self
     }
 
     /// Starts it; its truth goes to `NAME.truth`.
-    fn start(mut self, name: &str, dir: &Path) -> Result<Process> {
+    pub(super) fn start(mut self, name: &str, dir: &Path) -> Result<Process> {
         self.0.arg("--truth").arg(dir.join(format!("{name}.truth")));
         Process::start(name, self.0, dir)
     }

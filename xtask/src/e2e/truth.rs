@@ -114,6 +114,10 @@ pub(crate) struct DetokenizerTotals {
     pub(crate) output: Counts,
 }
 
+/// Totals of `route`, and of `detokenize` with several workers behind it.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct RelayTotals {}
+
 /// Totals of `receive`.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct ReceiverTotals {
