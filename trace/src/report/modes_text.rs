@@ -34,7 +34,11 @@ fn hop(line: &ModeLine) -> String {
 fn client(line: &ModeLine) -> String {
     let repeated = match line.ids_repeated {
         0 => format!("no repeats; all ids so far: {}", count(line.ids_if_cumulative)),
-        n => format!("{} of them repeats (about {})", count(n), bytes(line.bytes_repeated_estimate)),
+        n => format!(
+            "{} of them repeats (about {})",
+            count(n),
+            bytes(line.bytes_repeated_estimate)
+        ),
     };
     format!(
         "client: {} ids for {} tokens, {repeated}",
