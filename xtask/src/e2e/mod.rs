@@ -4,6 +4,7 @@
 mod accidents;
 mod attach;
 mod check;
+mod dynamo;
 pub(crate) mod plain_relay;
 pub(crate) mod plan;
 pub(crate) mod process;
@@ -60,6 +61,9 @@ pub(crate) struct Options {
 pub(crate) struct EngineOptions {
     /// Releases to unpack, such as 0.5.9; without any, those that `e2e` runs with.
     releases: Vec<String>,
+    /// A Dynamo release to unpack, such as 1.0.0; repeatable.
+    #[arg(long, value_name = "RELEASE")]
+    dynamo: Vec<String>,
 }
 
 /// `cargo xtask engine`: prepares the harness for use by hand or by other tests.
@@ -67,6 +71,9 @@ pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
     let wanted: Vec<&str> = options.releases.iter().map(String::as_str).collect();
     let home = Home::find();
     home.prepare(if wanted.is_empty() { &RELEASES } else { &wanted })?;
+    if !options.dynamo.is_empty() {
+        dynamo::prepare(&home, &options.dynamo)?;
+    }
     println!(
         "{} -m engine RELEASE ...  (see engine/README.md)",
         home.python.display()
@@ -130,6 +137,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     if let Relay::Tokengap(program) = &relay {
         attach::rows(&mut table, options, &home, program, &engines);
+        dynamo::rows(&mut table, options, &home, program);
         record::rows(&mut table, options, &home, program, &engines);
         verdicts::rows(&mut table, options, &home, program, &engines);
     }
@@ -217,6 +225,12 @@ impl Table {
         }
         self.comparisons += checks.made;
         *(if good { &mut self.passed } else { &mut self.failed }) += 1;
+    }
+
+    /// Whether a scenario is among those asked for.
+    fn wants(options: &Options, engine: &Engine, name: &str) -> bool {
+        let full = format!("{} {name}", engine.name());
+        options.only.as_ref().is_none_or(|text| full.contains(text.as_str()))
     }
 
     /// Says that a scenario cannot run here.
