@@ -22,6 +22,7 @@ def add_options(parser) -> None:
     parser.add_argument("--bind", required=True, metavar="EP", help="where the tokenizer's inbox is")
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop", help="event loop")
     parser.add_argument("--cumulative", action="store_true", help="without --stream-output: all tokens so far each time")
+    parser.add_argument("--stream-output", action="store_true", help="new tokens each time: so by default; shows on the command line")
     parser.add_argument("--detokenizer", action="store_true", help="frames come from a detokenizer")
     parser.add_argument("--turns", type=int, default=0, help="extra event-loop turns of a client per output")
     parser.add_argument("--busy", type=float, default=0.0, metavar="SECONDS", help="CPU time of a client per output")

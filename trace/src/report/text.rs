@@ -50,6 +50,7 @@ fn truth(out: &mut String, report: &Report) {
         of("tokens_lost")
     );
     wrap(out, &line, "demo's truth  ", "              ");
+    out.push('\n');
 }
 
 fn head(out: &mut String, report: &Report) {

@@ -247,10 +247,11 @@ impl Table {
 
     fn end(&self) -> Result<()> {
         if !self.scores.is_empty() {
-            println!("\nPredicted drops against what clients miss, by token:");
+            println!("\nPredicted drops against what clients miss:");
             println!(
-                "| release | consumer | tokens lost | predicted | precision | recall |\n|---|---|--:|--:|--:|--:|"
+                "| release | consumer | tokens lost | predicted | precision, requests | recall | precision, tokens | recall | right places |"
             );
+            println!("|---|---|--:|--:|--:|--:|--:|--:|--:|");
             self.scores.iter().for_each(|line| println!("{line}"));
             println!();
         }

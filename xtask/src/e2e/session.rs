@@ -298,9 +298,14 @@ pub(super) struct Role(Command);
 
 pub(super) fn role(home: &Home, setting: &Setting, name: &str) -> Role {
     let mut command = Command::new(&home.python);
-    command
-        .current_dir(&home.root)
-        .args(["-m", "engine", &setting.engine.release, name]);
+    command.current_dir(&home.root);
+    // What a server is started with says how it streams, and that its consumers are its own.
+    if name == "receive" && setting.receiver.contains(&"--stream-output") {
+        command.arg("engine/sglang/launch_server.py");
+    } else {
+        command.args(["-m", "engine"]);
+    }
+    command.args([setting.engine.release.as_str(), name]);
     // Where an installation would be: it tells whoever looks at the process which release it runs.
     command.env("PYTHONPATH", home.source(&setting.engine.release));
     command.env("SGLANG_USE_PICKLE_IPC", if setting.engine.msgpack { "0" } else { "1" });
