@@ -71,8 +71,7 @@ impl Egress {
 
     /// Whether deliveries can be seen: not so where all that passes is encrypted, or text alone.
     pub(super) fn sees(&self) -> bool {
-        let hidden = self.server.text_only > 0 || self.server.unreadable.iter().any(|(why, _)| why.hides_responses());
-        self.serves && (!hidden || self.server.deliveries > 0)
+        self.serves && self.server.shows_deliveries()
     }
 
     /// Something happened to a connection.
@@ -127,17 +126,7 @@ impl Egress {
 
     /// What passed and was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let mut degraded = Vec::new();
-        let hidden = self.server.unreadable.iter().filter(|(why, _)| why.hides_responses());
-        degraded.extend(hidden.map(|(why, times)| {
-            format!("egress: on {times} connections or responses of the server what is delivered cannot be read: {why}")
-        }));
-        if self.server.text_only > 0 {
-            degraded.push(format!(
-                "egress: {} answers carried text without token ids; how many tokens they delivered is not observable",
-                self.server.text_only
-            ));
-        }
+        let mut degraded = self.server.degraded();
         if self.left_out > 0 {
             degraded.push(format!(
                 "egress: {} writes on connections beyond the limit",
