@@ -9,6 +9,7 @@ pub(crate) mod plan;
 pub(crate) mod process;
 mod record;
 mod scenario;
+mod served;
 pub(crate) mod session;
 pub(crate) mod setup;
 pub(crate) mod tap;
@@ -130,6 +131,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     if let Relay::Tokengap(program) = &relay {
         attach::rows(&mut table, options, &home, program, &engines);
+        if !options.quick {
+            served::rows(&mut table, options, &home, program, &engines);
+        }
         record::rows(&mut table, options, &home, program, &engines);
         verdicts::rows(&mut table, options, &home, program, &engines);
     }

@@ -2,8 +2,7 @@
 //! request what the processes' own stamps say.
 
 mod backlog;
-mod check;
-pub(super) mod egress;
+pub(super) mod check;
 mod expected;
 pub(super) mod kernel;
 mod unchanged;
@@ -84,7 +83,6 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     let Some(engine) = engines.last().filter(|_| !options.quick) else {
         return;
     };
-    egress::rows(table, options, home, program, engines);
     for engine in engines.iter().filter(usual) {
         let name = "attach, against none";
         match &refusal {
