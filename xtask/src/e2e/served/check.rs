@@ -33,10 +33,18 @@ pub(super) fn delivered(outcome: &Outcome, checks: &mut Checks) {
     );
     let answers = outcome.each_client.len() as u64;
     let left = |who: &str| report["answers"][who].as_u64();
-    checks.equal("clients and servers that left", &(Some(0), Some(0)), &(left("client_left"), left("server_left")));
+    checks.equal(
+        "clients and servers that left",
+        &(Some(0), Some(0)),
+        &(left("client_left"), left("server_left")),
+    );
     // Requests that were dropped in the queue are answered by some releases only.
     let seen = report["answers"]["seen"].as_u64();
-    checks.equal("no more answers than clients", &true, &seen.is_some_and(|seen| 0 < seen && seen <= answers));
+    checks.equal(
+        "no more answers than clients",
+        &true,
+        &seen.is_some_and(|seen| 0 < seen && seen <= answers),
+    );
 }
 
 /// Where clients are inside the engine's process nothing of what they get can be seen: loss is predicted, never confirmed.
@@ -62,7 +70,9 @@ pub(super) fn predicted_only(outcome: &Outcome, checks: &mut Checks) {
 
 /// Who lost tokens, and how many.
 pub(super) fn losses(clients: &[Client]) -> impl Iterator<Item = (&str, u64)> {
-    let lost = clients.iter().map(|client| (client.rid.as_str(), client.lost.unwrap_or(0)));
+    let lost = clients
+        .iter()
+        .map(|client| (client.rid.as_str(), client.lost.unwrap_or(0)));
     lost.filter(|(_, lost)| *lost > 0)
 }
 

@@ -165,10 +165,14 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
                 });
             }
             if runs(&["0.5.6", "0.5.23"]) {
-                row("http, leavers", &|checks, dir| leavers::run(way, home, program, engine, dir, checks));
+                row("http, leavers", &|checks, dir| {
+                    leavers::run(way, home, program, engine, dir, checks)
+                });
             }
             if runs(&["0.5.9", "0.5.23"]) {
-                row("openai", &|checks, dir| openai::run(way, home, program, engine, dir, checks));
+                row("openai", &|checks, dir| {
+                    openai::run(way, home, program, engine, dir, checks)
+                });
             }
             if runs(&["0.5.9"]) {
                 row("clients inside", &|checks, dir| {
@@ -178,6 +182,13 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
                     let outcome = way.watch(home, program, &setting, dir)?;
                     way.exact(&outcome, checks);
                     predicted_only(&outcome, checks);
+                    if way == Way::Attach {
+                        let predicted = outcome
+                            .report
+                            .as_ref()
+                            .and_then(|r| r["chunks"]["dropped_predicted"].as_u64());
+                        checks.equal("loss is predicted", &true, &predicted.is_some_and(|chunks| chunks > 0));
+                    }
                     Ok(summary(&outcome))
                 });
             }
