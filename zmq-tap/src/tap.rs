@@ -262,15 +262,14 @@ impl Tap {
                     &[],
                 );
             }
-            Observation::Passed {
-                pair,
-                lane,
-                at,
-                bytes,
-                held_up,
-            } => {
+            Observation::Passed { pair, lane, at, bytes } => {
                 if let Some(served) = self.served(pair) {
-                    served.passed((lane, at), &bytes, held_up, &mut |event| sink(event, &[]));
+                    served.passed(lane, at, &bytes, &mut |event| sink(event, &[]));
+                }
+            }
+            Observation::HeldUp { pair, lane } => {
+                if let Some(served) = self.served(pair) {
+                    served.held_up(lane);
                 }
             }
             Observation::Lost {

@@ -74,8 +74,13 @@ pub enum Observation {
         at: MonoNs,
         /// The bytes.
         bytes: Bytes,
-        /// The client's socket took less than it was given, or nothing, before these.
-        held_up: bool,
+    },
+    /// The client's socket took less than it was given, or nothing: what the server says waits.
+    HeldUp {
+        /// Place of the pair in the list the relay was started with.
+        pair: u16,
+        /// The connection's number within its pair.
+        lane: u32,
     },
     /// A connection was closed because nobody accepted at its upstream.
     Refused {

@@ -18,8 +18,6 @@ pub(super) struct Bytewise {
     direction: Direction,
     /// The window holds what was read last.
     kept: bool,
-    /// The client's socket refused bytes since the last were told.
-    held_up: bool,
     carried: bool,
     /// Stretches that could not be told, since that was last told.
     untold: u64,
@@ -31,7 +29,6 @@ impl Bytewise {
             journal,
             direction,
             kept: true,
-            held_up: false,
             carried: false,
             untold: 0,
         }
@@ -82,26 +79,22 @@ impl Onlooker for Bytewise {
         }
         let told = self.kept && self.tell_untold() && {
             let (_, bytes) = window.cut(window.written());
-            let (pair, lane, held_up) = (self.journal.pair, self.journal.lane, self.held_up);
-            let passed = Observation::Passed {
-                pair,
-                lane,
-                at,
-                bytes,
-                held_up,
-            };
+            let (pair, lane) = (self.journal.pair, self.journal.lane);
+            let passed = Observation::Passed { pair, lane, at, bytes };
             self.journal.tell(passed).is_ok()
         };
-        if told {
-            self.held_up = false;
-        } else {
+        if !told {
             self.untold += 1;
             self.journal.shared.counters.passed_untold.add(1);
         }
     }
 
     fn held_up(&mut self) {
-        self.held_up = true;
+        if self.is_told() {
+            let (pair, lane) = (self.journal.pair, self.journal.lane);
+            // Of no account for what was delivered: one that finds no place is left out.
+            let _ = self.journal.tell(Observation::HeldUp { pair, lane });
+        }
     }
 
     fn count(&self, bytes: usize) {

@@ -26,21 +26,17 @@ impl Served {
         self.server.degraded()
     }
 
-    /// The client's socket accepted `bytes`; `held_up`: not at the first attempt.
-    pub(super) fn passed(
-        &mut self,
-        (lane, at): (u32, MonoNs),
-        bytes: &[u8],
-        held_up: bool,
-        sink: &mut dyn FnMut(&Event<'_>),
-    ) {
+    /// The client's socket accepted `bytes`.
+    pub(super) fn passed(&mut self, lane: u32, at: MonoNs, bytes: &[u8], sink: &mut dyn FnMut(&Event<'_>)) {
         let reader = self.connections.entry(lane).or_insert_with(new);
-        if held_up {
-            reader.held_up();
-        }
         // Where the server began a write is not seen here.
         let begins = false;
         reader.feed(at, bytes, begins, &mut self.server, sink);
+    }
+
+    /// The client's socket took less than it was given.
+    pub(super) fn held_up(&mut self, lane: u32) {
+        self.connections.entry(lane).or_insert_with(new).held_up();
     }
 
     /// Bytes passed that were not told.

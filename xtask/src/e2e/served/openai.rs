@@ -1,4 +1,4 @@
-//! The OpenAI endpoints, served by the engine's own serving classes: text alone, and a count at the end if it was asked for.
+//! The `OpenAI` endpoints, served by the engine's own serving classes: text alone, and a count at the end if it was asked for.
 
 use std::path::Path;
 
@@ -35,6 +35,7 @@ pub(super) fn run(
         backlog: true,
         detokenizer: true,
         http: true,
+        receiver: &["--openai"],
         clients: &["--openai"],
         ..Setting::new(engine)
     };
