@@ -17,8 +17,8 @@ KINDS = {
 }
 # Outputs after which they leave.
 PATIENCE = 20
-# A client that does not read lets the server's own buffers fill sooner.
-SMALL = 4096
+# A client that will not read asks for long events and has little room for them: what the kernel takes is soon full.
+SMALL, LONG = 4096, 90_000
 
 
 async def one(clients, kind: str, request, accepted: asyncio.Future) -> None:
@@ -33,7 +33,7 @@ async def one(clients, kind: str, request, accepted: asyncio.Future) -> None:
         await asyncio.get_running_loop().sock_connect(connection, (url.hostname, url.port))
         # An event may be longer than what is read ahead of it.
         reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 20)
-        body = orjson.dumps({"rid": request.rid, "stream": True})
+        body = orjson.dumps({"rid": request.rid, "stream": True, "pad": LONG if kind == "stuck" else 0})
         head = f"POST /generate HTTP/1.1\r\nhost: {url.netloc}\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         while line := await reader.readline():

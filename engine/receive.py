@@ -27,7 +27,6 @@ def add_options(parser) -> None:
     parser.add_argument("--other-thread", action="store_true", help="clients are resumed from another thread")
     parser.add_argument("--http", action="store_true", help="serve clients over HTTP on a free port of 127.0.0.1")
     parser.add_argument("--middleware", action="store_true", help="serve through one of Starlette's BaseHTTPMiddleware")
-    parser.add_argument("--pad", type=int, default=0, metavar="BYTES", help="make every event over HTTP longer")
     parser.add_argument("--openai", action="store_true", help="serve the OpenAI endpoints, too; waits for all requests")
     parser.add_argument("--stall", type=float, default=0.0, metavar="SECONDS", help="a client stops the loop for so long")
     parser.add_argument("--stall-every", type=int, default=1000, metavar="N", help="at every Nth output of all clients")

@@ -16,10 +16,11 @@ from .consumer import Received
 
 @dataclasses.dataclass
 class Wanted:
-    """Body of a request; a subset of the engine's GenerateReqInput."""
+    """Body of a request; a subset of the engine's GenerateReqInput, and by how many bytes its events are made longer."""
 
     rid: str
     stream: bool = True
+    pad: int = 0
 
 
 class Server:
@@ -62,8 +63,8 @@ class Server:
             try:
                 async for out in receiver.tokenizer.responses(obj, http_request):
                     received.add(out)
-                    if receiver.options.pad:
-                        out = {**out, "pad": "." * receiver.options.pad}
+                    if wanted.pad:
+                        out = {**out, "pad": "." * wanted.pad}
                     yield b"data: " + orjson.dumps(out, option=orjson.OPT_NON_STR_KEYS, default=list) + b"\n\n"
                     await receiver.pace.pause()
                 yield b"data: [DONE]\n\n"

@@ -16,7 +16,7 @@ use super::check::{finding, losses, said_lost};
 /// Of each kind so many: clients that close, that reset, and that stop reading.
 const EACH: u64 = 3;
 
-/// One run. Events are large enough to fill what the kernel holds for a client that does not read.
+/// One run.
 pub(super) fn run(
     way: Way,
     home: &Home,
@@ -33,7 +33,6 @@ pub(super) fn run(
         },
         gap_ms: 4,
         http: true,
-        receiver: &["--pad", "90000"],
         clients: &["--closing", "3", "--resetting", "3", "--stuck", "3"],
         ..Setting::new(engine)
     };
