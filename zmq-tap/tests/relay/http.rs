@@ -225,6 +225,7 @@ fn events(says: &[u8], close_early: bool) -> (Vec<String>, Vec<String>) {
     client.read_to_end(&mut heard).expect("an orderly end");
     drop(client);
     let mut told = Vec::new();
+    eventually("both sides' ends are passed on", || tap.stats().connections_open == 0);
     tap.stop();
     let until = Instant::now() + PATIENCE;
     while !tap.has_ended() && Instant::now() < until {

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::super::check::Checks;
+use super::super::check::{Checks, same_bytes};
 use super::super::plan::{Engine, Plan};
 use super::super::session::Setting;
 use super::super::setup::Home;
@@ -40,7 +40,7 @@ pub(super) fn run(
         ..Setting::new(engine)
     };
     let outcome = way.watch(home, program, &setting, dir)?;
-    way.exact(&outcome, checks);
+    same_bytes(&outcome, checks);
     let report = outcome.report.as_ref().context("no report was made")?;
     checks.report_says(report, "/answers/seen", REQUESTS.into());
     checks.report_says(report, "/answers/uncounted", REQUESTS.into());
