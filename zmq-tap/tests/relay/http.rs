@@ -162,7 +162,8 @@ fn a_full_queue_leaves_a_hole_that_is_told_and_no_byte_behind() {
         server.write_all(b"piece").expect("written");
         client.read_exact(&mut heard).expect("passed on");
     }
-    assert!(relay.stats().passed_untold > 30, "{:?}", relay.stats());
+    // The client may have its bytes a moment before the relay counts them.
+    eventually("all are passed on", || relay.stats().passed_untold == 37);
     drop((server, client));
     let (bytes, lost, _) = told(&relay);
     assert_eq!(
