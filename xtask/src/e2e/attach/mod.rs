@@ -3,8 +3,10 @@
 
 mod backlog;
 pub(super) mod check;
+pub(super) mod egress;
 mod expected;
 pub(super) mod kernel;
+mod score;
 mod unchanged;
 pub(super) mod watch;
 
@@ -83,6 +85,8 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     let Some(engine) = engines.last().filter(|_| !options.quick) else {
         return;
     };
+    egress::rows(table, options, home, program, engines);
+    score::rows(table, options, home, program, engines);
     for engine in engines.iter().filter(usual) {
         let name = "attach, against none";
         match &refusal {
