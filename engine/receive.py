@@ -5,8 +5,8 @@ import os
 
 import zmq
 
+from . import openai_api, process
 from . import plan as plans
-from . import process
 from .consumer import Pace, Received, Totals
 from .release import Release
 from .sockets import Inbox, StampedAsyncContext
@@ -28,6 +28,10 @@ def add_options(parser) -> None:
     parser.add_argument("--busy", type=float, default=0.0, metavar="SECONDS", help="CPU time of a client per output")
     parser.add_argument("--other-thread", action="store_true", help="clients are resumed from another thread")
     parser.add_argument("--http", action="store_true", help="serve clients over HTTP on a free port of 127.0.0.1")
+    parser.add_argument("--middleware", action="store_true", help="serve through one of Starlette's BaseHTTPMiddleware")
+    parser.add_argument("--openai", action="store_true", help="serve the OpenAI endpoints, too; waits for all requests")
+    parser.add_argument("--stall", type=float, default=0.0, metavar="SECONDS", help="a client stops the loop for so long")
+    parser.add_argument("--stall-every", type=int, default=1000, metavar="N", help="at every Nth output of all clients")
     parser.add_argument("--lockstep", action="store_true", help="say TOOK when a frame's outputs have reached the clients")
     parser.add_argument("--worker", type=int, nargs=2, metavar=("K", "N"), help="tokenizer worker K (from 0) of N")
     parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="quiet time before it ends")
@@ -70,7 +74,7 @@ class Receiver:
         self.inbox = Inbox(socket, self.truth, self.tell_when_settled if self.options.lockstep else None)
         skip = not self.options.detokenizer
         self.tokenizer = Tokenizer(self.release, socket, not self.options.cumulative, skip)
-        self.pace = Pace(self.options.turns, self.options.busy, self.options.other_thread)
+        self.pace = Pace(self.options)
         endpoints = [self.options.bind]
         server = self.server()
         if server:
@@ -82,6 +86,8 @@ class Receiver:
         self.life.ready(*endpoints)
         while not self.life.may_go and not self.life.expired:
             await asyncio.sleep(0.005)
+        if self.options.openai:
+            await openai_api.all_registered(self)
         loop = asyncio.create_task(self.tokenizer.handle_loop())
         await self.until_done(loop)
         loop.cancel()

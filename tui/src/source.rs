@@ -99,7 +99,7 @@ impl Source for TapSource {
     }
 
     fn degraded(&self) -> Vec<String> {
-        self.tap.unread().to_vec()
+        self.tap.degraded()
     }
 
     fn stop(&mut self) {

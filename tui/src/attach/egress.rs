@@ -82,9 +82,8 @@ impl Egress {
 
     /// Whether deliveries can be seen: not so where all that passes is encrypted, or text alone.
     pub(super) fn sees(&self) -> bool {
-        let hidden = self.server.text_only > 0 || self.server.unreadable.iter().any(|(why, _)| why.hides_responses());
         let named = !self.dynamo || self.requests.names_rids;
-        self.serves && named && (!hidden || self.server.deliveries > 0)
+        self.serves && named && self.server.shows_deliveries()
     }
 
     /// Something happened to a connection.
@@ -150,24 +149,7 @@ impl Egress {
 
     /// What passed and was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let mut degraded = Vec::new();
-        let hidden = self.server.unreadable.iter().filter(|(why, _)| why.hides_responses());
-        degraded.extend(hidden.map(|(why, times)| {
-            format!("egress: on {times} connections or responses of the server what is delivered cannot be read: {why}")
-        }));
-        if self.server.text_only > 0 {
-            degraded.push(format!(
-                "egress: {} answers carried text without token ids; how many tokens they delivered is not observable",
-                self.server.text_only
-            ));
-        }
-        if self.server.nameless > 0 {
-            degraded.push(format!(
-                "egress: {} Dynamo response streams do not say which of SGLang's requests they answer: each is judged by its own sums, beside \
-                 the frames",
-                self.server.nameless
-            ));
-        }
+        let mut degraded = self.server.degraded();
         if self.left_out > 0 {
             degraded.push(format!(
                 "egress: {} writes on connections beyond the limit",

@@ -10,6 +10,7 @@ pub(crate) mod plan;
 pub(crate) mod process;
 mod record;
 mod scenario;
+mod served;
 pub(crate) mod session;
 pub(crate) mod setup;
 pub(crate) mod tap;
@@ -140,6 +141,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Relay::Tokengap(program) = &relay {
         attach::rows(&mut table, options, &home, program, &engines);
         dynamo::rows(&mut table, options, &home, program);
+        if !options.quick {
+            served::rows(&mut table, options, &home, program, &engines);
+        }
         record::rows(&mut table, options, &home, program, &engines);
         verdicts::rows(&mut table, options, &home, program, &engines);
     }

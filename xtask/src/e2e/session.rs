@@ -46,10 +46,14 @@ pub(crate) struct Setting {
     pub(crate) gap_ms: u32,
     /// Clients are a process of their own and speak HTTP to the tokenizer's.
     pub(crate) http: bool,
+    /// What they are answered crosses the relay, too.
+    pub(crate) http_relayed: bool,
     /// Further options of `python -m engine ... receive`.
     pub(crate) receiver: &'static [&'static str],
     /// Further options of `python -m engine ... send`.
     pub(crate) sender: &'static [&'static str],
+    /// Further options of `python -m engine ... client`.
+    pub(crate) clients: &'static [&'static str],
 }
 
 impl Setting {
@@ -64,8 +68,10 @@ impl Setting {
             lockstep: false,
             gap_ms: 2,
             http: false,
+            http_relayed: false,
             receiver: &[],
             sender: &[],
+            clients: &[],
         }
     }
 }
@@ -136,19 +142,25 @@ impl<'a> Session<'a> {
             clients: None,
         };
         let ready = session.receiver.line("READY", STARTUP)?;
-        if setting.http {
-            // READY pid endpoint url
-            let url = ready.split_whitespace().last().unwrap_or_default();
-            let clients = role(home, setting, "client")
-                .args(["--url", url])
-                .args(setting.plan.options());
-            let clients = session.clients.insert(clients.start("clients", dir)?);
-            clients.line("READY", STARTUP)?;
+        // READY pid endpoint url
+        let mut url = ready.split_whitespace().last().unwrap_or_default().to_owned();
+        if setting.http_relayed {
+            let clients = Splice::http(relay, &url)?;
+            url.clone_from(&clients.front);
+            session.splices.push(clients);
         }
         if let Some(detokenizer) = &mut session.detokenizer {
             detokenizer.line("READY", STARTUP)?;
         }
         session.start_tap()?;
+        if setting.http {
+            let clients = role(home, setting, "client")
+                .args(["--url", &url])
+                .args(setting.clients)
+                .args(setting.plan.options());
+            let clients = session.clients.insert(clients.start("clients", dir)?);
+            clients.line("READY", STARTUP)?;
+        }
         for number in 0..setting.plan.senders {
             let sender = role(home, setting, "send")
                 .args(["--connect", &output.front, "--control", &tokenizer.front])

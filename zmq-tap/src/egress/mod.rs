@@ -6,6 +6,7 @@
 mod chunked;
 mod event;
 mod fields;
+mod hidden;
 mod http;
 mod names;
 mod reader;

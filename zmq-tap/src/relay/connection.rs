@@ -9,11 +9,12 @@ use super::Shared;
 use super::dial::dial;
 use super::endpoint::Endpoint;
 use super::journal::Journal;
-use super::observation::{Direction, Ending};
+use super::observation::{Direction, Ending, Observation};
 use super::pump::{End, pump};
+use super::responses::Bytewise;
 use super::socket::Socket;
 use super::stop::Stop;
-use super::watch::Watch;
+use super::watch::{Onlooker, Watch};
 use super::window::Window;
 
 /// Serves one accepted connection to its end.
@@ -30,29 +31,51 @@ pub(super) async fn serve(
     };
     let Some(dialled) = dialled else {
         shared.counters.connections_unanswered.add(1);
+        if upstream.speaks_http() {
+            // As the server's own machine answers where nobody listens.
+            accepted.reset_on_close();
+        }
+        let _ = shared.observations.push(Observation::Refused { pair });
         return;
     };
     let journal = Journal::open(shared, pair, lane);
-    let ending = both_ways(&journal, &accepted, &dialled, &mut stop).await;
+    let (ending, first) = if upstream.speaks_http() {
+        both_ways(&journal, &accepted, &dialled, &mut stop, Bytewise::new).await
+    } else {
+        both_ways(&journal, &accepted, &dialled, &mut stop, Watch::new).await
+    };
     // Closed before it is told: whoever hears of it finds the sockets gone.
     drop((accepted, dialled));
-    journal.end(ending);
+    journal.end(ending, first);
 }
 
-async fn both_ways(journal: &Arc<Journal>, accepted: &Socket, upstream: &Socket, stop: &mut Stop) -> Ending {
+/// How it ended, and whose stream ended first.
+async fn both_ways<W: Onlooker>(
+    journal: &Arc<Journal>,
+    accepted: &Socket,
+    upstream: &Socket,
+    stop: &mut Stop,
+    onlooker: impl Fn(Arc<Journal>, Direction) -> W,
+) -> (Ending, Option<Direction>) {
     let window = || Window::new(journal.shared.pool.clone(), journal.shared.options.buffer_bytes);
-    let mut forward_watch = Watch::new(journal.clone(), Direction::Forward);
-    let mut backward_watch = Watch::new(journal.clone(), Direction::Backward);
+    let mut forward_watch = onlooker(journal.clone(), Direction::Forward);
+    let mut backward_watch = onlooker(journal.clone(), Direction::Backward);
     let (mut forward_end, mut backward_end) = (None, None);
-    let mut stopping = false;
+    let (mut stopping, mut first) = (false, None);
     {
         let mut forward = pin!(pump(accepted, upstream, &mut forward_watch, window()));
         let mut backward = pin!(pump(upstream, accepted, &mut backward_watch, window()));
         let mut deadline = None;
         while forward_end.is_none() || backward_end.is_none() {
             tokio::select! {
-                end = &mut forward, if forward_end.is_none() => forward_end = Some(end),
-                end = &mut backward, if backward_end.is_none() => backward_end = Some(end),
+                end = &mut forward, if forward_end.is_none() => {
+                    forward_end = Some(end);
+                    first = first.or(Some(whose(end, Direction::Forward)));
+                }
+                end = &mut backward, if backward_end.is_none() => {
+                    backward_end = Some(end);
+                    first = first.or(Some(whose(end, Direction::Backward)));
+                }
                 () = stop.heard(), if !stopping => {
                     stopping = true;
                     accepted.end_reading();
@@ -78,12 +101,22 @@ async fn both_ways(journal: &Arc<Journal>, accepted: &Socket, upstream: &Socket,
         accepted.reset_on_close();
     }
     if stopping {
-        return Ending::Stopped;
+        return (Ending::Stopped, None);
     }
-    upstream_failure(forward_end, backward_end)
+    let ending = upstream_failure(forward_end, backward_end)
         .map(Ending::Upstream)
         .or(connector_failure(forward_end, backward_end).map(Ending::Connector))
-        .unwrap_or(Ending::Closed)
+        .unwrap_or(Ending::Closed);
+    (ending, first)
+}
+
+/// Whose side the end of a direction tells of: a stream ends at its source, unless its sink fails.
+fn whose(end: End, direction: Direction) -> Direction {
+    match (end, direction) {
+        (End::Sink(_), Direction::Forward) => Direction::Backward,
+        (End::Sink(_), Direction::Backward) => Direction::Forward,
+        (End::Finished | End::Source { .. }, direction) => direction,
+    }
 }
 
 async fn until(deadline: Option<Instant>) {

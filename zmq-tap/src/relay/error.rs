@@ -16,6 +16,16 @@ pub enum RelayError {
         "{0} is both the listener and the upstream: the relay would connect to itself; give it another place to listen at"
     )]
     Itself(Endpoint),
+    /// Clients of HTTP on one side, ZMQ on the other.
+    #[error(
+        "{listen} and {upstream} do not belong together: one speaks HTTP and the other does not; give http:// for both or for neither"
+    )]
+    Mixed {
+        /// Where it would listen.
+        listen: Endpoint,
+        /// Where the bytes would go.
+        upstream: Endpoint,
+    },
     /// Somebody is listening there.
     #[error(
         "{0} is in use: somebody listens there. Move that listener to another endpoint and name it as the upstream, or listen elsewhere"

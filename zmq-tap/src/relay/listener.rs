@@ -47,13 +47,13 @@ impl Listener {
             }
             Endpoint::Tcp { host, port } => {
                 let (bound, port) = Self::tcp(host.as_deref(), *port).map_err(failed)?;
-                Ok((
-                    bound,
-                    Endpoint::Tcp {
-                        host: host.clone(),
-                        port,
-                    },
-                ))
+                let host = host.clone();
+                Ok((bound, Endpoint::Tcp { host, port }))
+            }
+            Endpoint::Http { host, port } => {
+                let (bound, port) = Self::tcp(host.as_deref(), *port).map_err(failed)?;
+                let host = host.clone();
+                Ok((bound, Endpoint::Http { host, port }))
             }
         }
     }

@@ -29,6 +29,7 @@ mod pool;
 mod priority;
 mod pump;
 mod queue;
+mod responses;
 mod socket;
 mod stats;
 mod stop;
@@ -108,6 +109,10 @@ impl Relay {
         for (place, pair) in (0_u16..).zip(pairs) {
             if pair.listen == pair.upstream {
                 return Err(RelayError::Itself(pair.listen));
+            }
+            if pair.listen.speaks_http() != pair.upstream.speaks_http() {
+                let Pair { listen, upstream } = pair;
+                return Err(RelayError::Mixed { listen, upstream });
             }
             let (listener, actual) = Listener::bind(&pair.listen)?;
             listening.push(actual);
