@@ -49,13 +49,13 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
     if args.record.payload == Tokens::Tokens {
         source.keep_ids();
     }
-    let sink = Sink::open(&args.record, source.kind(), config)?;
+    let sink = Sink::open(&args.record, source.kind(), &config)?;
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())
     } else {
         Box::new(Screen::open(args.keep())?)
     };
-    let mut run = Drive::new(config, observer, sink, args.slowest);
+    let mut run = Drive::new(&config, observer, sink, args.slowest);
     drive(&mut source, &mut run, args.duration, &signals);
     conclude(&run.finish(&source), args.json, args.fail_on)
 }
