@@ -14,6 +14,8 @@ mod diagnostics;
 pub mod discover;
 pub mod egress;
 pub mod floor;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod library;
 mod load;
 pub mod matcher;
