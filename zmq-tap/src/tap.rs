@@ -1,12 +1,15 @@
 //! The tap as a source: what the relay observed, decoded, as events.
 
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use trace::event::{Engine, Event, Frame, Hop, Kind, Lost, LostCause, Sees, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs};
 
-use crate::relay::{Direction, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats, Unread};
+use crate::relay::{
+    Direction, Gate, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats, Unread,
+};
 use crate::wire::{Decoder, Limits};
 
 /// A pair of endpoints, and what is known beforehand of the hop between them.
@@ -24,6 +27,8 @@ pub struct TapHop {
     pub origin: bool,
     /// The path's last hop: who takes here is the tokenizer.
     pub last: bool,
+    /// What reports call the receiver's endpoint, where it is not the upstream's name.
+    pub endpoint: Option<String>,
 }
 
 impl TapHop {
@@ -36,6 +41,7 @@ impl TapHop {
             also: Sees::default(),
             origin: false,
             last: false,
+            endpoint: None,
         }
     }
 }
@@ -98,28 +104,44 @@ struct Tapped {
 impl Tap {
     /// Binds every listener and starts to relay.
     pub fn start(hops: Vec<TapHop>, options: Options) -> Result<Self, RelayError> {
+        let (most, tapped) = (options.max_frame_bytes, hops.iter().flat_map(Tapped::both).collect());
+        let relay = Relay::start(hops.into_iter().map(|hop| hop.pair).collect(), options)?;
+        Ok(Self::on(relay, most, tapped))
+    }
+
+    /// Relays nothing yet, and what [`Tap::add`] brings.
+    pub fn waiting(options: Options) -> Result<Self, RelayError> {
+        let most = options.max_frame_bytes;
+        Ok(Self::on(Relay::waiting(options)?, most, Vec::new()))
+    }
+
+    /// Relays one more hop, whose listener is bound already; connections wait at `gate` before they are led on.
+    pub fn add(&mut self, hop: TapHop, listener: UnixListener, gate: Gate) -> Result<(), RelayError> {
+        let Running::Yes(relay) = &mut self.relay else {
+            return Err(RelayError::Stopped);
+        };
+        self.hops.extend(Tapped::both(&hop));
+        if let Err(error) = relay.add(hop.pair, listener, gate) {
+            self.hops.truncate(self.hops.len() - 2);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn on(relay: Relay, max_frame_bytes: u64, hops: Vec<Tapped>) -> Self {
         let limits = Limits {
-            message: usize::try_from(options.max_frame_bytes).unwrap_or(usize::MAX),
+            message: usize::try_from(max_frame_bytes).unwrap_or(usize::MAX),
             ..Limits::default()
         };
-        let tapped = hops.iter().flat_map(|hop| {
-            [
-                Tapped::new(hop, Direction::Forward),
-                Tapped::new(hop, Direction::Backward),
-            ]
-        });
-        let tapped = tapped.collect();
-        let relay = Relay::start(hops.into_iter().map(|hop| hop.pair).collect(), options)?;
-        let observations = relay.observations();
-        Ok(Self {
+        Self {
+            observations: relay.observations(),
             relay: Running::Yes(relay),
-            observations,
             decoder: Decoder::new(limits),
-            hops: tapped,
+            hops,
             schema: None,
             forms: Vec::new(),
             unread: Vec::new(),
-        })
+        }
     }
 
     /// From now on events carry token ids, too.
@@ -323,13 +345,22 @@ impl Tap {
 }
 
 impl Tapped {
+    fn both(hop: &TapHop) -> [Self; 2] {
+        [Self::new(hop, Direction::Forward), Self::new(hop, Direction::Backward)]
+    }
+
     fn new(hop: &TapHop, direction: Direction) -> Self {
         let mut hop = hop.clone();
         let (endpoint, name) = match direction {
-            Direction::Forward => (hop.pair.upstream.to_string(), hop.name.clone()),
+            Direction::Forward => {
+                let upstream = || hop.pair.upstream.to_string();
+                (hop.endpoint.clone().unwrap_or_else(upstream), hop.name.clone())
+            }
             Direction::Backward => {
                 (hop.origin, hop.last, hop.also) = (false, false, Sees::default());
-                (hop.pair.listen.to_string(), hop.name.as_deref().map(reversed))
+                let listen = || hop.pair.listen.to_string();
+                let endpoint = hop.endpoint.clone().unwrap_or_else(listen);
+                (endpoint, hop.name.as_deref().map(reversed))
             }
         };
         let named = name.is_some();

@@ -7,7 +7,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 use super::dial::dial;
-use super::endpoint::Endpoint;
+use super::endpoint::Pair;
+use super::gate::Gate;
 use super::journal::Journal;
 use super::observation::{Direction, Ending};
 use super::pump::{End, pump};
@@ -16,23 +17,36 @@ use super::stop::Stop;
 use super::watch::Watch;
 use super::window::Window;
 
+/// The way of a pair's connections.
+#[derive(Debug)]
+pub(super) struct Way {
+    place: u16,
+    pub(super) pair: Pair,
+    gate: Gate,
+}
+
+impl Way {
+    pub(super) fn new(place: u16, pair: Pair, gate: Gate) -> Self {
+        Self { place, pair, gate }
+    }
+}
+
 /// Serves one accepted connection to its end.
-pub(super) async fn serve(
-    shared: Arc<Shared>,
-    (pair, lane): (u16, u32),
-    accepted: Socket,
-    upstream: Arc<Endpoint>,
-    mut stop: Stop,
-) {
+pub(super) async fn serve(shared: Arc<Shared>, way: Arc<Way>, lane: u32, accepted: Socket, mut stop: Stop) {
+    let patience = shared.options.connect_patience;
+    let led_on = async {
+        way.gate.wait().await;
+        dial(&way.pair.upstream, &accepted, patience).await
+    };
     let dialled = tokio::select! {
-        dialled = dial(&upstream, &accepted, shared.options.connect_patience) => dialled,
+        dialled = led_on => dialled,
         () = stop.heard() => return,
     };
     let Some(dialled) = dialled else {
         shared.counters.connections_unanswered.add(1);
         return;
     };
-    let journal = Journal::open(shared, pair, lane);
+    let journal = Journal::open(shared, way.place, lane);
     let ending = both_ways(&journal, &accepted, &dialled, &mut stop).await;
     // Closed before it is told: whoever hears of it finds the sockets gone.
     drop((accepted, dialled));
@@ -45,6 +59,8 @@ async fn both_ways(journal: &Arc<Journal>, accepted: &Socket, upstream: &Socket,
     let mut backward_watch = Watch::new(journal.clone(), Direction::Backward);
     let (mut forward_end, mut backward_end) = (None, None);
     let mut stopping = false;
+    let options = &journal.shared.options;
+    let mut asked = None;
     {
         let mut forward = pin!(pump(accepted, upstream, &mut forward_watch, window()));
         let mut backward = pin!(pump(upstream, accepted, &mut backward_watch, window()));
@@ -55,6 +71,17 @@ async fn both_ways(journal: &Arc<Journal>, accepted: &Socket, upstream: &Socket,
                 end = &mut backward, if backward_end.is_none() => backward_end = Some(end),
                 () = stop.heard(), if !stopping => {
                     stopping = true;
+                    if options.ask_to_leave {
+                        accepted.end_writing();
+                        asked = Some(Instant::now() + options.drain / 2);
+                    } else {
+                        accepted.end_reading();
+                        upstream.end_reading();
+                    }
+                }
+                // It does not close by itself.
+                () = until(asked) => {
+                    asked = None;
                     accepted.end_reading();
                     upstream.end_reading();
                 }
@@ -66,7 +93,7 @@ async fn both_ways(journal: &Arc<Journal>, accepted: &Socket, upstream: &Socket,
             }
             let failed = |end: Option<End>| matches!(end, Some(End::Source { .. } | End::Sink(_)));
             if deadline.is_none() && (stopping || failed(forward_end) || failed(backward_end)) {
-                deadline = Some(Instant::now() + journal.shared.options.drain);
+                deadline = Some(Instant::now() + options.drain);
             }
         }
     }
