@@ -39,7 +39,7 @@ mod release;
 mod role;
 mod route;
 mod setting;
-mod sock;
+pub(crate) mod sock;
 mod spec;
 mod streaming;
 mod table;
