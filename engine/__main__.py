@@ -3,7 +3,7 @@
 import argparse
 import importlib
 
-COMMANDS = ("send", "receive", "detokenize", "client")
+COMMANDS = ("send", "receive", "detokenize", "client", "launch")
 
 
 def main() -> int:

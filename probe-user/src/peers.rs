@@ -95,7 +95,9 @@ pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
     let process = ProcRoot::new("/proc").process(pid)?;
     let said = process.read(&format!("task/{tid}/syscall"), 4096)?;
     let first = said.split(|&b| b == b' ').next().unwrap_or_default();
-    let number = std::str::from_utf8(first).ok().and_then(|n| n.trim().parse::<i64>().ok());
+    let number = std::str::from_utf8(first)
+        .ok()
+        .and_then(|n| n.trim().parse::<i64>().ok());
     Ok(number.is_some_and(|number| POLLS.contains(&number)))
 }
 
@@ -126,7 +128,10 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         let held = holders(&[found[0].connector, found[0].acceptor]);
         let us = std::process::id();
-        assert!(held.len() == 2 && held.values().flatten().all(|holder| holder.pid == us), "{held:?}");
+        assert!(
+            held.len() == 2 && held.values().flatten().all(|holder| holder.pid == us),
+            "{held:?}"
+        );
         drop(accepted);
     }
 
@@ -136,7 +141,8 @@ mod tests {
         let (_open, end) = UnixStream::pair().unwrap();
         let (say, hear) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+            say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32)
+                .unwrap();
             let mut polled = [rustix::event::PollFd::new(&end, rustix::event::PollFlags::IN)];
             let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
             let _ = rustix::event::poll(&mut polled, Some(&patience));

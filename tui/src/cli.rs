@@ -37,6 +37,8 @@ enum Command {
     Report(cmd::report::Args),
     Import(cmd::import::Args),
     Tap(cmd::tap::Args),
+    Run(cmd::run::Args),
+    Guard(cmd::guard::Args),
 }
 
 impl Cli {
@@ -51,6 +53,8 @@ impl Cli {
             Command::Diff(args) => cmd::diff::run(&args),
             Command::Import(args) => cmd::import::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
+            Command::Run(args) => cmd::run::run(&args),
+            Command::Guard(args) => cmd::guard::run(&args),
         }
     }
 }

@@ -252,5 +252,6 @@ fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
         },
         origin: hop.is_origin(),
         last,
+        endpoint: None,
     })
 }
