@@ -38,6 +38,7 @@ enum Command {
     Import(cmd::import::Args),
     Tap(cmd::tap::Args),
     Run(cmd::run::Args),
+    Splice(cmd::splice::Args),
     Guard(cmd::guard::Args),
 }
 
@@ -54,6 +55,7 @@ impl Cli {
             Command::Import(args) => cmd::import::run(&args),
             Command::Tap(args) => cmd::tap::run(&args),
             Command::Run(args) => cmd::run::run(&args),
+            Command::Splice(args) => cmd::splice::run(&args),
             Command::Guard(args) => cmd::guard::run(&args),
         }
     }

@@ -20,6 +20,7 @@ mod run;
 mod screen;
 mod sink;
 mod source;
+mod splice;
 mod state;
 mod theme;
 mod view;

@@ -12,4 +12,5 @@ pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod saved;
+pub(crate) mod splice;
 pub(crate) mod tap;
