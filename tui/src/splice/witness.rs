@@ -183,7 +183,9 @@ impl Book {
             Ok(batch) => batch,
             Err(why) => {
                 tracing::debug!("the witness cannot read a message of {} bytes: {why}", message.bytes);
-                return self.lost(1);
+                self.seen.unread += 1;
+                self.analysis.apply(&unknown(1));
+                return;
             }
         };
         if id.seq == 0 {
@@ -226,13 +228,7 @@ impl Book {
 
     fn lost(&mut self, count: u64) {
         self.seen.unread += count;
-        let what = What::Lost(Lost {
-            hop: None,
-            count,
-            cause: LostCause::QueueFull,
-        });
-        let at = trace::MonoNs::now();
-        self.analysis.apply(&Event { at, what });
+        self.analysis.apply(&unknown(count));
     }
 
     /// What the detectors of the wire's arithmetic say.
@@ -244,5 +240,17 @@ impl Book {
         self.seen.broken = broken
             .map(|finding| format!("{}: {}", finding.kind, finding.verdict.summary))
             .collect();
+    }
+}
+
+/// So many messages of which nothing is known.
+fn unknown(count: u64) -> Event<'static> {
+    Event {
+        at: trace::MonoNs::now(),
+        what: What::Lost(Lost {
+            hop: None,
+            count,
+            cause: LostCause::QueueFull,
+        }),
     }
 }

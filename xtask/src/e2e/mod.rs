@@ -4,6 +4,7 @@
 mod accidents;
 mod attach;
 mod check;
+mod moved;
 pub(crate) mod plain_relay;
 pub(crate) mod plan;
 pub(crate) mod process;
@@ -131,6 +132,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Relay::Tokengap(program) = &relay {
         attach::rows(&mut table, options, &home, program, &engines);
         record::rows(&mut table, options, &home, program, &engines);
+        moved::rows(&mut table, options, &home, program, &engines);
         verdicts::rows(&mut table, options, &home, program, &engines);
     }
     table.end()
