@@ -4,6 +4,7 @@ The engine's `PortArgs` takes each name from `tempfile.NamedTemporaryFile(delete
 replaces when it binds. Whoever connects may be up before that, and tries until somebody listens.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def run(options) -> int:
     if options.detokenizer:
         detokenizer = start("detokenize", "detokenizer", "--bind", output, "--connect", tokenizer)
     receiver = start("receive", "receiver", "--bind", tokenizer, *between)
-    print("LAUNCHED", tokenizer, output, flush=True)
+    print("LAUNCHED", os.getpid(), tokenizer, output, flush=True)
     codes = [sender.wait() for sender in senders]
     codes.append(receiver.wait())
     if detokenizer:

@@ -92,27 +92,22 @@ impl Prepared {
 
     /// What would be done, in words.
     pub(crate) fn told(&self) -> String {
-        let mut told = String::new();
-        for one in &self.planned {
-            told += &format!(
-                "  {}  {}, taken by process {}\n",
-                one.title(),
-                one.endpoint(),
-                one.receiver
-            );
-        }
+        let receivers = self.planned.iter().map(|one| {
+            let (title, endpoint) = (one.title(), one.endpoint());
+            format!("  {title}  {endpoint}, taken by process {}\n", one.receiver)
+        });
         let senders: BTreeSet<u32> = self.live.iter().map(|live| live.holder.pid).collect();
         let senders: Vec<String> = senders.iter().map(ToString::to_string).collect();
-        told += &format!(
-            "  {} connections of processes {}\n",
+        let rate = match self.rate {
+            Some(rate) => format!("{} messages a second, {}", rate.per_second, rate.by),
+            None => "how many messages a second is not known".into(),
+        };
+        format!(
+            "{}  {} connections of processes {}\n  {rate}\n",
+            receivers.collect::<String>(),
             self.live.len(),
             senders.join(", ")
-        );
-        told += &match self.rate {
-            Some(rate) => format!("  {} messages a second, {}\n", rate.per_second, rate.by),
-            None => "  how many messages a second is not known\n".into(),
-        };
-        told
+        )
     }
 
     /// Folders in which something will be moved.
@@ -158,7 +153,7 @@ impl Prepared {
             }
         }
         let mut doubts = Vec::new();
-        if !self.wait(PAUSE, || self.are_closed()) {
+        if !wait(PAUSE, || self.are_closed()) {
             doubts.push("a sender did not close its old connection: what it still sends there is not seen".to_owned());
         }
         let caught_up = caught_up(&self.planned);
@@ -168,7 +163,7 @@ impl Prepared {
             doubts.push(told.into());
         }
         let all = self.live.len() as u64;
-        let connected = self.wait(RECONNECT, || tap.stats().connections_total >= all);
+        let connected = wait(RECONNECT, || tap.stats().connections_total >= all);
         if !connected {
             doubts.push(format!("not all of {all} connections came back within {RECONNECT:?}"));
         }
@@ -187,17 +182,6 @@ impl Prepared {
         })
     }
 
-    fn wait(&self, patience: Duration, holds: impl Fn() -> bool) -> bool {
-        let until = Instant::now() + patience;
-        while !holds() {
-            if Instant::now() >= until {
-                return false;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        true
-    }
-
     /// Whether none of the old connections is there any more: then all they carried is in their receivers' inboxes.
     fn are_closed(&self) -> bool {
         self.planned.iter().all(|one| {
@@ -205,6 +189,18 @@ impl Prepared {
             found.is_ok_and(|found| !self.live.iter().any(|live| found.contains(&live.connection)))
         })
     }
+}
+
+/// Whether `holds` comes true within `patience`.
+fn wait(patience: Duration, holds: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + patience;
+    while !holds() {
+        if Instant::now() >= until {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 /// Waits until every receiver sleeps in its poll: it has taken all there was.

@@ -123,7 +123,7 @@ fn watch(
         // Read before the last look, so that what was seen by then is in the book.
         let ending = shared.end.load(Ordering::Relaxed);
         if shared.mark.swap(false, Ordering::Relaxed) {
-            book.marked = book.live.clone();
+            book.marked.clone_from(&book.live);
         }
         let polled = probe.poll(PATIENCE, |observation| match observation {
             Observation::Sent(message) if senders.contains(&message.call.socket.pid) => book.seen.sent += 1,

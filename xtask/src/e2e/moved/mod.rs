@@ -27,9 +27,12 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
             table.skip(options, engine, name, &why);
             continue;
         }
-        table.row(options, engine, name, |checks, dir| match needs_probe {
-            true => splice::again_and_again(home, program, engine, dir, checks),
-            false => splice::killed(home, program, engine, dir, checks),
+        table.row(options, engine, name, |checks, dir| {
+            if needs_probe {
+                splice::again_and_again(home, program, engine, dir, checks)
+            } else {
+                splice::killed(home, program, engine, dir, checks)
+            }
         });
     }
 }

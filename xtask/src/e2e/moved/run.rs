@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::e2e::check::{Checks, alarms, same_bytes};
@@ -37,6 +37,8 @@ fn start(home: &Home, program: &Path, engine: &Engine, plan: Plan, dir: &Path) -
         "--detokenizer",
         "--gap",
         "1e-3",
+        "--deadline",
+        "60",
     ]);
     command
         .args(["--exit", &EXIT.to_string(), "--truths"])
@@ -99,6 +101,16 @@ pub(super) fn whole(home: &Home, program: &Path, engine: &Engine, dir: &Path, ch
     ))
 }
 
+/// Ends an engine that has outlived its tokengap.
+struct Launcher(Pid);
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        // It fails only when it has ended by itself.
+        let _ = kill_process(self.0, Signal::TERM);
+    }
+}
+
 /// tokengap is killed in mid-run: the guard puts the sockets back, and the engine goes on without it.
 pub(super) fn killed(home: &Home, program: &Path, engine: &Engine, dir: &Path, checks: &mut Checks) -> Result<String> {
     let plan = Plan {
@@ -107,7 +119,9 @@ pub(super) fn killed(home: &Home, program: &Path, engine: &Engine, dir: &Path, c
         ..Plan::PLAIN
     };
     let mut process = start(home, program, engine, plan, dir)?;
-    process.line("LAUNCHED", PATIENCE)?;
+    let launched = process.line("LAUNCHED", PATIENCE)?;
+    let pid = launched.split_whitespace().next().and_then(|pid| pid.parse().ok());
+    let launcher = Launcher(pid.and_then(Pid::from_raw).context("the launcher's pid")?);
     let sent = || fs::metadata(dir.join("sender0.truth")).map_or(0, |found| found.len());
     let until = Instant::now() + PATIENCE;
     while sent() < 100_000 {
@@ -115,7 +129,6 @@ pub(super) fn killed(home: &Home, program: &Path, engine: &Engine, dir: &Path, c
         thread::sleep(Duration::from_millis(20));
     }
     process.signal(Signal::KILL)?;
-    process.end(Duration::from_secs(5))?;
     // A relay that is killed takes with it what it held; so the tokenizer may wait for a finish until its deadline. What
     // must go on is the traffic.
     let before = sent();
@@ -136,6 +149,12 @@ pub(super) fn killed(home: &Home, program: &Path, engine: &Engine, dir: &Path, c
         .collect();
     left.retain(|name| name.contains(".engine-") || name.contains(".tokengap"));
     checks.equal("notes and sockets left aside", &Vec::new(), &left);
+    drop(launcher);
+    let until = Instant::now() + PATIENCE;
+    while fs::read_dir(dir.join("tmp"))?.count() > 0 {
+        ensure!(Instant::now() < until, "the guard does not remove the run's folder");
+        thread::sleep(Duration::from_millis(20));
+    }
     Ok(format!(
         "killed after {before} bytes of truth; the engine went on by itself"
     ))

@@ -18,7 +18,7 @@ use crate::e2e::tap::Relay;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often the same run is spliced.
-const TIMES: u32 = 6;
+const TIMES: u32 = 5;
 
 /// A frame about every 3 ms on each of two hops, for as long as it takes.
 fn steady(engine: &Engine, rounds: u32) -> Setting {
@@ -55,7 +55,7 @@ pub(super) fn again_and_again(
     dir: &Path,
     checks: &mut Checks,
 ) -> Result<String> {
-    let setting = steady(engine, 130);
+    let setting = steady(engine, 160);
     let mut session = Session::start(home, &setting, &Relay::Absent, dir)?;
     session.go()?;
     thread::sleep(Duration::from_millis(500));
@@ -69,7 +69,7 @@ pub(super) fn again_and_again(
             &format!("splice{time}"),
             &session,
             dir,
-            &["--yes", "--duration", "2s"],
+            &["--yes", "--duration", "1s"],
         )?;
         if time % 2 == 1 {
             spliced.remark("moved; connections", PATIENCE)?;
