@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use trace::detect::Severity;
 use trace::ledger::Limits;
 
@@ -28,7 +28,9 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    #[cfg(target_os = "linux")]
     Attach(cmd::attach::Args),
+    #[cfg(target_os = "linux")]
     Demo(cmd::demo::Args),
     Replay(cmd::replay::Args),
     Decode(cmd::decode::Args),
@@ -36,16 +38,23 @@ enum Command {
     Diff(cmd::diff::Args),
     Report(cmd::report::Args),
     Import(cmd::import::Args),
+    #[cfg(target_os = "linux")]
     Tap(cmd::tap::Args),
+    #[cfg(target_os = "linux")]
     Run(cmd::run::Args),
+    #[cfg(target_os = "linux")]
     Splice(cmd::splice::Args),
+    #[cfg(target_os = "linux")]
     Guard(cmd::guard::Args),
+    Generate(cmd::generate::Args),
 }
 
 impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            #[cfg(target_os = "linux")]
             Command::Attach(args) => cmd::attach::run(&args),
+            #[cfg(target_os = "linux")]
             Command::Demo(args) => cmd::demo::run(args),
             Command::Replay(args) => cmd::replay::run(&args),
             Command::Decode(args) => cmd::decode::run(&args),
@@ -53,10 +62,15 @@ impl Cli {
             Command::Report(args) => cmd::report::run(&args),
             Command::Diff(args) => cmd::diff::run(&args),
             Command::Import(args) => cmd::import::run(&args),
+            #[cfg(target_os = "linux")]
             Command::Tap(args) => cmd::tap::run(&args),
+            #[cfg(target_os = "linux")]
             Command::Run(args) => cmd::run::run(&args),
+            #[cfg(target_os = "linux")]
             Command::Splice(args) => cmd::splice::run(&args),
+            #[cfg(target_os = "linux")]
             Command::Guard(args) => cmd::guard::run(&args),
+            Command::Generate(args) => cmd::generate::run(&args, Self::command()),
         }
     }
 }

@@ -3,8 +3,11 @@
 //! ([`egress`]), and [`splice`], which puts the relay in the place of a socket that is in use.
 
 pub mod egress;
+#[cfg(target_os = "linux")]
 pub mod relay;
+#[cfg(target_os = "linux")]
 pub mod splice;
+#[cfg(target_os = "linux")]
 pub mod tap;
 pub mod wire;
 pub mod zmtp;

@@ -1,16 +1,24 @@
 //! One file a command: its flags and what it does with them.
 
+#[cfg(target_os = "linux")]
 pub(crate) mod attach;
 pub(crate) mod decode;
+#[cfg(target_os = "linux")]
 pub(crate) mod demo;
 pub(crate) mod diff;
 pub(crate) mod export;
+pub(crate) mod generate;
+#[cfg(target_os = "linux")]
 pub(crate) mod guard;
 pub(crate) mod import;
+#[cfg(target_os = "linux")]
 pub(crate) mod pick;
 pub(crate) mod replay;
 pub(crate) mod report;
+#[cfg(target_os = "linux")]
 pub(crate) mod run;
 pub(crate) mod saved;
+#[cfg(target_os = "linux")]
 pub(crate) mod splice;
+#[cfg(target_os = "linux")]
 pub(crate) mod tap;
