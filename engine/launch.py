@@ -31,12 +31,14 @@ def run(options) -> int:
     plan = plans.from_options(options)
     numbers = ("senders", "requests", "tokens", "rounds", "burst", "stagger", "stops", "aborts", "unary", "seed")
     wanted = [word for key in numbers for word in (f"--{key}", str(getattr(plan, key)))]
-    wanted += ["--queued-aborts", str(plan.queued_aborts), "--deadline", str(options.deadline)]
+    wanted += ["--queued-aborts", str(plan.queued_aborts)]
     started: list[subprocess.Popen] = []
 
     def start(role: str, title: str, *args: str) -> subprocess.Popen:
         truth = ("--truth", str(Path(options.truths) / f"{title}.truth")) if options.truths else ()
-        begun = subprocess.Popen([sys.executable, "-m", "engine", options.release, role, *args, *truth, *wanted])
+        workload = () if role == "detokenize" else wanted
+        line = [sys.executable, "-m", "engine", options.release, role, *args, *truth, *workload]
+        begun = subprocess.Popen([*line, "--deadline", str(options.deadline)])
         started.append(begun)
         return begun
 
