@@ -1,10 +1,10 @@
 //! Watches the child's folder for sockets, takes the place of each at once, and looks for connections that got past.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Mover {
             place: folder.path().to_owned(),
             child,
             tell,
-            sockets: HashSet::new(),
+            sockets: HashMap::new(),
             peers: Peers::here().ok(),
             told: HashSet::new(),
         };
@@ -87,8 +87,8 @@ struct Watching {
     place: PathBuf,
     child: u32,
     tell: Sender<News>,
-    /// The names of sockets whose places are taken.
-    sockets: HashSet<String>,
+    /// Sockets whose places are taken: names, and the inodes of ours there.
+    sockets: HashMap<String, u64>,
     peers: Option<Peers>,
     /// What was told of already.
     told: HashSet<String>,
@@ -164,13 +164,21 @@ impl Watching {
     }
 
     fn look_at(&mut self, name: &str) {
-        let found = std::fs::symlink_metadata(self.folder.at(name));
-        if is_ours(name) || !found.is_ok_and(|found| found.file_type().is_socket()) {
+        let folder = self.folder.clone();
+        let inode = |name: &str| {
+            let found = std::fs::symlink_metadata(folder.at(name)).ok()?;
+            found.file_type().is_socket().then(|| found.ino())
+        };
+        let Some(found) = inode(name).filter(|_| !is_ours(name)) else {
+            return;
+        };
+        // The exchange of names is told as well: what has appeared is then our own.
+        if self.sockets.get(name) == Some(&found) {
             return;
         }
         match Place::take(&self.folder, name) {
             Ok((listener, place)) => {
-                self.sockets.insert(name.to_owned());
+                self.sockets.insert(name.to_owned(), inode(name).unwrap_or_default());
                 let _ = self.tell.send(News::Moved(listener, place));
                 self.look_for_connections_past();
             }
@@ -183,7 +191,7 @@ impl Watching {
         let Some(peers) = &self.peers else { return };
         let us = std::process::id();
         let mut past = Vec::new();
-        for name in &self.sockets {
+        for name in self.sockets.keys() {
             let found = peers.connected_to(&self.place.join(name)).unwrap_or_default();
             if found.is_empty() {
                 continue;

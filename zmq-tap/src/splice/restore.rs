@@ -117,11 +117,8 @@ fn one(folder: &Folder, name: &str) -> Option<Restored> {
             );
             return Some(Restored::Refused(shown, why));
         }
-        Step::Replaced => {
-            let _ = fs::remove_file(&aside);
-        }
         Step::Clean { aside: false } => {}
-        Step::Clean { aside: true } => {
+        Step::Replaced | Step::Clean { aside: true } => {
             let _ = fs::remove_file(&aside);
         }
         Step::Forget {
