@@ -3,7 +3,7 @@
 import argparse
 import importlib
 
-COMMANDS = ("send", "receive", "detokenize", "client", "launch")
+COMMANDS = ("send", "receive", "detokenize", "client", "launch", "dynamo.worker", "dynamo.client")
 
 
 def main() -> int:

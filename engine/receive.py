@@ -65,11 +65,8 @@ class Receiver:
         self.tokenizer = Tokenizer(self.release, socket, not self.options.cumulative, skip)
         self.pace = Pace(self.options.turns, self.options.busy, self.options.other_thread)
         endpoints = [self.options.bind]
-        server = None
-        if self.options.http:
-            from .serve import Server
-
-            server = Server(self)
+        server = self.server()
+        if server:
             endpoints.append(await server.start())
         else:
             for _ in range(self.plan.rounds_ahead):
@@ -95,6 +92,14 @@ class Receiver:
         if failed:
             raise failed
         return 3 if self.life.expired else 0
+
+    def server(self):
+        """Who answers clients outside of this process; `None` when they are inside."""
+        if not self.options.http:
+            return None
+        from .serve import Server
+
+        return Server(self)
 
     async def until_done(self, loop) -> None:
         """Returns when we are told to stop, or when nobody will tell us and every client has its finish; in both cases

@@ -54,13 +54,13 @@ pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals)
     if args.record.payload == Tokens::Tokens {
         source.keep_ids();
     }
-    let sink = Sink::open(&args.record, source.kind(), config)?;
+    let sink = Sink::open(&args.record, source.kind(), &config)?;
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())
     } else {
         Box::new(Screen::open(args.keep())?)
     };
-    let mut run = Drive::new(config, observer, sink, args.slowest);
+    let mut run = Drive::new(&config, observer, sink, args.slowest);
     drive(&mut source, &mut run, args.duration, signals);
     Ok(run.finish(&source))
 }

@@ -24,10 +24,10 @@ pub(crate) struct Drive {
 }
 
 impl Drive {
-    pub(crate) fn new(config: Config, observer: Box<dyn Observer>, sink: Sink, slowest: usize) -> Self {
+    pub(crate) fn new(config: &Config, observer: Box<dyn Observer>, sink: Sink, slowest: usize) -> Self {
         Self {
-            analysis: Analysis::new(config),
-            config,
+            analysis: Analysis::new(*config),
+            config: *config,
             observer,
             sink,
             degraded: Vec::new(),

@@ -83,6 +83,8 @@ pub struct Process {
     pub pyzmq: Option<Setting<String>>,
     /// libzmq's I/O threads (`ZMQbg/IO/0`); empty before its first socket, or with another name of theirs.
     pub io_threads: Vec<u32>,
+    /// It has Dynamo's runtime mapped: its answers leave by a response plane.
+    pub dynamo: bool,
 }
 
 /// One end of a connection.

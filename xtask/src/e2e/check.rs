@@ -223,6 +223,7 @@ pub(crate) fn alarms(report: &Value) -> Vec<String> {
         "wire-loss",
         "wire-arithmetic",
         "dropped-chunks",
+        "short-answers",
         "undecoded",
         "own-loss",
         "limit-reached",
