@@ -241,7 +241,7 @@ fn a_sender_that_is_asked_to_leave_loses_nothing() {
     // As libzmq does: what is under way is written, and the end is only then heard.
     let mut end = [0; 1];
     assert_eq!(sender.read(&mut end).expect("an end in order"), 0);
-    sender.write_all(&[7; 100_000]).expect("still taken");
+    sender.write_all(&vec![7; 100_000]).expect("still taken");
     drop(sender);
     let mut all = Vec::new();
     taken.read_to_end(&mut all).expect("an end in order");

@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let signals = app::Signals::install().context("cannot listen for signals")?;
     let guard = Guard::start(&prepared.folders(), None)?;
-    let splice = prepared.go(Options::default(), guard)?;
+    let splice = prepared.go(&Options::default(), guard)?;
     std::thread::sleep(SETTLE);
     say_how_it_went(&splice);
     if let Err(error) = step_aside() {

@@ -1,7 +1,7 @@
 //! The child's folder for temporary files, where its sockets appear.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
@@ -20,28 +20,26 @@ pub(crate) struct Private {
 impl Private {
     /// The folder `named`, made if it is not there and kept; without one a new one, removed at the end.
     pub(crate) fn open(named: Option<&Path>) -> anyhow::Result<Self> {
-        let (path, own) = match named {
-            Some(path) => {
-                let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
-                made.with_context(|| format!("cannot make the folder {}", path.display()))?;
-                let path = path.canonicalize()?;
-                let found = path.metadata()?;
-                let own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
-                ensure!(
-                    own,
-                    "{} is not ours alone to write to: tokengap trusts the sockets it finds there, so give it a folder of \
-                     its own (chmod 700)",
-                    path.display()
-                );
-                (path, None)
-            }
-            None => {
-                let own = tempfile::Builder::new()
-                    .prefix("tokengap-run-")
-                    .tempdir()
-                    .context("cannot make a folder for the command's sockets")?;
-                (own.path().to_owned(), Some(own))
-            }
+        let (path, own) = if let Some(path) = named {
+            let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
+            made.with_context(|| format!("cannot make the folder {}", path.display()))?;
+            let path = path.canonicalize()?;
+            let found = path.metadata()?;
+            let alone = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+            ensure!(
+                alone,
+                "{} is not ours alone to write to: tokengap trusts the sockets it finds there, so give it a folder of its \
+                 own (chmod 700)",
+                path.display()
+            );
+            (path, None)
+        } else {
+            let own = tempfile::Builder::new()
+                .prefix("tokengap-run-")
+                .permissions(Permissions::from_mode(0o700))
+                .tempdir()
+                .context("cannot make a folder for the command's sockets")?;
+            (own.path().to_owned(), Some(own))
         };
         let held = Folder::open(&path, &path)?;
         Ok(Self { path, held, own })
@@ -59,8 +57,6 @@ impl Private {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]

@@ -117,10 +117,10 @@ impl Prepared {
     }
 
     /// Moves everything, or puts all of it back and says why.
-    pub(crate) fn go(self, options: Options, guard: Guard) -> anyhow::Result<Splice> {
+    pub(crate) fn go(self, options: &Options, guard: Guard) -> anyhow::Result<Splice> {
         let mut tap = Tap::waiting(Options {
             ask_to_leave: true,
-            ..options
+            ..options.clone()
         })?;
         let mut places = Vec::new();
         let gate = Gate::closed();
