@@ -3,7 +3,7 @@
 import argparse
 import importlib
 
-COMMANDS = ("send", "receive", "detokenize", "route", "client", "dynamo.worker", "dynamo.client")
+COMMANDS = ("send", "receive", "detokenize", "route", "client", "launch", "dynamo.worker", "dynamo.client")
 
 
 def main() -> int:

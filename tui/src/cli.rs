@@ -41,6 +41,12 @@ enum Command {
     #[cfg(target_os = "linux")]
     Tap(cmd::tap::Args),
     Watch(cmd::watch::Args),
+    #[cfg(target_os = "linux")]
+    Run(cmd::run::Args),
+    #[cfg(target_os = "linux")]
+    Splice(cmd::splice::Args),
+    #[cfg(target_os = "linux")]
+    Guard(cmd::guard::Args),
     Generate(cmd::generate::Args),
 }
 
@@ -60,6 +66,12 @@ impl Cli {
             #[cfg(target_os = "linux")]
             Command::Tap(args) => cmd::tap::run(&args),
             Command::Watch(args) => cmd::watch::run(&args),
+            #[cfg(target_os = "linux")]
+            Command::Run(args) => cmd::run::run(&args),
+            #[cfg(target_os = "linux")]
+            Command::Splice(args) => cmd::splice::run(&args),
+            #[cfg(target_os = "linux")]
+            Command::Guard(args) => cmd::guard::run(&args),
             Command::Generate(args) => cmd::generate::run(&args, Self::command()),
         }
     }

@@ -2,6 +2,7 @@
 
 mod served;
 
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -9,7 +10,7 @@ use trace::event::{Engine, Event, Frame, Hop, Kind, Lost, LostCause, Sees, Undec
 use trace::{FrameId, HopId, MonoNs};
 
 use crate::relay::{
-    Direction, Endpoint, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats, Unread,
+    Direction, Endpoint, Gate, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats, Unread,
 };
 use crate::wire::{Decoder, Limits};
 
@@ -30,6 +31,8 @@ pub struct TapHop {
     pub origin: bool,
     /// The path's last hop: who takes here is the tokenizer.
     pub last: bool,
+    /// What reports call the receiver's endpoint, where it is not the upstream's name.
+    pub endpoint: Option<String>,
 }
 
 impl TapHop {
@@ -42,6 +45,7 @@ impl TapHop {
             also: Sees::default(),
             origin: false,
             last: false,
+            endpoint: None,
         }
     }
 }
@@ -109,41 +113,62 @@ struct Tapped {
     only: bool,
 }
 
+/// What is known of the server behind a pair of HTTP.
+fn serves(hop: &TapHop) -> Option<Served> {
+    hop.pair.listen.speaks_http().then(Served::default)
+}
+
 impl Tap {
     /// Binds every listener and starts to relay.
     pub fn start(hops: Vec<TapHop>, options: Options) -> Result<Self, RelayError> {
-        let limits = Limits {
-            message: usize::try_from(options.max_frame_bytes).unwrap_or(usize::MAX),
-            ..Limits::default()
-        };
-        let tapped = hops.iter().flat_map(|hop| {
-            [
-                Tapped::new(hop, Direction::Forward),
-                Tapped::new(hop, Direction::Backward),
-            ]
-        });
-        let mut tapped: Vec<Tapped> = tapped.collect();
-        let serves = |hop: &TapHop| hop.pair.listen.speaks_http().then(Served::default);
+        let most = options.max_frame_bytes;
+        let mut tapped: Vec<Tapped> = hops.iter().flat_map(Tapped::both).collect();
         let served: Vec<Option<Served>> = hops.iter().map(serves).collect();
         if served.iter().flatten().count() + 1 == served.len() {
             // The only hop there is ends where the clients are answered.
             tapped.iter_mut().step_by(2).for_each(|only| only.only = true);
         }
-        let refused = vec![0; hops.len()];
         let relay = Relay::start(hops.into_iter().map(|hop| hop.pair).collect(), options)?;
-        let observations = relay.observations();
-        Ok(Self {
+        Ok(Self::on(relay, most, tapped, served))
+    }
+
+    /// Relays nothing yet, and what [`Tap::add`] brings.
+    pub fn waiting(options: Options) -> Result<Self, RelayError> {
+        let most = options.max_frame_bytes;
+        Ok(Self::on(Relay::waiting(options)?, most, Vec::new(), Vec::new()))
+    }
+
+    /// Relays one more hop, whose listener is bound already; connections wait at `gate` before they are led on.
+    pub fn add(&mut self, hop: TapHop, listener: UnixListener, gate: Gate) -> Result<(), RelayError> {
+        let Running::Yes(relay) = &mut self.relay else {
+            return Err(RelayError::Stopped);
+        };
+        let (both, served) = (Tapped::both(&hop), serves(&hop));
+        relay.add(hop.pair, listener, gate)?;
+        self.delivers |= served.is_some();
+        self.hops.extend(both);
+        self.served.push(served);
+        self.refused.push(0);
+        Ok(())
+    }
+
+    fn on(relay: Relay, max_frame_bytes: u64, hops: Vec<Tapped>, served: Vec<Option<Served>>) -> Self {
+        let limits = Limits {
+            message: usize::try_from(max_frame_bytes).unwrap_or(usize::MAX),
+            ..Limits::default()
+        };
+        Self {
+            observations: relay.observations(),
             relay: Running::Yes(relay),
-            observations,
             decoder: Decoder::new(limits),
-            hops: tapped,
+            hops,
             schema: None,
             forms: Vec::new(),
             unread: Vec::new(),
             delivers: served.iter().any(Option::is_some),
+            refused: vec![0; served.len()],
             served,
-            refused,
-        })
+        }
     }
 
     /// Where it listens, pair by pair; empty once it has been stopped.
@@ -421,13 +446,22 @@ impl Tap {
 }
 
 impl Tapped {
+    fn both(hop: &TapHop) -> [Self; 2] {
+        [Self::new(hop, Direction::Forward), Self::new(hop, Direction::Backward)]
+    }
+
     fn new(hop: &TapHop, direction: Direction) -> Self {
         let mut hop = hop.clone();
         let (endpoint, name) = match direction {
-            Direction::Forward => (hop.pair.upstream.to_string(), hop.name.clone()),
+            Direction::Forward => {
+                let upstream = || hop.pair.upstream.to_string();
+                (hop.endpoint.clone().unwrap_or_else(upstream), hop.name.clone())
+            }
             Direction::Backward => {
                 (hop.origin, hop.last, hop.also) = (false, false, Sees::default());
-                (hop.pair.listen.to_string(), hop.name.as_deref().map(reversed))
+                let listen = || hop.pair.listen.to_string();
+                let endpoint = hop.endpoint.clone().unwrap_or_else(listen);
+                (endpoint, hop.name.as_deref().map(reversed))
             }
         };
         let named = name.is_some();

@@ -263,5 +263,6 @@ fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
         },
         origin: hop.is_origin(),
         last,
+        endpoint: None,
     })
 }

@@ -5,6 +5,7 @@ mod accidents;
 mod attach;
 mod check;
 mod dynamo;
+mod moved;
 pub(crate) mod plain_relay;
 pub(crate) mod plan;
 pub(crate) mod process;
@@ -145,6 +146,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             served::rows(&mut table, options, &home, program, &engines);
         }
         record::rows(&mut table, options, &home, program, &engines);
+        moved::rows(&mut table, options, &home, program, &engines);
         verdicts::rows(&mut table, options, &home, program, &engines);
     }
     table.end()

@@ -7,7 +7,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 use super::dial::dial;
-use super::endpoint::Endpoint;
+use super::endpoint::Pair;
+use super::gate::Gate;
 use super::journal::Journal;
 use super::observation::{Direction, Ending, Observation};
 use super::pump::{End, pump};
@@ -17,29 +18,42 @@ use super::stop::Stop;
 use super::watch::{Onlooker, Watch};
 use super::window::Window;
 
+/// The way of a pair's connections.
+#[derive(Debug)]
+pub(super) struct Way {
+    place: u16,
+    pub(super) pair: Pair,
+    gate: Gate,
+}
+
+impl Way {
+    pub(super) fn new(place: u16, pair: Pair, gate: Gate) -> Self {
+        Self { place, pair, gate }
+    }
+}
+
 /// Serves one accepted connection to its end.
-pub(super) async fn serve(
-    shared: Arc<Shared>,
-    (pair, lane): (u16, u32),
-    accepted: Socket,
-    upstream: Arc<Endpoint>,
-    mut stop: Stop,
-) {
+pub(super) async fn serve(shared: Arc<Shared>, way: Arc<Way>, lane: u32, accepted: Socket, mut stop: Stop) {
+    let patience = shared.options.connect_patience;
+    let led_on = async {
+        way.gate.wait().await;
+        dial(&way.pair.upstream, &accepted, patience).await
+    };
     let dialled = tokio::select! {
-        dialled = dial(&upstream, &accepted, shared.options.connect_patience) => dialled,
+        dialled = led_on => dialled,
         () = stop.heard() => return,
     };
     let Some(dialled) = dialled else {
         shared.counters.connections_unanswered.add(1);
-        if upstream.speaks_http() {
+        if way.pair.upstream.speaks_http() {
             // As the server's own machine answers where nobody listens.
             accepted.reset_on_close();
         }
-        let _ = shared.observations.push(Observation::Refused { pair });
+        let _ = shared.observations.push(Observation::Refused { pair: way.place });
         return;
     };
-    let journal = Journal::open(shared, pair, lane);
-    let (ending, first) = if upstream.speaks_http() {
+    let journal = Journal::open(shared, way.place, lane);
+    let (ending, first) = if way.pair.upstream.speaks_http() {
         both_ways(&journal, &accepted, &dialled, &mut stop, Bytewise::new).await
     } else {
         both_ways(&journal, &accepted, &dialled, &mut stop, Watch::new).await
@@ -62,6 +76,8 @@ async fn both_ways<W: Onlooker>(
     let mut backward_watch = onlooker(journal.clone(), Direction::Backward);
     let (mut forward_end, mut backward_end) = (None, None);
     let (mut stopping, mut first) = (false, None);
+    let options = &journal.shared.options;
+    let mut asked = None;
     {
         let mut forward = pin!(pump(accepted, upstream, &mut forward_watch, window()));
         let mut backward = pin!(pump(upstream, accepted, &mut backward_watch, window()));
@@ -78,6 +94,17 @@ async fn both_ways<W: Onlooker>(
                 }
                 () = stop.heard(), if !stopping => {
                     stopping = true;
+                    if options.ask_to_leave {
+                        accepted.end_writing();
+                        asked = Some(Instant::now() + options.drain / 2);
+                    } else {
+                        accepted.end_reading();
+                        upstream.end_reading();
+                    }
+                }
+                // It does not close by itself.
+                () = until(asked) => {
+                    asked = None;
                     accepted.end_reading();
                     upstream.end_reading();
                 }
@@ -89,7 +116,7 @@ async fn both_ways<W: Onlooker>(
             }
             let failed = |end: Option<End>| matches!(end, Some(End::Source { .. } | End::Sink(_)));
             if deadline.is_none() && (stopping || failed(forward_end) || failed(backward_end)) {
-                deadline = Some(Instant::now() + journal.shared.options.drain);
+                deadline = Some(Instant::now() + options.drain);
             }
         }
     }

@@ -8,8 +8,8 @@ use super::endpoint::Endpoint;
 /// Why a relay does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// There is nothing to relay, or more than 65,535 pairs.
-    #[error("{0} pairs of endpoints: give at least one, and at most 65,535")]
+    /// There is nothing to relay, or more than 32,767 pairs.
+    #[error("{0} pairs of endpoints: give at least one, and at most 32,767")]
     Pairs(usize),
     /// It would talk to itself.
     #[error(
@@ -61,6 +61,9 @@ pub enum RelayError {
         /// What the system says.
         source: io::Error,
     },
+    /// It was asked for more after its end.
+    #[error("the relay has been stopped: start another")]
+    Stopped,
     /// The relay's thread could not be started.
     #[error("cannot start the relay's thread: {0}")]
     Thread(#[source] io::Error),

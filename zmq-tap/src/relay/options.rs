@@ -26,6 +26,10 @@ pub struct Options {
     /// How long [`super::Relay::stop`] lets bytes that were already accepted flow out, and how long a connection that is
     /// broken on one side may still finish the other direction. Default 2 s.
     pub drain: Duration,
+    /// What [`super::Relay::stop`] does first: say the end to the side that connected and pass on what still comes from
+    /// it. `libzmq` then closes by itself, with nothing half sent, and connects anew. A peer that does not is cut off as
+    /// without it. Only for hops whose messages flow from there to the upstream. Default: no.
+    pub ask_to_leave: bool,
 }
 
 impl Default for Options {
@@ -40,6 +44,7 @@ impl Default for Options {
             connect_patience: Duration::from_secs(5),
             max_connections: 16_384,
             drain: Duration::from_secs(2),
+            ask_to_leave: false,
         }
     }
 }
