@@ -78,6 +78,11 @@ impl Drive {
         self.config = config;
     }
 
+    /// Closes what is written of the run; what there is to say of it.
+    pub(crate) fn close(&mut self, input: &ReportInput) -> Vec<String> {
+        self.sink.finish(&self.analysis, input)
+    }
+
     /// Says something to who looks on.
     pub(crate) fn say(&mut self, text: String) {
         self.notice = (self.notice.0 + 1, text);
@@ -154,7 +159,7 @@ impl Drive {
     pub(crate) fn finish(mut self, about: &dyn About) -> Report {
         self.dismiss();
         let input = self.input(about);
-        for said in self.sink.finish(&input) {
+        for said in self.close(&input) {
             eprintln!("tokengap: {said}");
         }
         let degraded = all_degraded(about, self.sink.trouble(), &self.degraded);
