@@ -76,7 +76,9 @@ impl Degraded {
             Missing::Capabilities(_) => place.grant(self.feature.needs(Permissions::here().kernel())),
             Missing::UserNamespace => place.host_users().to_owned(),
             Missing::Filtered(calls) => place.unfiltered(&names_of(calls)),
-            Missing::PtraceScope => "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot: 3 is for good".to_owned(),
+            Missing::PtraceScope => {
+                "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot: 3 is for good".to_owned()
+            }
             Missing::Lockdown => "boot without lockdown=confidentiality, or `tokengap tap`".to_owned(),
             Missing::Kernel { needs, .. } => {
                 format!(
@@ -84,9 +86,7 @@ impl Degraded {
                     needs.0, needs.1
                 )
             }
-            Missing::KernelTypes(_) => {
-                "mount /sys, or use a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned()
-            }
+            Missing::KernelTypes(_) => "mount /sys, or use a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
             Missing::Libzmq => "check that the pid is an engine process and that it has opened a ZMQ socket".to_owned(),
             Missing::Refused(_) => {
                 "check LSM policy (dmesg) and the kernel's configuration; `tokengap tap` needs none of this".to_owned()
@@ -176,8 +176,14 @@ mod tests {
         };
         let filtered = of(Missing::Filtered(vec![Call::Bpf]));
         assert!(filtered.to_string().ends_with("(a seccomp filter refuses bpf)"));
-        assert_eq!(filtered.remedy_at(Place::Docker), "docker run --security-opt seccomp=unconfined");
-        assert_eq!(of(Missing::UserNamespace).remedy_at(Place::Unit), "in [Service]: PrivateUsers=no");
+        assert_eq!(
+            filtered.remedy_at(Place::Docker),
+            "docker run --security-opt seccomp=unconfined"
+        );
+        assert_eq!(
+            of(Missing::UserNamespace).remedy_at(Place::Unit),
+            "in [Service]: PrivateUsers=no"
+        );
     }
 
     #[test]

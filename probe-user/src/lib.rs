@@ -15,10 +15,14 @@ pub mod discover;
 pub mod egress;
 pub mod examine;
 pub mod floor;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+pub mod handoff;
 pub mod library;
 mod load;
 pub mod matcher;
 pub mod observation;
+pub mod peers;
 pub mod place;
 mod plain;
 pub mod probe;

@@ -149,11 +149,17 @@ mod tests {
             Place::of(|name| name == variable, |path| path == file, cgroup)
         };
         assert_eq!(at("", "", "0::/user.slice/session-1.scope\n"), Place::Host);
-        assert_eq!(at("INVOCATION_ID", "", "0::/system.slice/tokengap.service\n"), Place::Unit);
+        assert_eq!(
+            at("INVOCATION_ID", "", "0::/system.slice/tokengap.service\n"),
+            Place::Unit
+        );
         assert_eq!(at("INVOCATION_ID", "", "0::/user.slice/session-1.scope\n"), Place::Host);
         assert_eq!(at("", "/.dockerenv", "0::/\n"), Place::Docker);
         assert_eq!(at("", "/run/.containerenv", "0::/\n"), Place::Podman);
-        assert_eq!(at("KUBERNETES_SERVICE_HOST", "/.dockerenv", "0::/\n"), Place::Kubernetes);
+        assert_eq!(
+            at("KUBERNETES_SERVICE_HOST", "/.dockerenv", "0::/\n"),
+            Place::Kubernetes
+        );
         assert_eq!(at("", "", "0::/kubepods/besteffort/pod1/c1\n"), Place::Kubernetes);
     }
 

@@ -190,7 +190,9 @@ impl Blind {
 
 fn capabilities(missing: &[Capability]) -> Option<String> {
     if missing.is_empty() {
-        return Permissions::here().mapped().then(|| Place::here().host_users().to_owned());
+        return Permissions::here()
+            .mapped()
+            .then(|| Place::here().host_users().to_owned());
     }
     Some(Place::here().grant(missing))
 }
@@ -237,7 +239,14 @@ mod tests {
 
     #[test]
     fn a_container_without_the_engine_is_told_how_to_join_it() {
-        assert_eq!(Blind::OwnPidNamespace.remedy().as_deref(), Some(Place::here().same_processes()));
-        assert!(Place::Kubernetes.same_processes().contains("shareProcessNamespace: true"));
+        assert_eq!(
+            Blind::OwnPidNamespace.remedy().as_deref(),
+            Some(Place::here().same_processes())
+        );
+        assert!(
+            Place::Kubernetes
+                .same_processes()
+                .contains("shareProcessNamespace: true")
+        );
     }
 }

@@ -130,7 +130,10 @@ mod tests {
 
     #[test]
     fn modes_of_status() {
-        assert_eq!(parse("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"), Some(Mode::Filter));
+        assert_eq!(
+            parse("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"),
+            Some(Mode::Filter)
+        );
         assert_eq!(parse("Seccomp:\t0\n"), Some(Mode::Off));
         assert_eq!(parse("Name:\tx\n"), None);
     }

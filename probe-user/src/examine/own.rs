@@ -21,14 +21,7 @@ pub struct OwnError(pub Degraded);
 
 /// Sets a uprobe on a function of this program and takes it away. Whether one link took it, as from Linux 6.6 on, or a perf event.
 pub fn own_uprobe() -> Result<bool, OwnError> {
-    attempt().map_err(|error| {
-        OwnError(Degraded::explain(
-            Feature::Messages,
-            None,
-            Permissions::here(),
-            error,
-        ))
-    })
+    attempt().map_err(|error| OwnError(Degraded::explain(Feature::Messages, None, Permissions::here(), error)))
 }
 
 fn attempt() -> Result<bool, Box<dyn std::error::Error>> {

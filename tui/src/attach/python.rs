@@ -76,10 +76,7 @@ impl PythonWatch {
     }
 
     pub(super) fn degraded(&self) -> Vec<String> {
-        let refused = self
-            .refused()
-            .into_iter()
-            .map(|d| format!("{d}; {}", d.remedy()));
+        let refused = self.refused().into_iter().map(|d| format!("{d}; {}", d.remedy()));
         refused.chain(self.stacks.notes()).collect()
     }
 }

@@ -97,7 +97,10 @@ impl Attach {
                 (if queues { State::Works } else { State::Missing }, tried)
             }
             Feature::Egress => (self.deliveries(&mut why), "raw tracepoints of writes".to_owned()),
-            Feature::PythonStacks => (self.stacks(&mut why), "stacks read from the tokenizers' memory".to_owned()),
+            Feature::PythonStacks => (
+                self.stacks(&mut why),
+                "stacks read from the tokenizers' memory".to_owned(),
+            ),
         };
         if state == State::Works {
             why.clear();
@@ -125,7 +128,8 @@ impl Attach {
             }
         }
         let connected = self.engine.routes().iter().flat_map(|route| &route.lanes).any(|lane| {
-            let watched = |end: Option<probe_user::discover::End>| end.is_some_and(|end| self.probed.contains(&end.pid));
+            let watched =
+                |end: Option<probe_user::discover::End>| end.is_some_and(|end| self.probed.contains(&end.pid));
             watched(lane.from) && watched(lane.to)
         });
         if seen == 0 || !connected {
@@ -173,7 +177,11 @@ impl Attach {
         why.extend(refused.iter().map(reason));
         let cost = python.cost();
         if cost.readings > cost.failed {
-            return if refused.is_empty() { State::Works } else { State::Degraded };
+            return if refused.is_empty() {
+                State::Works
+            } else {
+                State::Degraded
+            };
         }
         if why.is_empty() {
             why.push((format!("{} readings, none of them whole", cost.readings), None));

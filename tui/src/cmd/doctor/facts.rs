@@ -35,13 +35,18 @@ pub(super) fn machine() -> Vec<Fact> {
         fact("capabilities", capabilities()),
     ];
     for kind in [Kind::User, Kind::Pid, Kind::Time] {
-        let own = kind.is_initial().map(|initial| if initial { "the machine's" } else { "its own" });
+        let own = kind
+            .is_initial()
+            .map(|initial| if initial { "the machine's" } else { "its own" });
         facts.push(fact(format!("{} namespace", kind.name()), own.map(str::to_owned)));
     }
     facts.push(fact("clock", clock()));
     facts.push(fact("seccomp", seccomp()));
     for (name, path) in [
-        ("kernel.unprivileged_bpf_disabled", "/proc/sys/kernel/unprivileged_bpf_disabled"),
+        (
+            "kernel.unprivileged_bpf_disabled",
+            "/proc/sys/kernel/unprivileged_bpf_disabled",
+        ),
         ("kernel.perf_event_paranoid", "/proc/sys/kernel/perf_event_paranoid"),
         ("kernel.yama.ptrace_scope", "/proc/sys/kernel/yama/ptrace_scope"),
     ] {
@@ -77,11 +82,19 @@ fn capabilities() -> Option<String> {
             .filter(|c| keep(*c))
             .map(|c| c.to_string())
             .collect();
-        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        }
     };
     let effective = list(&|c| here.has(c));
     let bounding = list(&|c| !here.has(c) && here.may_have(c));
-    let worth = if here.mapped() { "; of a user namespace, so worth nothing to the kernel" } else { "" };
+    let worth = if here.mapped() {
+        "; of a user namespace, so worth nothing to the kernel"
+    } else {
+        ""
+    };
     Some(format!("{effective}; root would also have: {bounding}{worth}"))
 }
 
@@ -123,9 +136,18 @@ fn memory() -> Option<String> {
 pub(super) fn engine(engine: &Engine) -> Vec<Fact> {
     let mut facts = vec![
         fact("sglang", told(engine.sglang.as_ref(), Clone::clone)),
-        fact("mode", told(engine.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase())),
-        fact("waiter", told(engine.waiter.as_ref(), |waiter| format!("{waiter:?}").to_lowercase())),
-        fact("turns of its event loop", told(engine.turnaround.as_ref(), ToString::to_string)),
+        fact(
+            "mode",
+            told(engine.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase()),
+        ),
+        fact(
+            "waiter",
+            told(engine.waiter.as_ref(), |waiter| format!("{waiter:?}").to_lowercase()),
+        ),
+        fact(
+            "turns of its event loop",
+            told(engine.turnaround.as_ref(), ToString::to_string),
+        ),
     ];
     for process in &engine.processes {
         let name = format!("{} {}", process.role.word(), process.id.pid);
@@ -142,10 +164,17 @@ fn told<T>(setting: Option<&Setting<T>>, say: impl Fn(&T) -> String) -> Option<S
 
 fn libzmq(process: &Process) -> Option<String> {
     let library = process.libzmq.as_ref()?;
-    let release = library.release.as_ref().map_or("of unknown release".to_owned(), ToString::to_string);
+    let release = library
+        .release
+        .as_ref()
+        .map_or("of unknown release".to_owned(), ToString::to_string);
     let what = match understood(library) {
         Ok(code) => {
-            let places = if code.takes && code.refused { "its code is understood" } else { "probed at entries and returns" };
+            let places = if code.takes && code.refused {
+                "its code is understood"
+            } else {
+                "probed at entries and returns"
+            };
             let layout = match code.layout {
                 Some(true) => "layout of messages known",
                 Some(false) => "layout of messages not known",
@@ -164,6 +193,8 @@ fn inside(process: &Process) -> Option<String> {
 }
 
 fn limit(process: &Process) -> Option<String> {
-    let sample = Sampler::new(process.id.pid, 1).and_then(|mut sampler| sampler.sample()).ok()?;
+    let sample = Sampler::new(process.id.pid, 1)
+        .and_then(|mut sampler| sampler.sample())
+        .ok()?;
     sample.throttle.map(|_| "its cgroup's cpu.stat is read".to_owned())
 }

@@ -8,8 +8,8 @@ mod tried;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use probe_user::Place;
 use probe_user::discover::{self, Engine, PickError, RoleSpec, Watcher};
+use probe_user::{Feature, Place};
 use serde::Serialize;
 
 use crate::cmd::attach::choose;
@@ -22,8 +22,10 @@ use row::{Row, State};
 /// Attaches to the engine for a moment, as `attach` does, and looks at what came of it; without an engine it sets a uprobe on
 /// itself. Nothing is recorded and nothing stays attached.
 #[derive(clap::Args)]
-#[command(after_help = "Exit codes: 0 all of it works, 1 something is degraded or missing, 2 error.\n\n\
-                  Examples:\n  tokengap doctor\n  tokengap doctor --pid 4711 --json")]
+#[command(
+    after_help = "Exit codes: 0 all of it works, 1 something is degraded or missing, 2 error.\n\n\
+                  Examples:\n  tokengap doctor\n  tokengap doctor --pid 4711 --json"
+)]
 pub(crate) struct Args {
     /// A process of the engine to try it on, and its part if its title does not tell. Repeatable; without it the engine that
     /// runs here.
@@ -79,7 +81,11 @@ fn diagnose(watcher: Watcher, engine: Option<Engine>) -> Diagnosis {
     match engine {
         Some(engine) => {
             features.push(row::thread_times(&engine));
+            let seen = engine.clone();
             features.extend(tried::on_engine(watcher, engine));
+            let queues = features.iter().find(|row| row.name == Feature::Queues.name());
+            let splice = row::splice(&seen, queues);
+            features.push(splice);
         }
         None => features.extend(tried::on_ourselves()),
     }

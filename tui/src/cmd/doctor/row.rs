@@ -2,10 +2,14 @@
 
 use std::os::unix::net::UnixListener;
 
+use anyhow::Context as _;
 use probe_user::Place;
 use probe_user::cpu::Sampler;
 use probe_user::discover::{Engine, Topology};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use serde::Serialize;
+
+use crate::splice::plan;
 
 /// How much of a feature there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -99,6 +103,36 @@ pub(super) fn thread_times(engine: &Engine) -> Row {
     Row::of("thread times", tried, reason)
 }
 
+/// Whether hops could be moved behind the relay: who listens where, and that its folder may be written. A sender's socket is
+/// borrowed for it as for the kernel's queues.
+pub(super) fn splice(engine: &Engine, queues: Option<&Row>) -> Row {
+    let opened = plan(engine, None).and_then(|planned| {
+        planned.iter().try_for_each(|planned| {
+            let folder = planned.folder.display();
+            accessat(
+                CWD,
+                &planned.folder,
+                Access::WRITE_OK | Access::EXEC_OK,
+                AtFlags::EACCESS,
+            )
+            .with_context(|| format!("{folder} may not be written"))
+        })
+    });
+    let mut row = Row::of(
+        "splice",
+        "the engine's listeners and their folders; a descriptor borrowed",
+        opened.err().map(|error| Reason {
+            why: format!("{error:#}"),
+            fix: None,
+        }),
+    );
+    if let Some(queues) = queues.filter(|row| row.state != State::Works) {
+        row.state = State::Missing;
+        row.reasons.extend(queues.reasons.iter().cloned());
+    }
+    row
+}
+
 /// What `tap` needs, and every port that tokengap itself opens: a socket to listen on.
 pub(super) fn tap() -> Row {
     let listened = std::net::TcpListener::bind("127.0.0.1:0").map(drop);
@@ -110,7 +144,11 @@ pub(super) fn tap() -> Row {
         why: format!("cannot listen: {error}"),
         fix: Some("set TMPDIR to a folder that may be written, or listen on tcp://127.0.0.1:PORT".to_owned()),
     });
-    Row::of("tap", "a TCP port of 127.0.0.1 and a Unix socket in the temporary folder", reason)
+    Row::of(
+        "tap",
+        "a TCP port of 127.0.0.1 and a Unix socket in the temporary folder",
+        reason,
+    )
 }
 
 /// Whether a recording may be written where we stand.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use probe_user::discover::{Engine, Watcher};
-use probe_user::egress::CAPTURE;
+use probe_user::egress::{CAPTURE, Serves};
 use probe_user::examine::own_uprobe;
 use probe_user::{Degraded, Feature, Missing, Options, Permissions, Probe, ProbeError};
 
@@ -20,6 +20,7 @@ const LITTLE: u32 = 64;
 pub(super) fn on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
     let options = AttachOptions {
         capture: LITTLE,
+        egress: true,
         probe: Options::default(),
         python: Some(PythonOptions {
             hertz: HERTZ,
@@ -51,11 +52,20 @@ pub(super) fn on_ourselves() -> Vec<Row> {
             return refused(&Reason { why, fix: None }, "a probe on nothing");
         }
     };
-    let served = probe.serve(std::process::id(), CAPTURE);
+    let serves = Serves {
+        written: CAPTURE,
+        ..Serves::default()
+    };
+    let served = probe.serve(std::process::id(), serves);
     let uprobe = own_uprobe();
     let permissions = Permissions::here();
     let row = |feature: Feature| {
-        let mut reasons: Vec<Reason> = probe.degraded().iter().filter(|d| d.feature == feature).map(reason).collect();
+        let mut reasons: Vec<Reason> = probe
+            .degraded()
+            .iter()
+            .filter(|d| d.feature == feature)
+            .map(reason)
+            .collect();
         let tried = match feature {
             Feature::Messages | Feature::Handled | Feature::Polls => {
                 if let Err(error) = &uprobe {
@@ -87,7 +97,11 @@ pub(super) fn on_ourselves() -> Vec<Row> {
                 missing,
             }));
         }
-        let state = if reasons.is_empty() { State::Works } else { State::Missing };
+        let state = if reasons.is_empty() {
+            State::Works
+        } else {
+            State::Missing
+        };
         Row {
             name: feature.name(),
             state,
