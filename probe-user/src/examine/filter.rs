@@ -62,7 +62,7 @@ impl Call {
         let refused = [Errno::PERM, Errno::ACCESS, Errno::NOSYS];
         Attempt {
             call: self,
-            refused: errno.filter(|errno| refused.contains(errno)).map(|e| e.raw_os_error()),
+            refused: errno.filter(|errno| refused.contains(errno)).map(Errno::raw_os_error),
         }
     }
 }

@@ -27,6 +27,6 @@ pub fn understood(library: &LibZmq) -> Result<Understood, String> {
     Ok(Understood {
         takes: sites.received.is_some(),
         refused: sites.refused.is_some(),
-        layout: library.release.clone().map(known),
+        layout: library.release.map(known),
     })
 }
