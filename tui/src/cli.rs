@@ -36,6 +36,8 @@ enum Command {
     Decode(cmd::decode::Args),
     Export(cmd::export::Args),
     Diff(cmd::diff::Args),
+    #[cfg(target_os = "linux")]
+    Doctor(cmd::doctor::Args),
     Report(cmd::report::Args),
     Import(cmd::import::Args),
     #[cfg(target_os = "linux")]
@@ -62,6 +64,8 @@ impl Cli {
             Command::Export(args) => cmd::export::run(&args),
             Command::Report(args) => cmd::report::run(&args),
             Command::Diff(args) => cmd::diff::run(&args),
+            #[cfg(target_os = "linux")]
+            Command::Doctor(args) => cmd::doctor::run(&args),
             Command::Import(args) => cmd::import::run(&args),
             #[cfg(target_os = "linux")]
             Command::Tap(args) => cmd::tap::run(&args),
