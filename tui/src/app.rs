@@ -20,6 +20,7 @@ use crate::observer::{Observer, Progress, Stage, Wish};
 use crate::screen::Screen;
 use crate::sink::{Sink, Tokens};
 use crate::source::{Flow, Source};
+use crate::telemetry::{self, Telemetry};
 
 /// Sleep when a source has nothing: short beside a frame interval, long beside a wake-up.
 const IDLE: Duration = Duration::from_millis(4);
@@ -50,14 +51,18 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
         source.keep_ids();
     }
     let sink = Sink::open(&args.record, source.kind(), config)?;
+    let telemetry = Telemetry::open(&args.telemetry)?;
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())
     } else {
         Box::new(Screen::open(args.keep())?)
     };
-    let mut run = Drive::new(config, observer, sink, args.slowest);
+    let mut run = Drive::new(config, observer, sink, args.slowest).telling(telemetry);
     drive(&mut source, &mut run, args.duration, &signals);
-    conclude(&run.finish(&source), args.json, args.fail_on)
+    let before = signals.seen();
+    let concluded = conclude(&run.finish(&source), args.json, args.fail_on);
+    telemetry::linger(&args.telemetry, || signals.seen() > before);
+    concluded
 }
 
 /// Prints the report; the exit code says whether its findings are too bad.

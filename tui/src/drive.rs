@@ -10,6 +10,7 @@ use crate::about::About;
 use crate::observer::{Nobody, Observer, Run, Stage, Wish};
 use crate::replay::Position;
 use crate::sink::Sink;
+use crate::telemetry::Telemetry;
 
 /// A run.
 pub(crate) struct Drive {
@@ -17,6 +18,7 @@ pub(crate) struct Drive {
     config: Config,
     observer: Box<dyn Observer>,
     sink: Sink,
+    telemetry: Telemetry,
     /// What was given up on the way.
     degraded: Vec<String>,
     notice: (u64, String),
@@ -30,10 +32,16 @@ impl Drive {
             config,
             observer,
             sink,
+            telemetry: Telemetry::default(),
             degraded: Vec::new(),
             notice: (0, String::new()),
             slowest,
         }
+    }
+
+    /// Tells other systems of it, too.
+    pub(crate) fn telling(self, telemetry: Telemetry) -> Self {
+        Self { telemetry, ..self }
     }
 
     /// Enters an event.
@@ -90,12 +98,14 @@ impl Drive {
             analysis,
             observer,
             sink,
+            telemetry,
             degraded,
             notice,
             slowest,
             ..
         } = self;
         let all = || all_degraded(about, sink.trouble(), degraded);
+        telemetry.turn(analysis, &|| input(about, all(), *slowest));
         let wish = catch_unwind(AssertUnwindSafe(|| {
             observer.turn(&Run {
                 analysis,
@@ -142,10 +152,12 @@ impl Drive {
             eprintln!("tokengap: {said}");
         }
         let degraded = all_degraded(about, self.sink.trouble(), &self.degraded);
-        self.analysis.report(&ReportInput {
+        let input = ReportInput {
             degraded: degraded.into_iter().map(Value::from).collect(),
             ..input
-        })
+        };
+        self.telemetry.finish(&self.analysis, &input);
+        self.analysis.report(&input)
     }
 
     fn input(&self, about: &dyn About) -> ReportInput {

@@ -19,6 +19,7 @@ mod screen;
 mod sink;
 mod source;
 mod state;
+mod telemetry;
 mod theme;
 mod view;
 

@@ -16,7 +16,7 @@ mod pending;
 mod perfetto;
 mod span_id;
 mod stage;
-mod words;
+pub(crate) mod words;
 
 use std::io;
 
