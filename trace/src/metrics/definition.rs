@@ -44,8 +44,7 @@ impl Unit {
             Self::Seconds => "seconds",
             Self::Bytes => "bytes",
             Self::Ratio => "ratio",
-            Self::Of(_) => "",
-            Self::Info => "info",
+            Self::Of(_) | Self::Info => "",
         }
     }
 }

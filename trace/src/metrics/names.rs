@@ -32,14 +32,24 @@ const fn define(
 }
 
 // The run and the engine.
-pub(super) const BUILD: Definition = gauge("tokengap.build", Info, &["version"], "The tokengap that tells this");
+pub(super) const BUILD: Definition = gauge(
+    "tokengap.build.info",
+    Info,
+    &["version"],
+    "The tokengap that tells this",
+);
 pub(super) const ENGINE: Definition = gauge(
-    "tokengap.engine",
+    "tokengap.engine.info",
     Info,
     &["engine", "version", "mode", "waiter"],
     "The engine as far as it is known; a label is empty where it is not",
 );
-pub(super) const SOURCE: Definition = gauge("tokengap.source", Info, &["kind"], "Where the observations come from");
+pub(super) const SOURCE: Definition = gauge(
+    "tokengap.source.info",
+    Info,
+    &["kind"],
+    "Where the observations come from",
+);
 pub(super) const WINDOW: Definition = gauge("tokengap.window", Seconds, &[], "From the first event to the latest");
 
 // Requests.

@@ -1,0 +1,77 @@
+//! Metrics: every family with its points, cumulative since the start of the run.
+
+use super::attributes::text;
+use super::envelope::{self, Resource};
+use crate::export::json::{Array, Object};
+use crate::metrics::{Family, Kind, Point, Value};
+
+/// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
+const CUMULATIVE: u64 = 2;
+
+/// `MetricsData`, and how many points are in it. `from` and `to` are nanoseconds since the Unix epoch.
+pub fn metrics_data(families: &[Family], resource: &Resource, (from, to): (u64, u64)) -> (Vec<u8>, u64) {
+    let mut out = Vec::new();
+    Object::write(&mut out, |o| {
+        envelope::metrics(o, resource, |list| {
+            for family in families {
+                list.object(|o| one(o, family, (from, to)));
+            }
+        });
+    });
+    (out, families.iter().map(|family| family.points.len() as u64).sum())
+}
+
+fn one(o: &mut Object<'_>, family: &Family, times: (u64, u64)) {
+    let of = family.definition;
+    o.text("name", of.name)
+        .text("description", of.help)
+        .text("unit", of.unit.ucum());
+    let data = match of.kind {
+        Kind::Counter => "sum",
+        Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
+    };
+    o.object(data, |o| {
+        o.array("dataPoints", |list| {
+            for point in &family.points {
+                list.object(|o| {
+                    o.array("attributes", |a| labels(a, of.labels, point));
+                    if of.kind != Kind::Gauge {
+                        o.int_text("startTimeUnixNano", times.0);
+                    }
+                    o.int_text("timeUnixNano", times.1);
+                    value(o, &point.value);
+                });
+            }
+        });
+        if of.kind != Kind::Gauge {
+            o.int("aggregationTemporality", CUMULATIVE);
+        }
+        if of.kind == Kind::Counter {
+            o.flag("isMonotonic", true);
+        }
+    });
+}
+
+fn labels(a: &mut Array<'_>, names: &[&str], point: &Point) {
+    for (name, value) in names.iter().zip(&point.labels) {
+        text(a, name, value);
+    }
+}
+
+fn value(o: &mut Object<'_>, value: &Value) {
+    match value {
+        Value::Int(n) => {
+            o.int_text("asInt", *n);
+        }
+        Value::Float(x) => {
+            o.float("asDouble", *x);
+        }
+        Value::Histogram(h) => {
+            let counts: Vec<String> = h.classes().map(|n| n.to_string()).collect();
+            let bounds: Vec<f64> = h.at_most.iter().map(|class| class.0).collect();
+            o.int_text("count", h.count).float("sum", h.sum);
+            o.value("bucketCounts", &counts).value("explicitBounds", &bounds);
+        }
+    }
+}
