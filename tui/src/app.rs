@@ -51,7 +51,7 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
         source.keep_ids();
     }
     let sink = Sink::open(&args.record, source.kind(), config)?;
-    let telemetry = Telemetry::open(&args.telemetry)?;
+    let telemetry = Telemetry::open(&args.telemetry, source.kind())?;
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())
     } else {

@@ -48,17 +48,19 @@ impl Drive {
     pub(crate) fn event(&mut self, event: &Event<'_>) {
         self.analysis.apply(event);
         self.sink.event(event);
+        self.telemetry.event(event, &self.analysis);
         self.observer.event(event);
     }
 
     /// Lets time pass.
     pub(crate) fn tick(&mut self, now: MonoNs, about: &dyn About) {
         self.analysis.tick(now);
-        let trouble = self.sink.trouble().to_vec();
+        let trouble = self.trouble();
         let (degraded, slowest) = (&self.degraded, self.slowest);
         let input = || input(about, all_degraded(about, &trouble, degraded), slowest);
         self.sink.tick(now, &self.analysis, &input);
-        if let Some(said) = self.sink.news() {
+        self.telemetry.tick(now, &self.analysis, &input);
+        for said in [self.sink.news(), self.telemetry.news()].into_iter().flatten() {
             self.say(said);
         }
         self.observer.tick(&self.analysis);
@@ -104,7 +106,9 @@ impl Drive {
             slowest,
             ..
         } = self;
-        let all = || all_degraded(about, sink.trouble(), degraded);
+        let mut trouble = sink.trouble().to_vec();
+        trouble.extend(telemetry.trouble());
+        let all = || all_degraded(about, &trouble, degraded);
         telemetry.turn(analysis, &|| input(about, all(), *slowest));
         let wish = catch_unwind(AssertUnwindSafe(|| {
             observer.turn(&Run {
@@ -151,7 +155,11 @@ impl Drive {
         for said in self.sink.finish(&input) {
             eprintln!("tokengap: {said}");
         }
-        let degraded = all_degraded(about, self.sink.trouble(), &self.degraded);
+        if self.telemetry.pushes() {
+            let report = self.analysis.report(&input);
+            self.telemetry.conclude(&self.analysis, &report, &input);
+        }
+        let degraded = all_degraded(about, &self.trouble(), &self.degraded);
         let input = ReportInput {
             degraded: degraded.into_iter().map(Value::from).collect(),
             ..input
@@ -163,9 +171,16 @@ impl Drive {
     fn input(&self, about: &dyn About) -> ReportInput {
         input(
             about,
-            all_degraded(about, self.sink.trouble(), &self.degraded),
+            all_degraded(about, &self.trouble(), &self.degraded),
             self.slowest,
         )
+    }
+
+    /// What went wrong with writing and telling.
+    fn trouble(&self) -> Vec<String> {
+        let mut trouble = self.sink.trouble().to_vec();
+        trouble.extend(self.telemetry.trouble());
+        trouble
     }
 }
 

@@ -7,6 +7,7 @@ mod fixtures;
 mod pages;
 mod schemas;
 mod screens;
+mod telemetry;
 mod tmux;
 mod validate;
 
@@ -41,6 +42,8 @@ enum Command {
     Pages(pages::Options),
     /// Take the pictures of docs/SCREENS.md from the demo, in tmux
     Screens(screens::Options),
+    /// Let a real Prometheus and a real collector hold what the report says
+    Telemetry(telemetry::Options),
     /// Let the tools that traces are for read what tokengap exports
     Validate(validate::Options),
 }
@@ -56,6 +59,7 @@ fn main() -> anyhow::Result<()> {
         Command::Ebpf(args) => ebpf::run(&args),
         Command::Pages(options) => pages::run(&options),
         Command::Screens(options) => screens::run(&options),
+        Command::Telemetry(options) => telemetry::run(&options),
         Command::Validate(options) => validate::run(&options),
     }
 }

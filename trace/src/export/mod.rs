@@ -31,8 +31,8 @@ use self::life::{Life, OnHop};
 use self::lives::Lives;
 use crate::analysis::{Analysis, Config};
 use crate::clock::MonoNs;
-use crate::event::{Event, What};
-use crate::ledger::{Ledger, Limits, Request, Summary};
+use crate::event::Event;
+use crate::ledger::{Ledger, Limits, Summary};
 use crate::report::{Report, ReportInput};
 
 /// Formats.

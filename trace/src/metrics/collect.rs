@@ -285,3 +285,177 @@ fn own(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::event::{Chunk, CpuSample, Event, Frame, IdColumn, Kind, Sees, Taken, What};
+    use crate::id::{FrameId, HopId, ThreadId};
+    use crate::{Analysis, Config};
+
+    const MS: u64 = 1_000_000;
+
+    fn metrics(analysis: &Analysis) -> Vec<Family> {
+        analysis.metrics(&Input {
+            report: &ReportInput::of("tap"),
+            version: "1",
+            pushed: None,
+        })
+    }
+
+    fn value<'a>(families: &'a [Family], name: &str, labels: &[&str]) -> Option<&'a Value> {
+        let family = families.iter().find(|f| f.definition.name == name)?;
+        let point = family.points.iter().find(|p| p.labels == labels)?;
+        Some(&point.value)
+    }
+
+    fn hop(analysis: &mut Analysis, id: u16, name: &str, taken: bool) {
+        let sees = Sees {
+            sent: true,
+            taken,
+            ..Sees::default()
+        };
+        let said = crate::event::Hop {
+            id: HopId(id),
+            name,
+            endpoint: "",
+            worker: None,
+            origin: id == 0,
+            last: id == 0,
+            sees,
+        };
+        analysis.apply(&Event {
+            at: MonoNs(0),
+            what: What::Hop(said),
+        });
+    }
+
+    fn send(analysis: &mut Analysis, id: FrameId, rid: &str) {
+        let chunk = Chunk {
+            rid,
+            listed: Some(1),
+            completion_tokens: Some(1),
+            prompt_tokens: None,
+            cached_tokens: None,
+            finish: None,
+            retractions: None,
+            worker: None,
+            ids: &[],
+        };
+        let frame = Frame {
+            id,
+            bytes: 700,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks: &[chunk],
+        };
+        analysis.apply(&Event {
+            at: MonoNs(MS * (1 + id.seq)),
+            what: What::Sent(frame),
+        });
+    }
+
+    fn frame(hop: u16, seq: u64) -> FrameId {
+        FrameId {
+            hop: HopId(hop),
+            lane: 0,
+            seq,
+        }
+    }
+
+    #[test]
+    fn what_waits_is_told_in_frames_chunks_and_bytes_and_what_is_unseen_is_absent() {
+        let (mut seen, mut unseen) = (Analysis::new(Config::default()), Analysis::new(Config::default()));
+        for (analysis, taken) in [(&mut seen, true), (&mut unseen, false)] {
+            hop(analysis, 0, "scheduler->tokenizer", taken);
+            for seq in 0..3 {
+                send(analysis, frame(0, seq), &format!("rid-{seq}"));
+            }
+        }
+        let taken = Taken {
+            id: frame(0, 0),
+            wakeup: Some(1),
+            by: None,
+            frame: None,
+        };
+        seen.apply(&Event {
+            at: MonoNs(42 * MS),
+            what: What::Taken(taken),
+        });
+        let (told, name) = (metrics(&seen), ["scheduler->tokenizer"]);
+        assert_eq!(value(&told, "tokengap.hop.backlog.frames", &name), Some(&Value::Int(2)));
+        assert_eq!(value(&told, "tokengap.hop.backlog.chunks", &name), Some(&Value::Int(2)));
+        assert_eq!(
+            value(&told, "tokengap.hop.backlog.size", &name),
+            Some(&Value::Int(1_400))
+        );
+        assert_eq!(
+            value(&told, "tokengap.hop.oldest_waiting", &name),
+            Some(&Value::Float(0.04))
+        );
+        let Some(Value::Histogram(gap)) = value(&told, "tokengap.gap", &[]) else {
+            panic!("a gap was seen");
+        };
+        assert_eq!((gap.count, (gap.sum * 1e3).round()), (1, 41.0));
+        let told = metrics(&unseen);
+        for name in [
+            "tokengap.gap",
+            "tokengap.tokens.taken",
+            "tokengap.hop.backlog.frames",
+            "tokengap.cpu.time",
+        ] {
+            assert!(told.iter().all(|f| f.definition.name != name), "{name}");
+        }
+        assert_eq!(value(&told, "tokengap.tokens.sent", &[]), Some(&Value::Int(3)));
+        assert_eq!(value(&told, "tokengap.chunks.dropped", &["confirmed"]), None);
+    }
+
+    #[test]
+    fn names_beyond_the_bound_make_no_series_and_are_counted() {
+        let mut analysis = Analysis::new(Config::default());
+        for n in 0..200_u16 {
+            hop(&mut analysis, n, &format!("a->b{n}"), true);
+            send(&mut analysis, frame(n, 0), &format!("rid-{n}"));
+        }
+        for n in 0..40 {
+            let sample = CpuSample {
+                thread: ThreadId { pid: 1, tid: n },
+                role: &format!("role-{n}"),
+                name: "python3",
+                part: ThreadPart::Main,
+                interval_ns: 100 * MS,
+                on_ns: 40 * MS,
+                wait_ns: None,
+                throttled_ns: None,
+                poll: None,
+            };
+            analysis.apply(&Event {
+                at: MonoNs(300 * MS),
+                what: What::Cpu(sample),
+            });
+        }
+        let told = metrics(&analysis);
+        let labels = |place: &str| -> BTreeSet<&str> {
+            let families = told.iter().filter_map(|f| {
+                let at = f.definition.labels.iter().position(|l| *l == place)?;
+                Some((f, at))
+            });
+            families
+                .flat_map(|(f, at)| f.points.iter().map(move |p| p.labels[at].as_str()))
+                .collect()
+        };
+        assert_eq!((labels("hop").len(), labels("role").len()), (HOPS, ROLES));
+        let left_out = |label| value(&told, "tokengap.self.labels_left_out", &[label]);
+        assert_eq!(left_out("hop"), Some(&Value::Int(200 - HOPS as u64)));
+        assert_eq!(left_out("role"), Some(&Value::Int(40 - ROLES as u64)));
+        let state = |state| value(&told, "tokengap.cpu.time", &["role-0", "main", state]);
+        assert_eq!((state("on_cpu"), state("run_wait")), (Some(&Value::Float(0.04)), None));
+        let told = told.iter().flat_map(|f| f.points.iter().flat_map(|p| &p.labels));
+        assert!(
+            told.into_iter().all(|label| !label.starts_with("rid-")),
+            "no label is a request"
+        );
+    }
+}

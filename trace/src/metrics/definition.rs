@@ -110,4 +110,25 @@ mod tests {
             assert!(metric.labels.iter().all(|label| !never.contains(label)), "{name}");
         }
     }
+
+    #[test]
+    fn the_documents_table_is_the_list() {
+        let document = include_str!("../../../docs/METRICS.md");
+        let (_, table) = document
+            .split_once("| name | type | labels | |\n|---|---|---|---|\n")
+            .expect("a table");
+        let line = |metric: &&Definition| {
+            let kind = format!("{:?}", metric.kind).to_lowercase();
+            let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+            format!(
+                "| `{}` | {kind} | {} | {} |",
+                metric.prometheus(),
+                labels.join(", "),
+                metric.help
+            )
+        };
+        let wanted: Vec<String> = ALL.iter().map(line).collect();
+        let found: Vec<&str> = table.lines().collect();
+        assert_eq!(found, wanted, "\n{}", wanted.join("\n"));
+    }
 }

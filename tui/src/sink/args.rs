@@ -66,7 +66,7 @@ impl From<Tokens> for Payload {
 }
 
 /// Reads a size in bytes; units are binary with or without the `i`.
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     const HINT: &str = "write it like 64MiB, 500M or 2GiB";
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (amount, unit) = text.split_at(digits);

@@ -13,7 +13,7 @@ use trace::record::{Anchor, Closing, Header, RecordError, RecordOptions, Recorde
 use trace::report::ReportInput;
 use trace::{Analysis, Config, Event, MonoNs};
 
-pub(crate) use args::{RecordArgs, Tokens};
+pub(crate) use args::{RecordArgs, Tokens, size};
 use ring::Ring;
 
 use crate::state::units::{bytes, count};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::cli::duration;
+use crate::sink::size;
 
 /// What to tell to other systems while the run goes on.
 #[derive(Args, Clone, Debug)]
@@ -19,6 +20,38 @@ pub(crate) struct TelemetryArgs {
     /// Go on serving the final metrics for this long after the end, so that a last scrape holds what the report says.
     #[arg(long, value_name = "T", value_parser = duration, requires = "metrics")]
     pub(crate) metrics_linger: Option<Duration>,
+
+    /// Push findings and requests as spans, and metrics, to an OpenTelemetry collector or any receiver of OTLP over HTTP, as
+    /// JSON: http://HOST:4318. OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME are honoured.
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<String>,
+
+    /// Which requests become spans. Findings always do.
+    #[arg(long, value_enum, default_value_t = Requests::Slow, requires = "otlp")]
+    pub(crate) otlp_requests: Requests,
+
+    /// What slow means: the first token waited at least this long between scheduler and tokenizer.
+    #[arg(long, value_name = "T", value_parser = duration, default_value = "1s", requires = "otlp")]
+    pub(crate) otlp_slower_than: Duration,
+
+    /// How often metrics are pushed.
+    #[arg(long, value_name = "T", value_parser = duration, default_value = "15s", requires = "otlp")]
+    pub(crate) otlp_interval: Duration,
+
+    /// What may wait to be pushed while the receiver does not take it; further spans are given up, and counted.
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "8MiB", requires = "otlp")]
+    pub(crate) otlp_queue: u64,
+}
+
+/// Which requests are pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Requests {
+    /// Slow ones (--otlp-slower-than), and those that lost tokens.
+    Slow,
+    /// Every one: some kilobytes each.
+    All,
+    /// None.
+    None,
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

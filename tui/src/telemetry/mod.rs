@@ -1,19 +1,25 @@
-//! What is told to other systems while a run goes on. Never the run's concern: who asks gets a copy of the numbers, and trouble
-//! here is said, and the run goes on.
+//! What is told to other systems while a run goes on: metrics to who asks, spans and metrics to a receiver. Never the run's
+//! concern: trouble here, a panic included, is said, and the run goes on.
 
 mod args;
 mod endpoint;
+mod environment;
 mod exposition;
+mod push;
+mod queue;
 mod scrapes;
+mod sender;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use trace::Analysis;
-use trace::metrics::Input;
-use trace::report::ReportInput;
+use trace::metrics::{Family, Input, Pushed};
+use trace::report::{Report, ReportInput};
+use trace::{Analysis, Event, MonoNs};
 
 pub(crate) use args::TelemetryArgs;
+use push::Push;
 use scrapes::Answers;
 
 /// The version that metrics and spans tell.
@@ -23,12 +29,17 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 #[derive(Default)]
 pub(crate) struct Telemetry {
     answers: Option<Answers>,
+    push: Option<Push>,
+    failed: Option<String>,
 }
 
 impl Telemetry {
-    /// Opens what `args` ask for, before the run, so that a mistake is told at once.
-    pub(crate) fn open(args: &TelemetryArgs) -> anyhow::Result<Self> {
-        let mut telemetry = Self::default();
+    /// Opens what `args` ask for, before the run, so that a mistake is told at once. `source` is what the report calls it.
+    pub(crate) fn open(args: &TelemetryArgs, source: &str) -> anyhow::Result<Self> {
+        let mut telemetry = Self {
+            push: Push::open(args, source)?,
+            ..Self::default()
+        };
         if let Some(address) = args.metrics {
             let (answers, questions) = scrapes::pair();
             let bound = endpoint::serve(address, questions)?;
@@ -44,27 +55,89 @@ impl Telemetry {
         Ok(telemetry)
     }
 
-    /// Between two turns of the run's loop: answers who asks.
-    pub(crate) fn turn(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
-        if let Some(answers) = self.answers.as_ref().filter(|answers| answers.wanted()) {
-            answers.give(analysis.metrics(&metrics_input(&input())), false);
+    /// An event that `analysis` has entered.
+    pub(crate) fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
+        if self.push.is_some() {
+            self.guarded(|telemetry| {
+                if let Some(push) = &mut telemetry.push {
+                    push.event(event, analysis);
+                }
+            });
         }
     }
 
-    /// The run is over: `input` is what its report was told.
+    /// Time that `analysis` has let pass.
+    pub(crate) fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
+        if self.push.is_some() {
+            self.guarded(|telemetry| {
+                if let Some(push) = &mut telemetry.push {
+                    push.tick(now, analysis, &|pushed| metrics(analysis, &input(), Some(pushed)));
+                }
+            });
+        }
+    }
+
+    /// Between two turns of the run's loop: answers who asks.
+    pub(crate) fn turn(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
+        if self.answers.as_ref().is_some_and(Answers::wanted) {
+            self.guarded(|telemetry| telemetry.answer(analysis, &input(), false));
+        }
+    }
+
+    /// The run has come to `report`: pushes what is left.
+    pub(crate) fn conclude(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
+        self.guarded(|telemetry| {
+            if let Some(push) = &mut telemetry.push {
+                push.finish(analysis, report, &|pushed| metrics(analysis, input, Some(pushed)));
+            }
+        });
+    }
+
+    /// Nothing more will come: `input` is what the report was told.
     pub(crate) fn finish(&mut self, analysis: &Analysis, input: &ReportInput) {
+        self.guarded(|telemetry| telemetry.answer(analysis, input, true));
+    }
+
+    /// Whether something is pushed, so that the end has to wait for it.
+    pub(crate) fn pushes(&self) -> bool {
+        self.push.is_some()
+    }
+
+    /// What went wrong, for the report.
+    pub(crate) fn trouble(&self) -> Vec<String> {
+        let push = self.push.as_ref().and_then(Push::trouble);
+        push.into_iter().chain(self.failed.clone()).collect()
+    }
+
+    /// What there is to say since the last call.
+    pub(crate) fn news(&self) -> Option<String> {
+        self.push.as_ref().and_then(Push::news)
+    }
+
+    fn answer(&mut self, analysis: &Analysis, input: &ReportInput, last: bool) {
+        let pushed = self.push.as_ref().map(Push::pushed);
         if let Some(answers) = &self.answers {
-            answers.give(analysis.metrics(&metrics_input(input)), true);
+            answers.give(metrics(analysis, input, pushed), last);
+        }
+    }
+
+    /// Does `tell`; a panic in it costs the telling, not the run.
+    fn guarded(&mut self, tell: impl FnOnce(&mut Self)) {
+        if catch_unwind(AssertUnwindSafe(|| tell(self))).is_err() {
+            *self = Self {
+                failed: Some("metrics: they failed and were left off; the run went on (this is a bug)".into()),
+                ..Self::default()
+            };
         }
     }
 }
 
-fn metrics_input(report: &ReportInput) -> Input<'_> {
-    Input {
+fn metrics(analysis: &Analysis, report: &ReportInput, pushed: Option<Pushed>) -> Vec<Family> {
+    analysis.metrics(&Input {
         report,
         version: VERSION,
-        pushed: None,
-    }
+        pushed,
+    })
 }
 
 /// Goes on serving the last metrics for as long as `args` ask, unless `asked_to_end`.
