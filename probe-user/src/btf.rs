@@ -25,7 +25,7 @@ const ALIASES: u32 = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum BtfError {
     /// The file cannot be read.
-    #[error("read {}: {source}; a kernel with CONFIG_DEBUG_INFO_BTF has it", path.display())]
+    #[error("read {}: {source}; a kernel with CONFIG_DEBUG_INFO_BTF has it, where /sys is mounted", path.display())]
     Read {
         /// Which file.
         path: PathBuf,
@@ -52,10 +52,13 @@ pub struct Btf {
 impl Btf {
     /// Of the running kernel. Takes about 5 ms and 6 MB while it lives.
     pub fn running() -> Result<Self, BtfError> {
-        let data = std::fs::read(VMLINUX).map_err(|source| BtfError::Read {
-            path: PathBuf::from(VMLINUX),
-            source,
-        })?;
+        let data = std::fs::read(VMLINUX)
+            // A root without /sys; the one of the first process that is seen from here has it.
+            .or_else(|error| std::fs::read(format!("/proc/1/root{VMLINUX}")).map_err(|_| error))
+            .map_err(|source| BtfError::Read {
+                path: PathBuf::from(VMLINUX),
+                source,
+            })?;
         Self::parse(data)
     }
 

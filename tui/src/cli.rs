@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use trace::detect::Severity;
 use trace::ledger::Limits;
 
@@ -29,7 +29,9 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    #[cfg(target_os = "linux")]
     Attach(cmd::attach::Args),
+    #[cfg(target_os = "linux")]
     Demo(cmd::demo::Args),
     Replay(cmd::replay::Args),
     Decode(cmd::decode::Args),
@@ -37,13 +39,17 @@ enum Command {
     Diff(cmd::diff::Args),
     Report(cmd::report::Args),
     Import(cmd::import::Args),
+    #[cfg(target_os = "linux")]
     Tap(cmd::tap::Args),
+    Generate(cmd::generate::Args),
 }
 
 impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            #[cfg(target_os = "linux")]
             Command::Attach(args) => cmd::attach::run(&args),
+            #[cfg(target_os = "linux")]
             Command::Demo(args) => cmd::demo::run(args),
             Command::Replay(args) => cmd::replay::run(&args),
             Command::Decode(args) => cmd::decode::run(&args),
@@ -51,7 +57,9 @@ impl Cli {
             Command::Report(args) => cmd::report::run(&args),
             Command::Diff(args) => cmd::diff::run(&args),
             Command::Import(args) => cmd::import::run(&args),
+            #[cfg(target_os = "linux")]
             Command::Tap(args) => cmd::tap::run(&args),
+            Command::Generate(args) => cmd::generate::run(&args, Self::command()),
         }
     }
 }

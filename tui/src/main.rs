@@ -1,11 +1,18 @@
 //! `tokengap`: where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "what only live sources use has nobody to use it elsewhere")
+)]
+
 mod about;
 mod action;
 mod app;
+#[cfg(target_os = "linux")]
 mod attach;
 mod cli;
 mod cmd;
+#[cfg(target_os = "linux")]
 mod demo;
 mod drive;
 mod keys;
@@ -23,6 +30,7 @@ mod telemetry;
 mod theme;
 mod view;
 
+#[cfg(target_os = "linux")]
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -45,18 +53,25 @@ fn main() -> ExitCode {
 fn run() -> anyhow::Result<ExitCode> {
     // A limit on file sizes ends the writing with an error that is told, and not the process: traffic may run through it.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot listen for signals")?;
-    let nothing_asked = std::env::args_os().len() == 1;
-    let cli = if nothing_asked && app::has_terminal() && std::io::stdin().is_terminal() {
-        let Some(line) = cmd::pick::run()? else {
-            return Ok(ExitCode::SUCCESS);
-        };
-        eprintln!("tokengap {}", line.join(" "));
-        cli::Cli::parse_from(std::iter::once("tokengap".to_owned()).chain(line))
-    } else {
-        cli::Cli::parse()
+    let Some(cli) = asked()? else {
+        return Ok(ExitCode::SUCCESS);
     };
     cli::init_log(cli.verbose);
     cli.run()
+}
+
+/// The command line; where it is empty, on a terminal, what the reader picks.
+fn asked() -> anyhow::Result<Option<cli::Cli>> {
+    #[cfg(target_os = "linux")]
+    if std::env::args_os().len() == 1 && app::has_terminal() && std::io::stdin().is_terminal() {
+        let Some(line) = cmd::pick::run()? else {
+            return Ok(None);
+        };
+        eprintln!("tokengap {}", line.join(" "));
+        let line = std::iter::once("tokengap".to_owned()).chain(line);
+        return Ok(Some(cli::Cli::parse_from(line)));
+    }
+    Ok(Some(cli::Cli::parse()))
 }
 
 /// The error and its causes, without those that an earlier one has already told.

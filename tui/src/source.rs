@@ -1,8 +1,11 @@
 //! What the application needs of a source, and the sources that are only wiring.
 
-use serde_json::{Value, json};
+use serde_json::Value;
+#[cfg(target_os = "linux")]
+use serde_json::json;
 use trace::Event;
 use trace::report::SamplingCost;
+#[cfg(target_os = "linux")]
 use zmq_tap::tap::Tap;
 
 /// What one call of [`Source::poll`] came to.
@@ -57,11 +60,13 @@ pub(crate) trait Source {
 }
 
 /// The relay as a source.
+#[cfg(target_os = "linux")]
 pub(crate) struct TapSource {
     tap: Tap,
     stopping: bool,
 }
 
+#[cfg(target_os = "linux")]
 impl TapSource {
     pub(crate) fn new(tap: Tap) -> Self {
         Self { tap, stopping: false }
@@ -71,6 +76,7 @@ impl TapSource {
 /// Frames decoded in one turn: some milliseconds of work, so that ticks and signals are not kept waiting.
 const FRAMES_A_TURN: usize = 256;
 
+#[cfg(target_os = "linux")]
 impl Source for TapSource {
     fn kind(&self) -> &'static str {
         "tap"
@@ -103,6 +109,7 @@ impl Source for TapSource {
 }
 
 /// The forms in which messages came through `tap`, and the relay's own counters.
+#[cfg(target_os = "linux")]
 pub(crate) fn wire_forms(tap: &Tap) -> Value {
     let forms = tap
         .forms()

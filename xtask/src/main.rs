@@ -1,14 +1,17 @@
 //! `cargo xtask`: what the project does to itself. One file a command.
 
 mod bench;
+mod dist;
 mod e2e;
 mod ebpf;
 mod fixtures;
 mod pages;
+mod pod;
 mod schemas;
 mod screens;
 mod telemetry;
 mod tmux;
+mod toolchain;
 mod validate;
 
 use clap::{Parser, Subcommand};
@@ -25,6 +28,8 @@ enum Command {
     /// Measure: ratios, the peers taking turns
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Build the static program and pack it: archive, Debian package, checksums
+    Dist(dist::Options),
     /// Run the real engine through the tap and under attach, and compare the report with what the engine says
     E2e(e2e::Options),
     /// Make the real engine's harness ready: its venv and unpacked releases
@@ -40,6 +45,8 @@ enum Command {
     Ebpf(ebpf::Args),
     /// Open the HTML report in headless Chromium: light, dark, narrow, on paper
     Pages(pages::Options),
+    /// Run the released program in an empty root and in containers, at every level of privilege
+    Pod(pod::Options),
     /// Take the pictures of docs/SCREENS.md from the demo, in tmux
     Screens(screens::Options),
     /// Let a real Prometheus and a real collector hold what the report says
@@ -51,6 +58,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Bench(what) => bench::run(&what),
+        Command::Dist(options) => dist::run(&options),
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
         Command::Fixtures(args) => fixtures::run(&args),
@@ -58,6 +66,7 @@ fn main() -> anyhow::Result<()> {
         Command::Schemas(args) => schemas::run(&args),
         Command::Ebpf(args) => ebpf::run(&args),
         Command::Pages(options) => pages::run(&options),
+        Command::Pod(options) => pod::run(&options),
         Command::Screens(options) => screens::run(&options),
         Command::Telemetry(options) => telemetry::run(&options),
         Command::Validate(options) => validate::run(&options),

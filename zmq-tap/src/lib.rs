@@ -3,7 +3,9 @@
 //! ([`egress`]).
 
 pub mod egress;
+#[cfg(target_os = "linux")]
 pub mod relay;
+#[cfg(target_os = "linux")]
 pub mod tap;
 pub mod wire;
 pub mod zmtp;

@@ -1,5 +1,6 @@
 //! A probe on running processes: attach, read, detach.
 
+mod losses;
 pub(crate) mod multi;
 mod options;
 mod read;
@@ -10,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread, Watched};
 use rustix::process::{Pid, PidfdFlags};
 
@@ -27,6 +28,7 @@ use crate::observation::Observation;
 use crate::plain::Plain;
 use crate::sites::Known;
 
+use losses::Losses;
 use multi::Multi;
 use serving::Serving;
 
@@ -39,7 +41,7 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 pub struct Probe {
     ebpf: Ebpf,
     records: RingBuf<MapData>,
-    losses: PerCpuArray<MapData, u64>,
+    losses: Losses,
     watched: Array<MapData, Plain<Watched>>,
     way: Way,
     libraries: Known,
@@ -94,7 +96,7 @@ impl Probe {
         })?;
         let way = way(&ebpf);
         let records = map(&mut ebpf, "RECORDS", RingBuf::try_from)?;
-        let losses = map(&mut ebpf, "LOSSES", PerCpuArray::try_from)?;
+        let losses = map(&mut ebpf, "LOSSES", Losses::new)?;
         let watched = map(&mut ebpf, "WATCHED", Array::try_from)?;
         let diagnostics = if options.diagnostics {
             Diagnostics::of(&mut ebpf)

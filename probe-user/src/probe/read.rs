@@ -45,12 +45,7 @@ impl Probe {
     pub(super) fn losses(&mut self, see: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let mut seen = 0;
         for cause in Loss::ALL {
-            let total = self
-                .losses
-                .get(&(cause as u32), 0)
-                .map_err(super::wrong("LOSSES"))?
-                .iter()
-                .sum::<u64>();
+            let total = self.losses.total(cause).map_err(super::wrong("LOSSES"))?;
             let told = &mut self.told[cause as usize];
             if total > *told {
                 see(Observation::Lost {

@@ -217,11 +217,14 @@ fn private_folder() -> anyhow::Result<TempDir> {
     } else {
         &parent
     };
-    let private = Permissions::from_mode(0o700);
-    let folder = tempfile::Builder::new()
-        .prefix("tokengap-")
-        .permissions(private)
-        .tempdir_in(parent);
+    let within = |parent: &Path| {
+        tempfile::Builder::new()
+            .prefix("tokengap-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(parent)
+    };
+    // A container's root may have no folder for such things; where it was started may do.
+    let folder = within(parent).or_else(|error| within(Path::new(".")).map_err(|_| error));
     folder.with_context(|| {
         let parent = parent.display();
         format!("cannot make a folder for the demo's sockets in {parent}; set TMPDIR to a writable one")

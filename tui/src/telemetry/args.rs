@@ -11,6 +11,10 @@ use crate::sink::size;
 /// What to tell to other systems while the run goes on.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Metrics")]
+#[expect(
+    clippy::doc_markdown,
+    reason = "variables of the environment are help for a terminal"
+)]
 pub(crate) struct TelemetryArgs {
     /// Serve metrics for Prometheus at http://ADDR/metrics. ADDR is HOST:PORT, or a PORT of this machine's loopback. There is
     /// no authentication: numbers only, no request ids, no text.

@@ -1,4 +1,4 @@
-//! Metrics as text: OpenMetrics 1.0, and the older text format of Prometheus for those who do not ask for it.
+//! Metrics as text: `OpenMetrics` 1.0, and the older text format of Prometheus for those who do not ask for it.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub(super) struct Exposition {
     pub(super) body: String,
 }
 
-/// Encodes `families`, as OpenMetrics where the reader's `accept` names it.
+/// Encodes `families`, as `OpenMetrics` where the reader's `accept` names it.
 pub(super) fn encode(families: Vec<Family>, accept: &str) -> Result<Exposition, fmt::Error> {
     let counters: Vec<String> = families
         .iter()

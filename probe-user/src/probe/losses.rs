@@ -1,0 +1,73 @@
+//! The kernel side's counters of what it had to drop, one for each cause and processor.
+//!
+//! aya 0.14 reads such an array only where `/sys` tells how many processors there can be; a container may have none.
+#![expect(unsafe_code, reason = "bpf(2) has no safe wrapper that does without /sys")]
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use aya::maps::{Map, MapData, MapError};
+use probe_ebpf::Loss;
+
+/// No kernel is configured for more: `CONFIG_NR_CPUS` ends at 8192 on every architecture.
+const MOST_PROCESSORS: usize = 8192;
+// include/uapi/linux/bpf.h
+const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
+
+/// The counters, and room for one value of each processor.
+pub(super) struct Losses {
+    map: MapData,
+    values: Box<[u64]>,
+}
+
+/// The lookup's part of `union bpf_attr`.
+#[repr(C)]
+struct Lookup {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+impl Losses {
+    pub(super) fn new(map: Map) -> Result<Self, MapError> {
+        let Map::PerCpuArray(map) = map else {
+            return Err(MapError::InvalidName { name: "LOSSES".into() });
+        };
+        Ok(Self {
+            map,
+            values: vec![0; MOST_PROCESSORS].into_boxed_slice(),
+        })
+    }
+
+    /// How many were lost for `cause` since the load, on all processors.
+    pub(super) fn total(&mut self, cause: Loss) -> Result<u64, MapError> {
+        let key = cause as u32;
+        let lookup = Lookup {
+            map: self.map.fd().as_fd().as_raw_fd() as u32,
+            padding: 0,
+            key: &raw const key as u64,
+            value: self.values.as_mut_ptr() as u64,
+            flags: 0,
+        };
+        // SAFETY: the kernel writes 8 bytes for each processor that is possible, at most [`MOST_PROCESSORS`], as many as `values` has room for;
+        // key and values outlive the call.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                BPF_MAP_LOOKUP_ELEM,
+                &raw const lookup,
+                size_of::<Lookup>(),
+            )
+        };
+        if done < 0 {
+            return Err(MapError::from(aya::sys::SyscallError {
+                call: "bpf_map_lookup_elem",
+                io_error: io::Error::last_os_error(),
+            }));
+        }
+        // Places of processors that there are not stay 0.
+        Ok(self.values.iter().sum())
+    }
+}

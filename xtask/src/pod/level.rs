@@ -1,0 +1,131 @@
+//! What a pod may grant, and what attach was seen to do with it.
+
+/// Who the container's process is, and what it may do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Level {
+    /// As in docs/KUBERNETES.md.
+    pub(crate) name: &'static str,
+    pub(crate) uid: u32,
+    /// `capabilities.add`, after `drop: [ALL]`.
+    pub(crate) add: &'static [&'static str],
+    /// `seccompProfile: RuntimeDefault`, as a runtime older than 2023 has it.
+    pub(crate) seccomp: bool,
+    pub(crate) place: Place,
+    /// The engine runs as another user than root.
+    pub(crate) other_user: bool,
+    /// What works on Linux 6.6 and later, letter by letter of [`super::observed::LETTERS`].
+    pub(crate) works: &'static str,
+}
+
+/// Which namespaces it shares with the engine beside that of processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The pod's network.
+    Pod,
+    /// `hostPID`, and a network of its own.
+    Node,
+    /// The pod's network, and `hostUsers: false`: the capabilities are worth nothing outside of its user namespace.
+    Mapped,
+}
+
+const PLAIN: Level = Level {
+    name: "",
+    uid: 0,
+    add: &[],
+    seccomp: false,
+    place: Place::Pod,
+    other_user: false,
+    works: "-------",
+};
+const PROBES: &[&str] = &["BPF", "PERFMON", "SYS_PTRACE"];
+const ALL: &[&str] = &["BPF", "PERFMON", "SYS_PTRACE", "DAC_READ_SEARCH"];
+
+/// Every level that the manifests and the documents speak of.
+pub(crate) const LEVELS: [Level; 14] = [
+    Level {
+        name: "not root, nothing added",
+        uid: 65532,
+        ..PLAIN
+    },
+    Level {
+        name: "not root, `add: [BPF, PERFMON, SYS_PTRACE]`",
+        uid: 65532,
+        add: PROBES,
+        ..PLAIN
+    },
+    Level {
+        name: "root, `drop: [ALL]`",
+        ..PLAIN
+    },
+    Level {
+        name: "root, `add: [SYS_PTRACE]`",
+        add: &["SYS_PTRACE"],
+        ..PLAIN
+    },
+    Level {
+        name: "root, `add: [BPF, PERFMON]`",
+        add: &["BPF", "PERFMON"],
+        works: "--s----",
+        ..PLAIN
+    },
+    Level {
+        name: "root, `add: [BPF, PERFMON, SYS_PTRACE]`",
+        add: PROBES,
+        works: "fhswqdp",
+        ..PLAIN
+    },
+    Level {
+        name: "root, `add: [BPF, PERFMON, SYS_PTRACE]`, the engine is another user's",
+        add: PROBES,
+        other_user: true,
+        works: "--sw---",
+        ..PLAIN
+    },
+    Level {
+        name: "root, `add: [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH]`, the engine is another user's",
+        add: ALL,
+        other_user: true,
+        works: "fhswqdp",
+        ..PLAIN
+    },
+    Level {
+        name: "root, `add: [SYS_ADMIN, SYS_PTRACE]`",
+        add: &["SYS_ADMIN", "SYS_PTRACE"],
+        works: "fhswqdp",
+        ..PLAIN
+    },
+    Level {
+        name: "root, `add: [BPF, PERFMON, SYS_PTRACE]`, an older runtime's `RuntimeDefault`",
+        add: PROBES,
+        seccomp: true,
+        ..PLAIN
+    },
+    Level {
+        name: "root, `add: [SYS_ADMIN, SYS_PTRACE]`, an older runtime's `RuntimeDefault`",
+        add: &["SYS_ADMIN", "SYS_PTRACE"],
+        seccomp: true,
+        works: "fhswqdp",
+        ..PLAIN
+    },
+    Level {
+        name: "a DaemonSet's, `add: [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH]`",
+        add: ALL,
+        place: Place::Node,
+        works: "--sw---",
+        ..PLAIN
+    },
+    Level {
+        name: "a DaemonSet's, `add: [SYS_ADMIN, SYS_PTRACE, DAC_READ_SEARCH]`, `RuntimeDefault`",
+        add: &["SYS_ADMIN", "SYS_PTRACE", "DAC_READ_SEARCH"],
+        seccomp: true,
+        place: Place::Node,
+        works: "fhswqdp",
+        ..PLAIN
+    },
+    Level {
+        name: "`hostUsers: false`, `add: [BPF, PERFMON, SYS_PTRACE, SYS_ADMIN]`",
+        add: &["BPF", "PERFMON", "SYS_PTRACE", "SYS_ADMIN"],
+        place: Place::Mapped,
+        ..PLAIN
+    },
+];
