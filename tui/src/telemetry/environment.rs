@@ -16,8 +16,6 @@ pub(super) struct Environment {
     pub(super) service: Option<String>,
     /// `OTEL_EXPORTER_OTLP_TIMEOUT`: how long one request may take.
     pub(super) timeout: Option<Duration>,
-    /// `OTEL_EXPORTER_OTLP_CERTIFICATE`: a file of certificates to trust instead of the usual ones.
-    pub(super) certificate: Option<String>,
 }
 
 impl Environment {
@@ -44,7 +42,6 @@ impl Environment {
             service,
             attributes,
             timeout,
-            certificate: get("OTEL_EXPORTER_OTLP_CERTIFICATE"),
         })
     }
 }
@@ -81,13 +78,13 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc, x-scope = 1 "),
             ("OTEL_RESOURCE_ATTRIBUTES", "service.name=llm,k8s.pod.name=a%2Cb"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "250"),
-            ("OTEL_EXPORTER_OTLP_CERTIFICATE", ""),
+            ("OTEL_SERVICE_NAME", ""),
         ])
         .expect("it is well formed");
         assert_eq!(read.headers[0], ("authorization".into(), "Bearer abc".into()));
         assert_eq!(read.headers[1], ("x-scope".into(), "1".into()));
         assert_eq!(read.attributes[1], ("k8s.pod.name".into(), "a,b".into()));
-        assert_eq!((read.service.as_deref(), read.certificate), (Some("llm"), None));
+        assert_eq!(read.service.as_deref(), Some("llm"));
         assert_eq!(read.timeout, Some(Duration::from_millis(250)));
     }
 
