@@ -50,14 +50,14 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
     if args.record.payload == Tokens::Tokens {
         source.keep_ids();
     }
-    let sink = Sink::open(&args.record, source.kind(), config)?;
+    let sink = Sink::open(&args.record, source.kind(), &config)?;
     let telemetry = Telemetry::open(&args.telemetry, source.kind())?;
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())
     } else {
         Box::new(Screen::open(args.keep())?)
     };
-    let mut run = Drive::new(config, observer, sink, args.slowest).telling(telemetry);
+    let mut run = Drive::new(&config, observer, sink, args.slowest).telling(telemetry);
     drive(&mut source, &mut run, args.duration, &signals);
     let before = signals.seen();
     let concluded = conclude(&run.finish(&source), args.json, args.fail_on);

@@ -26,10 +26,10 @@ pub(crate) struct Drive {
 }
 
 impl Drive {
-    pub(crate) fn new(config: Config, observer: Box<dyn Observer>, sink: Sink, slowest: usize) -> Self {
+    pub(crate) fn new(config: &Config, observer: Box<dyn Observer>, sink: Sink, slowest: usize) -> Self {
         Self {
-            analysis: Analysis::new(config),
-            config,
+            analysis: Analysis::new(*config),
+            config: *config,
             observer,
             sink,
             telemetry: Telemetry::default(),

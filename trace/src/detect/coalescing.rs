@@ -13,10 +13,13 @@ impl Detector for Coalescing {
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
         let totals = look.ledger.totals();
         let confirmed = look.ledger.sees_deliveries();
+        // What a cumulative delivery replaces is told by `would-drop`.
         let (chunks, of, seen) = if confirmed {
-            (totals.chunks.fates.coalesced, totals.chunks.lined_up, &totals.merges)
+            let merged = totals.chunks.fates.coalesced - totals.replaced.0;
+            (merged, totals.chunks.lined_up, &totals.merges)
         } else {
-            (totals.predicted.coalesced, totals.chunks.taken, &totals.bursts)
+            let merged = totals.predicted.coalesced - totals.predicted.replaced;
+            (merged, totals.chunks.taken, &totals.bursts)
         };
         if chunks == 0 {
             return;

@@ -27,6 +27,38 @@ impl Detector for Inflation {
     }
 }
 
+/// A consumer whose count of tokens is the sum of the cumulative counts that it was told.
+pub(super) struct SummedCounts;
+
+impl Detector for SummedCounts {
+    fn kind(&self) -> &'static str {
+        "summed-counts"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let summed = &look.ledger.totals().summed;
+        if summed.seen.rids == 0 {
+            return;
+        }
+        let summary = format!(
+            "a consumer reports {} where {} were made, in {}: exactly the sum of the cumulative counts it was told",
+            plural(summed.counted, "token"),
+            count(summed.made),
+            plural(summed.seen.rids, "request"),
+        );
+        found.push(
+            Verdict::new(Severity::Warning, summary)
+                .rid(&summed.seen.worst)
+                .since(summed.seen.since)
+                .weight(summed.counted)
+                .with("requests", summed.seen.rids)
+                .with("tokens_counted", summed.counted)
+                .with("tokens_made", summed.made)
+                .advice("take the last count of a request, not the sum of all: usage, billing and limits built on it are wrong"),
+        );
+    }
+}
+
 fn verdict(severity: Severity, of: &ledger::Inflation, who: &str, confirmed: bool) -> Verdict {
     let ratio = of.counted as f64 / of.made.max(1) as f64;
     let summary = format!(
@@ -64,6 +96,45 @@ mod tests {
             (&found[0].evidence["tokens_counted"], &found[0].evidence["tokens_made"]),
             (&45.into(), &9.into())
         );
+    }
+
+    #[test]
+    fn a_usage_that_is_the_sum_of_all_counts_is_found_and_is_no_loss() {
+        use crate::event::{Answer, AnswerEnd, What};
+        let mut scene = Scene::delivering();
+        for n in 1..=9 {
+            scene.send(n, &[("a", 1, n as u32)]);
+            scene.deliver(n, "a", 1, n as u32, false);
+        }
+        let answer = |claimed| Answer {
+            rid: "a",
+            tokens: Some(9),
+            completion_tokens: Some(claimed),
+            end: AnswerEnd::Whole,
+            held_up: 0,
+            unacknowledged: None,
+        };
+        for claimed in [9, 44, 46] {
+            scene.say(10, What::Answered(answer(claimed)));
+        }
+        assert!(scene.check(&SummedCounts, 11).is_empty());
+        scene.say(12, What::Answered(answer(45)));
+        let found = scene.check(&SummedCounts, 13);
+        assert_eq!(
+            (
+                found[0].severity,
+                &found[0].evidence["tokens_counted"],
+                &found[0].evidence["tokens_made"]
+            ),
+            (Severity::Warning, &45.into(), &9.into())
+        );
+        // A delivery that claims such a sum says nothing of places: it proves no loss.
+        for n in 1..=6 {
+            scene.send(20 + n, &[("b", 1, n as u32)]);
+        }
+        scene.deliver(30, "b", 1, 21, true);
+        assert!(scene.check(&super::super::drops::DroppedChunks, 31).is_empty());
+        assert_eq!(scene.check(&SummedCounts, 31)[0].evidence["requests"], 2);
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod stalled;
 mod thresholds;
 mod undecoded;
 mod wire_loss;
+mod would_drop;
 
 #[cfg(test)]
 mod scene;
@@ -67,8 +68,10 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &io_starved::IoThreadStarved,
     &drops::DropsPredicted,
     &inflation::Inflation,
+    &inflation::SummedCounts,
     &backlog::BacklogGrowing,
     &coalescing::Coalescing,
+    &would_drop::WouldDrop,
     &burst::Burst,
     &stalled::StalledStream,
     &mode_mix::ModeMix,

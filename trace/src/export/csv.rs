@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::{Closed, Exporter, Look, stage, words};
 use crate::clock::MonoNs;
 use crate::event::Event;
-use crate::report::Report;
+use crate::ledger::{Request, Summary};
+use crate::report::{Report, places};
 
 /// The columns, in their order.
 #[derive(Default, Serialize)]
@@ -39,6 +40,14 @@ struct Row<'a> {
     gap_ns: Option<u64>,
     last_gap_ns: Option<u64>,
     longest_silence_ns: Option<u64>,
+    itl_client_p50_ns: Option<u64>,
+    itl_client_p90_ns: Option<u64>,
+    itl_client_p99_ns: Option<u64>,
+    itl_sent_p50_ns: Option<u64>,
+    itl_sent_p90_ns: Option<u64>,
+    itl_sent_p99_ns: Option<u64>,
+    /// Places of tokens proven lost, `3, 7-9`, counted from 1.
+    lost_places: String,
     retractions: u32,
     inflated: bool,
     bursts: bool,
@@ -125,11 +134,34 @@ fn row<'a>(request: &Closed<'a>, look: &Look<'_>) -> Row<'a> {
         gap_ns: s.gap_ns,
         last_gap_ns: stage::last_gap(life, look.hops),
         longest_silence_ns: s.silence_ns,
+        itl_client_p50_ns: s.paces.delivered.map(|pace| pace.p50),
+        itl_client_p90_ns: s.paces.delivered.map(|pace| pace.p90),
+        itl_client_p99_ns: s.paces.delivered.map(|pace| pace.p99),
+        itl_sent_p50_ns: s.paces.sent.map(|pace| pace.p50),
+        itl_sent_p90_ns: s.paces.sent.map(|pace| pace.p90),
+        itl_sent_p99_ns: s.paces.sent.map(|pace| pace.p99),
+        lost_places: lost_places(s, look),
         retractions: s.retractions,
         inflated: s.inflated,
         bursts: s.bursts,
         first_residence_ns: residences(request, look),
     }
+}
+
+/// Empty where nothing is lost; `...` at the end where the ledger holds no more.
+fn lost_places(s: &Summary, look: &Look<'_>) -> String {
+    if s.tokens_lost.is_none_or(|n| n == 0) {
+        return String::new();
+    }
+    let closed = (look.ledger.lossy().rev())
+        .find(|lossy| lossy.rid == s.rid && lossy.first_at == s.first_at)
+        .and_then(|lossy| lossy.confirmed.as_deref());
+    let open = || look.ledger.request(&s.rid).and_then(Request::losses);
+    let Some(losses) = closed.or_else(open) else {
+        return String::from("...");
+    };
+    let ranges = losses.ranges.iter().map(|range| range.tokens);
+    places(ranges, usize::MAX, losses.unlisted)
 }
 
 fn residences(request: &Closed<'_>, look: &Look<'_>) -> String {

@@ -93,7 +93,11 @@ impl Exporter for Events<'_> {
             }
             What::Handled(id) => self.line("handled", at, look, |o| frame(o, *id, look)),
             What::Delivered(delivery) if look.options.wants_rid(delivery.rid) => {
-                self.line("delivered", at, look, |o| delivery_fields(o, delivery))
+                let received = look.lives.current(0).and_then(|life| life.first_delivered);
+                self.line("delivered", at, look, |o| {
+                    delivery_fields(o, delivery);
+                    o.flag("first_token_received", received == Some(at));
+                })
             }
             What::Answered(answer) if look.options.wants_rid(answer.rid) => self.line("answered", at, look, |o| {
                 o.text("rid", answer.rid).maybe_int("tokens", answer.tokens);

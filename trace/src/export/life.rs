@@ -71,6 +71,8 @@ pub(super) enum Said {
         tokens: Option<u32>,
         held_up: u32,
     },
+    /// The first tokens were accepted for the client: `first_token_received`.
+    FirstReceived,
     /// A delivery proves chunks before it lost.
     Dropped { chunks: u64, tokens: u64 },
 }

@@ -234,13 +234,16 @@ impl Lives {
     fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>, ledger: &Ledger) {
         let at_place = self.of(delivery.rid, ledger);
         self.current.push(at_place);
-        let fates = ledger.request(delivery.rid).and_then(Request::fates);
+        let request = ledger.request(delivery.rid);
+        let fates = request.and_then(Request::fates);
+        let first = request.and_then(Request::delivered_first);
         let Some((life, fates)) = at_place.and_then(|place| self.held[place].as_mut()).zip(fates) else {
             return;
         };
         life.points = life.points.saturating_add(1);
-        if delivery.tokens > 0 {
-            life.first_delivered.get_or_insert(at);
+        if life.first_delivered.is_none() && first == Some(at) {
+            life.first_delivered = first;
+            life.note(at, Said::FirstReceived);
         }
         life.last_delivered = Some(at);
         let before = std::mem::replace(&mut life.dropped, (fates.dropped, fates.tokens_lost));

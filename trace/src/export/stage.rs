@@ -7,6 +7,7 @@ use super::life::Life;
 use super::{Closed, OnHop};
 use crate::clock::MonoNs;
 use crate::id::FrameId;
+use crate::ledger::Summary;
 
 /// One stage. A list of them names parents before their children and siblings in the order of time; children lie within their
 /// parents and siblings do not overlap, whatever skew there was between observers.
@@ -54,6 +55,11 @@ pub(super) fn last_gap(life: &Life, hops: &Hops) -> Option<u64> {
     let sent = last(&|h| hops.is_origin(h.hop))?.sent?;
     let taken = last(&|h| hops.get(h.hop).is_some_and(|h| h.last))?.taken?;
     Some(taken.since(sent))
+}
+
+/// From the take of the first token by the tokenizer to its delivery to the client, in nanoseconds.
+pub(super) fn first_delivery(summary: &Summary) -> Option<u64> {
+    Some(summary.delivered_first?.since(summary.taken_first?))
 }
 
 /// The stages of a request that were observed.

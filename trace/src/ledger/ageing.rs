@@ -1,8 +1,8 @@
 //! How records come and go.
 
-use super::Ledger;
 use super::request::Closed;
 use super::table::Ticket;
+use super::{Ledger, Lossy};
 use crate::clock::MonoNs;
 use crate::event::Finish;
 
@@ -120,8 +120,19 @@ impl Ledger {
         }
     }
 
+    /// Keeps the losses of a request that is over; the oldest make room.
+    fn keep_lossy(&mut self, lossy: Lossy) {
+        self.lossy.push_back(lossy);
+        while self.lossy.len() > self.limits.lossy_kept || self.shelf.ranges > self.limits.lost_ranges / 2 {
+            let Some(oldest) = self.lossy.pop_front() else { break };
+            self.shelf.ranges -= oldest.ranges();
+            self.shelf.ids -= oldest.ids();
+            self.reached.lossy_kept += 1;
+        }
+    }
+
     fn close(&mut self, ticket: Ticket, why: Closed) -> bool {
-        let Some(request) = self.table.remove(ticket) else {
+        let Some(mut request) = self.table.remove(ticket) else {
             return false;
         };
         self.totals.requests.settling -= u64::from(request.finish.is_some());
@@ -134,6 +145,10 @@ impl Ledger {
         if let Some(line) = &request.line {
             self.totals.chunks.undelivered += line.outstanding();
             self.outstanding -= line.entries();
+            self.shelf.ids -= line.ids_held();
+        }
+        if let Some(lossy) = request.take_losses() {
+            self.keep_lossy(lossy);
         }
         if self.limits.finished_kept > 0 {
             if self.finished.len() >= self.limits.finished_kept {

@@ -35,6 +35,7 @@ impl Ledger {
             return;
         }
         let joined = self.table.find(answer.rid).is_some();
+        self.summed_up(at, answer.rid, answer.completion_tokens);
         let answers = &mut self.totals.answers;
         answers.seen += 1;
         match answer.end {

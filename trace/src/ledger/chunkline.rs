@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use super::losses::LostRange;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::Delivery;
@@ -18,6 +19,25 @@ struct Entry {
     said: u32,
     tokens: u32,
     chunks: u32,
+    /// Which of the request's chunks its first is, counted from 1.
+    nth: u32,
+    /// Ids held of it in the line's `ids`: as many as tokens, or none.
+    ids: u32,
+}
+
+/// A chunk that enters the line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entering<'a> {
+    /// The stream's high-water count after it.
+    pub(crate) end: u32,
+    /// What its frame says.
+    pub(crate) said: u32,
+    /// Tokens it carries.
+    pub(crate) tokens: u32,
+    /// Which of the request's chunks it is, counted from 1.
+    pub(crate) nth: u32,
+    /// The ids of its tokens; empty where they are not kept.
+    pub(crate) ids: &'a [i64],
 }
 
 /// What became of chunks. Every chunk ends in exactly one field, or is still outstanding.
@@ -53,9 +73,13 @@ impl Fates {
 }
 
 /// What one delivery did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) fates: Fates,
+    /// The tokens that it proves lost.
+    pub(crate) lost: Vec<LostRange>,
+    /// Deliveries before it may have been missed.
+    pub(crate) missed: bool,
     /// Tokens the client had not been given before.
     pub(crate) new: u32,
     /// Tokens it was given again.
@@ -70,6 +94,10 @@ pub(crate) struct Outcome {
 )]
 pub(crate) struct Line {
     outstanding: VecDeque<Entry>,
+    /// The ids of entries that have some, in their order.
+    ids: VecDeque<i64>,
+    /// The ids of the entry that was removed last.
+    gone: Vec<i64>,
     /// Chunks in `outstanding`.
     chunks: u64,
     /// Entries whose count runs behind, while a retracted request recomputes.
@@ -115,9 +143,15 @@ impl Line {
         self.outstanding.len()
     }
 
-    /// Enters a chunk that ends at `end` (its frame says `said`). With `whole` false it shares an entry with its neighbour.
+    /// Token ids held.
+    pub(crate) fn ids_held(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Enters a chunk. With `whole` false it shares an entry with its neighbour.
     /// Gives back what is known of it at once: its delivery may have been seen before its send.
-    pub(crate) fn push(&mut self, end: u32, said: u32, tokens: u32, whole: bool) -> Fates {
+    pub(crate) fn push(&mut self, chunk: Entering<'_>, whole: bool) -> Fates {
+        let Entering { end, said, tokens, .. } = chunk;
         if !self.begun {
             self.begun = true;
             self.delivered_to = self.delivered_to.max(end.saturating_sub(tokens));
@@ -131,6 +165,13 @@ impl Line {
         self.chunks += 1;
         match self.outstanding.back_mut() {
             Some(last) if !whole => {
+                if last.ids > 0 && last.end + tokens == end && chunk.ids.len() == tokens as usize {
+                    last.ids += tokens;
+                    self.ids.extend(chunk.ids);
+                } else {
+                    self.ids.truncate(self.ids.len() - last.ids as usize);
+                    last.ids = 0;
+                }
                 self.behind -= u32::from(last.said < last.end);
                 last.end = last.end.max(end);
                 last.said = said;
@@ -140,12 +181,14 @@ impl Line {
             }
             _ => {
                 self.behind += u32::from(said < end);
-                let chunks = 1;
+                self.ids.extend(chunk.ids);
                 self.outstanding.push_back(Entry {
                     end,
                     said,
                     tokens,
-                    chunks,
+                    chunks: 1,
+                    nth: chunk.nth,
+                    ids: chunk.ids.len() as u32,
                 });
             }
         }
@@ -176,6 +219,7 @@ impl Line {
         } else {
             self.claimed + claimed
         };
+        outcome.missed = missed;
         outcome.repeated = delivery.tokens.saturating_sub(outcome.new);
         self.finished |= delivery.finished;
         self.fates.add(outcome.fates);
@@ -195,7 +239,7 @@ impl Line {
         Outcome {
             fates,
             new: self.advance(to, u32::MAX),
-            repeated: 0,
+            ..Outcome::default()
         }
     }
 
@@ -203,6 +247,7 @@ impl Line {
     fn range(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
         let from = to.saturating_sub(delivery.tokens);
         let (mut fates, mut carrier, mut inside) = (Fates::default(), false, 0_u32);
+        let mut ranges = Vec::new();
         while let Some(entry) = self.outstanding.front().copied() {
             let chunks = u64::from(entry.chunks);
             let start = entry.end.saturating_sub(entry.tokens).max(self.delivered_to);
@@ -223,13 +268,17 @@ impl Line {
                 &mut fates.dropped
             };
             *whose += chunks;
-            fates.tokens_lost += if broken { 0 } else { u64::from(lost) };
+            if !broken && lost > 0 {
+                fates.tokens_lost += u64::from(lost);
+                ranges.push(self.range_of(&entry, start, start + lost));
+            }
         }
         self.doubt = self.scarred && inside != delivery.tokens;
         Outcome {
             fates,
+            lost: ranges,
             new: self.advance(to, delivery.tokens),
-            repeated: 0,
+            ..Outcome::default()
         }
     }
 
@@ -246,6 +295,7 @@ impl Line {
         }
         let (last, all) = found?;
         let (mut fates, mut carrier, mut new) = (Fates::default(), false, 0_u32);
+        let mut lost = Vec::new();
         for at in 0..=last {
             let Some(entry) = self.pop_front() else { break };
             let chunks = u64::from(entry.chunks);
@@ -258,13 +308,15 @@ impl Line {
             } else {
                 fates.dropped += chunks;
                 fates.tokens_lost += u64::from(entry.tokens);
+                lost.push(self.range_of(&entry, entry.end - entry.tokens.min(entry.end), entry.end));
             }
         }
         self.begun = true;
         Some(Outcome {
             fates,
+            lost,
             new,
-            repeated: 0,
+            ..Outcome::default()
         })
     }
 
@@ -310,7 +362,7 @@ impl Line {
         Outcome {
             fates,
             new: covered,
-            repeated: 0,
+            ..Outcome::default()
         }
     }
 
@@ -325,7 +377,20 @@ impl Line {
         let entry = self.outstanding.pop_front()?;
         self.chunks -= u64::from(entry.chunks);
         self.behind -= u32::from(entry.said < entry.end);
+        self.gone.clear();
+        self.gone.extend(self.ids.drain(..entry.ids as usize));
         Some(entry)
+    }
+
+    /// The tokens `(from, to]` of the entry that was removed last.
+    fn range_of(&self, entry: &Entry, from: u32, to: u32) -> LostRange {
+        let skipped = (from + entry.tokens).saturating_sub(entry.end) as usize;
+        let ids = self.gone.get(skipped..skipped + (to - from) as usize);
+        LostRange {
+            tokens: [from + 1, to],
+            chunks: (entry.chunks == 1).then_some([entry.nth; 2]),
+            ids: ids.unwrap_or_default().to_vec(),
+        }
     }
 }
 
@@ -338,10 +403,24 @@ fn may_follow(entry: &Entry, to: u32, carrier: bool, finished: bool) -> bool {
 mod tests {
     use super::*;
 
+    /// Each chunk's ids are the places of its tokens.
+    fn put(line: &mut Line, end: u32, said: u32, tokens: u32, whole: bool) {
+        let ids: Vec<i64> = (end - tokens..end).map(|place| i64::from(place) + 1).collect();
+        let nth = line.outstanding.len() as u32 + 1;
+        let chunk = Entering {
+            end,
+            said,
+            tokens,
+            nth,
+            ids: &ids,
+        };
+        line.push(chunk, whole);
+    }
+
     fn line(chunks: &[(u32, u32)]) -> Line {
         let mut line = Line::new(0);
         for &(end, tokens) in chunks {
-            line.push(end, end, tokens, true);
+            put(&mut line, end, end, tokens, true);
         }
         line
     }
@@ -475,8 +554,8 @@ mod tests {
     fn a_merge_across_a_recomputing_stretch_drops_nothing() {
         let mut line = line(&[(99, 99)]);
         line.deliver(&incremental(99, 99), 0);
-        line.push(100, 100, 1, true);
-        line.push(100, 51, 0, true);
+        put(&mut line, 100, 100, 1, true);
+        put(&mut line, 100, 51, 0, true);
         let fates = line.deliver(&incremental(1, 51), 0).fates;
         assert_eq!(
             fates,
@@ -486,7 +565,7 @@ mod tests {
                 ..Fates::default()
             }
         );
-        line.push(101, 101, 1, true);
+        put(&mut line, 101, 101, 1, true);
         assert_eq!(
             line.deliver(&incremental(1, 101), 0).fates,
             Fates {
@@ -500,9 +579,9 @@ mod tests {
     fn a_full_line_keeps_exact_tokens() {
         let mut line = line(&[(1, 1)]);
         for end in 2..=4 {
-            line.push(end, end, 1, false);
+            put(&mut line, end, end, 1, false);
         }
-        line.push(5, 5, 1, true);
+        put(&mut line, 5, 5, 1, true);
         assert_eq!((line.entries(), line.outstanding()), (2, 5));
         let outcome = line.deliver(&incremental(1, 5), 0);
         assert_eq!(

@@ -16,6 +16,11 @@ impl Ledger {
         if delivery.rid.is_empty() || HealthChecks::is_one(delivery.rid) {
             return;
         }
+        let mut delivery = *delivery;
+        if self.summed_up(at, delivery.rid, delivery.completion_tokens) {
+            // It says nothing of the place in the output.
+            delivery.completion_tokens = None;
+        }
         let Some(ticket) = self.table.find(delivery.rid) else {
             self.totals.deliveries_unmatched += 1;
             return;
@@ -28,7 +33,7 @@ impl Ledger {
             .line
             .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
         let entries = line.entries();
-        let before = line.fates;
+        let (before, ids) = (line.fates, line.ids_held());
         // A first delivery of all tokens so far is the same in either mode.
         if delivery.completion_tokens != Some(delivery.tokens) || line.delivered_to() > 0 {
             match delivery.mode {
@@ -36,16 +41,36 @@ impl Ledger {
                 Mode::Cumulative => self.totals.deliveries.1 += 1,
             }
         }
-        let outcome = line.deliver(delivery, self.delivery_epoch);
+        let outcome = line.deliver(&delivery, self.delivery_epoch);
         self.outstanding -= entries - line.entries();
+        self.shelf.ids -= ids - line.ids_held();
         let totals = &mut self.totals;
         totals.chunks.fates.add(outcome.fates);
         totals.tokens.delivered += u64::from(outcome.new);
+        let count = delivery.completion_tokens.unwrap_or(0);
+        totals.delivered_ids.add(outcome.new, delivery.tokens, count);
         request.tokens_delivered = request.tokens_delivered.saturating_add(outcome.new);
-        if outcome.new > 0
-            && let Some(last) = line.last_at.replace(at)
-        {
-            self.itl_delivered.record(at, at.since(last));
+        if outcome.missed {
+            line.last_at = None;
+        }
+        if outcome.new > 0 {
+            if let Some(last) = line.last_at.replace(at) {
+                let silence = at.since(last);
+                let by_token = silence / u64::from(outcome.new);
+                self.itl_delivered.record(at, silence);
+                self.itl_delivered_by_token.record_n(at, by_token, outcome.new.into());
+                let pace = request.pace.get_or_insert_default();
+                pace.delivered.record(by_token, outcome.new);
+            } else if !line.scarred && request.tokens_delivered == outcome.new {
+                request.delivered_first = Some(at);
+            }
+        }
+        if !outcome.lost.is_empty() {
+            let losses = request.losses.get_or_insert_default();
+            losses.chunks += outcome.fates.dropped;
+            for range in outcome.lost {
+                self.shelf.keep(losses, range, &self.limits, &mut self.reached);
+            }
         }
         if outcome.fates.tokens_lost > 0 {
             totals
@@ -53,9 +78,14 @@ impl Ledger {
                 .enter(at, &request.rid, line.fates.tokens_lost, before.tokens_lost == 0);
         }
         if outcome.fates.coalesced > 0 {
-            totals
-                .merges
-                .enter(at, &request.rid, line.fates.coalesced, before.coalesced == 0);
+            let whose = match delivery.mode {
+                Mode::Incremental => &mut totals.merges,
+                Mode::Cumulative => {
+                    totals.replaced.0 += outcome.fates.coalesced;
+                    &mut totals.replaced.1
+                }
+            };
+            whose.enter(at, &request.rid, line.fates.coalesced, before.coalesced == 0);
         }
         let made = u64::from(delivery.completion_tokens.unwrap_or(0)).max(line.delivered_to());
         if delivery.completion_tokens.is_some() && line.claimed > made + SLACK {

@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use super::arithmetic::{Evidence, Step, Verdict};
-use super::chunkline::Line;
+use super::chunkline::{Entering, Line};
 use super::health::HealthChecks;
 use super::hop::Hops;
 use super::lane::{Load, PendingChunk};
@@ -162,6 +162,16 @@ impl Ledger {
                 request.streams.push(Stream::new(seen.hop, seen.at));
                 request.streams.len() - 1
             });
+        // A process on the way may tell a sum of counts for a count: only a later hop can.
+        let beyond = chunk
+            .completion_tokens
+            .filter(|&n| at > 0 && n > request.streams[0].count.high);
+        let uncounted = Chunk {
+            completion_tokens: None,
+            ..*chunk
+        };
+        let summed = beyond.is_some_and(|n| self.totals.summed_up(seen.at, request, n));
+        let chunk = if summed { &uncounted } else { chunk };
         let stream = &mut request.streams[at];
         let before = stream.evidence();
         let step = stream.step(chunk, seen.claim, seen.epoch, seen.watched);
@@ -255,12 +265,24 @@ impl Ledger {
             if !first && step.new > 0 && step.verdict != Verdict::Rebased {
                 let silence = seen.at.since(stream.last_at);
                 self.itl_sent.record(seen.at, silence);
+                let by_token = silence / u64::from(step.new);
+                self.itl_sent_by_token.record_n(seen.at, by_token, step.new.into());
+                if self.hops.any_delivered {
+                    let pace = request.pace.get_or_insert_default();
+                    pace.sent.record(by_token, step.new);
+                }
                 request.silence_ns = request.silence_ns.max(Some(silence));
             }
         }
         stream.chunks += 1;
+        let said = chunk.completion_tokens.unwrap_or(0);
+        if step.verdict != Verdict::Repeat {
+            stream.sum += u64::from(said);
+            let ids = &mut self.hops.groups[seen.group].ids;
+            ids.add(step.carried, chunk.listed.unwrap_or(0), said);
+        }
         stream.last_at = seen.at;
-        let (whole, end) = (stream.whole(), stream.count.high);
+        let (whole, end, nth) = (stream.whole(), stream.count.high, stream.chunks);
         if seen.last {
             let tokens = if matches!(step.verdict, Verdict::Loss { .. }) {
                 step.carried
@@ -270,6 +292,8 @@ impl Ledger {
             self.scratch.push(PendingChunk {
                 ticket,
                 tokens,
+                end,
+                nth,
                 first: first && whole,
                 last: chunk.finish.is_some(),
             });
@@ -281,7 +305,21 @@ impl Ledger {
             line.scarred |= !whole;
             let before = line.entries();
             let room = before < self.limits.outstanding_per_rid && self.outstanding < self.limits.outstanding;
-            let fates = line.push(end, chunk.completion_tokens.unwrap_or(end), step.carried, room);
+            let entering = Entering {
+                end,
+                said: chunk.completion_tokens.unwrap_or(end),
+                tokens: step.carried,
+                nth,
+                ids: kept_ids(
+                    chunk,
+                    step.carried,
+                    self.limits.token_ids.saturating_sub(self.shelf.ids),
+                ),
+            };
+            self.reached.token_ids += u64::from(entering.ids.is_empty() && !chunk.ids.is_empty() && step.carried > 0);
+            let ids = line.ids_held();
+            let fates = line.push(entering, room);
+            self.shelf.ids = self.shelf.ids + line.ids_held() - ids;
             self.reached.outstanding += u64::from(!room);
             self.outstanding += line.entries() - before;
             self.totals.chunks.lined_up += 1;
@@ -312,4 +350,11 @@ impl Ledger {
             self.linger(ticket, at);
         }
     }
+}
+
+/// The ids of the tokens that a chunk carries: the last of those it lists, all or none of them.
+fn kept_ids<'c>(chunk: &Chunk<'c>, carried: u32, room: usize) -> &'c [i64] {
+    let carried = carried as usize;
+    let from = chunk.ids.len().checked_sub(carried).filter(|_| carried <= room);
+    from.map_or(&[], |from| &chunk.ids[from..])
 }

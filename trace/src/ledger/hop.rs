@@ -240,6 +240,8 @@ pub struct Group {
     pub trend: Trend,
     /// Streams whose own arithmetic shows new ids only, and such that list all so far.
     pub streams: (u64, u64),
+    /// Token ids that crossed.
+    pub ids: super::IdCounts,
     /// Why frames could not be read, and how often.
     pub undecoded: BTreeMap<String, u64>,
 }
@@ -273,6 +275,8 @@ pub(crate) struct Hops {
     by_id: HashMap<HopId, usize>,
     pub(crate) any_origin: bool,
     pub(crate) any_last: bool,
+    /// Deliveries are seen somewhere.
+    pub(crate) any_delivered: bool,
 }
 
 impl Hops {
@@ -327,6 +331,7 @@ impl Hops {
         }
         self.any_origin = self.all.iter().any(|h| h.origin);
         self.any_last = self.all.iter().any(|h| h.last);
+        self.any_delivered = self.all.iter().any(|h| h.sees.delivered);
         // Chunks line up once: on the hop into the tokenizer if that is where deliveries are seen.
         let at_last = self.all.iter().any(|h| h.last && h.sees.delivered);
         for hop in &mut self.all {

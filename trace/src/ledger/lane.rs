@@ -10,6 +10,10 @@ use crate::clock::MonoNs;
 pub(crate) struct PendingChunk {
     pub(crate) ticket: Ticket,
     pub(crate) tokens: u32,
+    /// The stream's count after it.
+    pub(crate) end: u32,
+    /// Which of the request's chunks on this hop it is, counted from 1.
+    pub(crate) nth: u32,
     /// The request's first chunk on this hop.
     pub(crate) first: bool,
     /// Its finishing chunk.

@@ -24,6 +24,14 @@ pub struct Limits {
     pub outstanding_per_rid: usize,
     /// The same over all requests.
     pub outstanding: usize,
+    /// Ranges of lost tokens kept of one request, and of predicted ones; further ones are counted.
+    pub lost_ranges_per_rid: usize,
+    /// The same over all requests; those of requests that have been over longest make room.
+    pub lost_ranges: usize,
+    /// Requests that are over and lost tokens; the oldest makes room.
+    pub lossy_kept: usize,
+    /// Token ids kept of chunks not yet delivered and of lost ones, where ids were asked for.
+    pub token_ids: usize,
     /// Threads of the engine.
     pub threads: usize,
     /// Functions per role that sampled stacks name; the rarest makes room.
@@ -53,6 +61,10 @@ impl Default for Limits {
             early_takes: 4_096,
             outstanding_per_rid: 4_096,
             outstanding: 1_048_576,
+            lost_ranges_per_rid: 256,
+            lost_ranges: 262_144,
+            lossy_kept: 10_000,
+            token_ids: 1_048_576,
             threads: 4_096,
             hot_functions: 512,
             samples_per_taker: 6_000,
@@ -85,6 +97,10 @@ pub struct ReachedCounts {
     pub(crate) pending_chunks: u64,
     pub(crate) early_takes: u64,
     pub(crate) outstanding: u64,
+    pub(crate) lost_ranges_per_rid: u64,
+    pub(crate) lost_ranges: u64,
+    pub(crate) lossy_kept: u64,
+    pub(crate) token_ids: u64,
     pub(crate) threads: u64,
     pub(crate) hot_functions: u64,
 }
@@ -92,7 +108,7 @@ pub struct ReachedCounts {
 impl ReachedCounts {
     /// Every limit that can cost knowledge, reached or not. Summaries of finished requests are not among them: the
     /// counters keep what a summary said.
-    pub fn list(&self, limits: &Limits) -> [Reached; 9] {
+    pub fn list(&self, limits: &Limits) -> [Reached; 13] {
         let of = |name, limit, times| Reached { name, limit, times };
         [
             of("live_rids", limits.live_rids, self.live_rids),
@@ -102,6 +118,14 @@ impl ReachedCounts {
             of("pending_chunks", limits.pending_chunks, self.pending_chunks),
             of("early_takes", limits.early_takes, self.early_takes),
             of("outstanding", limits.outstanding, self.outstanding),
+            of(
+                "lost_ranges_per_rid",
+                limits.lost_ranges_per_rid,
+                self.lost_ranges_per_rid,
+            ),
+            of("lost_ranges", limits.lost_ranges, self.lost_ranges),
+            of("lossy_kept", limits.lossy_kept, self.lossy_kept),
+            of("token_ids", limits.token_ids, self.token_ids),
             of("threads", limits.threads, self.threads),
             of("hot_functions", limits.hot_functions, self.hot_functions),
         ]

@@ -15,9 +15,12 @@ mod hot;
 mod kernel;
 mod lane;
 mod limits;
+mod losses;
+mod pace;
 mod request;
 pub mod stages;
 mod stream;
+mod sums;
 mod table;
 mod take;
 mod threads;
@@ -34,9 +37,12 @@ pub use hop::{Group, Hop, HopCounts};
 pub use hot::{Hits, HotCounts, HotFunction, HotRole};
 pub use kernel::KernelQueue;
 pub use limits::{Limits, Reached, ReachedCounts};
+pub use losses::{Losses, Lossy, LostRange};
+pub use pace::{Paces, TokenPace};
 pub use request::{Request, Summary};
 pub use stages::Stages;
 pub use stream::Stream;
+pub use sums::IdCounts;
 pub use threads::Thread;
 pub use timeline::Spent;
 pub use totals::{ChunkCounts, Inflation, OwnLosses, Predictions, RequestCounts, Sightings, TokenCounts, Totals};
@@ -46,6 +52,7 @@ use self::health::HealthChecks;
 use self::hop::Hops;
 use self::hot::Hot;
 use self::lane::{Load, PendingChunk};
+use self::losses::Shelf;
 use self::table::{Table, Ticket};
 use self::threads::Threads;
 use crate::clock::MonoNs;
@@ -73,6 +80,8 @@ pub struct Ledger {
     hops: Hops,
     table: Table,
     finished: VecDeque<Summary>,
+    /// Those of them that lost tokens, oldest first: kept longer.
+    lossy: VecDeque<Lossy>,
     /// Over, and known for a little longer; by the time they are closed.
     lingering: VecDeque<(MonoNs, Ticket)>,
     /// Finished, waiting for takes and deliveries; by the time they are closed anyway.
@@ -88,12 +97,16 @@ pub struct Ledger {
     stages: Stages,
     itl_sent: Distribution,
     itl_delivered: Distribution,
+    /// The same by token: divided by how many came, and counted for each.
+    itl_sent_by_token: Distribution,
+    itl_delivered_by_token: Distribution,
     health: HealthChecks,
     started: Option<MonoNs>,
     now: MonoNs,
     pending_frames: usize,
     pending_chunks: usize,
     outstanding: usize,
+    shelf: Shelf,
     /// Grows whenever deliveries may have been missed.
     delivery_epoch: u32,
     scratch: Vec<PendingChunk>,
@@ -109,6 +122,7 @@ impl Ledger {
             hops: Hops::default(),
             table: Table::default(),
             finished: VecDeque::new(),
+            lossy: VecDeque::new(),
             lingering: VecDeque::new(),
             settling: VecDeque::new(),
             totals: Totals::default(),
@@ -121,12 +135,15 @@ impl Ledger {
             stages: Stages::default(),
             itl_sent: Distribution::default(),
             itl_delivered: Distribution::default(),
+            itl_sent_by_token: Distribution::default(),
+            itl_delivered_by_token: Distribution::default(),
             health: HealthChecks::default(),
             started: None,
             now: MonoNs::default(),
             pending_frames: 0,
             pending_chunks: 0,
             outstanding: 0,
+            shelf: Shelf::default(),
             delivery_epoch: 0,
             scratch: Vec::new(),
         }
@@ -308,8 +325,23 @@ impl Ledger {
         &self.itl_delivered
     }
 
+    /// Time between chunks of one request at the scheduler, divided by the tokens of the later one and counted for each.
+    pub fn itl_sent_by_token(&self) -> &Distribution {
+        &self.itl_sent_by_token
+    }
+
+    /// The same between its deliveries: inter-token latency as the client saw it.
+    pub fn itl_delivered_by_token(&self) -> &Distribution {
+        &self.itl_delivered_by_token
+    }
+
+    /// Requests that are over and lost tokens, or were predicted to, oldest first.
+    pub fn lossy(&self) -> impl DoubleEndedIterator<Item = &Lossy> + ExactSizeIterator {
+        self.lossy.iter()
+    }
+
     /// The limits, and how often each was reached.
-    pub fn limits(&self) -> [Reached; 9] {
+    pub fn limits(&self) -> [Reached; 13] {
         self.reached.list(&self.limits)
     }
 
@@ -343,6 +375,6 @@ impl Ledger {
 
     /// Whether deliveries are seen anywhere.
     pub fn sees_deliveries(&self) -> bool {
-        self.hops.all.iter().any(|h| h.sees.delivered)
+        self.hops.any_delivered
     }
 }

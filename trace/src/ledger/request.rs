@@ -4,6 +4,9 @@ use smallvec::SmallVec;
 
 use super::chunkline::{Fates, Line};
 use super::hop::Trip;
+use super::limits::{Limits, ReachedCounts};
+use super::losses::{Losses, Lossy, LostRange, Shelf};
+use super::pace::{Pace, Paces};
 use super::stages::Marks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
@@ -48,6 +51,8 @@ pub struct Request {
     pub(crate) inflated: bool,
     /// A stream of it does not add up.
     pub(crate) odd: bool,
+    /// A consumer behind the engine adds its cumulative counts up.
+    pub(crate) sums_up: bool,
     /// A frame has said that it is finished.
     pub(crate) finish_seen: bool,
     /// Chunks of it that its waiter finds when it runs.
@@ -58,6 +63,16 @@ pub struct Request {
     pub(crate) silence_ns: Option<u64>,
     /// The stages its engine told of.
     pub(crate) marks: Option<Box<Marks>>,
+    /// When its first tokens were accepted for its client, if those were the first.
+    pub(crate) delivered_first: Option<MonoNs>,
+    /// Inter-token latency, where deliveries are seen.
+    pub(crate) pace: Option<Box<Pace>>,
+    /// What deliveries prove lost.
+    pub(crate) losses: Option<Box<Losses>>,
+    /// What is expected to be lost.
+    pub(crate) predicted: Option<Box<Losses>>,
+    /// The chunk taken last: the count after it, its tokens, and which it is.
+    pub(crate) taken_last: [u32; 3],
 }
 
 impl Request {
@@ -87,11 +102,17 @@ impl Request {
             queued: false,
             inflated: false,
             odd: false,
+            sums_up: false,
             finish_seen: false,
             burst: 0,
             burst_seen: false,
             silence_ns: None,
             marks: None,
+            delivered_first: None,
+            pace: None,
+            losses: None,
+            predicted: None,
+            taken_last: [0; 3],
         }
     }
 
@@ -206,7 +227,58 @@ impl Request {
         self.silence_ns
     }
 
+    /// When its first tokens were accepted for its client; `None` when that was not seen.
+    pub fn delivered_first(&self) -> Option<MonoNs> {
+        self.delivered_first
+    }
+
+    /// Inter-token latency at both ends; nothing where deliveries are not seen.
+    pub fn paces(&self) -> Paces {
+        self.pace.as_ref().map(|pace| pace.brief()).unwrap_or_default()
+    }
+
+    /// What deliveries prove lost; `None` when nothing is.
+    pub fn losses(&self) -> Option<&Losses> {
+        self.losses.as_deref()
+    }
+
+    /// What its takes let expect to be lost, by what the release is known to do; `None` when nothing is.
+    pub fn predicted(&self) -> Option<&Losses> {
+        self.predicted.as_deref()
+    }
+
+    /// The chunk taken last is expected to be dropped.
+    pub(crate) fn foresee_drop(&mut self, shelf: &mut Shelf, limits: &Limits, reached: &mut ReachedCounts) {
+        let [end, tokens, nth] = self.taken_last;
+        let predicted = self.predicted.get_or_insert_default();
+        predicted.chunks += 1;
+        if tokens == 0 {
+            return;
+        }
+        let range = LostRange {
+            tokens: [end.saturating_sub(tokens) + 1, end],
+            chunks: Some([nth; 2]),
+            ids: Vec::new(),
+        };
+        shelf.keep(predicted, range, limits, reached);
+    }
+
+    /// What is kept of it for its losses, taken out; `None` when there are none.
+    pub(crate) fn take_losses(&mut self) -> Option<Lossy> {
+        let (confirmed, predicted) = (self.losses.take(), self.predicted.take());
+        (confirmed.is_some() || predicted.is_some()).then(|| Lossy {
+            rid: self.rid.clone(),
+            first_at: self.first_at,
+            finish: self.finish,
+            tokens_sent: self.tokens_sent,
+            tokens_delivered: self.line.as_ref().map(|_| self.tokens_delivered),
+            confirmed,
+            predicted,
+        })
+    }
+
     pub(crate) fn summary(self, worker: Option<u16>) -> Summary {
+        let paces = self.paces();
         Summary {
             rid: self.rid,
             first_at: self.first_at,
@@ -228,6 +300,8 @@ impl Request {
             inflated: self.inflated,
             bursts: self.burst_seen,
             silence_ns: self.silence_ns,
+            delivered_first: self.delivered_first,
+            paces,
             worker,
         }
     }
@@ -276,6 +350,10 @@ pub struct Summary {
     pub bursts: bool,
     /// Longest time between two of its chunks at the scheduler, in nanoseconds.
     pub silence_ns: Option<u64>,
+    /// When its first tokens were accepted for its client; `None` when that was not seen.
+    pub delivered_first: Option<MonoNs>,
+    /// Inter-token latency at both ends; nothing where deliveries are not seen.
+    pub paces: Paces,
     /// The tokenizer worker that it went to; `None` where there is only one, or it is not known.
     pub worker: Option<u16>,
 }

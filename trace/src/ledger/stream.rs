@@ -11,6 +11,8 @@ pub struct Stream {
     pub(crate) hop: HopId,
     pub(crate) count: Count,
     pub(crate) chunks: u32,
+    /// The sum of the counts that its chunks told.
+    pub(crate) sum: u64,
     retractions: u32,
     pub(crate) first_at: MonoNs,
     pub(crate) last_at: MonoNs,
@@ -22,6 +24,7 @@ impl Stream {
             hop,
             count: Count::default(),
             chunks: 0,
+            sum: 0,
             retractions: 0,
             first_at: at,
             last_at: at,

@@ -297,6 +297,12 @@ impl Ledger {
             let predicted = &mut self.totals.predicted;
             predicted.burst_max = predicted.burst_max.max(request.burst);
             let (waiter, mode) = (self.engine.waiter, self.engine.mode);
+            if (waiter, mode) == (Some(Waiter::KeepsLast), Some(Mode::Incremental)) {
+                let new_rid = request.predicted.is_none();
+                request.foresee_drop(&mut self.shelf, &self.limits, &mut self.reached);
+                let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
+                self.totals.foreseen.enter(at, &request.rid, chunks, new_rid);
+            }
             *match (waiter, mode) {
                 (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => &mut predicted.dropped,
                 (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) | (Some(Waiter::Merges), _) => {
@@ -305,6 +311,7 @@ impl Ledger {
                 (Some(Waiter::YieldsAll), _) => &mut predicted.passed,
                 _ => &mut predicted.unknown,
             } += 1;
+            predicted.replaced += u64::from((waiter, mode) == (Some(Waiter::KeepsLast), Some(Mode::Cumulative)));
             let new_rid = !std::mem::replace(&mut request.burst_seen, true);
             self.totals
                 .bursts
@@ -313,6 +320,7 @@ impl Ledger {
             request.called = trip;
             request.burst = 1;
         }
+        request.taken_last = [chunk.end, chunk.tokens, chunk.nth];
         if chunk.last {
             request.final_taken = true;
             self.settle_if_over(chunk.ticket, at);

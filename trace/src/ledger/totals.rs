@@ -90,6 +90,8 @@ pub struct Predictions {
     pub dropped: u64,
     /// They are merged into one, or replaced by a later one that says the same.
     pub coalesced: u64,
+    /// Of those, the ones that a later chunk replaces in cumulative mode: with new tokens only they would be dropped.
+    pub replaced: u64,
     /// Every chunk is handed out by itself.
     pub passed: u64,
     /// What the engine does is not known.
@@ -170,6 +172,8 @@ pub struct Totals {
     pub predicted: Predictions,
     /// Requests predicted to lose or merge chunks.
     pub bursts: Sightings,
+    /// Requests predicted to lose chunks; the amount is in chunks.
+    pub foreseen: Sightings,
     /// Requests whose wire lost tokens, and how many are missing in all.
     pub wire_loss: (Sightings, u64),
     /// Chunks whose counts do not add up though nothing is missing.
@@ -182,6 +186,12 @@ pub struct Totals {
     pub wire_inflation: Inflation,
     /// Consumers that count more than there is.
     pub claimed_inflation: Inflation,
+    /// Consumers whose count of a request is the sum of all cumulative counts that they were told.
+    pub summed: Inflation,
+    /// Token ids in deliveries.
+    pub delivered_ids: super::IdCounts,
+    /// Chunks that a later one replaced in a cumulative delivery, and whose.
+    pub replaced: (u64, Sightings),
     /// Deliveries in each mode: incremental, cumulative.
     /// First ones that fit either are in neither.
     pub deliveries: (u64, u64),

@@ -1,10 +1,11 @@
 //! From ledger and findings to a report.
 
+use super::losses::losses;
 use super::series::series;
 use super::slowest::slowest;
 use super::{
     AnswerCounts, Chunks, FindingLine, Gap, HopLine, Itl, LimitLine, Own, Report, ReportInput, Requests, SCHEMA,
-    Source, Spread, Tokens, WorkerLine, cpu, hot, stages,
+    Source, Spread, Tokens, WorkerLine, cpu, hot, modes, stages,
 };
 use crate::clock::MonoNs;
 use crate::course::Course;
@@ -28,7 +29,7 @@ pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, input: &Repo
             kind: input.kind.clone(),
             engine: input.engine.clone(),
             engine_version: engine.version.as_deref().map(str::to_owned),
-            mode: engine.mode,
+            mode: engine.mode.or(modes::delivered(ledger)),
             waiter: engine.waiter,
             wire: input.wire.clone(),
         },
@@ -47,11 +48,15 @@ pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, input: &Repo
         gap_ns: ledger.sees_gaps().then(|| gap(ledger)),
         slowest: slowest(ledger, input.slowest, (from, to)),
         chunks: chunks(ledger),
+        losses: losses(ledger),
         answers: answers(ledger),
         itl_ns: Itl {
             sent: spread(ledger.itl_sent()),
             delivered: spread(ledger.itl_delivered()).filter(|_| ledger.sees_deliveries()),
+            sent_by_token: spread(ledger.itl_sent_by_token()),
+            delivered_by_token: spread(ledger.itl_delivered_by_token()).filter(|_| ledger.sees_deliveries()),
         },
+        modes: modes::modes(ledger),
         hops: (0..ledger.groups().len())
             .filter_map(|place| hop(ledger, place, seconds))
             .collect(),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::hostile::{markdown, markdown_code};
 use super::{Clock, Report, brief};
 use crate::detect::Severity;
-use crate::words::{bytes, count, duration, percent, share};
+use crate::words::{bytes, count, duration, percent, plural, share};
 
 /// Requests and findings listed.
 const MOST: usize = 10;
@@ -14,6 +14,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
     head(&mut out, report, clock);
     findings(&mut out, report, clock);
+    lossy(&mut out, report);
     slowest(&mut out, report);
     hops(&mut out, report);
     cpu(&mut out, report);
@@ -72,6 +73,19 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
         (None, None) => unseen(),
     };
     let _ = writeln!(out, "- **lost** {lost}");
+    let itl = &report.itl_ns;
+    if let (Some(client), Some(sent)) = (itl.delivered_by_token, itl.sent_by_token) {
+        let _ = writeln!(
+            out,
+            "- **inter-token latency** p50 {}, p90 {}, p99 {} at the client; {}, {}, {} as the engine sent",
+            duration(client.p50),
+            duration(client.p90),
+            duration(client.p99),
+            duration(sent.p50),
+            duration(sent.p90),
+            duration(sent.p99)
+        );
+    }
     let _ = writeln!(
         out,
         "- **engine** {}: {}\n",
@@ -109,6 +123,29 @@ fn findings(out: &mut String, report: &Report, clock: &Clock) {
     if !report.findings.is_empty() {
         out.push('\n');
     }
+}
+
+/// Who lost which tokens, where that is proven.
+fn lossy(out: &mut String, report: &Report) {
+    let Some(list) = report.losses.confirmed.as_ref().filter(|list| !list.lines.is_empty()) else {
+        return;
+    };
+    let _ = writeln!(
+        out,
+        "### Lost tokens, confirmed: {}\n\n| request | tokens sent | lost | places in the output |\n|---|--:|--:|---|",
+        plural(list.requests, "request")
+    );
+    for line in list.lines.iter().take(MOST) {
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} |",
+            markdown_code(&line.rid),
+            count(line.tokens_sent),
+            count(line.tokens),
+            line.places(MOST)
+        );
+    }
+    out.push('\n');
 }
 
 fn slowest(out: &mut String, report: &Report) {

@@ -8,7 +8,11 @@ pub(crate) mod hostile;
 mod hot;
 mod html;
 mod input;
+mod losses;
+mod losses_text;
 mod markdown;
+mod modes;
+mod modes_text;
 mod moment;
 mod series;
 mod slowest;
@@ -25,9 +29,11 @@ pub use build::build;
 pub(crate) use build::dropped_predicted;
 pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
 pub use input::ReportInput;
+pub use losses::{LossLine, LossList, Losses, RangeLine, ids, places};
+pub use modes::{ModeLine, Modes};
 pub use moment::Clock;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
-pub use slowest::SlowLine;
+pub use slowest::{SlowLine, TokenItl};
 pub(crate) use text::wrap;
 
 use crate::detect::Severity;
@@ -60,11 +66,17 @@ pub struct Report {
     pub slowest: Vec<SlowLine>,
     /// Chunks by what became of them.
     pub chunks: Chunks,
+    /// Which requests lost which tokens; empty in reports of versions that did not tell.
+    #[serde(default)]
+    pub losses: Losses,
     /// Responses to clients; absent where none was seen to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<AnswerCounts>,
     /// Time between chunks of one request.
     pub itl_ns: Itl,
+    /// What is handed on and what that costs; empty in reports of versions that did not tell.
+    #[serde(default)]
+    pub modes: Modes,
     /// Hops; those of one name as one.
     pub hops: Vec<HopLine>,
     /// CPU by thread.
@@ -132,7 +144,7 @@ pub struct Source {
     pub engine: String,
     /// Release, or the range of releases that the wire allows.
     pub engine_version: Option<String>,
-    /// What the tokenizer hands out.
+    /// What the tokenizer hands out: as its release or its flags say, else as deliveries show.
     pub mode: Option<Mode>,
     /// What its waiters do with queued chunks.
     pub waiter: Option<Waiter>,
@@ -240,13 +252,20 @@ pub struct AnswerCounts {
     pub apart_tokens_lost: u64,
 }
 
-/// Inter-chunk latency.
+/// Time between chunks of one request that carry tokens: by chunk, and by token, which is divided by the tokens of the later
+/// chunk and counted once for each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Itl {
     /// Between sends of one request's chunks by the scheduler.
     pub sent: Option<Spread>,
     /// Between its deliveries.
     pub delivered: Option<Spread>,
+    /// By token, between sends: what the engine made of inter-token latency.
+    #[serde(default)]
+    pub sent_by_token: Option<Spread>,
+    /// By token, between deliveries: what the client saw of it.
+    #[serde(default)]
+    pub delivered_by_token: Option<Spread>,
 }
 
 /// A distribution in brief, in nanoseconds unless its field says otherwise.

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Spread;
 use crate::clock::MonoNs;
 use crate::event::Finish;
-use crate::ledger::{Ledger, Request, Summary};
+use crate::ledger::{Ledger, Paces, Request, Summary, TokenPace};
 
 /// One request of those listed. Times count from the start of the capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,12 +24,46 @@ pub struct SlowLine {
     pub tokens_taken: Option<u64>,
     /// Chunks sent by the scheduler.
     pub chunks_sent: u64,
+    /// When its first tokens were accepted for its client.
+    #[serde(default)]
+    pub first_delivered_ns: Option<u64>,
+    /// Tokens delivered; `null` where deliveries are not seen.
+    #[serde(default)]
+    pub tokens_delivered: Option<u64>,
+    /// Its inter-token latency at both ends, by token; the quantiles are right to 6 %.
+    #[serde(default)]
+    pub itl_ns: TokenItl,
     /// Chunks proven lost between the tokenizer and its client.
     pub dropped: Option<u64>,
     /// Tokens in those.
     pub tokens_lost: Option<u64>,
     /// Why it ended: `length`, `stop`, `abort` or `other`; `null` when it did not, as far as frames say.
     pub finish: Option<String>,
+}
+
+/// Inter-token latency: time between chunks that carry tokens, divided by the tokens of the later one, once for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenItl {
+    /// As the scheduler sent.
+    pub sent: Option<Spread>,
+    /// As the client was given.
+    pub delivered: Option<Spread>,
+}
+
+impl TokenItl {
+    fn of(paces: Paces) -> Self {
+        let spread = |pace: TokenPace| Spread {
+            count: pace.count,
+            p50: pace.p50,
+            p90: pace.p90,
+            p99: pace.p99,
+            max: pace.max,
+        };
+        Self {
+            sent: paces.sent.map(spread),
+            delivered: paces.delivered.map(spread),
+        }
+    }
 }
 
 /// The `most` slowest of the requests that the ledger remembers, the worst gap first. One whose first token still waits
@@ -86,6 +121,9 @@ impl Record<'_> {
                     tokens_sent: request.tokens_sent().into(),
                     tokens_taken: takes.then(|| request.tokens_taken().into()),
                     chunks_sent: request.chunks_sent().into(),
+                    first_delivered_ns: after(request.delivered_first()),
+                    tokens_delivered: fates.map(|_| request.tokens_delivered().into()),
+                    itl_ns: TokenItl::of(request.paces()),
                     dropped: fates.map(|f| f.dropped),
                     tokens_lost: fates.map(|f| f.tokens_lost),
                     finish: request.finish().map(word),
@@ -99,6 +137,9 @@ impl Record<'_> {
                 tokens_sent: summary.tokens_sent.into(),
                 tokens_taken: takes.then(|| summary.tokens_taken.into()),
                 chunks_sent: summary.chunks_sent.into(),
+                first_delivered_ns: after(summary.delivered_first),
+                tokens_delivered: summary.tokens_delivered.map(u64::from),
+                itl_ns: TokenItl::of(summary.paces),
                 dropped: summary.dropped.map(u64::from),
                 tokens_lost: summary.tokens_lost.map(u64::from),
                 finish: summary.finish.map(word),
@@ -107,7 +148,7 @@ impl Record<'_> {
     }
 }
 
-fn word(finish: Finish) -> String {
+pub(super) fn word(finish: Finish) -> String {
     let word = match finish {
         Finish::Length => "length",
         Finish::Stop => "stop",

@@ -18,6 +18,7 @@ pub(super) fn render(report: &Report) -> String {
     head(&mut out, report);
     numbers(&mut out, report);
     truth(&mut out, report);
+    super::losses_text::render(&mut out, report);
     slowest(&mut out, report);
     super::stages_text::render(&mut out, report);
     hops(&mut out, report);
@@ -98,6 +99,9 @@ fn numbers(out: &mut String, report: &Report) {
             ),
         );
         row(out, "chunks", &chunks(&report.chunks));
+        for (n, line) in super::modes_text::lines(report).iter().enumerate() {
+            row(out, if n == 0 { "ids" } else { "" }, line);
+        }
     }
     if let Some(gap) = &report.gap_ns {
         let d = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
@@ -113,19 +117,22 @@ fn numbers(out: &mut String, report: &Report) {
             row(out, "", &format!("worst: {}", gap.max_rid));
         }
     }
-    for (name, itl) in [
-        ("itl sent", report.itl_ns.sent),
-        ("itl delivered", report.itl_ns.delivered),
+    let itl = &report.itl_ns;
+    for (name, by_token, by_chunk) in [
+        ("itl sent", itl.sent_by_token, itl.sent),
+        ("itl client", itl.delivered_by_token, itl.delivered),
     ] {
-        if let Some(itl) = itl {
+        if let Some(itl) = by_token.or(by_chunk) {
+            let between = by_chunk.map_or(itl.max, |chunks| chunks.max);
             row(
                 out,
                 name,
                 &format!(
-                    "median {}, p99 {}, max {}",
+                    "median {}, p90 {}, p99 {} by token; up to {} between chunks",
                     duration(itl.p50),
+                    duration(itl.p90),
                     duration(itl.p99),
-                    duration(itl.max)
+                    duration(between)
                 ),
             );
         }

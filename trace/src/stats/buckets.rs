@@ -73,6 +73,16 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Enters a duration in nanoseconds `times` times.
+    pub fn record(&mut self, ns: u64, times: u32) {
+        let class = class(ns) as u16;
+        match self.counts.binary_search_by_key(&class, |c| c.0) {
+            Ok(at) => self.counts[at].1 = self.counts[at].1.saturating_add(times),
+            Err(at) => self.counts.insert(at, (class, times)),
+        }
+        self.max = self.max.max(ns);
+    }
+
     /// How many durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|c| u64::from(c.1)).sum()

@@ -29,6 +29,11 @@ struct Inner {
 impl Distribution {
     /// Enters a duration that ended at `at`.
     pub fn record(&mut self, at: MonoNs, ns: u64) {
+        self.record_n(at, ns, 1);
+    }
+
+    /// Enters a duration `times` times.
+    pub fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
         let inner = self.inner.get_or_insert_with(|| {
             let slices = std::array::from_fn(|_| histogram(2));
             Box::new(Inner {
@@ -40,8 +45,8 @@ impl Distribution {
             })
         });
         inner.max = inner.max.max(ns);
-        inner.sum += u128::from(ns);
-        inner.whole.saturating_record(ns);
+        inner.sum += u128::from(ns) * u128::from(times);
+        inner.whole.saturating_record_n(ns, times);
         let slice = at.0 / SLICE_NS;
         let place = (slice % SLICES as u64) as usize;
         if inner.held[place] != slice {
@@ -52,7 +57,7 @@ impl Distribution {
             inner.held[place] = slice;
             inner.slices[place].reset();
         }
-        inner.slices[place].saturating_record(ns);
+        inner.slices[place].saturating_record_n(ns, times);
     }
 
     /// How many were entered.

@@ -3,10 +3,12 @@
 
 mod world;
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use trace::report::ReportInput;
 use trace::{Config, ledger::Limits};
-use world::{Op, Policy, Truth, World};
+use world::{Lost, Op, Policy, Truth, World};
 
 fn policies() -> impl Strategy<Value = Policy> {
     prop_oneof![
@@ -68,6 +70,23 @@ fn run(policy: Policy, ops: &[Op], config: Config) -> World {
     world
 }
 
+/// Whether `told` is `truth`, but for the chunks of tokens in ranges of several.
+fn same(told: &BTreeMap<String, Lost>, truth: &BTreeMap<String, Lost>) -> bool {
+    told.len() == truth.len() && within(told, truth) && told.iter().all(|(rid, lost)| lost.len() == truth[rid].len())
+}
+
+/// Whether `told` names nothing that `truth` does not.
+fn within(told: &BTreeMap<String, Lost>, truth: &BTreeMap<String, Lost>) -> bool {
+    told.iter().all(|(rid, lost)| {
+        let known = truth.get(rid);
+        lost.iter().all(|(place, &(chunk, id))| {
+            known
+                .and_then(|lost| lost.get(place))
+                .is_some_and(|&(nth, of)| id == of && (chunk == 0 || chunk == nth))
+        })
+    })
+}
+
 /// Every chunk that lined up ended as exactly one thing.
 fn each_chunk_has_one_fate(world: &World) -> Result<(), TestCaseError> {
     let ledger = world.analysis.ledger();
@@ -90,6 +109,11 @@ proptest! {
         let accused = |kind: &str| report.findings.iter().any(|f| f.kind == kind);
         prop_assert!(!accused("wire-loss") && !accused("wire-arithmetic") && !accused("own-loss"));
         prop_assert_eq!(accused("dropped-chunks"), world.truth.dropped > 0);
+        let (proven, expected) = (report.losses.confirmed, report.losses.predicted);
+        let told = World::listed(proven, true);
+        prop_assert!(same(&told, &world.lost), "{told:?} {:?}", world.lost);
+        let told = World::listed(expected, false);
+        prop_assert!(same(&told, &world.bound), "{told:?} {:?}", world.bound);
     }
 
     #[test]
@@ -113,6 +137,8 @@ proptest! {
         each_chunk_has_one_fate(&world)?;
         let report = world.analysis.report(&ReportInput::of("model"));
         prop_assert!(!report.findings.iter().any(|f| f.kind == "wire-loss"));
+        let told = World::listed(report.losses.confirmed, true);
+        prop_assert!(within(&told, &world.lost), "{told:?} {:?}", world.lost);
         prop_assert_eq!(report.own.events_lost > 0, world.hidden);
     }
 

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use trace::clock::MonoNs;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Sees, Taken, What,
+    self, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, LostCause, Sees, Taken, What,
 };
+use trace::report::LossList;
 use trace::{Analysis, Config, FrameId, HopId};
 
 /// What happens next.
@@ -70,8 +71,27 @@ pub(crate) struct Truth {
 struct Part {
     request: usize,
     tokens: u32,
+    /// The place of its last token.
+    end: u32,
+    /// Which of its request's chunks that were seen it is.
+    nth: u32,
     said: u32,
     finish: bool,
+}
+
+impl Part {
+    fn places(&self) -> impl Iterator<Item = u32> {
+        self.end - self.tokens + 1..=self.end
+    }
+
+    fn add_to(&self, lost: &mut Lost) {
+        lost.extend(self.places().map(|place| (place, (self.nth, id_at(place)))));
+    }
+}
+
+/// The id of the token at a place.
+fn id_at(place: u32) -> i64 {
+    i64::from(place) + 150_000
 }
 
 #[derive(Debug, Default)]
@@ -90,9 +110,14 @@ struct Living {
     /// Tokens cut from the wire since the last chunk that crossed.
     cut: u64,
     out: VecDeque<Part>,
+    /// Chunks whose send was seen.
+    chunks: u32,
     served_to: u32,
     closed: bool,
 }
+
+/// Lost tokens of a request: by place, the chunk each was in and its id.
+pub(crate) type Lost = BTreeMap<u32, (u32, i64)>;
 
 #[derive(Debug, Default)]
 struct Lane {
@@ -117,6 +142,11 @@ pub(crate) struct World {
     taken: u32,
     /// By which of them a request's waiter was called.
     called: BTreeMap<String, u32>,
+    /// What each request lost.
+    pub(crate) lost: BTreeMap<String, Lost>,
+    /// What it is bound to lose by the turns that its waiter needs, and what was taken of it last.
+    pub(crate) bound: BTreeMap<String, Lost>,
+    before: BTreeMap<String, Part>,
     /// Whether anything was hidden from the ledger.
     pub(crate) hidden: bool,
 }
@@ -137,6 +167,9 @@ impl World {
             wakeup: 0,
             taken: 0,
             called: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            bound: BTreeMap::new(),
+            before: BTreeMap::new(),
             hidden: false,
         };
         let sees = Sees {
@@ -253,6 +286,8 @@ impl World {
             frame.push(Part {
                 request,
                 tokens,
+                end: living.sent,
+                nth: 0,
                 said: living.made,
                 finish,
             });
@@ -271,6 +306,12 @@ impl World {
             return;
         }
         let (seq, blind) = (state.seq, std::mem::take(&mut state.blind));
+        for part in &mut frame {
+            let living = self.requests.entry(part.request).or_default();
+            living.chunks += u32::from(!blind);
+            part.nth = living.chunks;
+        }
+        let state = self.lanes.entry(lane).or_default();
         state.seq += 1;
         state.relay.push_back((seq, !blind));
         state.queue.push_back((seq, frame.clone()));
@@ -278,7 +319,7 @@ impl World {
         let id = FrameId { hop: HOP, lane, seq };
         if blind {
             self.hidden = true;
-            self.say(What::Lost(Lost {
+            self.say(What::Lost(event::Lost {
                 hop: Some(HOP),
                 count: 1,
                 cause: LostCause::QueueFull,
@@ -287,10 +328,10 @@ impl World {
         }
         self.count_sent(&frame);
         let rids: Vec<String> = frame.iter().map(|p| self.rid(p.request)).collect();
-        let chunks: Vec<Chunk<'_>> = frame
-            .iter()
-            .zip(&rids)
-            .map(|(part, rid)| Chunk {
+        let ids: Vec<Vec<i64>> = frame.iter().map(|part| part.places().map(id_at).collect()).collect();
+        let chunks: Vec<Chunk<'_>> = (frame.iter().zip(&rids))
+            .zip(&ids)
+            .map(|((part, rid), ids)| Chunk {
                 rid,
                 listed: Some(part.tokens),
                 completion_tokens: Some(part.said),
@@ -301,7 +342,7 @@ impl World {
                     .then_some(if part.tokens == 0 { Finish::Abort } else { Finish::Stop }),
                 retractions: self.requests.get(&part.request).map(|r| r.retractions),
                 worker: None,
-                ids: &[],
+                ids,
             })
             .collect();
         let event = Event {
@@ -345,8 +386,15 @@ impl World {
             self.truth.tokens_taken += u64::from(part.tokens);
             let rid = self.rid(part.request);
             let frame = self.taken;
+            let before = self.before.insert(rid.clone(), part);
             if self.called.get(&rid).is_some_and(|called| frame - called <= 1) {
-                self.truth.predicted += u64::from(self.policy == Policy::KeepsLast);
+                if self.policy == Policy::KeepsLast {
+                    self.truth.predicted += 1;
+                    let bound = self.bound.entry(rid).or_default();
+                    if let Some(part) = before {
+                        part.add_to(bound);
+                    }
+                }
             } else {
                 self.called.insert(rid, frame);
             }
@@ -365,6 +413,7 @@ impl World {
 
     fn serve(&mut self, request: usize) {
         let policy = self.policy;
+        let rid = self.rid(request);
         let Some(living) = self.requests.get_mut(&request).filter(|r| !r.out.is_empty()) else {
             return;
         };
@@ -381,6 +430,7 @@ impl World {
                 Policy::KeepsLast if part.tokens > 0 => {
                     truth.dropped += 1;
                     truth.tokens_lost += u64::from(part.tokens);
+                    part.add_to(self.lost.entry(rid.clone()).or_default());
                 }
                 Policy::KeepsLast => truth.coalesced += 1,
                 _ => {
@@ -400,14 +450,13 @@ impl World {
         let tokens = if mode == Mode::Cumulative { last.said } else { tokens };
         if std::mem::take(&mut self.deaf) {
             self.hidden = true;
-            self.say(What::Lost(Lost {
+            self.say(What::Lost(event::Lost {
                 hop: None,
                 count: 1,
                 cause: LostCause::QueueFull,
             }));
             return;
         }
-        let rid = self.rid(request);
         let completion_tokens = Some(last.said);
         self.say(What::Delivered(Delivery {
             rid: &rid,
@@ -451,5 +500,31 @@ impl World {
             forwarded: report.hops.iter().filter_map(|h| h.relay_ns).map(|r| r.count).sum(),
             predicted: c.dropped_predicted.unwrap_or(0),
         }
+    }
+
+    /// What the report lists as lost, token by token, with the ids it names; none where `ids` are not looked for.
+    pub(crate) fn listed(list: Option<LossList>, with_ids: bool) -> BTreeMap<String, Lost> {
+        let mut all = BTreeMap::new();
+        for line in list.map(|list| list.lines).unwrap_or_default() {
+            let mut lost = Lost::new();
+            let mut chunks = std::collections::BTreeSet::new();
+            for range in &line.ranges {
+                let [first, last] = range.tokens;
+                let [from, to] = range.chunks.expect("no chunks were kept as one");
+                chunks.extend(from..=to);
+                for place in first..=last {
+                    let id = range.ids.get((place - first) as usize).copied();
+                    let id = id
+                        .filter(|_| with_ids)
+                        .unwrap_or_else(|| id_at(place) * i64::from(!with_ids));
+                    // Which of several chunks in one range it was, the range does not say.
+                    lost.insert(place, (if from == to { from } else { 0 }, id));
+                }
+            }
+            assert_eq!(line.tokens, lost.len() as u64 + line.tokens_unlisted);
+            assert!(chunks.len() as u64 <= line.chunks);
+            all.insert(line.rid, lost);
+        }
+        all
     }
 }

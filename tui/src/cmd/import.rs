@@ -117,7 +117,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
         more = import.next(&mut |event| {
             // Made at the first event: files that say nothing must not cost an older recording.
             if let Some(path) = args.record.as_ref().filter(|_| recorder.is_none() && failed.is_none()) {
-                match create(path, config, args.force) {
+                match create(path, &config, args.force) {
                     Ok(made) => recorder = Some(made),
                     Err(error) => failed = Some(error),
                 }
@@ -168,10 +168,10 @@ fn tick(analysis: &mut Analysis, recorder: Option<&mut Recorder>, now: MonoNs) {
 }
 
 /// A recording on the log's own clock: its zero is the epoch.
-fn create(path: &Path, config: Config, force: bool) -> Result<Recorder, RecordError> {
+fn create(path: &Path, config: &Config, force: bool) -> Result<Recorder, RecordError> {
     let header = Header {
         anchor: Anchor::default(),
-        ..Header::of("import", config)
+        ..Header::of("import", *config)
     };
     let options = RecordOptions {
         force,

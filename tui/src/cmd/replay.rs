@@ -73,8 +73,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         rows: args.rows,
     };
     let config = recording.header().config;
-    let sink = Sink::none(&recording.header().source, config);
-    let mut run = Drive::new(config, Box::new(Screen::open(keep)?), sink, args.slowest);
+    let sink = Sink::none(&recording.header().source, &config);
+    let mut run = Drive::new(&config, Box::new(Screen::open(keep)?), sink, args.slowest);
     let mut player = Player::new(span, args.speed);
     let played = replay::drive(&recording, &mut run, &about, &mut player, &signals);
     if let Err(error) = &played {

@@ -55,7 +55,7 @@ struct Recording {
 
 impl Sink {
     /// Opens what `args` ask for, before the run, so that a mistake is told at once.
-    pub(crate) fn open(args: &RecordArgs, source: &str, config: Config) -> anyhow::Result<Self> {
+    pub(crate) fn open(args: &RecordArgs, source: &str, config: &Config) -> anyhow::Result<Self> {
         let mut sink = Self::none(source, config);
         sink.header.payload = args.payload.into();
         sink.options = RecordOptions {
@@ -74,9 +74,9 @@ impl Sink {
     }
 
     /// Nothing is written.
-    pub(crate) fn none(source: &str, config: Config) -> Self {
+    pub(crate) fn none(source: &str, config: &Config) -> Self {
         Self {
-            header: Header::of(source, config),
+            header: Header::of(source, *config),
             options: RecordOptions::default(),
             recording: None,
             ring: None,

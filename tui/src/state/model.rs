@@ -70,6 +70,7 @@ pub(crate) struct Model {
     pub(crate) flow: Flow,
     pub(crate) gap: GapLine,
     pub(crate) chunks: ChunkSums,
+    pub(crate) itl: Itl,
     /// Hops of one name as one, in the order of the path.
     pub(crate) hops: Vec<HopLine>,
     pub(crate) ends: Vec<HopEnds>,
@@ -151,6 +152,15 @@ pub(crate) struct ChunkSums {
     pub(crate) dropped_predicted: Option<u64>,
     pub(crate) coalesced_predicted: Option<u64>,
     pub(crate) missing_on_wire: u64,
+}
+
+/// Inter-token latency over the whole run: the 50th, 90th and 99th percentile in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Itl {
+    /// As the engine sent.
+    pub(crate) sent: Option<[u64; 3]>,
+    /// As the client was given; `None` where deliveries are not seen.
+    pub(crate) client: Option<[u64; 3]>,
 }
 
 /// Hops of one name.

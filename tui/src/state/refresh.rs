@@ -7,8 +7,8 @@ use trace::{Analysis, MonoNs};
 use super::flags::{Flag, Flags};
 use super::history::{HopSample, Sample, ThreadSample};
 use super::journal::Journal;
-use super::model::{ChunkSums, Flow, GapLine, Health, Model, Own, Spread, Verdict};
-use super::request::{Detail, Sources};
+use super::model::{ChunkSums, Flow, GapLine, Health, Itl, Model, Own, Spread, Verdict};
+use super::request::{Detail, Kept, Sources};
 use super::row::{Life, Row};
 use super::threads::Shares;
 use super::{findings, hops, hot, threads};
@@ -40,6 +40,10 @@ impl Model {
         self.flow = flow(ledger);
         self.gap = gap(ledger);
         self.chunks = chunks(ledger);
+        self.itl = Itl {
+            sent: percentiles(ledger.itl_sent_by_token()),
+            client: percentiles(ledger.itl_delivered_by_token()).filter(|_| ledger.sees_deliveries()),
+        };
         self.hops = hops::read(ledger, analysis.thresholds());
         self.ends = hops::ends(ledger);
         self.findings = findings::read(analysis, start);
@@ -157,6 +161,7 @@ impl Model {
             hops: &self.ends,
             engine: ledger.engine(),
             first,
+            kept: kept(ledger, request, rid),
         };
         self.detail = Some(Detail::build(rid, sources));
     }
@@ -192,6 +197,30 @@ impl Model {
             health: Health::Good,
             text,
         }
+    }
+}
+
+fn percentiles(of: &Distribution) -> Option<[u64; 3]> {
+    Some([of.quantile(0.5)?, of.quantile(0.9)?, of.quantile(0.99)?])
+}
+
+/// What the ledger keeps of a request's losses and pace, alive or over.
+fn kept(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept {
+    if let Some(request) = request {
+        return Kept {
+            confirmed: request.losses().cloned(),
+            predicted: request.predicted().cloned(),
+            paces: request.paces(),
+            delivered_first: request.delivered_first(),
+        };
+    }
+    let summary = ledger.finished().rev().find(|s| &*s.rid == rid);
+    let lossy = ledger.lossy().rev().find(|lossy| &*lossy.rid == rid);
+    Kept {
+        confirmed: lossy.and_then(|l| l.confirmed.as_deref().cloned()),
+        predicted: lossy.and_then(|l| l.predicted.as_deref().cloned()),
+        paces: summary.map(|s| s.paces).unwrap_or_default(),
+        delivered_first: summary.and_then(|s| s.delivered_first),
     }
 }
 

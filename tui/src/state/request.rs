@@ -1,6 +1,8 @@
 //! One request under the glass: its stages, what became of each of its chunks, and the evidence for its flags.
 
 use trace::engine::EngineState;
+use trace::ledger::{Losses, Paces};
+use trace::report::{ids, places};
 use trace::{HopId, MonoNs};
 
 use super::fate::{Expected, Fate, fates};
@@ -9,8 +11,17 @@ use super::journal::{ChunkSeen, Story};
 use super::row::Row;
 use super::units::{count, duration};
 
-/// Ranges of lost tokens named in the evidence.
+/// Ranges of lost tokens named in the evidence, and ids.
 const RANGES: usize = 6;
+
+/// What the ledger keeps of a request's losses and pace.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Kept {
+    pub(crate) confirmed: Option<Losses>,
+    pub(crate) predicted: Option<Losses>,
+    pub(crate) paces: Paces,
+    pub(crate) delivered_first: Option<MonoNs>,
+}
 
 /// A point on the request's way, with how its name is said in `SGLang`'s logs where it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +57,8 @@ pub(crate) struct Detail {
     pub(crate) stages: Vec<Stage>,
     pub(crate) tracks: Vec<Track>,
     pub(crate) chunks: Vec<ChunkLine>,
+    /// Inter-token latency at both ends.
+    pub(crate) paces: Paces,
     /// One sentence for each flag.
     pub(crate) evidence: Vec<(Flag, String)>,
     /// How far back the chunks are known, when not to the beginning.
@@ -69,6 +82,7 @@ pub(crate) struct Sources<'a> {
     pub(crate) engine: &'a EngineState,
     /// First send and first take as the ledger keeps them, longer than the journal.
     pub(crate) first: (Option<MonoNs>, Option<MonoNs>),
+    pub(crate) kept: Kept,
 }
 
 impl Detail {
@@ -80,6 +94,7 @@ impl Detail {
             hops,
             engine,
             first,
+            kept,
         } = from;
         let origin = story.chunks.first().map(|c| c.hop);
         // Behind a detokenizer the deliveries answer to chunks of the last hop; the first hop's have the same counts.
@@ -111,12 +126,10 @@ impl Detail {
             .collect();
         Self {
             rid: rid.to_owned(),
-            stages: stages(&story, hops, first),
+            stages: stages(&story, hops, first, kept.delivered_first),
+            paces: kept.paces,
             tracks: tracks(&story, hops, &fates, origin),
-            evidence: row
-                .as_ref()
-                .map(|row| evidence(row, engine, &missing(&chunks)))
-                .unwrap_or_default(),
+            evidence: row.as_ref().map(|row| evidence(row, engine, &kept)).unwrap_or_default(),
             since: story.since,
             chunks,
             row,
@@ -134,7 +147,12 @@ impl Detail {
     }
 }
 
-fn stages(story: &Story, hops: &[HopEnds], first: (Option<MonoNs>, Option<MonoNs>)) -> Vec<Stage> {
+fn stages(
+    story: &Story,
+    hops: &[HopEnds],
+    first: (Option<MonoNs>, Option<MonoNs>),
+    delivered: Option<MonoNs>,
+) -> Vec<Stage> {
     let mut stages = Vec::new();
     let mut met: Vec<HopId> = Vec::new();
     for chunk in &story.chunks {
@@ -168,10 +186,10 @@ fn stages(story: &Story, hops: &[HopEnds], first: (Option<MonoNs>, Option<MonoNs
             });
         }
     }
-    if let Some(delivery) = story.deliveries.first().filter(|_| whole) {
+    if let Some(at) = delivered {
         stages.push(Stage {
             what: "first tokens accepted for the client (first_token_received)".into(),
-            at: delivery.at,
+            at,
         });
     }
     if let Some(at) = story
@@ -223,33 +241,26 @@ fn tracks(story: &Story, hops: &[HopEnds], fates: &[Fate], origin: Option<HopId>
     tracks
 }
 
-/// The places of dropped tokens in the answer, as ranges counted from 1: `3, 7-9`.
-fn missing(chunks: &[ChunkLine]) -> String {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for chunk in chunks.iter().filter(|c| c.fate == Fate::Dropped && c.tokens > 0) {
-        let Some(end) = chunk.end else { continue };
-        let first = end.saturating_sub(chunk.tokens) + 1;
-        match ranges.last_mut() {
-            Some(last) if last.1 + 1 == first => last.1 = end,
-            _ => ranges.push((first, end)),
-        }
-    }
-    let more = if ranges.len() > RANGES { ", ..." } else { "" };
-    let shown: Vec<String> = ranges
-        .iter()
-        .take(RANGES)
-        .map(|&(first, end)| {
-            if first == end {
-                first.to_string()
-            } else {
-                format!("{first}-{end}")
-            }
-        })
-        .collect();
-    shown.join(", ") + more
+/// Which chunks and tokens are lost, where that is kept: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`.
+fn named(losses: Option<&Losses>) -> String {
+    let Some(losses) = losses.filter(|losses| !losses.ranges.is_empty()) else {
+        return String::new();
+    };
+    let chunks: Vec<[u32; 2]> = losses.ranges.iter().filter_map(|range| range.chunks).collect();
+    let parts = [
+        ("chunks", places(chunks.into_iter(), RANGES, losses.unlisted)),
+        (
+            "places",
+            places(losses.ranges.iter().map(|range| range.tokens), RANGES, losses.unlisted),
+        ),
+        ("ids", ids(losses.ranges.iter().flat_map(|range| &range.ids), RANGES)),
+    ];
+    let said = parts.iter().filter(|(_, what)| !what.is_empty());
+    let said: Vec<String> = said.map(|(name, what)| format!("{name} {what}")).collect();
+    format!(" ({})", said.join("; "))
 }
 
-fn evidence(row: &Row, engine: &EngineState, missing: &str) -> Vec<(Flag, String)> {
+fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)> {
     let of = |n: Option<u64>| count(n.unwrap_or(0));
     row.flags
         .iter()
@@ -266,21 +277,18 @@ fn evidence(row: &Row, engine: &EngineState, missing: &str) -> Vec<(Flag, String
                     ),
                 },
                 Flag::Dropped => format!(
-                    "{} chunks are in no delivery though later ones are; lost tokens: {}{}",
-                    of(row.dropped),
+                    "confirmed: {} lost tokens in {} chunks, in no delivery though later ones are{}",
                     count(row.dropped_tokens),
-                    if missing.is_empty() {
-                        String::new()
-                    } else {
-                        format!(" (places {missing})")
-                    }
+                    of(row.dropped),
+                    named(kept.confirmed.as_ref())
                 ),
                 Flag::DropPredicted => format!(
-                    "several of its chunks were taken in one wakeup, and {} keeps only the last of them",
+                    "several of its chunks were taken in one wakeup, and {} keeps only the last of them{}",
                     engine
                         .version
                         .as_deref()
-                        .map_or("this release".into(), |v| format!("SGLang {v}"))
+                        .map_or("this release".into(), |v| format!("SGLang {v}")),
+                    named(kept.predicted.as_ref())
                 ),
                 Flag::Loss => format!(
                     "completion_tokens rose by more than the frames list: {} tokens never crossed the wire",
@@ -303,24 +311,27 @@ fn evidence(row: &Row, engine: &EngineState, missing: &str) -> Vec<(Flag, String
 
 #[cfg(test)]
 mod tests {
+    use trace::ledger::LostRange;
+
     use super::*;
 
     #[test]
-    fn lost_tokens_are_named_by_their_places() {
-        let line = |end, tokens, fate| ChunkLine {
-            sent: None,
-            taken: None,
-            wakeup: None,
+    fn lost_tokens_are_named_by_their_chunks_places_and_ids() {
+        let range = |tokens, chunks, ids: &[i64]| LostRange {
             tokens,
-            end: Some(end),
-            fate,
+            chunks: Some(chunks),
+            ids: ids.to_vec(),
         };
-        let chunks = [
-            line(1, 1, Fate::Dropped),
-            line(2, 1, Fate::Delivered),
-            line(4, 2, Fate::Dropped),
-            line(5, 1, Fate::Dropped),
-        ];
-        assert_eq!(missing(&chunks), "1, 3-5");
+        let losses = Losses {
+            ranges: vec![range([1, 1], [1, 1], &[17]), range([3, 5], [3, 4], &[8, 9, 10])],
+            chunks: 3,
+            tokens: 4,
+            unlisted: 0,
+        };
+        assert_eq!(
+            named(Some(&losses)),
+            " (chunks 1, 3-4; places 1, 3-5; ids 17, 8, 9, 10)"
+        );
+        assert_eq!(named(None), "");
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y = gap(pad, y, model);
     y += u16::from(roomy);
     y = flow(pad, y, model);
+    y = itl(pad, y, model, roomy);
     y = consumer(pad, y, model);
     y += 1;
     y = path::draw(pad, y, model);
@@ -152,6 +153,24 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let predicted = format!("({} predicted from wakeups)", known(chunks.dropped_predicted, count));
     pad.text(x + 1, y + 2, &predicted, theme.dim());
     y + 3
+}
+
+/// Inter-token latency as the client saw it, beside what the engine sent; on a small screen only where there is any.
+fn itl(pad: &mut Pad<'_>, y: u16, model: &Model, roomy: bool) -> u16 {
+    let theme = pad.theme();
+    if !roomy && model.itl.client.is_none() {
+        return y;
+    }
+    let said = |itl: Option<[u64; 3]>| {
+        known(itl, |[p50, p90, p99]| {
+            format!("{}/{}/{}", duration(p50), duration(p90), duration(p99))
+        })
+    };
+    let x = pad.text(1, y, "itl", theme.head());
+    let x = pad.text(x + 6, y, &format!("client {}", said(model.itl.client)), PLAIN);
+    let engine = format!("engine {}  (p50/p90/p99)", said(model.itl.sent));
+    pad.text(x + 2, y, &engine, theme.dim());
+    y + 1
 }
 
 /// How the thread that takes the tokens spends its time, where threads are watched.

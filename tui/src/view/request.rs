@@ -1,5 +1,7 @@
 //! One request: stages to scale, every chunk as a tick, the chunks as a list, the evidence for its flags.
 
+use trace::ledger::TokenPace;
+
 use super::Hits;
 use super::pad::Pad;
 use crate::state::Model;
@@ -23,6 +25,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         return;
     };
     let mut y = head(pad, detail);
+    y = itl(pad, y, detail);
     for (flag, why) in &detail.evidence {
         let x = pad.text(1, y, flag.word(), theme.flag(*flag));
         y = pad.paragraph(x + 1, y, 2, why, PLAIN);
@@ -46,6 +49,26 @@ fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
         }
     }
     1
+}
+
+/// Its inter-token latency at both ends, where there is any.
+fn itl(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
+    let theme = pad.theme();
+    let said = |pace: Option<TokenPace>| {
+        known(pace, |pace| {
+            let [p50, p90, p99] = [pace.p50, pace.p90, pace.p99].map(duration);
+            format!("{p50}/{p90}/{p99}")
+        })
+    };
+    let paces = &detail.paces;
+    if paces.delivered.is_none() && paces.sent.is_none() {
+        return y;
+    }
+    let x = pad.text(1, y, "itl ", theme.head());
+    let x = pad.text(x, y, &format!("client {}", said(paces.delivered)), PLAIN);
+    let engine = format!("engine {}  (p50/p90/p99)", said(paces.sent));
+    pad.text(x + 2, y, &engine, theme.dim());
+    y + 1
 }
 
 fn sums(row: &Row) -> String {

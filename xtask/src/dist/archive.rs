@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -14,7 +15,9 @@ pub(crate) fn pack(dir: &Path, archive: &Path, built_at: u64) -> Result<()> {
     let mut files = vec![dir.to_owned()];
     list(dir, &mut files)?;
     files.sort();
-    let out = tempfile::NamedTempFile::new_in(top)?;
+    let out = tempfile::Builder::new()
+        .permissions(fs::Permissions::from_mode(0o644))
+        .tempfile_in(top)?;
     let mut tar = Builder::new(GzBuilder::new().write(out, Compression::best()));
     for file in &files {
         let name = file.strip_prefix(top)?;
@@ -57,7 +60,6 @@ fn list(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 
 /// What may be run may be run by all; the umask of whoever packs decides nothing.
 fn mode(meta: &fs::Metadata) -> u32 {
-    use std::os::unix::fs::PermissionsExt as _;
     if meta.is_dir() || meta.permissions().mode() & 0o100 != 0 {
         0o755
     } else {

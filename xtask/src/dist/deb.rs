@@ -23,7 +23,7 @@ const PLACES: [(&str, &str); 8] = [
         "completions/tokengap.fish",
         "usr/share/fish/vendor_completions.d/tokengap.fish",
     ),
-    ("CHANGELOG.md", "usr/share/doc/tokengap/changelog.gz"),
+    ("CHANGELOG.md", "usr/share/doc/tokengap/CHANGELOG.md.gz"),
     ("deploy/systemd", "usr/lib/systemd/system"),
 ];
 

@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: what is released, in `target/dist`. The same source, compiler and `SOURCE_DATE_EPOCH` give the same
-//! bytes.
+//! `cargo xtask dist`: what is released, in `target/shipped`. Nothing in it tells of the machine or of the moment that it
+//! was packed, but `SOURCE_DATE_EPOCH`.
 
 mod archive;
 mod build;
@@ -31,7 +31,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TRIPLE", conflicts_with = "targets")]
     check: Option<String>,
     /// Put everything here.
-    #[arg(long, value_name = "DIR", default_value = "target/dist")]
+    #[arg(long, value_name = "DIR", default_value = "target/shipped")]
     out: PathBuf,
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 pub(crate) fn program() -> Result<PathBuf> {
     let machine = std::env::consts::ARCH;
     Ok(root()?.join(format!(
-        "target/dist/tokengap-{VERSION}-{machine}-unknown-linux-musl/tokengap"
+        "target/shipped/tokengap-{VERSION}-{machine}-unknown-linux-musl/tokengap"
     )))
 }
 

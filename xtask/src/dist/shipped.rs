@@ -76,16 +76,16 @@ fn compiled(metadata: &Metadata) -> Result<BTreeSet<PackageId>> {
     Ok(seen)
 }
 
-/// Licences and notices, by file name; of C sources that the crate brings too.
+/// Licences and notices, by file name; of zstd's C sources the licence that is taken of the two that they offer.
 fn texts(dir: &Path) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
-    for dir in [dir.to_owned(), dir.join("zstd")] {
+    let all: &[&str] = &["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
+    for (dir, tells) in [(dir.to_owned(), all), (dir.join("zstd"), &["LICENSE"])] {
         let Ok(entries) = fs::read_dir(&dir) else { continue };
         for entry in entries {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let upper = name.to_uppercase();
-            let tells = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
             if path.is_file() && tells.iter().any(|word| upper.starts_with(word)) {
                 found.push((name, read(&path)?));
             }

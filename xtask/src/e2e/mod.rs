@@ -175,6 +175,8 @@ struct Table {
     passed: u32,
     skipped: u32,
     comparisons: u32,
+    /// How well drops were predicted, a run each.
+    scores: Vec<String>,
 }
 
 impl Table {
@@ -228,6 +230,14 @@ impl Table {
     }
 
     fn end(&self) -> Result<()> {
+        if !self.scores.is_empty() {
+            println!("\nPredicted drops against what clients miss, by token:");
+            println!(
+                "| release | consumer | tokens lost | predicted | precision | recall |\n|---|---|--:|--:|--:|--:|"
+            );
+            self.scores.iter().for_each(|line| println!("{line}"));
+            println!();
+        }
         println!(
             "{} scenarios passed, {} failed, {} SKIPPED; {} comparisons",
             self.passed, self.failed, self.skipped, self.comparisons

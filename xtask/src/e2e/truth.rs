@@ -51,6 +51,8 @@ pub(crate) struct Client {
     pub(crate) tokens: u64,
     /// Tokens that its finish claims and that never came; `None` where the release gives it no ids.
     pub(crate) lost: Option<u64>,
+    /// Their places from 0, each range up to but not including its second number.
+    pub(crate) missing: Option<Vec<[u64; 2]>>,
     /// Tokens that its last output claims, and why it ended.
     pub(crate) completion_tokens: Option<u64>,
     pub(crate) finish: Option<String>,

@@ -193,6 +193,12 @@ fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, 
     int(a, "tokengap.gap_ns", s.gap_ns);
     int(a, "tokengap.last_gap_ns", stage::last_gap(life, look.hops));
     int(a, "tokengap.silence_max_ns", s.silence_ns);
+    int(a, "tokengap.first_token_delivery_ns", stage::first_delivery(s));
+    for (end, pace) in [("client", s.paces.delivered), ("sent", s.paces.sent)] {
+        int(a, &format!("tokengap.itl.{end}.p50_ns"), pace.map(|p| p.p50));
+        int(a, &format!("tokengap.itl.{end}.p90_ns"), pace.map(|p| p.p90));
+        int(a, &format!("tokengap.itl.{end}.p99_ns"), pace.map(|p| p.p99));
+    }
     int(a, "tokengap.chunks.sent", Some(s.chunks_sent));
     int(a, "tokengap.chunks.coalesced", s.coalesced);
     int(a, "tokengap.chunks.dropped", s.dropped);
@@ -230,6 +236,7 @@ fn note_event(list: &mut Array<'_>, note: &Note, look: &Look<'_>) {
             Said::Stage { name, .. } => name,
             Said::Merged { .. } => "merged",
             Said::Answered { .. } => "answered",
+            Said::FirstReceived => "first_token_received",
             Said::Dropped { .. } => "dropped",
         };
         o.text("name", name).array("attributes", |a| match &note.what {
@@ -249,6 +256,7 @@ fn note_event(list: &mut Array<'_>, note: &Note, look: &Look<'_>) {
                 int(a, "tokengap.tokens", *tokens);
                 int(a, "tokengap.held_up", Some(*held_up));
             }
+            Said::FirstReceived => {}
             Said::Dropped { chunks, tokens } => {
                 int(a, "tokengap.chunks", Some(*chunks));
                 int(a, "tokengap.tokens", Some(*tokens));

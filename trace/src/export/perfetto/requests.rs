@@ -111,6 +111,7 @@ fn draw_note(out: &mut Stream<'_>, life: &Life, note: &Note, look: &Look<'_>) ->
         Said::Stage { name, .. } => &**name,
         Said::Merged { .. } => "chunks merged",
         Said::Answered { .. } => "answered",
+        Said::FirstReceived => "first_token_received",
         // Drawn with the delivery that proved it.
         Said::Dropped { .. } => return Ok(()),
     };
@@ -124,7 +125,7 @@ fn draw_note(out: &mut Stream<'_>, life: &Life, note: &Note, look: &Look<'_>) ->
         Said::Stage { by, .. } => {
             args.text("by", by);
         }
-        Said::Dropped { .. } => {}
+        Said::FirstReceived | Said::Dropped { .. } => {}
     })
 }
 
@@ -146,6 +147,9 @@ fn facts(args: &mut Object<'_>, request: &Closed<'_>, look: &Look<'_>) {
         ("chunks_coalesced", s.coalesced.map(u64::from)),
         ("chunks_dropped", s.dropped.map(u64::from)),
         ("tokens_lost", s.tokens_lost.map(u64::from)),
+        ("first_token_delivery_ns", stage::first_delivery(s)),
+        ("itl_client_p99_ns", s.paces.delivered.map(|pace| pace.p99)),
+        ("itl_sent_p99_ns", s.paces.sent.map(|pace| pace.p99)),
     ];
     for (name, value) in known {
         if let Some(value) = value {

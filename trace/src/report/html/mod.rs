@@ -35,6 +35,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     section(&mut out, "Findings", &findings(report, clock));
     section(&mut out, "Worst requests", &requests::table(report, clock));
     section(&mut out, "Lost tokens", &tables::losses(report));
+    section(&mut out, "What the mode costs", &tables::modes(report));
     section(&mut out, "How long tokens waited", &spread::drawings(report));
     section(&mut out, "Over time", &over_time::drawings(report, clock));
     section(&mut out, "Hops", &tables::hops(report));
@@ -46,10 +47,17 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
         "What was not observed, and what observing cost",
         &tables::own(report),
     );
+    let lost = report.losses.confirmed.iter().flat_map(|list| &list.lines);
+    let named = lost.flat_map(|line| &line.ranges).any(|range| !range.ids.is_empty());
     let _ = write!(
         out,
-        "<footer>Made by tokengap from a {} report. Numbers on requests and tokens only: no prompt, no text, no token id.</footer>\n</main></body></html>\n",
-        Html(&report.schema)
+        "<footer>Made by tokengap from a {} report. Numbers on requests and tokens only: no prompt, no text, {}.</footer>\n</main></body></html>\n",
+        Html(&report.schema),
+        if named {
+            "and token ids of lost tokens only"
+        } else {
+            "no token id"
+        }
     );
     out
 }
@@ -150,6 +158,14 @@ fn facts(out: &mut String, report: &Report) {
             (None, Some(n)) => format!("{} chunks predicted to be lost", count(n)),
             (None, None) => unseen(),
         },
+    );
+    let itl = &report.itl_ns;
+    let p99 = |of: Option<super::Spread>| of.map_or_else(unseen, |s| duration(s.p99));
+    fact(
+        out,
+        "Inter-token latency p99, client",
+        &p99(itl.delivered_by_token),
+        &format!("as the engine sent {}", p99(itl.sent_by_token)),
     );
     let most = report
         .hops

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::hostile::Html;
-use super::super::{Clock, Report, SlowLine};
+use super::super::{Clock, Report, SlowLine, Spread};
 use crate::words::{count, duration};
 
 /// Of the drawing beside each row.
@@ -17,7 +17,8 @@ pub(super) fn table(report: &Report, clock: &Clock) -> String {
     let mut out = format!(
         concat!(
             "<div class=\"scroll\"><table><thead><tr><th>Request</th><th class=\"n\">Gap</th><th>From first send to first take, of {}</th>",
-            "<th class=\"n\">First sent</th><th class=\"n\">Tokens sent</th><th class=\"n\">Taken</th><th class=\"n\">Lost</th><th>Finish</th>",
+            "<th class=\"n\">First sent</th><th class=\"n\">Tokens sent</th><th class=\"n\">Taken</th><th class=\"n\">Lost</th>",
+            "<th class=\"n\">Inter-token p50, p90, p99: client</th><th class=\"n\">Engine</th><th>Finish</th>",
             "</tr></thead><tbody>\n"
         ),
         duration(window)
@@ -36,7 +37,7 @@ pub(super) fn table(report: &Report, clock: &Clock) -> String {
             out,
             concat!(
                 "<tr><td class=\"rid\">{}</td><td class=\"n\">{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>",
-                "<td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>"
+                "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>"
             ),
             Html(&line.rid),
             line.gap_ns.map_or_else(|| waits(line, window), duration),
@@ -45,11 +46,18 @@ pub(super) fn table(report: &Report, clock: &Clock) -> String {
             count(line.tokens_sent),
             number(line.tokens_taken),
             number(line.tokens_lost),
+            pace(line.itl_ns.delivered),
+            pace(line.itl_ns.sent),
             Html(line.finish.as_deref().unwrap_or("-"))
         );
     }
     out.push_str("</tbody></table></div>\n");
     out
+}
+
+fn pace(itl: Option<Spread>) -> String {
+    let said = |s: Spread| [s.p50, s.p90, s.p99].map(duration).join(", ");
+    itl.map_or_else(|| String::from("-"), said)
 }
 
 /// Of a request whose first token has not been taken.

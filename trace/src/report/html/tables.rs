@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::hostile::{Html, plain};
-use super::super::{HopLine, Report, brief};
+use super::super::{HopLine, LossList, Report, brief};
 use crate::words::{bytes, count, duration, plural, share};
 
 fn opt(n: Option<u64>) -> String {
@@ -55,26 +55,96 @@ pub(super) fn losses(report: &Report) -> String {
         "<tr><th>Missing on the wire</th><td class=\"n\">{}</td><td>tokens that a stream's own counts say were sent and no frame carried</td></tr></tbody></table>",
         count(wire)
     );
-    let mut worst: Vec<_> = report
-        .slowest
-        .iter()
-        .filter(|l| l.tokens_lost.is_some_and(|n| n > 0))
-        .collect();
-    worst.sort_by_key(|l| std::cmp::Reverse(l.tokens_lost));
-    if !worst.is_empty() {
-        out.push_str("<p>Of the requests listed above, these lost tokens: ");
-        let each = worst.iter().map(|l| {
-            let lost = l.tokens_lost.unwrap_or(0);
-            format!(
-                "<span class=\"rid\">{}</span> {} of {}",
-                Html(&l.rid),
-                count(lost),
-                count(l.tokens_sent)
-            )
-        });
-        out.push_str(&each.collect::<Vec<_>>().join(", "));
-        out.push_str(".</p>\n");
+    let losses = &report.losses;
+    if let Some(list) = &losses.confirmed {
+        who_lost(&mut out, list, "Which tokens were lost: confirmed");
     }
+    if let Some(list) = losses.predicted.as_ref().filter(|_| losses.confirmed.is_none()) {
+        who_lost(&mut out, list, "Which tokens are expected to be lost: predicted");
+    }
+    out
+}
+
+/// Requests listed with the places that are missing; the JSON lists more.
+const LOSSY: usize = 50;
+/// Ranges and ids named of each.
+const RANGES: usize = 40;
+
+fn who_lost(out: &mut String, list: &LossList, heading: &str) {
+    if list.lines.is_empty() {
+        return;
+    }
+    let ids = list.lines.iter().any(|line| !line.ids(1).is_empty());
+    let _ = write!(
+        out,
+        concat!(
+            "<h3>{}</h3><p>{}, the worst first.</p><div class=\"scroll\"><table><thead><tr><th>Request</th><th class=\"n\">Tokens sent</th>",
+            "<th class=\"n\">Delivered</th><th class=\"n\">Lost</th><th class=\"n\">Chunks</th><th>Places in the output, from 1</th>{}",
+            "</tr></thead><tbody>\n"
+        ),
+        heading,
+        plural(list.requests, "request"),
+        if ids { "<th>Token ids</th>" } else { "" }
+    );
+    for line in list.lines.iter().take(LOSSY) {
+        let _ = write!(
+            out,
+            "<tr><td class=\"rid\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td>",
+            Html(&line.rid),
+            count(line.tokens_sent),
+            opt(line.tokens_delivered),
+            count(line.tokens),
+            count(line.chunks),
+            line.places(RANGES)
+        );
+        if ids {
+            let _ = write!(out, "<td>{}</td>", line.ids(RANGES));
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
+    if list.lines.len() > LOSSY {
+        let _ = writeln!(
+            out,
+            "<p class=\"dim\">The JSON lists {}.</p>",
+            count(list.lines.len() as u64)
+        );
+    }
+}
+
+/// Ids and bytes on each stretch, and what the other mode would take.
+pub(super) fn modes(report: &Report) -> String {
+    let modes = &report.modes;
+    if modes.hops.is_empty() && modes.client.is_none() {
+        return String::new();
+    }
+    let mut out = format!(
+        concat!(
+            "<p class=\"dim\">Estimates take an id for {} bytes.</p><div class=\"scroll\"><table><thead><tr><th>Where</th>",
+            "<th class=\"n\">Tokens</th><th class=\"n\">Ids listed</th><th class=\"n\">Repeats</th><th class=\"n\">Bytes</th>",
+            "<th class=\"n\">Bytes a token</th><th class=\"n\">New ids only, estimate</th><th class=\"n\">All ids so far, estimate</th>",
+            "</tr></thead><tbody>\n"
+        ),
+        modes.bytes_per_id
+    );
+    for line in modes.hops.iter().chain(&modes.client) {
+        let size = |n: Option<u64>| n.map_or_else(|| String::from("-"), bytes);
+        let _ = write!(out, "<tr><td class=\"hop\">{}</td>", Html(&line.name));
+        for cell in [
+            count(line.tokens),
+            count(line.ids),
+            count(line.ids_repeated),
+            size(line.bytes),
+            line.bytes_per_token
+                .map_or_else(|| String::from("-"), |n| format!("{n:.0}")),
+            size(line.bytes_if_incremental_estimate),
+            size(line.bytes_if_cumulative_estimate),
+        ] {
+            let _ = write!(out, "<td class=\"n\">{cell}</td>");
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
     out
 }
 

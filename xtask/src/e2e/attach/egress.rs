@@ -11,6 +11,7 @@ use super::super::plan::{Engine, Plan};
 use super::super::session::{Outcome, Setting};
 use super::super::setup::Home;
 use super::super::{Options, Table, summary};
+use super::score::{self, Score};
 use super::{RELEASES, Scenario, check, kernel, watched};
 
 /// What is run with each release.
@@ -55,12 +56,18 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
             let mut setting = Setting::new(engine);
             setting.http = true;
             change(&mut setting);
+            let mut scored = None;
             table.row(options, engine, name, |checks, dir| {
                 let outcome = watched(home, program, &setting, dir)?;
                 check::exact(&outcome, checks);
                 delivered(&outcome, checks);
-                Ok(summary(&outcome))
+                score::confirmed(&outcome, checks);
+                let score = Score::of(&outcome);
+                score.check(&setting, &outcome, checks);
+                scored = Some(score);
+                Ok(format!("{score}; {}", summary(&outcome)))
             });
+            table.scores.extend(scored.map(|score| score.line(engine, name)));
         }
     }
 }

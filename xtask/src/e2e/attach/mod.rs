@@ -6,6 +6,7 @@ mod check;
 pub(super) mod egress;
 mod expected;
 pub(super) mod kernel;
+mod score;
 mod unchanged;
 pub(super) mod watch;
 
@@ -85,6 +86,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
         return;
     };
     egress::rows(table, options, home, program, engines);
+    score::rows(table, options, home, program, engines);
     for engine in engines.iter().filter(usual) {
         let name = "attach, against none";
         match &refusal {

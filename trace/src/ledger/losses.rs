@@ -1,0 +1,181 @@
+//! Which tokens of a request were lost: ranges of places in its output, the chunks that held them and, where the source was
+//! asked for token ids, the ids.
+
+use super::limits::{Limits, ReachedCounts};
+use crate::clock::MonoNs;
+use crate::event::Finish;
+
+/// Neighbouring tokens with one fate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostRange {
+    /// First and last place in the output, counted from 1 as `completion_tokens` counts.
+    pub tokens: [u32; 2],
+    /// First and last chunk that held them, counted from 1 on the hop into the tokenizer from the first that was seen; `None`
+    /// where neighbours had to be kept as one.
+    pub chunks: Option<[u32; 2]>,
+    /// The ids, one a token; empty where they were not asked for, or had to be given up.
+    pub ids: Vec<i64>,
+}
+
+impl LostRange {
+    /// How many tokens.
+    pub fn len(&self) -> u64 {
+        u64::from(self.tokens[1] - self.tokens[0]) + 1
+    }
+
+    /// Never: a range holds a token.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Takes `next` in if it goes on where this one ends, and both say as much.
+    fn extend(&mut self, next: &Self) -> bool {
+        let follows = self.tokens[1].checked_add(1) == Some(next.tokens[0]);
+        let chunks = match (self.chunks, next.chunks) {
+            (Some([first, last]), Some([from, to])) if from == last || last.checked_add(1) == Some(from) => {
+                Some([first, to])
+            }
+            _ => None,
+        };
+        if !follows || chunks.is_none() || self.ids.is_empty() != next.ids.is_empty() {
+            return false;
+        }
+        (self.tokens[1], self.chunks) = (next.tokens[1], chunks);
+        self.ids.extend_from_slice(&next.ids);
+        true
+    }
+}
+
+/// What one request lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// In the order they were met.
+    pub ranges: Vec<LostRange>,
+    /// Chunks lost, in part or whole.
+    pub chunks: u64,
+    /// Tokens lost.
+    pub tokens: u64,
+    /// Tokens of those in no range: there was no room for more.
+    pub unlisted: u64,
+}
+
+impl Losses {
+    /// Enters a range; one that does not go on where the last ended needs `room`. Whether it took some.
+    fn enter(&mut self, range: LostRange, room: bool) -> bool {
+        self.tokens += range.len();
+        if self.ranges.last_mut().is_some_and(|last| last.extend(&range)) {
+            return false;
+        }
+        if room {
+            self.ranges.push(range);
+        } else {
+            self.unlisted += range.len();
+        }
+        room
+    }
+
+    fn ids(&self) -> usize {
+        self.ranges.iter().map(|range| range.ids.len()).sum()
+    }
+}
+
+/// How much of losses is held over all requests, with the ids of chunks that are not delivered yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shelf {
+    pub(crate) ranges: usize,
+    pub(crate) ids: usize,
+}
+
+impl Shelf {
+    /// Enters a range as far as there is room for it.
+    pub(crate) fn keep(&mut self, to: &mut Losses, mut range: LostRange, limits: &Limits, reached: &mut ReachedCounts) {
+        if self.ids + range.ids.len() > limits.token_ids {
+            range.ids.clear();
+            reached.token_ids += 1;
+        }
+        let (ids, unlisted) = (range.ids.len(), to.unlisted);
+        let all_full = self.ranges >= limits.lost_ranges;
+        let own_full = to.ranges.len() >= limits.lost_ranges_per_rid;
+        self.ranges += usize::from(to.enter(range, !all_full && !own_full));
+        if to.unlisted == unlisted {
+            self.ids += ids;
+        } else if own_full {
+            reached.lost_ranges_per_rid += 1;
+        } else {
+            reached.lost_ranges += 1;
+        }
+    }
+}
+
+/// A request that is over and lost tokens, or was predicted to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lossy {
+    /// SGLang's request id.
+    pub rid: Box<str>,
+    /// When it was first seen.
+    pub first_at: MonoNs,
+    /// How it ended; `None` when it was forgotten unfinished.
+    pub finish: Option<Finish>,
+    /// Tokens sent by the scheduler.
+    pub tokens_sent: u32,
+    /// Tokens delivered; `None` where deliveries are not seen.
+    pub tokens_delivered: Option<u32>,
+    /// Proven by deliveries.
+    pub confirmed: Option<Box<Losses>>,
+    /// Expected from who shared a wakeup, by what the release is known to do.
+    pub predicted: Option<Box<Losses>>,
+}
+
+impl Lossy {
+    /// Ranges held.
+    pub(crate) fn ranges(&self) -> usize {
+        both(self.confirmed.as_deref(), self.predicted.as_deref(), |l| l.ranges.len())
+    }
+
+    /// Ids held.
+    pub(crate) fn ids(&self) -> usize {
+        both(self.confirmed.as_deref(), self.predicted.as_deref(), Losses::ids)
+    }
+}
+
+fn both(a: Option<&Losses>, b: Option<&Losses>, of: fn(&Losses) -> usize) -> usize {
+    a.map_or(0, of) + b.map_or(0, of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(tokens: [u32; 2], chunk: u32, ids: &[i64]) -> LostRange {
+        LostRange {
+            tokens,
+            chunks: Some([chunk, chunk]),
+            ids: ids.to_vec(),
+        }
+    }
+
+    #[test]
+    fn neighbours_become_one_range_and_what_has_no_room_is_counted() {
+        let mut losses = Losses::default();
+        assert!(losses.enter(range([2, 2], 2, &[12]), true));
+        assert!(!losses.enter(range([3, 5], 3, &[13, 14, 15]), true), "it goes on");
+        assert!(!losses.enter(range([7, 8], 5, &[]), false));
+        let whole = LostRange {
+            tokens: [2, 5],
+            chunks: Some([2, 3]),
+            ids: vec![12, 13, 14, 15],
+        };
+        assert_eq!(
+            (&losses.ranges[..], losses.tokens, losses.unlisted),
+            (&[whole][..], 6, 2)
+        );
+    }
+
+    #[test]
+    fn a_range_without_ids_does_not_go_on_in_one_with_them() {
+        let mut losses = Losses::default();
+        losses.enter(range([1, 1], 1, &[]), true);
+        losses.enter(range([2, 2], 2, &[9]), true);
+        assert_eq!(losses.ranges.len(), 2);
+    }
+}

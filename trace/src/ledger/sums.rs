@@ -1,0 +1,66 @@
+//! Consumers that add up what is cumulative: their count of a request is the sum of all counts it was told, a triangular number
+//! where tokens came one by one.
+
+use super::request::Request;
+use super::{Ledger, Totals};
+use crate::clock::MonoNs;
+
+/// Chunks a request needs before its sum says anything: few can coincide.
+const CHUNKS: u32 = 4;
+
+/// Token ids on one stretch of the way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdCounts {
+    /// Tokens that crossed, each counted once.
+    pub tokens: u64,
+    /// Ids listed for them.
+    pub listed: u64,
+    /// The sum of the chunks' cumulative counts.
+    pub cumulative: u64,
+}
+
+impl IdCounts {
+    pub(crate) fn add(&mut self, tokens: u32, listed: u32, completion: u32) {
+        self.tokens += u64::from(tokens);
+        self.listed += u64::from(listed);
+        self.cumulative += u64::from(completion);
+    }
+}
+
+impl Request {
+    /// Tokens there were, if `claimed` is the sum of all counts that one of its hops has told.
+    fn summed(&self, claimed: u32) -> Option<u64> {
+        let sums = |stream: &&super::Stream| {
+            let made = stream.count.high;
+            stream.chunks >= CHUNKS && claimed > made && u64::from(claimed) == stream.sum
+        };
+        let stream = self.streams.iter().find(sums)?;
+        Some(stream.count.high.into())
+    }
+}
+
+impl Totals {
+    /// Somebody claims so many tokens of a request; whether that is the sum of its counts, which is noted.
+    pub(super) fn summed_up(&mut self, at: MonoNs, request: &mut Request, claimed: u32) -> bool {
+        let Some(made) = request.summed(claimed) else {
+            return false;
+        };
+        let new_rid = !std::mem::replace(&mut request.sums_up, true);
+        if new_rid {
+            self.summed.counted += u64::from(claimed);
+            self.summed.made += made;
+        }
+        self.summed.seen.enter(at, &request.rid, claimed.into(), new_rid);
+        true
+    }
+}
+
+impl Ledger {
+    /// The same of a delivery or an answer.
+    pub(super) fn summed_up(&mut self, at: MonoNs, rid: &str, claimed: Option<u32>) -> bool {
+        let request = self.table.find(rid).and_then(|ticket| self.table.get_mut(ticket));
+        request
+            .zip(claimed)
+            .is_some_and(|(request, claimed)| self.totals.summed_up(at, request, claimed))
+    }
+}

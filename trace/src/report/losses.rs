@@ -1,0 +1,192 @@
+//! Requests that lost tokens: how many, and which by place. What deliveries prove and what takes let expect are two lists.
+
+use serde::{Deserialize, Serialize};
+
+use super::slowest::word;
+use crate::ledger::{self, Ledger, Request};
+
+/// Requests listed, those that lost most.
+const MOST: usize = 1_000;
+
+/// Both lists. `null` is "not observable with what was attached".
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Losses {
+    /// Proven by deliveries.
+    pub confirmed: Option<LossList>,
+    /// Expected from chunks that share a wakeup, by what the release is known to do; never a proof.
+    pub predicted: Option<LossList>,
+}
+
+/// Requests that lost tokens, as far as they are remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossList {
+    /// All of them, listed or not.
+    pub requests: u64,
+    /// The worst first, at most a thousand.
+    pub lines: Vec<LossLine>,
+}
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossLine {
+    /// SGLang's request id.
+    pub rid: String,
+    /// Tokens sent by the scheduler.
+    pub tokens_sent: u64,
+    /// Tokens delivered; `null` where deliveries are not seen.
+    pub tokens_delivered: Option<u64>,
+    /// Tokens lost.
+    pub tokens: u64,
+    /// Chunks lost.
+    pub chunks: u64,
+    /// Where in the output they are missing.
+    pub ranges: Vec<RangeLine>,
+    /// Tokens of `tokens` that are in none of the ranges, for want of room.
+    pub tokens_unlisted: u64,
+    /// Why it ended; `null` when it did not, as far as frames say.
+    pub finish: Option<String>,
+}
+
+/// Neighbouring tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeLine {
+    /// First and last place in the output, counted from 1.
+    pub tokens: [u32; 2],
+    /// First and last chunk that held them, counted from 1; `null` where several had to be kept as one.
+    pub chunks: Option<[u32; 2]>,
+    /// The token ids; absent unless they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ids: Vec<i64>,
+}
+
+/// What the ledger remembers of losses.
+pub(super) fn losses(ledger: &Ledger) -> Losses {
+    let totals = ledger.totals();
+    let deliveries = ledger.sees_deliveries();
+    let predicts = super::build::dropped_predicted(&totals.predicted, ledger.engine()).is_some();
+    Losses {
+        confirmed: deliveries.then(|| LossList {
+            requests: totals.drops.rids,
+            lines: list(ledger, Request::losses, |l| l.confirmed.as_deref()),
+        }),
+        predicted: predicts.then(|| LossList {
+            requests: totals.foreseen.rids,
+            lines: list(ledger, Request::predicted, |l| l.predicted.as_deref()),
+        }),
+    }
+}
+
+fn list(
+    ledger: &Ledger,
+    live: fn(&Request) -> Option<&ledger::Losses>,
+    over: fn(&ledger::Lossy) -> Option<&ledger::Losses>,
+) -> Vec<LossLine> {
+    let deliveries = ledger.sees_deliveries();
+    let open = ledger.requests().filter_map(|request| {
+        let lost = live(request)?;
+        let head = LossLine {
+            rid: request.rid().to_owned(),
+            tokens_sent: request.tokens_sent().into(),
+            tokens_delivered: deliveries.then(|| request.tokens_delivered().into()),
+            finish: request.finish().map(word),
+            ..LossLine::none()
+        };
+        Some((lost, head))
+    });
+    let closed = ledger.lossy().filter_map(|lossy| {
+        let head = LossLine {
+            rid: lossy.rid.to_string(),
+            tokens_sent: lossy.tokens_sent.into(),
+            tokens_delivered: lossy.tokens_delivered.map(u64::from),
+            finish: lossy.finish.map(word),
+            ..LossLine::none()
+        };
+        Some((over(lossy)?, head))
+    });
+    let mut all: Vec<(&ledger::Losses, LossLine)> = open.chain(closed).collect();
+    all.sort_unstable_by(|a, b| (b.0.tokens, &a.1.rid).cmp(&(a.0.tokens, &b.1.rid)));
+    all.truncate(MOST);
+    all.into_iter().map(|(lost, head)| head.with(lost)).collect()
+}
+
+impl LossLine {
+    fn none() -> Self {
+        Self {
+            rid: String::new(),
+            tokens_sent: 0,
+            tokens_delivered: None,
+            tokens: 0,
+            chunks: 0,
+            ranges: Vec::new(),
+            tokens_unlisted: 0,
+            finish: None,
+        }
+    }
+
+    fn with(self, lost: &ledger::Losses) -> Self {
+        let range = |range: &ledger::LostRange| RangeLine {
+            tokens: range.tokens,
+            chunks: range.chunks,
+            ids: range.ids.clone(),
+        };
+        Self {
+            tokens: lost.tokens,
+            chunks: lost.chunks,
+            ranges: lost.ranges.iter().map(range).collect(),
+            tokens_unlisted: lost.unlisted,
+            ..self
+        }
+    }
+
+    /// The places as people read them, `3, 7-9`, of at most `most` ranges.
+    pub fn places(&self, most: usize) -> String {
+        let ranges = self.ranges.iter().map(|range| range.tokens);
+        places(ranges, most, self.tokens_unlisted)
+    }
+
+    /// The ids of the first `most` lost tokens; empty where none are known.
+    pub fn ids(&self, most: usize) -> String {
+        ids(self.ranges.iter().flat_map(|range| &range.ids), most)
+    }
+}
+
+/// Places in words: `3, 7-9, ...`.
+pub fn places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, most: usize, unlisted: u64) -> String {
+    let more = if ranges.len() > most || unlisted > 0 {
+        ", ..."
+    } else {
+        ""
+    };
+    let word = |[first, last]: [u32; 2]| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first}-{last}")
+        }
+    };
+    ranges.take(most).map(word).collect::<Vec<_>>().join(", ") + more
+}
+
+/// Ids in words: `13, 14, ...`.
+pub fn ids<'i>(ids: impl Iterator<Item = &'i i64>, most: usize) -> String {
+    let mut ids = ids.peekable();
+    let shown: Vec<String> = ids.by_ref().take(most).map(i64::to_string).collect();
+    shown.join(", ") + if ids.peek().is_some() { ", ..." } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_and_ids_say_when_there_are_more() {
+        let ranges = [[1, 1], [3, 5], [7, 7]];
+        assert_eq!(places(ranges.into_iter(), 9, 0), "1, 3-5, 7");
+        assert_eq!(places(ranges.into_iter(), 2, 0), "1, 3-5, ...");
+        assert_eq!(places(ranges.into_iter(), 9, 4), "1, 3-5, 7, ...");
+        assert_eq!(
+            (ids([9, 8].iter(), 2), ids([9, 8].iter(), 1)),
+            ("9, 8".into(), "9, ...".into())
+        );
+    }
+}

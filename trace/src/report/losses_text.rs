@@ -1,0 +1,62 @@
+//! Requests that lost tokens, for people: the worst few, each with the places that are missing.
+
+use std::fmt::Write as _;
+
+use super::hostile::plain;
+use super::text::wrap;
+use super::{LossLine, LossList, Report};
+use crate::words::{count, plural};
+
+/// Requests named; the JSON lists more.
+const MOST: usize = 5;
+/// Ranges and ids named of each.
+const RANGES: usize = 12;
+
+pub(super) fn render(out: &mut String, report: &Report) {
+    let losses = &report.losses;
+    let (confirmed, predicted) = (losses.confirmed.as_ref(), losses.predicted.as_ref());
+    let proven = confirmed.filter(|list| !list.lines.is_empty());
+    // Where deliveries are seen they decide: what was expected is only of interest to whoever scores it.
+    let expected = predicted.filter(|list| confirmed.is_none() && !list.lines.is_empty());
+    for (list, how) in [(proven, "LOST TOKENS, CONFIRMED"), (expected, "LOST TOKENS, PREDICTED")] {
+        if let Some(list) = list {
+            lines(out, list, how);
+        }
+    }
+}
+
+fn lines(out: &mut String, list: &LossList, how: &str) {
+    let _ = writeln!(out, "{how}: {}", plural(list.requests, "request"));
+    for line in list.lines.iter().take(MOST) {
+        wrap(out, &said(line), "  ", "    ");
+    }
+    let more = list.requests.saturating_sub(MOST.min(list.lines.len()) as u64);
+    if more > 0 {
+        let _ = writeln!(
+            out,
+            "  and {} more; the JSON lists {}",
+            count(more),
+            count(list.lines.len() as u64)
+        );
+    }
+    let _ = writeln!(out);
+}
+
+fn said(line: &LossLine) -> String {
+    let mut said = format!(
+        "{}: {} of {} tokens in {}",
+        plain(&line.rid),
+        count(line.tokens),
+        count(line.tokens_sent),
+        plural(line.chunks, "chunk")
+    );
+    let places = line.places(RANGES);
+    if !places.is_empty() {
+        let _ = write!(said, ", at {places}");
+    }
+    let ids = line.ids(RANGES);
+    if !ids.is_empty() {
+        let _ = write!(said, " (ids {ids})");
+    }
+    said
+}

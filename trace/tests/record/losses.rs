@@ -1,0 +1,111 @@
+//! Lost tokens in a recording: where they are follows from counts, which they are only from ids that were asked for.
+
+use trace::engine::Mode;
+use trace::event::{Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Sees, What};
+use trace::record::{Closing, Payload, Recorder, Recording, analyse};
+use trace::report::{Losses, RangeLine, ReportInput};
+use trace::{Analysis, FrameId, HopId, MonoNs};
+
+use super::{Folder, header, options};
+
+const RID: &str = "9f1c2a77d1f84f0b8a53c6b0f2de4417";
+
+/// Six chunks of two tokens, of which the client is given the third and the last.
+fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
+    let mut analysis = Analysis::new(header().config);
+    let mut say = |at: u64, what: What<'_>| {
+        let at = MonoNs(at);
+        analysis.apply(&Event { at, what });
+        recorder.event(&Event { at, what });
+    };
+    let hop = HopId(0);
+    say(
+        0,
+        What::Hop(Hop {
+            id: hop,
+            name: "scheduler->tokenizer",
+            endpoint: "ipc:///tmp/tokens",
+            worker: None,
+            origin: true,
+            last: true,
+            sees: Sees {
+                sent: true,
+                delivered: true,
+                ..Sees::default()
+            },
+        }),
+    );
+    for n in 0..6_u32 {
+        let ids = [i64::from(n) * 2 + 151_001, i64::from(n) * 2 + 151_002];
+        let chunk = Chunk {
+            rid: RID,
+            listed: Some(2),
+            completion_tokens: Some(n * 2 + 2),
+            prompt_tokens: None,
+            cached_tokens: None,
+            finish: None,
+            retractions: None,
+            worker: None,
+            ids: if with_ids { &ids } else { &[] },
+        };
+        let seq = u64::from(n);
+        let id = FrameId { hop, lane: 0, seq };
+        let frame = Frame {
+            id,
+            bytes: 900,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks: &[chunk],
+        };
+        say(seq * 10 + 1, What::Sent(frame));
+    }
+    for to in [6, 12] {
+        let delivery = Delivery {
+            rid: RID,
+            tokens: 2,
+            mode: Mode::Incremental,
+            completion_tokens: Some(to),
+            finished: false,
+        };
+        say(100 + u64::from(to), What::Delivered(delivery));
+    }
+    analysis
+}
+
+/// What the live run says is lost, and what a replay of its recording says.
+fn both(payload: Payload) -> (Losses, Losses) {
+    let folder = Folder::new();
+    let file = folder.file("run.tgap");
+    let header = trace::record::Header { payload, ..header() };
+    let mut recorder = Recorder::create(&file, &header, options(3_000)).expect("a new file");
+    let analysis = live(&mut recorder, payload == Payload::Tokens);
+    let input = ReportInput::of("model");
+    recorder.finish(&Closing::of(&input)).expect("finished");
+    let recording = Recording::open(&file).expect("a recording");
+    let (replayed, told) = analyse(&recording, &mut |_, _| {}).expect("readable");
+    (analysis.report(&input).losses, replayed.report(&told).losses)
+}
+
+fn ranges(losses: &Losses) -> Vec<RangeLine> {
+    let list = losses.confirmed.as_ref().expect("deliveries are seen");
+    list.lines.iter().flat_map(|line| line.ranges.clone()).collect()
+}
+
+#[test]
+fn places_are_in_every_recording_and_ids_in_those_that_were_asked_for_them() {
+    let range = |tokens, chunks, ids: &[i64]| RangeLine {
+        tokens,
+        chunks: Some(chunks),
+        ids: ids.to_vec(),
+    };
+    let (live, replayed) = both(Payload::Tokens);
+    let ids: Vec<i64> = (151_001..=151_010).collect();
+    assert_eq!(
+        ranges(&live),
+        [range([1, 4], [1, 2], &ids[..4]), range([7, 10], [4, 5], &ids[6..])]
+    );
+    assert_eq!(replayed, live);
+    let (live, replayed) = both(Payload::Lengths);
+    assert_eq!(ranges(&live), [range([1, 4], [1, 2], &[]), range([7, 10], [4, 5], &[])]);
+    assert_eq!(replayed, live);
+}
