@@ -109,7 +109,8 @@ mod tests {
         fn any_text_is_read_or_refused(text: String) {
             for name in ["OTEL_RESOURCE_ATTRIBUTES", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TIMEOUT"] {
                 if let Err(why) = read(&[(name, &text)]) {
-                    prop_assert!(format!("{why:#}").contains(name));
+                    let said = format!("{why:#}");
+                    prop_assert!(said.contains(name), "{}", said);
                 }
             }
         }
