@@ -59,18 +59,20 @@ fn labels(a: &mut Array<'_>, names: &[&str], point: &Point) {
     }
 }
 
+/// Counts are numbers, not the strings that OTLP/JSON writes: readers have to take both, and collectors built on the Rust schema crate
+/// drop a point in silence whose count is a string (seen with rotel 0.0.1a15).
 fn value(o: &mut Object<'_>, value: &Value) {
     match value {
         Value::Int(n) => {
-            o.int_text("asInt", *n);
+            o.int("asInt", *n);
         }
         Value::Float(x) => {
             o.float("asDouble", *x);
         }
         Value::Histogram(h) => {
-            let counts: Vec<String> = h.classes().map(|n| n.to_string()).collect();
+            let counts: Vec<u64> = h.classes().collect();
             let bounds: Vec<f64> = h.at_most.iter().map(|class| class.0).collect();
-            o.int_text("count", h.count).float("sum", h.sum);
+            o.int("count", h.count).float("sum", h.sum);
             o.value("bucketCounts", &counts).value("explicitBounds", &bounds);
         }
     }
