@@ -1,9 +1,9 @@
-"""`python -m engine RELEASE send|receive|detokenize|client ...`: see README.md."""
+"""`python -m engine RELEASE send|receive|detokenize|route|client ...`: see README.md."""
 
 import argparse
 import importlib
 
-COMMANDS = ("send", "receive", "detokenize", "client")
+COMMANDS = ("send", "receive", "detokenize", "route", "client", "launch", "dynamo.worker", "dynamo.client")
 
 
 def main() -> int:

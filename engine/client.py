@@ -5,14 +5,18 @@ import asyncio
 import aiohttp
 import orjson
 
+from . import leaving, process
 from . import plan as plans
-from . import process
 from .consumer import Received, Totals
 from .truth import Truth
 
 
 def add_options(parser) -> None:
     parser.add_argument("--url", required=True, help="what the receiver printed")
+    parser.add_argument("--openai", action="store_true", help="ask the OpenAI endpoints, one half each, with usage")
+    leavers = parser.add_argument_group("clients that go away, the first of the plan, after some outputs")
+    for kind in leaving.KINDS:
+        leavers.add_argument(f"--{kind}", type=int, default=0, metavar="N", help=leaving.KINDS[kind])
     plans.add_options(parser)
     process.add_options(parser)
 
@@ -25,7 +29,7 @@ class Clients:
     """One connection a request."""
 
     def __init__(self, options):
-        self.url = options.url
+        self.options, self.url = options, options.url
         self.plan = plans.from_options(options)
         self.life = process.Life(options.deadline, options.wait_go)
         self.truth = Truth(options.truth)
@@ -33,6 +37,9 @@ class Clients:
         self.rounds = self.plan.numbers()
         self.started: set[int] = set()
         self.tasks: set[asyncio.Task] = set()
+        kinds = [kind for kind in leaving.KINDS for _ in range(getattr(options, kind))]
+        self.leaving = iter(kinds)
+        self.stuck = kinds.count("stuck")
 
     async def run(self) -> int:
         timeout = aiohttp.ClientTimeout(total=None)
@@ -56,7 +63,14 @@ class Clients:
         accepted = []
         for request in self.plan.round(number):
             future = asyncio.get_running_loop().create_future()
-            task = asyncio.create_task(self.one(number, request, future))
+            kind = next(self.leaving, None)
+            if kind:
+                one = leaving.one(self, kind, request, future)
+            elif self.options.openai:
+                one = self.one_of_openai(request, future)
+            else:
+                one = self.one(number, request, future)
+            task = asyncio.create_task(one)
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
             accepted.append(future)
@@ -76,6 +90,34 @@ class Clients:
                             self.started.add(number)
                             self.open_next_round()
         finally:
-            line = received.summary()
-            self.totals.add(line)
-            self.truth.write("client", **line)
+            self.ended(received)
+
+    async def one_of_openai(self, request: plans.Request, accepted: asyncio.Future) -> None:
+        """The same where tokens are words of text, and their number is told once, at the end."""
+        received = Received(request.rid)
+        body = {"rid": request.rid, "model": "engine", "stream": True, "stream_options": {"include_usage": True}}
+        chat = request.index % 2
+        if chat:
+            path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": "go"}]
+        else:
+            path, body["prompt"] = "/v1/completions", "go"
+        try:
+            accepted.set_result(None)
+            async with self.session.post(self.url + path, json=body) as response:
+                async for line in response.content:
+                    if line.startswith(b"data: {"):
+                        received.add_text(orjson.loads(line[6:]))
+        finally:
+            self.ended(received)
+
+    async def others_ended(self) -> None:
+        """Returns when only clients that are stuck are left, and a moment later."""
+        while len(self.tasks) > self.stuck and not self.life.over:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.5)
+
+    def ended(self, received: Received, left: str | None = None) -> None:
+        """Enters one client's truth."""
+        line = received.summary()
+        self.totals.add(line)
+        self.truth.write("client", **line, left=left)

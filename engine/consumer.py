@@ -38,6 +38,21 @@ class Received:
         if meta.get("finish_reason"):
             self.finish = meta["finish_reason"]["type"]
 
+    def add_text(self, event: dict) -> None:
+        """Takes one event of an OpenAI endpoint: text in which token N is ` tN`, or the count."""
+        now = mono_ns()
+        self.first_ns = self.first_ns or now
+        self.last_ns = now
+        self.outputs += 1
+        for choice in event["choices"]:
+            text = choice["text"] if "text" in choice else choice["delta"].get("content") or ""
+            places = [int(word.removeprefix("t")) - plan.FIRST_TOKEN for word in text.split()]
+            self.ids += len(places)
+            self.places.update(places)
+            self.finish = choice["finish_reason"] or self.finish
+        if usage := event.get("usage"):
+            self.completion_tokens = usage["completion_tokens"]
+
     def summary(self) -> dict:
         """A line of truth. `lost` counts tokens that never came, `missing` names them as [first, after last] places;
         both are null where the release gives no ids (text mode before 0.5.0rc0)."""
@@ -64,12 +79,14 @@ class Received:
 
 
 class Pace:
-    """How slowly a consumer takes each output: extra event-loop turns, a trip through another thread, busy time."""
+    """How slowly a consumer takes each output: extra event-loop turns, a trip through another thread, busy time; and how
+    often the whole loop stands still."""
 
-    def __init__(self, turns: int, busy_s: float, other_thread: bool):
-        self.turns, self.busy_s = turns, busy_s
-        self._futures = queue.SimpleQueue() if other_thread else None
-        if other_thread:
+    def __init__(self, options):
+        self.turns, self.busy_s = options.turns, options.busy
+        self.stall_s, self.stall_every, self.outputs = options.stall, options.stall_every, 0
+        self._futures = queue.SimpleQueue() if options.other_thread else None
+        if options.other_thread:
             threading.Thread(target=self._answer, args=(asyncio.get_running_loop(),), daemon=True).start()
 
     def _answer(self, loop):
@@ -79,6 +96,9 @@ class Pace:
 
     async def pause(self) -> None:
         """What passes between two outputs."""
+        self.outputs += 1
+        if self.stall_s and self.outputs % self.stall_every == 0:
+            time.sleep(self.stall_s)
         for _ in range(self.turns):
             await asyncio.sleep(0)
         if self._futures:

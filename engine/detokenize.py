@@ -2,15 +2,15 @@
 
 import contextlib
 
-from . import process
+from . import mapping, process
 from .release import Release, Settings
-from .sockets import Inbox, Outbox, StampedContext
+from .sockets import Inbox, Outbox, Over, StampedContext, end_when_over
 from .truth import Tally, Truth, describe, mono_ns
 
 
 def add_options(parser) -> None:
     parser.add_argument("--bind", required=True, metavar="EP", help="where the detokenizer's inbox is")
-    parser.add_argument("--connect", required=True, metavar="EP", help="where the tokenizer's inbox is")
+    parser.add_argument("--connect", required=True, action="append", metavar="EP", help="a tokenizer's inbox; one for each worker")
     parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="quiet time before it ends when told")
     process.add_options(parser)
 
@@ -32,10 +32,6 @@ class ToyTokenizer:
         return [self.decode(row, **options) for row in rows]
 
 
-class Over(Exception):
-    """Raised out of the real event loop to end it."""
-
-
 def run(options) -> int:
     import setproctitle
     import zmq
@@ -45,9 +41,30 @@ def run(options) -> int:
     truth = Truth(options.truth)
     setproctitle.setproctitle("sglang::detokenizer")
     zmq.Context = StampedContext  # the manager's own __init__ makes the context and both sockets
+    tally, tallies, alone = Tally(), {}, len(options.connect) == 1
+    if not alone:
+        tallies = mapping.watch(release.module("sglang.srt.managers.multi_tokenizer_mixin"), truth, tally)
     manager = real_manager(release, options)
     inbox = Inbox(manager.recv_from_scheduler, truth)
-    tally = Tally()
+    if alone:
+        note_output(manager, truth, tally)
+    end_when_over(manager.recv_from_scheduler, inbox, life, options.linger)
+    life.ready(options.bind, *options.connect)
+    life.wait_go()
+    with contextlib.suppress(Over):
+        manager.event_loop() if alone else manager.multi_http_worker_event_loop()
+    inbox.flush(mono_ns())
+    if alone:
+        manager.send_to_tokenizer.close(linger=life.left_ms())
+    else:
+        manager.socket_mapping.close(life.left_ms())
+    totals = {"release": release.version, "taken": inbox.frames, "output": tally.totals(), "workers": mapping.totals(tallies)}
+    truth.close(totals)
+    return 3 if life.expired else 0
+
+
+def note_output(manager, truth, tally) -> None:
+    """Truth of the manager's one socket."""
     outbox = Outbox("output", manager.send_to_tokenizer, truth, tally)
     dispatch = manager._request_dispatcher
 
@@ -57,33 +74,13 @@ def run(options) -> int:
         return output
 
     manager._request_dispatcher = noting_dispatch
-    # The event loop blocks in recv: a short timeout lets it look whether it is over.
-    wait = manager.recv_from_scheduler.recv
-
-    def recv_until_over(*args, **kwargs):
-        while True:
-            if manager.recv_from_scheduler.poll(50):
-                return wait(*args, **kwargs)
-            quiet = mono_ns() - inbox.last_ns > options.linger * 1e9
-            if life.expired or (life.stopped.is_set() and quiet):
-                raise Over
-
-    manager.recv_from_scheduler.__dict__["recv"] = recv_until_over
-    life.ready(options.bind, options.connect)
-    life.wait_go()
-    with contextlib.suppress(Over):
-        manager.event_loop()
-    inbox.flush(mono_ns())
-    manager.send_to_tokenizer.close(linger=life.left_ms())
-    truth.close({"release": release.version, "taken": inbox.frames, "output": tally.totals()})
-    return 3 if life.expired else 0
 
 
 def real_manager(release: Release, options):
     """The release's DetokenizerManager, made by its own `__init__`, with the toy tokenizer."""
     module = release.module("sglang.srt.managers.detokenizer_manager")
-    settings = Settings(soft_watchdog_timeout=None, tokenizer_worker_num=1, tool_call_parser=None)
+    settings = Settings(soft_watchdog_timeout=None, tokenizer_worker_num=len(options.connect), tool_call_parser=None)
     release.replace_config_getters(module, settings)
     module.get_tokenizer = lambda *args, **kwargs: ToyTokenizer()
-    ports = Settings(detokenizer_ipc_name=options.bind, tokenizer_ipc_name=options.connect)
+    ports = Settings(detokenizer_ipc_name=options.bind, tokenizer_ipc_name=options.connect[0])
     return module.DetokenizerManager(settings, ports)

@@ -106,7 +106,7 @@ def time_stats(release: Release) -> None:
     """`Req Time Stats(..)` of a unified server: a real `Req`, its stages stamped by hand."""
     scheduler = Scheduler(release, None, None, False)
     for number, rid in enumerate(RIDS):
-        req = scheduler.request(plan.Request(rid, 0, 30, 0, True, "length"))
+        req = scheduler.request(plan.Request(rid, 0, 30, 0, True, None, "length"))
         scheduler.grow(req, 30)
         stats = req.time_stats
         now = time.perf_counter()

@@ -23,6 +23,9 @@ class Request:
     tokens: int
     start_step: int
     stream: bool
+    # None, or the request that it came with: ("batch", rid of all, place, size), ("samples", "", place, size), place 0 of which
+    # warms up the prefix cache.
+    group: tuple | None
     # length: runs to its limit. stop: ends on a stop token. abort: aborted half way, by a frame that says so.
     # abort-queued: never runs, an AbortReq is all that comes back.
     end: str
@@ -42,6 +45,7 @@ class Plan:
     aborts: int
     queued_aborts: int
     unary: int
+    group: int
     seed: str
 
     def requests_of(self, sender: int, round_: int) -> list[Request]:
@@ -54,16 +58,32 @@ class Plan:
         )
         return [
             Request(
-                rid=uuid.uuid5(_RIDS, f"{self.seed}/{sender}/{round_}/{index}").hex,
+                rid=self.rid_of(sender, round_, index, group := self.group_of(sender, round_, index)),
                 index=index,
                 tokens=self.tokens,
+                group=group,
                 start_step=index * self.stagger,
                 # Unary requests are taken from the end of the list, where requests run to their limit.
                 stream=index < self.requests - self.unary,
-                end=end,
+                end="warm-up" if group and group[0] == "samples" and group[2] == 0 else end,
             )
             for index, end in zip(range(self.requests), ends)
         ]
+
+    def group_of(self, sender: int, round_: int, index: int) -> tuple | None:
+        """By turns a batch under one rid, and samples of one prompt."""
+        if not self.group:
+            return None
+        number, place = divmod(index, self.group)
+        if number % 2:
+            return ("samples", "", place, self.group)
+        return ("batch", uuid.uuid5(_RIDS, f"{self.seed}/{sender}/{round_}/batch{number}").hex, place, self.group)
+
+    def rid_of(self, sender: int, round_: int, index: int, group: tuple | None) -> str:
+        """The rid on the wire."""
+        if group and group[0] == "batch":
+            return f"{group[1]}_{group[2]}"
+        return uuid.uuid5(_RIDS, f"{self.seed}/{sender}/{round_}/{index}").hex
 
     def round(self, round_: int) -> list[Request]:
         """Requests of all senders in one round."""
@@ -98,6 +118,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--aborts", type=int, default=0, help="requests aborted while they run")
     group.add_argument("--queued-aborts", type=int, default=0, help="requests aborted before they run")
     group.add_argument("--unary", type=int, default=0, help="requests that do not stream")
+    group.add_argument("--group", type=int, default=0, help="requests come as batches and as samples (n > 1) of so many")
     group.add_argument("--seed", default="0", help="any string; other seeds give other rids")
 
 

@@ -1,11 +1,12 @@
 """`python -m engine receive`: a tokenizer process, with clients inside it or over HTTP."""
 
 import asyncio
+import os
 
 import zmq
 
+from . import openai_api, process
 from . import plan as plans
-from . import process
 from .consumer import Pace, Received, Totals
 from .release import Release
 from .sockets import Inbox, StampedAsyncContext
@@ -21,12 +22,18 @@ def add_options(parser) -> None:
     parser.add_argument("--bind", required=True, metavar="EP", help="where the tokenizer's inbox is")
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop", help="event loop")
     parser.add_argument("--cumulative", action="store_true", help="without --stream-output: all tokens so far each time")
+    parser.add_argument("--stream-output", action="store_true", help="new tokens each time: so by default; shows on the command line")
     parser.add_argument("--detokenizer", action="store_true", help="frames come from a detokenizer")
     parser.add_argument("--turns", type=int, default=0, help="extra event-loop turns of a client per output")
     parser.add_argument("--busy", type=float, default=0.0, metavar="SECONDS", help="CPU time of a client per output")
     parser.add_argument("--other-thread", action="store_true", help="clients are resumed from another thread")
     parser.add_argument("--http", action="store_true", help="serve clients over HTTP on a free port of 127.0.0.1")
+    parser.add_argument("--middleware", action="store_true", help="serve through one of Starlette's BaseHTTPMiddleware")
+    parser.add_argument("--openai", action="store_true", help="serve the OpenAI endpoints, too; waits for all requests")
+    parser.add_argument("--stall", type=float, default=0.0, metavar="SECONDS", help="a client stops the loop for so long")
+    parser.add_argument("--stall-every", type=int, default=1000, metavar="N", help="at every Nth output of all clients")
     parser.add_argument("--lockstep", action="store_true", help="say TOOK when a frame's outputs have reached the clients")
+    parser.add_argument("--worker", type=int, nargs=2, metavar=("K", "N"), help="tokenizer worker K (from 0) of N")
     parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="quiet time before it ends")
     plans.add_options(parser)
     process.add_options(parser)
@@ -35,6 +42,10 @@ def add_options(parser) -> None:
 def run(options) -> int:
     release = Release(options.release)
     life = process.Life(options.deadline, options.wait_go)
+    if options.worker:
+        import setproctitle
+
+        setproctitle.setproctitle(f"sglang::tokenizer_worker:{os.getpid()}")
     receiver = Receiver(release, options, life)
     if options.loop == "uvloop":
         import uvloop
@@ -63,13 +74,10 @@ class Receiver:
         self.inbox = Inbox(socket, self.truth, self.tell_when_settled if self.options.lockstep else None)
         skip = not self.options.detokenizer
         self.tokenizer = Tokenizer(self.release, socket, not self.options.cumulative, skip)
-        self.pace = Pace(self.options.turns, self.options.busy, self.options.other_thread)
+        self.pace = Pace(self.options)
         endpoints = [self.options.bind]
-        server = None
-        if self.options.http:
-            from .serve import Server
-
-            server = Server(self)
+        server = self.server()
+        if server:
             endpoints.append(await server.start())
         else:
             for _ in range(self.plan.rounds_ahead):
@@ -78,6 +86,8 @@ class Receiver:
         self.life.ready(*endpoints)
         while not self.life.may_go and not self.life.expired:
             await asyncio.sleep(0.005)
+        if self.options.openai:
+            await openai_api.all_registered(self)
         loop = asyncio.create_task(self.tokenizer.handle_loop())
         await self.until_done(loop)
         loop.cancel()
@@ -96,6 +106,14 @@ class Receiver:
             raise failed
         return 3 if self.life.expired else 0
 
+    def server(self):
+        """Who answers clients outside of this process; `None` when they are inside."""
+        if not self.options.http:
+            return None
+        from .serve import Server
+
+        return Server(self)
+
     async def until_done(self, loop) -> None:
         """Returns when we are told to stop, or when nobody will tell us and every client has its finish; in both cases
         only after no frame has come for a while."""
@@ -110,7 +128,8 @@ class Receiver:
         """Whether every client of a finite plan has ended, but for those whose release never tells them."""
         if self.plan.rounds == 0:
             return False
-        expected = self.plan.rounds * self.plan.senders * (self.plan.requests - self.plan.queued_aborts)
+        workers = self.options.worker[1] if self.options.worker else 1
+        expected = self.plan.rounds * self.plan.senders * (self.plan.requests - self.plan.queued_aborts) // workers
         return self.totals.finished >= expected
 
     def tell_when_settled(self, turns=TURNS_TO_SETTLE) -> None:
@@ -126,6 +145,8 @@ class Receiver:
         if number is None:
             return
         for request in self.plan.round(number):
+            if self.options.worker and request.index % self.options.worker[1] != self.options.worker[0]:
+                continue
             obj = self.tokenizer.register(request)
             task = asyncio.create_task(self.consume(number, obj))
             self.waiting.add(task)

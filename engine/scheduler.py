@@ -36,8 +36,10 @@ class NoSpeculation:
 class Scheduler:
     """Makes requests, gives them tokens and streams them, as a scheduler step does."""
 
-    def __init__(self, release: Release, outlet: Outlet, control: Outlet, skip_tokenizer: bool):
+    def __init__(self, release: Release, outlet: Outlet, control: Outlet, skip_tokenizer: bool, disaggregation=None):
         self.release, self.control = release, control
+        modes = release.module("sglang.srt.disaggregation.utils").DisaggregationMode if disaggregation else None
+        self.disaggregation = modes and modes(disaggregation)
         self.batch = release.module("sglang.srt.managers.schedule_batch")
         self.sampling = release.module("sglang.srt.sampling.sampling_params")
         self.array_ids = self._ids_are_arrays()
@@ -58,7 +60,7 @@ class Scheduler:
                 "server_args": settings,
                 "is_generation": True,
                 "spec_algorithm": NoSpeculation(),
-                "disaggregation_mode": None,
+                "disaggregation_mode": self.disaggregation,
                 "enable_hicache_storage": lambda: False,
                 "ps": settings,
                 "rust_server": None,
@@ -81,7 +83,7 @@ class Scheduler:
             stream_interval=1,
             skip_tokenizer_init=skip_tokenizer,
             spec_algorithm=NoSpeculation(),
-            disaggregation_mode=None,
+            disaggregation_mode=self.disaggregation,
             tp_rank=0,
             attn_tp_rank=0,
             dp_rank=0,
@@ -104,13 +106,15 @@ class Scheduler:
                 return loads(**{field.name: 0 for field in required})
         return None
 
-    def request(self, wanted: plan.Request):
-        """A `Req` as the scheduler holds it after prefill."""
+    def request(self, wanted: plan.Request, workers: list[str] = ()):
+        """A `Req` as the scheduler holds it after prefill; of several tokenizer workers, one waits for it."""
         prompt = array("q", plan.PROMPT) if self.array_ids else list(plan.PROMPT)
         params = self.sampling.SamplingParams(max_new_tokens=wanted.tokens)
         given = {"stream": wanted.stream} if self.stream_is_given else {}
         req = self.batch.Req(wanted.rid, "", prompt, params, **given)
         req.stream = wanted.stream
+        if workers:
+            req.http_worker_ipc = workers[wanted.index % len(workers)]
         req.tokenizer = None
         return req
 
@@ -134,6 +138,10 @@ class Scheduler:
             req.finished_reason = self.batch.FINISH_MATCHED_TOKEN(matched=plan.STOP_TOKEN)
         elif end == "abort":
             req.finished_reason = self.batch.FINISH_ABORT("aborted by the plan")
+        elif end == "warm-up":  # as `check_finished` ends what has max_new_tokens 0
+            req.finished_reason, req.finished_len = self.batch.FINISH_LENGTH(length=0), 0
+        elif end == "prefill":  # as the prefill server's `process_disagg_prefill_inflight_queue` ends what is handed over
+            req.finished_reason = self.batch.FINISH_LENGTH(length=0)
         else:
             req.finished_reason = self.batch.FINISH_LENGTH(length=len(req.output_ids))
 

@@ -16,6 +16,8 @@ def add_options(parser) -> None:
     parser.add_argument("--sender", type=int, default=0, help="which of the plan's senders this is")
     parser.add_argument("--gap", type=float, default=0.0, metavar="SECONDS", help="pause between two steps")
     parser.add_argument("--detokenizer", action="store_true", help="output goes to a detokenizer")
+    parser.add_argument("--worker", action="append", default=[], metavar="EP", help="a tokenizer worker's inbox; one for each")
+    parser.add_argument("--disaggregation", choices=("prefill", "decode"), help="one side of such a pair of servers")
     parser.add_argument("--health-every", type=int, default=0, metavar="STEPS", help="send a health answer so often")
     parser.add_argument("--lockstep", action="store_true", help="a step for each line `step` on standard input")
     plans.add_options(parser)
@@ -43,7 +45,7 @@ def run(options) -> int:
     # The order of the engine's own start: control first, output second, on two connections even to one endpoint.
     control = outlet("control", options.control or options.connect)
     output = outlet("output", options.connect)
-    scheduler = Scheduler(release, output, control, skip_tokenizer=not options.detokenizer)
+    scheduler = Scheduler(release, output, control, not options.detokenizer, options.disaggregation)
     life.ready(options.connect)
     life.wait_go()
     made = 0
@@ -72,7 +74,7 @@ def run_round(scheduler, release, plan, requests, options, life, sent) -> int:
         while waiting and waiting[0].start_step <= step:
             wanted = waiting.pop(0)
             if wanted.end != "abort-queued":
-                live.append((wanted, scheduler.request(wanted)))
+                live.append((wanted, scheduler.request(wanted, options.worker)))
             elif release.echoes_queued_aborts:
                 scheduler.abort_queued(wanted.rid)
         for wanted, req in live:
@@ -80,7 +82,12 @@ def run_round(scheduler, release, plan, requests, options, life, sent) -> int:
             count = plan.step(wanted, done)
             scheduler.grow(req, count)
             made += count
-            if wanted.end == "abort" and done + count >= (wanted.tokens + 1) // 2:
+            if wanted.end == "warm-up":
+                scheduler.finish(req, "warm-up")
+                made -= count
+            elif options.disaggregation == "prefill":
+                scheduler.finish(req, "prefill")
+            elif wanted.end == "abort" and done + count >= (wanted.tokens + 1) // 2:
                 scheduler.finish(req, "abort")
             elif done + count >= wanted.tokens or life.over:
                 scheduler.finish(req, wanted.end if wanted.end == "stop" else "length")

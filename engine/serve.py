@@ -7,18 +7,20 @@ import socket
 import orjson
 import uvicorn
 from fastapi import FastAPI, Request
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import StreamingResponse
 
-from . import plan
+from . import openai_api, plan
 from .consumer import Received
 
 
 @dataclasses.dataclass
 class Wanted:
-    """Body of a request; a subset of the engine's GenerateReqInput."""
+    """Body of a request; a subset of the engine's GenerateReqInput, and by how many bytes its events are made longer."""
 
     rid: str
     stream: bool = True
+    pad: int = 0
 
 
 class Server:
@@ -28,6 +30,11 @@ class Server:
         self.receiver = receiver
         app = FastAPI()
         app.post("/generate")(self.generate)
+        if receiver.options.openai:
+            openai_api.routes(app, receiver)
+        if receiver.options.middleware:
+            # Each piece of a response passes through a queue to another task: more event-loop turns for every output.
+            app.add_middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_next(request))
         self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
         self.server.install_signal_handlers = lambda: None
 
@@ -48,7 +55,7 @@ class Server:
 
     async def generate(self, wanted: Wanted, http_request: Request):
         receiver = self.receiver
-        request = plan.Request(wanted.rid, index=0, tokens=0, start_step=0, stream=wanted.stream, end="length")
+        request = plan.Request(wanted.rid, index=0, tokens=0, start_step=0, group=None, stream=wanted.stream, end="length")
         obj = receiver.tokenizer.register(request)
 
         async def events():
@@ -56,6 +63,8 @@ class Server:
             try:
                 async for out in receiver.tokenizer.responses(obj, http_request):
                     received.add(out)
+                    if wanted.pad:
+                        out = {**out, "pad": "." * wanted.pad}
                     yield b"data: " + orjson.dumps(out, option=orjson.OPT_NON_STR_KEYS, default=list) + b"\n\n"
                     await receiver.pace.pause()
                 yield b"data: [DONE]\n\n"

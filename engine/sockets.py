@@ -65,6 +65,25 @@ class StampedAsyncContext(zmq.asyncio.Context):
     _socket_class = StampedAsyncSocket
 
 
+class Over(Exception):
+    """Raised out of a release's own event loop to end it."""
+
+
+def end_when_over(socket, inbox, life, linger_s: float) -> None:
+    """A synchronous event loop blocks in `recv`: this one returns to look whether it is over, and then raises."""
+    wait = socket.recv
+
+    def recv_until_over(*args, **kwargs):
+        while True:
+            if socket.poll(50):
+                return wait(*args, **kwargs)
+            quiet = mono_ns() - inbox.last_ns > linger_s * 1e9
+            if life.expired or (life.stopped.is_set() and quiet):
+                raise Over
+
+    socket.__dict__["recv"] = recv_until_over
+
+
 class Inbox:
     """Truth of a receiving socket: one line a frame with its taken and handled time."""
 

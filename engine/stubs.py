@@ -63,6 +63,9 @@ class Inert(metaclass=InertType):
     def __init__(self, *args, **kwargs):
         pass
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__()
+
     def __call__(self, *args, **kwargs):
         if len(args) == 1 and callable(args[0]) and not kwargs:
             return args[0]
@@ -87,6 +90,13 @@ class Inert(metaclass=InertType):
 
     def __exit__(self, *exc):
         return False
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source, handler):
+        """As a field of the OpenAI protocol's models: anything will do."""
+        from pydantic_core import core_schema
+
+        return core_schema.any_schema()
 
     # Modules compare versions at import time ("torch.__version__ >= ..."): any answer does, it must only not fail.
     def __lt__(self, other):

@@ -2,7 +2,9 @@
 `_wait_one_response`, without the model configuration and tokenizer that its `__init__` would load."""
 
 import contextlib
+import copy
 import inspect
+import uuid
 
 from . import plan
 from .release import Release, Settings
@@ -77,12 +79,30 @@ class Tokenizer:
 
     def register(self, request: plan.Request):
         """Enters a request in the manager's table, as `_send_one_request` does, and gives it back."""
-        obj = self.release.io.GenerateReqInput(
+        obj = self.grouped(request) if request.group else self.release.io.GenerateReqInput(
             rid=request.rid, input_ids=plan.PROMPT, sampling_params={}, stream=request.stream
         )
         if not hasattr(obj, "background"):
             obj.background = False
         self.manager.rid_to_state[request.rid] = self.release.request_state(self.module, obj)
+        return obj
+
+    def grouped(self, request: plan.Request):
+        """The request that the release itself makes of a batch's prompt or of a sample, with the rid that it gives it."""
+        io, (kind, rid, place, size) = self.release.io, request.group
+        if kind == "batch":
+            whole = io.GenerateReqInput(rid=rid, input_ids=[plan.PROMPT] * size, sampling_params={}, stream=request.stream)
+            whole.normalize_batch_and_arguments()
+            obj = whole[place]
+        else:
+            whole = io.GenerateReqInput(input_ids=plan.PROMPT, sampling_params={"n": size - 1}, stream=request.stream)
+            whole.normalize_batch_and_arguments()
+            obj, uuid4 = copy.copy(whole[0]), io.uuid.uuid4
+            # Every sample has a rid of its own, made up anew: here the plan's, which the scheduler knows too.
+            io.uuid.uuid4 = lambda: uuid.UUID(request.rid)
+            obj.regenerate_rid()
+            io.uuid.uuid4 = uuid4
+        assert obj.rid == request.rid, f"the release calls it {obj.rid}, the plan {request.rid}"
         return obj
 
     def responses(self, obj, http_request=None):

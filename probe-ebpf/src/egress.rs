@@ -1,5 +1,5 @@
-//! What the kernel side tells of the TCP sockets that a serving process writes to: each write as the kernel accepted it, and
-//! each change of state.
+//! What the kernel side tells of the TCP sockets that a serving process writes to: each write as the kernel accepted it, each
+//! read where that is wanted, and each change of state.
 //!
 //! A record begins with [`MARK`], which no time is, so that it shares the ring, and so the order, with the messages' records.
 
@@ -26,6 +26,8 @@ pub enum Kind {
     Wrote = 1,
     /// The socket went from [`Head::before`] to [`Head::state`].
     State = 2,
+    /// Bytes that the process has read.
+    Read = 3,
 }
 
 /// The head of a record. Times are nanoseconds of `CLOCK_MONOTONIC`.
@@ -38,16 +40,17 @@ pub struct Head {
     pub at_ns: u64,
     /// The kernel's `struct sock *`: names the connection until [`CLOSE`].
     pub socket: u64,
-    /// What the write returned: bytes, or an error below 0.
+    /// What the call returned: bytes, or an error below 0.
     pub accepted: i64,
     /// What a call with one buffer was asked to write; 0 where it was several.
     pub asked: u64,
-    /// Where in the write these bytes begin.
+    /// Where in the call these bytes begin.
     pub from: u32,
     /// Bytes that follow this head.
     pub captured: u32,
-    /// The kernel's own count of what was written on this connection, behind this write (`tcp_sock.write_seq`): it goes on
-    /// whoever writes and whatever is lost, so a step that is not `accepted` is bytes that were not observed.
+    /// The kernel's own count of what was written on this connection, behind this write (`tcp_sock.write_seq`; of what was read
+    /// `copied_seq`): it goes on whoever writes and whatever is lost, so a step that is not `accepted` is bytes that were not
+    /// observed.
     pub written: u32,
     /// Bytes accepted and not acknowledged (`write_seq - snd_una`).
     pub unacknowledged: u32,
@@ -104,6 +107,7 @@ impl<'a> Record<'a> {
         let kind = match head.kind {
             1 => Kind::Wrote,
             2 => Kind::State,
+            3 => Kind::Read,
             _ => return None,
         };
         Some(Self {
@@ -124,12 +128,24 @@ pub struct Stream {
     pub ignored: u32,
 }
 
+/// Most bytes copied of a call of a process; 0: such calls are passed over.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Serves {
+    /// Of a write.
+    pub written: u32,
+    /// Of a read.
+    pub read: u32,
+}
+
 /// Where the kernel side finds what it needs: numbers of system calls, and byte offsets inside kernel structs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     /// `write`, `writev`, `sendto`, `sendmsg`.
     pub calls: [u32; 4],
+    /// `read`, `recvfrom`.
+    pub reads: [u32; 2],
     /// In `struct pt_regs`: the call's number.
     pub number: u32,
     /// In `struct pt_regs`: the first three arguments, which are still there when the call returns.
@@ -162,6 +178,8 @@ pub struct Places {
     pub written: u32,
     /// `tcp_sock.snd_una`.
     pub acknowledged: u32,
+    /// `tcp_sock.copied_seq`.
+    pub consumed: u32,
 }
 
 #[cfg(test)]
@@ -196,7 +214,7 @@ mod tests {
     proptest! {
         #[test]
         fn reads_what_the_kernel_side_writes(
-            words in any::<[u64; 4]>(), halves in any::<[u32; 4]>(), ports in any::<[u16; 2]>(), kind in 1_u8..=2, before: u8, state: u8,
+            words in any::<[u64; 4]>(), halves in any::<[u32; 4]>(), ports in any::<[u16; 2]>(), kind in 1_u8..=3, before: u8, state: u8,
             payload in prop::collection::vec(any::<u8>(), 0..200), slack in 0_usize..9,
         ) {
             let [at_ns, socket, accepted, asked] = words;

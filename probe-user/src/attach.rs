@@ -19,7 +19,10 @@ use crate::sites::{Sites, SitesError};
 type Tracepoint = (&'static str, &'static str);
 
 const SCHEDULER: [Tracepoint; 2] = [("sched_switch", "sched_switch"), ("sched_wakeup", "sched_wakeup")];
-const EGRESS: [Tracepoint; 2] = [("egress_state", "inet_sock_set_state"), ("egress_written", "sys_exit")];
+const EGRESS_STATE: Tracepoint = ("egress_state", "inet_sock_set_state");
+/// Where a write on a socket returns (6.5 and later), and where every call returns.
+const EGRESS_WRITES: [Tracepoint; 2] = [("egress_sent", "sock_send_length"), ("egress_written", "sys_exit")];
+const EGRESS_READS: Tracepoint = ("egress_received", "sock_recv_length");
 
 /// Programs of uprobes, which may be attached at many places at once.
 pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
@@ -189,9 +192,27 @@ pub(crate) fn scheduler(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
     tracepoints(ebpf, &SCHEDULER)
 }
 
-/// Attaches the programs that see what is written for clients, for every target that serves.
-pub(crate) fn egress(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
-    tracepoints(ebpf, &EGRESS)
+/// Attaches the programs that see what is written for clients, for every target that serves: to calls on sockets alone where the
+/// kernel shows those, unless `every_call` asks for the other way.
+pub(crate) fn egress(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, ProgramError> {
+    let mut links = tracepoints(ebpf, &[EGRESS_STATE])?;
+    let [sockets, calls] = EGRESS_WRITES;
+    if !every_call {
+        match tracepoints(ebpf, &[sockets]) {
+            Ok(writes) => {
+                links.extend(writes);
+                return Ok(links);
+            }
+            Err(error) => tracing::debug!("writes are looked for among all system calls: {error}"),
+        }
+    }
+    links.extend(tracepoints(ebpf, &[calls])?);
+    Ok(links)
+}
+
+/// Attaches the program that sees what is read of clients (kernel 6.5 and later).
+pub(crate) fn egress_reads(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
+    tracepoints(ebpf, &[EGRESS_READS])
 }
 
 fn tracepoints(ebpf: &mut Ebpf, points: &[Tracepoint]) -> Result<Vec<Link>, ProgramError> {

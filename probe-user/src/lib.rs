@@ -14,10 +14,14 @@ mod diagnostics;
 pub mod discover;
 pub mod egress;
 pub mod floor;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+pub mod handoff;
 pub mod library;
 mod load;
 pub mod matcher;
 pub mod observation;
+pub mod peers;
 mod plain;
 pub mod probe;
 pub mod python;

@@ -4,7 +4,7 @@
     reason = "aya::Pod is an unsafe trait: the promise is made here, once, for our own records"
 )]
 
-use probe_ebpf::egress::{Places, Stream};
+use probe_ebpf::egress::{Places, Serves, Stream};
 use probe_ebpf::{Offsets, Thread, Watched};
 
 /// A record of `probe-ebpf` as aya's maps and globals take it.
@@ -17,6 +17,7 @@ pub(crate) trait Record: Copy + 'static {}
 
 impl Record for Offsets {}
 impl Record for Places {}
+impl Record for Serves {}
 impl Record for Stream {}
 impl Record for Thread {}
 impl Record for Watched {}
@@ -33,7 +34,8 @@ mod tests {
         assert_eq!(size_of::<Watched>(), 4 * 4);
         assert_eq!(size_of::<Offsets>(), 4 * 4);
         assert_eq!(size_of::<Thread>(), 4 * 4 + 10 * 8);
-        assert_eq!(size_of::<Places>(), 22 * 4);
+        assert_eq!(size_of::<Places>(), 25 * 4);
+        assert_eq!(size_of::<Serves>(), 2 * 4);
         assert_eq!(size_of::<Stream>(), 2 * 4);
     }
 }

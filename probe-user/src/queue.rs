@@ -100,23 +100,27 @@ impl Queues {
 
     /// What is queued at descriptor `fd`. The borrowed socket is closed before this returns.
     pub fn depth(&self, fd: RawFd) -> Result<Depth, QueueError> {
-        let borrow = |source: rustix::io::Errno| QueueError::Borrow {
-            pid: self.pid,
-            fd,
-            source: source.into(),
-        };
-        let socket = rustix::process::pidfd_getfd(&self.process, fd as ForeignRawFd, PidfdGetfdFlags::empty());
-        let socket = socket.map_err(borrow)?;
+        let socket = self.borrow(fd)?;
         Ok(Depth {
             receive_bytes: rustix::io::ioctl_fionread(&socket).ok(),
             send_bytes: outq(&socket),
+        })
+    }
+
+    /// A descriptor of our own for its descriptor `fd`. The connection lives as long as both of them.
+    pub(crate) fn borrow(&self, fd: RawFd) -> Result<OwnedFd, QueueError> {
+        let borrowed = rustix::process::pidfd_getfd(&self.process, fd as ForeignRawFd, PidfdGetfdFlags::empty());
+        borrowed.map_err(|source| QueueError::Borrow {
+            pid: self.pid,
+            fd,
+            source: source.into(),
         })
     }
 }
 
 /// `SIOCOUTQ`, which rustix has no function for.
 #[expect(unsafe_code, reason = "an ioctl by number")]
-fn outq(socket: impl AsFd) -> Option<u64> {
+pub(crate) fn outq(socket: impl AsFd) -> Option<u64> {
     const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
     // SAFETY: SIOCOUTQ writes one int; sock_ioctl in include/uapi/asm-generic/sockios.h and linux/sockios.h.
     let bytes = unsafe { rustix::ioctl::ioctl(socket, rustix::ioctl::Getter::<SIOCOUTQ, i32>::new()) };

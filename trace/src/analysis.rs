@@ -23,8 +23,9 @@ pub struct Config {
     pub thresholds: Thresholds,
 }
 
-/// A run under observation.
-#[derive(Debug)]
+/// A run under observation. Its serialized form is an image: who takes one over and enters the same events from then on, in the
+/// same version of this crate, comes to the same report. It has to be checked with [`Self::is_sound`] when it comes from elsewhere.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Analysis {
     thresholds: Thresholds,
     ledger: Ledger,
@@ -64,6 +65,16 @@ impl Analysis {
                 now,
             });
         }
+    }
+
+    /// Whether an image is one that a run makes, as far as going on from it depends on that.
+    pub fn is_sound(&self) -> bool {
+        self.ledger.is_sound() && self.course.is_sound()
+    }
+
+    /// Holds no more than `most` allows from now on; whether it was allowed more before.
+    pub fn keep_within(&mut self, most: Limits) -> bool {
+        self.ledger.keep_within(most)
     }
 
     /// What has been seen so far.

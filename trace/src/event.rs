@@ -3,21 +3,25 @@
 //! An event borrows from the source's buffers: a frame of 256 chunks passes from wire to ledger without an allocation.
 //! Sources give events in the order of their lanes; between lanes and stages times may step back a little.
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::MonoNs;
 use crate::engine::{Mode, Waiter};
 use crate::id::{FrameId, HopId, ThreadId};
 
 /// One observation, and when it was made.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Event<'a> {
     /// When it happened on `CLOCK_MONOTONIC`, as near as the source can tell.
+    #[serde(rename = "at_ns")]
     pub at: MonoNs,
     /// What happened.
     pub what: What<'a>,
 }
 
 /// What was observed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum What<'a> {
     /// The source learned something about the engine; replaces what it said before.
     Engine(Engine<'a>),
@@ -54,7 +58,7 @@ pub enum What<'a> {
 }
 
 /// What is known of the engine. `None` is "not known", never a guess.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Engine<'a> {
     /// Release, for example `0.5.9`; a range `0.5.12..0.5.13` where only the wire's form is known.
     pub version: Option<&'a str>,
@@ -68,7 +72,7 @@ pub struct Engine<'a> {
 }
 
 /// A directed ZMQ channel between two roles.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Hop<'a> {
     /// The id that frames on it carry.
     pub id: HopId,
@@ -87,7 +91,7 @@ pub struct Hop<'a> {
 }
 
 /// The stages of a frame that a source can observe on a hop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "one switch a stage, each read by its name")]
 pub struct Sees {
     /// `Sent` events come.
@@ -103,7 +107,7 @@ pub struct Sees {
 }
 
 /// One ZMQ message and what it says.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Frame<'a> {
     /// Which frame.
     pub id: FrameId,
@@ -118,7 +122,8 @@ pub struct Frame<'a> {
 }
 
 /// Kinds of message that matter to the ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// `BatchTokenIDOut` / `BatchTokenIDOutput`: the scheduler's output.
     TokenIds,
@@ -135,7 +140,8 @@ pub enum Kind {
 }
 
 /// What the ids listed in a chunk are, by release (docs/WIRE.md).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum IdColumn {
     /// New ids only (0.4.6.post4 and later).
     Delta,
@@ -151,7 +157,7 @@ pub enum IdColumn {
 }
 
 /// One request's part of a frame.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Chunk<'a> {
     /// SGLang's request id.
     pub rid: &'a str,
@@ -170,11 +176,13 @@ pub struct Chunk<'a> {
     /// `http_worker_ipc`: the tokenizer worker that waits for it.
     pub worker: Option<&'a str>,
     /// The listed ids; empty unless token payload was asked for.
+    #[serde(skip_serializing_if = "<[i64]>::is_empty")]
     pub ids: &'a [i64],
 }
 
 /// Why a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Finish {
     /// Reached its length limit.
     Length,
@@ -187,7 +195,7 @@ pub enum Finish {
 }
 
 /// A frame leaving the receiver's inbox.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Taken<'a> {
     /// Which frame.
     pub id: FrameId,
@@ -200,7 +208,7 @@ pub struct Taken<'a> {
 }
 
 /// Tokens of one request, accepted for its client.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Delivery<'a> {
     /// SGLang's request id.
     pub rid: &'a str,
@@ -215,7 +223,7 @@ pub struct Delivery<'a> {
 }
 
 /// One request's part of a response to a client, when the response is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Answer<'a> {
     /// `SGLang`'s request id; where the response does not carry it (Dynamo's response plane), the stream's own name.
     pub rid: &'a str,
@@ -232,7 +240,8 @@ pub struct Answer<'a> {
 }
 
 /// How a response ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum AnswerEnd {
     /// Its last byte was accepted for the client.
     Whole,
@@ -243,7 +252,7 @@ pub enum AnswerEnd {
 }
 
 /// A frame that was seen and not understood.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Undecoded<'a> {
     /// Which frame.
     pub id: FrameId,
@@ -254,7 +263,7 @@ pub struct Undecoded<'a> {
 }
 
 /// One thread of the engine over an interval of about 100 ms, or a second for threads that have no part in the path.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CpuSample<'a> {
     /// Which thread.
     pub thread: ThreadId,
@@ -277,7 +286,8 @@ pub struct CpuSample<'a> {
 }
 
 /// A thread's part in its process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ThreadPart {
     /// The main thread.
     Main,
@@ -288,7 +298,7 @@ pub enum ThreadPart {
 }
 
 /// An event loop between polls, over an interval of its own: since the last sample of the thread that told of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PollUse {
     /// Length of the interval in nanoseconds.
     pub interval_ns: u64,
@@ -299,7 +309,7 @@ pub struct PollUse {
 }
 
 /// Kernel queues of all connections of the hops of one name, at one instant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueSample<'a> {
     /// The hops' name.
     pub hop: &'a str,
@@ -312,7 +322,7 @@ pub struct QueueSample<'a> {
 
 /// One function of a sampled thread over an interval. A thread's functions of one interval come one after the other, all
 /// intervals of a process's threads end together, and a thread that never ran is told once, without a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HotSample<'a> {
     /// Which thread.
     pub thread: ThreadId,
@@ -335,7 +345,7 @@ pub struct HotSample<'a> {
 }
 
 /// A request at a stage, in the engine's own words and by the engine's own clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Stage<'a> {
     /// SGLang's request id, as far as the line gives it: logs cut it short.
     pub rid: &'a str,
@@ -350,7 +360,7 @@ pub struct Stage<'a> {
 }
 
 /// What a process of the engine says of itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Told<'a> {
     /// Who says it: a role, a process, or the log it stood in; empty when unknown.
     pub by: &'a str,
@@ -369,7 +379,7 @@ pub struct Told<'a> {
 }
 
 /// Queued chunks of one request that became one: no token is lost by that, but clients see them late and at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Merged<'a> {
     /// SGLang's request id, as far as the line gives it.
     pub rid: &'a str,
@@ -380,7 +390,7 @@ pub struct Merged<'a> {
 }
 
 /// Observations that were made and thrown away, or could not be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Lost {
     /// The hop they belong to; `None` when it could be any.
     pub hop: Option<HopId>,
@@ -391,7 +401,8 @@ pub struct Lost {
 }
 
 /// Why observations were lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LostCause {
     /// The queue between source and ledger was full.
     QueueFull,

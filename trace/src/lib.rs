@@ -15,6 +15,7 @@ pub mod id;
 pub mod import;
 pub mod ledger;
 pub mod metrics;
+pub mod path;
 pub mod record;
 pub mod report;
 pub mod stats;

@@ -49,6 +49,8 @@ pub(crate) enum Action {
     Play(Play),
     /// Begin to type a time to go to.
     Time,
+    /// Show the run so many places further in the list of those that are watched.
+    NextRun(isize),
     /// Select the visible row with this number, counted from the top of the table.
     Pick(usize),
     /// Typing: a character, and the ways to take it back.
@@ -69,4 +71,8 @@ pub(crate) enum Effect {
     Export,
     /// Have the run do it.
     Wish(Wish),
+    /// Show another of the runs that are watched: this one,
+    Run(usize),
+    /// or one so many places further.
+    NextRun(isize),
 }

@@ -41,8 +41,13 @@ pub(crate) fn has_terminal() -> bool {
 }
 
 /// Runs `source` until it ends, `--duration` is over, the reader leaves or a signal comes, then prints the report.
-pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(source: impl Source, args: &LiveArgs) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for signals")?;
+    conclude(&watch(source, args, &signals)?, args.json, args.fail_on)
+}
+
+/// Runs `source` likewise, and gives the report.
+pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals) -> anyhow::Result<Report> {
     let config = Config {
         limits: args.limits(),
         ..Config::default()
@@ -50,7 +55,8 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
     if args.record.payload == Tokens::Tokens {
         source.keep_ids();
     }
-    let sink = Sink::open(&args.record, source.kind(), &config)?;
+    let mut sink = Sink::open(&args.record, source.kind(), &config)?;
+    sink.publish(&args.feed)?;
     let telemetry = Telemetry::open(&args.telemetry, source.kind())?;
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())
@@ -58,18 +64,23 @@ pub(crate) fn run(mut source: impl Source, args: &LiveArgs) -> anyhow::Result<Ex
         Box::new(Screen::open(args.keep())?)
     };
     let mut run = Drive::new(&config, observer, sink, args.slowest).telling(telemetry);
-    drive(&mut source, &mut run, args.duration, &signals);
+    drive(&mut source, &mut run, args.duration, signals);
+    let report = run.finish(&source);
     let before = signals.seen();
-    let concluded = conclude(&run.finish(&source), args.json, args.fail_on);
     telemetry::linger(&args.telemetry, || signals.seen() > before);
-    concluded
+    Ok(report)
 }
 
 /// Prints the report; the exit code says whether its findings are too bad.
 pub(crate) fn conclude(report: &Report, json: bool, fail_on: Option<Severity>) -> anyhow::Result<ExitCode> {
     print(report, json)?;
-    let failed = fail_on.is_some_and(|least| report.worst() >= Some(least));
+    let failed = fail_on.is_some_and(|least| is_too_bad(report, least));
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// Whether the report has a finding that is at least so severe.
+pub(crate) fn is_too_bad(report: &Report, least: Severity) -> bool {
+    report.worst() >= Some(least)
 }
 
 /// Lets events flow until the run is over.
@@ -160,6 +171,14 @@ impl Signals {
             }
         })?;
         Ok(Self { ends, dump })
+    }
+
+    /// Hears none: they are somebody else's business.
+    pub(crate) fn none() -> Self {
+        Self {
+            ends: Arc::default(),
+            dump: Arc::default(),
+        }
     }
 
     /// How often the run was asked to end.

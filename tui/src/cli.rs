@@ -9,7 +9,7 @@ use trace::ledger::Limits;
 
 use crate::cmd;
 use crate::screen::Keep;
-use crate::sink::RecordArgs;
+use crate::sink::{FeedArgs, RecordArgs};
 use crate::state::journal::DEFAULT_MOMENTS;
 use crate::state::refresh::FINISHED_SHOWN;
 use crate::telemetry::TelemetryArgs;
@@ -41,6 +41,13 @@ enum Command {
     Import(cmd::import::Args),
     #[cfg(target_os = "linux")]
     Tap(cmd::tap::Args),
+    Watch(cmd::watch::Args),
+    #[cfg(target_os = "linux")]
+    Run(cmd::run::Args),
+    #[cfg(target_os = "linux")]
+    Splice(cmd::splice::Args),
+    #[cfg(target_os = "linux")]
+    Guard(cmd::guard::Args),
     Generate(cmd::generate::Args),
 }
 
@@ -59,6 +66,13 @@ impl Cli {
             Command::Import(args) => cmd::import::run(&args),
             #[cfg(target_os = "linux")]
             Command::Tap(args) => cmd::tap::run(&args),
+            Command::Watch(args) => cmd::watch::run(&args),
+            #[cfg(target_os = "linux")]
+            Command::Run(args) => cmd::run::run(&args),
+            #[cfg(target_os = "linux")]
+            Command::Splice(args) => cmd::splice::run(&args),
+            #[cfg(target_os = "linux")]
+            Command::Guard(args) => cmd::guard::run(&args),
             Command::Generate(args) => cmd::generate::run(&args, Self::command()),
         }
     }
@@ -108,6 +122,9 @@ pub(crate) struct LiveArgs {
 
     #[command(flatten)]
     pub(crate) telemetry: TelemetryArgs,
+
+    #[command(flatten)]
+    pub(crate) feed: FeedArgs,
 }
 
 impl LiveArgs {

@@ -72,6 +72,22 @@ impl Drive {
         self.observer.anew();
     }
 
+    /// Goes on from a state that was made elsewhere; `missed` records lie between it and what was entered last.
+    pub(crate) fn take_over(&mut self, analysis: Analysis, missed: u64) {
+        self.analysis = analysis;
+        self.sink.go_on(&self.analysis, missed);
+    }
+
+    /// What is written of the run.
+    pub(crate) fn sink(&mut self) -> &mut Sink {
+        &mut self.sink
+    }
+
+    /// What was given up is told anew, as it is now.
+    pub(crate) fn set_config(&mut self, config: Config) {
+        self.config = config;
+    }
+
     /// Says something to who looks on.
     pub(crate) fn say(&mut self, text: String) {
         self.notice = (self.notice.0 + 1, text);

@@ -17,6 +17,8 @@ pub(crate) enum Place {
     Live,
     /// While a recording is played.
     Replay,
+    /// While runs are watched from elsewhere.
+    Watch,
 }
 
 /// A binding.
@@ -37,10 +39,17 @@ const NONE: KeyModifiers = KeyModifiers::NONE;
 const CTRL: KeyModifiers = KeyModifiers::CONTROL;
 const SHIFT: KeyModifiers = KeyModifiers::SHIFT;
 
-const LISTS: Place = Place::On(&[Tab::Requests, Tab::Request, Tab::Hops, Tab::Findings, Tab::Cpu]);
+const LISTS: Place = Place::On(&[
+    Tab::Requests,
+    Tab::Request,
+    Tab::Hops,
+    Tab::Findings,
+    Tab::Cpu,
+    Tab::Pods,
+]);
 const REQUESTS: Place = Place::On(&[Tab::Requests]);
 const TIMELINES: Place = Place::On(&[Tab::Overview, Tab::Hops, Tab::Cpu]);
-const OPENS: Place = Place::On(&[Tab::Overview, Tab::Requests, Tab::Findings]);
+const OPENS: Place = Place::On(&[Tab::Overview, Tab::Requests, Tab::Findings, Tab::Pods]);
 const ONE: Place = Place::On(&[Tab::Request]);
 const ONE_RID: Place = Place::On(&[Tab::Requests, Tab::Request]);
 
@@ -76,6 +85,7 @@ pub(crate) const BINDINGS: &[Binding] = &[
     on(Place::Everywhere, &chars::<'4'>(), "4", Action::Go(Tab::Hops), "Hops: where frames wait", ""),
     on(Place::Everywhere, &chars::<'5'>(), "5", Action::Go(Tab::Findings), "Findings: what, since when, what to do", ""),
     on(Place::Everywhere, &chars::<'6'>(), "6", Action::Go(Tab::Cpu), "CPU: who runs, who waits, who is held back", ""),
+    on(Place::Everywhere, &chars::<'7'>(), "7", Action::Go(Tab::Pods), "Pods: the runs that are watched, and all of them in sum", ""),
     on(Place::Everywhere, &[(KeyCode::Tab, NONE)], "Tab", Action::Turn(1), "next tab", ""),
     on(Place::Everywhere, &[(KeyCode::BackTab, SHIFT), (KeyCode::BackTab, NONE)], "S-Tab", Action::Turn(-1), "previous tab", ""),
     on(OPENS, &[(KeyCode::Enter, NONE)], "Enter", Action::Open, "look closer at what is selected", "open"),
@@ -102,6 +112,8 @@ pub(crate) const BINDINGS: &[Binding] = &[
     on(Place::Everywhere, &chars::<'p'>(), "p", Action::Pause, "stand still: the view of a live run, or the playing of a recording", "pause"),
     on(Place::Live, &chars::<'r'>(), "r", Action::Record, "begin a recording in this folder, or end it", ""),
     on(Place::Live, &chars::<'d'>(), "d", Action::Dump, "write the hindsight ring out (--hindsight)", ""),
+    on(Place::Watch, &chars::<'['>(), "[", Action::NextRun(-1), "to the pod before", "pod"),
+    on(Place::Watch, &chars::<']'>(), "]", Action::NextRun(1), "to the next pod", "pod"),
     on(Place::Replay, &chars::<'['>(), "[", Action::Play(Play::Pace(-1)), "play slower", "pace"),
     on(Place::Replay, &chars::<']'>(), "]", Action::Play(Play::Pace(1)), "play faster; the last step is as fast as can be", "pace"),
     on(Place::Replay, &chars::<','>(), ",", Action::Play(Play::Skip(-10)), "ten seconds back", "10 s"),
@@ -124,6 +136,7 @@ impl Binding {
             Place::On(tabs) => tabs.contains(&ui.tab),
             Place::Live => !ui.replay,
             Place::Replay => ui.replay,
+            Place::Watch => ui.watches,
         }
     }
 
@@ -150,6 +163,7 @@ impl Binding {
             Place::On(_) => "on what is selected",
             Place::Live => "live",
             Place::Replay => "in a replay",
+            Place::Watch => "in watch",
         }
     }
 }

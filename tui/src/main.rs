@@ -15,6 +15,8 @@ mod cmd;
 #[cfg(target_os = "linux")]
 mod demo;
 mod drive;
+#[cfg(target_os = "linux")]
+mod guard;
 mod keys;
 mod log;
 mod observer;
@@ -22,13 +24,18 @@ mod output;
 mod own;
 mod progress;
 mod replay;
+#[cfg(target_os = "linux")]
+mod run;
 mod screen;
 mod sink;
 mod source;
+#[cfg(target_os = "linux")]
+mod splice;
 mod state;
 mod telemetry;
 mod theme;
 mod view;
+mod watch;
 
 #[cfg(target_os = "linux")]
 use std::io::IsTerminal;

@@ -71,6 +71,14 @@ impl TapSource {
     pub(crate) fn new(tap: Tap) -> Self {
         Self { tap, stopping: false }
     }
+
+    pub(crate) fn tap(&self) -> &Tap {
+        &self.tap
+    }
+
+    pub(crate) fn tap_mut(&mut self) -> &mut Tap {
+        &mut self.tap
+    }
 }
 
 /// Frames decoded in one turn: some milliseconds of work, so that ticks and signals are not kept waiting.
@@ -99,7 +107,7 @@ impl Source for TapSource {
     }
 
     fn degraded(&self) -> Vec<String> {
-        self.tap.unread().to_vec()
+        self.tap.degraded()
     }
 
     fn stop(&mut self) {

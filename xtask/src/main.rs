@@ -5,6 +5,7 @@ mod dist;
 mod e2e;
 mod ebpf;
 mod fixtures;
+mod fuzz;
 mod pages;
 mod pod;
 mod schemas;
@@ -34,6 +35,8 @@ enum Command {
     E2e(e2e::Options),
     /// Make the real engine's harness ready: its venv and unpacked releases
     Engine(e2e::EngineOptions),
+    /// Fuzz every parser from real messages on
+    Fuzz(fuzz::Options),
     /// Record the decoder's test messages from the real engine
     Fixtures(fixtures::Args),
     /// Copy bytes between endpoints and nothing else, for comparisons
@@ -62,6 +65,7 @@ fn main() -> anyhow::Result<()> {
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
         Command::Fixtures(args) => fixtures::run(&args),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
         Command::Ebpf(args) => ebpf::run(&args),

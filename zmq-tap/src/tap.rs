@@ -1,13 +1,20 @@
 //! The tap as a source: what the relay observed, decoded, as events.
 
+mod served;
+
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use trace::event::{Engine, Event, Frame, Hop, Kind, Lost, LostCause, Sees, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs};
 
-use crate::relay::{Direction, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats, Unread};
+use crate::relay::{
+    Direction, Endpoint, Gate, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats, Unread,
+};
 use crate::wire::{Decoder, Limits};
+
+use served::Served;
 
 /// A pair of endpoints, and what is known beforehand of the hop between them.
 #[derive(Clone, Debug)]
@@ -24,6 +31,8 @@ pub struct TapHop {
     pub origin: bool,
     /// The path's last hop: who takes here is the tokenizer.
     pub last: bool,
+    /// What reports call the receiver's endpoint, where it is not the upstream's name.
+    pub endpoint: Option<String>,
 }
 
 impl TapHop {
@@ -36,6 +45,7 @@ impl TapHop {
             also: Sees::default(),
             origin: false,
             last: false,
+            endpoint: None,
         }
     }
 }
@@ -52,6 +62,12 @@ pub struct Tap {
     schema: Option<&'static str>,
     forms: Vec<Form>,
     unread: Vec<String>,
+    /// By pair, where it is one of HTTP.
+    served: Vec<Option<Served>>,
+    /// By pair: connections that found nobody at their upstream.
+    refused: Vec<u64>,
+    /// Hops into the tokenizer are told to see deliveries.
+    delivers: bool,
 }
 
 /// A form in which messages came.
@@ -93,33 +109,74 @@ struct Tapped {
     /// The name is the user's, or was taken from a frame that tells its sender's role.
     named: bool,
     announced: bool,
+    /// The other pairs, if there are any, are of HTTP.
+    only: bool,
+}
+
+/// What is known of the server behind a pair of HTTP.
+fn serves(hop: &TapHop) -> Option<Served> {
+    hop.pair.listen.speaks_http().then(Served::default)
 }
 
 impl Tap {
     /// Binds every listener and starts to relay.
     pub fn start(hops: Vec<TapHop>, options: Options) -> Result<Self, RelayError> {
+        let most = options.max_frame_bytes;
+        let mut tapped: Vec<Tapped> = hops.iter().flat_map(Tapped::both).collect();
+        let served: Vec<Option<Served>> = hops.iter().map(serves).collect();
+        if served.iter().flatten().count() + 1 == served.len() {
+            // The only hop there is ends where the clients are answered.
+            tapped.iter_mut().step_by(2).for_each(|only| only.only = true);
+        }
+        let relay = Relay::start(hops.into_iter().map(|hop| hop.pair).collect(), options)?;
+        Ok(Self::on(relay, most, tapped, served))
+    }
+
+    /// Relays nothing yet, and what [`Tap::add`] brings.
+    pub fn waiting(options: Options) -> Result<Self, RelayError> {
+        let most = options.max_frame_bytes;
+        Ok(Self::on(Relay::waiting(options)?, most, Vec::new(), Vec::new()))
+    }
+
+    /// Relays one more hop, whose listener is bound already; connections wait at `gate` before they are led on.
+    pub fn add(&mut self, hop: TapHop, listener: UnixListener, gate: Gate) -> Result<(), RelayError> {
+        let Running::Yes(relay) = &mut self.relay else {
+            return Err(RelayError::Stopped);
+        };
+        let (both, served) = (Tapped::both(&hop), serves(&hop));
+        relay.add(hop.pair, listener, gate)?;
+        self.delivers |= served.is_some();
+        self.hops.extend(both);
+        self.served.push(served);
+        self.refused.push(0);
+        Ok(())
+    }
+
+    fn on(relay: Relay, max_frame_bytes: u64, hops: Vec<Tapped>, served: Vec<Option<Served>>) -> Self {
         let limits = Limits {
-            message: usize::try_from(options.max_frame_bytes).unwrap_or(usize::MAX),
+            message: usize::try_from(max_frame_bytes).unwrap_or(usize::MAX),
             ..Limits::default()
         };
-        let tapped = hops.iter().flat_map(|hop| {
-            [
-                Tapped::new(hop, Direction::Forward),
-                Tapped::new(hop, Direction::Backward),
-            ]
-        });
-        let tapped = tapped.collect();
-        let relay = Relay::start(hops.into_iter().map(|hop| hop.pair).collect(), options)?;
-        let observations = relay.observations();
-        Ok(Self {
+        Self {
+            observations: relay.observations(),
             relay: Running::Yes(relay),
-            observations,
             decoder: Decoder::new(limits),
-            hops: tapped,
+            hops,
             schema: None,
             forms: Vec::new(),
             unread: Vec::new(),
-        })
+            delivers: served.iter().any(Option::is_some),
+            refused: vec![0; served.len()],
+            served,
+        }
+    }
+
+    /// Where it listens, pair by pair; empty once it has been stopped.
+    pub fn listening(&self) -> &[Endpoint] {
+        match &self.relay {
+            Running::Yes(relay) => relay.listening(),
+            Running::Closing(_) | Running::Closed(_) => &[],
+        }
     }
 
     /// From now on events carry token ids, too.
@@ -130,13 +187,28 @@ impl Tap {
     /// Hands over at most `most` observations as events, each frame's first one with the frame's bytes; returns how many
     /// observations there were. Never waits.
     pub fn poll(&mut self, most: usize, sink: &mut dyn FnMut(&Event<'_>, &[u8])) -> usize {
-        for done in 0..most {
-            match self.observations.poll() {
-                Some(observation) => self.translate(observation, sink),
-                None => return done,
+        let mut done = 0;
+        while done < most
+            && let Some(observation) = self.observations.poll()
+        {
+            self.translate(observation, sink);
+            done += 1;
+        }
+        self.tell_delivers(sink);
+        done
+    }
+
+    /// Says whether what is delivered behind the hops into the tokenizer can be counted, when that has changed.
+    fn tell_delivers(&mut self, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
+        let seen = self.served.iter().flatten().any(Served::shows_deliveries);
+        if std::mem::replace(&mut self.delivers, seen) == seen {
+            return;
+        }
+        for (place, tapped) in (0_u16..).zip(&mut self.hops) {
+            if std::mem::take(&mut tapped.announced) {
+                tapped.announce(HopId(place), MonoNs::now(), seen, sink);
             }
         }
-        most
     }
 
     /// Asks the relay to accept no more, drain and close. Observations go on until [`Tap::has_ended`].
@@ -172,9 +244,16 @@ impl Tap {
         }
     }
 
-    /// Streams that pass and cannot be read, in words: few, since each hop and reason is said once.
-    pub fn unread(&self) -> &[String] {
-        &self.unread
+    /// What passes and cannot be read, and who could not be reached, in words: few, since each hop and reason is said once.
+    pub fn degraded(&self) -> Vec<String> {
+        let mut degraded = self.unread.clone();
+        degraded.extend(self.served.iter().flatten().flat_map(Served::degraded));
+        let refused = self.refused.iter().zip(self.hops.iter().step_by(2));
+        degraded.extend(refused.filter(|(count, _)| **count > 0).map(|(count, tapped)| {
+            let (listen, upstream) = (&tapped.hop.pair.listen, &tapped.hop.pair.upstream);
+            format!("{count} connections to {listen} were closed because nobody accepts at {upstream}: is the upstream running?")
+        }));
+        degraded
     }
 
     /// The forms in which messages came so far.
@@ -208,21 +287,60 @@ impl Tap {
                     &[],
                 );
             }
+            Observation::Passed { pair, lane, at, bytes } => {
+                if let Some(served) = self.served(pair) {
+                    served.passed(lane, at, &bytes, &mut |event| sink(event, &[]));
+                }
+            }
+            Observation::HeldUp { pair, lane } => {
+                if let Some(served) = self.served(pair) {
+                    served.held_up(lane);
+                }
+            }
             Observation::Lost {
                 pair,
                 direction,
+                lane,
                 count,
                 cause,
-                ..
-            } => {
-                self.lost(hop_id(pair, direction), MonoNs::now(), count, cause, sink);
+            } => match self.served(pair) {
+                Some(served) => served.missed(lane, MonoNs::now(), &mut |event| sink(event, &[])),
+                None => self.lost(hop_id(pair, direction), MonoNs::now(), count, cause, sink),
+            },
+            Observation::Opened { pair, at, .. } => {
+                if self.served(pair).is_none() {
+                    self.announce(hop_id(pair, Direction::Forward), at, sink);
+                }
             }
-            Observation::Opened { pair, at, .. } => self.announce(hop_id(pair, Direction::Forward), at, sink),
+            Observation::Refused { pair } => {
+                if self.refused[usize::from(pair)] == 0 {
+                    let upstream = &self.hops[usize::from(pair) * 2].hop.pair.upstream;
+                    tracing::warn!("a connection was closed because nobody accepts at {upstream}");
+                }
+                self.refused[usize::from(pair)] += 1;
+            }
             Observation::Unread {
                 pair, direction, why, ..
             } => self.cannot_read(hop_id(pair, direction), &why),
-            Observation::Closed { pair, lane, why, .. } => tracing::info!(pair, lane, "connection over: {why}"),
+            Observation::Closed {
+                pair,
+                lane,
+                at,
+                first,
+                why,
+                ..
+            } => {
+                if let Some(served) = self.served(pair) {
+                    served.closed(lane, at, first, &mut |event| sink(event, &[]));
+                } else {
+                    tracing::info!(pair, lane, "connection over: {why}");
+                }
+            }
         }
+    }
+
+    fn served(&mut self, pair: u16) -> Option<&mut Served> {
+        self.served.get_mut(usize::from(pair))?.as_mut()
     }
 
     /// A peer that speaks no ZMTP, or speaks it encrypted, is said once for each hop and reason.
@@ -246,21 +364,26 @@ impl Tap {
         payload: &Payload,
         sink: &mut dyn FnMut(&Event<'_>, &[u8]),
     ) {
-        let tapped = &mut self.hops[usize::from(id.hop.0)];
+        let (tapped, delivers) = (&mut self.hops[usize::from(id.hop.0)], self.delivers);
+        let undecoded = |tapped: &mut Tapped, why: &str, sink: &mut dyn FnMut(&Event<'_>, &[u8])| {
+            tapped.announce(id.hop, at, delivers, sink);
+            let what = What::Undecoded(Undecoded { id, bytes, reason: why });
+            sink(&Event { at, what }, &[]);
+        };
         let message = match payload {
             Payload::Whole(message) => message,
-            Payload::Multipart(_) => return tapped.undecoded(id, at, bytes, "multipart", sink),
-            Payload::NotKept(_) => return tapped.undecoded(id, at, bytes, "not-kept", sink),
+            Payload::Multipart(_) => return undecoded(tapped, "multipart", sink),
+            Payload::NotKept(_) => return undecoded(tapped, "not-kept", sink),
         };
         let batch = match self.decoder.decode(message) {
             Ok(batch) => batch,
             Err(why) => {
                 tracing::debug!(?id, "undecoded: {why}");
-                return tapped.undecoded(id, at, bytes, why.reason(), sink);
+                return undecoded(tapped, why.reason(), sink);
             }
         };
         tapped.name_after(batch.kind());
-        tapped.announce(id.hop, at, sink);
+        tapped.announce(id.hop, at, delivers, sink);
         if !batch.is_empty() && self.schema != Some(batch.schema()) {
             self.schema = Some(batch.schema());
             let engine = Engine {
@@ -318,18 +441,27 @@ impl Tap {
     }
 
     fn announce(&mut self, hop: HopId, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
-        self.hops[usize::from(hop.0)].announce(hop, at, sink);
+        self.hops[usize::from(hop.0)].announce(hop, at, self.delivers, sink);
     }
 }
 
 impl Tapped {
+    fn both(hop: &TapHop) -> [Self; 2] {
+        [Self::new(hop, Direction::Forward), Self::new(hop, Direction::Backward)]
+    }
+
     fn new(hop: &TapHop, direction: Direction) -> Self {
         let mut hop = hop.clone();
         let (endpoint, name) = match direction {
-            Direction::Forward => (hop.pair.upstream.to_string(), hop.name.clone()),
+            Direction::Forward => {
+                let upstream = || hop.pair.upstream.to_string();
+                (hop.endpoint.clone().unwrap_or_else(upstream), hop.name.clone())
+            }
             Direction::Backward => {
                 (hop.origin, hop.last, hop.also) = (false, false, Sees::default());
-                (hop.pair.listen.to_string(), hop.name.as_deref().map(reversed))
+                let listen = || hop.pair.listen.to_string();
+                let endpoint = hop.endpoint.clone().unwrap_or_else(listen);
+                (endpoint, hop.name.as_deref().map(reversed))
             }
         };
         let named = name.is_some();
@@ -340,6 +472,7 @@ impl Tapped {
             endpoint,
             named,
             announced: false,
+            only: false,
         }
     }
 
@@ -357,25 +490,13 @@ impl Tapped {
         }
     }
 
-    fn undecoded(
-        &mut self,
-        id: FrameId,
-        at: MonoNs,
-        bytes: u64,
-        reason: &str,
-        sink: &mut dyn FnMut(&Event<'_>, &[u8]),
-    ) {
-        self.announce(id.hop, at, sink);
-        sink(
-            &Event {
-                at,
-                what: What::Undecoded(Undecoded { id, bytes, reason }),
-            },
-            &[],
-        );
+    /// Whether deliveries follow what crosses here, as far as that is known: by the hop's name, or because there is no other.
+    fn leads_to_clients(&self) -> bool {
+        let to = self.name.split_once("->").map_or("", |(_, to)| to);
+        self.only || matches!(to, "tokenizer" | "worker")
     }
 
-    fn announce(&mut self, id: HopId, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
+    fn announce(&mut self, id: HopId, at: MonoNs, delivers: bool, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
         if self.announced {
             return;
         }
@@ -383,6 +504,7 @@ impl Tapped {
         let sees = Sees {
             sent: true,
             forwarded: true,
+            delivered: self.hop.also.delivered || (delivers && self.leads_to_clients()),
             ..self.hop.also
         };
         let TapHop {

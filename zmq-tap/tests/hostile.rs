@@ -213,3 +213,17 @@ fn each_limit_is_reached_by_its_name() {
         }
     }
 }
+
+/// Found by fuzzing: CPython reads a frame whole before anything in it, and refuses one that the message does not hold.
+#[test]
+fn a_frame_longer_than_the_message_is_cut_short() {
+    let framed = |length: u64| [b"\x80\x04\x95".as_slice(), &length.to_le_bytes(), b"N."].concat();
+    assert_ne!(
+        decode(&framed(2)).unwrap_err().reason(),
+        "truncated",
+        "the frame is whole"
+    );
+    for length in [3, 1 << 20, u64::MAX] {
+        assert_eq!(decode(&framed(length)), Err(Undecoded::Truncated { at: 2 }), "{length}");
+    }
+}

@@ -1,17 +1,21 @@
-//! What serving processes write to their TCP sockets, as the kernel accepted it, and how the connections end.
+//! What serving processes write to their TCP sockets, as the kernel accepted it, what they read where that is wanted, and how the
+//! connections end.
 //!
-//! Raw tracepoints, so that no tracefs is needed. `sys_exit` alone: the call's arguments are still in the saved registers and its
-//! result says how many bytes were taken, from buffers that are still there. Every system call of every process passes
-//! here; those of others cost a look into a map. Minimum kernel: 5.8 (ring buffer), with types (BTF) for the offsets.
+//! Raw tracepoints, so that no tracefs is needed. Only calls that return are looked at: their arguments are still in the saved
+//! registers, their buffers are still there, and the result says how many bytes were taken. Two places show a write return:
+//! `sock_send_length` (6.5 and later), which only calls on sockets pass, and `sys_exit`, which every call of every process
+//! passes. Minimum kernel: 5.8 (ring buffer), with types (BTF) for the offsets.
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
-use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_probe_read_user as read_user};
+use aya_ebpf::helpers::generated::{
+    bpf_get_current_task, bpf_get_current_task_btf, bpf_probe_read_user as read_user, bpf_task_pt_regs,
+};
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel, bpf_probe_read_user};
 use aya_ebpf::macros::{map, raw_tracepoint};
 use aya_ebpf::maps::{Array, LruHashMap, PerCpuArray};
 use aya_ebpf::programs::RawTracePointContext;
-use probe_ebpf::egress::{CLOSE, Head, Kind, MARK, Places, SEGMENT, Stream};
+use probe_ebpf::egress::{CLOSE, Head, Kind, MARK, Places, SEGMENT, Serves, Stream};
 use probe_ebpf::{Loss, MAX_TARGETS};
 
 use crate::here;
@@ -23,6 +27,7 @@ pub(crate) static PLACES: Global<Places> = Global::new(NOWHERE);
 
 const NOWHERE: Places = Places {
     calls: [u32::MAX; 4],
+    reads: [u32::MAX; 2],
     number: 0,
     arguments: [0; 3],
     files: 0,
@@ -39,11 +44,12 @@ const NOWHERE: Places = Places {
     remote: 0,
     written: 0,
     acknowledged: 0,
+    consumed: 0,
 };
 
-/// Most bytes copied of a write, by target index; 0 where the process serves nobody.
+/// What is copied of a process's calls, by target index; nothing where it serves nobody.
 #[map]
-pub(crate) static SERVING: Array<u32> = Array::with_max_entries(MAX_TARGETS, 0);
+pub(crate) static SERVING: Array<Serves> = Array::with_max_entries(MAX_TARGETS, 0);
 
 /// Connections that were written to, by socket. User space marks those it has no use for.
 #[map]
@@ -65,6 +71,8 @@ const AF_INET6: u16 = 10;
 const IPPROTO_TCP: u16 = 6;
 /// `-EAGAIN`.
 const AGAIN: i64 = -11;
+/// `include/linux/socket.h`: the bytes stay to be read again.
+const MSG_PEEK: u32 = 2;
 /// In `struct user_msghdr`: the vector, and how many buffers it has.
 const VECTOR: u64 = 16;
 
@@ -74,10 +82,10 @@ struct Segment {
     payload: [u8; SEGMENT],
 }
 
-/// Where in a write's buffers the copy stands. In a map, so that the verifier sees each step alike.
+/// Where in a call's buffers the copy stands. In a map, so that the verifier sees each step alike.
 #[repr(C)]
 struct Walk {
-    /// Bytes of the write not yet copied.
+    /// Bytes of the call not yet copied.
     left: u64,
     /// The next byte, and how many of its buffer are left.
     at: u64,
@@ -87,34 +95,118 @@ struct Walk {
     vectors: u64,
 }
 
-/// `sys_exit(struct pt_regs *regs, long result)`
-#[raw_tracepoint(tracepoint = "sys_exit")]
-pub(crate) fn egress_written(ctx: RawTracePointContext) -> i32 {
-    let process = (bpf_get_current_pid_tgid() >> 32) as u32;
-    // SAFETY: copied at once; targets are only ever added.
-    let Some(target) = (unsafe { TARGETS.get(process) }).copied() else {
-        return 0;
-    };
-    let most = SERVING.get(target).copied().unwrap_or(0);
-    if most > 0 {
-        let _ = written(target, u64::from(most), ctx.arg(0), ctx.arg(1));
+/// A call that has returned.
+struct Returned {
+    target: u32,
+    kind: Kind,
+    /// Most bytes to copy of it.
+    most: u64,
+    /// `struct pt_regs` of the thread.
+    registers: u64,
+    result: i64,
+}
+
+/// `sock_send_length(struct sock *sk, int result, int flags)`
+#[raw_tracepoint(tracepoint = "sock_send_length")]
+pub(crate) fn egress_sent(ctx: RawTracePointContext) -> i32 {
+    if let Some((target, serves)) = serving()
+        && serves.written > 0
+    {
+        let _ = on_socket(&ctx, target, Kind::Wrote, serves.written);
     }
     0
 }
 
+/// `sock_recv_length(struct sock *sk, int result, int flags)`
+#[raw_tracepoint(tracepoint = "sock_recv_length")]
+pub(crate) fn egress_received(ctx: RawTracePointContext) -> i32 {
+    let peeked = ctx.arg::<u32>(2) & MSG_PEEK != 0;
+    if let Some((target, serves)) = serving()
+        && serves.read > 0
+        && !peeked
+    {
+        let _ = on_socket(&ctx, target, Kind::Read, serves.read);
+    }
+    0
+}
+
+/// `sys_exit(struct pt_regs *regs, long result)`
+#[raw_tracepoint(tracepoint = "sys_exit")]
+pub(crate) fn egress_written(ctx: RawTracePointContext) -> i32 {
+    if let Some((target, serves)) = serving()
+        && serves.written > 0
+    {
+        let call = Returned {
+            target,
+            kind: Kind::Wrote,
+            most: u64::from(serves.written),
+            registers: ctx.arg(0),
+            result: ctx.arg(1),
+        };
+        let _ = returned(&call, None);
+    }
+    0
+}
+
+/// The target that runs here, and what is wanted of its calls.
 #[inline(always)]
-fn written(target: u32, most: u64, registers: u64, accepted: i64) -> Option<()> {
+fn serving() -> Option<(u32, Serves)> {
+    let process = (bpf_get_current_pid_tgid() >> 32) as u32;
+    // SAFETY: copied at once; targets are only ever added.
+    let target = unsafe { TARGETS.get(process) }.copied()?;
+    Some((target, SERVING.get(target).copied()?))
+}
+
+#[inline(always)]
+fn on_socket(ctx: &RawTracePointContext, target: u32, kind: Kind, most: u32) -> Option<()> {
+    let sock: u64 = ctx.arg(0);
+    if !is_tcp(&PLACES.load(), sock)? {
+        return None;
+    }
+    // SAFETY: helpers on the current task, which stays while this program runs.
+    let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
+    let call = Returned {
+        target,
+        kind,
+        most: u64::from(most),
+        registers,
+        result: i64::from(ctx.arg::<u32>(1) as i32),
+    };
+    returned(&call, Some(sock))
+}
+
+/// Tells a call on a TCP socket, which is looked for behind its descriptor where it is not known.
+#[inline(always)]
+fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
+    let Returned {
+        target,
+        kind,
+        most,
+        registers,
+        result: accepted,
+    } = *call;
     let places = PLACES.load();
     let number: u32 = kernel(registers, places.number)?;
     let [write, writev, sendto, sendmsg] = places.calls;
-    if number != write && number != writev && number != sendto && number != sendmsg {
+    let [read, recvfrom] = places.reads;
+    let (single, vectored) = match kind {
+        Kind::Read => (number == read || number == recvfrom, false),
+        _ => (
+            number == write || number == sendto,
+            number == writev || number == sendmsg,
+        ),
+    };
+    if !single && !vectored {
         return None;
     }
-    if accepted <= 0 && accepted != AGAIN {
+    let refused = accepted == AGAIN && !matches!(kind, Kind::Read);
+    if accepted <= 0 && !refused {
         return None;
     }
-    let descriptor: u32 = kernel(registers, places.arguments[0])?;
-    let socket = tcp(&places, descriptor)?;
+    let socket = match sock {
+        Some(sock) => sock,
+        None => tcp(&places, kernel(registers, places.arguments[0])?)?,
+    };
     // SAFETY: copied at once.
     match unsafe { STREAMS.get(socket) } {
         Some(known) if known.ignored != 0 => return None,
@@ -125,7 +217,6 @@ fn written(target: u32, most: u64, registers: u64, accepted: i64) -> Option<()> 
     }
     let place: u64 = kernel(registers, places.arguments[1])?;
     let size: u64 = kernel(registers, places.arguments[2])?;
-    let single = number == write || number == sendto;
     let (vector, vectors) = if number == sendmsg {
         // SAFETY: a read of the target's memory; a fault is an error value.
         let [vector, vectors] = unsafe { bpf_probe_read_user((place + VECTOR) as *const [u64; 2]) }.ok()?;
@@ -155,7 +246,7 @@ fn written(target: u32, most: u64, registers: u64, accepted: i64) -> Option<()> 
                 vectors,
             }
         };
-        (*segment).head = head(&places, Kind::Wrote, target, socket);
+        (*segment).head = head(&places, kind, target, socket);
         (*segment).head.accepted = accepted;
         (*segment).head.asked = if single { size } else { 0 };
     }
@@ -167,7 +258,7 @@ fn written(target: u32, most: u64, registers: u64, accepted: i64) -> Option<()> 
     Some(())
 }
 
-/// Sends the buffers of a write, a piece a record.
+/// Sends the buffers of a call, a piece a record.
 #[inline(always)]
 fn copy(segment: *mut Segment, walk: *mut Walk) {
     for _ in 0..STEPS {
@@ -245,6 +336,7 @@ pub(crate) fn egress_state(ctx: RawTracePointContext) -> i32 {
 #[inline(always)]
 fn head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
     let written: u32 = kernel(socket, places.written).unwrap_or(0);
+    let consumed: u32 = kernel(socket, places.consumed).unwrap_or(0);
     let acknowledged: u32 = kernel(socket, places.acknowledged).unwrap_or(0);
     Head {
         mark: MARK,
@@ -254,7 +346,7 @@ fn head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
         asked: 0,
         from: 0,
         captured: 0,
-        written,
+        written: if matches!(kind, Kind::Read) { consumed } else { written },
         unacknowledged: written.wrapping_sub(acknowledged),
         target,
         ports: [
@@ -298,9 +390,14 @@ fn tcp(places: &Places, descriptor: u32) -> Option<u64> {
     }
     let socket: u64 = kernel(file, places.private)?;
     let sock: u64 = kernel(socket, places.sock).filter(|sock| *sock != 0)?;
+    is_tcp(places, sock)?.then_some(sock)
+}
+
+#[inline(always)]
+fn is_tcp(places: &Places, sock: u64) -> Option<bool> {
     let family: u16 = kernel(sock, places.family)?;
     let protocol: u16 = kernel(sock, places.protocol)?;
-    ((family == AF_INET || family == AF_INET6) && protocol == IPPROTO_TCP).then_some(sock)
+    Some((family == AF_INET || family == AF_INET6) && protocol == IPPROTO_TCP)
 }
 
 #[inline(always)]

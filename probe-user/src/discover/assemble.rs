@@ -154,6 +154,7 @@ fn settle(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Op
     engine.waiter = evidence.waiter();
     engine.turnaround = main.python.as_ref().and_then(|python| evidence.turnaround(python));
     engine.skip_tokenizer_init = evidence.skip_tokenizer_init().or_else(|| skip_by_sockets(&engine.hops));
+    engine.disaggregation = evidence.disaggregation();
     engine.mode = evidence.mode(engine.skip_tokenizer_init.as_ref().map(|s| s.value));
     evidence.output_avoids_zmq().map(|variable| Blind::NoZmqOutput {
         pid: main.id.pid,

@@ -44,6 +44,7 @@ pub(crate) struct Candidate {
     pub(crate) python: Option<Setting<PythonVersion>>,
     pub(crate) installed: Installed,
     pub(crate) io_threads: Vec<u32>,
+    pub(crate) dynamo: bool,
     pub(crate) net_ns: Option<u64>,
     /// The part it was found to play at the last look.
     pub(crate) last_role: Option<Played>,
@@ -130,6 +131,7 @@ pub(crate) fn examine(
         python: package::python(&files),
         installed: Installed::default(),
         io_threads: io_threads(process),
+        dynamo: files.iter().any(|file| is_dynamo(&file.path)),
         net_ns: None,
         last_role: None,
         refused,
@@ -215,8 +217,16 @@ impl Candidate {
             python: self.python.clone(),
             pyzmq: self.installed.pyzmq.clone(),
             io_threads: self.io_threads.clone(),
+            dynamo: self.dynamo,
         }
     }
+}
+
+/// The native module of `ai-dynamo-runtime`: `dynamo/_core.abi3.so`.
+fn is_dynamo(file: &Path) -> bool {
+    let named = |name: &str| name.starts_with("_core.") && Path::new(name).extension().is_some_and(|kind| kind == "so");
+    file.file_name().and_then(|name| name.to_str()).is_some_and(named)
+        && file.parent().is_some_and(|folder| folder.ends_with("dynamo"))
 }
 
 /// The kept variables. `setproctitle` writes its title over the environment and fills the rest with zeros, which is
@@ -272,6 +282,14 @@ mod tests {
         assert_eq!(environment(b""), Some(vec![]));
         let kept = environment(b"HF_TOKEN=secret\0SGLANG_USE_PICKLE_IPC=0\0EMPTY=\0").unwrap();
         assert_eq!(kept, [("SGLANG_USE_PICKLE_IPC".to_owned(), "0".to_owned())]);
+    }
+
+    #[test]
+    fn dynamos_runtime_is_known_by_its_module() {
+        let is = |path| is_dynamo(Path::new(path));
+        assert!(is("/usr/lib/python3.12/site-packages/dynamo/_core.abi3.so"));
+        assert!(!is("/usr/lib/python3.12/site-packages/pydantic_core/_core.abi3.so"));
+        assert!(!is("/usr/lib/python3.12/site-packages/dynamo/_core.py"));
     }
 
     #[test]

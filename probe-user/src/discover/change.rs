@@ -126,6 +126,7 @@ mod tests {
             python: None,
             pyzmq: None,
             io_threads: Vec::new(),
+            dynamo: false,
         }
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct Flags {
     pub(crate) skip_tokenizer_init: Option<String>,
     /// `--use-sglang-tokenizer` (Dynamo).
     pub(crate) use_sglang_tokenizer: Option<String>,
+    /// What `--disaggregation-mode` is given: which of a pair of servers it is.
+    pub(crate) disaggregation: Option<String>,
     /// `--config FILE`: arguments may come from there, so a missing one proves nothing.
     pub(crate) config_file: Option<String>,
 }
@@ -99,6 +101,7 @@ impl Flags {
             incremental: flag(argv, "--incremental-streaming-output", "--incr"),
             skip_tokenizer_init: flag(argv, "--skip-tokenizer-init", "--skip-t"),
             use_sglang_tokenizer: flag(argv, "--use-sglang-tokenizer", "--use-sg"),
+            disaggregation: value(argv, "--disaggregation-mode", "--disaggregation-m"),
             config_file: flag(argv, "--config", "--config"),
         }
     }
@@ -112,6 +115,18 @@ fn flag(argv: &[String], name: &str, shortest: &str) -> Option<String> {
         name.starts_with(flag) && flag.len() >= shortest.len() && !matches!(value, "false" | "False" | "0")
     };
     argv.iter().find(is_it).cloned()
+}
+
+/// What follows a flag, as the next argument or after `=`.
+fn value(argv: &[String], name: &str, shortest: &str) -> Option<String> {
+    let at = argv.iter().position(|argument| {
+        let flag = argument.split_once('=').map_or(argument.as_str(), |(flag, _)| flag);
+        name.starts_with(flag) && flag.len() >= shortest.len()
+    })?;
+    match argv[at].split_once('=') {
+        Some((_, value)) => Some(value.to_owned()),
+        None => argv.get(at + 1).cloned(),
+    }
 }
 
 fn file_name(path: &str) -> &str {
@@ -168,6 +183,14 @@ mod tests {
         assert_eq!(flags.stream_output, None);
         assert_eq!(flags.skip_tokenizer_init.as_deref(), Some("--skip-tok"));
         assert_eq!(flags.incremental.as_deref(), Some("--incremental-streaming-output"));
+        for line in ["--disaggregation-mode prefill --tp 2", "--disaggregation-mode=prefill"] {
+            let flags = Flags::parse(&argv(&format!("python -m x {line}")));
+            assert_eq!(flags.disaggregation.as_deref(), Some("prefill"));
+        }
+        assert_eq!(
+            Flags::parse(&argv("python -m x --disaggregation-bootstrap-port 8998")).disaggregation,
+            None
+        );
         let flags = Flags::parse(&argv("python -m x --stream-output=false --config=/etc/engine.yaml"));
         assert_eq!(flags.stream_output, None);
         assert_eq!(flags.config_file.as_deref(), Some("--config=/etc/engine.yaml"));

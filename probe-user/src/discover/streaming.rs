@@ -27,6 +27,33 @@ impl Codec {
     }
 }
 
+/// Which of a pair of servers an engine is, where prefill and decode are apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Disaggregation {
+    /// Sends one frame a request, with the first token and the finish `length`.
+    Prefill,
+    /// Sends every token, the one made by prefill first.
+    Decode,
+}
+
+impl Disaggregation {
+    /// As `--disaggregation-mode` spells it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+
+    /// What crosses its hops.
+    pub fn sends(self) -> &'static str {
+        match self {
+            Self::Prefill => "one frame a request, with its first token",
+            Self::Decode => "every token, the one made by prefill first",
+        }
+    }
+}
+
 /// The switch between codecs.
 pub(crate) const PICKLE_SWITCH: &str = "SGLANG_USE_PICKLE_IPC";
 /// 0.5.17 and later: output goes through a ring inside the process instead of ZMQ.
@@ -118,6 +145,18 @@ impl Evidence<'_> {
                 .absent("--skip-tokenizer-init")
                 .map(|origin| Setting::new(false, origin)),
         }
+    }
+
+    /// Which of a disaggregated pair it is, by its flag (0.4.4 and later).
+    pub(crate) fn disaggregation(&self) -> Option<Setting<Disaggregation>> {
+        let said = self.flags.disaggregation.as_deref()?;
+        let side = [Disaggregation::Prefill, Disaggregation::Decode]
+            .into_iter()
+            .find(|side| side.word() == said)?;
+        Some(Setting::new(
+            side,
+            self.argument(&format!("--disaggregation-mode {said}")),
+        ))
     }
 
     /// What a waiter does with several queued chunks (the fixes shipped in 0.5.10rc0 and 0.5.10).

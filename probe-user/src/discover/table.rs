@@ -67,6 +67,12 @@ fn headline(engine: &Engine) -> String {
             .filter(|s| s.value)
             .map(|_| "no detokenizer in the path".to_owned()),
     );
+    parts.extend(
+        engine
+            .disaggregation
+            .as_ref()
+            .map(|d| format!("{} server: sends {}", d.value.word(), d.value.sends())),
+    );
     parts.join(", ")
 }
 

@@ -81,6 +81,7 @@ impl Made {
             python: None,
             installed: Installed::default(),
             io_threads: Vec::new(),
+            dynamo: false,
             net_ns: None,
             last_role: None,
             refused: Vec::new(),

@@ -11,7 +11,7 @@ use super::package::PythonVersion;
 use super::role::{Rank, Role, RoleSource};
 use super::setting::Setting;
 use super::spec::RoleSpec;
-use super::streaming::Codec;
+use super::streaming::{Codec, Disaggregation};
 
 /// Everything found at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct Engine {
     pub codec: Option<Setting<Codec>>,
     /// Whether the scheduler sends ids straight to the tokenizer.
     pub skip_tokenizer_init: Option<Setting<bool>>,
+    /// Which of a pair of servers it is, where prefill and decode are apart; `None` when it is neither, or not said.
+    pub disaggregation: Option<Setting<Disaggregation>>,
     /// What the tokenizer hands to its waiters.
     pub mode: Option<Setting<Mode>>,
     /// What a waiter does with several queued chunks.
@@ -83,6 +85,8 @@ pub struct Process {
     pub pyzmq: Option<Setting<String>>,
     /// libzmq's I/O threads (`ZMQbg/IO/0`); empty before its first socket, or with another name of theirs.
     pub io_threads: Vec<u32>,
+    /// It has Dynamo's runtime mapped: its answers leave by a response plane.
+    pub dynamo: bool,
 }
 
 /// One end of a connection.

@@ -16,6 +16,13 @@ const CALLS: [u32; 4] = [1, 20, 44, 46];
 #[cfg(target_arch = "aarch64")]
 const CALLS: [u32; 4] = [64, 66, 206, 211];
 
+/// `read`, `recvfrom`.
+#[cfg(target_arch = "x86_64")]
+const READS: [u32; 2] = [0, 45];
+/// As above.
+#[cfg(target_arch = "aarch64")]
+const READS: [u32; 2] = [63, 207];
+
 /// The call's number and the first argument in `struct pt_regs`, as a returning call leaves them: the member, and what to add.
 #[cfg(target_arch = "x86_64")]
 const REGISTERS: [(&str, u32); 4] = [("orig_ax", 0), ("di", 0), ("si", 0), ("dx", 0)];
@@ -30,6 +37,7 @@ pub(crate) fn places(btf: &Btf) -> Result<Places, Unplaced> {
     let [number, first, second, third] = REGISTERS;
     Ok(Places {
         calls: CALLS,
+        reads: READS,
         number: register(number)?,
         arguments: [register(first)?, register(second)?, register(third)?],
         files: of("task_struct", "files")?,
@@ -46,6 +54,7 @@ pub(crate) fn places(btf: &Btf) -> Result<Places, Unplaced> {
         remote: of("sock", "__sk_common.skc_dport")?,
         written: of("tcp_sock", "write_seq")?,
         acknowledged: of("tcp_sock", "snd_una")?,
+        consumed: of("tcp_sock", "copied_seq")?,
     })
 }
 

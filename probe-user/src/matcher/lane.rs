@@ -58,7 +58,7 @@ impl Lane {
             seen: Some((at, fingerprint)),
         }]));
         self.sent += lost + 1;
-        self.next = seq + 1;
+        self.next = seq.wrapping_add(1);
         while self.outstanding.len() > limit {
             self.outstanding.pop_front();
             self.shed += 1;

@@ -171,7 +171,7 @@ impl Matcher {
         let receiver = self.receivers.entry(socket).or_default();
         // A number that steps back is a new socket at an old address.
         let unseen = receiver.next.map_or(0, |next| seq.saturating_sub(next));
-        receiver.next = Some(seq + 1);
+        receiver.next = Some(seq.wrapping_add(1));
         receiver.owed += unseen;
         self.misses.lost_taken += unseen;
 

@@ -298,3 +298,13 @@ fn identical_frames_of_two_lanes_shift_nothing() {
     assert_eq!(matcher.misses().unsent, 0, "{:?}", matcher.misses());
     assert_eq!(matcher.lanes().map(|lane| lane.sent - lane.taken).sum::<u64>(), 0);
 }
+
+/// Found by fuzzing: the last number there is ends nothing.
+#[test]
+fn numbers_may_come_to_their_end() {
+    let mut matcher = Matcher::default();
+    for _ in 0..2 {
+        matcher.sent(&message(sender(0), u64::MAX, 1, b"last"));
+        assert!(matcher.taken(&message(RECEIVER, u64::MAX, 2, b"last")).is_some());
+    }
+}

@@ -35,6 +35,9 @@ pub struct Options {
     pub scheduler: bool,
     /// See wakeups and the time away from the poll: a trap and a return probe per poll of the target.
     pub polls: bool,
+    /// See what serving processes write where any system call of any process returns, as kernels before 6.5 need it, and not
+    /// where writes on sockets do.
+    pub every_call: bool,
     /// Tell through `tracing`, target `probe`, what the kernel side finds wrong with a message.
     pub diagnostics: bool,
 }
@@ -48,6 +51,7 @@ impl Default for Options {
             refused: true,
             scheduler: true,
             polls: true,
+            every_call: false,
             diagnostics: false,
         }
     }

@@ -69,7 +69,7 @@ impl Sites {
     }
 
     /// Reads an ELF image.
-    fn of(path: String, image: &[u8]) -> Result<Self, SitesError> {
+    pub(crate) fn of(path: String, image: &[u8]) -> Result<Self, SitesError> {
         let elf = match object::File::parse(image) {
             Ok(elf) => elf,
             Err(source) => return Err(SitesError::Elf { path, source }),

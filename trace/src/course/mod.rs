@@ -6,6 +6,8 @@ mod slot;
 
 pub use slot::{HopSlot, Moment, Passed, PassedHop};
 
+use serde::{Deserialize, Serialize};
+
 use self::reading::Reading;
 use crate::clock::MonoNs;
 use crate::id::ThreadId;
@@ -16,7 +18,7 @@ use crate::stats::Series;
 const SLOT_NS: u64 = 1_000_000_000;
 
 /// The slots of a run.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Course {
     most: usize,
     series: Option<Series<Moment>>,
@@ -53,6 +55,11 @@ impl Course {
             self.due = series.due();
             self.series = Some(series);
         }
+    }
+
+    /// Whether an image's places and bounds are those that a run makes.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.series.as_ref().is_none_or(Series::is_sound)
     }
 
     /// Begin of the first slot; `None` before anything was seen.

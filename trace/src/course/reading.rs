@@ -1,5 +1,7 @@
 //! The ledger's counters at one instant; a slot is the difference of two.
 
+use serde::{Deserialize, Serialize};
+
 use super::slot::{HopSlot, Moment, Passed, PassedHop};
 use crate::clock::MonoNs;
 use crate::event::ThreadPart;
@@ -11,7 +13,7 @@ const HOPS: usize = 32;
 /// Threads that are followed of those that take frames or are main threads, the first met; likewise.
 const THREADS: usize = 32;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Reading {
     at: MonoNs,
     passed: Passed,

@@ -1,10 +1,12 @@
 //! One slot of a run.
 
+use serde::{Deserialize, Serialize};
+
 use crate::ledger::Spent;
 use crate::stats::{Slot, Tally};
 
 /// What was entered in a slot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passed {
     /// Requests seen for the first time.
     pub begun: u64,
@@ -49,7 +51,7 @@ impl Passed {
 }
 
 /// What crossed the hops of one name in a slot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedHop {
     /// Frames sent.
     pub frames_sent: u64,
@@ -76,7 +78,7 @@ impl PassedHop {
 }
 
 /// The hops of one name in a slot.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopSlot {
     /// What crossed them.
     pub passed: PassedHop,
@@ -89,7 +91,7 @@ pub struct HopSlot {
 }
 
 /// A slot: everything at once.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     /// What was entered.
     pub passed: Passed,

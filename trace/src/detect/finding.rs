@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{ALL, Detector, Look};
@@ -32,7 +33,7 @@ impl Severity {
 }
 
 /// What a detector says at one look.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// How bad.
     pub severity: Severity,
@@ -98,7 +99,7 @@ impl Verdict {
 }
 
 /// A verdict that stands.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// Which detector.
     pub kind: &'static str,
@@ -110,8 +111,31 @@ pub struct Finding {
     pub verdict: Verdict,
 }
 
+/// A finding in an image.
+#[derive(Deserialize)]
+struct Kept {
+    kind: String,
+    began: MonoNs,
+    active: bool,
+    verdict: Verdict,
+}
+
+impl<'de> Deserialize<'de> for Finding {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let kept = Kept::deserialize(from)?;
+        let known = ALL.iter().map(|d| d.kind()).find(|kind| *kind == kept.kind);
+        let unknown = || D::Error::custom(format!("there is no detector {:?} in this version", kept.kind));
+        Ok(Self {
+            kind: known.ok_or_else(unknown)?,
+            began: kept.began,
+            active: kept.active,
+            verdict: kept.verdict,
+        })
+    }
+}
+
 /// What has been found so far: one finding per kind and hop.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Findings {
     list: Vec<Finding>,
 }

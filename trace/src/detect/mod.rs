@@ -16,11 +16,14 @@ mod inflation;
 mod io_starved;
 mod limit;
 mod mode_mix;
+mod order;
 mod own_loss;
 mod stalled;
 mod thresholds;
 mod undecoded;
 mod wire_loss;
+mod worker_change;
+mod worker_imbalance;
 mod would_drop;
 
 #[cfg(test)]
@@ -28,6 +31,7 @@ mod scene;
 
 pub use finding::{Finding, Findings, Severity, Verdict};
 pub use thresholds::Thresholds;
+pub(crate) use worker_imbalance::imbalance;
 
 use crate::clock::MonoNs;
 use crate::ledger::Ledger;
@@ -70,6 +74,9 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &inflation::Inflation,
     &inflation::SummedCounts,
     &backlog::BacklogGrowing,
+    &worker_change::RidChangedWorker,
+    &order::OutOfOrder,
+    &worker_imbalance::WorkerImbalance,
     &coalescing::Coalescing,
     &would_drop::WouldDrop,
     &burst::Burst,

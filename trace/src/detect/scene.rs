@@ -235,3 +235,73 @@ impl Scene {
         found
     }
 }
+
+/// Detokenizers behind a router, a connection to each.
+pub(super) struct Workers {
+    scene: Scene,
+    sent: Vec<u64>,
+}
+
+impl Workers {
+    pub(super) fn new(count: u16) -> Self {
+        let sees = Sees {
+            sent: true,
+            taken: true,
+            ..Sees::default()
+        };
+        let mut scene = Scene {
+            ledger: Ledger::new(Limits::default()),
+            next: 0,
+        };
+        for worker in 0..count {
+            let hop = Hop {
+                id: HopId(worker),
+                name: "router->detokenizer",
+                endpoint: "",
+                worker: Some(worker),
+                origin: false,
+                last: false,
+                sees,
+            };
+            scene.say(0, What::Hop(hop));
+        }
+        Self {
+            scene,
+            sent: vec![0; count.into()],
+        }
+    }
+
+    /// A frame with one new token of one request, to that worker.
+    pub(super) fn send(&mut self, worker: u64, at: u64, rid: &str, completion: u32) {
+        let seq = &mut self.sent[worker as usize];
+        let id = FrameId {
+            hop: HopId(worker as u16),
+            lane: 0,
+            seq: *seq,
+        };
+        *seq += 1;
+        let chunk = Chunk {
+            rid,
+            listed: Some(1),
+            completion_tokens: Some(completion),
+            prompt_tokens: None,
+            cached_tokens: None,
+            finish: None,
+            retractions: None,
+            worker: None,
+            ids: &[],
+        };
+        let frame = Frame {
+            id,
+            bytes: 900,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks: &[chunk],
+        };
+        self.scene.say(at, What::Sent(frame));
+    }
+
+    pub(super) fn check(&self, detector: &dyn Detector) -> Vec<Verdict> {
+        self.scene.check(detector, SECOND)
+    }
+}

@@ -32,6 +32,10 @@ pub struct Thresholds {
     pub throttled_share: f64,
     /// Frames in one wakeup that make a burst.
     pub burst_frames: u64,
+    /// Chunks of a line's busiest worker over the mean of all from which on the load is uneven.
+    pub imbalance: f64,
+    /// Chunks that the workers of a line must have had before their load is judged.
+    pub imbalance_chunks: u64,
     /// A request that has begun and neither gone on nor finished for this long is stalled, in nanoseconds.
     pub stalled_ns: u64,
     /// Share of undecoded frames from which on it deserves a warning.
@@ -57,6 +61,8 @@ impl Default for Thresholds {
             starved_share: 0.25,
             throttled_share: 0.1,
             burst_frames: 8,
+            imbalance: 1.5,
+            imbalance_chunks: 1_000,
             stalled_ns: 30 * SECOND,
             undecoded_warning_share: 0.001,
             undecoded_critical_share: 0.05,

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use super::Diff;
 use super::text::told;
 use super::verdict::{change, signed, value};
+use super::wait::place;
 use crate::report::hostile::markdown;
+use crate::words::{duration, percent};
 
 pub(super) fn render(diff: &Diff) -> String {
     let mut out = format!("## {}\n\n", markdown(&diff.verdict));
@@ -14,6 +16,25 @@ pub(super) fn render(diff: &Diff) -> String {
     }
     for pattern in &diff.patterns {
         let _ = writeln!(out, "- **{}** {}", markdown(&pattern.title), markdown(&pattern.says));
+    }
+    if let Some(wait) = &diff.wait {
+        let _ = writeln!(out, "- **{}**", markdown(&wait.says));
+        let _ = writeln!(
+            out,
+            "\n| where a chunk's time goes, mean | A | share | B | share |\n|---|--:|--:|--:|--:|"
+        );
+        let time = |ns: Option<u64>| ns.map_or_else(|| String::from("-"), duration);
+        let part = |share: Option<f64>| share.map_or_else(|| String::from("-"), percent);
+        for leg in &wait.legs {
+            let name = markdown(&place(&leg.name, leg.kind));
+            let (a, b) = (time(leg.a_ns), time(leg.b_ns));
+            let _ = writeln!(
+                out,
+                "| {name} | {a} | {} | {b} | {} |",
+                part(leg.a_share),
+                part(leg.b_share)
+            );
+        }
     }
     let _ = writeln!(
         out,

@@ -12,10 +12,12 @@ mod rank;
 mod samples;
 mod text;
 mod verdict;
+mod wait;
 
 use serde::{Deserialize, Serialize};
 
 pub use pattern::Pattern;
+pub use wait::{LegShift, WaitShift};
 
 use crate::report::Report;
 
@@ -69,6 +71,9 @@ pub struct Diff {
     pub b: Side,
     /// What is known to look like this.
     pub patterns: Vec<Pattern>,
+    /// Where a chunk waits in both; `null` where a run did not see it.
+    #[serde(default)]
+    pub wait: Option<WaitShift>,
     /// Measures in the order of the path.
     pub measures: Vec<Compared>,
 }
@@ -164,6 +169,7 @@ impl Diff {
     pub fn of((name_a, a): (&str, &Report), (name_b, b): (&str, &Report), options: &Options) -> Self {
         let measures = measure::compare(a, b, options);
         let patterns = pattern::find(a, b, &measures);
+        let wait = wait::shift(a, b);
         let (mut side_a, mut side_b) = (side(name_a, a), side(name_b, b));
         // Which is which must be seen where both are called the same.
         if side_a.name == side_b.name {
@@ -178,6 +184,7 @@ impl Diff {
             a: side_a,
             b: side_b,
             patterns,
+            wait,
             measures,
         }
     }

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use super::verdict::{change, signed, value};
-use super::{Compared, Diff, Side};
+use super::wait::place;
+use super::{Compared, Diff, Side, WaitShift};
 use crate::report::hostile::lines;
 use crate::report::wrap;
-use crate::words::{duration, plural};
+use crate::words::{duration, percent, plural};
 
 /// Columns of a measure's name.
 const NAME: usize = 44;
@@ -21,8 +22,14 @@ pub(super) fn render(diff: &Diff) -> String {
     for pattern in &diff.patterns {
         wrap(&mut out, &format!("{}: {}", pattern.title, pattern.says), "=> ", "   ");
     }
-    if !diff.patterns.is_empty() {
+    if let Some(wait) = &diff.wait {
+        wrap(&mut out, &wait.says, "=> ", "   ");
+    }
+    if !diff.patterns.is_empty() || diff.wait.is_some() {
         let _ = writeln!(out);
+    }
+    if let Some(wait) = &diff.wait {
+        legs(&mut out, wait);
     }
     if !diff.measures.is_empty() {
         let _ = writeln!(
@@ -37,6 +44,23 @@ pub(super) fn render(diff: &Diff) -> String {
     let _ = writeln!(out);
     wrap(&mut out, &diff.method, "how  ", "     ");
     lines(&out)
+}
+
+fn legs(out: &mut String, wait: &WaitShift) {
+    let _ = writeln!(
+        out,
+        "{:NAME$} {:>11} {:>8} {:>11} {:>8}",
+        "WHERE A CHUNK'S TIME GOES, MEAN", "A", "SHARE", "B", "SHARE"
+    );
+    let time = |ns: Option<u64>| ns.map_or_else(|| String::from("-"), duration);
+    let part = |share: Option<f64>| share.map_or_else(|| String::from("-"), percent);
+    for leg in &wait.legs {
+        let name: String = place(&leg.name, leg.kind).chars().take(NAME).collect();
+        let (a, b) = (time(leg.a_ns), time(leg.b_ns));
+        let (share_a, share_b) = (part(leg.a_share), part(leg.b_share));
+        let _ = writeln!(out, "{name:NAME$} {a:>11} {share_a:>8} {b:>11} {share_b:>8}");
+    }
+    let _ = writeln!(out);
 }
 
 pub(super) fn told(side: &Side) -> String {

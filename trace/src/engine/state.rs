@@ -1,10 +1,13 @@
 //! What is known of the engine now: what the source says, completed by what the release is known to do.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Behaviour, Mode, Waiter};
 use crate::event;
 
 /// The engine as far as it is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Kept")]
 pub struct EngineState {
     /// Release or range of releases.
     pub version: Option<Box<str>>,
@@ -15,7 +18,29 @@ pub struct EngineState {
     /// Event-loop turns from a waiter's wake-up call to its run.
     pub turnaround: Option<u8>,
     /// What the release does.
+    #[serde(skip)]
     pub behaviour: Behaviour,
+}
+
+/// What of it is in an image: what the release does is known here.
+#[derive(Deserialize)]
+struct Kept {
+    version: Option<Box<str>>,
+    mode: Option<Mode>,
+    waiter: Option<Waiter>,
+    turnaround: Option<u8>,
+}
+
+impl From<Kept> for EngineState {
+    fn from(kept: Kept) -> Self {
+        Self {
+            behaviour: kept.version.as_deref().map(Behaviour::of).unwrap_or_default(),
+            version: kept.version,
+            mode: kept.mode,
+            waiter: kept.waiter,
+            turnaround: kept.turnaround,
+        }
+    }
 }
 
 /// Event-loop turns from one `await recv_pyobj()` to the next while messages are queued; measured, docs/WIRE.md.

@@ -1,5 +1,7 @@
 //! Responses that are over: the sums that prove a loss where no frame names the request, and how clients left.
 
+use serde::{Deserialize, Serialize};
+
 use super::Ledger;
 use super::health::HealthChecks;
 use super::totals::Sightings;
@@ -7,7 +9,7 @@ use crate::clock::MonoNs;
 use crate::event::{Answer, AnswerEnd};
 
 /// What became of responses to clients.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
     /// Responses that are over, a request each.
     pub seen: u64,

@@ -4,6 +4,8 @@
 //! So a delta lists exactly `completion - high` ids, where `high` is the highest count the stream has shown; while a retracted
 //! request with `input_embeds` computes its tokens again (0.5.10rc0 and later) its counts are below `high` and it lists none.
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::{Finish, IdColumn};
 
 /// A first chunk of `DeltaAfterPromptTail` lists at most this many ids of the prompt
@@ -75,7 +77,7 @@ impl Step {
 }
 
 /// What a stream's own arithmetic shows its ids to be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Evidence {
     /// No chunk so far tells the two apart.
     #[default]
@@ -87,7 +89,7 @@ pub enum Evidence {
 }
 
 /// Empty deltas after a gap in observation: the counts run behind a send offset that was not seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum CatchUp {
     #[default]
     No,
@@ -96,7 +98,7 @@ enum CatchUp {
 }
 
 /// The count of one stream: one rid on one hop.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Count {
     /// Highest `completion_tokens` seen.
     pub(crate) high: u32,

@@ -6,12 +6,14 @@
 use std::collections::VecDeque;
 
 use super::losses::LostRange;
+use serde::{Deserialize, Serialize};
+
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::Delivery;
 
 /// A chunk sent and not yet delivered, or several neighbours once the line is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     /// The stream's high-water count after it.
     end: u32,
@@ -41,7 +43,7 @@ pub(crate) struct Entering<'a> {
 }
 
 /// What became of chunks. Every chunk ends in exactly one field, or is still outstanding.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fates {
     /// Carried by a delivery; the first of those that share one.
     pub delivered: u64,
@@ -87,7 +89,7 @@ pub(crate) struct Outcome {
 }
 
 /// The line of one request.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is one fact about the line, read by its name"

@@ -6,6 +6,7 @@ use super::chunkline::{Entering, Line};
 use super::health::HealthChecks;
 use super::hop::Hops;
 use super::lane::{Load, PendingChunk};
+use super::passage::{self, Ends};
 use super::stream::Stream;
 use super::table::Ticket;
 use crate::clock::MonoNs;
@@ -22,9 +23,12 @@ pub(super) struct Seen {
     pub(super) at: MonoNs,
     hop: HopId,
     group: usize,
+    ends: Ends,
     epoch: u32,
     origin: bool,
     last: bool,
+    /// Its receiver sends on what it takes, and its takes are seen.
+    between: bool,
     lines_up: bool,
     claim: IdColumn,
     /// Frames of its connection seen in a row before this one.
@@ -83,9 +87,11 @@ impl Ledger {
             at,
             hop: hop.id,
             group: hop.group,
+            ends: hop.ends,
             epoch: hop.epoch,
             origin: hop.origin,
             last: (hop.last || hop.open) && (hop.sees.taken || !sent),
+            between: !hop.last && !hop.open && (hop.sees.taken || !sent),
             lines_up: hop.lines_up,
             claim: frame.ids,
             watched: hop
@@ -109,6 +115,12 @@ impl Ledger {
         let mut tokens = 0;
         for chunk in frame.chunks {
             tokens += u64::from(self.chunk(&seen, chunk));
+        }
+        let hop = &mut self.hops.all[place];
+        hop.counts.tokens += tokens;
+        if let Some(lane) = hop.lanes.get_mut(&frame.id.lane) {
+            lane.counts.chunks += frame.chunks.len() as u64;
+            lane.counts.tokens += tokens;
         }
         self.hops.groups[group]
             .rate
@@ -159,9 +171,16 @@ impl Ledger {
             .iter()
             .position(|s| s.hop == seen.hop)
             .unwrap_or_else(|| {
-                request.streams.push(Stream::new(seen.hop, seen.at));
+                let same_line = |s: &Stream| s.group == seen.group && !s.finished();
+                if request.streams.iter().any(same_line) {
+                    self.hops.groups[seen.group].moved.enter(seen.at, chunk.rid, 1, true);
+                }
+                let stream = Stream::new(seen.hop, seen.group, seen.ends, seen.at);
+                request.streams.push(stream);
                 request.streams.len() - 1
             });
+        let on_line = request.streams.iter().filter(|s| s.group == seen.group);
+        let high = on_line.map(Stream::completion_tokens).max().unwrap_or(0);
         // A process on the way may tell a sum of counts for a count: only a later hop can.
         let beyond = chunk
             .completion_tokens
@@ -175,6 +194,13 @@ impl Ledger {
         let stream = &mut request.streams[at];
         let before = stream.evidence();
         let step = stream.step(chunk, seen.claim, seen.epoch, seen.watched);
+        // A retracted request's empty chunks count up to where it was: they are no later ones come early.
+        let behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
+        if behind > 0 && chunk.listed.is_some_and(|n| n > 0) && step.verdict != Verdict::Restart {
+            self.hops.groups[seen.group]
+                .out_of_order
+                .enter(seen.at, chunk.rid, behind.into(), true);
+        }
         if stream.evidence() != before {
             let (delta, cumulative) = &mut self.hops.groups[seen.group].streams;
             *(if stream.evidence() == Evidence::Delta {
@@ -193,7 +219,7 @@ impl Ledger {
             return ticket;
         };
         if stream > 0 && !request.streams[stream].whole() {
-            request.streams[stream] = Stream::new(seen.hop, seen.at);
+            request.streams[stream] = Stream::new(seen.hop, seen.group, seen.ends, seen.at);
             return ticket;
         }
         let in_flight = request.finish.is_none();
@@ -297,6 +323,21 @@ impl Ledger {
                 first: first && whole,
                 last: chunk.finish.is_some(),
             });
+        }
+        if let Some(count) = chunk.completion_tokens {
+            if seen.between {
+                self.scratch.push(PendingChunk {
+                    ticket,
+                    tokens: step.new,
+                    end: count,
+                    nth,
+                    first: false,
+                    last: false,
+                });
+            }
+            if seen.sent && !origin {
+                passage::sent_on(&mut self.hops.passages, request, at, count, seen.at);
+            }
         }
         if seen.lines_up && step.verdict != Verdict::Repeat && chunk.completion_tokens.is_some() {
             let line = request

@@ -1,16 +1,18 @@
 //! The server's own probes: requests whose rid begins with `HEALTH_CHECK`. Counted apart, never judged.
 
 use std::collections::VecDeque;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use hashbrown::DefaultHashBuilder;
+use serde::{Deserialize, Serialize};
 
 /// Probes remembered to tell a new one from a chunk or hop of an old one; they are seconds apart.
 const RECENT: usize = 64;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct HealthChecks {
-    hasher: DefaultHashBuilder,
+    /// The same in every process: what is remembered may go on in another one.
+    #[serde(skip)]
+    hasher: BuildHasherDefault<DefaultHasher>,
     recent: VecDeque<u64>,
 }
 

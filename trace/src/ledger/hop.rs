@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
 
 use super::kernel::KernelQueue;
-use super::lane::Lane;
+use super::lane::{Lane, LaneCounts};
+use super::passage::{self, Ends, Passage};
 use super::stream::Stream;
+use super::totals::Sightings;
 use crate::clock::MonoNs;
 use crate::event::{self, Sees};
 use crate::id::{FrameId, HopId, ThreadId};
-use crate::stats::{Buckets, Distribution, Rate, Trend};
+use crate::stats::{Buckets, Distribution, Rate, Tally, Trend};
 
 /// Frames taken and not yet handled that are remembered per hop.
 const UNHANDLED: usize = 1_024;
@@ -18,7 +21,7 @@ const UNHANDLED: usize = 1_024;
 const REASONS: usize = 32;
 
 /// What crossed a hop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopCounts {
     /// Frames sent, undecoded ones included.
     pub frames_sent: u64,
@@ -32,8 +35,12 @@ pub struct HopCounts {
     pub frames_handled: u64,
     /// Chunks inside the frames.
     pub chunks: u64,
+    /// New tokens in them, by the streams' own counts.
+    pub tokens: u64,
     /// Bytes of the frames.
     pub bytes: u64,
+    /// Nanoseconds for which the receiver had a frame in hand: handled minus taken, summed.
+    pub busy_ns: u64,
     /// Frames that could not be read.
     pub undecoded: u64,
     /// Frames sent and not taken.
@@ -47,7 +54,7 @@ pub struct HopCounts {
 }
 
 /// A take that came before its send.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct EarlyTake {
     pub(crate) id: FrameId,
     pub(crate) at: MonoNs,
@@ -55,7 +62,7 @@ pub(crate) struct EarlyTake {
 }
 
 /// Where in its receiver's wakeups a frame was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Trip {
     pub(crate) hop: HopId,
     /// The receiver's trip to its poll.
@@ -65,7 +72,7 @@ pub(crate) struct Trip {
 }
 
 /// A directed channel.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is one fact about the hop, read by its name"
@@ -73,6 +80,7 @@ pub(crate) struct Trip {
 pub struct Hop {
     pub(crate) id: HopId,
     pub(crate) group: usize,
+    pub(crate) ends: Ends,
     pub(crate) endpoint: Box<str>,
     pub(crate) worker: Option<u16>,
     pub(crate) origin: bool,
@@ -92,6 +100,8 @@ pub struct Hop {
     pub(crate) unhandled: VecDeque<(FrameId, MonoNs)>,
     /// Who took from it last.
     pub(crate) by: Option<ThreadId>,
+    /// Taken minus sent, of this hop alone.
+    pub(crate) residence: Buckets,
     wakeup: Option<(u64, u32)>,
 }
 
@@ -100,6 +110,7 @@ impl Hop {
         Self {
             id,
             group,
+            ends: Ends::default(),
             endpoint: Box::default(),
             worker: None,
             origin: false,
@@ -114,8 +125,19 @@ impl Hop {
             early: VecDeque::new(),
             unhandled: VecDeque::new(),
             by: None,
+            residence: Buckets::default(),
             wakeup: None,
         }
+    }
+
+    /// Taken minus sent, of this hop alone.
+    pub fn residence(&self) -> Tally {
+        self.residence.tally()
+    }
+
+    /// What each connection has carried, by its number; of those that are remembered.
+    pub fn lanes(&self) -> impl Iterator<Item = (u32, LaneCounts)> {
+        self.lanes.iter().map(|(&number, lane)| (number, lane.counts))
     }
 
     /// Its id.
@@ -208,7 +230,7 @@ impl Hop {
 }
 
 /// Hops of one name, told as one line.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Group {
     /// `from->to` in the words of the path.
     pub name: String,
@@ -222,6 +244,8 @@ pub struct Group {
     pub(crate) backlog_slot: u64,
     /// Taken minus sent.
     pub residence: Distribution,
+    /// The same, counted once for each chunk in the frame: chunks, and nanoseconds in sum.
+    pub waited: (u64, u128),
     /// The same since the running slot of time began.
     pub(crate) residence_slot: Buckets,
     /// Forwarded minus sent.
@@ -244,10 +268,16 @@ pub struct Group {
     pub ids: super::IdCounts,
     /// Why frames could not be read, and how often.
     pub undecoded: BTreeMap<String, u64>,
+    /// Requests whose chunks went to more than one receiver of the line.
+    pub moved: Sightings,
+    /// Chunks that came after a later one of their request.
+    pub out_of_order: Sightings,
 }
 
 impl Group {
-    pub(crate) fn resided(&mut self, until: MonoNs, ns: u64) {
+    pub(crate) fn resided(&mut self, until: MonoNs, ns: u64, chunks: usize) {
+        self.waited.0 += chunks as u64;
+        self.waited.1 += u128::from(ns) * chunks as u128;
         self.residence.record(until, ns);
         self.residence_slot.record(ns);
     }
@@ -267,10 +297,12 @@ impl Group {
 }
 
 /// All hops.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Hops {
     pub(crate) all: Vec<Hop>,
     pub(crate) groups: Vec<Group>,
+    /// What hop names call the processes at their ends, and how long each that stands between two hops keeps a chunk.
+    pub(crate) passages: Vec<Passage>,
     /// Place in `all` by id.
     by_id: HashMap<HopId, usize>,
     pub(crate) any_origin: bool,
@@ -280,6 +312,12 @@ pub(crate) struct Hops {
 }
 
 impl Hops {
+    /// Whether every place is one in the lists.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.by_id.values().all(|&place| place < self.all.len())
+            && self.all.iter().all(|hop| hop.group < self.groups.len())
+    }
+
     /// The hop's place, announced or not; `None` when there is no room for another.
     pub(crate) fn place(&mut self, id: HopId, limit: usize) -> Option<usize> {
         if let Some(&place) = self.by_id.get(&id) {
@@ -294,6 +332,7 @@ impl Hops {
         }
         let group = self.group(name);
         let mut hop = Hop::new(id, group);
+        hop.ends = self.ends(name);
         hop.sees.sent = true;
         self.all.push(hop);
         self.by_id.insert(id, self.all.len() - 1);
@@ -320,9 +359,9 @@ impl Hops {
             // Its line takes the name, with all that was told under the old one.
             said.name.clone_into(&mut self.groups[before].name);
         }
-        let group = self.group(said.name);
+        let (group, ends) = (self.group(said.name), self.ends(said.name));
         let hop = &mut self.all[place];
-        hop.group = group;
+        (hop.group, hop.ends) = (group, ends);
         hop.endpoint = said.endpoint.into();
         (hop.worker, hop.origin, hop.last, hop.sees) = (said.worker, said.origin, said.last, said.sees);
         hop.open = said.name.ends_with("->?");
@@ -354,6 +393,14 @@ impl Hops {
         let most = counts.backlog_max.max(new.backlog);
         if most > new.backlog_max {
             (new.backlog_max, new.backlog_max_at) = (most, at);
+        }
+    }
+
+    fn ends(&mut self, name: &str) -> Ends {
+        let (from, to) = name.split_once("->").unwrap_or((name, name));
+        Ends {
+            from: passage::role(&mut self.passages, from),
+            to: passage::role(&mut self.passages, to),
         }
     }
 

@@ -3,6 +3,7 @@
 //! A function of a busy consumer is no news; one that fills the times in which the backlog grew is what made it grow.
 
 use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
 
 use super::Ledger;
 use super::hop::{Hop, Hops};
@@ -16,7 +17,7 @@ const PILE: u64 = 4;
 const PROCESSES: usize = 256;
 
 /// How often stacks were read, and what they were found doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HotCounts {
     /// Stacks read, one for each thread and reading.
     pub taken: u64,
@@ -27,7 +28,7 @@ pub struct HotCounts {
 }
 
 /// In how many stacks of running threads a function was.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hits {
     /// As the innermost one.
     pub own: u64,
@@ -38,7 +39,7 @@ pub struct Hits {
 }
 
 /// One function.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HotFunction {
     /// Its name, with its class's where the interpreter tells it (CPython 3.11 and later).
     pub function: Box<str>,
@@ -51,7 +52,7 @@ pub struct HotFunction {
 }
 
 /// The processes of one part.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HotRole {
     /// `tokenizer`, `scheduler`, ...
     pub role: Box<str>,
@@ -140,7 +141,7 @@ impl Hits {
 }
 
 /// A process's backlog from one interval of samples to the next.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Window {
     at: MonoNs,
     backlog: Option<u64>,
@@ -150,7 +151,7 @@ struct Window {
 }
 
 /// All roles.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Hot {
     roles: Vec<HotRole>,
     windows: HashMap<u32, Window>,

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::MonoNs;
 use crate::event::QueueSample;
 
@@ -9,7 +11,7 @@ use crate::event::QueueSample;
 const KEPT: usize = 6_000;
 
 /// Kernel queues of the hops of one name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct KernelQueue {
     /// Bytes not yet read by the receivers' libzmq, at the last sample; `None` where that cannot be read.
     pub bytes: Option<u64>,

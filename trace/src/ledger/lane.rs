@@ -2,26 +2,29 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::table::Ticket;
 use crate::clock::MonoNs;
 
 /// A chunk inside a frame that waits for its take.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct PendingChunk {
     pub(crate) ticket: Ticket,
+    /// New tokens in it.
     pub(crate) tokens: u32,
-    /// The stream's count after it.
+    /// The stream's count after it, by which it is known when it is sent on.
     pub(crate) end: u32,
     /// Which of the request's chunks on this hop it is, counted from 1.
     pub(crate) nth: u32,
-    /// The request's first chunk on this hop.
+    /// The request's first chunk into the tokenizer.
     pub(crate) first: bool,
-    /// Its finishing chunk.
+    /// Its finishing chunk, likewise.
     pub(crate) last: bool,
 }
 
 /// What a frame carries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Load {
     /// Chunks that it tells of.
     pub(crate) chunks: u32,
@@ -38,7 +41,18 @@ impl Load {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+/// What a connection has carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneCounts {
+    /// Frames, undecoded ones included.
+    pub frames: u64,
+    /// Chunks inside them.
+    pub chunks: u64,
+    /// New tokens in those, by the streams' own counts.
+    pub tokens: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct PendingFrame {
     seq: u64,
     at: MonoNs,
@@ -59,7 +73,7 @@ pub(crate) enum Sent {
 }
 
 /// A connection.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Lane {
     frames: VecDeque<PendingFrame>,
     pub(crate) chunks: VecDeque<PendingChunk>,
@@ -71,11 +85,13 @@ pub(crate) struct Lane {
     /// Frames whose content was seen, in a row.
     pub(crate) watched: u64,
     pub(crate) last_at: MonoNs,
+    pub(crate) counts: LaneCounts,
 }
 
 impl Lane {
     /// Marks a frame as seen; gives back how many before it were not.
     pub(crate) fn seen(&mut self, seq: u64, at: MonoNs) -> u64 {
+        self.counts.frames += 1;
         let missed = self.next.map_or(0, |next| seq.saturating_sub(next));
         self.next = Some(self.next.unwrap_or(0).max(seq.saturating_add(1)));
         self.last_at = at;

@@ -16,7 +16,7 @@ pub struct Limits {
     pub lanes_per_hop: usize,
     /// Frames sent and not yet taken or forwarded, all hops together.
     pub pending_frames: usize,
-    /// Chunks inside those frames, on hops into the tokenizer.
+    /// Chunks inside those frames.
     pub pending_chunks: usize,
     /// Takes that came before their sends, per hop.
     pub early_takes: usize,
@@ -76,6 +76,29 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// The lower of both bounds of memory; patience stays.
+    #[must_use]
+    pub fn at_most(self, most: Self) -> Self {
+        Self {
+            live_rids: self.live_rids.min(most.live_rids),
+            finished_kept: self.finished_kept.min(most.finished_kept),
+            hops: self.hops.min(most.hops),
+            lanes_per_hop: self.lanes_per_hop.min(most.lanes_per_hop),
+            pending_frames: self.pending_frames.min(most.pending_frames),
+            pending_chunks: self.pending_chunks.min(most.pending_chunks),
+            early_takes: self.early_takes.min(most.early_takes),
+            outstanding_per_rid: self.outstanding_per_rid.min(most.outstanding_per_rid),
+            outstanding: self.outstanding.min(most.outstanding),
+            threads: self.threads.min(most.threads),
+            hot_functions: self.hot_functions.min(most.hot_functions),
+            samples_per_taker: self.samples_per_taker.min(most.samples_per_taker),
+            series_slots: self.series_slots.min(most.series_slots),
+            ..self
+        }
+    }
+}
+
 /// One limit and how often it was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Reached {
@@ -88,7 +111,7 @@ pub struct Reached {
 }
 
 /// How often each limit was reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReachedCounts {
     pub(crate) live_rids: u64,
     pub(crate) hops: u64,

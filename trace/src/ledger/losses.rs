@@ -1,12 +1,14 @@
 //! Which tokens of a request were lost: ranges of places in its output, the chunks that held them and, where the source was
 //! asked for token ids, the ids.
 
+use serde::{Deserialize, Serialize};
+
 use super::limits::{Limits, ReachedCounts};
 use crate::clock::MonoNs;
 use crate::event::Finish;
 
 /// Neighbouring tokens with one fate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostRange {
     /// First and last place in the output, counted from 1 as `completion_tokens` counts.
     pub tokens: [u32; 2],
@@ -47,7 +49,7 @@ impl LostRange {
 }
 
 /// What one request lost.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
     /// In the order they were met.
     pub ranges: Vec<LostRange>,
@@ -80,7 +82,7 @@ impl Losses {
 }
 
 /// How much of losses is held over all requests, with the ids of chunks that are not delivered yet.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Shelf {
     pub(crate) ranges: usize,
     pub(crate) ids: usize,
@@ -108,7 +110,7 @@ impl Shelf {
 }
 
 /// A request that is over and lost tokens, or was predicted to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lossy {
     /// SGLang's request id.
     pub rid: Box<str>,

@@ -17,6 +17,7 @@ mod lane;
 mod limits;
 mod losses;
 mod pace;
+mod passage;
 mod request;
 pub mod stages;
 mod stream;
@@ -36,9 +37,11 @@ pub use chunkline::Fates;
 pub use hop::{Group, Hop, HopCounts};
 pub use hot::{Hits, HotCounts, HotFunction, HotRole};
 pub use kernel::KernelQueue;
+pub use lane::LaneCounts;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use losses::{Losses, Lossy, LostRange};
 pub use pace::{Paces, TokenPace};
+pub use passage::Passage;
 pub use request::{Request, Summary};
 pub use stages::Stages;
 pub use stream::Stream;
@@ -47,6 +50,8 @@ pub use threads::Thread;
 pub use timeline::Spent;
 pub use totals::{ChunkCounts, Inflation, OwnLosses, Predictions, RequestCounts, Sightings, TokenCounts, Totals};
 pub use waits::{Attribution, Waits};
+
+use serde::{Deserialize, Serialize};
 
 use self::health::HealthChecks;
 use self::hop::Hops;
@@ -61,7 +66,7 @@ use crate::event::{Event, Lost, Undecoded, What};
 use crate::stats::{Buckets, Distribution};
 
 /// The worst gap seen.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorstGap {
     /// First take minus first send, in nanoseconds.
     pub ns: u64,
@@ -72,7 +77,7 @@ pub struct WorstGap {
 }
 
 /// The state of everything.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Ledger {
     limits: Limits,
     reached: ReachedCounts,
@@ -109,6 +114,7 @@ pub struct Ledger {
     shelf: Shelf,
     /// Grows whenever deliveries may have been missed.
     delivery_epoch: u32,
+    #[serde(skip)]
     scratch: Vec<PendingChunk>,
 }
 
@@ -230,6 +236,18 @@ impl Ledger {
         self.delivery_epoch += u32::from(deliveries);
     }
 
+    /// Whether an image's places lead to something that is there.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.hops.is_sound() && self.threads.is_sound() && self.waits.is_sound(self.hops.groups.len())
+    }
+
+    /// As [`crate::Analysis::keep_within`].
+    pub(crate) fn keep_within(&mut self, most: Limits) -> bool {
+        let before = self.limits;
+        self.limits = before.at_most(most);
+        before != self.limits
+    }
+
     /// What is known of the engine.
     pub fn engine(&self) -> &EngineState {
         &self.engine
@@ -279,6 +297,11 @@ impl Ledger {
     /// Hops by name.
     pub fn groups(&self) -> &[Group] {
         &self.hops.groups
+    }
+
+    /// What stands between hops, in the order met; those at the path's ends have kept nothing.
+    pub fn passages(&self) -> &[Passage] {
+        &self.hops.passages
     }
 
     /// The hops of one group.

@@ -1,17 +1,19 @@
 //! Inter-token latency of one request: as its engine sent, and as its client was given.
 
+use serde::{Deserialize, Serialize};
+
 use crate::stats::Tally;
 
 /// Time between chunks that carry tokens, divided by the tokens of the later one and counted once for each of them: what
 /// SGLang's own `inter_token_latency_seconds` and its benchmark call inter-token latency.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pace {
     pub(crate) sent: Tally,
     pub(crate) delivered: Tally,
 }
 
 /// Inter-token latency of one request in brief, in nanoseconds; the quantiles are right to 6 %.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenPace {
     /// Tokens behind the first chunk.
     pub count: u64,
@@ -39,7 +41,7 @@ impl TokenPace {
 }
 
 /// A request's pace at both ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paces {
     /// Between the scheduler's sends.
     pub sent: Option<TokenPace>,

@@ -1,5 +1,6 @@
 //! One request: what is remembered while it lives, and the summary kept when it is over.
 
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::chunkline::{Fates, Line};
@@ -13,7 +14,7 @@ use crate::clock::MonoNs;
 use crate::event::Finish;
 
 /// A request that lives, or waits for its last take or delivery.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is one fact about the request, read by its name"
@@ -308,7 +309,7 @@ impl Request {
 }
 
 /// What is kept of a request that is over.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// SGLang's request id.
     pub rid: Box<str>,

@@ -1,14 +1,23 @@
 //! One request on one hop.
 
+use serde::{Deserialize, Serialize};
+
 use super::arithmetic::{Count, Evidence, Said, Step};
+use super::passage::Ends;
 use crate::clock::MonoNs;
 use crate::event::{Chunk, IdColumn};
 use crate::id::HopId;
 
 /// What one hop has carried of one request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Stream {
     pub(crate) hop: HopId,
+    /// The line that its hop was told under when it began.
+    pub(crate) group: usize,
+    /// The roles at the hop's ends then.
+    pub(crate) ends: Ends,
+    /// Its chunk that the receiver took last: all tokens so far, and when. Gone once it has been sent on.
+    pub(crate) taken: Option<(u32, MonoNs)>,
     pub(crate) count: Count,
     pub(crate) chunks: u32,
     /// The sum of the counts that its chunks told.
@@ -19,9 +28,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(hop: HopId, at: MonoNs) -> Self {
+    pub(crate) fn new(hop: HopId, group: usize, ends: Ends, at: MonoNs) -> Self {
         Self {
             hop,
+            group,
+            ends,
+            taken: None,
             count: Count::default(),
             chunks: 0,
             sum: 0,

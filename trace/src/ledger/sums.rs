@@ -1,6 +1,8 @@
 //! Consumers that add up what is cumulative: their count of a request is the sum of all counts it was told, a triangular number
 //! where tokens came one by one.
 
+use serde::{Deserialize, Serialize};
+
 use super::request::Request;
 use super::{Ledger, Totals};
 use crate::clock::MonoNs;
@@ -9,7 +11,7 @@ use crate::clock::MonoNs;
 const CHUNKS: u32 = 4;
 
 /// Token ids on one stretch of the way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdCounts {
     /// Tokens that crossed, each counted once.
     pub tokens: u64,

@@ -1,33 +1,76 @@
 //! Requests by rid: records in a slab, found through a hash table that holds slots only.
 
+use std::collections::HashSet;
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
+use serde::{Deserialize, Serialize};
 
 use super::request::Request;
 use crate::clock::MonoNs;
 
 /// A record's place. `age` tells a later tenant of the same slot apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ticket {
     pub(crate) slot: u32,
     age: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Slot {
     age: u32,
     request: Option<Request>,
 }
 
 /// The records.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "Kept")]
 pub(crate) struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    #[serde(skip)]
     by_rid: HashTable<u32>,
+    #[serde(skip)]
     hasher: DefaultHashBuilder,
     hand: usize,
+}
+
+/// What of a table is in an image: the index is made anew.
+#[derive(Deserialize)]
+struct Kept {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    hand: usize,
+}
+
+impl TryFrom<Kept> for Table {
+    type Error = &'static str;
+
+    fn try_from(kept: Kept) -> Result<Self, Self::Error> {
+        let Kept { slots, free, hand } = kept;
+        let empty = slots.iter().filter(|slot| slot.request.is_none()).count();
+        let named: HashSet<u32> = free.iter().copied().collect();
+        let is_empty = |slot: &u32| slots.get(*slot as usize).is_some_and(|s| s.request.is_none());
+        if free.len() != empty || named.len() != empty || !free.iter().all(is_empty) {
+            return Err("the list of free slots is not that of the empty ones");
+        }
+        let mut table = Self {
+            slots,
+            free,
+            hand,
+            ..Self::default()
+        };
+        for slot in 0..table.slots.len() as u32 {
+            let request = table.slots[slot as usize].request.as_ref();
+            if let Some(rid) = request.filter(|r| r.mapped).map(|r| r.rid.clone()) {
+                if table.find(&rid).is_some() {
+                    return Err("two records have one rid");
+                }
+                table.index(slot, &rid);
+            }
+        }
+        Ok(table)
+    }
 }
 
 impl Table {
@@ -57,13 +100,17 @@ impl Table {
             });
             (self.slots.len() - 1) as u32
         };
+        self.index(slot, rid);
+        self.ticket(slot)
+    }
+
+    fn index(&mut self, slot: u32, rid: &str) {
         let Self {
             by_rid, hasher, slots, ..
         } = self;
         by_rid.insert_unique(hasher.hash_one(rid), slot, |&s| {
             hasher.hash_one(slots[s as usize].request.as_ref().map_or("", |r| &r.rid))
         });
-        self.ticket(slot)
     }
 
     /// Takes the rid away from its record, so that another request may have it; the record stays.

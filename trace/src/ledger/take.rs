@@ -3,6 +3,7 @@
 use super::Ledger;
 use super::hop::{EarlyTake, Trip};
 use super::lane::{Load, PendingChunk, Sent};
+use super::passage;
 use super::waits::{Wait, Waits};
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
@@ -61,7 +62,9 @@ impl Ledger {
             .and_then(|at| hop.early.remove(at));
         if let Some(early) = early {
             let group = &mut self.hops.groups[hop.group];
-            group.resided(early.at, early.at.since(at));
+            let ns = early.at.since(at);
+            group.resided(early.at, ns, chunks);
+            hop.residence.record(ns);
             self.take_scratch(Take {
                 at: early.at,
                 place,
@@ -128,6 +131,7 @@ impl Ledger {
         hop.counts.frames_handled += 1;
         let (by, handling) = (hop.by, hop.handled(id).map(|taken| at.since(taken)));
         if let Some(ns) = handling {
+            hop.counts.busy_ns = hop.counts.busy_ns.saturating_add(ns);
             self.hops.groups[hop.group].handling.record(at, ns);
         }
         if let Some(thread) = by.and_then(|by| self.threads.get_mut(by)) {
@@ -179,8 +183,9 @@ impl Ledger {
         match sent {
             Sent::At { at: sent, chunks } => {
                 self.left(place, id.lane, chunks);
-                let group = self.hops.all[place].group;
-                self.hops.groups[group].resided(at, at.since(sent));
+                let hop = &mut self.hops.all[place];
+                hop.residence.record(at.since(sent));
+                self.hops.groups[hop.group].resided(at, at.since(sent), chunks as usize);
                 take.sent = Some(sent);
                 self.take_scratch(take);
             }
@@ -241,16 +246,25 @@ impl Ledger {
     }
 
     fn take_scratch(&mut self, take: Take) {
-        // A hop of which it was not known where it leads, and which leads elsewhere.
-        if !self.hops.all[take.place].last {
-            return self.scratch.clear();
-        }
         let chunks = std::mem::take(&mut self.scratch);
+        let last = self.hops.all[take.place].last;
         for chunk in &chunks {
-            self.take_chunk(take, *chunk);
+            if last {
+                self.take_chunk(take, *chunk);
+            } else if take.seen {
+                self.pass_chunk(take, *chunk);
+            }
         }
         self.scratch = chunks;
         self.scratch.clear();
+    }
+
+    /// A process that is not the tokenizer takes a chunk, to send it on.
+    fn pass_chunk(&mut self, take: Take, chunk: PendingChunk) {
+        let hop = self.hops.all[take.place].id;
+        if let Some(request) = self.table.get_mut(chunk.ticket) {
+            passage::taken(&mut self.hops.passages, request, hop, chunk.end, take.at);
+        }
     }
 
     fn take_chunk(&mut self, take: Take, chunk: PendingChunk) {

@@ -1,6 +1,7 @@
 //! The engine's threads: how each spent the run, and those that take frames second by second.
 
 use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
 
 use super::timeline::{Spent, Timeline};
 use crate::clock::MonoNs;
@@ -13,7 +14,7 @@ const KEPT_NS: u64 = 12_000_000_000;
 const SILENT_NS: u64 = 10_000_000_000;
 
 /// A thread of the engine.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Thread {
     pub(crate) id: ThreadId,
     role: Box<str>,
@@ -137,13 +138,18 @@ impl Thread {
 }
 
 /// All threads that were heard of.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Threads {
     pub(crate) all: Vec<Thread>,
     by_id: HashMap<ThreadId, usize>,
 }
 
 impl Threads {
+    /// Whether every place is one in the list.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.by_id.values().all(|&place| place < self.all.len())
+    }
+
     pub(crate) fn get(&self, id: ThreadId) -> Option<&Thread> {
         self.by_id.get(&id).map(|&place| &self.all[place])
     }

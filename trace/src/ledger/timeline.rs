@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::MonoNs;
 
 /// How a thread spent a stretch of time, in nanoseconds. `None` is "not observable here".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
     /// The stretch, as far as samples cover it.
     pub interval_ns: u64,
@@ -77,7 +79,7 @@ impl Spent {
 }
 
 /// Running sums, oldest first; the first mark is the beginning.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Timeline {
     marks: VecDeque<(MonoNs, Spent)>,
 }

@@ -1,11 +1,13 @@
 //! Counters over the whole run.
 
+use serde::{Deserialize, Serialize};
+
 use super::chunkline::Fates;
 use crate::clock::MonoNs;
 use crate::event::LostCause;
 
 /// The request that stands for all of a kind, and when the first was seen.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sightings {
     /// How many requests.
     pub rids: u64,
@@ -31,7 +33,7 @@ impl Sightings {
 }
 
 /// Requests by what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestCounts {
     /// Requests seen, on any hop, health checks apart.
     pub seen: u64,
@@ -56,7 +58,7 @@ pub struct RequestCounts {
 }
 
 /// Chunks by what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkCounts {
     /// Sent by the scheduler.
     pub sent: u64,
@@ -73,7 +75,7 @@ pub struct ChunkCounts {
 }
 
 /// Tokens by how far they came.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenCounts {
     /// Sent by the scheduler, by its own count.
     pub sent: u64,
@@ -84,7 +86,7 @@ pub struct TokenCounts {
 }
 
 /// Chunks that share a wakeup with an earlier one of their request, by what the engine is known to do with them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predictions {
     /// The waiter keeps the last only and hands out new tokens only: they are dropped.
     pub dropped: u64,
@@ -103,7 +105,7 @@ pub struct Predictions {
 }
 
 /// Sums of ids listed against tokens made, where a stream lists more.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inflation {
     /// Tokens a consumer that adds chunks up counts.
     pub counted: u64,
@@ -114,7 +116,7 @@ pub struct Inflation {
 }
 
 /// Observations that were lost on our side.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnLosses {
     /// Reported by the source: the queue was full.
     pub queue_full: u64,
@@ -158,7 +160,7 @@ impl OwnLosses {
 }
 
 /// All counters.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Totals {
     /// Events entered.
     pub events: u64,

@@ -4,6 +4,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::hop::Group;
 use super::threads::Threads;
 use super::timeline::Spent;
@@ -18,7 +20,7 @@ const PENDING: usize = 16_384;
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// A first token's way from its first send to the tokenizer's take.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Wait {
     pub(crate) rid: Box<str>,
     /// First sent, by the scheduler.
@@ -33,7 +35,7 @@ pub(crate) struct Wait {
 }
 
 /// Waits and what was done meanwhile.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
     /// How many requests.
     pub requests: u64,
@@ -48,7 +50,7 @@ pub struct Attribution {
 }
 
 /// All waits of the run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Waits {
     pending: VecDeque<Wait>,
     /// All that could be judged.
@@ -60,6 +62,11 @@ pub struct Waits {
 }
 
 impl Waits {
+    /// Whether every wait is on one of so many groups.
+    pub(crate) fn is_sound(&self, groups: usize) -> bool {
+        self.pending.iter().all(|wait| wait.group < groups)
+    }
+
     /// Whether a gap of this length is looked into.
     pub(crate) fn resolves(gap_ns: u64) -> bool {
         gap_ns >= SHORTEST_NS

@@ -112,9 +112,16 @@ fn tokens(f: &mut Families, ledger: &Ledger) {
     }
     if ledger.itl_sent().count() > 0 {
         f.histogram(&n::ITL_SENT, [], Histogram::seconds(ledger.itl_sent()));
+        f.histogram(
+            &n::ITL_SENT_BY_TOKEN,
+            [],
+            Histogram::seconds(ledger.itl_sent_by_token()),
+        );
     }
     if deliveries {
         f.histogram(&n::ITL_DELIVERED, [], Histogram::seconds(ledger.itl_delivered()));
+        let by_token = Histogram::seconds(ledger.itl_delivered_by_token());
+        f.histogram(&n::ITL_DELIVERED_BY_TOKEN, [], by_token);
     }
 }
 

@@ -195,6 +195,18 @@ pub(super) const ITL_DELIVERED: Definition = histogram(
     &[],
     "Time between deliveries of one request to its client",
 );
+pub(super) const ITL_SENT_BY_TOKEN: Definition = histogram(
+    "tokengap.itl.sent_by_token",
+    Seconds,
+    &[],
+    "Inter-token latency at the scheduler: each token's share of the time between chunks",
+);
+pub(super) const ITL_DELIVERED_BY_TOKEN: Definition = histogram(
+    "tokengap.itl.delivered_by_token",
+    Seconds,
+    &[],
+    "Inter-token latency as the client saw it: each token's share of the time between deliveries",
+);
 
 // Responses.
 pub(super) const ANSWERS: Definition = counter(
@@ -447,6 +459,8 @@ pub const ALL: &[&Definition] = &[
     &GAP,
     &ITL_SENT,
     &ITL_DELIVERED,
+    &ITL_SENT_BY_TOKEN,
+    &ITL_DELIVERED_BY_TOKEN,
     &ANSWERS,
     &ANSWERS_HELD_UP,
     &ANSWERS_UNCOUNTED,

@@ -6,12 +6,14 @@
 mod codec;
 mod error;
 mod header;
+mod live;
 mod read;
 mod section;
 mod write;
 
 pub use error::{OpenError, ReadError, RecordError};
 pub use header::{Anchor, Closing, Header, Payload};
+pub use live::{BadBlock, BlockPacker, BlockReader, BlockWriter, OpenBlock};
 pub use read::{BlockInfo, Missing, Reader, Recording, analyse};
 pub use write::{Dumping, Hindsight, RecordOptions, Recorder, Status, Summary};
 

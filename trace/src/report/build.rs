@@ -4,23 +4,26 @@ use super::losses::losses;
 use super::series::series;
 use super::slowest::slowest;
 use super::{
-    AnswerCounts, Chunks, FindingLine, Gap, HopLine, Itl, LimitLine, Own, Report, ReportInput, Requests, SCHEMA,
-    Source, Spread, Tokens, WorkerLine, cpu, hot, modes, stages,
+    AnswerCounts, Chunks, FindingLine, Gap, HopLine, Itl, LaneLine, LimitLine, Own, Report, ReportInput, Requests,
+    SCHEMA, Source, Spread, Tokens, WorkerLine, cpu, hot, modes, path, stages,
 };
 use crate::clock::MonoNs;
 use crate::course::Course;
 use crate::detect::Findings;
+use crate::detect::imbalance;
 use crate::engine::{EngineState, Waiter};
 use crate::event::Sees;
 use crate::ledger::{Group, Hop, Ledger, Predictions};
-use crate::stats::Distribution;
+use crate::stats::{Distribution, Tally};
+
+/// Connections listed of one line, the busiest first.
+const LANES: usize = 64;
 
 /// Builds the report of what has been seen so far.
 pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, input: &ReportInput) -> Report {
     let (from, to) = input
         .window
         .unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
-    let seconds = to.since(from) as f64 / 1e9;
     let engine = ledger.engine();
     let totals = ledger.totals();
     Report {
@@ -58,8 +61,9 @@ pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, input: &Repo
         },
         modes: modes::modes(ledger),
         hops: (0..ledger.groups().len())
-            .filter_map(|place| hop(ledger, place, seconds))
+            .filter_map(|place| hop(ledger, place, to.since(from)))
             .collect(),
+        path: path::legs(ledger, to.since(from)),
         cpu: cpu::lines(ledger),
         stages: stages::stages(ledger, input.slowest, from),
         hot: hot::lines(ledger),
@@ -168,7 +172,7 @@ pub(super) fn spread(of: &Distribution) -> Option<Spread> {
     })
 }
 
-fn hop(ledger: &Ledger, place: usize, seconds: f64) -> Option<HopLine> {
+fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
     let group: &Group = &ledger.groups()[place];
     let members: Vec<&Hop> = ledger.members(place).collect();
     // A hop that was renamed leaves an empty line behind.
@@ -178,6 +182,7 @@ fn hop(ledger: &Ledger, place: usize, seconds: f64) -> Option<HopLine> {
     let sees = |what: fn(Sees) -> bool| members.iter().any(|h| what(h.sees()));
     let sum = |what: fn(&Hop) -> u64| members.iter().map(|h| what(h)).sum::<u64>();
     let (sent, taken) = (sees(|s| s.sent), sees(|s| s.taken));
+    let seconds = window_ns as f64 / 1e9;
     let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
     let chunks = sum(|h| h.counts().chunks);
     let frames = sum(|h| h.counts().frames_sent.max(h.counts().frames_taken));
@@ -192,6 +197,7 @@ fn hop(ledger: &Ledger, place: usize, seconds: f64) -> Option<HopLine> {
         frames_forwarded: sees(|s| s.forwarded).then(|| sum(|h| h.counts().frames_forwarded)),
         frames_taken: taken.then(|| sum(|h| h.counts().frames_taken)),
         chunks,
+        tokens: Some(sum(|h| h.counts().tokens)),
         bytes: sum(|h| h.counts().bytes),
         frames_per_s: per_second(frames),
         chunks_per_s: per_second(chunks),
@@ -207,13 +213,48 @@ fn hop(ledger: &Ledger, place: usize, seconds: f64) -> Option<HopLine> {
         kernel_bytes_max: group.kernel.bytes_max,
         inbox_max_frames: group.kernel.inbox_max,
         undecoded: group.undecoded.clone(),
-        workers: (members.len() > 1).then(|| members.iter().map(|h| worker(h)).collect()),
+        busy: path::busy(members.iter().copied(), window_ns),
+        imbalance: imbalance(&members),
+        rids_moved: Some(group.moved.rids),
+        out_of_order: Some(group.out_of_order.rids),
+        workers: (members.len() > 1).then(|| members.iter().map(|h| worker(h, chunks, window_ns)).collect()),
+        lanes: lanes(&members, chunks),
     })
 }
 
-fn worker(hop: &Hop) -> WorkerLine {
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// The connections, if there are more than receivers: several senders.
+fn lanes(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
+    let mut lanes: Vec<LaneLine> = members
+        .iter()
+        .flat_map(|hop| {
+            hop.lanes().map(|(lane, counts)| LaneLine {
+                lane,
+                worker: hop.worker(),
+                frames: counts.frames,
+                chunks: counts.chunks,
+                tokens: counts.tokens,
+                share: share(counts.chunks, chunks),
+            })
+        })
+        .filter(|lane| lane.chunks > 0)
+        .collect();
+    lanes.sort_by_key(|lane| (std::cmp::Reverse(lane.chunks), lane.worker, lane.lane));
+    let several = lanes.len() > members.iter().filter(|hop| hop.counts().chunks > 0).count();
+    lanes.truncate(LANES);
+    several.then_some(lanes)
+}
+
+fn worker(hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
     let (counts, sees) = (hop.counts(), hop.sees());
     WorkerLine {
+        tokens: Some(counts.tokens),
+        share: share(counts.chunks, chunks),
+        residence_ns: tally(&hop.residence()),
+        busy: path::busy(std::iter::once(hop), window_ns),
         worker: hop.worker(),
         endpoint: hop.endpoint().to_owned(),
         frames_sent: sees.sent.then_some(counts.frames_sent),
@@ -222,6 +263,16 @@ fn worker(hop: &Hop) -> WorkerLine {
         bytes: counts.bytes,
         backlog_max_frames: (sees.sent && sees.taken).then_some(counts.backlog_max),
     }
+}
+
+fn tally(of: &Tally) -> Option<Spread> {
+    Some(Spread {
+        count: of.count(),
+        p50: of.quantile(0.5)?,
+        p90: of.quantile(0.9)?,
+        p99: of.quantile(0.99)?,
+        max: of.max()?,
+    })
 }
 
 fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {

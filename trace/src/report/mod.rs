@@ -14,6 +14,8 @@ mod markdown;
 mod modes;
 mod modes_text;
 mod moment;
+mod path;
+mod path_text;
 mod series;
 mod slowest;
 pub mod stages;
@@ -32,6 +34,7 @@ pub use input::ReportInput;
 pub use losses::{LossLine, LossList, Losses, RangeLine, ids, places};
 pub use modes::{ModeLine, Modes};
 pub use moment::Clock;
+pub use path::{LegKind, LegLine};
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::{SlowLine, TokenItl};
 pub(crate) use text::wrap;
@@ -79,6 +82,9 @@ pub struct Report {
     pub modes: Modes,
     /// Hops; those of one name as one.
     pub hops: Vec<HopLine>,
+    /// Where a chunk's time goes between scheduler and tokenizer, leg by leg; absent where no leg was seen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub path: Vec<LegLine>,
     /// CPU by thread.
     pub cpu: Option<Vec<CpuLine>>,
     /// What the engine's own log tells; absent where none was read.
@@ -296,6 +302,9 @@ pub struct HopLine {
     pub frames_taken: Option<u64>,
     /// Chunks in the frames.
     pub chunks: u64,
+    /// New tokens in them, by the streams' own counts; `null` in reports of versions that did not keep it.
+    #[serde(default)]
+    pub tokens: Option<u64>,
     /// Bytes of the frames.
     pub bytes: u64,
     /// Frames per second over the window.
@@ -327,14 +336,58 @@ pub struct HopLine {
     pub inbox_max_frames: Option<u64>,
     /// Frames that could not be read, by reason.
     pub undecoded: BTreeMap<String, u64>,
+    /// Share of the window for which a receiver had a frame in hand, mean over receivers; `null` where that is not seen.
+    #[serde(default)]
+    pub busy: Option<f64>,
+    /// Chunks of the busiest receiver over their mean: 1 is even; `null` with a single receiver.
+    #[serde(default)]
+    pub imbalance: Option<f64>,
+    /// Requests whose chunks went to more than one receiver; `null` in reports of versions that did not look.
+    #[serde(default)]
+    pub rids_moved: Option<u64>,
+    /// Chunks that came after a later one of their request; likewise.
+    #[serde(default)]
+    pub out_of_order: Option<u64>,
     /// The hops behind this line, when there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Vec<WorkerLine>>,
+    /// The connections behind it, the busiest first and 64 at most, when a receiver has several senders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lanes: Option<Vec<LaneLine>>,
+}
+
+/// One connection into a receiver: one sender.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaneLine {
+    /// Its number, in the order in which the source saw the hop's connections.
+    pub lane: u32,
+    /// Which member of the group receives.
+    pub worker: Option<u16>,
+    /// Frames that entered.
+    pub frames: u64,
+    /// Chunks in them.
+    pub chunks: u64,
+    /// New tokens in those.
+    pub tokens: u64,
+    /// Its part of the line's chunks, from 0 to 1.
+    pub share: Option<f64>,
 }
 
 /// One of several hops of a name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerLine {
+    /// New tokens that went to it; `null` in reports of versions that did not keep it.
+    #[serde(default)]
+    pub tokens: Option<u64>,
+    /// Its part of the line's chunks, from 0 to 1.
+    #[serde(default)]
+    pub share: Option<f64>,
+    /// Taken minus sent, in classes of an eighth; `null` where takes are not seen.
+    #[serde(default)]
+    pub residence_ns: Option<Spread>,
+    /// Share of the window for which it had a frame in hand.
+    #[serde(default)]
+    pub busy: Option<f64>,
     /// Which member of the group receives.
     pub worker: Option<u16>,
     /// Where.

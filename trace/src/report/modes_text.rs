@@ -32,12 +32,17 @@ fn hop(line: &ModeLine) -> String {
 }
 
 fn client(line: &ModeLine) -> String {
+    let repeated = match line.ids_repeated {
+        0 => format!("no repeats; all ids so far: {}", count(line.ids_if_cumulative)),
+        n => format!(
+            "{} of them repeats (about {})",
+            count(n),
+            bytes(line.bytes_repeated_estimate)
+        ),
+    };
     format!(
-        "client: {} ids for {} tokens, {} of them repeats (about {}); cumulative it would be {}",
+        "client: {} ids for {} tokens, {repeated}",
         count(line.ids),
-        count(line.tokens),
-        count(line.ids_repeated),
-        bytes(line.bytes_repeated_estimate),
-        count(line.ids_if_cumulative)
+        count(line.tokens)
     )
 }

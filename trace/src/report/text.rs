@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::hostile::{lines, plain};
-use super::{Chunks, HopLine, Report, Spread, brief, hot};
+use super::{Chunks, HopLine, Report, Spread, brief, hot, path_text};
 use crate::detect::Severity;
-use crate::words::{bytes, count, duration, plural};
+use crate::words::{bytes, count, duration, percent, plural};
 
 /// Lines are wrapped here.
 const WIDTH: usize = 100;
@@ -22,6 +22,7 @@ pub(super) fn render(report: &Report) -> String {
     slowest(&mut out, report);
     super::stages_text::render(&mut out, report);
     hops(&mut out, report);
+    path_text::render(&mut out, report);
     cpu(&mut out, report);
     if let Some(lines) = &report.hot {
         hot::text(&mut out, lines, report.own.sampling.as_ref());
@@ -49,6 +50,7 @@ fn truth(out: &mut String, report: &Report) {
         of("tokens_lost")
     );
     wrap(out, &line, "demo's truth  ", "              ");
+    out.push('\n');
 }
 
 fn head(out: &mut String, report: &Report) {
@@ -195,7 +197,7 @@ fn hops(out: &mut String, report: &Report) {
         .map(|h| h.name.chars().count())
         .max()
         .unwrap_or(0)
-        .clamp(12, 30);
+        .clamp(12, 31);
     let _ = writeln!(
         out,
         "{:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
@@ -262,12 +264,19 @@ fn detail(out: &mut String, hop: &HopLine) {
     if let Some(frames) = hop.wakeup_frames_max.filter(|&n| n > 1) {
         parts.push(format!("up to {frames} frames a wakeup"));
     }
+    if let Some(busy) = hop.busy {
+        parts.push(format!("receiver busy for {}", percent(busy)));
+    }
     if let Some(workers) = &hop.workers {
         parts.push(format!("{} workers", workers.len()));
+    }
+    if let Some(lanes) = &hop.lanes {
+        parts.push(format!("{} connections", lanes.len()));
     }
     if !parts.is_empty() {
         wrap(out, &parts.join(", "), "  ", "  ");
     }
+    path_text::members(out, hop);
 }
 
 fn cpu(out: &mut String, report: &Report) {

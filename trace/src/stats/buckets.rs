@@ -1,5 +1,7 @@
 //! Durations in classes of equal ratio, eight to each doubling: coarse, small, and exact to merge.
 
+use serde::{Deserialize, Serialize};
+
 /// Classes to a doubling, as a power of two: each is at most an eighth wide.
 const FINE: u32 = 3;
 /// Longer durations fall into the last class: an hour and some.
@@ -28,7 +30,8 @@ pub(super) fn bounds(class: usize) -> (u64, u64) {
 }
 
 /// Durations being counted. Takes no memory before its first value.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(into = "Tally", from = "Tally")]
 pub struct Buckets {
     counts: Option<Box<[u32; CLASSES]>>,
     max: u64,
@@ -64,8 +67,25 @@ impl Buckets {
     }
 }
 
+impl From<Buckets> for Tally {
+    fn from(buckets: Buckets) -> Self {
+        buckets.tally()
+    }
+}
+
+impl From<Tally> for Buckets {
+    fn from(tally: Tally) -> Self {
+        let mut counts = None::<Box<[u32; CLASSES]>>;
+        for (class, count) in tally.counts {
+            let counts = counts.get_or_insert_with(|| Box::new([0; CLASSES]));
+            counts[usize::from(class).min(CLASSES - 1)] = count;
+        }
+        Self { counts, max: tally.max }
+    }
+}
+
 /// What was counted, in as much memory as it needs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Classes that hold something, in order, and how much.
     counts: Vec<(u16, u32)>,

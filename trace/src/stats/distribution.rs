@@ -1,6 +1,7 @@
 //! Durations as a histogram: the whole run to three digits, the last ten seconds to two.
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{WINDOW_NS, buckets};
 use crate::clock::MonoNs;
@@ -11,12 +12,13 @@ const SLICE_NS: u64 = WINDOW_NS / SLICES as u64;
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// A distribution of nanoseconds. Takes no memory before its first value.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Distribution {
     inner: Option<Box<Inner>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(from = "Image")]
 struct Inner {
     whole: Histogram<u64>,
     max: u64,
@@ -132,6 +134,58 @@ impl Distribution {
             }
         }
         sum
+    }
+}
+
+/// An [`Inner`] as values and how often each was entered.
+#[derive(Serialize, Deserialize)]
+struct Image {
+    whole: Vec<(u64, u64)>,
+    max: u64,
+    /// The upper and the lower half.
+    sum: [u64; 2],
+    slices: [Vec<(u64, u64)>; SLICES],
+    held: [u64; SLICES],
+}
+
+impl Serialize for Inner {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Image::from(self).serialize(to)
+    }
+}
+
+impl From<&Inner> for Image {
+    fn from(inner: &Inner) -> Self {
+        let values = |of: &Histogram<u64>| -> Vec<_> {
+            let recorded = of.iter_recorded();
+            recorded.map(|v| (v.value_iterated_to(), v.count_at_value())).collect()
+        };
+        Self {
+            whole: values(&inner.whole),
+            max: inner.max,
+            sum: [(inner.sum >> 64) as u64, inner.sum as u64],
+            slices: inner.slices.each_ref().map(values),
+            held: inner.held,
+        }
+    }
+}
+
+impl From<Image> for Inner {
+    fn from(image: Image) -> Self {
+        let entered = |digits, values: &[(u64, u64)]| {
+            let mut histogram = histogram(digits);
+            for &(value, count) in values {
+                histogram.saturating_record_n(value, count);
+            }
+            histogram
+        };
+        Self {
+            whole: entered(3, &image.whole),
+            max: image.max,
+            sum: u128::from(image.sum[0]) << 64 | u128::from(image.sum[1]),
+            slices: image.slices.each_ref().map(|slice| entered(2, slice)),
+            held: image.held,
+        }
     }
 }
 

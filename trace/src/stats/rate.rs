@@ -1,11 +1,13 @@
 //! Counts per second over the last ten seconds.
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::MonoNs;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const SECONDS: usize = 10;
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Bucket {
     second: u64,
     frames: u64,
@@ -28,7 +30,7 @@ pub struct PerSecond {
 }
 
 /// A ring of one-second buckets.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rate {
     buckets: [Bucket; SECONDS],
     first: Option<u64>,

@@ -1,5 +1,7 @@
 //! A run cut into slots of equal length: when there are too many, two become one.
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::MonoNs;
 
 /// What a slot holds.
@@ -9,7 +11,7 @@ pub trait Slot {
 }
 
 /// Closed slots, and where the one that runs begins and ends.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Series<S> {
     begun: MonoNs,
     width_ns: u64,
@@ -63,6 +65,13 @@ impl<S: Slot> Series<S> {
         while now >= self.due() && self.due().0 < u64::MAX {
             self.push(quiet());
         }
+    }
+
+    /// Whether the bound of an image's series is one that [`Self::new`] sets, and kept.
+    pub(crate) fn is_sound(&self) -> bool {
+        const MOST: usize = 1 << 17;
+        let most = (2..=MOST).contains(&self.most) && self.most.is_multiple_of(2);
+        most && self.width_ns > 0 && self.slots.len() < self.most
     }
 
     fn push(&mut self, slot: S) {

@@ -2,13 +2,15 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::MonoNs;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const KEPT: usize = 60;
 
 /// A level's last minute.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Trend {
     samples: VecDeque<u64>,
     second: u64,

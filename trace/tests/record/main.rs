@@ -4,6 +4,7 @@ mod damage;
 mod events;
 mod files;
 mod formats;
+mod live;
 mod losses;
 mod replay;
 mod ring;

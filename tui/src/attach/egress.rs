@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use probe_user::Probe;
 use probe_user::discover::{Engine, Process, Role};
-use probe_user::egress::{CAPTURE, Record, Step, Track, listening};
+use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track, listening};
 use trace::MonoNs;
 use trace::engine::Mode;
 use zmq_tap::egress::{Closing, Limits, Reader, Server};
 
 use super::lanes::Sink;
+use super::requests::{RequestPlane, Word};
 
 /// Most connections that are read at once; more are counted in `left_out`.
 const MOST_CONNECTIONS: usize = 16_384;
@@ -18,8 +19,11 @@ const MOST_CONNECTIONS: usize = 16_384;
 pub(super) struct Egress {
     server: Server,
     connections: HashMap<u64, Connection>,
+    requests: RequestPlane,
     /// Some process serves, and its writes are observed.
     serves: bool,
+    /// One of them is a Dynamo worker: what it delivers names no request unless its request plane tells.
+    dynamo: bool,
     /// Connections to be told apart from those of use, in the kernel.
     useless: Vec<u64>,
     left_out: u64,
@@ -35,7 +39,9 @@ impl Egress {
         Self {
             server: Server::new(mode),
             connections: HashMap::new(),
+            requests: RequestPlane::default(),
             serves: false,
+            dynamo: false,
             useless: Vec::new(),
             left_out: 0,
         }
@@ -60,24 +66,37 @@ impl Egress {
             let mut hops = engine.hops.iter();
             hops.any(|hop| here(&hop.endpoint) && hop.from.is_some_and(|from| speaks_zmq(from.pid)))
         };
-        // Who listens nowhere has its clients inside: what they get is not written.
-        if ports.iter().all(of_zmq) {
+        // Who listens nowhere has its clients inside: what they get is not written. A Dynamo worker dials its clients.
+        if !process.dynamo && ports.iter().all(of_zmq) {
             return Ok(());
         }
-        let observed = probe.serve(pid, CAPTURE).map_err(|error| error.to_string())?;
+        let serves = Serves {
+            written: CAPTURE,
+            read: if process.dynamo { CAPTURE_READ } else { 0 },
+        };
+        let observed = probe.serve(pid, serves).map_err(|error| error.to_string())?;
         self.serves |= observed;
+        self.dynamo |= observed && process.dynamo;
         Ok(())
     }
 
     /// Whether deliveries can be seen: not so where all that passes is encrypted, or text alone.
     pub(super) fn sees(&self) -> bool {
-        let hidden = self.server.text_only > 0 || self.server.unreadable.iter().any(|(why, _)| why.hides_responses());
-        self.serves && (!hidden || self.server.deliveries > 0)
+        let named = !self.dynamo || self.requests.names_rids;
+        self.serves && named && self.server.shows_deliveries()
     }
 
     /// Something happened to a connection.
     pub(super) fn enter(&mut self, record: &Record<'_>, sink: Sink<'_>) {
         let (at, socket) = (MonoNs(record.head.at_ns), record.head.socket);
+        if record.kind == Kind::Read {
+            if self.requests.enter(record, &mut self.server) == Word::Stop
+                && let Some(connection) = self.connections.get_mut(&socket)
+            {
+                connection.reader.stopped();
+            }
+            return;
+        }
         let full = self.connections.len() >= MOST_CONNECTIONS;
         if full && !self.connections.contains_key(&socket) {
             self.left_out += 1;
@@ -111,7 +130,10 @@ impl Egress {
         if closed || useless {
             self.connections.remove(&socket);
         }
-        if useless && !closed {
+        if closed {
+            self.requests.closed(socket);
+        }
+        if useless && !closed && !self.requests.is_of_use(socket) {
             self.useless.push(socket);
         }
     }
@@ -127,17 +149,7 @@ impl Egress {
 
     /// What passed and was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let mut degraded = Vec::new();
-        let hidden = self.server.unreadable.iter().filter(|(why, _)| why.hides_responses());
-        degraded.extend(hidden.map(|(why, times)| {
-            format!("egress: on {times} connections or responses of the server what is delivered cannot be read: {why}")
-        }));
-        if self.server.text_only > 0 {
-            degraded.push(format!(
-                "egress: {} answers carried text without token ids; how many tokens they delivered is not observable",
-                self.server.text_only
-            ));
-        }
+        let mut degraded = self.server.degraded();
         if self.left_out > 0 {
             degraded.push(format!(
                 "egress: {} writes on connections beyond the limit",

@@ -5,6 +5,7 @@ mod egress;
 mod lanes;
 mod python;
 mod queues;
+mod requests;
 mod roles;
 
 use std::collections::BTreeSet;
@@ -12,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use probe_user::discover::{Change, Engine, Process, Role, Watcher};
-use probe_user::{Capture, Observation, Options, Probe, Target};
+use probe_user::{Capture, Loss, Observation, Options, Probe, Target};
+use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::event::{Event, Lost, LostCause, What};
 use trace::report::SamplingCost;
@@ -37,6 +39,8 @@ const TO_COMPARE: u32 = 4096;
 pub(crate) struct AttachOptions {
     /// Most bytes copied of a message.
     pub(crate) capture: u32,
+    /// Observe what leaves for the clients.
+    pub(crate) egress: bool,
     /// The probe's own limits.
     pub(crate) probe: Options,
     /// Reading Python stacks, if asked for.
@@ -61,6 +65,8 @@ pub(crate) struct Attach {
     engine_told: bool,
     stopping: bool,
     looked: Instant,
+    /// Observations that the ring had no room for.
+    unfit: u64,
     degraded: Vec<String>,
 }
 
@@ -80,6 +86,7 @@ impl Attach {
         let unserved: Vec<String> = engine
             .processes
             .iter()
+            .filter(|_| options.egress)
             .filter_map(|process| egress.serve(&mut probe, process, &engine).err())
             .collect();
         probe.add(&targets).context(refused)?;
@@ -109,6 +116,7 @@ impl Attach {
             engine_told: false,
             stopping: false,
             looked: Instant::now(),
+            unfit: 0,
             degraded,
         };
         let processes = attach.engine.processes.clone();
@@ -190,7 +198,9 @@ impl Attach {
         let Some(target) = target(process, &self.engine, self.options.capture) else {
             return;
         };
-        if let Err(why) = self.egress.serve(&mut self.probe, process, &self.engine) {
+        if self.options.egress
+            && let Err(why) = self.egress.serve(&mut self.probe, process, &self.engine)
+        {
             self.degraded.push(format!("egress: {why}"));
         }
         self.probe_too(target);
@@ -231,6 +241,11 @@ impl Source for Attach {
         self.lanes.keep_ids();
     }
 
+    fn wire(&self) -> Option<Value> {
+        let side = self.engine.disaggregation.as_ref()?.value;
+        Some(json!({"disaggregation": {"mode": side.word(), "sends": side.sends()}}))
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         self.tell_engine(sink);
         self.cpu.poll(&self.probe, sink);
@@ -241,10 +256,17 @@ impl Source for Attach {
         if !self.stopping {
             self.look_around();
         }
-        let (lanes, egress) = (&mut self.lanes, &mut self.egress);
-        let seen = self
-            .probe
-            .poll(Duration::ZERO, |observation| enter(lanes, egress, &observation, sink));
+        let (lanes, egress, unfit) = (&mut self.lanes, &mut self.egress, &mut self.unfit);
+        let seen = self.probe.poll(Duration::ZERO, |observation| {
+            if let Observation::Lost {
+                cause: Loss::RingFull,
+                count,
+            } = observation
+            {
+                *unfit += count;
+            }
+            enter(lanes, egress, &observation, sink);
+        });
         self.egress.ignore(&mut self.probe);
         self.lanes.delivers(self.egress.sees(), sink);
         match seen {
@@ -282,6 +304,12 @@ impl Source for Attach {
             ));
         }
         degraded.extend(self.egress.degraded());
+        if self.unfit > 0 {
+            degraded.push(format!(
+                "{} observations found the ring full before tokengap came to read it: a larger --ring than {} bytes, or a CPU for tokengap",
+                self.unfit, self.options.probe.ring_bytes
+            ));
+        }
         if let Some(why) = &self.queues.refused {
             degraded.push(format!("queues: {why}"));
         }

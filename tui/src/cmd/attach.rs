@@ -32,6 +32,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().ring_bytes)]
     ring: u32,
 
+    /// Leave out what the serving processes write to their clients: nothing is said to be delivered, and no drop is confirmed.
+    #[arg(long)]
+    no_egress: bool,
+
     /// Read the tokenizer's Python stacks this often a second, 1 to 1000, without stopping it: the functions it runs in,
     /// while frames pile up and over the run. Each reading costs tokengap some hundred microseconds of CPU.
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -60,11 +64,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ring_bytes: args.ring,
         ..Options::default()
     };
+    if let Some(side) = &engine.disaggregation {
+        let (word, sends) = (side.value.word(), side.value.sends());
+        eprintln!(
+            "tokengap: this is the {word} server of a pair ({}): it sends {sends}",
+            side.origin
+        );
+    }
     let attach = Attach::start(
         watcher,
         engine,
         AttachOptions {
             capture: args.capture,
+            egress: !args.no_egress,
             probe,
             python: args.python_stacks.map(|hertz| PythonOptions {
                 hertz,

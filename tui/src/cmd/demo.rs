@@ -25,6 +25,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     phase: Option<usize>,
 
+    /// How many workers there are, in scenarios about workers: detokenizers, tokenizer workers or schedulers.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    workers: Option<u8>,
+
     #[command(flatten)]
     live: LiveArgs,
 }
@@ -39,6 +43,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let demo = Demo::start(&DemoOptions {
         scenario: args.scenario,
         seed: args.seed,
+        workers: args.workers,
         phase: args.phase,
     })?;
     app::run(demo, &args.live)

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zmq_tap::relay::{Endpoint, Options, Pair, step_aside};
 use zmq_tap::tap::{Tap, TapHop};
 
@@ -10,23 +11,32 @@ use crate::app;
 use crate::cli::LiveArgs;
 use crate::source::TapSource;
 
-/// Relay ZMQ connections byte for byte and watch what passes.
+/// Files open for other ends than connections: recordings, libraries, the terminal.
+const OTHER_FILES: u64 = 64;
+
+/// Relay ZMQ connections, and those of HTTP clients, byte for byte and watch what passes.
 ///
 /// Start it, then let the connecting side (the scheduler's PUSH) connect to --listen instead of the endpoint that the
-/// receiving side has bound. Both flags repeat, in pairs.
+/// receiving side has bound. Both flags repeat, in pairs. A pair of http:// endpoints stands before the engine's HTTP port: what
+/// passes there is what clients are given, so that lost tokens are confirmed, not predicted.
 #[derive(clap::Args)]
 #[expect(clippy::doc_markdown, reason = "the endpoints are help for a terminal")]
-#[command(after_help = "Example:\n  tokengap tap --listen ipc:///tmp/tap.sock --upstream ipc:///tmp/tokenizer.sock")]
+#[command(
+    after_help = "Example, the second pair for the clients:\n  tokengap tap --listen ipc:///tmp/tap.sock --upstream ipc:///tmp/tokenizer.sock \\\n    --listen http://127.0.0.1:8000 --upstream http://127.0.0.1:30000"
+)]
 pub(crate) struct Args {
-    /// Where to listen: ipc://PATH, ipc://@ABSTRACT or tcp://ADDRESS:PORT. Repeatable, one for each --upstream.
+    /// Where to listen: ipc://PATH, ipc://@ABSTRACT, tcp://ADDRESS:PORT or http://ADDRESS:PORT. Repeatable, one for each
+    /// --upstream.
     #[arg(long, value_name = "EP", required = true)]
     listen: Vec<Endpoint>,
 
-    /// Where the bytes go: the endpoint that the receiver has bound. Repeatable, one for each --listen.
+    /// Where the bytes go: the endpoint that the receiver has bound, or the server's. Repeatable, one for each --listen.
     #[arg(long, value_name = "EP", required = true)]
     upstream: Vec<Endpoint>,
 
-    /// What each pair is called in reports, for example scheduler->tokenizer. By default taken from what passes.
+    /// What each pair is called in reports, for example scheduler->tokenizer; pairs of one name are workers of one line, pairs of
+    /// http:// have no name. By default taken from what passes. With several pairs beside one of http://, the names say which of
+    /// them leads to the tokenizer.
     #[arg(long, value_name = "NAME")]
     hop: Vec<String>,
 
@@ -42,16 +52,22 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().max_frame_bytes)]
     max_frame: u64,
 
+    /// Connections at one time, over all pairs; beyond it new ones are closed at once and counted.
+    #[arg(long, value_name = "N", default_value_t = Options::default().max_connections)]
+    max_connections: usize,
+
     #[command(flatten)]
     live: LiveArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let hops = hops(args)?;
+    allow_files(args.max_connections);
     let options = Options {
         queue_frames: args.queue_frames,
         budget_bytes: args.queue_bytes,
         max_frame_bytes: args.max_frame,
+        max_connections: args.max_connections,
         ..Options::default()
     };
     let tap = Tap::start(hops, options).context("the tap did not start")?;
@@ -63,21 +79,58 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
-    let (listens, upstreams, names) = (args.listen.len(), args.upstream.len(), args.hop.len());
+    let (listens, upstreams) = (args.listen.len(), args.upstream.len());
     if listens != upstreams {
         bail!(
             "{listens} --listen but {upstreams} --upstream: they come in pairs, give one --upstream for each --listen"
         );
     }
-    if names != 0 && names != listens {
-        bail!("{names} --hop for {listens} pairs: name all of them or none");
+    let of_zmq = args.listen.iter().filter(|listen| !listen.speaks_http()).count();
+    if !args.hop.is_empty() && args.hop.len() != of_zmq {
+        let names = args.hop.len();
+        bail!("{names} --hop for {of_zmq} pairs that are not http://: name all of them or none");
     }
+    let mut names = args.hop.iter();
+    let named: Vec<Option<&String>> = args
+        .listen
+        .iter()
+        .map(|listen| if listen.speaks_http() { None } else { names.next() })
+        .collect();
+    // Pairs of one name are the workers of one line.
+    let place = |i: usize| {
+        let same = (0..listens).filter(|&other| named[other].is_some() && named[other] == named[i]);
+        let (count, before) = same.fold((0, 0_u16), |(all, before), other| {
+            (all + 1, before + u16::from(other < i))
+        });
+        (count > 1).then_some(before)
+    };
     let pairs = args.listen.iter().cloned().zip(args.upstream.iter().cloned());
     Ok(pairs
         .enumerate()
         .map(|(i, (listen, upstream))| TapHop {
-            name: args.hop.get(i).cloned(),
+            name: named[i].cloned(),
+            worker: place(i),
             ..TapHop::new(Pair { listen, upstream })
         })
         .collect())
+}
+
+/// Two files a connection: as many as the system lets this process open without asking.
+fn allow_files(connections: usize) {
+    let now = getrlimit(Resource::Nofile);
+    let wanted = Some(connections as u64 * 2 + OTHER_FILES);
+    let limit = |most: Option<u64>| most.unwrap_or(u64::MAX);
+    let raised = Rlimit {
+        current: if limit(wanted) < limit(now.maximum) {
+            wanted
+        } else {
+            now.maximum
+        },
+        maximum: now.maximum,
+    };
+    if limit(now.current) < limit(raised.current)
+        && let Err(error) = setrlimit(Resource::Nofile, raised)
+    {
+        tracing::info!("cannot raise the limit of open files: {error}");
+    }
 }

@@ -48,6 +48,8 @@ pub(crate) struct DemoOptions {
     pub(crate) scenario: Scenario,
     /// The same seed plays the same requests.
     pub(crate) seed: u64,
+    /// How many of the workers that the scenario is about; its own number without it.
+    pub(crate) workers: Option<u8>,
     /// Only this phase of a scenario that has several, counted from 1; all by turns without it.
     pub(crate) phase: Option<usize>,
 }
@@ -78,7 +80,13 @@ pub(crate) struct Demo {
 impl Demo {
     /// Makes a private folder for the sockets, starts the relay in it and the peers around the relay.
     pub(crate) fn start(options: &DemoOptions) -> anyhow::Result<Self> {
-        let mut script = options.scenario.script();
+        let mut script = match options.workers {
+            None => options.scenario.script(),
+            Some(workers) => options.scenario.with_workers(workers.into()).with_context(|| {
+                let name = options.scenario.script().name;
+                format!("{name} has no number of workers to choose: --workers is for router, tokenizer-workers, detokenizers and data-parallel")
+            })?,
+        };
         if let Some(phase) = options.phase {
             let only = phase.checked_sub(1).and_then(|at| script.phases.get(at..=at));
             let of = script.phases.len();
@@ -245,7 +253,7 @@ fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
             listen: hop.listen.parse()?,
             upstream: hop.upstream.parse()?,
         },
-        name: Some(hop.name.to_owned()),
+        name: Some(hop.name.clone()),
         worker: hop.worker,
         also: Sees {
             taken: true,
@@ -255,5 +263,6 @@ fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
         },
         origin: hop.is_origin(),
         last,
+        endpoint: None,
     })
 }

@@ -11,6 +11,8 @@ use super::encode::Release;
 pub(crate) enum Scenario {
     /// Everything keeps up: scheduler, detokenizer, tokenizer.
     Healthy,
+    /// The same without a detokenizer: the scheduler sends straight to the tokenizer (--skip-tokenizer-init).
+    SkipTokenizer,
     /// The tokenizer is slower than the scheduler: first tokens wait for seconds, nothing is lost.
     Backlog,
     /// A tokenizer that keeps only the last queued chunk and pauses now and then: tokens are lost.
@@ -19,8 +21,23 @@ pub(crate) enum Scenario {
     Coalesce,
     /// By turns: clients that add up cumulative output (inflated counts), and deltas that cost more than there is time for.
     Regression,
-    /// Two detokenizers behind a router, two tokenizer workers: more hops, more frames.
+    /// Detokenizers behind a router, as many tokenizer workers (--workers, 2): more hops, more frames.
     Router,
+    /// One detokenizer, tokenizer workers that it sends to one by one (--workers, 4).
+    TokenizerWorkers,
+    /// Detokenizers that need more time than there is (--workers, 4): with 1 they are the bottleneck, with 4 still, with 8 it is
+    /// their router. Compare with `tokengap diff`.
+    Detokenizers,
+    /// Four detokenizers for two tokenizer workers, so that two have nothing to do; some requests change theirs half-way.
+    Uneven,
+    /// Data-parallel schedulers into one detokenizer (--workers, 4).
+    DataParallel,
+    /// The prefill server of a disaggregated pair: one frame a request, with its first token.
+    Prefill,
+    /// The decode server of such a pair: its first frame has the token that prefill made.
+    Decode,
+    /// Batch requests and parallel sampling (n > 1): a rid for each prompt and each sample, one to warm up the cache.
+    Sampling,
 }
 
 /// A scenario as data.
@@ -31,6 +48,11 @@ pub(super) struct Script {
     pub(super) release: Release,
     pub(super) route: Route,
     pub(super) load: Load,
+    /// What a router and a detokenizer need for their work.
+    pub(super) router: Cost,
+    pub(super) detokenizer: Cost,
+    /// Every so many requests one changes its detokenizer half-way: a router that was restarted with another number of them.
+    pub(super) strays: Option<u32>,
     /// What a waiter does with several queued chunks.
     pub(super) waiter: Waiter,
     /// Loop turns from a waiter's wake-up call to its run: 3 inside `asyncio.wait_for` up to CPython 3.11, 1 from 3.12,
@@ -43,15 +65,33 @@ pub(super) struct Script {
     pub(super) pauses: Option<Pauses>,
 }
 
-/// The way of the tokens.
+/// How many there are of each process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
-    /// Scheduler to tokenizer (`--skip-tokenizer-init`).
-    Direct,
-    /// Scheduler, detokenizer, tokenizer.
-    Detokenizer,
-    /// Scheduler, router, two detokenizers, two tokenizer workers.
-    Router,
+pub(super) struct Route {
+    /// Data-parallel schedulers.
+    pub(super) schedulers: usize,
+    /// 0: `--skip-tokenizer-init`. Several stand behind a router.
+    pub(super) detokenizers: usize,
+    /// Tokenizer workers; of several each has its own inbox.
+    pub(super) workers: usize,
+}
+
+/// What a process spends on a frame and on each chunk in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    pub(super) per_frame: Duration,
+    pub(super) per_chunk: Duration,
+}
+
+/// What requests come as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Requests {
+    /// One by one.
+    Single,
+    /// Batches of four prompts, and four samples of one prompt, by turns.
+    Groups,
+    /// One by one, each ending after its prefill (`FINISH_LENGTH(length=0)`).
+    Prefill,
 }
 
 /// Requests and how the scheduler serves them.
@@ -71,6 +111,7 @@ pub(super) struct Load {
     pub(super) burst: u32,
     /// Share of requests whose client goes away half-way.
     pub(super) aborts: f64,
+    pub(super) come: Requests,
 }
 
 /// Log-normal lengths in tokens, cut off at both ends.
@@ -109,6 +150,21 @@ const fn ms(ms: u64) -> Duration {
 const fn us(us: u64) -> Duration {
     Duration::from_micros(us)
 }
+
+const DIRECT: Route = Route {
+    schedulers: 1,
+    detokenizers: 0,
+    workers: 1,
+};
+const DETOKENIZER: Route = Route {
+    detokenizers: 1,
+    ..DIRECT
+};
+/// Nothing that anybody has to wait for.
+const LIGHT: Cost = Cost {
+    per_frame: us(40),
+    per_chunk: us(8),
+};
 
 const PROMPT: Lengths = Lengths {
     least: 8,
@@ -171,23 +227,33 @@ impl Scenario {
             answer: ANSWER,
             burst: 1,
             aborts: 0.02,
+            come: Requests::Single,
         };
         match self {
             Self::Healthy => Script {
                 name: "healthy",
                 release: Release::V0_5_9,
-                route: Route::Detokenizer,
+                route: DETOKENIZER,
                 load,
+                router: LIGHT,
+                detokenizer: LIGHT,
+                strays: None,
                 waiter: Waiter::KeepsLast,
                 waiter_turns: 1,
                 phases: &[QUICK],
                 phase: ms(1000),
                 pauses: None,
             },
+            Self::SkipTokenizer => Script {
+                name: "skip-tokenizer",
+                route: DIRECT,
+                phases: &[DELTAS],
+                ..Self::Healthy.script()
+            },
             // As in the report: a token every 13 ms, up to 850 requests open.
             Self::Backlog => Script {
                 name: "backlog",
-                route: Route::Direct,
+                route: DIRECT,
                 load: Load {
                     step: ms(13),
                     running: 128,
@@ -201,7 +267,7 @@ impl Scenario {
             },
             Self::Race => Script {
                 name: "race",
-                route: Route::Direct,
+                route: DIRECT,
                 load: Load {
                     step: ms(10),
                     running: 96,
@@ -229,7 +295,7 @@ impl Scenario {
                 name: "regression",
                 release: Release::V0_5_10,
                 waiter: Waiter::Merges,
-                route: Route::Direct,
+                route: DIRECT,
                 load: Load {
                     step: ms(10),
                     running: 96,
@@ -244,7 +310,11 @@ impl Scenario {
             Self::Router => Script {
                 name: "router",
                 release: Release::V0_5_13,
-                route: Route::Router,
+                route: Route {
+                    detokenizers: 2,
+                    workers: 2,
+                    ..DIRECT
+                },
                 load: Load {
                     step: ms(25),
                     running: 48,
@@ -256,6 +326,122 @@ impl Scenario {
                 phases: &[SMALL_FRAMES],
                 ..Self::Healthy.script()
             },
+            Self::TokenizerWorkers => Script {
+                name: "tokenizer-workers",
+                route: Route {
+                    workers: 4,
+                    ..DETOKENIZER
+                },
+                ..Self::Router.script()
+            },
+            // Chunks a second: 2,000 asked for, 200 by a detokenizer, 1,100 by the router.
+            Self::Detokenizers => Script {
+                name: "detokenizers",
+                route: Route {
+                    detokenizers: 4,
+                    workers: 8,
+                    ..DIRECT
+                },
+                load: Load {
+                    step: ms(24),
+                    running: 48,
+                    open: 48,
+                    arrivals: 500.0,
+                    answer: Lengths {
+                        most: 24,
+                        median: 12.0,
+                        ..ANSWER
+                    },
+                    ..load
+                },
+                router: Cost {
+                    per_chunk: us(900),
+                    ..LIGHT
+                },
+                detokenizer: Cost {
+                    per_chunk: us(5000),
+                    ..LIGHT
+                },
+                ..Self::Router.script()
+            },
+            Self::Uneven => Script {
+                name: "uneven",
+                route: Route {
+                    detokenizers: 4,
+                    workers: 2,
+                    ..DIRECT
+                },
+                strays: Some(20),
+                ..Self::Router.script()
+            },
+            Self::DataParallel => Script {
+                name: "data-parallel",
+                route: Route {
+                    schedulers: 4,
+                    ..DETOKENIZER
+                },
+                load: Load {
+                    running: 16,
+                    arrivals: 12.0,
+                    ..load
+                },
+                ..Self::Healthy.script()
+            },
+            Self::Prefill => Script {
+                name: "prefill",
+                route: DIRECT,
+                load: Load {
+                    arrivals: 200.0,
+                    answer: Lengths {
+                        least: 1,
+                        most: 1,
+                        ..ANSWER
+                    },
+                    aborts: 0.0,
+                    come: Requests::Prefill,
+                    ..load
+                },
+                phases: &[DELTAS],
+                ..Self::Healthy.script()
+            },
+            Self::Decode => Script {
+                name: "decode",
+                ..Self::SkipTokenizer.script()
+            },
+            Self::Sampling => Script {
+                name: "sampling",
+                load: Load {
+                    come: Requests::Groups,
+                    ..load
+                },
+                ..Self::SkipTokenizer.script()
+            },
         }
+    }
+
+    /// The scenario with another number of the workers that it is about; `None` where it is about none.
+    pub(super) fn with_workers(self, workers: usize) -> Option<Script> {
+        let script = self.script();
+        let route = match self {
+            Self::Router => Route {
+                detokenizers: workers,
+                workers,
+                ..script.route
+            },
+            Self::TokenizerWorkers => Route {
+                workers,
+                ..script.route
+            },
+            Self::Detokenizers => Route {
+                detokenizers: workers,
+                ..script.route
+            },
+            Self::DataParallel => Route {
+                schedulers: workers,
+                ..script.route
+            },
+            _ => return None,
+        };
+        Some(Script { route, ..script })
     }
 }

@@ -1,5 +1,7 @@
 //! Every scenario, played for a moment: what tokengap finds must be what the peers know.
 
+mod topologies;
+
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
@@ -169,7 +171,11 @@ fn router_agrees_over_three_hops() {
     let names: Vec<_> = hops.iter().filter_map(|hop| hop["name"].as_str()).collect();
     assert_eq!(
         names,
-        ["scheduler->router", "router->detokenizer", "detokenizer->tokenizer"]
+        [
+            "scheduler->detokenizer-router",
+            "detokenizer-router->detokenizer",
+            "detokenizer->worker"
+        ]
     );
     // The router and the detokenizers send one message a request.
     for hop in &hops[1..] {

@@ -6,9 +6,6 @@ use trace::HopId;
 
 use super::scenario::Route;
 
-/// Detokenizers, and tokenizer workers, behind the router.
-const WORKERS: usize = 2;
-
 /// Who receives on a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receiver {
@@ -24,7 +21,7 @@ pub(super) enum Receiver {
 #[derive(Clone, Debug)]
 pub(super) struct HopPlan {
     pub(super) id: HopId,
-    pub(super) name: &'static str,
+    pub(super) name: String,
     /// Which of the receiving workers.
     pub(super) worker: Option<u16>,
     pub(super) to: Receiver,
@@ -41,51 +38,57 @@ impl HopPlan {
 
 /// The hops of `route`, in the order of the tokens, with their sockets in `folder`.
 pub(super) fn hops(route: Route, folder: &Path) -> Vec<HopPlan> {
-    let members: &[(&str, Receiver, Option<usize>)] = match route {
-        Route::Direct => &[("scheduler->tokenizer", Receiver::Tokenizer, None)],
-        Route::Detokenizer => &[
-            ("scheduler->detokenizer", Receiver::Detokenizer, None),
-            ("detokenizer->tokenizer", Receiver::Tokenizer, None),
-        ],
-        Route::Router => &[
-            ("scheduler->router", Receiver::Router, None),
-            ("router->detokenizer", Receiver::Detokenizer, Some(0)),
-            ("router->detokenizer", Receiver::Detokenizer, Some(1)),
-            ("detokenizer->tokenizer", Receiver::Tokenizer, Some(0)),
-            ("detokenizer->tokenizer", Receiver::Tokenizer, Some(1)),
-        ],
+    let mut plans: Vec<HopPlan> = Vec::new();
+    let mut add = |name: &str, to: Receiver, count: usize| {
+        for worker in 0..count {
+            let (id, worker) = (plans.len(), (count > 1).then_some(worker));
+            plans.push(plan(folder, id, name.to_owned(), to, worker, route.detokenizers));
+        }
     };
-    let plans = members.iter().enumerate();
+    let (last, tokenizer) = match (route.detokenizers, route.workers) {
+        (0, _) => ("scheduler", "tokenizer"),
+        (_, 1) => ("detokenizer", "tokenizer"),
+        _ => ("detokenizer", "worker"),
+    };
+    match route.detokenizers {
+        0 => {}
+        1 => add("scheduler->detokenizer", Receiver::Detokenizer, 1),
+        several => {
+            add("scheduler->detokenizer-router", Receiver::Router, 1);
+            add("detokenizer-router->detokenizer", Receiver::Detokenizer, several);
+        }
+    }
+    add(&format!("{last}->{tokenizer}"), Receiver::Tokenizer, route.workers);
     plans
-        .map(|(id, &(name, to, worker))| plan(folder, id, name, to, worker))
-        .collect()
 }
 
-fn plan(folder: &Path, id: usize, name: &'static str, to: Receiver, worker: Option<usize>) -> HopPlan {
+fn plan(folder: &Path, id: usize, name: String, to: Receiver, worker: Option<usize>, detokenizers: usize) -> HopPlan {
     let endpoint = |suffix: &str| format!("ipc://{}/{id}{suffix}", folder.display());
-    // The detokenizer of a tokenizer worker is chosen by its endpoint's checksum: names are tried until both have work.
+    // The detokenizer of a tokenizer worker is chosen by its endpoint's checksum: names are tried until the workers are
+    // spread over the detokenizers as evenly as they can be.
     let mut listen = endpoint("-0");
-    for i in 1_u32.. {
-        if worker.is_none_or(|worker| detokenizer_of(&listen) == worker) {
-            break;
+    if let (Receiver::Tokenizer, Some(worker), 2..) = (to, worker, detokenizers) {
+        for i in 1_u32.. {
+            if detokenizer_of(&listen, detokenizers) == worker % detokenizers {
+                break;
+            }
+            listen = endpoint(&format!("-{i}"));
         }
-        listen = endpoint(&format!("-{i}"));
     }
-    let worker = worker.map(|worker| worker as u16);
     HopPlan {
         // The tap numbers two hops a pair, the forward one first.
         id: HopId(2 * id as u16),
         name,
         to,
-        worker,
+        worker: worker.map(|worker| worker as u16),
         listen,
         upstream: endpoint(""),
     }
 }
 
 /// `crc32(http_worker_ipc) mod N`, as the router of 0.5.12 and later spreads requests over its detokenizers.
-pub(super) fn detokenizer_of(http_worker_ipc: &str) -> usize {
-    crc32fast::hash(http_worker_ipc.as_bytes()) as usize % WORKERS
+pub(super) fn detokenizer_of(http_worker_ipc: &str, detokenizers: usize) -> usize {
+    crc32fast::hash(http_worker_ipc.as_bytes()) as usize % detokenizers
 }
 
 #[cfg(test)]
@@ -94,13 +97,18 @@ mod tests {
 
     #[test]
     fn every_detokenizer_of_the_router_has_a_worker_to_serve() {
-        let hops = hops(Route::Router, Path::new("/tmp/demo"));
+        let route = Route {
+            schedulers: 1,
+            detokenizers: 4,
+            workers: 8,
+        };
+        let hops = hops(route, Path::new("/tmp/demo"));
         let served: Vec<_> = hops
             .iter()
             .filter(|hop| hop.to == Receiver::Tokenizer)
-            .map(|hop| detokenizer_of(&hop.listen))
+            .map(|hop| detokenizer_of(&hop.listen, 4))
             .collect();
-        assert_eq!(served, [0, 1]);
+        assert_eq!(served, [0, 1, 2, 3, 0, 1, 2, 3]);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::observer::{Observer, Run, Stage, Wish};
 use crate::own;
 use crate::state::Model;
 use crate::state::journal::Journal;
+use crate::state::pods::PodLine;
 use crate::state::refresh::Outside;
 use crate::state::ui::{Tab, Ui};
 use crate::theme::{Surroundings, Theme};
@@ -66,6 +67,17 @@ pub(crate) struct Screen {
     notice: u64,
     /// How long it took to bring a frame up to date and draw it.
     draws: Distribution,
+    /// Where several runs are watched: what is kept of each. The place of the one that is shown is empty.
+    aside: Vec<Option<Face>>,
+    shown: usize,
+    /// The runs as the list of them shows them.
+    pods: Vec<PodLine>,
+}
+
+/// What a screen keeps of one run.
+struct Face {
+    model: Model,
+    journal: Journal,
 }
 
 /// How much the screen remembers of its own.
@@ -115,7 +127,74 @@ impl Screen {
             wishes: VecDeque::new(),
             notice: 0,
             draws: Distribution::default(),
+            aside: Vec::new(),
+            shown: 0,
+            pods: Vec::new(),
         })
+    }
+
+    /// Makes room for so many runs; the first is shown.
+    pub(crate) fn watch(&mut self, runs: usize) {
+        let face = |place| {
+            (place > 0).then(|| Face {
+                model: Model::default(),
+                journal: Journal::new(self.ui.journal),
+            })
+        };
+        self.aside = (0..runs).map(face).collect();
+    }
+
+    /// The run that is shown.
+    pub(crate) fn shown(&self) -> usize {
+        self.shown
+    }
+
+    /// What is shown of all runs, beside the one.
+    pub(crate) fn set_pods(&mut self, pods: Vec<PodLine>) {
+        self.pods = pods;
+    }
+
+    /// What is kept of a run.
+    pub(crate) fn model(&mut self, run: usize) -> &mut Model {
+        match self.aside.get_mut(run) {
+            Some(Some(face)) => &mut face.model,
+            _ => &mut self.model,
+        }
+    }
+
+    /// An event of a run, whether it is shown or not.
+    pub(crate) fn observe(&mut self, run: usize, event: &Event<'_>) {
+        match self.aside.get_mut(run) {
+            Some(Some(face)) => face.journal.observe(event),
+            _ => self.journal.observe(event),
+        }
+    }
+
+    /// A run begins anew.
+    pub(crate) fn forget(&mut self, run: usize) {
+        match self.aside.get_mut(run) {
+            Some(Some(face)) => {
+                face.model = Model::default();
+                face.journal = Journal::new(self.ui.journal);
+            }
+            _ => self.anew(),
+        }
+    }
+
+    /// Shows another run.
+    fn turn_to(&mut self, run: usize) {
+        let Some(Face { model, journal }) = self.aside.get_mut(run).and_then(Option::take) else {
+            return;
+        };
+        let face = Face {
+            model: std::mem::replace(&mut self.model, model),
+            journal: std::mem::replace(&mut self.journal, journal),
+        };
+        self.aside[self.shown] = Some(face);
+        self.shown = run;
+        self.ui.other_run();
+        (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
+        self.stale = true;
     }
 
     fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
@@ -167,6 +246,11 @@ impl Screen {
             None => {}
             Some(Effect::Quit) => self.wishes.push_back(Wish::End),
             Some(Effect::Wish(wish)) => self.wishes.push_back(wish),
+            Some(Effect::Run(run)) => self.turn_to(run),
+            Some(Effect::NextRun(by)) => {
+                let runs = self.aside.len().max(1) as isize;
+                self.turn_to((self.shown as isize + by).rem_euclid(runs) as usize);
+            }
             Some(Effect::Copy(rid)) => {
                 self.terminal.say(&clipboard::copy(&rid));
                 self.ui.say(format!("sent to the terminal's clipboard: {rid}"));
@@ -241,6 +325,8 @@ impl Screen {
         }
         self.model.position = run.position.cloned();
         self.model.writing = (run.writing)();
+        self.model.pods.clone_from(&self.pods);
+        self.model.pod = self.shown;
         let (model, ui, theme) = (&self.model, &self.ui, self.theme);
         let mut hits = Hits::default();
         self.terminal
@@ -280,6 +366,7 @@ impl Observer for Screen {
         }
         self.next_keys = now + KEYS;
         self.ui.replay = run.position.is_some();
+        self.ui.watches = !self.aside.is_empty();
         if run.notice.0 != self.notice {
             self.notice = run.notice.0;
             self.ui.say(run.notice.1);

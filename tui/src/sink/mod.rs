@@ -1,7 +1,8 @@
-//! What is written of a run while it goes on: a recording, and the hindsight ring. Never the run's concern: trouble here
+//! What is written of a run while it goes on: a recording, the hindsight ring, and the feed. Never the run's concern: trouble here
 //! is said, and the run goes on.
 
 mod args;
+mod feed;
 mod onset;
 mod preamble;
 mod ring;
@@ -9,10 +10,13 @@ mod ring;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use trace::event::{Lost, LostCause, What};
 use trace::record::{Anchor, Closing, Header, RecordError, RecordOptions, Recorder, Status};
 use trace::report::ReportInput;
 use trace::{Analysis, Config, Event, MonoNs};
 
+use self::feed::Feed;
+pub(crate) use self::feed::{FeedArgs, Publishing};
 pub(crate) use args::{RecordArgs, Tokens, size};
 use ring::Ring;
 
@@ -24,6 +28,8 @@ pub(crate) struct Writing {
     pub(crate) recording: Option<Written>,
     /// The hindsight ring is kept.
     pub(crate) ring: Option<Written>,
+    /// The run is published.
+    pub(crate) feed: Option<Publishing>,
 }
 
 /// One file being written.
@@ -38,9 +44,12 @@ pub(crate) struct Written {
 /// All that is written of one run.
 pub(crate) struct Sink {
     header: Header,
+    /// The run is observed on another machine.
+    elsewhere: bool,
     options: RecordOptions,
     recording: Option<Recording>,
     ring: Option<Ring>,
+    feed: Option<Feed>,
     trouble: Vec<String>,
     /// What there is to say of the writing.
     news: Option<String>,
@@ -77,15 +86,58 @@ impl Sink {
     pub(crate) fn none(source: &str, config: &Config) -> Self {
         Self {
             header: Header::of(source, *config),
+            elsewhere: false,
             options: RecordOptions::default(),
             recording: None,
             ring: None,
+            feed: None,
             trouble: Vec::new(),
             news: None,
         }
     }
 
-    fn record(&mut self, path: &Path) -> Result<(), RecordError> {
+    /// Publishes the run, if that is asked for.
+    pub(crate) fn publish(&mut self, args: &FeedArgs) -> anyhow::Result<()> {
+        if let Some(address) = args.publish {
+            let feed = Feed::open(args, address, &self.header)?;
+            self.news = Some(format!("published on tcp://{}", feed.publishing().address));
+            self.feed = Some(feed);
+        }
+        Ok(())
+    }
+
+    /// The run goes on from a state that was made elsewhere, `missed` records behind what was written last.
+    pub(crate) fn go_on(&mut self, analysis: &Analysis, missed: u64) {
+        self.guarded(|sink| {
+            let Some(recording) = &mut sink.recording else {
+                return;
+            };
+            let lost = Lost {
+                hop: None,
+                count: missed,
+                cause: LostCause::QueueFull,
+            };
+            if missed > 0 {
+                recording.recorder.event(&Event {
+                    at: analysis.ledger().now(),
+                    what: What::Lost(lost),
+                });
+            }
+            preamble::write(analysis.ledger(), &mut |event| recording.recorder.event(event));
+        });
+    }
+
+    /// Says what the run is, where it is observed elsewhere: its clocks are not ours.
+    pub(crate) fn describe(&mut self, header: Header, options: RecordOptions) {
+        (self.header, self.options, self.elsewhere) = (header, options, true);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.recording.is_none() && self.ring.is_none() && self.feed.is_none()
+    }
+
+    /// Begins a recording.
+    pub(crate) fn record(&mut self, path: &Path) -> Result<(), RecordError> {
         let recorder = Recorder::create(path, &self.header, self.options)?;
         self.recording = Some(Recording { recorder, told: false });
         Ok(())
@@ -93,7 +145,7 @@ impl Sink {
 
     /// Writes an event.
     pub(crate) fn event(&mut self, event: &Event<'_>) {
-        if self.recording.is_none() && self.ring.is_none() {
+        if self.is_idle() {
             return;
         }
         self.guarded(|sink| {
@@ -103,12 +155,15 @@ impl Sink {
             if let Some(ring) = &mut sink.ring {
                 ring.event(event);
             }
+            if let Some(feed) = &mut sink.feed {
+                feed.event(event);
+            }
         });
     }
 
     /// Writes a tick that the analysis has made. `input` is what a report would say now.
     pub(crate) fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
-        if self.recording.is_none() && self.ring.is_none() {
+        if self.is_idle() {
             return;
         }
         self.guarded(|sink| {
@@ -119,6 +174,13 @@ impl Sink {
                 ring.tick(now);
                 let onset = ring.onset(now, analysis, &|| Closing::of(&input()));
                 sink.news = onset.or_else(|| ring.news()).or(sink.news.take());
+            }
+            if let Some(feed) = &mut sink.feed {
+                feed.tick(now, analysis, input);
+                if let Some(trouble) = feed.trouble() {
+                    let said = sink.note(trouble);
+                    sink.news = Some(said);
+                }
             }
         });
         self.watch();
@@ -135,7 +197,9 @@ impl Sink {
             return self.close(input).unwrap_or_default();
         }
         let path = PathBuf::from(format!("tokengap-{}.tgap", trace::clock::wall_ns() / 1_000_000_000));
-        self.header.anchor = Anchor::now();
+        if !self.elsewhere {
+            self.header.anchor = Anchor::now();
+        }
         match self.record(&path) {
             Ok(()) => {
                 self.guarded(|sink| {
@@ -167,6 +231,7 @@ impl Sink {
         Writing {
             recording: recording.map(|recorder| written(recorder.path(), &recorder.status())),
             ring: self.ring.as_ref().map(Ring::written),
+            feed: self.feed.as_ref().map(Feed::publishing),
         }
     }
 
@@ -184,6 +249,9 @@ impl Sink {
                 Ok(more) => said.extend(more),
                 Err(_) => said.push(self.failed()),
             }
+        }
+        if let Some(feed) = self.feed.take() {
+            said.extend(feed.finish(&Closing::of(input)));
         }
         said
     }
@@ -229,8 +297,8 @@ impl Sink {
     }
 
     fn failed(&mut self) -> String {
-        (self.recording, self.ring) = (None, None);
-        self.note("recording: it failed and was left off; the run went on (this is a bug)".into())
+        (self.recording, self.ring, self.feed) = (None, None, None);
+        self.note("writing: it failed and was left off; the run went on (this is a bug)".into())
     }
 
     fn note(&mut self, trouble: String) -> String {

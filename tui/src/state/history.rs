@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 /// Seconds kept. At six numbers a second this is 200 KiB for the run, and 60 KiB for each hop and thread.
 pub(crate) const KEPT: usize = 3_600;
 
 /// What is kept of one second of the run. `None` is "not observable".
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
     /// Tokens sent by the scheduler per second.
     pub(crate) tokens: f64,
@@ -23,7 +25,7 @@ pub(crate) struct Sample {
 }
 
 /// What is kept of one second of the hops of one name.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HopSample {
     pub(crate) frames: f32,
     pub(crate) backlog: Option<f32>,
@@ -32,7 +34,7 @@ pub(crate) struct HopSample {
 }
 
 /// What is kept of one second of a thread: shares of it from 0 to 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ThreadSample {
     pub(crate) running: Option<f32>,
     pub(crate) waiting: Option<f32>,
@@ -43,7 +45,7 @@ pub(crate) struct ThreadSample {
 pub(crate) type Metric<T> = fn(&T) -> Option<f64>;
 
 /// The samples, one for each second since the start.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct History<T> {
     samples: VecDeque<T>,
     /// Second of the newest sample, counted from the start of the run.
@@ -74,6 +76,13 @@ impl<T: Copy> History<T> {
             self.samples.push_back(sample);
         }
         self.newest = self.newest.max(second);
+    }
+
+    /// The same with no more than is kept.
+    pub(super) fn bounded(mut self) -> Self {
+        let beyond = self.samples.len().saturating_sub(KEPT);
+        self.samples.drain(..beyond);
+        self
     }
 
     /// Whether nothing was entered yet.

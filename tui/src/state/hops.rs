@@ -2,6 +2,7 @@
 
 use trace::detect::Thresholds;
 use trace::ledger::{Group, Hop, Ledger};
+use trace::path;
 use trace::stats::Distribution;
 
 use super::model::{CLASSES, Health, HopLine, Member};
@@ -21,7 +22,7 @@ pub(crate) fn read(ledger: &Ledger, thresholds: &Thresholds) -> Vec<HopLine> {
     });
     let mut lines: Vec<HopLine> = lines.collect();
     let names: Vec<(String, String)> = lines.iter().map(|l| (l.from.clone(), l.to.clone())).collect();
-    lines.sort_by_key(|l| depth(&names, &l.from));
+    lines.sort_by_key(|l| path::depth(&names, &l.from));
     lines
 }
 
@@ -38,28 +39,14 @@ pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
     });
     let mut ends: Vec<HopEnds> = ends.collect();
     let names: Vec<(String, String)> = ends.iter().map(|e| (e.from.clone(), e.to.clone())).collect();
-    ends.sort_by_key(|e| depth(&names, &e.from));
+    ends.sort_by_key(|e| path::depth(&names, &e.from));
     ends
 }
 
-/// How many hops lead to `role`. A circle of names ends the count at their number.
-fn depth(names: &[(String, String)], role: &str) -> usize {
-    let mut role = role;
-    for depth in 0..names.len() {
-        match names.iter().find(|(from, to)| to == role && from != to) {
-            Some((from, _)) => role = from,
-            None => return depth,
-        }
-    }
-    names.len()
-}
-
-/// `from->to` into its two ends; a name of another form stands at both.
+/// `from->to` into its two ends.
 fn split(name: &str) -> (String, String) {
-    name.split_once("->").map_or_else(
-        || (name.to_owned(), name.to_owned()),
-        |(from, to)| (from.to_owned(), to.to_owned()),
-    )
+    let (from, to) = path::ends(name);
+    (from.to_owned(), to.to_owned())
 }
 
 fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop]) -> HopLine {
@@ -78,8 +65,11 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop
     reasons.sort_by_key(|r| std::cmp::Reverse(r.1));
     reasons.truncate(REASONS);
     let wakeup = members.iter().map(|h| h.counts().wakeup_frames_max).max().unwrap_or(0);
+    let passage = ledger.passages().iter().find(|p| p.role == to);
     HopLine {
         name: group.name.clone(),
+        inside: passage.and_then(|p| whole(&p.inside)),
+        busy: busy(ledger, members),
         from,
         to,
         health: health(
@@ -107,11 +97,11 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop
         wakeup_frames_max: (wakeup > 0).then_some(wakeup.into()),
         kernel_bytes: group.kernel.bytes.zip(group.kernel.bytes_max),
         inbox_max: group.kernel.inbox_max,
-        members: members.iter().take(MEMBERS).map(|h| member(h)).collect(),
+        members: members.iter().take(MEMBERS).map(|h| member(ledger, h)).collect(),
     }
 }
 
-fn member(hop: &Hop) -> Member {
+fn member(ledger: &Ledger, hop: &Hop) -> Member {
     let counts = hop.counts();
     Member {
         worker: hop.worker(),
@@ -119,7 +109,18 @@ fn member(hop: &Hop) -> Member {
         frames: counts.frames_sent.max(counts.frames_taken),
         chunks: counts.chunks,
         backlog: hop.sees().taken.then_some(counts.backlog),
+        busy: busy(ledger, &[hop]),
     }
+}
+
+/// How much of the time since the first event the receivers had a frame in hand, mean over those of which that is seen.
+fn busy(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
+    let seen = members.iter().filter(|hop| hop.sees().handled);
+    let (count, ns) = seen.fold((0_u64, 0_u64), |(n, ns), hop| {
+        (n + 1, ns.saturating_add(hop.counts().busy_ns))
+    });
+    let whole = ledger.now().since(ledger.started()?).saturating_mul(count);
+    (whole > 0).then(|| (ns as f64 / whole as f64).min(1.0))
 }
 
 /// A hop is as well as the frame that waits longest on it, measured by what a first token may wait.
@@ -166,8 +167,6 @@ mod tests {
         let lines = read(scene.analysis.ledger(), scene.analysis.thresholds());
         let from: Vec<&str> = lines.iter().map(|l| l.from.as_str()).collect();
         assert_eq!(from, ["scheduler", "detokenizer", "router"]);
-        let circle = [("a".to_owned(), "b".to_owned()), ("b".to_owned(), "a".to_owned())];
-        assert_eq!(depth(&circle, "a"), 2);
     }
 
     #[test]

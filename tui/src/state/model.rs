@@ -7,6 +7,7 @@ use trace::detect::Severity;
 
 use super::history::{History, HopSample, Sample, ThreadSample};
 use super::hot::HotTable;
+use super::pods::PodLine;
 use super::query::Query;
 use super::request::{Detail, HopEnds};
 use super::row::Row;
@@ -88,6 +89,9 @@ pub(crate) struct Model {
     pub(crate) position: Option<Position>,
     /// What is being written of the run.
     pub(crate) writing: Writing,
+    /// The runs that are watched from elsewhere, and which of them this is; none on other sources.
+    pub(crate) pods: Vec<PodLine>,
+    pub(crate) pod: usize,
     pub(crate) history: History<Sample>,
     /// By the hops' name.
     pub(crate) hop_history: HashMap<String, History<HopSample>>,
@@ -188,6 +192,10 @@ pub(crate) struct HopLine {
     pub(crate) residence_classes: Vec<u64>,
     pub(crate) relay: Option<Spread>,
     pub(crate) handling: Option<Spread>,
+    /// How long the receiving process keeps a chunk before it sends it on; `None` at the end of the path.
+    pub(crate) inside: Option<Spread>,
+    /// Share of the run for which receivers had a frame in hand.
+    pub(crate) busy: Option<f64>,
     pub(crate) wakeup_frames_max: Option<u64>,
     /// Bytes in the receivers' kernel queues: now, and the most there were.
     pub(crate) kernel_bytes: Option<(u64, u64)>,
@@ -216,6 +224,8 @@ pub(crate) struct Member {
     pub(crate) frames: u64,
     pub(crate) chunks: u64,
     pub(crate) backlog: Option<u64>,
+    /// Share of the run for which it had a frame in hand.
+    pub(crate) busy: Option<f64>,
 }
 
 /// A finding as shown.

@@ -21,22 +21,29 @@ pub(crate) enum Tab {
     Findings,
     /// Only where a source watches threads.
     Cpu,
+    /// Only where runs are watched from elsewhere.
+    Pods,
 }
 
 impl Tab {
     /// Left to right; the number key is the place.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Overview,
         Self::Requests,
         Self::Request,
         Self::Hops,
         Self::Findings,
         Self::Cpu,
+        Self::Pods,
     ];
 
     /// Whether there is anything to show on it.
     pub(crate) fn exists(self, model: &Model) -> bool {
-        self != Self::Cpu || model.threads.is_some()
+        match self {
+            Self::Cpu => model.threads.is_some(),
+            Self::Pods => !model.pods.is_empty(),
+            _ => true,
+        }
     }
 
     /// As the tab bar names it.
@@ -48,12 +55,14 @@ impl Tab {
             Self::Hops => "Hops",
             Self::Findings => "Findings",
             Self::Cpu => "CPU",
+            Self::Pods => "Pods",
         }
     }
 
     fn step(self, by: isize, model: &Model) -> Self {
-        let n = Self::ALL.iter().filter(|t| t.exists(model)).count() as isize;
-        Self::ALL[(self as isize + by).rem_euclid(n) as usize]
+        let all: Vec<Self> = Self::ALL.into_iter().filter(|t| t.exists(model)).collect();
+        let at = all.iter().position(|t| *t == self).unwrap_or(0);
+        all[(at as isize + by).rem_euclid(all.len() as isize) as usize]
     }
 }
 
@@ -102,6 +111,8 @@ pub(crate) struct Ui {
     pub(crate) paused: Option<u64>,
     /// A recording is played.
     pub(crate) replay: bool,
+    /// Runs are watched from elsewhere.
+    pub(crate) watches: bool,
     /// Place in [`ZOOM`].
     pub(crate) zoom: usize,
     /// Seconds the lines over time end before the newest one.
@@ -110,6 +121,7 @@ pub(crate) struct Ui {
     pub(crate) thread: usize,
     pub(crate) finding: usize,
     pub(crate) hop: usize,
+    pub(crate) pod: usize,
     /// Chunk lines scrolled past in the request's detail.
     pub(crate) chunk: usize,
     /// A harmed chunk has been sought in it.
@@ -145,7 +157,10 @@ impl Ui {
         self.message = None;
         match action {
             Action::Quit => return Some(Effect::Quit),
-            Action::Go(tab) if !tab.exists(model) => self.say("this source watches no threads; attach does"),
+            Action::Go(tab) if !tab.exists(model) => self.say(match tab {
+                Tab::Pods => "one run is observed here; tokengap watch shows several",
+                _ => "this source watches no threads; attach does",
+            }),
             Action::Go(tab) => {
                 // Who goes to the one request means the one under the cursor now, not whichever is worst later.
                 self.chosen |= tab == Tab::Request && self.selected.is_some();
@@ -156,6 +171,10 @@ impl Ui {
             Action::Page(by) => self.walk(by * self.page.max(2) as isize, model),
             Action::Home => self.walk(isize::MIN / 2, model),
             Action::End => self.walk(isize::MAX / 2, model),
+            Action::Open if self.tab == Tab::Pods => {
+                self.go(Tab::Overview);
+                return Some(Effect::Run(self.pod));
+            }
             Action::Open => self.open(model),
             Action::Back => self.back(),
             Action::Help => self.dialog = Dialog::Help(0),
@@ -184,6 +203,7 @@ impl Ui {
             Action::Zoom(by) => self.zoom = self.zoom.saturating_add_signed(by).min(ZOOM.len() - 1),
             Action::Scroll(by) => self.scroll(by, model),
             Action::Export => return Some(Effect::Export),
+            Action::NextRun(by) => return Some(Effect::NextRun(by)),
             Action::CopyRid => match self.selected.clone() {
                 Some(rid) => return Some(Effect::Copy(rid)),
                 None => self.say("no request is selected: choose one in Requests (2)"),
@@ -212,9 +232,17 @@ impl Ui {
         }
         self.finding = self.finding.min(model.findings.len().saturating_sub(1));
         self.hop = self.hop.min(model.hops.len().saturating_sub(1));
+        self.pod = self.pod.min(model.pods.len().saturating_sub(1));
         self.thread = self
             .thread
             .min(model.threads.as_ref().map_or(0, |t| t.len().saturating_sub(1)));
+    }
+
+    /// Another run is shown: what was chosen of the one before is not in it.
+    pub(crate) fn other_run(&mut self) {
+        (self.selected, self.chosen, self.paused) = (None, false, None);
+        (self.thread, self.finding, self.hop, self.chunk, self.back) = (0, 0, 0, 0, 0);
+        self.pins.clear();
     }
 
     /// The second at which lines over time end.
@@ -252,6 +280,7 @@ impl Ui {
             Tab::Hops => self.hop = moved(self.hop, model.hops.len()),
             Tab::Findings => self.finding = moved(self.finding, model.findings.len()),
             Tab::Cpu => self.thread = moved(self.thread, model.threads.as_ref().map_or(0, Vec::len)),
+            Tab::Pods => self.pod = moved(self.pod, model.pods.len()),
             Tab::Overview => {}
         }
     }
@@ -294,6 +323,7 @@ impl Ui {
             Tab::Hops => self.hop = row.min(model.hops.len().saturating_sub(1)),
             Tab::Findings => self.finding = row.min(model.findings.len().saturating_sub(1)),
             Tab::Cpu => self.thread = row,
+            Tab::Pods => self.pod = row.min(model.pods.len().saturating_sub(1)),
             Tab::Overview | Tab::Request => {}
         }
     }
@@ -307,7 +337,7 @@ impl Ui {
                 self.go(Tab::Request);
             }
             Tab::Findings => self.jump(model),
-            Tab::Request | Tab::Hops | Tab::Cpu => {}
+            Tab::Request | Tab::Hops | Tab::Cpu | Tab::Pods => {}
         }
     }
 

@@ -99,7 +99,7 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
         ),
         ("residence", spread(hop.residence)),
         ("in the relay", spread(hop.relay)),
-        ("handling", spread(hop.handling)),
+        ("handling", handling(hop, &spread)),
         (
             "a wakeup took",
             known(hop.wakeup_frames_max, |n| format!("up to {n} frames")),
@@ -138,6 +138,17 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
         trends(pad, right, y, hop, model, ui);
         histogram(pad, y, hop);
     }
+}
+
+/// How long receivers need for a frame, how much of their time that is, and how long a chunk stays with them (median).
+fn handling(hop: &HopLine, spread: &dyn Fn(Option<Spread>) -> String) -> String {
+    let busy = hop
+        .busy
+        .map_or_else(String::new, |busy| format!("  busy {:.0} %", 100.0 * busy));
+    let inside = hop
+        .inside
+        .map_or_else(String::new, |s| format!("  chunk inside {}", duration(s.p50)));
+    spread(hop.handling) + &busy + &inside
 }
 
 /// The kernel's queue and the inbox behind it: the first is empty while the second holds the backlog.
@@ -207,7 +218,7 @@ fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &
 
 fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
     let theme = pad.theme();
-    let whole = hop.members.iter().map(|m| m.frames).sum::<u64>().max(1);
+    let whole = hop.members.iter().map(|m| m.chunks).sum::<u64>().max(1);
     pad.text(1, y, "workers", theme.head());
     let mut at = y;
     for member in &hop.members {
@@ -215,13 +226,14 @@ fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
         if at + 3 > pad.height() {
             break;
         }
-        let share = 100.0 * member.frames as f64 / whole as f64;
+        let share = 100.0 * member.chunks as f64 / whole as f64;
         let name = known(member.worker, |w| format!("worker {w}"));
         let numbers = format!(
-            "{:>8} frames {share:>5.1}%  {:>8} chunks  backlog {:>6}",
+            "{:>8} frames  {:>8} chunks {share:>5.1}%  backlog {:>6}  busy {:>4}",
             count(member.frames),
             count(member.chunks),
-            known(member.backlog, count)
+            known(member.backlog, count),
+            known(member.busy, |busy| format!("{:.0}%", 100.0 * busy))
         );
         let x = pad.fit(3, at, 12, &name, STRONG).max(14);
         let x = pad.text(x, at, &numbers, PLAIN);

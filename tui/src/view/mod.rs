@@ -9,6 +9,7 @@ mod overview;
 mod pad;
 mod path;
 pub(crate) mod pick;
+mod pods;
 mod position;
 mod request;
 mod requests;
@@ -87,6 +88,7 @@ fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         Tab::Hops => hops::draw(pad, model, ui, hits),
         Tab::Findings => findings::draw(pad, model, ui, hits),
         Tab::Cpu => cpu::draw(pad, model, ui, hits),
+        Tab::Pods => pods::draw(pad, model, ui, hits),
     }
 }
 
@@ -114,7 +116,7 @@ fn too_small(pad: &mut Pad<'_>) {
 fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
     let mut x = pad.text(1, 0, "tokengap", theme.head()) + 1;
-    for (place, tab) in Tab::ALL.into_iter().filter(|t| t.exists(model)).enumerate() {
+    for (place, tab) in Tab::ALL.into_iter().enumerate().filter(|t| t.1.exists(model)) {
         let label = format!(" {} {}", place + 1, tab.title());
         let style = if tab == ui.tab { theme.selected() } else { theme.dim() };
         let end = pad.text(x, 0, &label, style);
@@ -137,7 +139,13 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     };
     let time = clock(model.running_ns);
     let state = if model.position.is_some() { "replay" } else { state };
-    let whole = format!(" {} {state} {time} ", model.source);
+    let watched = model.pods.get(model.pod);
+    let (source, state) = match watched {
+        Some(pod) if ui.paused.is_none() => (pod.name.as_str(), pod.link.word()),
+        Some(pod) => (pod.name.as_str(), state),
+        None => (model.source.as_str(), state),
+    };
+    let whole = format!(" {source} {state} {time} ");
     let fits = usize::from(x) + whole.len() <= usize::from(pad.width());
     let right = if fits { whole } else { format!(" {state} {time} ") };
     pad.right(0, &right, style);
@@ -200,6 +208,15 @@ fn writing(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
         x = pad.text(x + 1, 0, size.trim_start(), PLAIN);
         if written.dropped > 0 {
             let dropped = format!("({} dropped)", count(written.dropped));
+            x = pad.text(x + 1, 0, &dropped, theme.health(Health::Warning));
+        }
+        x += 2;
+    }
+    if let Some(feed) = &model.writing.feed {
+        x = pad.text(x, 0, "feed", theme.health(Health::Info));
+        x = pad.text(x + 1, 0, &format!("{} {} watching", feed.address, feed.watchers), PLAIN);
+        if feed.dropped > 0 {
+            let dropped = format!("({} dropped)", count(feed.dropped));
             x = pad.text(x + 1, 0, &dropped, theme.health(Health::Warning));
         }
         x += 2;

@@ -425,6 +425,7 @@ fn what_is_written_is_on_the_screen() {
     stand.model.writing = Writing {
         recording: Some(written(5 << 20, 12)),
         ring: Some(written(64 << 20, 0)),
+        feed: None,
     };
     stand.snapshot("recording");
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measurements as ratios, the peers of each taking turns in one run.
 
 mod decode;
+mod egress;
 mod export;
 mod ledger;
 mod probe;
@@ -16,6 +17,8 @@ use clap::Subcommand;
 pub(crate) enum Bench {
     /// Decoding a frame: ours, CPython's pickle, msgspec
     Decode(decode::Args),
+    /// What observing egress costs a writer, and processes that have nothing to do with it
+    Egress(egress::Args),
     /// Exports: a million chunks in each format, beside Python's `json.dump` of the same trace
     Export(export::Args),
     /// The ledger at 132,000 chunks a second, beside a hash map of counters
@@ -35,6 +38,7 @@ pub(crate) enum Bench {
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Decode(args) => decode::run(args),
+        Bench::Egress(args) => egress::run(args),
         Bench::Export(args) => export::run(args),
         Bench::Ledger(args) => ledger::run(args),
         Bench::Probe(args) => probe::run(args),

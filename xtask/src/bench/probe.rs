@@ -35,6 +35,7 @@ const MESSAGES: Options = Options {
     refused: true,
     scheduler: false,
     polls: false,
+    every_call: false,
     diagnostics: false,
 };
 

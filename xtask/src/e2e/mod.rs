@@ -4,16 +4,20 @@
 mod accidents;
 mod attach;
 mod check;
+mod dynamo;
+mod moved;
 pub(crate) mod plain_relay;
 pub(crate) mod plan;
 pub(crate) mod process;
 mod record;
 mod scenario;
+mod served;
 pub(crate) mod session;
 pub(crate) mod setup;
 pub(crate) mod tap;
 mod truth;
 mod verdicts;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -60,6 +64,9 @@ pub(crate) struct Options {
 pub(crate) struct EngineOptions {
     /// Releases to unpack, such as 0.5.9; without any, those that `e2e` runs with.
     releases: Vec<String>,
+    /// A Dynamo release to unpack, such as 1.0.0; repeatable.
+    #[arg(long, value_name = "RELEASE")]
+    dynamo: Vec<String>,
 }
 
 /// `cargo xtask engine`: prepares the harness for use by hand or by other tests.
@@ -67,6 +74,9 @@ pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
     let wanted: Vec<&str> = options.releases.iter().map(String::as_str).collect();
     let home = Home::find();
     home.prepare(if wanted.is_empty() { &RELEASES } else { &wanted })?;
+    if !options.dynamo.is_empty() {
+        dynamo::prepare(&home, &options.dynamo)?;
+    }
     println!(
         "{} -m engine RELEASE ...  (see engine/README.md)",
         home.python.display()
@@ -128,9 +138,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             });
         }
     }
+    workers::rows(&mut table, options, &home, &relay, &engines);
     if let Relay::Tokengap(program) = &relay {
         attach::rows(&mut table, options, &home, program, &engines);
+        dynamo::rows(&mut table, options, &home, program);
+        if !options.quick {
+            served::rows(&mut table, options, &home, program, &engines);
+        }
         record::rows(&mut table, options, &home, program, &engines);
+        moved::rows(&mut table, options, &home, program, &engines);
         verdicts::rows(&mut table, options, &home, program, &engines);
     }
     table.end()
@@ -219,6 +235,12 @@ impl Table {
         *(if good { &mut self.passed } else { &mut self.failed }) += 1;
     }
 
+    /// Whether a scenario is among those asked for.
+    fn wants(options: &Options, engine: &Engine, name: &str) -> bool {
+        let full = format!("{} {name}", engine.name());
+        options.only.as_ref().is_none_or(|text| full.contains(text.as_str()))
+    }
+
     /// Says that a scenario cannot run here.
     fn skip(&mut self, options: &Options, engine: &Engine, name: &str, why: &str) {
         let full = format!("{} {name}", engine.name());
@@ -231,10 +253,11 @@ impl Table {
 
     fn end(&self) -> Result<()> {
         if !self.scores.is_empty() {
-            println!("\nPredicted drops against what clients miss, by token:");
+            println!("\nPredicted drops against what clients miss:");
             println!(
-                "| release | consumer | tokens lost | predicted | precision | recall |\n|---|---|--:|--:|--:|--:|"
+                "| release | consumer | tokens lost | predicted | precision, requests | recall | precision, tokens | recall | right places |"
             );
+            println!("|---|---|--:|--:|--:|--:|--:|--:|--:|");
             self.scores.iter().for_each(|line| println!("{line}"));
             println!();
         }

@@ -37,8 +37,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 pub(crate) fn address(endpoint: &str) -> Result<SockAddr> {
     match endpoint.split_once("://") {
         Some(("ipc", path)) => Ok(SockAddr::unix(path)?),
-        Some(("tcp", address)) => Ok(SockAddr::from(address.parse::<SocketAddr>()?)),
-        _ => bail!("{endpoint} is neither ipc nor tcp"),
+        Some(("tcp" | "http", address)) => Ok(SockAddr::from(address.parse::<SocketAddr>()?)),
+        _ => bail!("{endpoint} is neither ipc, tcp nor http"),
     }
 }
 

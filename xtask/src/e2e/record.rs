@@ -39,7 +39,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
         http: true,
         ..Setting::new(engine)
     };
-    attach::egress::backlog(&mut losing);
+    super::served::backlog(&mut losing);
     for (name, setting) in [("attach, recorded", &setting), ("egress, backlog, recorded", &losing)] {
         if let Some(why) = attach::kernel::refusal() {
             table.skip(options, engine, name, &why);

@@ -17,7 +17,7 @@ use super::tap::{Relay, Splice, Tap, Transport};
 use super::truth::{Client, ClientTotals, DetokenizerTotals, ReceiverTotals, SenderTotals, Truth};
 
 /// Importing a release takes seconds on a busy machine.
-const STARTUP: Duration = Duration::from_mins(1);
+pub(super) const STARTUP: Duration = Duration::from_mins(1);
 /// Bound of every process of a run.
 const DEADLINE_S: u64 = 90;
 
@@ -46,8 +46,14 @@ pub(crate) struct Setting {
     pub(crate) gap_ms: u32,
     /// Clients are a process of their own and speak HTTP to the tokenizer's.
     pub(crate) http: bool,
+    /// What they are answered crosses the relay, too.
+    pub(crate) http_relayed: bool,
     /// Further options of `python -m engine ... receive`.
     pub(crate) receiver: &'static [&'static str],
+    /// Further options of `python -m engine ... send`.
+    pub(crate) sender: &'static [&'static str],
+    /// Further options of `python -m engine ... client`.
+    pub(crate) clients: &'static [&'static str],
 }
 
 impl Setting {
@@ -62,7 +68,10 @@ impl Setting {
             lockstep: false,
             gap_ms: 2,
             http: false,
+            http_relayed: false,
             receiver: &[],
+            sender: &[],
+            clients: &[],
         }
     }
 }
@@ -133,24 +142,31 @@ impl<'a> Session<'a> {
             clients: None,
         };
         let ready = session.receiver.line("READY", STARTUP)?;
-        if setting.http {
-            // READY pid endpoint url
-            let url = ready.split_whitespace().last().unwrap_or_default();
-            let clients = role(home, setting, "client")
-                .args(["--url", url])
-                .args(setting.plan.options());
-            let clients = session.clients.insert(clients.start("clients", dir)?);
-            clients.line("READY", STARTUP)?;
+        // READY pid endpoint url
+        let mut url = ready.split_whitespace().last().unwrap_or_default().to_owned();
+        if setting.http_relayed {
+            let clients = Splice::http(relay, &url)?;
+            url.clone_from(&clients.front);
+            session.splices.push(clients);
         }
         if let Some(detokenizer) = &mut session.detokenizer {
             detokenizer.line("READY", STARTUP)?;
         }
         session.start_tap()?;
+        if setting.http {
+            let clients = role(home, setting, "client")
+                .args(["--url", &url])
+                .args(setting.clients)
+                .args(setting.plan.options());
+            let clients = session.clients.insert(clients.start("clients", dir)?);
+            clients.line("READY", STARTUP)?;
+        }
         for number in 0..setting.plan.senders {
             let sender = role(home, setting, "send")
                 .args(["--connect", &output.front, "--control", &tokenizer.front])
                 .args(["--sender", &number.to_string(), "--health-every", "25"])
                 .args(["--gap", &format!("{}e-3", setting.gap_ms)])
+                .args(setting.sender)
                 .args(setting.detokenizer.then_some("--detokenizer"))
                 .args(setting.lockstep.then_some("--lockstep"))
                 .args(setting.plan.options())
@@ -284,19 +300,24 @@ impl<'a> Session<'a> {
 }
 
 /// The clock of the harness's truth.
-fn mono_ns() -> u64 {
+pub(super) fn mono_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// A command line of the harness, growing.
-struct Role(Command);
+pub(super) struct Role(Command);
 
-fn role(home: &Home, setting: &Setting, name: &str) -> Role {
+pub(super) fn role(home: &Home, setting: &Setting, name: &str) -> Role {
     let mut command = Command::new(&home.python);
-    command
-        .current_dir(&home.root)
-        .args(["-m", "engine", &setting.engine.release, name]);
+    command.current_dir(&home.root);
+    // What a server is started with says how it streams, and that its consumers are its own.
+    if name == "receive" && setting.receiver.contains(&"--stream-output") {
+        command.arg("engine/sglang/launch_server.py");
+    } else {
+        command.args(["-m", "engine"]);
+    }
+    command.args([setting.engine.release.as_str(), name]);
     // Where an installation would be: it tells whoever looks at the process which release it runs.
     command.env("PYTHONPATH", home.source(&setting.engine.release));
     command.env("SGLANG_USE_PICKLE_IPC", if setting.engine.msgpack { "0" } else { "1" });
@@ -305,13 +326,13 @@ fn role(home: &Home, setting: &Setting, name: &str) -> Role {
 }
 
 impl Role {
-    fn args<I: IntoIterator<Item: AsRef<std::ffi::OsStr>>>(mut self, args: I) -> Self {
+    pub(super) fn args<I: IntoIterator<Item: AsRef<std::ffi::OsStr>>>(mut self, args: I) -> Self {
         self.0.args(args);
         self
     }
 
     /// Starts it; its truth goes to `NAME.truth`.
-    fn start(mut self, name: &str, dir: &Path) -> Result<Process> {
+    pub(super) fn start(mut self, name: &str, dir: &Path) -> Result<Process> {
         self.0.arg("--truth").arg(dir.join(format!("{name}.truth")));
         Process::start(name, self.0, dir)
     }

@@ -3,6 +3,7 @@
 //! Wheels are unpacked, not installed: a release's own dependencies are the GPU stack, which `engine/stubs.py` stands in
 //! for. Everything goes by pip's ordinary configuration. What is there already is not fetched again.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -48,8 +49,7 @@ impl Home {
             .context("waiting for another run that prepares the engine")?;
         self.venv()?;
         for release in releases {
-            self.release(release)
-                .with_context(|| format!("unpacking SGLang {release}"))?;
+            self.release(release)?;
         }
         Ok(())
     }
@@ -75,18 +75,76 @@ impl Home {
     }
 
     fn release(&self, release: &str) -> Result<()> {
+        self.unpack(&["sglang"], release, &self.source(release))
+            .with_context(|| format!("unpacking SGLang {release}"))
+    }
+
+    /// Where a Dynamo release is unpacked.
+    pub(crate) fn dynamo(&self, release: &str) -> PathBuf {
+        self.sources().join("dynamo").join(release)
+    }
+
+    /// The same as [`Home::prepare`], with Dynamo releases beside the others.
+    pub(crate) fn prepare_dynamo(&self, dynamo: &[&str], releases: &[&str]) -> Result<()> {
+        self.prepare(releases)?;
+        let folder = self.sources().join("dynamo");
+        fs::create_dir_all(&folder)?;
+        let lock = File::create(self.sources().join("lock"))?;
+        lock.lock()
+            .context("waiting for another run that prepares the engine")?;
+        for release in dynamo {
+            self.unpack(&["ai-dynamo-runtime", "ai-dynamo"], release, &self.dynamo(release))
+                .with_context(|| format!("unpacking Dynamo {release}"))?;
+        }
+        self.frontend()
+    }
+
+    /// Where a Dynamo frontend imports from.
+    pub(crate) fn frontend_path(&self, release: &str) -> Result<OsString> {
+        Ok(std::env::join_paths([self.dynamo(release), self.dynamo("frontend")])?)
+    }
+
+    /// What frontends import, complete when it holds a copy of the requirements it was made from.
+    fn frontend(&self) -> Result<()> {
+        let wanted = fs::read_to_string(self.root.join("engine/dynamo/requirements.txt"))?;
+        let target = self.dynamo("frontend");
+        let made_from = target.join("requirements.txt");
+        if fs::read_to_string(&made_from).is_ok_and(|made| made == wanted) {
+            return Ok(());
+        }
+        eprintln!("engine: installing what Dynamo's frontend imports");
+        let install = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--upgrade",
+        ];
+        run(Command::new(&self.python)
+            .args(install)
+            .arg("--target")
+            .arg(&target)
+            .arg("-r")
+            .arg(self.root.join("engine/dynamo/requirements.txt")))?;
+        fs::write(made_from, wanted)?;
+        Ok(())
+    }
+
+    /// Downloads a release's wheels and unpacks them into one folder.
+    fn unpack(&self, packages: &[&str], release: &str, target: &Path) -> Result<()> {
         let named = release.starts_with(|c: char| c.is_ascii_digit())
             && release.chars().all(|c| c.is_ascii_alphanumeric() || c == '.');
         ensure!(
             named,
             "`{release}` is not a release's number, such as 0.5.9 or 0.4.6.post4"
         );
-        let target = self.source(release);
         if target.is_dir() {
             return Ok(());
         }
-        eprintln!("engine: unpacking SGLang {release}");
-        let wheel = tempfile::tempdir_in(self.sources())?;
+        eprintln!("engine: unpacking {} {release}", packages.join(" and "));
+        let wheels = tempfile::tempdir_in(self.sources())?;
         let arch = std::env::consts::ARCH;
         let mut download = Command::new(&self.python);
         download.args([
@@ -111,21 +169,16 @@ impl Home {
         ] {
             download.args(["--platform", &platform]);
         }
-        run(download
-            .arg("--dest")
-            .arg(wheel.path())
-            .arg(format!("sglang=={release}")))?;
-        let file = fs::read_dir(wheel.path())?
-            .next()
-            .context("pip downloaded nothing")??
-            .path();
-        let unpacked = wheel.path().join("unpacked");
-        run(Command::new(&self.python)
-            .args(["-m", "zipfile", "-e"])
-            .arg(file)
-            .arg(&unpacked))?;
+        download.arg("--dest").arg(wheels.path());
+        run(download.args(packages.iter().map(|package| format!("{package}=={release}"))))?;
+        let unpacked = tempfile::tempdir_in(self.sources())?;
+        for wheel in fs::read_dir(wheels.path())? {
+            let mut unzip = Command::new(&self.python);
+            unzip.args(["-m", "zipfile", "-e"]);
+            run(unzip.arg(wheel?.path()).arg(unpacked.path()))?;
+        }
         // Whole or not at all: a run that is cut off leaves no half release behind.
-        fs::rename(unpacked, target)?;
+        fs::rename(unpacked.keep(), target)?;
         Ok(())
     }
 }

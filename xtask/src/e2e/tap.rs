@@ -1,7 +1,7 @@
 //! What stands between the engine's processes: `tokengap tap`, or a relay that only copies, to compare with.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -27,10 +27,14 @@ impl Transport {
     pub(crate) fn endpoint(self, dir: &Path, name: &str) -> Result<String> {
         match self {
             Self::Ipc => Ok(format!("ipc://{}", dir.join(name).display())),
-            // Free now; nobody else on the machine is likely to be given it in the moment until it is bound.
-            Self::Tcp => Ok(format!("tcp://{}", TcpListener::bind("127.0.0.1:0")?.local_addr()?)),
+            Self::Tcp => Ok(format!("tcp://{}", free_address()?)),
         }
     }
+}
+
+/// Free now; nobody else on the machine is likely to be given it in the moment until it is bound.
+fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
 /// A place in the path: senders connect to `front`, the receiver binds `back`.
@@ -51,6 +55,16 @@ impl Splice {
             Relay::Tokengap(_) | Relay::Plain => transport.endpoint(dir, &format!("{name}.tap"))?,
         };
         Ok(Self { hop: None, front, back })
+    }
+
+    /// The place between the server at `url` and its clients.
+    pub(crate) fn http(relay: &Relay, url: &str) -> Result<Self> {
+        let front = match relay {
+            Relay::Absent => url.into(),
+            Relay::Tokengap(_) | Relay::Plain => format!("http://{}", free_address()?),
+        };
+        let (hop, back) = (None, url.into());
+        Ok(Self { hop, front, back })
     }
 }
 
@@ -78,8 +92,16 @@ impl Tap {
         let mut command = match relay {
             Relay::Tokengap(program) => {
                 let mut command = Command::new(program);
-                // The duration is only a bound, should this process be killed and not end it.
-                command.args(["tap", "--headless", "--json", "--duration", "300s"]);
+                // Every request in detail; the duration is only a bound, should this process be killed and not end it.
+                command.args([
+                    "tap",
+                    "--headless",
+                    "--json",
+                    "--slowest",
+                    "100000",
+                    "--duration",
+                    "300s",
+                ]);
                 command
             }
             Relay::Plain => {
@@ -128,7 +150,7 @@ fn wait_until_bound(endpoint: &str, by: &mut Process) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(10);
     while Instant::now() < until {
         let bound = match endpoint.split_once("://") {
-            Some(("tcp", address)) => {
+            Some(("tcp" | "http", address)) => {
                 let port: u16 = address.rsplit(':').next().unwrap_or_default().parse()?;
                 // Fields of a line: number, local address, remote address, state (0A: listening).
                 fs::read_to_string("/proc/net/tcp")?.lines().any(|line| {
@@ -140,7 +162,7 @@ fn wait_until_bound(endpoint: &str, by: &mut Process) -> Result<()> {
                 .lines()
                 // Flags 00010000: accepting connections. A socket file without its listener is not in this list.
                 .any(|line| line.ends_with(&format!(" {path}")) && line.contains(" 00010000 ")),
-            _ => bail!("{endpoint} is neither tcp nor ipc"),
+            _ => bail!("{endpoint} is neither tcp, http nor ipc"),
         };
         if bound {
             return Ok(());

@@ -56,6 +56,9 @@ pub(crate) struct Client {
     /// Tokens that its last output claims, and why it ended.
     pub(crate) completion_tokens: Option<u64>,
     pub(crate) finish: Option<String>,
+    /// How it went away before its end; `None` where it stayed.
+    #[serde(default)]
+    pub(crate) left: Option<String>,
 }
 
 /// Counts of one directed connection.
@@ -113,6 +116,10 @@ pub(crate) struct SenderTotals {
 pub(crate) struct DetokenizerTotals {
     pub(crate) output: Counts,
 }
+
+/// Totals of `route`, and of `detokenize` with several workers behind it.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct RelayTotals {}
 
 /// Totals of `receive`.
 #[derive(Clone, Copy, Debug, Deserialize)]

@@ -35,8 +35,8 @@ const PAGES: &[(&str, &[&str])] = &[
     (
         "router",
         &[
-            "detokenizer->tokenizer",
-            "Residence on scheduler->router",
+            "detokenizer->worker",
+            "Residence on scheduler->detokenizer-router",
             "Tokens per second",
         ],
     ),

@@ -195,7 +195,8 @@ def compare_prometheus(report, value):
         got = value(f'tokengap_chunks_dropped_total{{certainty="{certainty}"}}')
         equal(f"{certainty} drops", got, chunks[f"dropped_{certainty}"])
     equal("gaps", value("tokengap_gap_seconds_count"), report["gap_ns"] and report["gap_ns"]["count"])
-    equal("sent ITL", value("tokengap_itl_sent_seconds_count"), report["itl_ns"]["sent"]["count"])
+    for where in ["sent", "delivered", "sent_by_token", "delivered_by_token"]:
+        equal(f"ITL {where}", value(f"tokengap_itl_{where}_seconds_count"), report["itl_ns"][where]["count"])
     for line in report["hops"]:
         name = line["name"]
         for told, series in [("frames_sent", "frames_sent_total"), ("frames_taken", "frames_taken_total"),

@@ -6,8 +6,11 @@
 mod chunked;
 mod event;
 mod fields;
+mod hidden;
 mod http;
+mod names;
 mod reader;
+mod request_plane;
 mod response_plane;
 mod sse;
 mod stream;
@@ -16,6 +19,7 @@ use std::fmt;
 
 pub use event::{Form, NotRead, Said, body, event};
 pub use reader::{Closing, Reader, Server};
+pub use request_plane::{Asked, Requests};
 pub use stream::{Item, Stream};
 
 /// Bounds of one connection's memory.
@@ -59,6 +63,8 @@ pub enum Unreadable {
     Chunks,
     /// Frames of a response plane that do not add up.
     Frames,
+    /// A response plane that answers over QUIC.
+    Quic,
     /// The process is the client here.
     Request,
     /// A ZMQ connection.
@@ -84,6 +90,7 @@ impl fmt::Display for Unreadable {
             Self::Head => "its heads are not those of HTTP/1",
             Self::Chunks => "its chunks do not add up",
             Self::Frames => "its frames do not add up",
+            Self::Quic => "it is answered over QUIC",
             Self::Request => "requests go out on it",
             Self::Zmq => "it is a ZMQ connection",
             Self::Unknown => "it is no protocol known here",

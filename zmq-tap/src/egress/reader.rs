@@ -5,6 +5,7 @@ use trace::engine::Mode;
 use trace::event::{Answer, AnswerEnd, Delivery, Event, Lost, LostCause, What};
 
 use super::event::{Form, Said};
+use super::names::{Named, Streams};
 use super::stream::{Item, Stream};
 use super::{Limits, Unreadable};
 
@@ -23,6 +24,11 @@ pub struct Server {
     pub text_only: u64,
     /// Connections and bodies that cannot be read, by reason; each reason is kept once.
     pub unreadable: Vec<(Unreadable, u64)>,
+    /// Response streams whose request id was told, and those whose was not.
+    pub named: u64,
+    /// As above.
+    pub nameless: u64,
+    streams: Streams,
 }
 
 /// How a connection was closed.
@@ -52,6 +58,10 @@ struct Open {
     /// All of it was observed so far.
     whole: bool,
     held_up: u32,
+    /// A stream's request, where a request plane has told it.
+    name: Option<Named>,
+    /// Its end was told before the connection's.
+    told: Option<AnswerEnd>,
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +85,11 @@ impl Reader {
     /// Whether nothing of it can or will be read.
     pub fn is_unreadable(&self) -> bool {
         self.stream.is_unreadable()
+    }
+
+    /// The client has said that it wants no more: what is made from now on is not written, and not lost.
+    pub fn stopped(&mut self) {
+        self.open.told.get_or_insert(AnswerEnd::ClientLeft);
     }
 
     /// The socket took less than it was given.
@@ -112,11 +127,11 @@ impl Reader {
             self.stream
                 .closed(&mut |item| open.enter(at, &item, limits, server, sink));
         }
-        let end = if closing.by_client {
+        let end = self.open.told.unwrap_or(if closing.by_client {
             AnswerEnd::ClientLeft
         } else {
             AnswerEnd::ServerLeft
-        };
+        });
         self.open.end(at, end, closing.unacknowledged, server, sink);
     }
 }
@@ -135,28 +150,50 @@ impl Open {
                 let held_up = if self.begun { 0 } else { self.held_up };
                 (self.used, self.begun, self.whole, self.held_up) = (0, true, true, held_up);
             }
+            Item::Subject(subject) => {
+                (self.used, self.begun, self.whole) = (0, true, true);
+                self.name = server.streams.take(subject);
+                *(if self.name.as_ref().is_some_and(Named::is_rid) {
+                    &mut server.named
+                } else {
+                    &mut server.nameless
+                }) += 1;
+            }
             Item::Said(said) => {
                 self.begun = true;
-                if let Some(delivery) = server.delivery(said, self.claimed(&said.rid)) {
+                let name = self.name.take();
+                let renamed = name.as_ref().and_then(|name| name.rename(said));
+                let said = renamed.as_ref().unwrap_or(said);
+                let joined = name.as_ref().is_some_and(Named::is_rid);
+                if let Some(delivery) = server.delivery(said, self.claimed(&said.rid), joined) {
                     sink(&Event {
                         at,
                         what: What::Delivered(delivery),
                     });
                 }
                 self.add(said, limits);
+                drop(renamed);
+                self.name = name;
             }
+            Item::Failed => self.told = Some(AnswerEnd::ServerLeft),
             // What it delivered is unknown, or what passed before it.
             Item::NotRead | Item::Resumed => {
                 self.whole = false;
                 lost(at, LostCause::Unframed, sink);
             }
-            Item::Ended => self.end(at, AnswerEnd::Whole, None, server, sink),
+            Item::Ended => {
+                // A generator that failed may still be said to be done.
+                let failed = self.told == Some(AnswerEnd::ServerLeft);
+                let end = if failed {
+                    AnswerEnd::ServerLeft
+                } else {
+                    AnswerEnd::Whole
+                };
+                self.end(at, end, None, server, sink);
+            }
             Item::Unreadable(why) => {
                 self.whole = false;
-                match server.unreadable.iter_mut().find(|(known, _)| known == why) {
-                    Some((_, times)) => *times += 1,
-                    None => server.unreadable.push((*why, 1)),
-                }
+                server.unreadable(*why);
             }
         }
     }
@@ -230,6 +267,7 @@ impl Open {
             });
         }
         (self.used, self.begun, self.whole, self.held_up) = (0, false, false, 0);
+        (self.told, self.name) = (None, None);
     }
 }
 
@@ -242,9 +280,32 @@ impl Server {
         }
     }
 
+    /// Something that passes cannot be read.
+    pub fn unreadable(&mut self, why: Unreadable) {
+        match self.unreadable.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, times)) => *times += 1,
+            None => self.unreadable.push((why, 1)),
+        }
+    }
+
+    /// A request plane has told of a stream that is to begin: the request's id there, and `SGLang`'s own where it is known.
+    pub fn asked(&mut self, subject: &str, context: &str, rid: Option<&str>) {
+        self.streams.keep(subject, context, rid);
+    }
+
     /// What an event delivers, `before` being what the response's last one claimed; `None` where it names no tokens, or no
     /// request that the wire knows.
-    fn delivery<'a>(&mut self, said: &'a Said<'_>, before: Option<u32>) -> Option<Delivery<'a>> {
+    fn delivery<'a>(&mut self, said: &'a Said<'_>, before: Option<u32>, joined: bool) -> Option<Delivery<'a>> {
+        if said.form == Form::ResponsePlane && joined {
+            self.deliveries += 1;
+            return Some(Delivery {
+                rid: &said.rid,
+                tokens: said.tokens?,
+                mode: Mode::Incremental,
+                completion_tokens: said.completion_tokens,
+                finished: said.finished,
+            });
+        }
         if said.form != Form::Generate {
             return None;
         }

@@ -23,6 +23,8 @@ pub(super) enum Item<'a> {
     NotRead,
     /// The worker's last word: everything was written.
     Ended,
+    /// The generator failed: nothing more comes, and that is no fault of the client.
+    Failed,
     /// These are no frames of it.
     Broken(Unreadable),
 }
@@ -30,6 +32,8 @@ pub(super) enum Item<'a> {
 /// What a chunk says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chunk {
+    /// Which of several choices it belongs to; releases without parallel sampling do not say.
+    pub(super) index: u32,
     /// Token ids in it; `None` where it carries text.
     pub(super) tokens: Option<u32>,
     /// `completion_usage.completion_tokens`: in the last chunk.
@@ -74,6 +78,8 @@ struct Annotated<'a> {
 
 #[derive(Deserialize)]
 struct Output {
+    #[serde(default)]
+    index: Option<u32>,
     #[serde(default)]
     token_ids: Option<Count>,
     #[serde(default)]
@@ -208,15 +214,20 @@ impl Frames {
                 data: Some(Annotated { data: Some(output), .. }),
                 ..
             }) => see(Item::Chunk(Chunk {
+                index: output.index.unwrap_or(0),
                 tokens: output.token_ids.map(|count| count.0),
                 completion_tokens: output.completion_usage.and_then(|usage| usage.completion_tokens),
                 finished: output.finish_reason.is_some(),
             })),
             // An error of the generator, or a comment between chunks: no tokens.
             Some(Outer {
-                data: Some(Annotated { event: Some(_), .. }),
+                data: Some(Annotated { event: Some(event), .. }),
                 ..
-            }) => {}
+            }) => {
+                if event.0 == "error" {
+                    see(Item::Failed);
+                }
+            }
             Some(_) | None => see(Item::NotRead),
         }
     }

@@ -18,12 +18,16 @@ const TELLING: usize = 40;
 pub enum Item<'a> {
     /// A response has begun.
     Began,
+    /// A response stream of Dynamo's has begun, by its name for itself.
+    Subject(&'a str),
     /// An event of a response, of one request.
     Said(Said<'a>),
     /// An event that should be one and could not be read: what it delivered is unknown.
     NotRead,
     /// The response is whole.
     Ended,
+    /// The response is broken off by the server's own failure.
+    Failed,
     /// Bytes before this were passed over: an attach in the middle of an event, or a hole in what was observed.
     Resumed,
     /// A body that cannot be read, or everything from here on.
@@ -124,10 +128,10 @@ impl Stream {
                 frames.feed(bytes, |item| match item {
                     response_plane::Item::Subject(name) => {
                         name.clone_into(subject);
-                        see(Item::Began);
+                        see(Item::Subject(name));
                     }
                     response_plane::Item::Chunk(chunk) => see(Item::Said(Said {
-                        rid: Cow::Borrowed(subject),
+                        rid: choice(subject, chunk.index),
                         form: Form::ResponsePlane,
                         tokens: chunk.tokens,
                         completion_tokens: chunk.completion_tokens,
@@ -135,6 +139,7 @@ impl Stream {
                     })),
                     response_plane::Item::NotRead => see(Item::NotRead),
                     response_plane::Item::Ended => see(Item::Ended),
+                    response_plane::Item::Failed => see(Item::Failed),
                     response_plane::Item::Broken(why) => broken = Some(why),
                 });
                 if let Some(why) = broken {
@@ -191,6 +196,14 @@ impl Stream {
             see(Item::Resumed);
         }
         self.feed(&bytes[at..], false, see);
+    }
+}
+
+/// Several choices of one request share a stream and count apart.
+fn choice(subject: &str, index: u32) -> Cow<'_, str> {
+    match index {
+        0 => Cow::Borrowed(subject),
+        _ => Cow::Owned(format!("{subject}#{index}")),
     }
 }
 

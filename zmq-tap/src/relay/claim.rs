@@ -16,27 +16,47 @@ use super::error::RelayError;
 
 /// A file as it was when we made it. An inode's number is given to other files later, its time of making is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Identity {
+pub(crate) struct Identity {
     device: u64,
     inode: u64,
     made: (i64, i64),
 }
 
 impl Identity {
-    fn of(metadata: &Metadata) -> Self {
-        let made = (metadata.mtime(), metadata.mtime_nsec());
+    pub(crate) fn of(metadata: &Metadata) -> Self {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),
-            made,
+            made: (metadata.mtime(), metadata.mtime_nsec()),
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn new(device: u64, inode: u64, made: (i64, i64)) -> Self {
+        Self { device, inode, made }
+    }
+
+    /// As a note has them.
+    pub(crate) fn numbers(&self) -> String {
+        format!("{} {} {}.{:09}", self.device, self.inode, self.made.0, self.made.1)
+    }
+
+    /// Reads them again.
+    pub(crate) fn from_numbers(text: &str) -> Option<Self> {
+        let mut fields = text.split(' ');
+        let device = fields.next()?.parse().ok()?;
+        let inode = fields.next()?.parse().ok()?;
+        let (seconds, nanoseconds) = fields.next()?.split_once('.')?;
+        let read = Self {
+            device,
+            inode,
+            made: (seconds.parse().ok()?, nanoseconds.parse().ok()?),
+        };
+        (read.numbers() == text).then_some(read)
+    }
+
     fn written(&self) -> String {
-        format!(
-            "tokengap socket {} {} {}.{:09}\n",
-            self.device, self.inode, self.made.0, self.made.1
-        )
+        format!("tokengap socket {}\n", self.numbers())
     }
 }
 
@@ -48,8 +68,9 @@ pub(super) struct Claim {
     note: Note,
 }
 
+/// A note beside a socket file, locked while we live.
 #[derive(Debug)]
-struct Note {
+pub(crate) struct Note {
     path: PathBuf,
     file: File,
 }
@@ -101,10 +122,13 @@ impl Claim {
             identity: Identity::of(&metadata),
             note,
         };
-        claim.note.write(&claim.identity).map_err(|source| RelayError::Note {
-            path: claim.note.path.clone(),
-            source,
-        })?;
+        claim
+            .note
+            .write(&claim.identity.written())
+            .map_err(|source| RelayError::Note {
+                path: claim.note.path.clone(),
+                source,
+            })?;
         Ok((listener, claim))
     }
 }
@@ -120,8 +144,14 @@ impl Drop for Claim {
 }
 
 impl Note {
+    /// Makes the note beside `socket`, or takes one that a killed tokengap left.
+    pub(crate) fn make(socket: &Path) -> Result<Self, RelayError> {
+        let made = Self::lock(socket, true)?;
+        made.ok_or_else(|| RelayError::Foreign(socket.to_owned()))
+    }
+
     /// Opens the note beside `socket` and locks it; `make` one if there is none.
-    fn lock(socket: &Path, make: bool) -> Result<Option<Self>, RelayError> {
+    pub(crate) fn lock(socket: &Path, make: bool) -> Result<Option<Self>, RelayError> {
         let mut path = socket.as_os_str().to_owned();
         path.push(".tokengap");
         let path = PathBuf::from(path);
@@ -162,22 +192,36 @@ impl Note {
     }
 
     fn names(&mut self, identity: &Identity) -> bool {
+        self.read().is_some_and(|text| text == identity.written())
+    }
+
+    /// What it says. `None`: it cannot be read, or is no text.
+    pub(crate) fn read(&mut self) -> Option<String> {
         let mut text = String::new();
-        // The longest note is under 100 bytes; somebody else's file may be any length.
+        // The longest note is under 600 bytes; somebody else's file may be any length.
         let read = self
             .file
             .rewind()
-            .and_then(|()| (&self.file).take(256).read_to_string(&mut text));
-        read.is_ok() && text == identity.written()
+            .and_then(|()| (&self.file).take(1_024).read_to_string(&mut text));
+        read.is_ok().then_some(text)
     }
 
-    fn write(&self, identity: &Identity) -> io::Result<()> {
+    /// Whether tokengap's own user made it, and nobody else could have.
+    pub(crate) fn is_own(&self) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        self.file
+            .metadata()
+            .is_ok_and(|found| found.uid() == own && found.nlink() == 1)
+    }
+
+    /// Writes it anew.
+    pub(crate) fn write(&self, text: &str) -> io::Result<()> {
         self.file.set_len(0)?;
         (&self.file).rewind()?;
-        (&self.file).write_all(identity.written().as_bytes())
+        (&self.file).write_all(text.as_bytes())
     }
 
-    fn remove(&self) {
+    pub(crate) fn remove(&self) {
         if self.is_in_place() {
             let _ = fs::remove_file(&self.path);
         }
@@ -203,7 +247,7 @@ fn kind(file: FileType) -> &'static str {
 }
 
 /// Whether anybody accepts connections there. Never waits: a listener whose queue is full is one.
-fn is_listening(path: &Path) -> io::Result<bool> {
+pub(crate) fn is_listening(path: &Path) -> io::Result<bool> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     match connect(&probe, &SocketAddrUnix::new(path)?) {

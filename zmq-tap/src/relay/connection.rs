@@ -7,54 +7,104 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 use super::dial::dial;
-use super::endpoint::Endpoint;
+use super::endpoint::Pair;
+use super::gate::Gate;
 use super::journal::Journal;
-use super::observation::{Direction, Ending};
+use super::observation::{Direction, Ending, Observation};
 use super::pump::{End, pump};
+use super::responses::Bytewise;
 use super::socket::Socket;
 use super::stop::Stop;
-use super::watch::Watch;
+use super::watch::{Onlooker, Watch};
 use super::window::Window;
 
+/// The way of a pair's connections.
+#[derive(Debug)]
+pub(super) struct Way {
+    place: u16,
+    pub(super) pair: Pair,
+    gate: Gate,
+}
+
+impl Way {
+    pub(super) fn new(place: u16, pair: Pair, gate: Gate) -> Self {
+        Self { place, pair, gate }
+    }
+}
+
 /// Serves one accepted connection to its end.
-pub(super) async fn serve(
-    shared: Arc<Shared>,
-    (pair, lane): (u16, u32),
-    accepted: Socket,
-    upstream: Arc<Endpoint>,
-    mut stop: Stop,
-) {
+pub(super) async fn serve(shared: Arc<Shared>, way: Arc<Way>, lane: u32, accepted: Socket, mut stop: Stop) {
+    let patience = shared.options.connect_patience;
+    let led_on = async {
+        way.gate.wait().await;
+        dial(&way.pair.upstream, &accepted, patience).await
+    };
     let dialled = tokio::select! {
-        dialled = dial(&upstream, &accepted, shared.options.connect_patience) => dialled,
+        dialled = led_on => dialled,
         () = stop.heard() => return,
     };
     let Some(dialled) = dialled else {
         shared.counters.connections_unanswered.add(1);
+        if way.pair.upstream.speaks_http() {
+            // As the server's own machine answers where nobody listens.
+            accepted.reset_on_close();
+        }
+        let _ = shared.observations.push(Observation::Refused { pair: way.place });
         return;
     };
-    let journal = Journal::open(shared, pair, lane);
-    let ending = both_ways(&journal, &accepted, &dialled, &mut stop).await;
+    let journal = Journal::open(shared, way.place, lane);
+    let (ending, first) = if way.pair.upstream.speaks_http() {
+        both_ways(&journal, &accepted, &dialled, &mut stop, Bytewise::new).await
+    } else {
+        both_ways(&journal, &accepted, &dialled, &mut stop, Watch::new).await
+    };
     // Closed before it is told: whoever hears of it finds the sockets gone.
     drop((accepted, dialled));
-    journal.end(ending);
+    journal.end(ending, first);
 }
 
-async fn both_ways(journal: &Arc<Journal>, accepted: &Socket, upstream: &Socket, stop: &mut Stop) -> Ending {
+/// How it ended, and whose stream ended first.
+async fn both_ways<W: Onlooker>(
+    journal: &Arc<Journal>,
+    accepted: &Socket,
+    upstream: &Socket,
+    stop: &mut Stop,
+    onlooker: impl Fn(Arc<Journal>, Direction) -> W,
+) -> (Ending, Option<Direction>) {
     let window = || Window::new(journal.shared.pool.clone(), journal.shared.options.buffer_bytes);
-    let mut forward_watch = Watch::new(journal.clone(), Direction::Forward);
-    let mut backward_watch = Watch::new(journal.clone(), Direction::Backward);
+    let mut forward_watch = onlooker(journal.clone(), Direction::Forward);
+    let mut backward_watch = onlooker(journal.clone(), Direction::Backward);
     let (mut forward_end, mut backward_end) = (None, None);
-    let mut stopping = false;
+    let (mut stopping, mut first) = (false, None);
+    let options = &journal.shared.options;
+    let mut asked = None;
     {
         let mut forward = pin!(pump(accepted, upstream, &mut forward_watch, window()));
         let mut backward = pin!(pump(upstream, accepted, &mut backward_watch, window()));
         let mut deadline = None;
         while forward_end.is_none() || backward_end.is_none() {
             tokio::select! {
-                end = &mut forward, if forward_end.is_none() => forward_end = Some(end),
-                end = &mut backward, if backward_end.is_none() => backward_end = Some(end),
+                end = &mut forward, if forward_end.is_none() => {
+                    forward_end = Some(end);
+                    first = first.or(Some(whose(end, Direction::Forward)));
+                }
+                end = &mut backward, if backward_end.is_none() => {
+                    backward_end = Some(end);
+                    first = first.or(Some(whose(end, Direction::Backward)));
+                }
                 () = stop.heard(), if !stopping => {
                     stopping = true;
+                    if options.ask_to_leave {
+                        accepted.end_writing();
+                        asked = Some(Instant::now() + options.drain / 2);
+                    } else {
+                        accepted.end_reading();
+                        upstream.end_reading();
+                    }
+                }
+                // It does not close by itself.
+                () = until(asked) => {
+                    asked = None;
                     accepted.end_reading();
                     upstream.end_reading();
                 }
@@ -66,7 +116,7 @@ async fn both_ways(journal: &Arc<Journal>, accepted: &Socket, upstream: &Socket,
             }
             let failed = |end: Option<End>| matches!(end, Some(End::Source { .. } | End::Sink(_)));
             if deadline.is_none() && (stopping || failed(forward_end) || failed(backward_end)) {
-                deadline = Some(Instant::now() + journal.shared.options.drain);
+                deadline = Some(Instant::now() + options.drain);
             }
         }
     }
@@ -78,12 +128,22 @@ async fn both_ways(journal: &Arc<Journal>, accepted: &Socket, upstream: &Socket,
         accepted.reset_on_close();
     }
     if stopping {
-        return Ending::Stopped;
+        return (Ending::Stopped, None);
     }
-    upstream_failure(forward_end, backward_end)
+    let ending = upstream_failure(forward_end, backward_end)
         .map(Ending::Upstream)
         .or(connector_failure(forward_end, backward_end).map(Ending::Connector))
-        .unwrap_or(Ending::Closed)
+        .unwrap_or(Ending::Closed);
+    (ending, first)
+}
+
+/// Whose side the end of a direction tells of: a stream ends at its source, unless its sink fails.
+fn whose(end: End, direction: Direction) -> Direction {
+    match (end, direction) {
+        (End::Sink(_), Direction::Forward) => Direction::Backward,
+        (End::Sink(_), Direction::Backward) => Direction::Forward,
+        (End::Finished | End::Source { .. }, direction) => direction,
+    }
 }
 
 async fn until(deadline: Option<Instant>) {

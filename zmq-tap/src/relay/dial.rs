@@ -14,7 +14,8 @@ use super::socket::Socket;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connects, trying again for `patience`. `None`: nobody accepted, or `for_whom` has gone away meanwhile.
+/// Connects, trying again for `patience`; but a server of HTTP that refuses is not asked again, since its clients expect to
+/// hear of it at once. `None`: nobody accepted, or `for_whom` has gone away meanwhile.
 pub(super) async fn dial(upstream: &Endpoint, for_whom: &Socket, patience: Duration) -> Option<Socket> {
     let deadline = Instant::now() + patience;
     let mut pause = FIRST_PAUSE;
@@ -25,7 +26,7 @@ pub(super) async fn dial(upstream: &Endpoint, for_whom: &Socket, patience: Durat
             Err(_) => return None,
         }
         let next = Instant::now() + pause;
-        if next >= deadline || for_whom.is_closed_by_peer().await {
+        if upstream.speaks_http() || next >= deadline || for_whom.is_closed_by_peer().await {
             return None;
         }
         sleep_until(next).await;
@@ -41,7 +42,7 @@ async fn connect(endpoint: &Endpoint) -> io::Result<Socket> {
             let address = OsString::from_vec([b"\0", name.as_bytes()].concat());
             Ok(Socket::Unix(UnixStream::connect(address).await?))
         }
-        Endpoint::Tcp { host, port } => {
+        Endpoint::Tcp { host, port } | Endpoint::Http { host, port } => {
             let host = host.as_deref().unwrap_or("127.0.0.1");
             Socket::tcp(TcpStream::connect((host, *port)).await?)
         }

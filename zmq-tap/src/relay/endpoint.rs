@@ -1,4 +1,4 @@
-//! Endpoints, written as ZMQ writes them.
+//! Endpoints, written as ZMQ writes them, and servers of HTTP, written as URLs.
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// `sun_path` holds 108 bytes and ends with a zero.
 const LONGEST_PATH: usize = 107;
 
-/// Where a socket listens: `ipc://PATH`, `ipc://@NAME`, `tcp://HOST:PORT`.
+/// Where a socket listens: `ipc://PATH`, `ipc://@NAME`, `tcp://HOST:PORT`; or a server of HTTP, `http://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// A socket file.
@@ -22,14 +22,28 @@ pub enum Endpoint {
         /// 0 lets the kernel choose (`*`), when listening.
         port: u16,
     },
+    /// TCP that speaks HTTP instead of ZMTP; `host` and `port` as in `Tcp`.
+    Http {
+        /// As in `Tcp`.
+        host: Option<String>,
+        /// As in `Tcp`.
+        port: u16,
+    },
 }
 
-/// One hop to relay.
+impl Endpoint {
+    /// Whether HTTP is spoken here, and not ZMTP.
+    pub fn speaks_http(&self) -> bool {
+        matches!(self, Self::Http { .. })
+    }
+}
+
+/// One hop to relay, or the clients of a server of HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// Where senders connect to: the relay listens here.
+    /// Where senders, or clients, connect to: the relay listens here.
     pub listen: Endpoint,
-    /// Where the receiver listens: the relay connects here, once for every connection it accepts.
+    /// Where the receiver, or the server, listens: the relay connects here, once for every connection it accepts.
     pub upstream: Endpoint,
 }
 
@@ -37,7 +51,7 @@ pub struct Pair {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// No transport, or one that cannot be relayed.
-    #[error("{0:?} is not an endpoint: write ipc:///path, ipc://@name or tcp://host:port")]
+    #[error("{0:?} is not an endpoint: write ipc:///path, ipc://@name, tcp://host:port or http://host:port")]
     Transport(String),
     /// `ipc://` alone, or its wildcard.
     #[error("{0:?} names no socket: give the path that the engine was given, for example ipc:///tmp/tmpab12cd")]
@@ -46,11 +60,19 @@ pub enum EndpointError {
     #[error("{0:?} is too long for a socket: {1} bytes, {LONGEST_PATH} are possible")]
     TooLong(String, usize),
     /// No port, or not a number.
-    #[error("{0:?} has no port: write tcp://host:port, and an IPv6 address in brackets: tcp://[::1]:5555")]
+    #[error(
+        "{0:?} has no port: write tcp://host:port or http://host:port, and an IPv6 address in brackets: tcp://[::1]:5555"
+    )]
     Port(String),
     /// A source address, or an interface's name, where only addresses are understood.
     #[error("{0:?}: name the address to use, not the interface or a source address")]
     Interface(String),
+    /// What is encrypted cannot be read.
+    #[error("{0:?}: what is encrypted cannot be read; put the relay behind what ends TLS, and write http://host:port")]
+    Tls(String),
+    /// A URL with more than a server in it.
+    #[error("{0:?} names more than a server: the relay passes all paths; write http://host:port")]
+    Url(String),
 }
 
 impl FromStr for Endpoint {
@@ -60,31 +82,43 @@ impl FromStr for Endpoint {
         if let Some(path) = text.strip_prefix("ipc://") {
             return ipc(text, path);
         }
+        if text.starts_with("https://") {
+            return Err(EndpointError::Tls(text.into()));
+        }
+        if let Some(server) = text.strip_prefix("http://") {
+            let server = server.strip_suffix('/').unwrap_or(server);
+            if server.contains(['/', '?', '#', '@']) {
+                return Err(EndpointError::Url(text.into()));
+            }
+            let (host, port) = tcp(text, server)?;
+            return Ok(Self::Http { host, port });
+        }
         let Some(address) = text.strip_prefix("tcp://") else {
             return Err(EndpointError::Transport(text.into()));
         };
-        if address.contains(';') {
-            return Err(EndpointError::Interface(text.into()));
-        }
-        let Some((host, port)) = address.rsplit_once(':') else {
-            return Err(EndpointError::Port(text.into()));
-        };
-        let port = match port {
-            "*" => 0,
-            digits => digits.parse().map_err(|_| EndpointError::Port(text.into()))?,
-        };
-        let host = match host.strip_prefix('[') {
-            Some(v6) => Some(v6.strip_suffix(']').ok_or_else(|| EndpointError::Port(text.into()))?),
-            None if host == "*" => None,
-            // A bare IPv6 address leaves open where it ends.
-            None if host.is_empty() || host.contains(':') => return Err(EndpointError::Port(text.into())),
-            None => Some(host),
-        };
-        Ok(Self::Tcp {
-            host: host.map(str::to_owned),
-            port,
-        })
+        let (host, port) = tcp(text, address)?;
+        Ok(Self::Tcp { host, port })
     }
+}
+
+fn tcp(text: &str, address: &str) -> Result<(Option<String>, u16), EndpointError> {
+    let no_port = || EndpointError::Port(text.into());
+    if address.contains(';') {
+        return Err(EndpointError::Interface(text.into()));
+    }
+    let (host, port) = address.rsplit_once(':').ok_or_else(no_port)?;
+    let port = match port {
+        "*" => 0,
+        digits => digits.parse().map_err(|_| no_port())?,
+    };
+    let host = match host.strip_prefix('[') {
+        Some(v6) => Some(v6.strip_suffix(']').ok_or_else(no_port)?),
+        None if host == "*" => None,
+        // A bare IPv6 address leaves open where it ends.
+        None if host.is_empty() || host.contains(':') => return Err(no_port()),
+        None => Some(host),
+    };
+    Ok((host.map(str::to_owned), port))
 }
 
 fn ipc(text: &str, path: &str) -> Result<Endpoint, EndpointError> {
@@ -105,20 +139,23 @@ impl fmt::Display for Endpoint {
         match self {
             Self::Path(path) => write!(f, "ipc://{}", String::from_utf8_lossy(path.as_os_str().as_bytes())),
             Self::Abstract(name) => write!(f, "ipc://@{name}"),
-            Self::Tcp { host, port } => {
-                let (open, close) = if host.as_ref().is_some_and(|h| h.contains(':')) {
-                    ("[", "]")
-                } else {
-                    ("", "")
-                };
-                write!(f, "tcp://{open}{}{close}:", host.as_deref().unwrap_or("*"))?;
-                if *port == 0 {
-                    f.write_str("*")
-                } else {
-                    write!(f, "{port}")
-                }
-            }
+            Self::Tcp { host, port } => address(f, "tcp", host.as_deref(), *port),
+            Self::Http { host, port } => address(f, "http", host.as_deref(), *port),
         }
+    }
+}
+
+fn address(f: &mut fmt::Formatter<'_>, scheme: &str, host: Option<&str>, port: u16) -> fmt::Result {
+    let (open, close) = if host.is_some_and(|h| h.contains(':')) {
+        ("[", "]")
+    } else {
+        ("", "")
+    };
+    write!(f, "{scheme}://{open}{}{close}:", host.unwrap_or("*"))?;
+    if port == 0 {
+        f.write_str("*")
+    } else {
+        write!(f, "{port}")
     }
 }
 
@@ -139,6 +176,9 @@ mod tests {
             "tcp://localhost:*",
             "tcp://[::1]:5555",
             "tcp://[fe80::1%eth0]:5555",
+            "http://127.0.0.1:30000",
+            "http://*:*",
+            "http://[::1]:30000",
         ] {
             assert_eq!(
                 text.parse::<Endpoint>().map(|endpoint| endpoint.to_string()),
@@ -159,11 +199,15 @@ mod tests {
         assert!(refusal("tcp://localhost:70000").contains("no port"));
         assert!(refusal("tcp://::1:5555").contains("brackets"));
         assert!(refusal("tcp://eth0;10.0.0.1:5555").contains("interface"));
+        assert!(refusal("https://localhost:443").contains("ends TLS"));
+        assert!(refusal("http://localhost:30000/generate").contains("http://host:port"));
+        assert!(refusal("http://localhost").contains("no port"));
+        assert_eq!("http://h:1/".parse(), "http://h:1".parse::<Endpoint>());
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "(ipc://|tcp://|)[ -~]{0,40}") {
+        fn any_text_is_read_or_refused(text in "(ipc://|tcp://|http://|)[ -~]{0,40}") {
             if let Ok(endpoint) = text.parse::<Endpoint>() {
                 prop_assert_eq!(endpoint.to_string().parse::<Endpoint>(), Ok(endpoint));
             }

@@ -8,14 +8,24 @@ use super::endpoint::Endpoint;
 /// Why a relay does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// There is nothing to relay, or more than 65,535 pairs.
-    #[error("{0} pairs of endpoints: give at least one, and at most 65,535")]
+    /// There is nothing to relay, or more than 32,767 pairs.
+    #[error("{0} pairs of endpoints: give at least one, and at most 32,767")]
     Pairs(usize),
     /// It would talk to itself.
     #[error(
         "{0} is both the listener and the upstream: the relay would connect to itself; give it another place to listen at"
     )]
     Itself(Endpoint),
+    /// Clients of HTTP on one side, ZMQ on the other.
+    #[error(
+        "{listen} and {upstream} do not belong together: one speaks HTTP and the other does not; give http:// for both or for neither"
+    )]
+    Mixed {
+        /// Where it would listen.
+        listen: Endpoint,
+        /// Where the bytes would go.
+        upstream: Endpoint,
+    },
     /// Somebody is listening there.
     #[error(
         "{0} is in use: somebody listens there. Move that listener to another endpoint and name it as the upstream, or listen elsewhere"
@@ -51,6 +61,9 @@ pub enum RelayError {
         /// What the system says.
         source: io::Error,
     },
+    /// It was asked for more after its end.
+    #[error("the relay has been stopped: start another")]
+    Stopped,
     /// The relay's thread could not be started.
     #[error("cannot start the relay's thread: {0}")]
     Thread(#[source] io::Error),

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use trace::MonoNs;
 
 use super::Shared;
-use super::observation::{Ending, Observation};
+use super::observation::{Direction, Ending, Observation};
 
 /// Tells of one connection. Dropping it tells that the connection is closed.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Journal {
     opened: MonoNs,
     announced: AtomicBool,
     cut_short: AtomicBool,
-    ending: Mutex<Option<Ending>>,
+    ending: Mutex<Option<(Ending, Option<Direction>)>>,
 }
 
 impl Journal {
@@ -85,25 +85,35 @@ impl Journal {
         self.shared.counters.cut_short.add(1);
     }
 
-    /// Says what ended the connection.
-    pub(super) fn end(&self, why: Ending) {
-        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    /// Counts bytes that were passed on.
+    pub(super) fn count(&self, direction: Direction, bytes: usize) {
+        let counters = &self.shared.counters;
+        match direction {
+            Direction::Forward => counters.bytes_forward.add(bytes as u64),
+            Direction::Backward => counters.bytes_backward.add(bytes as u64),
+        }
+    }
+
+    /// Says what ended the connection, and whose end came first.
+    pub(super) fn end(&self, why: Ending, first: Option<Direction>) {
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some((why, first));
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
         let said = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let why = said.unwrap_or(if std::thread::panicking() {
-            Ending::Panicked
+        let (why, first) = said.unwrap_or(if std::thread::panicking() {
+            (Ending::Panicked, None)
         } else {
-            Ending::Stopped
+            (Ending::Stopped, None)
         });
         self.insist(Observation::Closed {
             pair: self.pair,
             lane: self.lane,
             at: MonoNs::now(),
             cut_short: self.cut_short.load(Ordering::Relaxed),
+            first,
             why,
         });
     }

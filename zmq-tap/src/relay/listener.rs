@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 
 use super::Shared;
 use super::claim::Claim;
-use super::connection;
-use super::endpoint::{Endpoint, Pair};
+use super::connection::{self, Way};
+use super::endpoint::Endpoint;
 use super::error::RelayError;
 use super::socket::Socket;
 use super::stop::Stop;
@@ -47,15 +47,20 @@ impl Listener {
             }
             Endpoint::Tcp { host, port } => {
                 let (bound, port) = Self::tcp(host.as_deref(), *port).map_err(failed)?;
-                Ok((
-                    bound,
-                    Endpoint::Tcp {
-                        host: host.clone(),
-                        port,
-                    },
-                ))
+                let host = host.clone();
+                Ok((bound, Endpoint::Tcp { host, port }))
+            }
+            Endpoint::Http { host, port } => {
+                let (bound, port) = Self::tcp(host.as_deref(), *port).map_err(failed)?;
+                let host = host.clone();
+                Ok((bound, Endpoint::Http { host, port }))
             }
         }
+    }
+
+    /// One that somebody else bound. Needs a runtime's context.
+    pub(super) fn given(listener: StdUnixListener) -> io::Result<Self> {
+        Self::unix(listener, None)
     }
 
     fn unix(listener: StdUnixListener, claim: Option<Claim>) -> io::Result<Self> {
@@ -82,8 +87,8 @@ impl Listener {
 }
 
 /// Accepts connections of one pair until told to stop, then sees the open ones to their end.
-pub(super) async fn serve(shared: Arc<Shared>, place: u16, pair: Pair, mut listener: Listener, mut stop: Stop) {
-    let upstream = Arc::new(pair.upstream);
+pub(super) async fn serve(shared: Arc<Shared>, way: Way, mut listener: Listener, mut stop: Stop) {
+    let way = Arc::new(way);
     let mut connections = JoinSet::new();
     let (hand_down, mut lane) = (stop.clone(), 0);
     loop {
@@ -94,7 +99,7 @@ pub(super) async fn serve(shared: Arc<Shared>, place: u16, pair: Pair, mut liste
                         continue;
                     }
                     let guest = Guest(shared.clone());
-                    let served = connection::serve(shared.clone(), (place, lane), socket, upstream.clone(), hand_down.clone());
+                    let served = connection::serve(shared.clone(), way.clone(), lane, socket, hand_down.clone());
                     connections.spawn(async move {
                         let _guest = guest;
                         served.await;
@@ -102,7 +107,7 @@ pub(super) async fn serve(shared: Arc<Shared>, place: u16, pair: Pair, mut liste
                     lane += 1;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, listen = %pair.listen, "cannot accept");
+                    tracing::debug!(%error, listen = %way.pair.listen, "cannot accept");
                     shared.counters.accept_errors.add(1);
                     // Out of file descriptors, most likely: what is open goes on, the rest waits in the kernel.
                     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -16,11 +16,12 @@
 //! ```
 
 mod assembly;
-mod claim;
+pub(crate) mod claim;
 mod connection;
 mod dial;
 mod endpoint;
 mod error;
+mod gate;
 mod journal;
 mod listener;
 mod observation;
@@ -29,26 +30,31 @@ mod pool;
 mod priority;
 mod pump;
 mod queue;
+mod responses;
 mod socket;
 mod stats;
 mod stop;
 mod watch;
 mod window;
 
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 pub use endpoint::{Endpoint, EndpointError, Pair};
 pub use error::RelayError;
+pub use gate::Gate;
 pub use observation::{Direction, Ending, NotKept, Observation, Payload, Unread};
 pub use options::Options;
 pub use priority::step_aside;
 pub use queue::Observations;
 pub use stats::Stats;
 
+use connection::Way;
 use listener::Listener;
 use pool::Pool;
 use stats::Counters;
@@ -56,6 +62,8 @@ use stop::{Stop, Stopper};
 
 /// Added to `Options::drain` before what is left is cut off.
 const GRACE: Duration = Duration::from_millis(500);
+/// Each has two directions, which number hops of 16 bits.
+const MOST_PAIRS: u16 = u16::MAX / 2;
 
 /// What all parts of one relay share.
 #[derive(Debug)]
@@ -89,15 +97,56 @@ pub struct Relay {
     stop: Stopper,
     thread: Option<JoinHandle<()>>,
     listening: Vec<Endpoint>,
+    late: UnboundedSender<Late>,
+    pairs: usize,
+}
+
+/// A pair that joins a running relay.
+#[derive(Debug)]
+struct Late {
+    place: u16,
+    pair: Pair,
+    listener: UnixListener,
+    gate: Gate,
 }
 
 impl Relay {
     /// Binds every listener now, then relays on a thread of its own.
     pub fn start(pairs: Vec<Pair>, options: Options) -> Result<Self, RelayError> {
+        if pairs.is_empty() {
+            return Err(RelayError::Pairs(0));
+        }
+        Self::begin(pairs, options)
+    }
+
+    /// Relays nothing yet, and what [`Relay::add`] brings.
+    pub fn waiting(options: Options) -> Result<Self, RelayError> {
+        Self::begin(Vec::new(), options)
+    }
+
+    /// Relays one more pair, whose listener is bound already; connections wait at `gate` before they are led on. Gives the
+    /// pair's place.
+    pub fn add(&mut self, pair: Pair, listener: UnixListener, gate: Gate) -> Result<u16, RelayError> {
+        // Places are numbered in two directions by hop ids of 16 bits.
+        let place = u16::try_from(self.pairs).ok().filter(|place| *place < MOST_PAIRS);
+        let place = place.ok_or(RelayError::Pairs(self.pairs + 1))?;
+        let late = Late {
+            place,
+            pair,
+            listener,
+            gate,
+        };
+        self.late.send(late).map_err(|_| RelayError::Stopped)?;
+        self.pairs += 1;
+        Ok(place)
+    }
+
+    fn begin(pairs: Vec<Pair>, options: Options) -> Result<Self, RelayError> {
         let options = options.sane();
-        if pairs.is_empty() || pairs.len() > usize::from(u16::MAX) {
+        if pairs.len() > usize::from(MOST_PAIRS) {
             return Err(RelayError::Pairs(pairs.len()));
         }
+        let count = pairs.len();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -109,6 +158,10 @@ impl Relay {
             if pair.listen == pair.upstream {
                 return Err(RelayError::Itself(pair.listen));
             }
+            if pair.listen.speaks_http() != pair.upstream.speaks_http() {
+                let Pair { listen, upstream } = pair;
+                return Err(RelayError::Mixed { listen, upstream });
+            }
             let (listener, actual) = Listener::bind(&pair.listen)?;
             listening.push(actual);
             listeners.push((place, pair, listener));
@@ -117,10 +170,11 @@ impl Relay {
         let shared = Shared::new(options);
         let (stop, stopped) = stop::pair();
         let (its, drain) = (shared.clone(), shared.options.drain);
+        let (late, joining) = unbounded_channel();
         let thread = std::thread::Builder::new()
             .name("tokengap-relay".into())
             .spawn(move || {
-                runtime.block_on(run(its, listeners, stopped, drain));
+                runtime.block_on(run(its, listeners, joining, stopped, drain));
                 runtime.shutdown_timeout(GRACE);
             })
             .map_err(RelayError::Thread)?;
@@ -129,6 +183,8 @@ impl Relay {
             stop,
             thread: Some(thread),
             listening,
+            late,
+            pairs: count,
         })
     }
 
@@ -175,12 +231,31 @@ impl Drop for Relay {
     }
 }
 
-async fn run(shared: Arc<Shared>, listeners: Vec<(u16, Pair, Listener)>, mut stop: Stop, drain: Duration) {
+async fn run(
+    shared: Arc<Shared>,
+    listeners: Vec<(u16, Pair, Listener)>,
+    mut joining: UnboundedReceiver<Late>,
+    mut stop: Stop,
+    drain: Duration,
+) {
     let mut pairs = JoinSet::new();
     for (place, pair, listener) in listeners {
-        pairs.spawn(listener::serve(shared.clone(), place, pair, listener, stop.clone()));
+        let way = Way::new(place, pair, Gate::open());
+        pairs.spawn(listener::serve(shared.clone(), way, listener, stop.clone()));
     }
-    stop.heard().await;
+    loop {
+        let late = tokio::select! {
+            Some(late) = joining.recv() => late,
+            () = stop.heard() => break,
+        };
+        match Listener::given(late.listener) {
+            Ok(listener) => {
+                let way = Way::new(late.place, late.pair, late.gate);
+                pairs.spawn(listener::serve(shared.clone(), way, listener, stop.clone()));
+            }
+            Err(error) => tracing::error!(listen = %late.pair.listen, "cannot be relayed: {error}"),
+        }
+    }
     let all = async { while pairs.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(drain + GRACE, all).await;
 }

@@ -39,6 +39,8 @@ pub enum Observation {
         at: MonoNs,
         /// A direction ended inside a message, so that its receiver has a part of it only.
         cut_short: bool,
+        /// The side whose stream ended or failed before the other's: `Forward` is the connecting one. `None`: neither did.
+        first: Option<Direction>,
         /// What ended it.
         why: Ending,
     },
@@ -61,6 +63,30 @@ pub enum Observation {
         /// The message itself.
         payload: Payload,
     },
+    /// Bytes of a server of HTTP were passed on to its client. All of a connection's bytes come, in order, but for those
+    /// that a `Lost` stands for.
+    Passed {
+        /// Place of the pair in the list the relay was started with.
+        pair: u16,
+        /// The connection's number within its pair.
+        lane: u32,
+        /// When the client's socket had accepted them.
+        at: MonoNs,
+        /// The bytes.
+        bytes: Bytes,
+    },
+    /// The client's socket took less than it was given, or nothing: what the server says waits.
+    HeldUp {
+        /// Place of the pair in the list the relay was started with.
+        pair: u16,
+        /// The connection's number within its pair.
+        lane: u32,
+    },
+    /// A connection was closed because nobody accepted at its upstream.
+    Refused {
+        /// Place of the pair in the list the relay was started with.
+        pair: u16,
+    },
     /// A stream passes that cannot be read; its bytes are copied all the same.
     Unread {
         /// Place of the pair in the list the relay was started with.
@@ -74,7 +100,8 @@ pub enum Observation {
         /// Why it cannot be read.
         why: Unread,
     },
-    /// Messages passed of which no `Frame` was or will be told. Comes before the lane's next `Frame`.
+    /// Messages passed of which no `Frame` was or will be told. Comes before the lane's next `Frame`. For HTTP: bytes, before the
+    /// lane's next `Passed`.
     Lost {
         /// Place of the pair in the list the relay was started with.
         pair: u16,
@@ -82,7 +109,7 @@ pub enum Observation {
         direction: Direction,
         /// The connection's number within its pair.
         lane: u32,
-        /// How many messages; for [`LostCause::Unframed`] how many stretches, since messages in them cannot be counted.
+        /// How many messages, or stretches of bytes; for [`LostCause::Unframed`] how many stretches, since messages in them cannot be counted.
         count: u64,
         /// Why.
         cause: LostCause,

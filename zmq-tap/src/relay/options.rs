@@ -18,14 +18,18 @@ pub struct Options {
     pub buffer_bytes: usize,
     /// Size of one block of memory that reads land in. Default 1 MiB.
     pub block_bytes: usize,
-    /// How long a connection waits for its upstream to accept before it is closed (`libzmq` then tries again by itself).
-    /// Default 5 s.
+    /// How long a connection waits for its upstream to accept before it is closed (`libzmq` then tries again by itself; a
+    /// server of HTTP that refuses is asked only once). Default 5 s.
     pub connect_patience: Duration,
-    /// Connections at one time, over all pairs; beyond it new ones are closed at once. Default 1,024.
+    /// Connections at one time, over all pairs; beyond it new ones are closed at once. Default 16,384.
     pub max_connections: usize,
     /// How long [`super::Relay::stop`] lets bytes that were already accepted flow out, and how long a connection that is
     /// broken on one side may still finish the other direction. Default 2 s.
     pub drain: Duration,
+    /// What [`super::Relay::stop`] does first: say the end to the side that connected and pass on what still comes from
+    /// it. `libzmq` then closes by itself, with nothing half sent, and connects anew. A peer that does not is cut off as
+    /// without it. Only for hops whose messages flow from there to the upstream. Default: no.
+    pub ask_to_leave: bool,
 }
 
 impl Default for Options {
@@ -38,8 +42,9 @@ impl Default for Options {
             buffer_bytes: 128 << 10,
             block_bytes: 1 << 20,
             connect_patience: Duration::from_secs(5),
-            max_connections: 1_024,
+            max_connections: 16_384,
             drain: Duration::from_secs(2),
+            ask_to_leave: false,
         }
     }
 }

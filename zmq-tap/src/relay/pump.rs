@@ -5,7 +5,7 @@ use std::io;
 use trace::MonoNs;
 
 use super::socket::Socket;
-use super::watch::Watch;
+use super::watch::Onlooker;
 use super::window::Window;
 
 /// Bytes after which a busy direction lets the others run.
@@ -27,7 +27,7 @@ pub(super) enum End {
 }
 
 /// Copies until the source ends or one of the two fails. The sink is told of an ordinary end as `from` was: by a shutdown.
-pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut Watch, mut window: Window) -> End {
+pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Onlooker, mut window: Window) -> End {
     let mut turn = 0;
     loop {
         if let Err(error) = from.readable().await {
@@ -58,6 +58,7 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut Watch, mut wind
                     watch.wrote(&mut window, MonoNs::now());
                 }
                 Err(error) if waits(&error) => {
+                    watch.held_up();
                     if let Err(error) = to.writable().await {
                         return End::Sink(error.kind());
                     }
@@ -74,7 +75,7 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut Watch, mut wind
     }
 }
 
-fn source_failed(error: &io::Error, to: &Socket, watch: &Watch) -> End {
+fn source_failed(error: &io::Error, to: &Socket, watch: &impl Onlooker) -> End {
     let carried = watch.has_carried();
     if carried {
         // In order, and behind what the kernel still holds for the sink.

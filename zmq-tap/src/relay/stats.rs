@@ -49,6 +49,8 @@ counters! {
     frames_not_kept,
     /// Messages passed on whose observation was dropped because the queue was full.
     frames_dropped,
+    /// Stretches of bytes from servers of HTTP that were passed on and not told: the queue was full, or the budget in use.
+    passed_untold,
     /// Messages read whole that the other side failed to accept.
     frames_undelivered,
     /// Directions that ended inside a message.

@@ -12,7 +12,31 @@ use super::observation::{Direction, NotKept, Observation, Payload, Unread};
 use super::window::{Keep, Window};
 use crate::zmtp::{Opaque, Scanner};
 
-/// The observer of one direction.
+/// Who looks at the bytes of one direction while they are copied. Nothing it does delays or changes them.
+pub(super) trait Onlooker {
+    /// What the window must keep for what is under way.
+    fn keep(&mut self) -> Keep;
+
+    /// The window could not keep it.
+    fn forget(&mut self);
+
+    /// Looks at bytes that were just read. `kept`: the window holds them, and all before them that [`Onlooker::keep`] asked for.
+    fn read(&mut self, bytes: &[u8], at: MonoNs, kept: bool);
+
+    /// Tells of what has been written.
+    fn wrote(&mut self, window: &mut Window, at: MonoNs);
+
+    /// The sink took less than it was given, or nothing.
+    fn held_up(&mut self) {}
+
+    /// Counts bytes that were passed on.
+    fn count(&self, bytes: usize);
+
+    /// Whether something has gone this way that a reset of the other side could throw away.
+    fn has_carried(&self) -> bool;
+}
+
+/// The observer of one direction of ZMTP.
 #[derive(Debug)]
 pub(super) struct Watch {
     journal: Arc<Journal>,
@@ -40,79 +64,6 @@ impl Watch {
             unreadable: false,
             dropped: 0,
         }
-    }
-
-    /// What the window must keep for the message under way.
-    pub(super) fn keep(&mut self) -> Keep {
-        match self.scanner.pending() {
-            Some(pending) if self.assembly.keeps(pending) => Keep {
-                from: pending.start,
-                frame_end: pending.frame_end,
-            },
-            _ => Keep {
-                from: self.scanner.position(),
-                frame_end: None,
-            },
-        }
-    }
-
-    /// The window could not keep the message under way.
-    pub(super) fn forget(&mut self) {
-        if self.scanner.pending().is_some() {
-            self.assembly.refuse(NotKept::Budget);
-        }
-    }
-
-    /// Looks at bytes that were just read. `kept`: the window holds them, and all before them that [`Watch::keep`] asked for.
-    pub(super) fn read(&mut self, bytes: &[u8], at: MonoNs, kept: bool) {
-        let Self { scanner, assembly, .. } = self;
-        scanner.feed(bytes, &mut |mark| assembly.take(mark, at, kept));
-        if !kept {
-            self.forget();
-        }
-        for why in std::mem::take(&mut self.assembly.unread) {
-            self.tell_unread(why, at);
-        }
-    }
-
-    /// Tells of every message whose last byte has been written.
-    pub(super) fn wrote(&mut self, window: &mut Window, at: MonoNs) {
-        let written = window.written();
-        let count = self
-            .assembly
-            .done
-            .iter()
-            .take_while(|message| message.end <= written)
-            .count();
-        let Some(last) = count.checked_sub(1).and_then(|last| self.assembly.done.get(last)) else {
-            return;
-        };
-        let (base, bytes) = window.cut(last.end);
-        for _ in 0..count {
-            let Some(message) = self.assembly.done.pop_front() else {
-                return;
-            };
-            self.tell_frame(message, base, &bytes, at);
-        }
-        let counters = &self.journal.shared.counters;
-        match self.direction {
-            Direction::Forward => counters.frames_forward.add(count as u64),
-            Direction::Backward => counters.frames_backward.add(count as u64),
-        }
-    }
-
-    /// Counts bytes that were passed on.
-    pub(super) fn count(&self, bytes: usize) {
-        let counters = &self.journal.shared.counters;
-        match self.direction {
-            Direction::Forward => counters.bytes_forward.add(bytes as u64),
-            Direction::Backward => counters.bytes_backward.add(bytes as u64),
-        }
-    }
-
-    /// Whether a message, or something that may have been one, has gone this way.
-    pub(super) fn has_carried(&self) -> bool {
-        self.seq > 0 || self.unreadable || self.scanner.pending().is_some()
     }
 
     fn tell_frame(&mut self, message: Message, base: u64, bytes: &Bytes, written_at: MonoNs) {
@@ -193,6 +144,71 @@ impl Watch {
             count,
             cause,
         }
+    }
+}
+
+impl Onlooker for Watch {
+    fn keep(&mut self) -> Keep {
+        match self.scanner.pending() {
+            Some(pending) if self.assembly.keeps(pending) => Keep {
+                from: pending.start,
+                frame_end: pending.frame_end,
+            },
+            _ => Keep {
+                from: self.scanner.position(),
+                frame_end: None,
+            },
+        }
+    }
+
+    fn forget(&mut self) {
+        if self.scanner.pending().is_some() {
+            self.assembly.refuse(NotKept::Budget);
+        }
+    }
+
+    fn read(&mut self, bytes: &[u8], at: MonoNs, kept: bool) {
+        let Self { scanner, assembly, .. } = self;
+        scanner.feed(bytes, &mut |mark| assembly.take(mark, at, kept));
+        if !kept {
+            self.forget();
+        }
+        for why in std::mem::take(&mut self.assembly.unread) {
+            self.tell_unread(why, at);
+        }
+    }
+
+    fn wrote(&mut self, window: &mut Window, at: MonoNs) {
+        let written = window.written();
+        let count = self
+            .assembly
+            .done
+            .iter()
+            .take_while(|message| message.end <= written)
+            .count();
+        let Some(last) = count.checked_sub(1).and_then(|last| self.assembly.done.get(last)) else {
+            return;
+        };
+        let (base, bytes) = window.cut(last.end);
+        for _ in 0..count {
+            let Some(message) = self.assembly.done.pop_front() else {
+                return;
+            };
+            self.tell_frame(message, base, &bytes, at);
+        }
+        let counters = &self.journal.shared.counters;
+        match self.direction {
+            Direction::Forward => counters.frames_forward.add(count as u64),
+            Direction::Backward => counters.frames_backward.add(count as u64),
+        }
+    }
+
+    fn has_carried(&self) -> bool {
+        self.seq > 0 || self.unreadable || self.scanner.pending().is_some()
+    }
+
+    fn count(&self, bytes: usize) {
+        self.journal.count(self.direction, bytes);
     }
 }
 

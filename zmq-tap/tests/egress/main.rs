@@ -2,6 +2,7 @@
 
 mod hostile;
 mod plane;
+mod requests;
 mod served;
 
 use std::path::PathBuf;

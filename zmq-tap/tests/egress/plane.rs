@@ -5,15 +5,14 @@ use trace::event::AnswerEnd;
 
 use super::{Connection, Told, recorded};
 
-/// By the name of the recording: tokens, what the last chunk claims, and whether the worker said that it was done.
+/// By the name of the recording: tokens, what the last chunk claims, and whether the generator came to its end.
 /// Decoded with Dynamo's documented framing by another program.
 fn truth(name: &str) -> Option<(u32, Option<u32>, bool)> {
     Some(match name.rsplit_once('-')? {
         ("v0.8.1" | "v1.0.0" | "v1.6.1", "01") => (5, Some(5), true),
         ("v0.8.1" | "v1.0.0" | "v1.6.1", "02" | "06") => (2, Some(2), true),
-        // The generator failed after two chunks.
-        ("v0.8.1", "03") => (2, None, true),
-        ("v1.0.0" | "v1.6.1", "03") => (2, None, false),
+        // The generator failed after two chunks; 0.8.1 said that it was done all the same.
+        ("v0.8.1" | "v1.0.0" | "v1.6.1", "03") => (2, None, false),
         ("v1.0.0-frontend", "03") | ("v1.6.1-frontend", "04") => (8, Some(8), true),
         _ => return None,
     })

@@ -77,7 +77,7 @@ fn a_connection_that_opens_and_closes_beside_a_full_queue_is_told_of() {
             }
             Observation::Frame { .. } => frames += 1,
             Observation::Lost { count, .. } => lost += count,
-            Observation::Unread { .. } => panic!("{observation:?}"),
+            _ => panic!("{observation:?}"),
         }
     }
     assert_eq!((opened, closed, frames + lost), (3, 3, 6));

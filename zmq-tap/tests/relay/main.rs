@@ -3,6 +3,7 @@
 mod bytes;
 mod endings;
 mod files;
+mod http;
 mod limits;
 mod peers;
 mod support;

@@ -1,5 +1,6 @@
 //! The stages of one request, in the order they happened.
 
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::clock::MonoNs;
@@ -10,7 +11,7 @@ const MOST: usize = 32;
 const SAME_NS: u64 = 1_000_000;
 
 /// One stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// When, by the engine's own clock.
     pub at: MonoNs,
@@ -25,7 +26,7 @@ pub struct Mark {
 }
 
 /// The stages of one request, earliest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
     list: SmallVec<[Mark; 6]>,
     /// Bit of each place whose gap is known.

@@ -17,6 +17,7 @@ pub use tellers::{States, Teller};
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
 
 use self::names::Names;
 use self::rank::Pairs;
@@ -71,7 +72,7 @@ const PAIRS: usize = 256;
 const AWAITED: usize = 131_072;
 
 /// All that was told.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Stages {
     names: Names,
     by: Names,
@@ -90,7 +91,7 @@ pub struct Stages {
 }
 
 /// Counters of stages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageCounts {
     /// Stages told, health checks apart.
     pub told: u64,
@@ -109,7 +110,7 @@ pub struct StageCounts {
 }
 
 /// What the engine says it merged. It speaks from 20 chunks on only, so that this is less than there was.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MergedCounts {
     /// How often it said so.
     pub times: u64,

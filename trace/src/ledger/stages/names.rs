@@ -1,7 +1,9 @@
 //! Words that come again and again, kept once.
 
+use serde::{Deserialize, Serialize};
+
 /// A list of words, each known by its place.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Names(Vec<Box<str>>);
 
 impl Names {

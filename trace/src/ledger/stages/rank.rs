@@ -1,5 +1,7 @@
 //! Whether long gaps come with many states: Spearman's rank correlation, which asks for no shape and no unit.
 
+use serde::{Deserialize, Serialize};
+
 /// Pairs kept; of more, a sample in which each has the same chance.
 const KEPT: usize = 131_072;
 
@@ -14,7 +16,7 @@ pub struct Correlation {
     pub sampled: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Pairs {
     list: Vec<(u64, u32)>,
     seen: u64,

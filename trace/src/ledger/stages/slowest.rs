@@ -1,12 +1,14 @@
 //! The requests with the worst gaps and all their stages: kept apart, so that they outlive their records.
 
+use serde::{Deserialize, Serialize};
+
 use super::marks::Marks;
 
 /// How many.
 const KEPT: usize = 16;
 
 /// A request that waited long.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slow {
     /// SGLang's request id, as far as the log gives it.
     pub rid: Box<str>,
@@ -16,7 +18,7 @@ pub struct Slow {
     pub marks: Marks,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Slowest(Vec<Slow>);
 
 impl Slowest {

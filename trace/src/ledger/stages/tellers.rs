@@ -1,5 +1,7 @@
 //! Processes that say how they stand: `states`, how long they waited for a message, whether more were ready, their CPU.
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::MonoNs;
 use crate::event::Told;
 use crate::stats::Distribution;
@@ -12,7 +14,7 @@ const FRESH_NS: u64 = 10_000_000_000;
 const STEPS: usize = 240;
 
 /// One process, as it describes itself.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Teller {
     /// Who it is: a role, a process, or the log it stood in.
     pub by: Box<str>,
@@ -35,7 +37,7 @@ pub struct Teller {
 }
 
 /// `states` over time: the most in each step.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct States {
     /// The most of all, and when.
     pub most: Option<(MonoNs, u32)>,
@@ -105,7 +107,7 @@ impl Teller {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Tellers(Vec<Teller>);
 
 impl Tellers {

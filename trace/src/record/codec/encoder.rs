@@ -95,6 +95,11 @@ impl Encoder {
         self.columns.len() >= bytes || self.chunks >= BLOCK_CHUNKS || self.ids >= BLOCK_IDS
     }
 
+    /// Remembers what stands, and writes nothing.
+    pub(in crate::record) fn note(&mut self, what: &What<'_>) {
+        self.standing.take(what);
+    }
+
     pub(in crate::record) fn tick(&mut self, now: MonoNs) {
         self.stand();
         self.begin(op::TICK, now.0);

@@ -10,3 +10,4 @@ pub use analyse::analyse;
 pub use missing::Missing;
 pub use open::{BlockInfo, Recording};
 pub use reader::Reader;
+pub(super) use reader::unpack;

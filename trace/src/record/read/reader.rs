@@ -129,7 +129,7 @@ fn load(recording: &Recording, offset: u64, section: &Section, packed: &mut Vec<
     Ok(crc32fast::hash(packed) == section.crc)
 }
 
-fn unpack(
+pub(in crate::record) fn unpack(
     zstd: &mut Option<zstd::bulk::Decompressor<'static>>,
     packed: &[u8],
     section: &Section,

@@ -11,6 +11,7 @@ mod worker;
 use std::path::PathBuf;
 
 pub use hindsight::{Dumping, Hindsight};
+pub(super) use pack::Packer;
 pub use recorder::Recorder;
 
 /// How to write. The defaults are for live runs.

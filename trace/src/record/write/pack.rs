@@ -6,7 +6,7 @@ use super::super::codec::Columns;
 use super::super::section::{SECTION_HEADER, Section};
 
 /// Packs payloads one after the other, with the same room.
-pub(super) struct Packer {
+pub(in crate::record) struct Packer {
     zstd: zstd::bulk::Compressor<'static>,
     raw: Vec<u8>,
     packed: Vec<u8>,
@@ -14,7 +14,7 @@ pub(super) struct Packer {
 }
 
 impl Packer {
-    pub(super) fn new(level: i32) -> io::Result<Self> {
+    pub(in crate::record) fn new(level: i32) -> io::Result<Self> {
         Ok(Self {
             zstd: zstd::bulk::Compressor::new(level)?,
             raw: Vec::new(),
@@ -24,7 +24,7 @@ impl Packer {
     }
 
     /// Packs a block's columns, and completes its header; gives back header and payload.
-    pub(super) fn block(&mut self, columns: &Columns<Vec<u8>>, section: &mut Section) -> io::Result<&[u8]> {
+    pub(in crate::record) fn block(&mut self, columns: &Columns<Vec<u8>>, section: &mut Section) -> io::Result<&[u8]> {
         self.raw.clear();
         columns.join(&mut self.raw);
         self.packed.clear();

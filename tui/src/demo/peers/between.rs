@@ -2,7 +2,6 @@
 //! synchronous loops: take, work, send.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -15,11 +14,8 @@ use super::inbox::{Inbox, Outlet};
 use super::report::{Did, Fingerprint, Reports};
 use super::text;
 use crate::demo::encode::{Finish, Release, Row, text_batch, token_batch};
+use crate::demo::scenario::Cost;
 use crate::demo::topology::detokenizer_of;
-
-/// What a detokenizer's or a router's work costs.
-const PER_FRAME: Duration = Duration::from_micros(40);
-const PER_CHUNK: Duration = Duration::from_micros(8);
 
 /// A message with the number of the outlet it leaves through.
 type Outgoing = (usize, Vec<u8>);
@@ -30,6 +26,7 @@ pub(super) struct Between {
     pub(super) inbox: Inbox,
     pub(super) reports: Reports,
     pub(super) release: Release,
+    pub(super) cost: Cost,
     pub(super) role: Role,
 }
 
@@ -38,8 +35,9 @@ type Outlets = Vec<(Arc<str>, Outlet)>;
 
 /// Which of the two.
 pub(super) enum Role {
-    /// Splits each batch into one message a request, each for the detokenizer that its worker's checksum names.
-    Router(Outlets),
+    /// Splits each batch into one message a request, each for the detokenizer that its worker's checksum names, but for those
+    /// that go astray half-way.
+    Router { outlets: Outlets, strays: Option<u32> },
     /// Turns ids into text. With several workers, one message a request, each to the worker that waits for it.
     Detokenizer(Outlets),
 }
@@ -57,7 +55,7 @@ impl Between {
             let (hop, print) = (self.hop, Fingerprint::of(&message));
             self.reports.tell(Did::Taken { hop, print, wakeup });
             let (chunks, outgoing) = self.transform(&mut decoder, &message)?;
-            busy.spend(PER_FRAME + PER_CHUNK * chunks).await;
+            busy.spend(self.cost.per_frame + self.cost.per_chunk * chunks).await;
             for (to, message) in outgoing {
                 self.role.outlet(to).send(message).await?;
             }
@@ -76,13 +74,12 @@ impl Between {
         let content = Content::of(&batch)?;
         let rows: Vec<_> = (0..batch.len()).map(|i| content.row(&batch, i)).collect();
         let outgoing = match &self.role {
-            Role::Router(_) => rows
+            Role::Router { outlets, strays } => rows
                 .iter()
                 .map(|row| {
-                    (
-                        detokenizer_of(row.worker.unwrap_or_default()),
-                        token_batch(self.release, &[*row], true),
-                    )
+                    let stray = strays.is_some_and(|every| is_astray(row, every));
+                    let to = detokenizer_of(row.worker.unwrap_or_default(), outlets.len()) + usize::from(stray);
+                    (to % outlets.len(), token_batch(self.release, &[*row], true))
                 })
                 .collect(),
             Role::Detokenizer(workers) if workers.len() > 1 => rows
@@ -104,9 +101,14 @@ impl Between {
 
 impl Role {
     fn outlet(&mut self, at: usize) -> &mut Outlet {
-        let (Self::Router(outlets) | Self::Detokenizer(outlets)) = self;
+        let (Self::Router { outlets, .. } | Self::Detokenizer(outlets)) = self;
         &mut outlets[at].1
     }
+}
+
+/// One request in so `every` many goes astray, from its tenth token on.
+fn is_astray(row: &Row<'_>, every: u32) -> bool {
+    row.completion_tokens >= 10 && crc32fast::hash(row.rid.as_bytes()).is_multiple_of(every)
 }
 
 /// The ids and texts of a batch, which its rows borrow.

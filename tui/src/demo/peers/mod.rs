@@ -19,7 +19,7 @@ use anyhow::Context;
 use tokio::task::JoinSet;
 
 use super::random::Random;
-use super::scenario::{Route, Script};
+use super::scenario::Script;
 use super::topology::{HopPlan, Receiver};
 use super::truth::Account;
 use between::{Between, Role};
@@ -51,13 +51,22 @@ impl Stage {
             inboxes.push(Inbox::bind(&hop.upstream).await?);
         }
         // Connected in the order of the path, in which reports then list the hops.
-        let outlet = Outlet::connect(&self.hops[0].listen).await?;
+        let mut outlets = Vec::with_capacity(self.script.route.schedulers);
+        for _ in 0..self.script.route.schedulers {
+            outlets.push(Outlet::connect(&self.hops[0].listen).await?);
+        }
         let mut peers = JoinSet::new();
         for (hop, inbox) in self.hops.iter().zip(inboxes) {
             let (reports, release) = (self.reports.clone(), self.script.release);
-            let role = match hop.to {
-                Receiver::Router => Role::Router(self.outlets(Receiver::Detokenizer).await?),
-                Receiver::Detokenizer => Role::Detokenizer(self.outlets(Receiver::Tokenizer).await?),
+            let (role, cost) = match hop.to {
+                Receiver::Router => {
+                    let (outlets, strays) = (self.outlets(Receiver::Detokenizer).await?, self.script.strays);
+                    (Role::Router { outlets, strays }, self.script.router)
+                }
+                Receiver::Detokenizer => (
+                    Role::Detokenizer(self.outlets(Receiver::Tokenizer).await?),
+                    self.script.detokenizer,
+                ),
                 Receiver::Tokenizer => {
                     let (account, script, random) = (self.account.clone(), self.script.clone(), random.fork());
                     peers.spawn(Tokenizer::new(hop.id, inbox, reports, account, script, random).run());
@@ -70,30 +79,37 @@ impl Stage {
                     inbox,
                     reports,
                     release,
+                    cost,
                     role,
                 }
                 .run(),
             );
         }
-        let workers = match self.script.route {
-            Route::Direct | Route::Detokenizer => Vec::new(),
-            Route::Router => self
+        let workers: Vec<Arc<str>> = match self.script.route.workers {
+            1 => Vec::new(),
+            _ => self
                 .hops_to(Receiver::Tokenizer)
                 .map(|hop| hop.listen.as_str().into())
                 .collect(),
         };
-        let mut scheduler = Scheduler {
-            release: self.script.release,
-            load: self.script.load,
-            clients: Clients::new(self.script.load, workers, random.fork()),
-            outlet,
-            account: self.account.clone(),
-            ending: self.ending,
-        };
+        let mut schedulers = JoinSet::new();
+        for outlet in outlets {
+            let mut scheduler = Scheduler {
+                release: self.script.release,
+                load: self.script.load,
+                clients: Clients::new(self.script.load, workers.clone(), random.fork()),
+                outlet,
+                account: self.account.clone(),
+                ending: Arc::clone(&self.ending),
+            };
+            schedulers.spawn(async move { scheduler.run().await });
+        }
         ready();
         let account = self.account.clone();
         let all_served = async {
-            scheduler.run().await?;
+            while let Some(ended) = schedulers.join_next().await {
+                ended.context("a demo scheduler failed")??;
+            }
             while account.open() > 0 {
                 tokio::time::sleep(LOOK).await;
             }

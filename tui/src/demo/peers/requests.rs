@@ -1,10 +1,11 @@
 //! The clients' side of the load: which requests come, how long they are and how they end.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::demo::encode::{Finish, READ_OFFSET};
 use crate::demo::random::Random;
-use crate::demo::scenario::{Lengths, Load};
+use crate::demo::scenario::{Lengths, Load, Requests};
 
 /// Token ids below this occur (the size of a common vocabulary).
 const VOCABULARY: u32 = 151_643;
@@ -30,6 +31,8 @@ enum Ending {
     Length,
     Stop,
     Abort,
+    /// By a limit of no tokens: prefill alone was wanted.
+    Prefill,
 }
 
 impl Request {
@@ -43,6 +46,7 @@ impl Request {
         }
         Some(match (self.ending, ids.last()) {
             (Ending::Abort, _) => Finish::Abort,
+            (Ending::Prefill, _) => Finish::Length(0),
             (Ending::Stop, Some(&last)) if self.generated == self.target => Finish::Stop(last),
             _ => Finish::Length(self.generated),
         })
@@ -60,11 +64,49 @@ pub(super) struct Clients {
     load: Load,
     workers: Vec<Arc<str>>,
     random: Random,
+    /// Rids of a group that came together, and where each ends that is not to run: before its first token, to warm up the
+    /// prefix cache.
+    together: VecDeque<(String, Option<u32>)>,
+    groups: u32,
+    /// Requests so far.
+    turn: usize,
 }
+
+/// Prompts of a batch, and samples of a prompt.
+const GROUP: usize = 4;
 
 impl Clients {
     pub(super) fn new(load: Load, workers: Vec<Arc<str>>, random: Random) -> Self {
-        Self { load, workers, random }
+        Self {
+            load,
+            workers,
+            random,
+            together: VecDeque::new(),
+            groups: 0,
+            turn: 0,
+        }
+    }
+
+    /// A request's rid, and after how many tokens it ends if prefill alone is wanted of it.
+    fn name(&mut self, random: &mut Random) -> (String, Option<u32>) {
+        let mut fresh = || format!("{:016x}{:016x}", random.next(), random.next());
+        match self.load.come {
+            Requests::Single => (fresh(), None),
+            Requests::Prefill => (fresh(), Some(1)),
+            Requests::Groups => self.together.pop_front().unwrap_or_else(|| {
+                self.groups += 1;
+                let own = fresh();
+                if self.groups % 2 == 1 {
+                    // A batch whose client gave it one rid: its prompts are numbered.
+                    self.together.extend((0..GROUP).map(|n| (format!("{own}_{n}"), None)));
+                } else {
+                    // n samples of one prompt: a request for the prefix alone, then one for each, of names of their own.
+                    self.together.push_back((own, Some(0)));
+                    self.together.extend((0..GROUP).map(|_| (fresh(), None)));
+                }
+                self.together.pop_front().unwrap_or_default()
+            }),
+        }
     }
 
     /// Seconds until the next request comes.
@@ -74,10 +116,14 @@ impl Clients {
 
     pub(super) fn next(&mut self) -> Request {
         let mut random = self.random.fork();
-        let rid = format!("{:016x}{:016x}", random.next(), random.next());
-        let worker = (!self.workers.is_empty()).then(|| random.between(0, self.workers.len() as u32 - 1) as usize);
+        let (rid, prefill) = self.name(&mut random);
+        // HTTP workers take connections by turns.
+        self.turn += 1;
+        let worker = self.turn.checked_rem(self.workers.len());
         let answer = length(self.load.answer, &mut random);
-        let (ending, target) = if random.chance(self.load.aborts) {
+        let (ending, target) = if let Some(target) = prefill {
+            (Ending::Prefill, target)
+        } else if random.chance(self.load.aborts) {
             (Ending::Abort, random.between(1, answer))
         } else if random.chance(0.7) {
             (Ending::Stop, answer)

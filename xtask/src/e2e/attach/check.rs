@@ -18,7 +18,7 @@ const NAMED: usize = 5;
 
 /// How near the report came to the stamps.
 #[derive(Debug, Default)]
-pub(super) struct Accuracy {
+pub(in super::super) struct Accuracy {
     requests: usize,
     worst_gap_ns: u64,
     worst_off_ns: u64,
@@ -43,7 +43,7 @@ impl fmt::Display for Accuracy {
 }
 
 /// Everything that must hold of a run that was watched from its start to its end.
-pub(super) fn exact(outcome: &Outcome, checks: &mut Checks) -> Accuracy {
+pub(in super::super) fn exact(outcome: &Outcome, checks: &mut Checks) -> Accuracy {
     same_bytes(outcome, checks);
     let mut accuracy = Accuracy::default();
     let Some(report) = &outcome.report else {

@@ -11,8 +11,7 @@ use super::super::plan::{Engine, Plan};
 use super::super::session::{Outcome, Setting};
 use super::super::setup::Home;
 use super::super::{Options, Table, summary};
-use super::score::{self, Score};
-use super::{RELEASES, Scenario, check, kernel, watched};
+use super::{RELEASES, Scenario, check, kernel, score, watched};
 
 /// What is run with each release.
 const SCENARIOS: [Scenario; 6] = [
@@ -56,18 +55,13 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
             let mut setting = Setting::new(engine);
             setting.http = true;
             change(&mut setting);
-            let mut scored = None;
             table.row(options, engine, name, |checks, dir| {
                 let outcome = watched(home, program, &setting, dir)?;
                 check::exact(&outcome, checks);
                 delivered(&outcome, checks);
                 score::confirmed(&outcome, checks);
-                let score = Score::of(&outcome);
-                score.check(&setting, &outcome, checks);
-                scored = Some(score);
-                Ok(format!("{score}; {}", summary(&outcome)))
+                Ok(summary(&outcome))
             });
-            table.scores.extend(scored.map(|score| score.line(engine, name)));
         }
     }
 }

@@ -2,7 +2,7 @@
 //! request what the processes' own stamps say.
 
 mod backlog;
-mod check;
+pub(super) mod check;
 pub(super) mod egress;
 mod expected;
 pub(super) mod kernel;

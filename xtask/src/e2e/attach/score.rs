@@ -14,22 +14,31 @@ use super::super::{Options, Table, summary};
 use super::egress::backlog;
 use super::{RELEASES, Scenario, check, kernel, watched};
 
-/// Consumers inside the tokenizer's process that need different turns of its event loop; [`super::egress`] has those over HTTP.
-const SCENARIOS: [Scenario; 4] = [
-    ("scored, generator", backlog),
+/// Consumers that need different turns of the tokenizer's event loop. The flag stands on the command line, as it would on a
+/// real one: without it attach does not know the mode, and predicts nothing.
+const SCENARIOS: [Scenario; 6] = [
+    ("scored, generator", |setting| consumer(setting, &["--stream-output"])),
     ("scored, 4 more turns", |setting| {
-        backlog(setting);
-        setting.receiver = &["--turns", "4"];
+        consumer(setting, &["--stream-output", "--turns", "4"]);
     }),
     ("scored, other thread", |setting| {
-        backlog(setting);
-        setting.receiver = &["--other-thread"];
+        consumer(setting, &["--stream-output", "--other-thread"]);
     }),
-    ("scored, cumulative", |setting| {
-        backlog(setting);
-        setting.receiver = &["--cumulative"];
+    ("scored, http", |setting| {
+        consumer(setting, &["--stream-output"]);
+        setting.http = true;
     }),
+    ("scored, http, asyncio", |setting| {
+        consumer(setting, &["--stream-output", "--loop", "asyncio"]);
+        setting.http = true;
+    }),
+    ("scored, cumulative", |setting| consumer(setting, &["--cumulative"])),
 ];
+
+fn consumer(setting: &mut Setting, receiver: &'static [&'static str]) {
+    backlog(setting);
+    setting.receiver = receiver;
+}
 
 /// Places of tokens in the outputs of requests, from 0.
 type Places = BTreeMap<String, BTreeSet<u64>>;
@@ -52,21 +61,23 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
                 check::exact(&outcome, checks);
                 let score = Score::of(&outcome);
                 score.check(&setting, &outcome, checks);
-                let told = format!("{score}; {}", summary(&outcome));
                 scored = Some(score);
-                Ok(told)
+                Ok(summary(&outcome))
             });
             table.scores.extend(scored.map(|score| score.line(engine, name)));
         }
     }
 }
 
-/// Tokens that clients miss, tokens predicted, and those that are both.
+/// How a prediction compares: by request, by how many tokens of each request, and by which tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Score {
-    lost: usize,
-    predicted: usize,
-    both: usize,
+    /// Requests that lost tokens, that were predicted to, and both.
+    requests: [usize; 3],
+    /// Tokens likewise; of a request as many as it lost and was predicted to, whichever they are.
+    tokens: [usize; 3],
+    /// Predicted tokens that are among the lost ones by place.
+    places: usize,
 }
 
 impl Score {
@@ -75,30 +86,38 @@ impl Score {
             return Self::default();
         };
         let (lost, predicted) = (missing(outcome), listed(&report["losses"]["predicted"]));
-        let none = BTreeSet::new();
-        let both =
-            |(rid, places): (&String, &BTreeSet<u64>)| places.intersection(lost.get(rid).unwrap_or(&none)).count();
+        let sum = |of: &Places| of.values().map(BTreeSet::len).sum();
+        let pairs: Vec<_> = predicted
+            .iter()
+            .filter_map(|(rid, said)| Some((said, lost.get(rid)?)))
+            .collect();
+        let common = pairs.iter().map(|(said, lost)| said.len().min(lost.len())).sum();
         Self {
-            lost: lost.values().map(BTreeSet::len).sum(),
-            predicted: predicted.values().map(BTreeSet::len).sum(),
-            both: predicted.iter().map(both).sum(),
+            requests: [lost.len(), predicted.len(), pairs.len()],
+            tokens: [sum(&lost), sum(&predicted), common],
+            places: pairs.iter().map(|(said, lost)| said.intersection(lost).count()).sum(),
         }
     }
 
-    /// What holds whatever the consumer: nothing is predicted where nothing can be lost. And a consumer that needs no turns
-    /// of its own loses what the turns of the event loop say.
-    pub(super) fn check(&self, setting: &Setting, outcome: &Outcome, checks: &mut Checks) {
+    /// What holds whatever the consumer: nothing is predicted where nothing can be lost, and what is confirmed is the truth.
+    /// A consumer that needs no turns of its own loses tokens of exactly the requests that it is predicted to.
+    fn check(&self, setting: &Setting, outcome: &Outcome, checks: &mut Checks) {
         let Some(report) = &outcome.report else { return };
         let keeps_last = report["source"]["waiter"] == "keeps-last";
-        let incremental = report["source"]["mode"] == "incremental";
-        if !keeps_last || !incremental {
-            checks.equal("tokens predicted to be lost where none can be", &0, &self.predicted);
-            checks.equal("tokens lost there", &0, &self.lost);
-        } else if setting.receiver.is_empty() && !setting.http && report["losses"]["predicted"].is_object() {
+        if !keeps_last || setting.receiver.contains(&"--cumulative") {
+            checks.equal("tokens predicted to be lost where none can be", &0, &self.tokens[1]);
+            checks.equal("tokens lost there", &0, &self.tokens[0]);
+            return;
+        }
+        checks.equal("mode", &Some("incremental"), &report["source"]["mode"].as_str());
+        if setting.http {
+            confirmed(outcome, checks);
+        } else if setting.receiver.len() == 1 {
+            let [lost, predicted, both] = self.requests;
             checks.equal(
-                "tokens predicted, lost, and both",
-                &[self.lost; 2],
-                &[self.predicted, self.both],
+                "requests predicted, and those that lost tokens",
+                &[lost; 2],
+                &[predicted, both],
             );
         }
     }
@@ -110,29 +129,20 @@ impl Score {
         }
     }
 
-    /// A line of the table that [`Table::end`] prints.
-    pub(super) fn line(self, engine: &Engine, name: &str) -> String {
-        format!(
-            "| {} | {name} | {} | {} | {} | {} |",
-            engine.name(),
-            self.lost,
-            self.predicted,
-            Self::share(self.both, self.predicted),
-            Self::share(self.both, self.lost)
-        )
+    fn precision_and_recall([lost, predicted, both]: [usize; 3]) -> String {
+        format!("{} | {}", Self::share(both, predicted), Self::share(both, lost))
     }
-}
 
-impl std::fmt::Display for Score {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (precision, recall) = (
-            Self::share(self.both, self.predicted),
-            Self::share(self.both, self.lost),
-        );
-        write!(
-            f,
-            "{} tokens predicted (precision {precision}, recall {recall})",
-            self.predicted
+    /// A line of the table that [`Table::end`] prints.
+    fn line(self, engine: &Engine, name: &str) -> String {
+        let [lost, predicted, _] = self.tokens;
+        format!(
+            "| {} | {} | {lost} | {predicted} | {} | {} | {} |",
+            engine.name(),
+            name.trim_start_matches("scored, "),
+            Self::precision_and_recall(self.requests),
+            Self::precision_and_recall(self.tokens),
+            Self::share(self.places, predicted)
         )
     }
 }

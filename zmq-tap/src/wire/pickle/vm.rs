@@ -161,7 +161,11 @@ impl<'m, 'x> Vm<'m, 'x> {
                     }
                 }
                 op::FRAME => {
-                    self.take::<8>()?;
+                    let length = u64::from_le_bytes(self.take()?);
+                    // CPython reads a frame whole before anything in it.
+                    if length > (self.b.len() - self.at) as u64 {
+                        return Err(Undecoded::Truncated { at });
+                    }
                 }
                 op::POP if self.stack.len() > self.fence() => {
                     self.stack.pop();

@@ -1,0 +1,87 @@
+"""`python -m engine dynamo.worker`: a Dynamo worker around the tokenizer process."""
+
+import asyncio
+import os
+import sys
+import tempfile
+
+from .. import plan as plans
+from .. import process, receive
+from ..consumer import Received
+from ..release import Release
+from . import model
+from .release import Dynamo
+
+
+def add_options(parser) -> None:
+    parser.add_argument("--dynamo", required=True, metavar="RELEASE", help="Dynamo release")
+    parser.add_argument("--model", action="store_true", help="register a model, for a frontend")
+    parser.add_argument("--fail-at", type=int, metavar="N", help="every generator fails before its Nth output")
+    receive.add_options(parser)
+
+
+def run(options) -> int:
+    release = Release(options.release)
+    life = process.Life(options.deadline, options.wait_go)
+    import uvloop
+
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    status = asyncio.run(Worker(release, options, life).run())
+    # The runtime's threads may call into an interpreter that is on its way out.
+    sys.stdout.flush()
+    os._exit(status)
+
+
+class Worker(receive.Receiver):
+    """Its clients are response streams. Says HOLDS when the plan's requests have come."""
+
+    def server(self):
+        self.held = 0
+        self.dynamo = Dynamo(self.options.dynamo, self.release)
+        self.handler = self.dynamo.handler()
+        return self
+
+    async def start(self) -> str:
+        """Serves, and registers the model if there is one."""
+        endpoint = self.dynamo.endpoint(self.dynamo.connect(asyncio.get_running_loop()))
+        self.serving = asyncio.ensure_future(endpoint.serve_endpoint(self.generate))
+        if self.options.model:
+            self.folder = tempfile.TemporaryDirectory()
+            model.write(self.folder.name)
+            await self.dynamo.register(endpoint, self.folder.name)
+        return "dynamo.backend.generate"
+
+    async def stop(self) -> None:
+        """The runtime's own threads end with the process."""
+        self.serving.cancel()
+
+    async def generate(self, request, context):
+        """One request, from the request plane to the response plane, by the release's own handler."""
+        rid = request_id(context)
+        obj = self.tokenizer.register(plans.Request(rid, index=0, tokens=0, start_step=0, stream=True, end="length"))
+        received = Received(rid)
+        self.held += 1
+        if self.held == self.plan.senders * self.plan.requests:
+            print("HOLDS", self.held, flush=True)
+        try:
+            async for chunk in self.handler._process_token_stream(self.outputs(obj, received), context):
+                yield chunk
+        finally:
+            self.ended(received)
+
+    async def outputs(self, obj, received):
+        """What `engine.async_generate` gives."""
+        async for out in self.tokenizer.responses(obj):
+            if received.outputs + 1 == self.options.fail_at:
+                raise RuntimeError("told to fail")
+            received.add(out)
+            yield out
+            await self.pace.pause()
+
+
+def request_id(context) -> str:
+    """The trace id, as releases from 0.8.0 to 1.5.0 have it; without one, made of the context's id, so that the plan's
+    scheduler and this worker agree."""
+    return getattr(context, "trace_id", None) or context.id().replace("-", "")
+
+

@@ -1,0 +1,64 @@
+"""Clients that do not wait for their end. They speak HTTP over a bare socket: how a connection is closed matters here."""
+
+import asyncio
+import socket
+import struct
+from urllib.parse import urlsplit
+
+import orjson
+
+from .consumer import Received
+
+# The options of `client`, and what they are for.
+KINDS = {
+    "closing": "say that they will write no more, and read what still comes",
+    "resetting": "reset their connection",
+    "stuck": "read no more, until all others have ended; then they are gone",
+}
+# Outputs after which they leave.
+PATIENCE = 20
+# A client that will not read asks for long events and has little room for them: what the kernel takes is soon full.
+SMALL, LONG = 4096, 90_000
+
+
+async def one(clients, kind: str, request, accepted: asyncio.Future) -> None:
+    """One request of a client of that kind."""
+    url = urlsplit(clients.url)
+    connection = socket.socket()
+    connection.setblocking(False)
+    if kind == "stuck":
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+    received = Received(request.rid)
+    try:
+        await asyncio.get_running_loop().sock_connect(connection, (url.hostname, url.port))
+        # An event may be longer than what is read ahead of it.
+        reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 20)
+        body = orjson.dumps({"rid": request.rid, "stream": True, "pad": LONG if kind == "stuck" else 0})
+        head = f"POST /generate HTTP/1.1\r\nhost: {url.netloc}\r\ncontent-type: application/json\r\n"
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        while line := await reader.readline():
+            if not accepted.done():
+                accepted.set_result(None)
+            if line.startswith(b"data: {"):
+                received.add(orjson.loads(line[6:]))
+            if received.outputs == PATIENCE:
+                break
+        await leave(clients, kind, connection, reader, writer)
+    finally:
+        clients.ended(received, left=kind)
+
+
+async def leave(clients, kind, connection, reader, writer) -> None:
+    """Goes, in the way of its kind."""
+    if kind == "closing":
+        writer.write_eof()
+        while await reader.read(1 << 20):
+            pass
+        writer.close()
+        return
+    if kind == "stuck":
+        writer.transport.pause_reading()
+        await clients.others_ended()
+    # Without lingering: what was not sent or read is thrown away, and the other side gets a reset.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

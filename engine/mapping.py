@@ -1,0 +1,51 @@
+"""Truth of a `SocketMapping`, the releases' own table of sockets to several workers, opened as they are needed."""
+
+from .sockets import Outbox
+from .truth import Tally, describe
+
+
+class WorkerTally(Tally):
+    """Counts of one worker's connection, entered in those of all as well."""
+
+    def __init__(self, whole: Tally):
+        super().__init__()
+        self.whole = whole
+
+    def add(self, size: int, said: dict) -> None:
+        super().add(size, said)
+        self.whole.add(size, said)
+
+
+def watch(mixin, truth, whole: Tally) -> dict[str, Tally]:
+    """Replaces the class in the release's module by one that notes what it sends; gives the counts by endpoint, which
+    grow with its sockets."""
+    tallies: dict[str, Tally] = {}
+
+    class Watched(mixin.SocketMapping):
+        about = None
+
+        def _register_ipc_mapping(self, ipc_name, *args, **kwargs):
+            super()._register_ipc_mapping(ipc_name, *args, **kwargs)
+            tallies[ipc_name] = WorkerTally(whole)
+            self.outboxes = getattr(self, "outboxes", {})
+            self.outboxes[ipc_name] = Outbox("output", self._mapping[ipc_name], truth, tallies[ipc_name])
+            self.outboxes[ipc_name].about = self.about
+
+        def send_output(self, ipc_name, output, *args, **kwargs):
+            self.about = describe(output)
+            if ipc_name in self._mapping:
+                self.outboxes[ipc_name].about = self.about
+            super().send_output(ipc_name, output, *args, **kwargs)
+
+        def close(self, linger_ms: int) -> None:
+            """Closes every socket once its messages have left."""
+            for socket in self._mapping.values():
+                socket.close(linger=linger_ms)
+
+    mixin.SocketMapping = Watched
+    return tallies
+
+
+def totals(tallies: dict[str, Tally]) -> dict[str, dict]:
+    """The counts of every worker, by its endpoint."""
+    return {endpoint: tally.totals() for endpoint, tally in tallies.items()}

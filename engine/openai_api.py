@@ -1,0 +1,77 @@
+"""`/v1/completions` and `/v1/chat/completions` by the release's own serving classes, from the request's rid on: chat templates
+and prompts are passed over, answers are made and written by `_handle_streaming_request` as they are."""
+
+import asyncio
+
+from . import plan
+from .release import Settings
+
+PREFIX = "sglang.srt.entrypoints.openai."
+
+
+class Manager:
+    """What the serving classes want of a TokenizerManager: outputs of the harness's own."""
+
+    tokenizer = None
+    served_model_name = "engine"
+    request_logger = Settings()
+
+    def __init__(self, receiver):
+        self.receiver = receiver
+        self.server_args = self.receiver.tokenizer.manager.server_args
+        self.model_config = Settings(get_default_sampling_params=dict, hf_config=Settings(architectures=[]))
+
+    def config_value(self, name):
+        return getattr(self.server_args, name)
+
+    def create_abort_task(self, _obj):
+        """Without one a request of a client that left runs on."""
+        return None
+
+    async def generate_request(self, obj, http_request=None):
+        """The real `_wait_one_response`, at the consumer's pace."""
+        async for out in self.receiver.tokenizer.responses(obj, http_request):
+            yield out
+            await self.receiver.pace.pause()
+
+
+def routes(app, receiver) -> None:
+    """Adds both endpoints to a FastAPI application."""
+    release = receiver.release
+    manager = Manager(receiver)
+    protocol = release.module(PREFIX + "protocol")
+    for path, module, class_, body in (
+        ("/v1/completions", "serving_completions", "OpenAIServingCompletion", protocol.CompletionRequest),
+        ("/v1/chat/completions", "serving_chat", "OpenAIServingChat", protocol.ChatCompletionRequest),
+    ):
+        module = release.module(PREFIX + module)
+        release.replace_config_getters(module, manager.server_args)
+        serving = serving_of(getattr(module, class_), manager)
+        app.post(path, response_model=None)(endpoint(serving, body))
+
+
+def serving_of(real, manager):
+    """The real class, but for how a request becomes one of the engine's."""
+
+    class Serving(real):
+        def _convert_to_internal_request(self, request, _raw_request=None, *_ignored):
+            wanted = plan.Request(request.rid, index=0, tokens=0, start_step=0, stream=True, end="length")
+            return manager.receiver.tokenizer.register(wanted), request
+
+    return Serving(manager, Settings())
+
+
+def endpoint(serving, body):
+    from fastapi import Request
+
+    async def serve(request: body, http_request: Request):
+        return await serving.handle_request(request, http_request)
+
+    return serve
+
+
+async def all_registered(receiver) -> None:
+    """These endpoints answer at their first output: who asked can tell from nothing else that it was heard."""
+    expected = receiver.plan.senders * receiver.plan.requests * receiver.plan.rounds
+    while len(receiver.tokenizer.manager.rid_to_state) < expected and not receiver.life.expired:
+        await asyncio.sleep(0.005)

@@ -1,0 +1,8 @@
+"""`python engine/sglang/launch_server.py RELEASE receive ...`: `python -m engine`, with a command line that looks like a server's."""
+
+import runpy
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+runpy.run_module("engine", run_name="__main__", alter_sys=False)

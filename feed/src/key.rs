@@ -1,0 +1,119 @@
+//! The key that source and watchers share.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Longest key file.
+const FILE: u64 = 1_024;
+
+/// 256 bits that both ends know.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; 32]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// A file is no key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The system refused.
+    #[error("cannot read the key in {path}: {error}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// Somebody else may read it.
+    #[error("others than its owner may read {0}: chmod 600 it, and make a new key if they could have")]
+    Open(PathBuf),
+    /// It holds something else.
+    #[error("{0} is no key: it must hold 64 hexadecimal digits, as `openssl rand -hex 32` makes them")]
+    NoKey(PathBuf),
+}
+
+impl Key {
+    /// Of these bytes.
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Reads a file of 64 hexadecimal digits that its owner alone may read.
+    pub fn read(path: &Path) -> Result<Self, KeyError> {
+        let failed = |error| KeyError::Io {
+            path: path.to_owned(),
+            error,
+        };
+        let meta = std::fs::metadata(path).map_err(failed)?;
+        if is_open(&meta) {
+            return Err(KeyError::Open(path.to_owned()));
+        }
+        let no_key = || KeyError::NoKey(path.to_owned());
+        if meta.len() > FILE {
+            return Err(no_key());
+        }
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        parse(text.trim()).ok_or_else(no_key)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+fn parse(text: &str) -> Option<Key> {
+    let digits: Vec<u8> = text
+        .chars()
+        .map(|c| c.to_digit(16).map(|d| d as u8))
+        .collect::<Option<_>>()?;
+    let bytes: Vec<u8> = digits
+        .chunks(2)
+        .map(|pair| pair[0] << 4 | pair.get(1).unwrap_or(&0))
+        .collect();
+    (digits.len() == 64).then(|| bytes.try_into().ok().map(Key))?
+}
+
+#[cfg(unix)]
+fn is_open(meta: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    meta.mode() & 0o077 != 0
+}
+
+#[cfg(not(unix))]
+fn is_open(_: &std::fs::Metadata) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_64_digits_in_a_file_of_ones_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("feed.key");
+        let write = |text: &str, mode: u32| {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::write(&path, text).expect("written");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
+            Key::read(&path)
+        };
+        let digits = "0123456789abcdefABCDEF00112233445566778899aabbccddeeff0011223344";
+        let key = write(&format!("{digits}\n"), 0o600).expect("a key");
+        assert_eq!((key.bytes()[0], key.bytes()[31]), (0x01, 0x44));
+        assert!(matches!(write(digits, 0o640), Err(KeyError::Open(_))));
+        for wrong in [
+            "",
+            "0123",
+            &format!("{digits}0"),
+            &digits.replace('0', "g"),
+            &"0".repeat(2_000),
+        ] {
+            assert!(matches!(write(wrong, 0o600), Err(KeyError::NoKey(_))), "{wrong:?}");
+        }
+        assert_eq!(format!("{key:?}"), "Key(..)");
+    }
+}

@@ -1,0 +1,180 @@
+//! The bytes of a connection: as they are, or inside Noise when both ends share a key.
+//!
+//! `Noise_NNpsk0`: who does not know the key cannot finish the handshake on either side, and what was recorded stays unreadable
+//! should the key become known later. Every Noise message stands behind its length of two bytes.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use snow::{Builder, HandshakeState, StatelessTransportState};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::key::Key;
+use crate::message::SCHEMA;
+use crate::zmtp::Role;
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// A handshake message: an ephemeral key and a tag.
+const HANDSHAKE: usize = 48;
+const TAG: usize = 16;
+const LONGEST: usize = 65_535;
+/// Bytes read at once.
+const READ: usize = 64 * 1024;
+
+/// The reading end.
+pub(crate) struct Incoming {
+    half: OwnedReadHalf,
+    noise: Option<Opening>,
+}
+
+struct Opening {
+    state: Arc<StatelessTransportState>,
+    nonce: u64,
+    sealed: BytesMut,
+    plain: Vec<u8>,
+}
+
+/// The writing end.
+pub(crate) struct Outgoing {
+    half: OwnedWriteHalf,
+    noise: Option<(Arc<StatelessTransportState>, u64)>,
+    sealed: Vec<u8>,
+}
+
+/// Makes the line of a connection, with a handshake when there is a key.
+pub(crate) async fn open(mut stream: TcpStream, key: Option<&Key>, role: Role) -> io::Result<(Incoming, Outgoing)> {
+    stream.set_nodelay(true)?;
+    let state = match key {
+        Some(key) => Some(Arc::new(handshake(&mut stream, key, role).await?)),
+        None => None,
+    };
+    let (read, write) = stream.into_split();
+    let incoming = Incoming {
+        half: read,
+        noise: state.clone().map(|state| Opening {
+            state,
+            nonce: 0,
+            sealed: BytesMut::new(),
+            plain: vec![0; LONGEST],
+        }),
+    };
+    let outgoing = Outgoing {
+        half: write,
+        noise: state.map(|state| (state, 0)),
+        sealed: Vec::new(),
+    };
+    Ok((incoming, outgoing))
+}
+
+/// The watcher speaks first, so that a source answers only who has proven to know the key.
+async fn handshake(stream: &mut TcpStream, key: &Key, role: Role) -> io::Result<StatelessTransportState> {
+    let pattern = PATTERN.parse().map_err(io::Error::other)?;
+    let builder = Builder::new(pattern)
+        .psk(0, key.bytes())
+        .and_then(|b| b.prologue(SCHEMA.as_bytes()))
+        .map_err(io::Error::other)?;
+    let mut state = match role {
+        Role::Subscriber => builder.build_initiator(),
+        Role::Publisher => builder.build_responder(),
+    }
+    .map_err(io::Error::other)?;
+    match role {
+        Role::Subscriber => {
+            say(stream, &mut state).await?;
+            hear(stream, &mut state).await?;
+        }
+        Role::Publisher => {
+            hear(stream, &mut state).await?;
+            say(stream, &mut state).await?;
+        }
+    }
+    state.into_stateless_transport_mode().map_err(io::Error::other)
+}
+
+async fn say(stream: &mut TcpStream, state: &mut HandshakeState) -> io::Result<()> {
+    let mut out = [0; 2 + HANDSHAKE];
+    let length = state.write_message(&[], &mut out[2..]).map_err(io::Error::other)?;
+    out[..2].copy_from_slice(&(length as u16).to_be_bytes());
+    stream.write_all(&out[..2 + length]).await
+}
+
+async fn hear(stream: &mut TcpStream, state: &mut HandshakeState) -> io::Result<()> {
+    let mut came = [0; 2 + HANDSHAKE];
+    stream.read_exact(&mut came[..2]).await?;
+    if came[..2] != (HANDSHAKE as u16).to_be_bytes() {
+        let what = if came[0] == 0xff {
+            "the other end has no key: it speaks unencrypted ZMTP"
+        } else {
+            "the other end does not speak the feed's protocol"
+        };
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    stream.read_exact(&mut came[2..]).await?;
+    state
+        .read_message(&came[2..], &mut [])
+        .map(drop)
+        .map_err(|_| io::Error::new(io::ErrorKind::PermissionDenied, "the other end has another key"))
+}
+
+impl Incoming {
+    /// Appends what has come to `inbox`; 0 is the end. May be dropped while it waits, and called again.
+    pub(crate) async fn read(&mut self, inbox: &mut BytesMut) -> io::Result<usize> {
+        let Some(noise) = &mut self.noise else {
+            inbox.reserve(READ);
+            return self.half.read_buf(inbox).await;
+        };
+        loop {
+            if let Some(length) = noise.open(inbox)? {
+                return Ok(length);
+            }
+            noise.sealed.reserve(READ);
+            if self.half.read_buf(&mut noise.sealed).await? == 0 {
+                return Ok(0);
+            }
+        }
+    }
+}
+
+impl Opening {
+    /// Opens the next Noise message, if it has come whole.
+    fn open(&mut self, inbox: &mut BytesMut) -> io::Result<Option<usize>> {
+        let Some(length) = self.sealed.first_chunk::<2>() else {
+            return Ok(None);
+        };
+        let length = usize::from(u16::from_be_bytes(*length));
+        if self.sealed.len() < 2 + length {
+            return Ok(None);
+        }
+        let sealed = self.sealed.split_to(2 + length);
+        let opened = self.state.read_message(self.nonce, &sealed[2..], &mut self.plain);
+        let opened =
+            opened.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a message was changed on its way"))?;
+        if opened == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "an empty message"));
+        }
+        self.nonce += 1;
+        inbox.extend_from_slice(&self.plain[..opened]);
+        Ok(Some(opened))
+    }
+}
+
+impl Outgoing {
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some((state, nonce)) = &mut self.noise else {
+            return self.half.write_all(bytes).await;
+        };
+        for piece in bytes.chunks(LONGEST - TAG) {
+            self.sealed.resize(2 + piece.len() + TAG, 0);
+            let length = state
+                .write_message(*nonce, piece, &mut self.sealed[2..])
+                .map_err(io::Error::other)?;
+            *nonce += 1;
+            self.sealed[..2].copy_from_slice(&(length as u16).to_be_bytes());
+            self.half.write_all(&self.sealed[..2 + length]).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,41 @@
+//! Blocks as events that any msgpack reader understands; made only while somebody has asked for them.
+
+use serde::Serialize;
+use trace::Event;
+use trace::record::{BlockReader, Record};
+
+use crate::message::body;
+
+/// Reads blocks back: what it costs is paid on the feed's thread.
+#[derive(Default)]
+pub(super) struct EventBodies {
+    reader: BlockReader,
+    bytes: Vec<u8>,
+}
+
+impl EventBodies {
+    /// The body of a message with the block's events.
+    pub(super) fn of(&mut self, block: &[u8]) -> Vec<u8> {
+        let Self { reader, bytes } = self;
+        bytes.clear();
+        let mut count = 0;
+        let mut write = |event: &Event<'_>| {
+            let whole = bytes.len();
+            let mut to = rmp_serde::Serializer::new(&mut *bytes).with_struct_map();
+            if event.serialize(&mut to).is_ok() {
+                count += 1;
+            } else {
+                bytes.truncate(whole);
+            }
+        };
+        let read = reader.read(block, &mut |record| {
+            if let Record::Event(event) = record {
+                write(&event);
+            }
+        });
+        if let Err(error) = read {
+            tracing::warn!("feed: {error} (this is a bug)");
+        }
+        body::events(count, bytes)
+    }
+}

@@ -1,0 +1,102 @@
+//! One watcher's connection.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::queue::{Queue, TOPIC};
+use super::serve::Shared;
+use crate::key::Key;
+use crate::line::{self, Incoming, Outgoing};
+use crate::zmtp::{self, Input, Limits, Role, Zmtp};
+
+/// A watcher has nothing to say but which topics it wants.
+const LIMITS: Limits = Limits {
+    message: TOPIC + 1,
+    frames: 1,
+};
+/// A machine that has gone without a word is noticed after about three times this.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// What the kernel holds for a watcher beside its queue: it would take megabytes by itself.
+const KERNEL_BUFFER: usize = 256 << 10;
+
+/// Serves one connection until it ends.
+pub(super) async fn serve(
+    stream: TcpStream,
+    key: Option<&Key>,
+    queue: &Arc<Queue>,
+    shared: &Shared,
+    patience: Duration,
+) -> io::Result<()> {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_send_buffer_size(KERNEL_BUFFER)?;
+    let mut zmtp = Zmtp::new(Role::Publisher, LIMITS);
+    let opened = timeout(patience, open(stream, key, &mut zmtp, queue)).await;
+    let (incoming, outgoing) = opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    shared.joined(queue);
+    tokio::select! {
+        ended = listen(incoming, &mut zmtp, queue, shared) => ended,
+        ended = speak(outgoing, queue, shared) => ended,
+    }
+}
+
+/// The handshake, up to the first topic.
+async fn open(
+    stream: TcpStream,
+    key: Option<&Key>,
+    zmtp: &mut Zmtp,
+    queue: &Queue,
+) -> io::Result<(Incoming, Outgoing)> {
+    let (mut incoming, mut outgoing) = line::open(stream, key, Role::Publisher).await?;
+    outgoing.write(&zmtp::opening(Role::Publisher)).await?;
+    while !queue.has_asked() {
+        take(zmtp, queue)?;
+        if !queue.has_asked() && incoming.read(&mut zmtp.inbox).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok((incoming, outgoing))
+}
+
+/// Does as the watcher asks.
+fn take(zmtp: &mut Zmtp, queue: &Queue) -> io::Result<()> {
+    let refused = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    while let Some(input) = zmtp.next().map_err(|e| refused(e.to_string()))? {
+        let taken = match input {
+            Input::Subscribe(topic, wanted) => queue.subscribe(topic, wanted),
+            Input::Ping(context) => queue.answer(&zmtp::pong(&context)),
+            Input::Open | Input::Message(_) => true,
+        };
+        if !taken {
+            return Err(refused("it asks for more than is given".into()));
+        }
+    }
+    Ok(())
+}
+
+async fn listen(mut incoming: Incoming, zmtp: &mut Zmtp, queue: &Queue, shared: &Shared) -> io::Result<()> {
+    loop {
+        take(zmtp, queue)?;
+        shared.count();
+        if incoming.read(&mut zmtp.inbox).await? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+async fn speak(mut outgoing: Outgoing, queue: &Queue, shared: &Shared) -> io::Result<()> {
+    while let Some(message) = queue.next().await {
+        outgoing.write(&message).await?;
+        shared.bytes.fetch_add(message.len() as u64, Ordering::Relaxed);
+        shared.count();
+    }
+    Ok(())
+}

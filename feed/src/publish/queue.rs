@@ -1,0 +1,268 @@
+//! What waits for one watcher: bounded, whatever the watcher does.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use crate::message::Topic;
+
+/// Longest topic, and most of them, that a watcher may ask for.
+pub(super) const TOPIC: usize = 256;
+const TOPICS: usize = 16;
+
+/// How a watcher stands to the stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// It did not ask for it.
+    #[default]
+    None,
+    /// It waits for a state to go on from.
+    Wants,
+    /// It gets every block.
+    Goes,
+    /// It was too slow: nothing more until it has taken what waits; then it wants a state again.
+    Behind,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    waiting: VecDeque<Bytes>,
+    bytes: usize,
+    topics: Vec<Bytes>,
+    flow: Flow,
+    dropped: u64,
+    over: bool,
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(super) struct Queue {
+    limit: usize,
+    inner: Mutex<Inner>,
+    changed: Notify,
+}
+
+impl Queue {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            inner: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters or cancels a subscription; `false` when there are too many.
+    pub(super) fn subscribe(&self, topic: Bytes, wanted: bool) -> bool {
+        let mut inner = self.inner();
+        if wanted {
+            if topic.len() > TOPIC || inner.topics.len() >= TOPICS {
+                return false;
+            }
+            inner.topics.push(topic);
+        } else if let Some(at) = inner.topics.iter().position(|known| *known == topic) {
+            inner.topics.swap_remove(at);
+        }
+        let streams = inner.wants(Topic::Stream);
+        inner.flow = match inner.flow {
+            Flow::None if streams => Flow::Wants,
+            _ if !streams => Flow::None,
+            flow => flow,
+        };
+        true
+    }
+
+    /// Whether it has asked for the topic.
+    pub(super) fn wants(&self, topic: Topic) -> bool {
+        self.inner().wants(topic)
+    }
+
+    /// Whether it has asked for anything.
+    pub(super) fn has_asked(&self) -> bool {
+        !self.inner().topics.is_empty()
+    }
+
+    pub(super) fn flow(&self) -> Flow {
+        self.inner().flow
+    }
+
+    /// A part of the stream that everybody misses: who goes on needs a state.
+    pub(super) fn skip(&self) {
+        let mut inner = self.inner();
+        if inner.flow == Flow::Goes {
+            inner.dropped += 1;
+            inner.flow = inner.behind();
+        }
+    }
+
+    /// Gives the next message of the stream.
+    pub(super) fn stream(&self, message: &Bytes) {
+        let mut inner = self.inner();
+        match inner.flow {
+            Flow::Goes if inner.fits(message, self.limit) => self.push(inner, message),
+            Flow::Goes => {
+                inner.dropped += 1;
+                inner.flow = inner.behind();
+            }
+            Flow::Behind => inner.dropped += 1,
+            Flow::Wants | Flow::None => {}
+        }
+    }
+
+    /// Gives the state that it waits for.
+    pub(super) fn start(&self, message: &Bytes) {
+        let mut inner = self.inner();
+        if inner.flow == Flow::Wants {
+            inner.flow = Flow::Goes;
+            self.push(inner, message);
+        }
+    }
+
+    /// Gives a message that stands for itself.
+    pub(super) fn offer(&self, topic: Topic, message: &Bytes) {
+        let mut inner = self.inner();
+        if inner.wants(topic) {
+            if inner.fits(message, self.limit) {
+                self.push(inner, message);
+            } else {
+                inner.dropped += 1;
+            }
+        }
+    }
+
+    /// Answers the watcher itself; `false` when it does not take its answers.
+    pub(super) fn answer(&self, message: &Bytes) -> bool {
+        let inner = self.inner();
+        let fits = inner.fits(message, self.limit);
+        if fits {
+            self.push(inner, message);
+        }
+        fits
+    }
+
+    fn push(&self, mut inner: MutexGuard<'_, Inner>, message: &Bytes) {
+        inner.bytes += message.len();
+        inner.waiting.push_back(message.clone());
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    /// Nothing more will come.
+    pub(super) fn end(&self) {
+        self.inner().over = true;
+        self.changed.notify_one();
+    }
+
+    /// The next message, when there is one; `None` when nothing more will come.
+    pub(super) async fn next(&self) -> Option<Bytes> {
+        loop {
+            {
+                let mut inner = self.inner();
+                if let Some(message) = inner.waiting.pop_front() {
+                    inner.bytes -= message.len();
+                    return Some(message);
+                }
+                if inner.over {
+                    return None;
+                }
+                if inner.flow == Flow::Behind {
+                    inner.flow = Flow::Wants;
+                }
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// Messages it was too slow for.
+    pub(super) fn dropped(&self) -> u64 {
+        self.inner().dropped
+    }
+}
+
+impl Inner {
+    fn wants(&self, topic: Topic) -> bool {
+        self.topics
+            .iter()
+            .any(|prefix| topic.name().as_bytes().starts_with(prefix))
+    }
+
+    /// A message longer than the queue passes when nothing else waits.
+    fn fits(&self, message: &Bytes, limit: usize) -> bool {
+        self.waiting.is_empty() || self.bytes + message.len() <= limit
+    }
+
+    fn behind(&self) -> Flow {
+        if self.waiting.is_empty() {
+            Flow::Wants
+        } else {
+            Flow::Behind
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(n: usize) -> Bytes {
+        vec![7; n].into()
+    }
+
+    #[tokio::test]
+    async fn a_slow_watcher_holds_no_more_than_its_queue_and_gets_a_state_when_it_comes_back() {
+        let queue = Queue::new(100);
+        assert!(queue.subscribe(Bytes::from("stream"), true));
+        queue.stream(&bytes(10));
+        assert_eq!(
+            (queue.flow(), queue.dropped()),
+            (Flow::Wants, 0),
+            "no blocks before the state"
+        );
+        queue.start(&bytes(500));
+        for _ in 0..5 {
+            queue.stream(&bytes(60));
+        }
+        assert_eq!((queue.flow(), queue.dropped()), (Flow::Behind, 5));
+        assert_eq!(queue.next().await.map(|m| m.len()), Some(500));
+        queue.stream(&bytes(60));
+        assert_eq!(
+            (queue.flow(), queue.dropped()),
+            (Flow::Behind, 6),
+            "what comes in between would have a gap"
+        );
+        tokio::select! {
+            biased;
+            _ = queue.next() => panic!("nothing waits"),
+            () = std::future::ready(()) => {}
+        }
+        assert_eq!(queue.flow(), Flow::Wants);
+        queue.start(&bytes(50));
+        queue.stream(&bytes(50));
+        queue.stream(&bytes(1));
+        assert_eq!((queue.flow(), queue.dropped()), (Flow::Behind, 7));
+        queue.end();
+        assert_eq!(queue.next().await.map(|m| m.len()), Some(50));
+        assert_eq!(queue.next().await.map(|m| m.len()), Some(50));
+        assert_eq!(queue.next().await, None);
+    }
+
+    #[test]
+    fn topics_are_prefixes_and_few() {
+        let queue = Queue::new(100);
+        assert!(!queue.has_asked());
+        assert!(queue.subscribe(Bytes::from("rep"), true));
+        assert!(queue.wants(Topic::Report) && !queue.wants(Topic::Stream));
+        assert!(queue.subscribe(Bytes::new(), true));
+        assert_eq!(queue.flow(), Flow::Wants);
+        assert!(queue.subscribe(Bytes::new(), false));
+        assert_eq!(queue.flow(), Flow::None);
+        assert!(!queue.subscribe(bytes(257), true));
+        let taken = (0..40).filter(|_| queue.subscribe(Bytes::from("x"), true)).count();
+        assert_eq!(taken, 15);
+    }
+}

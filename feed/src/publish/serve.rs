@@ -1,0 +1,265 @@
+//! The feed's thread: accepts watchers, packs what the run hands over, and puts it into their queues.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_bytes::ByteBuf;
+use tokio::sync::mpsc::Receiver;
+use tokio::task::JoinSet;
+use trace::MonoNs;
+use trace::clock::wall_ns;
+use trace::record::{BlockPacker, Header};
+
+use super::events::EventBodies;
+use super::job::{self, Job};
+use super::queue::{Flow, Queue};
+use super::{PublishOptions, Published, peer};
+use crate::message::{self, Head, Kind, SCHEMA, Start, Topic, body};
+use crate::zmtp;
+
+/// How long queues may take to run empty at the end.
+const LAST: Duration = Duration::from_millis(1_500);
+
+/// What the run and the feed's thread both know.
+#[derive(Debug)]
+pub(super) struct Shared {
+    header: Header,
+    pod: String,
+    instance: String,
+    pub(super) bytes: AtomicU64,
+    /// Watchers that wait for a state, that follow the stream or its events, and that take reports.
+    pub(super) wants: AtomicUsize,
+    pub(super) streams: AtomicUsize,
+    pub(super) reports: AtomicUsize,
+    events: AtomicUsize,
+    /// Dropped for watchers that have left.
+    dropped_before: AtomicU64,
+    queues: Mutex<Vec<Arc<Queue>>>,
+    trouble: Mutex<Option<String>>,
+}
+
+impl Shared {
+    pub(super) fn new(header: &Header, pod: String) -> Self {
+        Self {
+            header: header.clone(),
+            pod,
+            instance: format!("{:016x}{:08x}", wall_ns(), std::process::id()),
+            bytes: AtomicU64::new(0),
+            wants: AtomicUsize::new(0),
+            streams: AtomicUsize::new(0),
+            reports: AtomicUsize::new(0),
+            events: AtomicUsize::new(0),
+            dropped_before: AtomicU64::new(0),
+            queues: Mutex::default(),
+            trouble: Mutex::default(),
+        }
+    }
+
+    fn queues(&self) -> MutexGuard<'_, Vec<Arc<Queue>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn take_trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn say(&self, trouble: String) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
+    }
+
+    pub(super) fn status(&self) -> Published {
+        let queues = self.queues();
+        let dropped: u64 = queues.iter().map(|q| q.dropped()).sum();
+        Published {
+            watchers: queues.len() as u64,
+            bytes: self.bytes.load(Ordering::Relaxed),
+            dropped: dropped + self.dropped_before.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Something of the stream did not fit the queue to the feed's thread.
+    pub(super) fn skip(&self) {
+        self.queues().iter().for_each(|q| q.skip());
+        self.count();
+    }
+
+    pub(super) fn joined(&self, queue: &Arc<Queue>) {
+        self.queues().push(Arc::clone(queue));
+        self.count();
+    }
+
+    fn left(&self, queue: &Arc<Queue>) {
+        let mut queues = self.queues();
+        queues.retain(|q| !Arc::ptr_eq(q, queue));
+        drop(queues);
+        self.dropped_before.fetch_add(queue.dropped(), Ordering::Relaxed);
+        self.count();
+    }
+
+    /// Tells the run what is wanted of it.
+    pub(super) fn count(&self) {
+        let queues = self.queues();
+        let of = |which: &dyn Fn(&Queue) -> bool| queues.iter().filter(|q| which(q)).count();
+        let events = of(&|q| q.wants(Topic::Events));
+        let stream = |flow| of(&|q| q.flow() == flow);
+        self.events.store(events, Ordering::Release);
+        self.reports.store(of(&|q| q.wants(Topic::Report)), Ordering::Release);
+        self.streams.store(stream(Flow::Goes) + events, Ordering::Release);
+        // Who takes events only needs no state, but blocks have to flow.
+        let idle = usize::from(events > 0 && stream(Flow::Goes) == 0);
+        self.wants.store(stream(Flow::Wants) + idle, Ordering::Release);
+    }
+
+    fn head(&self, kind: Kind, seq: u64) -> Head {
+        Head {
+            schema: SCHEMA.to_owned(),
+            kind,
+            pod: self.pod.clone(),
+            instance: self.instance.clone(),
+            seq,
+            mono_ns: MonoNs::now().0,
+            wall_ns: wall_ns(),
+        }
+    }
+}
+
+/// Serves until the run ends.
+pub(super) async fn serve(
+    listener: TcpListener,
+    options: PublishOptions,
+    shared: Arc<Shared>,
+    mut jobs: Receiver<Job>,
+) {
+    let started = tokio::net::TcpListener::from_std(listener).and_then(|l| Ok((l, BlockPacker::new()?)));
+    let (listener, packer) = match started {
+        Ok(started) => started,
+        Err(error) => return shared.say(format!("feed: cannot serve: {error}")),
+    };
+    let mut sender = Sender {
+        shared: Arc::clone(&shared),
+        packer,
+        events: EventBodies::default(),
+        seq: [0; Topic::ALL.len()],
+    };
+    let (options, mut peers) = (Arc::new(options), JoinSet::new());
+    loop {
+        tokio::select! {
+            job = jobs.recv() => match job {
+                Some(Job::End(closing, done)) => {
+                    sender.send(Topic::Stream, Kind::End, body::about(*closing));
+                    shared.queues().iter().for_each(|q| q.end());
+                    drop(listener);
+                    tokio::time::timeout(LAST, async { while peers.join_next().await.is_some() {} }).await.ok();
+                    done.send(()).ok();
+                    return;
+                }
+                Some(job) => sender.job(job),
+                None => return,
+            },
+            accepted = listener.accept() => match accepted {
+                Ok((stream, from)) if peers.len() < options.watchers => {
+                    let (options, shared) = (Arc::clone(&options), Arc::clone(&shared));
+                    peers.spawn(async move {
+                        let queue = Arc::new(Queue::new(options.queue_bytes));
+                        let served = peer::serve(stream, options.key.as_ref(), &queue, &shared, options.patience).await;
+                        shared.left(&queue);
+                        match served {
+                            Ok(()) => tracing::info!("feed: the watcher at {from} has left"),
+                            Err(error) => tracing::info!("feed: the watcher at {from}: {error}"),
+                        }
+                    });
+                }
+                Ok((_, from)) => {
+                    tracing::warn!("feed: refused {from}: {} watchers are connected (--feed-watchers)", options.watchers);
+                }
+                Err(error) => {
+                    // Out of descriptors, most likely: it would be told again at once.
+                    tracing::warn!("feed: cannot accept: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Some(_) = peers.join_next() => {}
+        }
+    }
+}
+
+struct Sender {
+    shared: Arc<Shared>,
+    packer: BlockPacker,
+    events: EventBodies,
+    /// Of the last message of each topic.
+    seq: [u64; Topic::ALL.len()],
+}
+
+impl Sender {
+    fn job(&mut self, job: Job) {
+        match job {
+            Job::Block(block) => match self.packer.pack(&block).map(Bytes::copy_from_slice) {
+                Ok(packed) => {
+                    self.send(Topic::Stream, Kind::Block, body::block(&packed));
+                    if self.shared.events.load(Ordering::Acquire) > 0 {
+                        let events = self.events.of(&packed);
+                        self.send(Topic::Events, Kind::Events, Ok(events));
+                    }
+                }
+                Err(error) => self.failed(&error),
+            },
+            Job::Start(start) => self.start(*start),
+            Job::About(closing) => self.send(Topic::Stream, Kind::About, body::about(*closing)),
+            Job::Report(report) => self.send(Topic::Report, Kind::Report, body::report(&*report)),
+            Job::End(..) => {}
+        }
+    }
+
+    fn start(&mut self, start: job::Start) {
+        let packed = |image: Option<crate::Image>| image.and_then(|i| i.pack().ok()).map(ByteBuf::from);
+        let header = &self.shared.header;
+        let start = Start {
+            tokengap: header.tokengap.clone(),
+            source: header.source.clone(),
+            config: header.config,
+            payload: header.payload,
+            record: start.record,
+            closing: start.closing,
+            image: packed(start.image),
+            history: packed(start.history),
+        };
+        let head = self.shared.head(Kind::Start, self.seq[Topic::Stream as usize]);
+        match body::start(&start).and_then(|body| message::encode(&head, &body)) {
+            Ok(bytes) => {
+                let message = zmtp::message(&[Topic::Stream.name().as_bytes(), &bytes]);
+                self.shared.queues().iter().for_each(|q| q.start(&message));
+            }
+            Err(error) => self.failed(&io::Error::other(error)),
+        }
+        self.shared.count();
+    }
+
+    fn send(&mut self, topic: Topic, kind: Kind, body: Result<Vec<u8>, rmp_serde::encode::Error>) {
+        let seq = &mut self.seq[topic as usize];
+        *seq += 1;
+        let head = self.shared.head(kind, *seq);
+        match body.and_then(|body| message::encode(&head, &body)) {
+            Ok(bytes) => {
+                let message = zmtp::message(&[topic.name().as_bytes(), &bytes]);
+                for queue in &*self.shared.queues() {
+                    match topic {
+                        Topic::Stream => queue.stream(&message),
+                        Topic::Report | Topic::Events => queue.offer(topic, &message),
+                    }
+                }
+            }
+            Err(error) => self.failed(&io::Error::other(error)),
+        }
+        self.shared.count();
+    }
+
+    fn failed(&self, error: &io::Error) {
+        self.shared.say(format!("feed: a message could not be made: {error}"));
+        self.shared.queues().iter().for_each(|q| q.skip());
+    }
+}

@@ -1,0 +1,373 @@
+//! ZMTP 3.0 with the NULL mechanism, as far as PUB and SUB need it: bytes in, what they mean out. No I/O.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+const GREETING: usize = 64;
+const MORE: u8 = 1;
+const LONG: u8 = 2;
+const COMMAND: u8 = 4;
+
+/// Which end of a feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Publisher,
+    Subscriber,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Publisher => "PUB",
+            Self::Subscriber => "SUB",
+        }
+    }
+
+    /// Socket types that may be at the other end.
+    fn peers(self) -> [&'static str; 2] {
+        match self {
+            Self::Publisher => ["SUB", "XSUB"],
+            Self::Subscriber => ["PUB", "XPUB"],
+        }
+    }
+}
+
+/// What the other end may send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Longest message, all of its frames together.
+    pub(crate) message: usize,
+    /// Most frames of a message.
+    pub(crate) frames: usize,
+}
+
+/// The other end does not speak as it should.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ZmtpError {
+    #[error("it does not speak ZMTP 3")]
+    NoZmtp,
+    #[error("it wants the security mechanism {0:?}; a feed has its own key (--feed-key)")]
+    Mechanism(String),
+    #[error("it is a {0} socket")]
+    Type(String),
+    #[error("a message of {0} bytes, and {1} are taken")]
+    TooLong(u64, usize),
+    #[error("a message of more than {0} frames")]
+    TooMany(usize),
+    #[error("{0}")]
+    Malformed(&'static str),
+}
+
+/// What came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// The handshake is over.
+    Open,
+    /// A message, as its frames.
+    Message(Vec<Bytes>),
+    /// A topic is wanted, or no longer.
+    Subscribe(Bytes, bool),
+    /// To be answered with [`pong`].
+    Ping(Bytes),
+}
+
+/// What each end says first: its greeting, and at once its READY.
+pub(crate) fn opening(role: Role) -> Bytes {
+    let mut out = BytesMut::with_capacity(GREETING + 40);
+    out.put_slice(&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0]);
+    out.put_slice(b"NULL");
+    out.put_bytes(0, GREETING - out.len());
+    let mut ready = b"\x05READY".to_vec();
+    for (name, value) in [("Socket-Type", role.name()), ("Identity", "")] {
+        ready.push(name.len() as u8);
+        ready.extend_from_slice(name.as_bytes());
+        ready.extend_from_slice(&(value.len() as u32).to_be_bytes());
+        ready.extend_from_slice(value.as_bytes());
+    }
+    frame(&mut out, COMMAND, &ready);
+    out.freeze()
+}
+
+/// A message of these frames.
+pub(crate) fn message(frames: &[&[u8]]) -> Bytes {
+    let mut out = BytesMut::with_capacity(frames.iter().map(|f| f.len() + 9).sum());
+    for (place, bytes) in frames.iter().enumerate() {
+        frame(&mut out, if place + 1 < frames.len() { MORE } else { 0 }, bytes);
+    }
+    out.freeze()
+}
+
+/// The answer to a ping.
+pub(crate) fn pong(context: &[u8]) -> Bytes {
+    let mut out = BytesMut::new();
+    frame(&mut out, COMMAND, &[b"\x04PONG", context].concat());
+    out.freeze()
+}
+
+/// A topic is wanted.
+pub(crate) fn subscription(topic: &str) -> Bytes {
+    message(&[&[b"\x01", topic.as_bytes()].concat()])
+}
+
+fn frame(out: &mut BytesMut, flags: u8, bytes: &[u8]) {
+    if bytes.len() < 256 {
+        out.put_slice(&[flags, bytes.len() as u8]);
+    } else {
+        out.put_u8(flags | LONG);
+        out.put_u64(bytes.len() as u64);
+    }
+    out.put_slice(bytes);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Greeting,
+    Ready,
+    Open,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Zmtp {
+    role: Role,
+    limits: Limits,
+    stage: Stage,
+    /// What has come and means nothing yet.
+    pub(crate) inbox: BytesMut,
+    frames: Vec<Bytes>,
+    length: usize,
+}
+
+impl Zmtp {
+    pub(crate) fn new(role: Role, limits: Limits) -> Self {
+        Self {
+            role,
+            limits,
+            stage: Stage::Greeting,
+            inbox: BytesMut::new(),
+            frames: Vec::new(),
+            length: 0,
+        }
+    }
+
+    /// The next thing that has come whole; `None` when more bytes are needed.
+    pub(crate) fn next(&mut self) -> Result<Option<Input>, ZmtpError> {
+        if self.stage == Stage::Greeting {
+            if !self.greeting()? {
+                return Ok(None);
+            }
+            self.stage = Stage::Ready;
+        }
+        while let Some((flags, bytes)) = self.frame()? {
+            if flags & COMMAND != 0 {
+                if let Some(input) = self.command(&bytes)? {
+                    return Ok(Some(input));
+                }
+                continue;
+            }
+            if self.stage != Stage::Open {
+                return Err(ZmtpError::Malformed("a message before the handshake was over"));
+            }
+            self.length += bytes.len();
+            self.frames.push(bytes);
+            if self.frames.len() > self.limits.frames {
+                return Err(ZmtpError::TooMany(self.limits.frames));
+            }
+            if flags & MORE == 0 {
+                self.length = 0;
+                return Ok(Some(self.whole()));
+            }
+        }
+        Ok(None)
+    }
+
+    fn whole(&mut self) -> Input {
+        let mut frames = std::mem::take(&mut self.frames);
+        match (self.role, frames.first().and_then(|f| f.first())) {
+            (Role::Publisher, Some(&wanted @ (0 | 1))) => {
+                Input::Subscribe(frames.swap_remove(0).slice(1..), wanted == 1)
+            }
+            _ => Input::Message(frames),
+        }
+    }
+
+    fn greeting(&mut self) -> Result<bool, ZmtpError> {
+        let came = &self.inbox;
+        let wrong = |place: usize, right: &dyn Fn(u8) -> bool| came.get(place).is_some_and(|&byte| !right(byte));
+        if wrong(0, &|b| b == 0xff) || wrong(9, &|b| b == 0x7f) || wrong(10, &|b| b >= 3) {
+            return Err(ZmtpError::NoZmtp);
+        }
+        if came.len() < GREETING {
+            return Ok(false);
+        }
+        let mechanism = came[12..32].split(|&b| b == 0).next().unwrap_or_default();
+        if mechanism != b"NULL" {
+            return Err(ZmtpError::Mechanism(String::from_utf8_lossy(mechanism).into_owned()));
+        }
+        self.inbox.advance(GREETING);
+        Ok(true)
+    }
+
+    /// The next frame that has come whole. Its length is judged before it comes.
+    fn frame(&mut self) -> Result<Option<(u8, Bytes)>, ZmtpError> {
+        let Some(&flags) = self.inbox.first() else {
+            return Ok(None);
+        };
+        if flags & !(MORE | LONG | COMMAND) != 0 || flags & (MORE | COMMAND) == MORE | COMMAND {
+            return Err(ZmtpError::Malformed("a frame with flags that ZMTP does not have"));
+        }
+        let head = if flags & LONG == 0 { 2 } else { 9 };
+        if self.inbox.len() < head {
+            return Ok(None);
+        }
+        let length = match self.inbox[1..head] {
+            [short] => u64::from(short),
+            ref long => long.iter().fold(0, |n, &b| n << 8 | u64::from(b)),
+        };
+        let most = self.limits.message.saturating_sub(self.length);
+        if length > most as u64 {
+            return Err(ZmtpError::TooLong(
+                length.saturating_add(self.length as u64),
+                self.limits.message,
+            ));
+        }
+        let length = length as usize;
+        if self.inbox.len() - head < length {
+            self.inbox.reserve(head + length - self.inbox.len());
+            return Ok(None);
+        }
+        self.inbox.advance(head);
+        Ok(Some((flags, self.inbox.split_to(length).freeze())))
+    }
+
+    fn command(&mut self, bytes: &Bytes) -> Result<Option<Input>, ZmtpError> {
+        let cut = ZmtpError::Malformed("a command that is cut short");
+        let length = *bytes.first().ok_or(cut.clone())? as usize;
+        let name = bytes.get(1..=length).ok_or(cut)?;
+        let rest = bytes.slice(1 + length..);
+        match (self.stage, name) {
+            (Stage::Ready, b"READY") => {
+                let kind = socket_type(&rest).ok_or(ZmtpError::Malformed("a READY without a socket type"))?;
+                if !self.role.peers().iter().any(|p| p.as_bytes() == kind) {
+                    return Err(ZmtpError::Type(
+                        String::from_utf8_lossy(kind).chars().take(20).collect(),
+                    ));
+                }
+                self.stage = Stage::Open;
+                Ok(Some(Input::Open))
+            }
+            (Stage::Ready, _) => Err(ZmtpError::Malformed("no READY in the handshake")),
+            (_, b"SUBSCRIBE") => Ok(Some(Input::Subscribe(rest, true))),
+            (_, b"CANCEL") => Ok(Some(Input::Subscribe(rest, false))),
+            // Two bytes say how long the other end will wait.
+            (_, b"PING") if rest.len() >= 2 => Ok(Some(Input::Ping(rest.slice(2..)))),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn socket_type(mut properties: &[u8]) -> Option<&[u8]> {
+    loop {
+        let (&length, rest) = properties.split_first()?;
+        let (name, rest) = rest.split_at_checked(length.into())?;
+        let (length, rest) = rest.split_first_chunk::<4>()?;
+        let (value, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        if name.eq_ignore_ascii_case(b"Socket-Type") {
+            return Some(value);
+        }
+        properties = rest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        message: 4_096,
+        frames: 3,
+    };
+
+    /// All that comes of these bytes, however they are cut.
+    fn all(role: Role, bytes: &[u8], cut: usize) -> (Vec<Input>, Option<ZmtpError>) {
+        let mut zmtp = Zmtp::new(role, LIMITS);
+        let mut inputs = Vec::new();
+        for piece in bytes.chunks(cut.max(1)) {
+            zmtp.inbox.extend_from_slice(piece);
+            loop {
+                match zmtp.next() {
+                    Ok(Some(input)) => inputs.push(input),
+                    Ok(None) => break,
+                    Err(error) => return (inputs, Some(error)),
+                }
+            }
+        }
+        (inputs, None)
+    }
+
+    #[test]
+    fn both_ends_understand_each_other() {
+        let mut bytes = opening(Role::Subscriber).to_vec();
+        bytes.extend_from_slice(&subscription("stream"));
+        bytes.extend_from_slice(b"\x04\x09\x04PING\x00\x0aab");
+        for cut in [1, 7, 1_000] {
+            let (inputs, error) = all(Role::Publisher, &bytes, cut);
+            assert_eq!(error, None);
+            assert_eq!(
+                inputs[..2],
+                [Input::Open, Input::Subscribe(Bytes::from("stream"), true)]
+            );
+            assert_eq!(inputs[2..], [Input::Ping(Bytes::from("ab"))]);
+        }
+        let mut bytes = opening(Role::Publisher).to_vec();
+        let long = vec![7; 1_000];
+        bytes.extend_from_slice(&message(&[b"stream", &long]));
+        let (inputs, _) = all(Role::Subscriber, &bytes, 100);
+        assert_eq!(inputs[1], Input::Message(vec![Bytes::from("stream"), long.into()]));
+    }
+
+    #[test]
+    fn what_is_not_zmtp_or_too_much_of_it_is_refused() {
+        let refused = |bytes: &[u8]| {
+            all(Role::Publisher, bytes, 64)
+                .1
+                .map(|e| e.to_string())
+                .unwrap_or_default()
+        };
+        assert!(refused(b"GET / HTTP/1.1\r\n\r\n").contains("ZMTP"));
+        let opened = opening(Role::Subscriber);
+        let with = |more: &[u8]| refused(&[&opened[..], more].concat());
+        assert!(with(b"\x02\x00\x00\x00\x00\x00\x00\x10\x01").contains("4097 bytes"));
+        assert!(with(b"\x02\xff\xff\xff\xff\xff\xff\xff\xff").contains("are taken"));
+        assert!(with(&[1, 1, 9].repeat(4)).contains("3 frames"));
+        assert!(with(&message(&[&[9; 4_000], &[9; 4_000]])).contains("8000 bytes"));
+        assert!(with(b"\x40\x00").contains("flags"));
+        assert!(refused(&opening(Role::Publisher)).contains("PUB"));
+        let mut curve = opened.to_vec();
+        curve[12..17].copy_from_slice(b"CURVE");
+        assert!(refused(&curve).contains("CURVE"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_after_the_handshake_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 1_usize..50) {
+            let opened = opening(Role::Subscriber);
+            let all_bytes = [&opened[..], &bytes].concat();
+            let (inputs, error) = all(Role::Publisher, &all_bytes, cut);
+            prop_assert_eq!(&inputs[0], &Input::Open);
+            let (again, same) = all(Role::Publisher, &all_bytes, 1_000);
+            prop_assert_eq!((inputs, error), (again, same));
+        }
+
+        #[test]
+        fn messages_come_back(frames in prop::collection::vec(prop::collection::vec(2_u8.., 1..600), 1..4), cut in 1_usize..700) {
+            let parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+            let bytes = [&opening(Role::Publisher)[..], &message(&parts)].concat();
+            let (inputs, error) = all(Role::Subscriber, &bytes, cut);
+            prop_assert_eq!(error, None);
+            let expected = Input::Message(frames.into_iter().map(Bytes::from).collect());
+            prop_assert_eq!(&inputs[1], &expected);
+        }
+    }
+}

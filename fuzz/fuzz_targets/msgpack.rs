@@ -1,0 +1,27 @@
+//! msgpack against another reader of it: what is accepted here is a whole value there, with the same requests in it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use rmpv::ValueRef;
+use zmq_tap::wire::{Codec, Decoder, Limits};
+
+fuzz_target!(|message: &[u8]| {
+    let mut decoder = Decoder::new(Limits::default());
+    let Ok(batch) = decoder.decode(message) else { return };
+    if !matches!(batch.codec(), Codec::Msgpack { .. }) || batch.is_empty() || batch.abort_rid().is_some() {
+        return;
+    }
+    let mut rest = message;
+    let value = rmpv::decode::read_value_ref(&mut rest).expect("a message that was read is msgpack");
+    assert!(rest.is_empty(), "{} bytes behind the message", rest.len());
+    let rids: Vec<&str> = (0..batch.len()).map(|row| batch.chunk(row).rid).collect();
+    let lists = match &value {
+        ValueRef::Array(items) => items.as_slice(),
+        other => panic!("not an array: {other:?}"),
+    };
+    let is_rids = |item: &ValueRef<'_>| {
+        matches!(item, ValueRef::Array(texts)
+            if texts.len() == rids.len() && texts.iter().zip(&rids).all(|(text, rid)| matches!(text, ValueRef::String(text) if text.as_str() == Some(*rid))))
+    };
+    assert!(lists.iter().any(is_rids), "no list of {rids:?} in it");
+});

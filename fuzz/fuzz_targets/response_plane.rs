@@ -1,0 +1,45 @@
+//! Dynamo's response plane: frames that are right around any body, in every cut, and damaged ones.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use trace::MonoNs;
+use zmq_tap::egress::{Closing, Limits, Reader, Server};
+
+const HEAD: &[u8] = br#"{"subject":"0f7b3f0e-0000-4000-8000-000000000000","stream_type":"response"}"#;
+const PROLOGUE: &[u8] = br#"{"error":null}"#;
+
+fn frame(stream: &mut Vec<u8>, header: &[u8], body: &[u8]) {
+    for part in [header.len() as u64, body.len() as u64, 0] {
+        stream.extend(part.to_be_bytes());
+    }
+    stream.extend(header);
+    stream.extend(body);
+}
+
+fn told(bytes: &[u8], piece: usize) -> Vec<String> {
+    let (mut reader, mut server) = (Reader::new(Limits::default()), Server::new(None));
+    let mut told = Vec::new();
+    for (index, part) in bytes.chunks(piece).enumerate() {
+        reader.feed(MonoNs(1), part, index == 0, &mut server, &mut |event| told.push(format!("{event:?}")));
+    }
+    let closing = Closing { by_client: false, unacknowledged: None };
+    reader.closed(MonoNs(1), closing, &mut server, &mut |event| told.push(format!("{event:?}")));
+    told
+}
+
+fuzz_target!(|input: &[u8]| {
+    let [how, piece, bodies @ ..] = input else { return };
+    let mut stream = Vec::new();
+    frame(&mut stream, HEAD, b"");
+    frame(&mut stream, PROLOGUE, b"");
+    if how & 1 == 0 {
+        // Bodies of the input's own, cut where it has a zero.
+        for body in bodies.split(|byte| *byte == 0) {
+            frame(&mut stream, b"", body);
+        }
+        frame(&mut stream, b"\"sentinel\"", b"");
+    } else {
+        stream.extend(bodies);
+    }
+    assert_eq!(told(&stream, stream.len()), told(&stream, usize::from(*piece) + 1));
+});

@@ -1,0 +1,30 @@
+//! Any message: no panic, the same from a decoder that has seen others, and nothing that contradicts itself.
+#![no_main]
+
+use std::cell::RefCell;
+
+use libfuzzer_sys::fuzz_target;
+use zmq_tap::wire::{Decoder, Limits};
+
+thread_local! {
+    static USED: RefCell<Decoder> = RefCell::new(Decoder::new(Limits::default()).with_ids());
+}
+
+/// What a decoder says of a message, in words.
+fn told(decoder: &mut Decoder, message: &[u8]) -> Result<Vec<String>, String> {
+    let batch = decoder.decode(message).map_err(|error| error.to_string())?;
+    Ok((0..batch.len())
+        .map(|row| {
+            let chunk = batch.chunk(row);
+            let tokens: Vec<_> = batch.tokens(row).collect();
+            assert_eq!(tokens.len(), chunk.listed.unwrap_or(0) as usize, "as many ids as it lists");
+            format!("{chunk:?} {tokens:?} {:?}", batch.finish(row))
+        })
+        .collect())
+}
+
+fuzz_target!(|message: &[u8]| {
+    let fresh = told(&mut Decoder::new(Limits::default()).with_ids(), message);
+    let used = USED.with_borrow_mut(|decoder| told(decoder, message));
+    assert_eq!(fresh, used, "what came before a message does not change it");
+});

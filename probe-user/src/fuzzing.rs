@@ -1,0 +1,25 @@
+//! Entrances for the fuzzers (`fuzz/`) to parsers that are nobody else's business; in no ordinary build.
+
+use crate::discover::launch::Flags;
+use crate::discover::proc::{maps, net, stat, strings};
+use crate::discover::sock::unix_diag;
+use crate::sites::Sites;
+
+/// Reads an ELF image as a library to probe.
+pub fn sites(image: &[u8]) {
+    // Refusing is right as often as not.
+    drop(Sites::of(String::from("image"), image));
+}
+
+/// Reads `text` as each of the kernel's tables that discovery reads.
+pub fn tables(text: &[u8]) {
+    maps::files(text);
+    assert!(net::tcp(text, 16).0.len() <= 16, "the bound holds");
+    assert!(net::unix(text, 16).0.len() <= 16, "the bound holds");
+    stat::Stat::parse(text);
+    stat::ns_pids(text);
+    Flags::parse(&strings(text));
+    let mut sockets = Vec::new();
+    unix_diag::parse(text, &mut sockets);
+    assert!(sockets.len() <= text.len() / 16, "a socket takes its message");
+}

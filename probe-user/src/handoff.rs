@@ -1,0 +1,128 @@
+//! Parting a sender from its connection without losing what it sends.
+//!
+//! The sender's own socket is borrowed (`pidfd_getfd`) and its *receiving* half shut: libzmq, which reads an end there,
+//! closes the connection by itself between two writes and connects anew. Everything it has written is still read at the
+//! other end. Shutting the sending half as well would make a write under way fail, and what libzmq has taken out of its
+//! queue for that write is lost.
+
+use std::time::{Duration, Instant};
+
+use rustix::net::Shutdown;
+
+use crate::peers::Holder;
+use crate::queue::{QueueError, Queues};
+
+/// How long a sender is to have nothing in its socket before it is parted from it.
+const QUIET: Duration = Duration::from_micros(150);
+
+/// Why a sender was not parted from its connection.
+#[derive(Debug, thiserror::Error)]
+pub enum PartError {
+    /// Its socket cannot be reached.
+    #[error(transparent)]
+    Borrow(#[from] QueueError),
+    /// The descriptor is another socket's by now.
+    #[error("descriptor {} of process {} is another socket by now: look again", .0.fd, .0.pid)]
+    Changed(Holder),
+    /// It always had something in its socket.
+    #[error(
+        "process {} never paused for {QUIET:?} within {waited:?} with nothing in its socket: its receiver does not keep up, \
+         or too much is sent; try again when there is less traffic",
+        .holder.pid
+    )]
+    Busy {
+        /// Which socket.
+        holder: Holder,
+        /// How long it was watched.
+        waited: Duration,
+    },
+    /// The kernel refused.
+    #[error("end reading on descriptor {} of process {}: {errno}", .holder.fd, .holder.pid)]
+    Refused {
+        /// Which socket.
+        holder: Holder,
+        /// Why.
+        errno: rustix::io::Errno,
+    },
+}
+
+/// Waits until nothing of `holder`'s lies in its socket, for `patience` at most, and makes it close the connection. `inode`
+/// is the socket that is meant. Returns when it was said.
+pub fn part(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, PartError> {
+    let socket = Queues::of(holder.pid)?.borrow(holder.fd as i32)?;
+    let is_meant = rustix::fs::fstat(&socket).is_ok_and(|found| found.st_ino == inode);
+    if !is_meant {
+        return Err(PartError::Changed(holder));
+    }
+    let began = Instant::now();
+    let mut quiet_since = began;
+    loop {
+        let now = Instant::now();
+        if crate::queue::outq(&socket) != Some(0) {
+            quiet_since = now;
+        } else if now - quiet_since >= QUIET {
+            break;
+        }
+        if now - began >= patience {
+            let waited = patience;
+            return Err(PartError::Busy { holder, waited });
+        }
+    }
+    // The borrowed descriptor is closed on return: while it is open the connection would not end with the sender's own.
+    let shut = rustix::net::shutdown(&socket, Shutdown::Read);
+    shut.map_err(|errno| PartError::Refused { holder, errno })?;
+    Ok(Instant::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn of(stream: &UnixStream) -> (Holder, u64) {
+        let holder = Holder {
+            pid: std::process::id(),
+            fd: stream.as_raw_fd() as u32,
+        };
+        (holder, rustix::fs::fstat(stream).unwrap().st_ino)
+    }
+
+    #[test]
+    fn the_sender_reads_an_end_and_what_it_wrote_arrives() {
+        let (mut sender, mut receiver) = UnixStream::pair().unwrap();
+        let (holder, inode) = of(&sender);
+        part(holder, inode, Duration::from_secs(10)).unwrap();
+        assert_eq!(sender.read(&mut [0; 8]).unwrap(), 0);
+        sender.write_all(b"a write under way").unwrap();
+        drop(sender);
+        let mut all = String::new();
+        receiver.read_to_string(&mut all).unwrap();
+        assert_eq!(all, "a write under way");
+    }
+
+    #[test]
+    fn a_sender_that_is_not_read_is_left_alone() {
+        let (mut sender, _receiver) = UnixStream::pair().unwrap();
+        sender.write_all(b"not taken").unwrap();
+        let (holder, inode) = of(&sender);
+        let error = part(holder, inode, Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(error, PartError::Busy { .. }), "{error}");
+        sender.set_nonblocking(true).unwrap();
+        assert_eq!(
+            sender.read(&mut [0; 8]).unwrap_err().kind(),
+            std::io::ErrorKind::WouldBlock,
+            "it reads no end"
+        );
+    }
+
+    #[test]
+    fn another_socket_is_left_alone() {
+        let (sender, _receiver) = UnixStream::pair().unwrap();
+        let (holder, inode) = of(&sender);
+        let error = part(holder, inode + 1, Duration::from_secs(1)).unwrap_err();
+        assert!(error.to_string().contains("another socket by now"), "{error}");
+    }
+}

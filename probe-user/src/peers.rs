@@ -1,0 +1,160 @@
+//! Who is connected to a socket file: asked of the kernel, whatever processes there are.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use crate::discover::DiagError;
+use crate::discover::ReadError;
+use crate::discover::proc::{ProcDir, ProcRoot};
+use crate::discover::sock::connection;
+use crate::discover::sock::netlink::Diag;
+
+/// Sockets listed in one look, processes and descriptors gone through.
+const MOST: usize = 262_144;
+
+/// A connection to a socket file that both ends of which are in one network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Connection {
+    /// Inode of the socket that connected.
+    pub connector: u64,
+    /// Inode of the socket that was accepted.
+    pub acceptor: u64,
+}
+
+/// A descriptor of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Holder {
+    /// Which process.
+    pub pid: u32,
+    /// Which of its descriptors.
+    pub fd: u32,
+}
+
+/// Asks about the Unix sockets of one network namespace.
+#[derive(Debug)]
+pub struct Peers(Diag);
+
+impl Peers {
+    /// Of ours. Needs no privilege.
+    pub fn here() -> Result<Self, DiagError> {
+        Diag::here().map(Self)
+    }
+
+    /// Of that of process `pid`. Needs `CAP_SYS_ADMIN` where it is another than ours.
+    pub fn of(pid: u32) -> Result<Self, DiagError> {
+        let root = ProcRoot::new("/proc");
+        let process = |pid| root.process(pid).map_err(DiagError::Enter);
+        let (its, ours) = (process(pid)?, process(std::process::id())?);
+        let namespace = |of: &ProcDir| of.namespace("net").map_err(DiagError::Enter);
+        if namespace(&its)? == namespace(&ours)? {
+            Self::here()
+        } else {
+            Diag::inside(&its).map(Self)
+        }
+    }
+
+    /// Connections to the listener that was bound as `path`, wherever its file is by now.
+    pub fn connected_to(&self, path: &Path) -> Result<Vec<Connection>, DiagError> {
+        let (sockets, _) = self.0.unix_sockets(MOST)?;
+        let endpoint = format!("ipc://{}", path.display());
+        let mut connections: Vec<Connection> = connection::unix(&sockets)
+            .into_iter()
+            .filter(|found| found.endpoint == endpoint)
+            .filter_map(|found| {
+                let (connector, acceptor) = (found.connector?, found.acceptor);
+                Some(Connection { connector, acceptor })
+            })
+            .collect();
+        connections.sort_unstable();
+        connections.dedup();
+        Ok(connections)
+    }
+}
+
+/// Which processes hold these sockets; several may hold one, after a fork. Processes that may not be looked at are left out.
+pub fn holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
+    let mut holders: HashMap<u64, Vec<Holder>> = HashMap::new();
+    let root = ProcRoot::new("/proc");
+    let Ok((pids, _)) = root.pids(MOST) else {
+        return holders;
+    };
+    for pid in pids {
+        let Ok((sockets, _)) = root.process(pid).and_then(|process| process.sockets(MOST)) else {
+            continue;
+        };
+        for (fd, inode) in sockets.into_iter().filter(|(_, inode)| inodes.contains(inode)) {
+            holders.entry(inode).or_default().push(Holder { pid, fd });
+        }
+    }
+    holders
+}
+
+/// Whether thread `tid` of process `pid` sleeps in a poll, having nothing to do. An event loop whose inbox holds messages
+/// never does. Needs the permission to trace it, and a kernel that tells (`/proc/PID/task/TID/syscall`).
+pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
+    let process = ProcRoot::new("/proc").process(pid)?;
+    let said = process.read(&format!("task/{tid}/syscall"), 4096)?;
+    let first = said.split(|&b| b == b' ').next().unwrap_or_default();
+    let number = std::str::from_utf8(first)
+        .ok()
+        .and_then(|n| n.trim().parse::<i64>().ok());
+    Ok(number.is_some_and(|number| POLLS.contains(&number)))
+}
+
+/// `poll`, `select`, `epoll_wait`, `pselect6`, `ppoll`, `epoll_pwait`, `epoll_pwait2`.
+#[cfg(target_arch = "x86_64")]
+const POLLS: [i64; 7] = [7, 23, 232, 270, 271, 281, 441];
+/// The same, as far as the architecture has them.
+#[cfg(not(target_arch = "x86_64"))]
+const POLLS: [i64; 4] = [22, 72, 73, 441];
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn a_connection_is_found_by_the_name_that_its_listener_was_bound_as() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::fs::rename(&path, folder.path().join("moved")).unwrap();
+        let peers = Peers::of(std::process::id()).unwrap();
+        assert_eq!(peers.connected_to(&path).unwrap(), []);
+        let _connector = UnixStream::connect(folder.path().join("moved")).unwrap();
+        let accepted = listener.accept().unwrap();
+        let found = peers.connected_to(&path).unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        let held = holders(&[found[0].connector, found[0].acceptor]);
+        let us = std::process::id();
+        assert!(
+            held.len() == 2 && held.values().flatten().all(|holder| holder.pid == us),
+            "{held:?}"
+        );
+        drop(accepted);
+    }
+
+    #[test]
+    fn who_sleeps_in_a_poll_is_told_from_who_does_not() {
+        let us = std::process::id();
+        let (_open, end) = UnixStream::pair().unwrap();
+        let (say, hear) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32)
+                .unwrap();
+            let mut polled = [rustix::event::PollFd::new(&end, rustix::event::PollFlags::IN)];
+            let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+            let _ = rustix::event::poll(&mut polled, Some(&patience));
+        });
+        let tid = hear.recv().unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while !sleeps_in_poll(us, tid).unwrap() {
+            assert!(std::time::Instant::now() < until);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        assert_eq!(sleeps_in_poll(us, own), Ok(false), "we run");
+        assert_eq!(sleeps_in_poll(us, 1_000_000_000), Err(ReadError::Gone));
+    }
+}

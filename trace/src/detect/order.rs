@@ -1,0 +1,54 @@
+//! Chunks of a request in another order than they were made in.
+
+use super::{Detector, Look, Severity, Verdict};
+use crate::words::plural;
+
+pub(super) struct OutOfOrder;
+
+impl Detector for OutOfOrder {
+    fn kind(&self) -> &'static str {
+        "out-of-order"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        for group in look.ledger.groups() {
+            let late = &group.out_of_order;
+            if late.rids == 0 {
+                continue;
+            }
+            let summary = format!(
+                "{} on {} came after a later one of the same request",
+                plural(late.rids, "chunk"),
+                group.name
+            );
+            found.push(
+                Verdict::new(Severity::Warning, summary)
+                    .hop(&group.name)
+                    .rid(&late.worst)
+                    .since(late.since)
+                    .with("chunks", late.rids)
+                    .with("tokens_behind_max", late.amount)
+                    .advice("ZMQ keeps the order of one connection only: the request's chunks were sent on two"),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::Workers;
+    use super::*;
+
+    #[test]
+    fn a_chunk_that_was_overtaken_is_found() {
+        let mut scene = Workers::new(2);
+        for n in 1..=4 {
+            scene.send(0, n, "a", n as u32);
+        }
+        assert!(scene.check(&OutOfOrder).is_empty());
+        scene.send(1, 5, "a", 6);
+        scene.send(0, 6, "a", 5);
+        let found = scene.check(&OutOfOrder);
+        assert_eq!((&*found[0].rid, &found[0].evidence["chunks"]), ("a", &1.into()));
+    }
+}

@@ -1,0 +1,237 @@
+//! Where a chunk waits before and after, and to which leg of the path the wait has moved.
+
+use serde::{Deserialize, Serialize};
+
+use crate::path;
+use crate::report::{LegKind, LegLine, Report};
+use crate::words::{duration, percent};
+
+/// A leg must lose this much of its share before its wait counts as moved.
+const MOVED: f64 = 0.2;
+/// A path that takes less than this part of the time it took has no wait left worth the name.
+const GONE: f64 = 0.1;
+
+/// The legs of both runs, and where most of the time went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WaitShift {
+    /// The leg with most of the time in the first run: a hop, or the role of a process between two.
+    pub from: String,
+    /// And in the second.
+    pub to: String,
+    /// In one sentence.
+    pub says: String,
+    /// Every leg of either run, in the order of the path.
+    pub legs: Vec<LegShift>,
+}
+
+/// One leg of both runs; `null` where a run does not have it, or does not see it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LegShift {
+    /// The hop, or the role of the process.
+    pub name: String,
+    /// What a chunk does there.
+    pub kind: LegKind,
+    /// Mean over the chunks of the first run.
+    pub a_ns: Option<u64>,
+    /// And of the second.
+    pub b_ns: Option<u64>,
+    /// Its part of the first run's path, from 0 to 1.
+    pub a_share: Option<f64>,
+    /// And of the second's.
+    pub b_share: Option<f64>,
+}
+
+/// The comparison; `None` unless both runs saw legs.
+pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
+    let (from, to) = (longest(&a.path)?, longest(&b.path)?);
+    let legs = legs(&a.path, &b.path);
+    let (before, after) = (whole(&a.path), whole(&b.path));
+    let left = legs
+        .iter()
+        .find(|leg| same(leg, from))
+        .and_then(|leg| leg.b_share)
+        .unwrap_or(0.0);
+    let part = |leg: &LegLine, of: u64| format!("{} of {} a chunk", percent(leg.share), duration(of));
+    let told = |leg: &LegLine| place(&leg.name, leg.kind);
+    let says = if (after as f64) < GONE * before as f64 {
+        format!(
+            "the wait is gone: {} had {}, and {} is left, most of it {}",
+            told(from),
+            part(from, before),
+            duration(after),
+            told(to)
+        )
+    } else if (&from.name, from.kind) != (&to.name, to.kind) && from.share - left >= MOVED {
+        format!(
+            "the wait moved from {} ({}) to {} ({})",
+            told(from),
+            part(from, before),
+            told(to),
+            part(to, after)
+        )
+    } else {
+        format!(
+            "the wait stays: {} had {}, {} has {}",
+            told(from),
+            part(from, before),
+            told(to),
+            part(to, after)
+        )
+    };
+    Some(WaitShift {
+        from: from.name.clone(),
+        to: to.name.clone(),
+        says,
+        legs,
+    })
+}
+
+/// A leg in words.
+pub(super) fn place(name: &str, kind: LegKind) -> String {
+    match kind {
+        LegKind::Wait => name.to_owned(),
+        LegKind::Inside => format!("inside the {name}"),
+        LegKind::WaitAndInside => format!("before and inside the {name}"),
+    }
+}
+
+fn whole(path: &[LegLine]) -> u64 {
+    path.iter().fold(0, |sum, leg| sum.saturating_add(leg.mean_ns))
+}
+
+fn longest(path: &[LegLine]) -> Option<&LegLine> {
+    path.iter().max_by_key(|leg| leg.mean_ns)
+}
+
+fn same(shift: &LegShift, leg: &LegLine) -> bool {
+    shift.name == leg.name && shift.kind == leg.kind
+}
+
+fn legs(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
+    let mut legs: Vec<LegShift> = a
+        .iter()
+        .map(|leg| LegShift {
+            name: leg.name.clone(),
+            kind: leg.kind,
+            a_ns: Some(leg.mean_ns),
+            b_ns: None,
+            a_share: Some(leg.share),
+            b_share: None,
+        })
+        .collect();
+    for leg in b {
+        if let Some(known) = legs.iter_mut().find(|known| same(known, leg)) {
+            (known.b_ns, known.b_share) = (Some(leg.mean_ns), Some(leg.share));
+        } else {
+            legs.push(LegShift {
+                name: leg.name.clone(),
+                kind: leg.kind,
+                a_ns: None,
+                b_ns: Some(leg.mean_ns),
+                a_share: None,
+                b_share: Some(leg.share),
+            });
+        }
+    }
+    let names: Vec<(String, String)> = legs
+        .iter()
+        .map(|leg| path::ends(&leg.name))
+        .filter(|(from, to)| from != to)
+        .map(|(from, to)| (from.to_owned(), to.to_owned()))
+        .collect();
+    // What is inside a process comes after the hops that lead to it.
+    legs.sort_by_key(|leg| {
+        let (from, to) = path::ends(&leg.name);
+        if from == to {
+            (2 * path::depth(&names, from)).saturating_sub(1)
+        } else {
+            2 * path::depth(&names, from)
+        }
+    });
+    legs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{ReportInput, Spread};
+    use crate::{Analysis, Config};
+
+    const MS: u64 = 1_000_000;
+
+    fn run(legs: &[(&str, LegKind, u64)]) -> Report {
+        let mut report = Analysis::new(Config::default()).report(&ReportInput::of("attach"));
+        let whole: u64 = legs.iter().map(|leg| leg.2).sum();
+        let line = |&(name, kind, ms): &(&str, LegKind, u64)| LegLine {
+            name: name.to_owned(),
+            kind,
+            ns: Spread {
+                count: 1,
+                p50: ms * MS,
+                p90: ms * MS,
+                p99: ms * MS,
+                max: ms * MS,
+            },
+            mean_ns: ms * MS,
+            share: ms as f64 / whole as f64,
+            busy: None,
+        };
+        report.path = legs.iter().map(line).collect();
+        report
+    }
+
+    #[test]
+    fn a_wait_moves_stays_or_goes() {
+        use LegKind::{Inside, Wait};
+        let one = run(&[
+            ("scheduler->detokenizer", Wait, 900),
+            ("detokenizer", Inside, 20),
+            ("detokenizer->worker", Wait, 1),
+        ]);
+        let four = run(&[
+            ("scheduler->detokenizer-router", Wait, 300),
+            ("detokenizer-router", Inside, 15),
+            ("detokenizer-router->detokenizer", Wait, 2),
+            ("detokenizer", Inside, 4),
+            ("detokenizer->worker", Wait, 1),
+        ]);
+        let moved = shift(&one, &four).expect("both have legs");
+        assert_eq!(
+            (moved.from.as_str(), moved.to.as_str()),
+            ("scheduler->detokenizer", "scheduler->detokenizer-router")
+        );
+        assert_eq!(
+            moved.says,
+            "the wait moved from scheduler->detokenizer (98 % of 921.0 ms a chunk) to scheduler->detokenizer-router (93 % of 322.0 ms a chunk)"
+        );
+        let names: Vec<&str> = moved.legs.iter().map(|leg| leg.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "scheduler->detokenizer",
+                "scheduler->detokenizer-router",
+                "detokenizer-router",
+                "detokenizer-router->detokenizer",
+                "detokenizer",
+                "detokenizer->worker"
+            ]
+        );
+        let stays = shift(&four, &four).expect("legs");
+        assert!(
+            stays
+                .says
+                .starts_with("the wait stays: scheduler->detokenizer-router had"),
+            "{}",
+            stays.says
+        );
+        let quick = run(&[("scheduler->detokenizer", Wait, 1), ("detokenizer", Inside, 20)]);
+        let gone = shift(&one, &quick).expect("legs");
+        assert!(
+            gone.says
+                .ends_with("21.0 ms is left, most of it inside the detokenizer"),
+            "{}",
+            gone.says
+        );
+        assert!(shift(&one, &run(&[])).is_none());
+    }
+}

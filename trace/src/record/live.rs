@@ -1,0 +1,206 @@
+//! Blocks of a run that go to whoever listens and not to a file: the feed's. A block is a section of a recording, header and all.
+
+use std::io;
+
+use super::Record;
+use super::codec::{Columns, Content, Encoder, Scratch, decode};
+use super::header::{Anchor, Payload};
+use super::read::unpack;
+use super::section::{SECTION_HEADER, Section, kind};
+use super::write::Packer;
+use crate::clock::MonoNs;
+use crate::event::{Event, Lost, LostCause, What};
+
+/// A block is closed when its columns hold this many bytes, however short it is.
+const BLOCK_BYTES: usize = 1 << 20;
+/// For the feed a block is a tenth of a second: what a higher level saves of so little is not worth its time.
+const LEVEL: i32 = 1;
+
+/// Collects records into blocks.
+#[derive(Debug)]
+pub struct BlockWriter {
+    encoder: Encoder,
+    /// Records in closed blocks.
+    records: u64,
+    /// Events that were too large, of which only the loss was written.
+    too_large: u64,
+}
+
+/// A closed block, not packed yet: packing may go on elsewhere.
+#[derive(Debug)]
+pub struct OpenBlock {
+    columns: Columns<Vec<u8>>,
+    content: Content,
+    first_record: u64,
+    anchor: Anchor,
+}
+
+impl BlockWriter {
+    /// Of a run from which nothing was written yet.
+    pub fn new(payload: Payload) -> Self {
+        Self {
+            encoder: Encoder::new(payload),
+            records: 0,
+            too_large: 0,
+        }
+    }
+
+    /// Counts an event while nobody listens, and remembers what a source says once. To be called between blocks.
+    pub fn pass(&mut self, event: &Event<'_>) {
+        self.encoder.note(&event.what);
+        self.records += 1;
+    }
+
+    /// Counts a tick while nobody listens.
+    pub fn pass_tick(&mut self) {
+        self.records += 1;
+    }
+
+    /// Writes an event.
+    pub fn event(&mut self, event: &Event<'_>) {
+        self.too_large += u64::from(!self.encoder.event(event));
+    }
+
+    /// Writes a tick.
+    pub fn tick(&mut self, now: MonoNs) {
+        self.encoder.tick(now);
+    }
+
+    /// The block is to be closed now.
+    pub fn is_full(&self) -> bool {
+        self.encoder.is_full(BLOCK_BYTES)
+    }
+
+    /// Number of the next record.
+    pub fn next_record(&self) -> u64 {
+        self.records + u64::from(self.encoder.records())
+    }
+
+    /// Ends the block and begins the next; `None` when nothing was written.
+    pub fn close(&mut self) -> Option<OpenBlock> {
+        if self.encoder.is_empty() {
+            return None;
+        }
+        let (columns, content) = self.encoder.close(Columns::default());
+        let first_record = self.records;
+        self.records += u64::from(content.records);
+        Some(OpenBlock {
+            columns,
+            content,
+            first_record,
+            anchor: Anchor::now(),
+        })
+    }
+}
+
+impl OpenBlock {
+    /// Records in it.
+    pub fn records(&self) -> u32 {
+        self.content.records
+    }
+
+    /// Chunks in it.
+    pub fn chunks(&self) -> u32 {
+        self.content.chunks
+    }
+
+    /// Number of its first record.
+    pub fn first_record(&self) -> u64 {
+        self.first_record
+    }
+}
+
+/// Packs blocks, one after the other with the same room.
+pub struct BlockPacker(Packer);
+
+impl BlockPacker {
+    /// Takes the room it needs.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(Packer::new(LEVEL)?))
+    }
+
+    /// The block's bytes.
+    pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
+        let mut section = Section {
+            kind: kind::BLOCK,
+            first_record: block.first_record,
+            content: block.content,
+            anchor: block.anchor,
+            ..Section::default()
+        };
+        self.0.block(&block.columns, &mut section)
+    }
+}
+
+/// Bytes that are no block.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the block is damaged: {0}")]
+pub struct BadBlock(String);
+
+/// Reads blocks.
+#[derive(Default)]
+pub struct BlockReader {
+    zstd: Option<zstd::bulk::Decompressor<'static>>,
+    raw: Vec<u8>,
+    scratch: Scratch,
+    /// Number of the record that comes next; `None` before the first.
+    expected: Option<u64>,
+    lost: u64,
+    unknown: u64,
+}
+
+impl BlockReader {
+    /// Goes on at that record: what was before is known from elsewhere. Gives back how many records lie between.
+    pub fn go_on(&mut self, record: u64) -> u64 {
+        let missed = self.expected.map_or(0, |at| record.saturating_sub(at));
+        self.expected = Some(record);
+        self.lost += missed;
+        missed
+    }
+
+    /// Records that did not come.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Records of kinds that this version does not know.
+    pub fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// Gives the records of a block. Where some are missing before it, a [`What::Lost`] says so, and what the source has said for
+    /// good comes again. A block that was read before gives nothing.
+    pub fn read(&mut self, bytes: &[u8], give: &mut dyn FnMut(Record<'_>)) -> Result<(), BadBlock> {
+        let bad = |why: &str| BadBlock(why.to_owned());
+        let (head, packed) = bytes
+            .split_first_chunk::<SECTION_HEADER>()
+            .ok_or_else(|| bad("it is too short"))?;
+        let section = Section::of(head).filter(|s| s.kind == kind::BLOCK);
+        let section = section.ok_or_else(|| bad("its header is not what was written"))?;
+        if packed.len() != section.packed as usize || crc32fast::hash(packed) != section.crc {
+            return Err(bad("its checksum does not match"));
+        }
+        let content = section.content;
+        if self.expected.is_some_and(|at| section.first_record < at) {
+            return Ok(());
+        }
+        unpack(&mut self.zstd, packed, &section, &mut self.raw).map_err(|error| BadBlock(error.to_string()))?;
+        let begins = self.expected.is_none();
+        let missed = self.go_on(section.first_record);
+        if missed > 0 {
+            give(Record::Event(Event {
+                at: content.from,
+                what: What::Lost(Lost {
+                    hop: None,
+                    count: missed,
+                    cause: LostCause::QueueFull,
+                }),
+            }));
+        }
+        self.expected = Some(section.first_record.saturating_add(content.records.into()));
+        let standing = begins || missed > 0;
+        let unknown = decode(&self.raw, &content, &mut self.scratch, standing, give);
+        self.unknown += unknown.map_err(|error| BadBlock(error.to_string()))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! The path's legs and the workers behind a line, as people read them.
+
+use std::fmt::Write as _;
+
+use super::hostile::plain;
+use super::text::wrap;
+use super::{HopLine, LegKind, Report};
+use crate::words::{count, duration, percent};
+
+/// Workers and connections told of one line; the JSON lists more.
+const MOST: usize = 16;
+const NAME: usize = 40;
+
+/// Where a chunk's time goes.
+pub(super) fn render(out: &mut String, report: &Report) {
+    if report.path.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "{:NAME$}  {:>9} {:>9} {:>9} {:>8} {:>8}",
+        "WHERE A CHUNK'S TIME GOES", "MEAN", "P50", "P99", "SHARE", "BUSY"
+    );
+    for leg in &report.path {
+        let name = match leg.kind {
+            LegKind::Wait => plain(&leg.name),
+            LegKind::Inside => format!("  inside the {}", plain(&leg.name)),
+            LegKind::WaitAndInside => format!("  before and inside the {}", plain(&leg.name)),
+        };
+        let name: String = name.chars().take(NAME).collect();
+        let _ = writeln!(
+            out,
+            "{name:NAME$}  {:>9} {:>9} {:>9} {:>8} {:>8}",
+            duration(leg.mean_ns),
+            duration(leg.ns.p50),
+            duration(leg.ns.p99),
+            percent(leg.share),
+            leg.busy.map_or_else(|| String::from("-"), percent),
+        );
+    }
+    let _ = writeln!(out);
+}
+
+/// The workers behind a line and the connections into it, the load of each.
+pub(super) fn members(out: &mut String, hop: &HopLine) {
+    for worker in hop.workers.iter().flatten().take(MOST) {
+        let name = worker
+            .worker
+            .map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
+        let mut parts = vec![load(worker.chunks, worker.tokens, worker.share)];
+        if let Some(most) = worker.backlog_max_frames {
+            parts.push(format!("backlog up to {}", count(most)));
+        }
+        if let Some(residence) = &worker.residence_ns {
+            parts.push(format!(
+                "res. {} (p99 {})",
+                duration(residence.p50),
+                duration(residence.p99)
+            ));
+        }
+        if let Some(busy) = worker.busy {
+            parts.push(format!("busy for {}", percent(busy)));
+        }
+        wrap(out, &format!("{name}: {}", parts.join(", ")), "  ", "    ");
+    }
+    for lane in hop.lanes.iter().flatten().take(MOST) {
+        let into = lane.worker.map_or_else(String::new, |n| format!(" into worker {n}"));
+        let load = load(lane.chunks, Some(lane.tokens), lane.share);
+        wrap(out, &format!("connection {}{into}: {load}", lane.lane), "  ", "    ");
+    }
+}
+
+fn load(chunks: u64, tokens: Option<u64>, share: Option<f64>) -> String {
+    let share = share.map_or_else(String::new, |share| format!("{} of chunks: ", percent(share)));
+    let tokens = tokens.map_or_else(String::new, |tokens| format!(" with {} tokens", count(tokens)));
+    format!("{share}{}{tokens}", count(chunks))
+}

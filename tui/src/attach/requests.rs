@@ -1,0 +1,120 @@
+//! What frontends ask of a Dynamo worker: how each request is called whose answer comes on a connection of its own.
+
+use std::collections::HashMap;
+
+use probe_user::egress::Record;
+use zmq_tap::egress::{Requests, Server, Unreadable};
+
+/// Most connections that are read at once; frontends have a few.
+const MOST_CONNECTIONS: usize = 1024;
+
+/// All connections that a worker reads from.
+#[derive(Default)]
+pub(super) struct RequestPlane {
+    connections: HashMap<u64, Inbound>,
+    /// Requests whose id `SGLang` makes of what the frontend sent.
+    pub(super) names_rids: bool,
+}
+
+#[derive(Default)]
+struct Inbound {
+    /// The kernel's count behind the last byte that was observed.
+    next: Option<u32>,
+    requests: Requests,
+}
+
+/// A frontend's word to one stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// It wants no more of it.
+    Stop,
+    /// Something else.
+    Other,
+}
+
+impl RequestPlane {
+    /// The worker has read something; what it was where it is no request.
+    pub(super) fn enter(&mut self, record: &Record<'_>, server: &mut Server) -> Word {
+        let (head, bytes) = (&record.head, record.payload);
+        // On a response stream only these come back, in a frame each.
+        if bytes.ends_with(br#""stop""#) || bytes.ends_with(br#""kill""#) {
+            return Word::Stop;
+        }
+        if self.connections.len() >= MOST_CONNECTIONS && !self.connections.contains_key(&head.socket) {
+            return Word::Other;
+        }
+        let inbound = self.connections.entry(head.socket).or_default();
+        let whole = u32::try_from(head.accepted).unwrap_or(0);
+        let begins_at = head.written.wrapping_sub(whole).wrapping_add(head.from);
+        match inbound.next.map(|next| begins_at.wrapping_sub(next)) {
+            Some(0) | None => {}
+            Some(missed) => inbound.requests.missed(missed.into()),
+        }
+        inbound.next = Some(begins_at.wrapping_add(bytes.len() as u32));
+        let names_rids = &mut self.names_rids;
+        inbound.requests.feed(bytes, head.from == 0, |asked| {
+            if asked.transport.starts_with("quic") {
+                server.unreadable(Unreadable::Quic);
+            }
+            if let Some(subject) = asked.subject {
+                *names_rids |= asked.rid.is_some();
+                server.asked(subject, asked.context, asked.rid);
+            }
+        });
+        Word::Other
+    }
+
+    /// Whether requests come on this connection, or may.
+    pub(super) fn is_of_use(&self, socket: u64) -> bool {
+        self.connections
+            .get(&socket)
+            .is_some_and(|inbound| !inbound.requests.is_other())
+    }
+
+    /// The connection is over.
+    pub(super) fn closed(&mut self, socket: u64) {
+        self.connections.remove(&socket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use probe_user::egress::Kind;
+
+    use super::*;
+
+    fn read(socket: u64, consumed: u32, payload: &[u8]) -> Record<'_> {
+        let mut record = Record {
+            kind: Kind::Read,
+            head: probe_user::egress::Head::default(),
+            payload,
+        };
+        (record.head.socket, record.head.written) = (socket, consumed);
+        (record.head.accepted, record.head.captured) = (payload.len() as i64, payload.len() as u32);
+        record
+    }
+
+    #[test]
+    fn a_frontend_that_wants_no_more_says_so_on_the_stream() {
+        let (mut plane, mut server) = (RequestPlane::default(), Server::default());
+        let stop = [&[0; 7][..], &[6], &[0; 16], br#""stop""#].concat();
+        assert_eq!(plane.enter(&read(1, 30, &stop), &mut server), Word::Stop);
+        assert_eq!(plane.enter(&read(2, 4, b"GET "), &mut server), Word::Other);
+        assert!(!plane.names_rids && plane.is_of_use(2) && !plane.is_of_use(1));
+        plane.closed(2);
+        assert!(!plane.is_of_use(2));
+    }
+
+    #[test]
+    fn a_worker_is_told_that_the_answer_goes_by_quic() {
+        let (mut plane, mut server) = (RequestPlane::default(), Server::default());
+        let control = br#"{"id":"c","connection_info":{"transport":"quic-response","info":"{}"}}"#;
+        let (path, headers) = (b"1/generate", b"{}");
+        let length = |bytes: &[u8]| (bytes.len() as u64).to_be_bytes();
+        let mut message = [&[0, 10][..], path, &[0, 2], headers].concat();
+        message.extend((24 + control.len() as u32).to_be_bytes());
+        message.extend([&length(control)[..], &[0; 16], control].concat());
+        plane.enter(&read(1, message.len() as u32, &message), &mut server);
+        assert_eq!(server.unreadable, [(Unreadable::Quic, 1)]);
+    }
+}

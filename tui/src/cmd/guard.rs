@@ -1,0 +1,76 @@
+//! `tokengap guard`: what [`crate::guard`] starts. Not for users.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use zmq_tap::splice::{Folder, Restored, restore};
+
+use crate::guard::READY;
+
+/// Waits for the end of its standard input and puts back what was moved.
+#[derive(clap::Args)]
+#[command(hide = true)]
+pub(crate) struct Args {
+    /// Where sockets may have been moved.
+    #[arg(long, value_name = "DIR")]
+    folder: Vec<PathBuf>,
+
+    /// Wait for this process to end, then remove --remove.
+    #[arg(long, value_name = "PID", requires = "remove")]
+    child: Option<u32>,
+
+    /// Removed at the end.
+    #[arg(long, value_name = "DIR", requires = "child")]
+    remove: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // What ends tokengap must not end its guard: neither a terminal's signals nor its end.
+    let _ = rustix::process::setsid();
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        signal_hook::flag::register(signal, std::sync::Arc::default())?;
+    }
+    // Held from now on: `/proc/PID/root` of a target is the same folder whatever becomes of its path.
+    let folders: Vec<Folder> = args
+        .folder
+        .iter()
+        .map(|path| Folder::open(path, path))
+        .collect::<Result<_, _>>()?;
+    let child = args.child.and_then(|pid| Pid::from_raw(pid as i32));
+    let child = child.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    std::io::stdout().write_all(READY)?;
+    let mut said = String::new();
+    let _ = std::io::stdin().read_to_string(&mut said);
+    if !said.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("tokengap: its process is gone; putting back what it had moved");
+    for folder in &folders {
+        for restored in restore(folder)? {
+            eprintln!("tokengap: {}", told(&restored));
+        }
+    }
+    if let (Some(child), Some(folder)) = (child, &args.remove) {
+        while poll(&mut [PollFd::new(&child, PollFlags::IN)], None).is_err() {}
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What became of one socket, in words.
+pub(crate) fn told(restored: &Restored) -> String {
+    match restored {
+        Restored::Back(path) => format!("{}: the engine's socket is in its place again", path.display()),
+        Restored::WasBack(path) => format!("{}: was in its place", path.display()),
+        Restored::Outlived(path) => format!(
+            "{}: nothing to put back, the engine has gone or listens anew",
+            path.display()
+        ),
+        Restored::Held(path) => format!("{}: held by a tokengap that runs; end that one first", path.display()),
+        Restored::Refused(path, why) => format!("{}: left as it is: {why}", path.display()),
+    }
+}

@@ -1,0 +1,167 @@
+//! `tokengap splice`: live hops of a running engine behind the relay, and back.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail, ensure};
+use probe_user::discover::{self, RoleSpec, Watcher};
+use zmq_tap::relay::{Options, step_aside};
+use zmq_tap::splice::{Folder, Restored, restore};
+
+use super::guard::told;
+use crate::app;
+use crate::cli::LiveArgs;
+use crate::guard::Guard;
+use crate::splice::{Prepared, SETTLE, Splice, plan};
+
+/// Move live ipc hops of a running engine behind the relay, without a restart, and back at the end.
+///
+/// Unlike attach this touches the traffic: each sender is made to reconnect, which takes it about 0.2 s. Refused above
+/// --max-rate. The sockets are put back on exit, on SIGTERM, and by a guard should tokengap be killed. Docs: docs/SPLICE.md.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  tokengap splice --pid 4711\n  tokengap splice --pid 4711 --hop 'scheduler->tokenizer' --yes --duration 1m --record run.tgap\n  tokengap splice --restore --pid 4711"
+)]
+pub(crate) struct Args {
+    /// A process of the engine.
+    #[arg(long, value_name = "PID", required_unless_present = "restore")]
+    pid: Option<u32>,
+
+    /// Move only the hop of this name, such as scheduler->detokenizer. By default all that carry output over ipc.
+    #[arg(long, value_name = "NAME")]
+    hop: Option<String>,
+
+    /// Do not ask before it is done.
+    #[arg(long)]
+    yes: bool,
+
+    /// Refuse when the senders send more messages a second than this.
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    max_rate: u64,
+
+    /// Put back what a killed tokengap had moved, and do nothing else. Doing it again changes nothing.
+    #[arg(long, conflicts_with_all = ["hop", "yes"])]
+    restore: bool,
+
+    /// With --restore: a folder of sockets to look in. Repeatable; by default the folder for temporary files, here and as
+    /// --pid sees it.
+    #[arg(long, value_name = "DIR", requires = "restore")]
+    folder: Vec<PathBuf>,
+
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+const RISK: &str = "\
+Risk: a message that a sender is in the middle of writing when its connection ends is lost. That takes one larger than the
+socket's buffer (about 200 KB), or a receiver that does not keep up. Senders reconnect in about 0.2 s; their messages wait
+until then. If tokengap is killed, messages inside it are lost, and a guard puts the engine's sockets back.";
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.restore {
+        return put_back(args);
+    }
+    let pid = args.pid.context("no --pid was given")?;
+    let watcher = Watcher::new(discover::Options {
+        named: vec![RoleSpec { pid, role: None }],
+        ..discover::Options::default()
+    })?;
+    let engine = watcher.topology().engine_of(pid);
+    let engine = engine
+        .with_context(|| format!("process {pid} belongs to no engine that can be seen; tokengap attach lists them"))?;
+    let prepared = Prepared::new(engine, plan(engine, args.hop.as_deref())?)?;
+    eprint!("tokengap: to be moved behind the relay:\n{}", prepared.told());
+    if let Err(why) = &prepared.witness {
+        eprintln!("tokengap: whether frames are lost by the move cannot be seen: {why}");
+    }
+    let Some(rate) = prepared.rate else {
+        bail!(
+            "the senders' rate cannot be measured, and without it nothing is moved: run as root, or use tokengap attach"
+        );
+    };
+    ensure!(
+        rate.per_second <= args.max_rate,
+        "refused: {} messages a second are above the limit of {} (--max-rate): nothing was touched; tokengap attach watches \
+         at any rate",
+        rate.per_second,
+        args.max_rate
+    );
+    eprintln!("{RISK}");
+    if !args.yes && !agreed()? {
+        eprintln!("tokengap: nothing was touched");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let signals = app::Signals::install().context("cannot listen for signals")?;
+    let guard = Guard::start(&prepared.folders(), None)?;
+    let splice = prepared.go(&Options::default(), guard)?;
+    std::thread::sleep(SETTLE);
+    say_how_it_went(&splice);
+    if let Err(error) = step_aside() {
+        tracing::info!("cannot lower the priority of decoding: {error}");
+    }
+    let report = app::watch(splice, &args.live, &signals)?;
+    app::conclude(&report, args.live.json, args.live.fail_on)
+}
+
+/// The verdict after the move.
+fn say_how_it_went(splice: &Splice) {
+    eprintln!(
+        "tokengap: moved; connections were away for {} ms",
+        splice.outage.as_millis()
+    );
+    for doubt in &splice.doubts {
+        eprintln!("tokengap: {doubt}");
+    }
+    if let Ok(seen) = splice.seen() {
+        if seen.broken.is_empty() {
+            eprintln!(
+                "tokengap: continuous: {} requests went on across the move, every chunk of theirs adds up ({} messages unread)",
+                seen.crossed, seen.unread
+            );
+        }
+        for broken in seen.broken {
+            eprintln!("tokengap: NOT continuous: {broken}");
+        }
+    }
+}
+
+fn agreed() -> anyhow::Result<bool> {
+    ensure!(
+        std::io::stdin().is_terminal(),
+        "nobody can be asked here: give --yes to say that the risk is understood"
+    );
+    eprint!("Go on? [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn put_back(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut folders = args.folder.clone();
+    if folders.is_empty() {
+        folders.push(std::env::temp_dir());
+        folders.extend(args.pid.map(|pid| PathBuf::from(format!("/proc/{pid}/root/tmp"))));
+    }
+    let mut refused = false;
+    let mut found = 0;
+    for path in &folders {
+        for restored in restore(&Folder::open(path, path)?)? {
+            found += 1;
+            refused |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
+            println!("{}", told(&restored));
+        }
+    }
+    if found == 0 {
+        println!(
+            "nothing was moved in {}",
+            folders
+                .iter()
+                .map(|f| f.display().to_string())
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
+    }
+    Ok(ExitCode::from(if refused { 2 } else { 0 }))
+}

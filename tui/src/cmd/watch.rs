@@ -1,0 +1,148 @@
+//! `tokengap watch`: runs that are observed elsewhere.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use feed::{Key, WatchOptions};
+use trace::detect::Severity;
+use trace::ledger::Limits;
+
+use crate::app;
+use crate::cli::{at_least_one, duration, severity};
+use crate::screen::{Keep, Screen};
+use crate::sink::size;
+use crate::state::journal::DEFAULT_MOMENTS;
+use crate::state::refresh::FINISHED_SHOWN;
+use crate::watch::{self, Options};
+
+/// Watch runs that other tokengaps publish (--publish): the same screen, for one pod or for several.
+///
+/// Whoever comes late gets the state of the run and sees the same numbers from then on. A source that cannot be reached is tried
+/// again and again.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  tokengap watch tcp://127.0.0.1:5600\n  tokengap watch --feed-key feed.key tcp://10.0.0.7:5600 tcp://10.0.0.8:5600"
+)]
+pub(crate) struct Args {
+    /// Where a run is published: tcp://HOST:PORT. Repeatable.
+    #[arg(value_name = "EP", required = true, value_parser = endpoint)]
+    endpoints: Vec<String>,
+
+    /// The key of the sources, where they have one.
+    #[arg(long, value_name = "FILE")]
+    feed_key: Option<PathBuf>,
+
+    /// No screen: watch, then print the report. Implied when stdout is not a terminal. Ends when every source has ended.
+    #[arg(long)]
+    headless: bool,
+
+    /// Print the report as JSON (implies --headless): schema tokengap.report/1 of one source, tokengap.watch/1 of several.
+    #[arg(long)]
+    json: bool,
+
+    /// Stop by itself after this long: 5s, 2m, 1h 30m.
+    #[arg(long, value_name = "T", value_parser = duration)]
+    duration: Option<Duration>,
+
+    /// Exit with 1 when a finding is at least this severe.
+    #[arg(long, value_name = "SEVERITY", value_parser = severity)]
+    fail_on: Option<Severity>,
+
+    /// Requests followed at once, of each source, if the source does not say less.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = at_least_one)]
+    max_live: usize,
+
+    /// Finished requests kept in detail, of each source, if the source does not say less.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept)]
+    max_finished: usize,
+
+    /// Longest message that is taken from a source.
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = size)]
+    max_message: u64,
+
+    /// Requests to list in the report as the slowest, of those that are kept in detail; 0 lists none.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    slowest: usize,
+
+    /// Moments of chunks that the screen keeps of each source for the view of one request: 48 bytes each.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MOMENTS)]
+    journal: usize,
+
+    /// Finished requests in the screen's table; older ones live on in the totals.
+    #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
+    rows: usize,
+
+    /// Write what comes to FILE; of several sources to a file each, with the source's address in its name.
+    #[arg(long, value_name = "FILE", help_heading = "Recording")]
+    record: Option<PathBuf>,
+
+    /// Largest size of a recording: 500MiB, 2GiB. When it is reached the recording ends.
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Recording")]
+    record_max_size: Option<u64>,
+
+    /// Replace files that exist.
+    #[arg(long, help_heading = "Recording")]
+    force: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let key = args.feed_key.as_deref().map(Key::read).transpose()?;
+    let source = |address: &String| WatchOptions {
+        address: address.clone(),
+        key: key.clone(),
+        max_message: args.max_message as usize,
+    };
+    let options = Options {
+        sources: args.endpoints.iter().map(source).collect(),
+        limits: Limits {
+            live_rids: args.max_live,
+            finished_kept: args.max_finished,
+            ..Limits::default()
+        },
+        slowest: args.slowest,
+        duration: args.duration,
+        record: args.record.clone(),
+        record_max_size: args.record_max_size,
+        force: args.force,
+    };
+    let keep = Keep {
+        journal: args.journal,
+        rows: args.rows,
+    };
+    let headless = args.headless || args.json || !app::has_terminal();
+    let screen = if headless { None } else { Some(Screen::open(keep)?) };
+    let watched = watch::run(&options, screen)?;
+    watch::conclude(&watched, args.json, args.fail_on)
+}
+
+/// Reads `tcp://HOST:PORT`.
+fn endpoint(text: &str) -> Result<String, String> {
+    let hint = "write it like tcp://127.0.0.1:5600";
+    let rest = text.strip_prefix("tcp://").unwrap_or(text);
+    match rest.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0) => Ok(rest.to_owned()),
+        _ => Err(format!("{text:?} is no place to connect to; {hint}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_have_a_host_and_a_port() {
+        assert_eq!(endpoint("tcp://pod-7.ns:5600").as_deref(), Ok("pod-7.ns:5600"));
+        assert_eq!(endpoint("[::1]:5600").as_deref(), Ok("[::1]:5600"));
+        for wrong in [
+            "",
+            "pod-7",
+            "tcp://:5600",
+            "tcp://pod-7:0",
+            "tcp://pod-7:x",
+            "ipc:///tmp/x",
+        ] {
+            assert!(endpoint(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The program that is run: started, sent what signals come, asked for its end.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::origin::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Origin};
+
+/// What is passed on.
+const SIGNALS: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH];
+
+/// Signals caught for a child, from before it is started: none is missed.
+pub(crate) struct Forwarding(SignalsInfo<WithOrigin>);
+
+impl Forwarding {
+    /// Catches them. Those that are ignored stay so, for the child as well (`nohup`).
+    pub(crate) fn install() -> anyhow::Result<Self> {
+        let ignored = ignored();
+        let wanted = SIGNALS.iter().filter(|&&signal| ignored & (1 << (signal - 1)) == 0);
+        let caught = SignalsInfo::new(wanted.copied()).context("cannot listen for signals")?;
+        Ok(Self(caught))
+    }
+
+    /// Passes them on to `child`. One that a terminal sent has reached it already: it is of our process group.
+    fn to(mut self, child: &Arc<Child>) -> io::Result<()> {
+        let child = Arc::clone(child);
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            for Origin { signal, cause, .. } in self.0.forever() {
+                if cause != Cause::Kernel
+                    && let Some(signal) = Signal::from_named_raw(signal)
+                {
+                    child.signal(signal);
+                }
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// Bit N-1: signal N was ignored when we were started.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// The program, until its end and after.
+pub(crate) struct Child {
+    name: String,
+    pid: u32,
+    process: Mutex<(std::process::Child, Option<ExitStatus>)>,
+}
+
+impl Child {
+    /// Starts `command` with `folder` for its temporary files. What it says goes where ours goes, or to `output`.
+    pub(crate) fn start(
+        command: &[OsString],
+        folder: &Path,
+        output: Option<File>,
+        signals: Forwarding,
+    ) -> anyhow::Result<Arc<Self>> {
+        let (program, args) = command.split_first().context("no command to run")?;
+        let mut process = Command::new(program);
+        process.args(args).env("TMPDIR", folder);
+        if let Some(output) = output {
+            process.stdin(Stdio::null());
+            process.stdout(output.try_clone()?).stderr(output);
+        }
+        let name = Path::new(program).file_name().unwrap_or(OsStr::new("?"));
+        let process = process
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let child = Arc::new(Self {
+            name: format!("{} ({})", name.display(), process.id()),
+            pid: process.id(),
+            process: Mutex::new((process, None)),
+        });
+        signals.to(&child).context("cannot pass signals on")?;
+        Ok(child)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Its program's name and pid, for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.status().is_some()
+    }
+
+    fn status(&self) -> Option<ExitStatus> {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        if process.1.is_none() {
+            process.1 = process.0.try_wait().ok().flatten();
+        }
+        process.1
+    }
+
+    /// Sends it a signal, unless it has ended: its pid may be another's by then.
+    fn signal(&self, signal: Signal) {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        if process.1.is_none() {
+            let _ = kill_process(Pid::from_child(&process.0), signal);
+        }
+    }
+
+    /// Asks it to end.
+    pub(crate) fn ask_to_end(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Its exit code as a shell tells it, 128 and the signal's number for one that a signal ended. One that does not end
+    /// within `patience` is killed.
+    pub(crate) fn exit_code(&self, patience: Duration) -> u8 {
+        let until = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.status() {
+                let code = status.code().or(status.signal().map(|signal| 128 + signal));
+                return code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
+            }
+            if Instant::now() >= until {
+                eprintln!("tokengap: {} does not end and is killed", self.name);
+                self.signal(Signal::KILL);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(script: &str) -> Arc<Child> {
+        let command = ["sh", "-c", script].map(OsString::from);
+        let signals = Forwarding::install().expect("caught");
+        Child::start(&command, Path::new("/tmp"), None, signals).expect("started")
+    }
+
+    #[test]
+    fn exit_codes_are_a_shells() {
+        let patience = Duration::from_secs(20);
+        assert_eq!(start("exit 0").exit_code(patience), 0);
+        assert_eq!(start("exit 77").exit_code(patience), 77);
+        assert_eq!(start("kill -9 $$").exit_code(patience), 137);
+        let asked = start("sleep 20 & wait");
+        asked.ask_to_end();
+        assert_eq!(asked.exit_code(patience), 143);
+        let stubborn = start("trap '' TERM; while :; do sleep 0.1; done");
+        assert_eq!(stubborn.exit_code(Duration::from_millis(100)), 137);
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_said() {
+        let signals = Forwarding::install().expect("caught");
+        let error = Child::start(&["/no/such/engine".into()], Path::new("/tmp"), None, signals);
+        assert!(format!("{:#}", error.err().expect("refused")).contains("/no/such/engine"));
+    }
+}

@@ -1,0 +1,152 @@
+//! `tokengap run` as a source: an engine is started, and the relay put in the place of each of its sockets as it appears.
+
+mod child;
+mod folder;
+mod mover;
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use trace::Event;
+use zmq_tap::relay::{Endpoint, Gate, Pair};
+use zmq_tap::splice::Place;
+use zmq_tap::tap::{Tap, TapHop};
+
+pub(crate) use child::{Child, Forwarding};
+pub(crate) use folder::Private;
+use mover::{Mover, News};
+
+use crate::guard::Guard;
+use crate::source::{Flow, Source, TapSource, wire_forms};
+
+/// How often it is looked whether the child has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A child whose sockets are relayed.
+pub(crate) struct Run {
+    tap: TapSource,
+    child: Arc<Child>,
+    mover: Option<Mover>,
+    news: Receiver<News>,
+    /// Given back when the relay has ended; before the guard looks for what is left.
+    places: Vec<Place>,
+    past: Vec<String>,
+    moved: usize,
+    looked: Instant,
+    ending: bool,
+    _guard: Guard,
+}
+
+impl Run {
+    /// Watches `folder`, the temporary folder of `child`; `guard` undoes what is moved should this process be killed.
+    pub(crate) fn start(tap: Tap, child: Arc<Child>, folder: &Private, guard: Guard) -> anyhow::Result<Self> {
+        let (mover, news) = Mover::start(folder, child.pid())?;
+        Ok(Self {
+            tap: TapSource::new(tap),
+            child,
+            mover: Some(mover),
+            news,
+            places: Vec::new(),
+            past: Vec::new(),
+            moved: 0,
+            looked: Instant::now(),
+            ending: false,
+            _guard: guard,
+        })
+    }
+
+    /// Takes what the mover has brought.
+    fn take_news(&mut self) {
+        for news in self.news.try_iter() {
+            match news {
+                News::Moved(listener, place) => {
+                    let pair = Pair {
+                        listen: Endpoint::Path(place.shown()),
+                        upstream: Endpoint::Path(place.aside()),
+                    };
+                    let hop = TapHop {
+                        endpoint: Some(pair.listen.to_string()),
+                        ..TapHop::new(pair)
+                    };
+                    match self.tap.tap_mut().add(hop, listener, Gate::open()) {
+                        Ok(()) => {
+                            self.moved += 1;
+                            // An engine that listens anew leaves the place that was held before.
+                            self.places.retain(Place::is_held);
+                            self.places.push(place);
+                        }
+                        Err(error) => self.past.push(format!("{}: {error}", place.shown().display())),
+                    }
+                }
+                News::Past(told) => {
+                    tracing::warn!("{told}");
+                    self.past.push(told);
+                }
+            }
+        }
+    }
+
+    /// The child has gone: no more sockets, and what is under way in the relay is handed over.
+    fn wind_up(&mut self) {
+        self.ending = true;
+        self.mover = None;
+        self.take_news();
+        self.tap.stop();
+    }
+}
+
+impl Source for Run {
+    fn kind(&self) -> &'static str {
+        "run"
+    }
+
+    fn keep_ids(&mut self) {
+        self.tap.keep_ids();
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        if !self.ending {
+            self.take_news();
+            if self.looked.elapsed() >= LOOK_EVERY {
+                self.looked = Instant::now();
+                if self.child.has_ended() {
+                    self.wind_up();
+                }
+            }
+        }
+        let flow = self.tap.poll(sink);
+        if flow == Flow::Ended {
+            self.places.clear();
+        }
+        flow
+    }
+
+    /// Asks the child to end; the run ends with it.
+    fn stop(&mut self) {
+        self.child.ask_to_end();
+    }
+
+    fn under_way(&self) -> Option<String> {
+        (!self.ending).then(|| format!("waiting for {} to end", self.child.name()))
+    }
+
+    fn wire(&self) -> Option<Value> {
+        let mut wire = wire_forms(self.tap.tap());
+        wire["run"] = json!({"sockets_relayed": self.moved, "past_the_relay": self.past});
+        Some(wire)
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let mut degraded = self.tap.degraded();
+        degraded.extend(self.past.iter().cloned());
+        if self.moved == 0 {
+            degraded.push(format!(
+                "no socket to relay appeared in {}'s temporary folder: it speaks TCP, or ignores TMPDIR",
+                self.child.name()
+            ));
+        }
+        degraded
+    }
+}

@@ -1,0 +1,276 @@
+//! Watches the child's folder for sockets, takes the place of each at once, and looks for connections that got past.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use probe_user::discover::{self, Carries, Topology, Watcher};
+use probe_user::handoff::part;
+use probe_user::peers::{Connection, Peers, holders};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use zmq_tap::splice::{Folder, Place, is_ours};
+
+use super::folder::Private;
+
+/// How often connections past the relay are looked for, and whether it is time to end.
+const TURN: Duration = Duration::from_millis(100);
+/// How often other hops of the engine are looked for: it needs a while to start.
+const DISCOVER_EVERY: Duration = Duration::from_secs(5);
+/// How long a connection that got past is given to pause before it is left.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// What the mover has to tell.
+pub(super) enum News {
+    /// A socket's place was taken.
+    Moved(UnixListener, Place),
+    /// Something goes, or went for a while, past the relay.
+    Past(String),
+}
+
+/// The thread that watches. Dropping it ends it.
+pub(super) struct Mover {
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Mover {
+    pub(super) fn start(folder: &Private, child: u32) -> anyhow::Result<(Self, Receiver<News>)> {
+        let told = || format!("cannot watch {} for sockets", folder.path().display());
+        let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).with_context(told)?;
+        let appears = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
+        inotify::add_watch(&watch, folder.path(), appears).with_context(told)?;
+        let (tell, news) = channel();
+        let watching = Watching {
+            folder: folder.held.clone(),
+            place: folder.path().to_owned(),
+            child,
+            tell,
+            sockets: HashMap::new(),
+            peers: Peers::here().ok(),
+            told: HashSet::new(),
+        };
+        let end = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&end);
+        let thread = thread::Builder::new()
+            .name("mover".into())
+            .spawn(move || watching.run(&watch, &ends))?;
+        let thread = Some(thread);
+        Ok((Self { end, thread }, news))
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that watches for sockets panicked");
+        }
+    }
+}
+
+struct Watching {
+    folder: Folder,
+    place: PathBuf,
+    child: u32,
+    tell: Sender<News>,
+    /// Sockets whose places are taken: names, and the inodes of ours there.
+    sockets: HashMap<String, u64>,
+    peers: Option<Peers>,
+    /// What was told of already.
+    told: HashSet<String>,
+}
+
+impl Watching {
+    fn run(mut self, watch: &OwnedFd, end: &AtomicBool) {
+        // What had appeared before the watch began.
+        self.look_at_all();
+        let mut watcher: Option<Watcher> = None;
+        let mut discovered = Instant::now();
+        let mut looked = Instant::now();
+        while !end.load(Ordering::Relaxed) {
+            if let Err(error) = self.take_what_appears(watch) {
+                let place = self.place.display();
+                return self.say(format!("{place} is not watched for sockets any more: {error}"));
+            }
+            if looked.elapsed() >= TURN {
+                looked = Instant::now();
+                self.look_for_connections_past();
+            }
+            if discovered.elapsed() >= DISCOVER_EVERY {
+                discovered = Instant::now();
+                match &mut watcher {
+                    Some(watcher) => drop(watcher.poll()),
+                    None => watcher = Watcher::new(discover::Options::default()).ok(),
+                }
+                if let Some(watcher) = &watcher {
+                    self.look_for_hops_past(watcher.topology());
+                }
+            }
+        }
+    }
+
+    /// Waits one turn at most.
+    fn take_what_appears(&mut self, watch: &OwnedFd) -> Result<(), Errno> {
+        let turn = Timespec {
+            tv_sec: 0,
+            tv_nsec: TURN.as_nanos() as i64,
+        };
+        match poll(&mut [PollFd::new(watch, PollFlags::IN)], Some(&turn)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(()),
+            Ok(_) => {}
+            Err(errno) => return Err(errno),
+        }
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(watch, &mut buffer);
+        let mut names = Vec::new();
+        loop {
+            match reader.next() {
+                // An overflow has no name: then everything is looked at.
+                Ok(event) => names.push(event.file_name().map(|name| name.to_string_lossy().into_owned())),
+                Err(Errno::WOULDBLOCK) => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        for name in names {
+            match name {
+                Some(name) => self.look_at(&name),
+                None => self.look_at_all(),
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_all(&mut self) {
+        let Ok(entries) = std::fs::read_dir(&self.place) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            self.look_at(&entry.file_name().to_string_lossy());
+        }
+    }
+
+    fn look_at(&mut self, name: &str) {
+        let folder = self.folder.clone();
+        let inode = |name: &str| {
+            let found = std::fs::symlink_metadata(folder.at(name)).ok()?;
+            found.file_type().is_socket().then(|| found.ino())
+        };
+        let Some(found) = inode(name).filter(|_| !is_ours(name)) else {
+            return;
+        };
+        // The exchange of names is told as well: what has appeared is then our own.
+        if self.sockets.get(name) == Some(&found) {
+            return;
+        }
+        match Place::take(&self.folder, name) {
+            Ok((listener, place)) => {
+                self.sockets.insert(name.to_owned(), inode(name).unwrap_or_default());
+                let _ = self.tell.send(News::Moved(listener, place));
+                self.look_for_connections_past();
+            }
+            Err(error) => self.say(format!("{name}: not relayed: {error}")),
+        }
+    }
+
+    /// A peer that connected in the moment between a socket's appearance and its move. It is made to connect again.
+    fn look_for_connections_past(&mut self) {
+        let Some(peers) = &self.peers else { return };
+        let us = std::process::id();
+        let mut past = Vec::new();
+        for name in self.sockets.keys() {
+            let found = peers.connected_to(&self.place.join(name)).unwrap_or_default();
+            if found.is_empty() {
+                continue;
+            }
+            let inodes: Vec<u64> = found.iter().map(|connection| connection.connector).collect();
+            let holders = holders(&inodes);
+            for connection in found {
+                let held = holders.get(&connection.connector).map_or(&[][..], Vec::as_slice);
+                if let Some(holder) = held.first()
+                    && held.iter().all(|holder| holder.pid != us)
+                {
+                    past.push((name.clone(), connection, *holder));
+                }
+            }
+        }
+        for (name, connection, holder) in past {
+            self.lead_back(&name, connection, holder);
+        }
+    }
+
+    fn lead_back(&mut self, name: &str, connection: Connection, holder: probe_user::peers::Holder) {
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", holder.pid)).unwrap_or_default();
+        let who = format!("{name}: process {} ({})", holder.pid, comm.trim_end());
+        if !self.told.insert(format!("{who} {}", connection.connector)) {
+            return;
+        }
+        match part(holder, connection.connector, PAUSE) {
+            Ok(_) => self.say(format!(
+                "{who} had connected before the relay was there; it was made to connect again, what it sent before was not seen"
+            )),
+            Err(error) => self.say(format!("{who} goes past the relay: {error}")),
+        }
+    }
+
+    /// Hops of the child's engine that are no sockets of its folder.
+    fn look_for_hops_past(&mut self, topology: &Topology) {
+        let inside = format!("ipc://{}/", self.place.display());
+        let past: Vec<String> = topology
+            .engines
+            .iter()
+            .filter(|engine| engine.processes.iter().any(|p| descends(p.id.pid, self.child)))
+            .flat_map(|engine| &engine.hops)
+            .filter(|hop| hop.carries != Carries::Requests && !hop.endpoint.starts_with(&inside))
+            .map(|hop| {
+                format!(
+                    "{} over {} goes past the relay: it is no socket file in TMPDIR",
+                    hop.name(),
+                    hop.endpoint
+                )
+            })
+            .collect();
+        for told in past {
+            if self.told.insert(told.clone()) {
+                self.say(told);
+            }
+        }
+    }
+
+    fn say(&self, told: String) {
+        let _ = self.tell.send(News::Past(told));
+    }
+}
+
+/// Whether `pid` is `ancestor` or was started by it, directly or not.
+fn descends(mut pid: u32, ancestor: u32) -> bool {
+    let parent = |pid: u32| -> io::Result<Option<u32>> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        Ok(line.and_then(|parent| parent.trim().parse().ok()))
+    };
+    // Deeper than any tree of processes.
+    for _ in 0..1_000 {
+        if pid == ancestor {
+            return true;
+        }
+        match parent(pid) {
+            Ok(Some(parent)) if parent > 0 => pid = parent,
+            _ => return false,
+        }
+    }
+    false
+}

@@ -1,0 +1,370 @@
+//! `tokengap splice` as a source: live hops are moved behind the relay, watched there, and moved back.
+
+mod plan;
+mod rate;
+mod witness;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use probe_user::discover::Engine;
+use probe_user::handoff::part;
+use probe_user::peers::{Connection, Holder, Peers, holders, sleeps_in_poll};
+use serde_json::{Value, json};
+use trace::Event;
+use zmq_tap::relay::{Endpoint, Gate, Options, Pair};
+use zmq_tap::splice::Place;
+use zmq_tap::tap::{Tap, TapHop};
+
+use crate::guard::Guard;
+use crate::source::{Flow, Source, TapSource, wire_forms};
+pub(crate) use plan::{Planned, plan};
+pub(crate) use rate::{Rate, measure};
+pub(crate) use witness::{Seen, Witness};
+
+/// How long a sender is given to pause, and a parted one to close.
+const PAUSE: Duration = Duration::from_secs(2);
+/// How long receivers are given to take what reached them by the old connection, before the new one is led on.
+const CATCH_UP: Duration = Duration::from_secs(10);
+/// A receiver that is seen asleep so often in a row, a millisecond apart, has an empty inbox.
+const ASLEEP: u32 = 5;
+/// How long senders are given to connect anew.
+const RECONNECT: Duration = Duration::from_secs(5);
+/// How long the witness goes on after the move.
+pub(crate) const SETTLE: Duration = Duration::from_secs(1);
+
+/// One connection that is to be led through the relay.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    connection: Connection,
+    holder: Holder,
+}
+
+/// What is to be moved, found and measured; nothing is touched yet.
+pub(crate) struct Prepared {
+    planned: Vec<Planned>,
+    live: Vec<Live>,
+    pub(crate) witness: Result<Witness, String>,
+    pub(crate) rate: Option<Rate>,
+}
+
+impl Prepared {
+    /// Finds every connection of the planned listeners and counts what is sent.
+    pub(crate) fn new(engine: &Engine, planned: Vec<Planned>) -> anyhow::Result<Self> {
+        let mut live = Vec::new();
+        for one in &planned {
+            let found = Peers::of(one.receiver)
+                .and_then(|peers| peers.connected_to(&one.bound))
+                .context("cannot ask who is connected")?;
+            let inodes: Vec<u64> = found.iter().flat_map(|c| [c.connector, c.acceptor]).collect();
+            let holders = holders(&inodes);
+            let held_by = |inode: u64, pid: u32| holders.get(&inode).is_some_and(|h| h.iter().any(|h| h.pid == pid));
+            // Another engine's socket may have the same name in another container.
+            for connection in found.into_iter().filter(|c| held_by(c.acceptor, one.receiver)) {
+                let holder = holders.get(&connection.connector).and_then(|holders| holders.first());
+                let holder = *holder.with_context(|| {
+                    format!(
+                        "a sender of {} cannot be seen: run as root, or as the engine's user",
+                        one.title()
+                    )
+                })?;
+                live.push(Live { connection, holder });
+            }
+        }
+        if live.is_empty() {
+            bail!("nobody is connected to the hops to be moved");
+        }
+        let senders: BTreeSet<u32> = live.iter().map(|live| live.holder.pid).collect();
+        let receivers = planned.iter().map(|one| one.receiver).collect();
+        let witness = Witness::start(&senders, &receivers);
+        let senders: Vec<u32> = senders.into_iter().collect();
+        let rate = measure(witness.as_ref().ok(), engine, &senders);
+        Ok(Self {
+            planned,
+            live,
+            witness,
+            rate,
+        })
+    }
+
+    /// What would be done, in words.
+    pub(crate) fn told(&self) -> String {
+        let receivers = self.planned.iter().map(|one| {
+            let (title, endpoint) = (one.title(), one.endpoint());
+            format!("  {title}  {endpoint}, taken by process {}\n", one.receiver)
+        });
+        let senders: BTreeSet<u32> = self.live.iter().map(|live| live.holder.pid).collect();
+        let senders: Vec<String> = senders.iter().map(ToString::to_string).collect();
+        let rate = match self.rate {
+            Some(rate) => format!("{} messages a second, {}", rate.per_second, rate.by),
+            None => "how many messages a second is not known".into(),
+        };
+        format!(
+            "{}  {} connections of processes {}\n  {rate}\n",
+            receivers.collect::<String>(),
+            self.live.len(),
+            senders.join(", ")
+        )
+    }
+
+    /// Folders in which something will be moved.
+    pub(crate) fn folders(&self) -> Vec<PathBuf> {
+        let folders: BTreeSet<PathBuf> = self.planned.iter().map(|one| one.folder.clone()).collect();
+        folders.into_iter().collect()
+    }
+
+    /// Moves everything, or puts all of it back and says why.
+    pub(crate) fn go(self, options: &Options, guard: Guard) -> anyhow::Result<Splice> {
+        let mut tap = Tap::waiting(Options {
+            ask_to_leave: true,
+            ..options.clone()
+        })?;
+        let mut places = Vec::new();
+        let gate = Gate::closed();
+        for one in &self.planned {
+            let (listener, place) = Place::take(&one.open()?, &one.file)?;
+            let pair = Pair {
+                listen: Endpoint::Path(one.bound.clone()),
+                upstream: Endpoint::Path(place.aside()),
+            };
+            let hop = TapHop {
+                name: one.name.clone(),
+                endpoint: Some(one.endpoint()),
+                ..TapHop::new(pair)
+            };
+            places.push(place);
+            tap.add(hop, listener, gate.clone())?;
+        }
+        if let Ok(witness) = &self.witness {
+            witness.mark();
+        }
+        let mut parted = Instant::now();
+        for live in &self.live {
+            match part(live.holder, live.connection.connector, PAUSE) {
+                Ok(at) => parted = at,
+                Err(error) => {
+                    // Those that were parted already wait at the gate; they find the engine's own socket again.
+                    drop(places);
+                    return Err(error).context("a connection was not moved, and everything is as it was");
+                }
+            }
+        }
+        let mut doubts = Vec::new();
+        if !wait(PAUSE, || self.are_closed()) {
+            doubts.push("a sender did not close its old connection: what it still sends there is not seen".to_owned());
+        }
+        let caught_up = caught_up(&self.planned);
+        gate.let_through();
+        if !caught_up {
+            let told = "a receiver did not come to rest: chunks of the old and the new connection may have crossed";
+            doubts.push(told.into());
+        }
+        let all = self.live.len() as u64;
+        let connected = wait(RECONNECT, || tap.stats().connections_total >= all);
+        if !connected {
+            doubts.push(format!("not all of {all} connections came back within {RECONNECT:?}"));
+        }
+        let outage = parted.elapsed();
+        Ok(Splice {
+            tap: TapSource::new(tap),
+            places,
+            planned: self.planned,
+            connections: self.live.len(),
+            rate: self.rate,
+            witness: self.witness,
+            outage,
+            doubts,
+            state: State::Running,
+            _guard: guard,
+        })
+    }
+
+    /// Whether none of the old connections is there any more: then all they carried is in their receivers' inboxes.
+    fn are_closed(&self) -> bool {
+        self.planned.iter().all(|one| {
+            let found = Peers::of(one.receiver).and_then(|peers| peers.connected_to(&one.bound));
+            found.is_ok_and(|found| !self.live.iter().any(|live| found.contains(&live.connection)))
+        })
+    }
+}
+
+/// Whether `holds` comes true within `patience`.
+fn wait(patience: Duration, holds: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + patience;
+    while !holds() {
+        if Instant::now() >= until {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Waits until every receiver sleeps in its poll: it has taken all there was.
+fn caught_up(planned: &[Planned]) -> bool {
+    let until = Instant::now() + CATCH_UP;
+    planned.iter().all(|one| {
+        let mut asleep = 0;
+        while asleep < ASLEEP {
+            match sleeps_in_poll(one.receiver, one.receiver) {
+                Ok(true) => asleep += 1,
+                Ok(false) => asleep = 0,
+                Err(_) => return false,
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
+    })
+}
+
+enum State {
+    Running,
+    /// The relay lets its connections go; nobody can connect.
+    Closing,
+    /// Receivers take what is left, then the sockets are put back.
+    Returning(JoinHandle<Vec<String>>),
+    /// The witness sees the first frames of the direct connections.
+    Settling(Instant),
+    Over,
+}
+
+/// Hops behind the relay.
+pub(crate) struct Splice {
+    tap: TapSource,
+    places: Vec<Place>,
+    planned: Vec<Planned>,
+    connections: usize,
+    rate: Option<Rate>,
+    witness: Result<Witness, String>,
+    /// From the last connection's parting until all had connected anew.
+    pub(crate) outage: Duration,
+    pub(crate) doubts: Vec<String>,
+    state: State,
+    _guard: Guard,
+}
+
+impl Splice {
+    /// What the witness saw; the error says why there is none.
+    pub(crate) fn seen(&self) -> Result<Seen, &str> {
+        self.witness.as_ref().map(Witness::seen).map_err(String::as_str)
+    }
+
+    /// Receivers rest, sockets go back: on a thread, since it takes a while.
+    fn give_back(&mut self) -> State {
+        let (places, planned) = (std::mem::take(&mut self.places), self.planned.clone());
+        let all = move || {
+            let mut doubts = Vec::new();
+            if !caught_up(&planned) {
+                doubts.push("on the way back a receiver did not come to rest: chunks may have crossed".to_owned());
+            }
+            doubts.extend(
+                places
+                    .into_iter()
+                    .filter_map(|place| place.give_back().err())
+                    .map(|e| e.to_string()),
+            );
+            doubts
+        };
+        match thread::Builder::new().name("way-back".into()).spawn(all) {
+            Ok(thread) => State::Returning(thread),
+            // What was moved into the thread went back as it was dropped.
+            Err(_) => State::Over,
+        }
+    }
+
+    fn advance(&mut self) {
+        let state = std::mem::replace(&mut self.state, State::Over);
+        self.state = match state {
+            State::Returning(thread) if thread.is_finished() => {
+                self.doubts.extend(thread.join().unwrap_or_default());
+                if let Ok(witness) = &self.witness {
+                    witness.mark();
+                }
+                State::Settling(Instant::now() + SETTLE)
+            }
+            State::Settling(until) if Instant::now() >= until => State::Over,
+            other => other,
+        };
+    }
+}
+
+impl Source for Splice {
+    fn kind(&self) -> &'static str {
+        "splice"
+    }
+
+    fn keep_ids(&mut self) {
+        self.tap.keep_ids();
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        match self.state {
+            State::Running | State::Closing => {
+                let flow = self.tap.poll(sink);
+                if flow != Flow::Ended {
+                    return flow;
+                }
+                self.state = self.give_back();
+                Flow::Idle
+            }
+            State::Over => Flow::Ended,
+            State::Returning(_) | State::Settling(_) => {
+                self.advance();
+                Flow::Idle
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        if matches!(self.state, State::Running) {
+            // From here on who connects finds nobody, and tries again until the engine's own socket is back.
+            self.places.iter().for_each(Place::close);
+            self.tap.stop();
+            self.state = State::Closing;
+        }
+    }
+
+    fn under_way(&self) -> Option<String> {
+        Some("moving the hops back".into())
+    }
+
+    fn wire(&self) -> Option<Value> {
+        let mut wire = wire_forms(self.tap.tap());
+        let hops = self
+            .planned
+            .iter()
+            .map(|one| json!({"name": one.name, "endpoint": one.endpoint()}));
+        let continuity = self.seen().ok().map(|seen| {
+            json!({"messages_taken": seen.taken, "requests_across": seen.crossed, "messages_unread": seen.unread,
+                   "broken": seen.broken})
+        });
+        wire["splice"] = json!({
+            "hops": hops.collect::<Vec<_>>(),
+            "connections": self.connections,
+            "messages_per_second": self.rate.map(|rate| rate.per_second),
+            "moved_in_ms": self.outage.as_millis() as u64,
+            "continuity": continuity,
+            "doubts": self.doubts,
+        });
+        Some(wire)
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let mut degraded = self.tap.degraded();
+        degraded.extend(self.doubts.iter().cloned());
+        match &self.witness {
+            Ok(witness) => {
+                let broken = witness.seen().broken;
+                degraded.extend(broken.into_iter().map(|what| format!("across the move: {what}")));
+            }
+            Err(why) => degraded.push(format!("whether frames were lost by the move cannot be seen: {why}")),
+        }
+        degraded
+    }
+}

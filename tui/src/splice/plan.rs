@@ -1,0 +1,103 @@
+//! What of an engine is to be moved: the listeners of its token path, and where their files are.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use probe_user::discover::{Carries, Engine};
+use zmq_tap::splice::Folder;
+
+/// A listener to be moved.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    /// The hop's name; `None` where several hops end in one listener.
+    pub(crate) name: Option<String>,
+    /// As the engine bound it.
+    pub(crate) bound: PathBuf,
+    /// Who listens.
+    pub(crate) receiver: u32,
+    /// Where its folder can be reached from here, the target's mount namespace included.
+    pub(crate) folder: PathBuf,
+    /// The socket's name in it.
+    pub(crate) file: String,
+}
+
+impl Planned {
+    /// The hop's name, or the endpoint where it has none.
+    pub(crate) fn title(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.endpoint())
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        format!("ipc://{}", self.bound.display())
+    }
+
+    pub(crate) fn open(&self) -> anyhow::Result<Folder> {
+        let shown = self.bound.parent().unwrap_or(Path::new("/"));
+        Ok(Folder::open(&self.folder, shown)?)
+    }
+}
+
+/// The token path's listeners of `engine`, or those of hops called `wanted`.
+pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<Planned>> {
+    let mut listeners: BTreeMap<(u32, &str), Vec<String>> = BTreeMap::new();
+    let mut left = Vec::new();
+    for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
+        match hop.to {
+            Some(to) => listeners.entry((to.pid, &hop.endpoint)).or_default().push(hop.name()),
+            None => left.push(format!("{}: its receiver cannot be seen", hop.endpoint)),
+        }
+    }
+    let mut planned = Vec::new();
+    for ((receiver, endpoint), mut names) in listeners {
+        names.sort_unstable();
+        names.dedup();
+        if wanted.is_some_and(|wanted| !names.iter().any(|name| name == wanted)) {
+            left.push(format!("{} ({endpoint}): not asked for", names.join(", ")));
+            continue;
+        }
+        match endpoint.strip_prefix("ipc://") {
+            Some(path) if !path.starts_with('@') => {
+                let name = if names.len() == 1 { names.pop() } else { None };
+                planned.push(reach(name, Path::new(path), receiver)?);
+            }
+            Some(_) => left.push(format!(
+                "{endpoint}: an abstract name has no file to move; use tokengap tap"
+            )),
+            None => left.push(format!(
+                "{endpoint}: only ipc sockets can be moved; use tokengap tap, or attach"
+            )),
+        }
+    }
+    if planned.is_empty() {
+        let left = left.join("\n  ");
+        bail!(
+            "there is no hop to move{}{left}",
+            if left.is_empty() { "" } else { ":\n  " }
+        );
+    }
+    for left in left {
+        eprintln!("tokengap: left as it is: {left}");
+    }
+    Ok(planned)
+}
+
+/// Where the file of a socket that process `pid` has bound as `path` is.
+fn reach(name: Option<String>, path: &Path, pid: u32) -> anyhow::Result<Planned> {
+    let parts = path.parent().zip(path.file_name().and_then(|name| name.to_str()));
+    let (parent, file) = parts.with_context(|| format!("{} is no name of a socket file", path.display()))?;
+    let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/mnt"));
+    let elsewhere = namespace(&pid.to_string()).ok() != namespace("self").ok();
+    let folder = match parent.strip_prefix("/") {
+        Ok(inner) if elsewhere => Path::new(&format!("/proc/{pid}/root")).join(inner),
+        Ok(_) => parent.to_owned(),
+        Err(_) => Path::new(&format!("/proc/{pid}/cwd")).join(parent),
+    };
+    Ok(Planned {
+        name,
+        bound: path.to_owned(),
+        receiver: pid,
+        folder,
+        file: file.to_owned(),
+    })
+}

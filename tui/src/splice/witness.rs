@@ -1,0 +1,256 @@
+//! Who watches both ends of the hops while they are moved: the probe, on a thread of its own. It says how many messages are
+//! sent, and whether what is taken adds up for every request, before the move and after it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use probe_user::{Capture, Message, Observation, Options, Probe, Target};
+use trace::Analysis;
+use trace::event::{Event, Frame, Hop, Lost, LostCause, Sees, What};
+use trace::{Config, FrameId, HopId};
+use zmq_tap::wire::{Decoder, Limits};
+
+/// Most bytes copied of a message that is taken.
+const CAPTURE: u32 = 1 << 20;
+const PATIENCE: Duration = Duration::from_millis(4);
+/// How often it is seen whether everything adds up.
+const SUM_EVERY: Duration = Duration::from_millis(100);
+/// Requests followed over the move.
+const MOST_RIDS: usize = 262_144;
+
+/// What the witness has seen so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Messages that the senders gave to libzmq.
+    pub(crate) sent: u64,
+    /// Messages that the receivers took.
+    pub(crate) taken: u64,
+    /// Requests that had begun before the last mark and went on after it.
+    pub(crate) crossed: u64,
+    /// Messages that could not be read, or were not observed: nothing is concluded of them.
+    pub(crate) unread: u64,
+    /// What did not add up, in words.
+    pub(crate) broken: Vec<String>,
+}
+
+/// A watch on the processes at both ends. Dropping it ends it.
+pub(crate) struct Witness {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    end: AtomicBool,
+    mark: AtomicBool,
+    seen: Mutex<Seen>,
+}
+
+impl Witness {
+    /// Watches; the error says why that is not possible here.
+    pub(crate) fn start(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Result<Self, String> {
+        let all: BTreeSet<u32> = senders | receivers;
+        let targets: Vec<Target> = all
+            .iter()
+            .map(|&pid| Target {
+                pid,
+                capture: Capture {
+                    sent: 0,
+                    taken: if receivers.contains(&pid) { CAPTURE } else { 0 },
+                },
+            })
+            .collect();
+        let shared = Arc::new(Shared::default());
+        let (its, senders, receivers) = (Arc::clone(&shared), senders.clone(), receivers.clone());
+        let (say, hear) = channel();
+        let thread = thread::Builder::new().name("witness".into()).spawn(move || {
+            let options = Options {
+                handled: false,
+                scheduler: false,
+                polls: false,
+                ring_bytes: 32 << 20,
+                ..Options::default()
+            };
+            match Probe::attach(&targets, options) {
+                Ok(probe) => watch(probe, &its, &senders, &receivers, &say),
+                Err(error) => drop(say.send(Err(error.to_string()))),
+            }
+        });
+        let thread = thread.map_err(|error| error.to_string())?;
+        hear.recv().unwrap_or(Err("its thread failed".into()))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// What it has seen by now.
+    pub(crate) fn seen(&self) -> Seen {
+        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Requests that live now are those that go over the move.
+    pub(crate) fn mark(&self) {
+        self.shared.mark.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.shared.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn watch(
+    mut probe: Probe,
+    shared: &Shared,
+    senders: &BTreeSet<u32>,
+    receivers: &BTreeSet<u32>,
+    say: &Sender<Result<(), String>>,
+) {
+    // The sends are counted from the attach on: whoever measures a rate waits for it.
+    let _ = say.send(Ok(()));
+    let mut book = Book::new();
+    let mut summed = Instant::now();
+    loop {
+        // Read before the last look, so that what was seen by then is in the book.
+        let ending = shared.end.load(Ordering::Relaxed);
+        if shared.mark.swap(false, Ordering::Relaxed) {
+            book.marked.clone_from(&book.live);
+        }
+        let polled = probe.poll(PATIENCE, |observation| match observation {
+            Observation::Sent(message) if senders.contains(&message.call.socket.pid) => book.seen.sent += 1,
+            Observation::Taken(message) if receivers.contains(&message.call.socket.pid) => book.take(&message),
+            Observation::Lost { count, .. } => book.lost(count),
+            _ => {}
+        });
+        if ending || summed.elapsed() >= SUM_EVERY {
+            summed = Instant::now();
+            book.sum_up();
+        }
+        if let Err(error) = &polled {
+            book.seen.broken.push(format!("the probe ended: {error}"));
+        }
+        book.seen
+            .clone_into(&mut shared.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        if ending || polled.is_err() {
+            return;
+        }
+    }
+}
+
+/// The arithmetic of what is taken: an analysis whose every hop is one receiver's inbox.
+struct Book {
+    analysis: Analysis,
+    decoder: Decoder,
+    hops: HashMap<probe_user::SocketId, (HopId, u64)>,
+    live: BTreeSet<String>,
+    marked: BTreeSet<String>,
+    seen: Seen,
+}
+
+impl Book {
+    fn new() -> Self {
+        Self {
+            analysis: Analysis::new(Config::default()),
+            decoder: Decoder::new(Limits::default()),
+            hops: HashMap::new(),
+            live: BTreeSet::new(),
+            marked: BTreeSet::new(),
+            seen: Seen::default(),
+        }
+    }
+
+    fn take(&mut self, message: &Message<'_>) {
+        self.seen.taken += 1;
+        let at = message.call.at;
+        let next = HopId(self.hops.len().min(usize::from(u16::MAX)) as u16);
+        let (hop, seq) = self.hops.entry(message.call.socket).or_insert((next, 0));
+        let id = FrameId {
+            hop: *hop,
+            lane: 0,
+            seq: *seq,
+        };
+        *seq += 1;
+        let batch = match self.decoder.decode(message.payload) {
+            Ok(batch) => batch,
+            Err(why) => {
+                tracing::debug!("the witness cannot read a message of {} bytes: {why}", message.bytes);
+                self.seen.unread += 1;
+                self.analysis.apply(&unknown(1));
+                return;
+            }
+        };
+        if id.seq == 0 {
+            let hop = Hop {
+                id: id.hop,
+                name: "witness",
+                endpoint: "",
+                worker: None,
+                origin: false,
+                last: false,
+                sees: Sees {
+                    sent: true,
+                    ..Sees::default()
+                },
+            };
+            let what = What::Hop(hop);
+            self.analysis.apply(&Event { at, what });
+        }
+        for chunk in batch.chunks() {
+            if self.marked.contains(chunk.rid) {
+                self.marked.remove(chunk.rid);
+                self.seen.crossed += 1;
+            }
+            if chunk.finish.is_some() {
+                self.live.remove(chunk.rid);
+            } else if self.live.len() < MOST_RIDS && !self.live.contains(chunk.rid) {
+                self.live.insert(chunk.rid.to_owned());
+            }
+        }
+        let frame = Frame {
+            id,
+            bytes: message.bytes,
+            kind: batch.kind(),
+            ids: batch.ids(),
+            chunks: batch.chunks(),
+        };
+        let what = What::Sent(frame);
+        self.analysis.apply(&Event { at, what });
+    }
+
+    fn lost(&mut self, count: u64) {
+        self.seen.unread += count;
+        self.analysis.apply(&unknown(count));
+    }
+
+    /// What the detectors of the wire's arithmetic say.
+    fn sum_up(&mut self) {
+        self.analysis.tick(trace::MonoNs::now());
+        let says = |finding: &&&trace::detect::Finding| matches!(finding.kind, "wire-loss" | "wire-arithmetic");
+        let findings = self.analysis.findings();
+        let broken = findings.iter().filter(says);
+        self.seen.broken = broken
+            .map(|finding| format!("{}: {}", finding.kind, finding.verdict.summary))
+            .collect();
+    }
+}
+
+/// So many messages of which nothing is known.
+fn unknown(count: u64) -> Event<'static> {
+    Event {
+        at: trace::MonoNs::now(),
+        what: What::Lost(Lost {
+            hop: None,
+            count,
+            cause: LostCause::QueueFull,
+        }),
+    }
+}

@@ -1,0 +1,142 @@
+//! The runs that are watched from elsewhere: a line each, and their sum.
+
+use trace::Analysis;
+
+use super::Model;
+use super::model::Verdict;
+use super::refresh::Outside;
+
+/// How the connection to a source stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// It was not reached yet.
+    #[default]
+    Away,
+    /// Messages come.
+    Live,
+    /// The connection stands and nothing comes.
+    Silent,
+    /// It was reached, and is not now.
+    Lost,
+    /// It has ended by itself.
+    Ended,
+}
+
+impl Link {
+    /// As the screen says it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Away => "away",
+            Self::Live => "live",
+            Self::Silent => "SILENT",
+            Self::Lost => "LOST",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PodLine {
+    /// What its source calls it, or its address while that is not known.
+    pub(crate) name: String,
+    pub(crate) link: Link,
+    /// For how long the connection has been so, in nanoseconds.
+    pub(crate) since_ns: u64,
+    /// Why it is away or lost.
+    pub(crate) why: String,
+    /// Records that did not come.
+    pub(crate) missed: u64,
+    pub(crate) brief: Brief,
+}
+
+/// A run in few numbers. `None` is "not observable".
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Brief {
+    pub(crate) tokens_per_s: f64,
+    pub(crate) live: u64,
+    pub(crate) seen: u64,
+    /// Over the last ten seconds.
+    pub(crate) gap_p99: Option<u64>,
+    /// Frames sent and not taken.
+    pub(crate) backlog: Option<u64>,
+    /// Tokens proven lost.
+    pub(crate) tokens_lost: Option<u64>,
+    pub(crate) verdict: Verdict,
+}
+
+impl Brief {
+    /// Of one run, now.
+    pub(crate) fn of(analysis: &Analysis) -> Self {
+        let mut model = Model::default();
+        model.refresh(analysis, &Outside::default());
+        Self {
+            tokens_per_s: model.flow.tokens_per_s,
+            live: model.flow.live,
+            seen: model.flow.seen,
+            gap_p99: model.gap.window.map(|w| w.p99),
+            backlog: sum(model.hops.iter().map(|hop| hop.backlog)),
+            tokens_lost: model.chunks.tokens_lost,
+            verdict: model.verdict,
+        }
+    }
+
+    /// Of all of them: sums, the longest gap and the worst verdict.
+    pub(crate) fn all(pods: &[PodLine]) -> Self {
+        let briefs = || pods.iter().map(|pod| &pod.brief);
+        let worst = pods.iter().max_by_key(|pod| pod.brief.verdict.health);
+        Self {
+            tokens_per_s: briefs().map(|b| b.tokens_per_s).sum(),
+            live: briefs().map(|b| b.live).sum(),
+            seen: briefs().map(|b| b.seen).sum(),
+            gap_p99: briefs().filter_map(|b| b.gap_p99).max(),
+            backlog: sum(briefs().map(|b| b.backlog)),
+            tokens_lost: sum(briefs().map(|b| b.tokens_lost)),
+            verdict: worst.map_or_else(Verdict::default, |pod| Verdict {
+                health: pod.brief.verdict.health,
+                text: format!("{}: {}", pod.name, pod.brief.verdict.text),
+            }),
+        }
+    }
+}
+
+/// The sum of what is known; `None` when nothing is.
+fn sum(of: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    of.flatten().reduce(|a, b| a + b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::model::Health;
+
+    fn pod(name: &str, tokens_per_s: f64, gap_p99: Option<u64>, health: Health) -> PodLine {
+        let verdict = Verdict {
+            health,
+            text: "as it is".into(),
+        };
+        PodLine {
+            name: name.into(),
+            brief: Brief {
+                tokens_per_s,
+                gap_p99,
+                verdict,
+                ..Brief::default()
+            },
+            ..PodLine::default()
+        }
+    }
+
+    #[test]
+    fn the_sum_has_the_longest_gap_and_the_worst_verdict_and_invents_nothing() {
+        let all = Brief::all(&[
+            pod("a", 10.0, Some(5), Health::Good),
+            pod("b", 20.0, Some(9), Health::Critical),
+            pod("c", 0.0, None, Health::Unknown),
+        ]);
+        assert!((all.tokens_per_s - 30.0).abs() < 1e-9);
+        assert_eq!((all.gap_p99, all.tokens_lost, all.backlog), (Some(9), None, None));
+        assert_eq!(all.verdict.text, "b: as it is");
+        assert_eq!(Brief::all(&[]), Brief::default());
+    }
+}

@@ -1,0 +1,108 @@
+//! Pods: the runs that are watched, a line each, and all of them in sum.
+
+use ratatui::layout::Rect;
+
+use super::Hits;
+use super::pad::Pad;
+use crate::action::Action;
+use crate::state::Model;
+use crate::state::model::Health;
+use crate::state::pods::{Brief, Link, PodLine};
+use crate::state::ui::Ui;
+use crate::state::units::{count, duration, known, rate};
+use crate::theme::{PLAIN, STRONG};
+
+/// Columns of the name, and where the numbers begin.
+const NAME: usize = 24;
+const STATE: u16 = 28;
+const NUMBERS: u16 = 42;
+const WIDE: u16 = 9;
+
+pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
+    let theme = pad.theme();
+    pad.text(3, 0, "pod", theme.dim());
+    pad.text(STATE, 0, "state", theme.dim());
+    for (place, head) in ["token/s", "live", "gap p99", "backlog"].into_iter().enumerate() {
+        pad.number(NUMBERS + place as u16 * WIDE, 0, WIDE, head, theme.dim());
+    }
+    for (place, head) in ["tok lost", "missed"].into_iter().enumerate() {
+        pad.number(NUMBERS + (4 + place as u16) * WIDE, 0, WIDE, head, theme.dim());
+    }
+    let most = pad.height().saturating_sub(8).max(2);
+    let top = ui.pod.saturating_sub(usize::from(most) - 1);
+    hits.page = most.into();
+    let mut y = 1;
+    for (place, pod) in model.pods.iter().enumerate().skip(top).take(most.into()) {
+        line(pad, y, pod, place == model.pod);
+        if place == ui.pod {
+            pad.row_style(y, theme.selected());
+        }
+        let area = Rect {
+            y: pad.area().y + y,
+            height: 1,
+            ..pad.area()
+        };
+        hits.add(area, Action::Pick(place));
+        y += 1;
+    }
+    let all = Brief::all(&model.pods);
+    let missed = model.pods.iter().map(|p| p.missed).sum();
+    pad.text(3, y, &format!("all {}", model.pods.len()), STRONG);
+    numbers(pad, y, &all, missed);
+    if let Some(pod) = model.pods.get(ui.pod) {
+        detail(pad, y + 2, pod);
+    }
+}
+
+fn line(pad: &mut Pad<'_>, y: u16, pod: &PodLine, shown: bool) {
+    let theme = pad.theme();
+    let health = pod.brief.verdict.health;
+    pad.text(1, y, theme.sign(health), theme.health(health));
+    let name: String = pod.name.chars().take(NAME).collect();
+    pad.text(3, y, &name, if shown { STRONG } else { PLAIN });
+    let state = format!("{} {}", pod.link.word(), duration(pod.since_ns));
+    let style = match pod.link {
+        Link::Live | Link::Ended => theme.dim(),
+        Link::Away | Link::Silent | Link::Lost => theme.health(Health::Warning),
+    };
+    pad.text(STATE, y, &state, style);
+    numbers(pad, y, &pod.brief, pod.missed);
+}
+
+fn numbers(pad: &mut Pad<'_>, y: u16, brief: &Brief, missed: u64) {
+    let theme = pad.theme();
+    let cells = [
+        rate(brief.tokens_per_s),
+        count(brief.live),
+        known(brief.gap_p99, duration),
+        known(brief.backlog, count),
+        known(brief.tokens_lost, count),
+    ];
+    for (place, cell) in cells.iter().enumerate() {
+        pad.number(NUMBERS + place as u16 * WIDE, y, WIDE, cell, PLAIN);
+    }
+    let style = if missed > 0 {
+        theme.health(Health::Warning)
+    } else {
+        theme.dim()
+    };
+    pad.number(NUMBERS + cells.len() as u16 * WIDE, y, WIDE, &count(missed), style);
+}
+
+/// What is to be said of the selected one.
+fn detail(pad: &mut Pad<'_>, y: u16, pod: &PodLine) {
+    let theme = pad.theme();
+    let verdict = &pod.brief.verdict;
+    let x = pad.text(1, y, verdict.health.word(), theme.health(verdict.health));
+    pad.text(x + 2, y, &verdict.text, STRONG);
+    if !pod.why.is_empty() {
+        pad.text(1, y + 1, &pod.why, theme.health(Health::Warning));
+    }
+    if pod.missed > 0 {
+        let text = format!(
+            "{} records of it were not received here: they were lost on the way to this screen, not by the engine",
+            count(pod.missed)
+        );
+        pad.text(1, y + 2, &text, theme.dim());
+    }
+}

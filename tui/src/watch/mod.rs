@@ -1,0 +1,120 @@
+//! Runs that are observed elsewhere: one screen, or one report, for all of them.
+
+mod pod;
+mod report;
+mod told;
+mod view;
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use trace::report::Report;
+
+pub(crate) use self::report::conclude;
+
+use self::pod::Pod;
+use self::view::PodView;
+use crate::app::Signals;
+use crate::observer::{Observer, Progress, Stage, Wish};
+use crate::screen::Screen;
+
+/// Sleep when no source has said anything.
+const IDLE: Duration = Duration::from_millis(4);
+/// How often connections are judged and the list of runs is made.
+const LOOK: Duration = Duration::from_millis(500);
+/// Messages of one source in one turn, so that the others and the keys have theirs.
+const MESSAGES_A_TURN: usize = 8;
+
+/// What the command was asked for.
+pub(crate) struct Options {
+    /// Whom to watch.
+    pub(crate) sources: Vec<feed::WatchOptions>,
+    pub(crate) limits: trace::ledger::Limits,
+    pub(crate) slowest: usize,
+    pub(crate) duration: Option<Duration>,
+    pub(crate) record: Option<PathBuf>,
+    pub(crate) record_max_size: Option<u64>,
+    pub(crate) force: bool,
+}
+
+/// One run, at the end.
+pub(crate) struct Watched {
+    pub(crate) name: String,
+    pub(crate) address: String,
+    pub(crate) link: &'static str,
+    pub(crate) missed: u64,
+    pub(crate) gaps: u64,
+    pub(crate) report: Report,
+}
+
+/// Watches until the reader leaves, `--duration` is over, a signal comes or, without a screen, every source has ended.
+pub(crate) fn run(options: &Options, screen: Option<Screen>) -> anyhow::Result<Vec<Watched>> {
+    let signals = Signals::install()?;
+    let watchers = feed::Watcher::start(options.sources.clone())?;
+    let screen = screen.map(|mut screen| {
+        screen.watch(watchers.len());
+        Rc::new(RefCell::new(screen))
+    });
+    let several = watchers.len() > 1;
+    let mut pods: Vec<Pod> = Vec::new();
+    for (place, watcher) in watchers.into_iter().enumerate() {
+        let observer: Box<dyn Observer> = match &screen {
+            Some(screen) => Box::new(PodView::new(Rc::clone(screen), place)),
+            None => Box::new(Progress::default()),
+        };
+        pods.push(Pod::new(watcher, observer, options, several));
+    }
+    drive(&mut pods, screen.as_ref(), options.duration, &signals);
+    // The terminal is itself again before anything is printed.
+    pods.iter_mut().for_each(Pod::dismiss);
+    drop(screen);
+    Ok(pods.into_iter().map(Pod::finish).collect())
+}
+
+fn drive(pods: &mut [Pod], screen: Option<&Rc<RefCell<Screen>>>, duration: Option<Duration>, signals: &Signals) {
+    let start = Instant::now();
+    let mut next_look = start;
+    loop {
+        let mut busy = false;
+        for (place, pod) in pods.iter_mut().enumerate() {
+            for _ in 0..MESSAGES_A_TURN {
+                if !pod.turn() {
+                    break;
+                }
+                busy = true;
+                if let (Some(past), Some(screen)) = (pod.take_past(), screen) {
+                    screen.borrow_mut().model(place).take_over(past);
+                }
+            }
+        }
+        let now = Instant::now();
+        if now >= next_look {
+            next_look = now + LOOK;
+            for pod in pods.iter_mut() {
+                pod.look(now);
+            }
+            if let Some(screen) = screen {
+                screen
+                    .borrow_mut()
+                    .set_pods(pods.iter().map(|pod| pod.line(now)).collect());
+            }
+        }
+        let shown = screen.map(|screen| screen.borrow().shown());
+        let turns = pods
+            .iter_mut()
+            .enumerate()
+            .filter(|(place, _)| shown.is_none_or(|s| s == *place));
+        let wishes: Vec<Wish> = turns.map(|(_, pod)| pod.show(Stage::Running)).collect();
+        let over = duration.is_some_and(|d| now - start >= d) || signals.seen() > 0;
+        let ended = screen.is_none() && pods.iter().all(Pod::has_ended);
+        if over || ended || wishes.contains(&Wish::End) {
+            return;
+        }
+        if !busy {
+            thread::sleep(IDLE);
+        }
+    }
+}

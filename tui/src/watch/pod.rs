@@ -1,0 +1,337 @@
+//! One run that is observed elsewhere: its connection, its analysis, and what of it did not come.
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use feed::{Body, Head, Image, ImageError, Message, News, Start, Watcher};
+use trace::ledger::Limits;
+use trace::record::{BlockReader, Header, Record, RecordOptions};
+use trace::{Analysis, Config};
+
+use super::told::Told;
+use super::{Options, Watched};
+use crate::drive::Drive;
+use crate::observer::{Observer, Stage, Wish};
+use crate::sink::Sink;
+use crate::state::past::OwnPast;
+use crate::state::pods::{Brief, Link, PodLine};
+use crate::state::units::{count, duration};
+
+/// A source sends ten messages a second: after this long without one it is said to be silent.
+const SILENT: Duration = Duration::from_secs(3);
+
+pub(super) struct Pod {
+    watcher: Watcher,
+    name: String,
+    about: Told,
+    run: Drive,
+    reader: BlockReader,
+    instance: String,
+    link: Link,
+    since: Instant,
+    heard: Instant,
+    /// Why the connection is not there.
+    why: String,
+    /// Why the past was not taken over, or the run cannot be followed any more.
+    beyond: Option<String>,
+    broken: bool,
+    gaps: u64,
+    past: Option<OwnPast>,
+    limits: Limits,
+    record: Option<PathBuf>,
+    options: RecordOptions,
+}
+
+impl Pod {
+    pub(super) fn new(watcher: Watcher, observer: Box<dyn Observer>, options: &Options, several: bool) -> Self {
+        let now = Instant::now();
+        let config = Config {
+            limits: options.limits,
+            ..Config::default()
+        };
+        let record = options.record.clone();
+        Self {
+            name: watcher.address().to_owned(),
+            about: Told::default(),
+            run: Drive::new(&config, observer, Sink::none("watch", &config), options.slowest),
+            reader: BlockReader::default(),
+            instance: String::new(),
+            link: Link::default(),
+            since: now,
+            heard: now,
+            why: String::new(),
+            beyond: None,
+            broken: false,
+            gaps: 0,
+            past: None,
+            limits: options.limits,
+            record: if several {
+                record.map(|path| beside(&path, watcher.address()))
+            } else {
+                record
+            },
+            options: RecordOptions {
+                max_bytes: options.record_max_size,
+                force: options.force,
+                // Its clocks are not ours.
+                anchor_every_ns: None,
+                ..RecordOptions::default()
+            },
+            watcher,
+        }
+    }
+
+    /// Takes one message; `false` when there is none.
+    pub(super) fn turn(&mut self) -> bool {
+        match self.watcher.poll() {
+            None => return false,
+            Some(News::Up) => {}
+            Some(News::Down(why)) => self.down(why),
+            Some(News::Message(message)) => self.hear(*message),
+        }
+        true
+    }
+
+    /// What the source's screen knows of the past, once.
+    pub(super) fn take_past(&mut self) -> Option<OwnPast> {
+        self.past.take()
+    }
+
+    fn down(&mut self, why: String) {
+        self.why = why;
+        let link = match self.link {
+            Link::Live | Link::Silent => Link::Lost,
+            link => link,
+        };
+        if self.set(link) {
+            self.run.say(format!("! {} was lost: {}", self.name, self.why));
+        }
+    }
+
+    fn set(&mut self, link: Link) -> bool {
+        let changed = mem::replace(&mut self.link, link) != link;
+        if changed {
+            self.since = Instant::now();
+        }
+        changed
+    }
+
+    fn hear(&mut self, Message { head, body }: Message) {
+        self.heard = Instant::now();
+        self.about.anchor = Some(head.anchor());
+        match body {
+            Body::Start(start, analysis) => self.begin(&head, *start, analysis),
+            // What comes of a run without its start cannot be placed.
+            _ if head.instance != self.instance => return,
+            Body::Block(block) => self.block(&block),
+            Body::About(closing) => self.about.closing = *closing,
+            Body::End(closing) => {
+                self.about.closing = *closing;
+                self.set(Link::Ended);
+                self.run.say(format!("{} has ended", self.name));
+                return;
+            }
+        }
+        self.why.clear();
+        self.set(Link::Live);
+    }
+
+    /// Goes on from the state of the source: at the first contact, after a gap, and when the source was started anew.
+    fn begin(&mut self, head: &Head, start: Start, analysis: Result<Box<Analysis>, ImageError>) {
+        let known = head.instance == self.instance;
+        if !known {
+            self.other_run(head, &start);
+        }
+        let ours = env!("CARGO_PKG_VERSION");
+        let analysis = analysis.map_err(|e| e.to_string()).and_then(|analysis| {
+            let same = start.tokengap == ours;
+            let other = || format!("the source is tokengap {} and this is {ours}", start.tokengap);
+            same.then_some(analysis).ok_or_else(other)
+        });
+        self.about.closing = start.closing;
+        match analysis {
+            Ok(mut analysis) => {
+                if analysis.keep_within(self.limits) {
+                    self.beyond = Some(
+                        "its limits are higher than --max-live and --max-finished here: older requests are forgotten"
+                            .into(),
+                    );
+                }
+                let missed = self.reader.go_on(start.record);
+                self.missed(missed);
+                self.run.take_over(*analysis, missed);
+                let past = start.history.filter(|_| !known);
+                self.past = past.and_then(|past| Image::unpack(&past).ok());
+            }
+            // The next block says what stands, and how many records are missing.
+            Err(why) => {
+                self.beyond = Some(format!("nothing of it before this moment is known here: {why}"));
+            }
+        }
+    }
+
+    fn other_run(&mut self, head: &Head, start: &Start) {
+        if !self.instance.is_empty() {
+            for said in self
+                .run
+                .sink()
+                .finish(&trace::report::ReportInput::of(&self.about.kind))
+            {
+                self.run.say(said);
+            }
+            self.run
+                .say(format!("{} was started anew: what is shown is the new run", head.pod));
+            self.record = None;
+        }
+        let mut config = start.config;
+        config.limits = config.limits.at_most(self.limits);
+        self.run.set_config(config);
+        self.run.anew();
+        (self.reader, self.beyond, self.gaps) = (BlockReader::default(), None, 0);
+        self.instance.clone_from(&head.instance);
+        self.name = head.pod.chars().filter(|c| !c.is_control()).take(100).collect();
+        self.about.kind = start.source.chars().filter(|c| !c.is_control()).take(40).collect();
+        let header = Header {
+            tokengap: start.tokengap.clone(),
+            source: self.about.kind.clone(),
+            config,
+            anchor: head.anchor(),
+            payload: start.payload,
+            part: 0,
+        };
+        self.run.sink().describe(header, self.options);
+        if let Some(path) = self.record.take()
+            && let Err(error) = self.run.sink().record(&path)
+        {
+            self.run.give_up(format!("recording: {error}"));
+            self.run.say(format!("! recording: {error}"));
+        }
+    }
+
+    fn block(&mut self, block: &[u8]) {
+        if self.broken {
+            return;
+        }
+        let Self { reader, run, about, .. } = self;
+        let lost = reader.lost();
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            reader.read(block, &mut |record| match record {
+                Record::Event(event) => run.event(&event),
+                Record::Tick(now) => run.tick(now, &*about),
+                Record::Anchor(_) | Record::Closing(_) => {}
+            })
+        }));
+        let missed = self.reader.lost() - lost;
+        match read {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!("{}: {error}", self.name),
+            Err(_) => {
+                self.broken = true;
+                self.beyond =
+                    Some("its events could not be analysed: it is not followed any more (this is a bug)".into());
+            }
+        }
+        self.missed(missed);
+    }
+
+    fn missed(&mut self, records: u64) {
+        if records > 0 {
+            self.gaps += 1;
+            self.run
+                .say(format!("! {} records of {} did not come", count(records), self.name));
+        }
+    }
+
+    /// Judges the connection.
+    pub(super) fn look(&mut self, now: Instant) {
+        if self.link == Link::Live && now - self.heard >= SILENT {
+            self.set(Link::Silent);
+        }
+        let since = duration((now - self.since).as_nanos() as u64);
+        let mut own = Vec::new();
+        match self.link {
+            Link::Live | Link::Ended => {}
+            Link::Away if self.why.is_empty() => {}
+            Link::Away => own.push(format!("{} has not been reached for {since}: {}", self.name, self.why)),
+            Link::Silent => own.push(format!(
+                "{} has been silent for {since}: what is shown is as old",
+                self.name
+            )),
+            Link::Lost => own.push(format!("{} was lost {since} ago: {}", self.name, self.why)),
+        }
+        if self.reader.lost() > 0 {
+            own.push(format!(
+                "feed: {} records of {} did not come here, in {} gaps: lost on the way to this watcher, not by the engine",
+                count(self.reader.lost()),
+                self.name,
+                self.gaps
+            ));
+        }
+        own.extend(self.beyond.iter().map(|why| format!("feed: {}: {why}", self.name)));
+        self.about.own = own;
+    }
+
+    /// Lets the observer look.
+    pub(super) fn show(&mut self, stage: Stage) -> Wish {
+        self.run.turn(&self.about, stage, None)
+    }
+
+    /// The run in one line.
+    pub(super) fn line(&self, now: Instant) -> PodLine {
+        PodLine {
+            name: self.name.clone(),
+            link: self.link,
+            since_ns: (now - self.since).as_nanos() as u64,
+            why: self.about.own.first().cloned().unwrap_or_default(),
+            missed: self.reader.lost(),
+            brief: Brief::of(&self.run.analysis),
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.link == Link::Ended
+    }
+
+    pub(super) fn dismiss(&mut self) {
+        self.look(Instant::now());
+        self.run.dismiss();
+    }
+
+    pub(super) fn finish(self) -> Watched {
+        Watched {
+            address: self.watcher.address().to_owned(),
+            link: self.link.word(),
+            missed: self.reader.lost(),
+            gaps: self.gaps,
+            report: self.run.finish(&self.about),
+            name: self.name,
+        }
+    }
+}
+
+/// `run.tgap` of one of several sources: `run-ADDRESS.tgap`.
+fn beside(path: &Path, address: &str) -> PathBuf {
+    let plain: String = address
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
+        .collect();
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let end = path
+        .extension()
+        .map_or_else(String::new, |e| format!(".{}", e.to_string_lossy()));
+    path.with_file_name(format!("{stem}-{plain}{end}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_source_has_a_recording_of_its_own() {
+        let path = beside(Path::new("/var/tmp/run.tgap"), "pod-7:5600");
+        assert_eq!(path, Path::new("/var/tmp/run-pod-7-5600.tgap"));
+        assert_eq!(beside(Path::new("run"), "[::1]:1"), Path::new("run----1--1"));
+    }
+}

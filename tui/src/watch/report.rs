@@ -1,0 +1,66 @@
+//! What is printed at the end: the report of the one run, or of each.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use trace::detect::Severity;
+use trace::report::Report;
+
+use super::Watched;
+use crate::app;
+
+/// The schema's name of several reports in one.
+const SCHEMA: &str = "tokengap.watch/1";
+
+#[derive(Serialize)]
+struct All<'a> {
+    schema: &'static str,
+    pods: Vec<One<'a>>,
+}
+
+#[derive(Serialize)]
+struct One<'a> {
+    pod: &'a str,
+    endpoint: &'a str,
+    /// How the connection stood at the end.
+    state: String,
+    /// Records that did not come here, and in how many gaps.
+    records_missed: u64,
+    gaps: u64,
+    report: &'a Report,
+}
+
+/// Prints the reports; the exit code says whether findings of any are too bad.
+pub(crate) fn conclude(watched: &[Watched], json: bool, fail_on: Option<Severity>) -> anyhow::Result<ExitCode> {
+    if let [one] = watched {
+        return app::conclude(&one.report, json, fail_on);
+    }
+    let mut out = std::io::stdout().lock();
+    if json {
+        let pods = watched.iter().map(|one| One {
+            pod: &one.name,
+            endpoint: &one.address,
+            state: one.link.to_lowercase(),
+            records_missed: one.missed,
+            gaps: one.gaps,
+            report: &one.report,
+        });
+        let all = All {
+            schema: SCHEMA,
+            pods: pods.collect(),
+        };
+        serde_json::to_writer(&mut out, &all).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        for one in watched {
+            writeln!(out, "=== {} ({}): {}\n", one.name, one.address, one.link.to_lowercase())?;
+            write!(out, "{}", one.report.to_text())?;
+            writeln!(out)?;
+        }
+    }
+    out.flush()?;
+    let worst = watched.iter().filter_map(|one| one.report.worst()).max();
+    let failed = fail_on.is_some_and(|least| worst >= Some(least));
+    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,56 @@
+//! What a source tells of itself beside its events.
+
+use serde_json::Value;
+use trace::MonoNs;
+use trace::record::{Anchor, Closing};
+use trace::report::SamplingCost;
+
+use crate::about::About;
+
+/// A run observed elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) kind: String,
+    pub(super) closing: Closing,
+    /// Both clocks of the source, as of its last message.
+    pub(super) anchor: Option<Anchor>,
+    /// What is wrong with the connection, and what did not come through it.
+    pub(super) own: Vec<String>,
+}
+
+impl About for Told {
+    fn kind(&self) -> &str {
+        if self.kind.is_empty() { "watch" } else { &self.kind }
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let words = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let theirs = self.closing.degraded.iter().map(words);
+        self.own.iter().cloned().chain(theirs).collect()
+    }
+
+    fn under_way(&self) -> Option<String> {
+        None
+    }
+
+    fn wire(&self) -> Option<Value> {
+        self.closing.wire.clone()
+    }
+
+    fn sampling(&self) -> Option<SamplingCost> {
+        self.closing.sampling
+    }
+
+    fn truth(&self) -> Option<Value> {
+        self.closing.demo.clone()
+    }
+
+    fn wall(&self) -> Option<(MonoNs, u64)> {
+        let anchor = self.closing.wall.or(self.anchor)?;
+        Some((anchor.mono, anchor.wall_ns))
+    }
+
+    fn cost(&self) -> (Option<u64>, Option<u64>) {
+        (self.closing.cpu_ns, self.closing.rss_bytes)
+    }
+}

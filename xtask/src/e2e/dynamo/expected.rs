@@ -1,0 +1,150 @@
+//! What a report must say of Dynamo's streams.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::super::check::{Checks, alarms};
+use super::super::truth::Client;
+use super::at;
+use super::bench::Outcome;
+
+/// Tokens that came and tokens that the last chunk counts, by stream.
+type Streams = BTreeMap<String, (Option<u64>, Option<u64>)>;
+
+/// Streams that no frame names: each must be what the process at its other end was given, by the id that process asked with.
+pub(super) fn apart(outcome: &Outcome, checks: &mut Checks) {
+    frames(outcome, checks);
+    checks.equal(
+        "streams, what came and what they claim",
+        &given(outcome),
+        &said(outcome),
+    );
+    let (tokens, lost) = (ids(&outcome.clients), lost(outcome));
+    let report = &outcome.report;
+    checks.report_says(report, "/answers/seen", outcome.clients.len() as u64);
+    checks.report_says(report, "/answers/apart", outcome.clients.len() as u64);
+    checks.report_says(report, "/answers/apart_tokens", tokens);
+    checks.report_says(report, "/answers/apart_tokens_lost", lost);
+    for count in ["client_left", "server_left", "uncounted"] {
+        checks.report_says(report, &format!("/answers/{count}"), 0);
+    }
+    checks.equal(
+        "tokens.delivered, by request",
+        &Value::Null,
+        at(report, "/tokens/delivered"),
+    );
+}
+
+/// Streams that are joined with the frames by SGLang's request id.
+pub(super) fn joined(outcome: &Outcome, checks: &mut Checks) {
+    frames(outcome, checks);
+    let (tokens, lost) = (ids(&outcome.clients), lost(outcome));
+    let report = &outcome.report;
+    checks.report_says(report, "/tokens/delivered", tokens);
+    checks.report_says(report, "/chunks/tokens_lost", lost);
+    checks.report_says(report, "/chunks/outstanding", 0);
+    checks.report_says(report, "/answers/seen", outcome.clients.len() as u64);
+    checks.report_says(report, "/answers/apart", 0);
+    let lossy = |lost: Option<u64>| lost.filter(|lost| *lost > 0);
+    let expected: BTreeMap<&str, u64> = outcome
+        .worker
+        .clients
+        .iter()
+        .filter_map(|client| Some((client.rid.as_str(), lossy(client.lost)?)))
+        .collect();
+    let said: BTreeMap<&str, u64> = report["slowest"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|line| Some((line["rid"].as_str()?, lossy(line["tokens_lost"].as_u64())?)))
+        .collect();
+    checks.equal("requests that lost tokens, and how many", &expected, &said);
+    quiet_but_for(outcome, &["dropped-chunks"], checks);
+    checks.equal("degraded", &json!([]), at(report, "/self/degraded"));
+}
+
+/// Every stream ends early and none of that is a loss: by the client, or by the worker.
+pub(super) fn accidents(outcome: &Outcome, who: &str, checks: &mut Checks) {
+    let report = &outcome.report;
+    checks.report_says(report, "/answers/seen", outcome.clients.len() as u64);
+    checks.report_says(report, &format!("/answers/{who}"), outcome.clients.len() as u64);
+    checks.report_says(report, "/answers/apart_tokens_lost", 0);
+    checks.report_says(report, "/self/events_lost", 0);
+    quiet_but_for(outcome, &[], checks);
+}
+
+/// Nothing of it can be read, which is said.
+pub(super) fn hidden(outcome: &Outcome, why: &str, checks: &mut Checks) {
+    frames(outcome, checks);
+    let report = &outcome.report;
+    checks.equal("tokens.delivered", &Value::Null, at(report, "/tokens/delivered"));
+    checks.equal("answers", &Value::Null, at(report, "/answers"));
+    let degraded = report["self"]["degraded"].as_array().into_iter().flatten();
+    let told = degraded.filter_map(Value::as_str).any(|line| line.contains(why));
+    checks.equal(&format!("it says: {why}"), &true, &told);
+    quiet_but_for(outcome, &[], checks);
+}
+
+/// No finding of loss but these, which must be there exactly when something was lost.
+pub(super) fn quiet_but_for(outcome: &Outcome, kinds: &[&str], checks: &mut Checks) {
+    let lost = lost(outcome);
+    let (own, others): (Vec<String>, Vec<String>) = alarms(&outcome.report)
+        .into_iter()
+        .partition(|alarm| kinds.iter().any(|kind| alarm.starts_with(kind)));
+    checks.equal("other findings of loss", &Vec::new(), &others);
+    if !kinds.is_empty() {
+        checks.equal("a finding of the loss", &(lost > 0), &!own.is_empty());
+        checks.equal("something was lost, so that this shows anything", &true, &(lost > 0));
+    }
+}
+
+/// What the frames said.
+fn frames(outcome: &Outcome, checks: &mut Checks) {
+    let (report, output) = (&outcome.report, &outcome.sender.output);
+    checks.report_says(report, "/requests/finished", output.finishes);
+    checks.report_says(report, "/tokens/sent", output.tokens);
+    checks.report_says(report, "/tokens/taken", output.tokens);
+    checks.report_says(report, "/chunks/taken", output.chunks);
+    checks.report_says(report, "/self/events_lost", 0);
+    if outcome.clients.iter().all(|client| client.finish.is_some()) {
+        let handed = outcome.worker.totals.given.ids;
+        checks.equal("tokens at both ends of Dynamo", &handed, &ids(&outcome.clients));
+    }
+}
+
+fn ids(clients: &[Client]) -> u64 {
+    clients.iter().map(|client| client.ids).sum()
+}
+
+/// What the tokenizer's own waiters were not given. A frontend's clients cannot tell: it counts what it has got itself.
+fn lost(outcome: &Outcome) -> u64 {
+    outcome.worker.totals.given.lost
+}
+
+fn given(outcome: &Outcome) -> Streams {
+    let of = |clients: &[Client], what: fn(&Client) -> Option<u64>| -> BTreeMap<String, Option<u64>> {
+        clients
+            .iter()
+            .map(|client| (client.rid.clone(), what(client)))
+            .collect()
+    };
+    let claimed = of(&outcome.worker.clients, |client| client.completion_tokens);
+    let came = of(&outcome.clients, |client| Some(client.ids));
+    let streams = came.into_iter();
+    streams
+        .map(|(rid, came)| {
+            let claimed = claimed.get(&rid).copied().flatten();
+            (rid, (came, claimed))
+        })
+        .collect()
+}
+
+fn said(outcome: &Outcome) -> Streams {
+    let one = |line: &Value| {
+        // The clients' contexts are their rids, written as UUIDs.
+        let rid = line["rid"].as_str().unwrap_or_default().replace('-', "");
+        (rid, (line["tokens"].as_u64(), line["completion_tokens"].as_u64()))
+    };
+    outcome.answers.iter().map(one).collect()
+}

@@ -1,0 +1,422 @@
+//! The releases' own routers: one scheduler, `MultiDetokenizerRouter`, two detokenizers and four tokenizer workers, or
+//! `MultiTokenizerRouter` in front of the four; and the two servers of a disaggregated pair. What the report says of every hop
+//! and every worker against what the processes say.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::attach::kernel;
+use super::attach::watch::Watch;
+use super::check::{Checks, alarms, exact};
+use super::plan::{Engine, Plan};
+use super::process::Process;
+use super::session::{STARTUP, Session, Setting, mono_ns, role};
+use super::setup::Home;
+use super::tap::{Relay, Splice, Tap, Transport};
+use super::truth::{ReceiverTotals, RelayTotals, SenderTotals, Truth};
+use super::{Options, Table, summary};
+
+/// Releases that split a batch differently: a message for each request, and one for each worker.
+const RELEASES: [&str; 2] = ["0.5.13", "0.5.23"];
+/// The release with which the tokenizers' router is tried: it takes token ids from 0.5.16 on.
+const SKIPS: &str = "0.5.23";
+const WORKERS: usize = 4;
+const DETOKENIZERS: usize = 2;
+/// How long every process may take to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What is sent before nobody watches has arrived everywhere by then.
+const SETTLED: Duration = Duration::from_millis(500);
+
+/// Which router stands behind the scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behind {
+    Detokenizers,
+    Tokenizers,
+}
+
+impl Behind {
+    /// The hops of the path, in its order.
+    fn hops(self) -> &'static [&'static str] {
+        match self {
+            Self::Detokenizers => &[
+                "scheduler->detokenizer-router",
+                "detokenizer-router->detokenizer",
+                "detokenizer->worker",
+            ],
+            Self::Tokenizers => &["scheduler->router", "router->worker"],
+        }
+    }
+}
+
+/// All rows of the table that are about these.
+pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Relay, engines: &[Engine]) {
+    if options.quick {
+        return;
+    }
+    let named = |engine: &&Engine, releases: &[&str]| releases.contains(&engine.release.as_str());
+    for engine in engines.iter().filter(|e| named(e, &RELEASES)) {
+        table.row(options, engine, "detokenizer router", |checks, dir| {
+            tapped(home, engine, Behind::Detokenizers, relay, dir, checks)
+        });
+        // How frames are written makes no difference to who takes and sends them.
+        if engine.msgpack {
+            continue;
+        }
+        let name = "attach, detokenizer router";
+        match (kernel::refusal(), relay) {
+            (Some(why), _) => table.skip(options, engine, name, &why),
+            (None, Relay::Tokengap(program)) => table.row(options, engine, name, |checks, dir| {
+                watched(home, engine, program, dir, checks)
+            }),
+            (None, _) => {}
+        }
+    }
+    for engine in engines.iter().filter(|e| named(e, &[SKIPS])) {
+        table.row(options, engine, "tokenizer router", |checks, dir| {
+            tapped(home, engine, Behind::Tokenizers, relay, dir, checks)
+        });
+        if engine.msgpack {
+            continue;
+        }
+        let sides: [(&str, &[&str], &[&str]); 3] = [
+            ("prefill server", &["--disaggregation", "prefill"], &[]),
+            ("decode server", &["--disaggregation", "decode"], &[]),
+            ("batches and samples", &["--group", "4"], &["--group", "4"]),
+        ];
+        for (name, sender, receiver) in sides {
+            table.row(options, engine, name, |checks, dir| {
+                let setting = Setting {
+                    plan: Plan {
+                        tokens: 20,
+                        stagger: 1,
+                        ..Plan::PLAIN
+                    },
+                    sender,
+                    receiver,
+                    ..Setting::new(engine)
+                };
+                let mut session = Session::start(home, &setting, relay, dir)?;
+                session.go()?;
+                let outcome = session.finish()?;
+                exact(&outcome, checks);
+                let each = if name == "prefill server" {
+                    1
+                } else {
+                    u64::from(setting.plan.tokens)
+                };
+                let tokens = outcome.senders[0].totals.output.tokens;
+                checks.equal("tokens sent", &(each * u64::from(setting.plan.requests)), &tokens);
+                Ok(summary(&outcome))
+            });
+        }
+    }
+}
+
+fn plan(senders: u32) -> Plan {
+    Plan {
+        senders,
+        requests: 32,
+        tokens: 40,
+        stagger: 1,
+        ..Plan::PLAIN
+    }
+}
+
+/// The processes, connected; nothing has been sent.
+struct Cast {
+    router: Process,
+    detokenizers: Vec<Process>,
+    workers: Vec<Process>,
+    senders: Vec<Process>,
+    tap: Option<Tap>,
+}
+
+/// What they say happened.
+struct Said {
+    senders: Vec<Truth<SenderTotals>>,
+    router: Truth<RelayTotals>,
+    detokenizers: Vec<Truth<RelayTotals>>,
+    workers: Vec<Truth<ReceiverTotals>>,
+    report: Option<Value>,
+}
+
+impl Cast {
+    fn start(home: &Home, engine: &Engine, plan: Plan, behind: Behind, relay: &Relay, dir: &Path) -> Result<Self> {
+        let setting = Setting {
+            plan,
+            ..Setting::new(engine)
+        };
+        let place = |name: &str, hop: &'static str| -> Result<Splice> {
+            let splice = Splice::new(relay, Transport::Ipc, dir, name)?;
+            Ok(Splice {
+                hop: Some(hop),
+                ..splice
+            })
+        };
+        let hops = behind.hops();
+        let into_router = place("router", hops[0])?;
+        let detokenizer_count = if behind == Behind::Detokenizers {
+            DETOKENIZERS
+        } else {
+            0
+        };
+        let into_detokenizers: Vec<Splice> = (0..detokenizer_count)
+            .map(|n| place(&format!("detokenizer{n}"), hops[1]))
+            .collect::<Result<_>>()?;
+        let into_workers: Vec<Splice> = (0..WORKERS)
+            .map(|n| {
+                // The router picks by the checksum of a worker's endpoint: names are tried until both have the same load.
+                let named = |i: u32| place(&format!("worker{n}-{i}"), hops[hops.len() - 1]);
+                let fits = |splice: &Splice| {
+                    crc32fast::hash(splice.front.as_bytes()) as usize % DETOKENIZERS == n % DETOKENIZERS
+                };
+                let mut tried = (0..1_000).map(named);
+                tried
+                    .find(|splice| splice.as_ref().map_or(true, fits))
+                    .context("no endpoint fits")?
+            })
+            .collect::<Result<_>>()?;
+        let fronts = |flag: &str, splices: &[Splice]| -> Vec<String> {
+            splices
+                .iter()
+                .flat_map(|s| [flag.to_owned(), s.front.clone()])
+                .collect()
+        };
+        let text = (behind == Behind::Detokenizers).then_some("--detokenizer");
+        let mut workers = Vec::new();
+        for (n, splice) in into_workers.iter().enumerate() {
+            let worker = role(home, &setting, "receive")
+                .args(["--bind", &splice.back, "--worker", &n.to_string(), &WORKERS.to_string()])
+                .args(text)
+                .args(plan.options());
+            workers.push(worker.start(&format!("worker{n}"), dir)?);
+        }
+        let mut detokenizers = Vec::new();
+        for (n, splice) in into_detokenizers.iter().enumerate() {
+            let detokenize = role(home, &setting, "detokenize").args(["--bind", &splice.back]);
+            let to = fronts("--connect", &into_workers);
+            detokenizers.push(detokenize.args(to).start(&format!("detokenizer{n}"), dir)?);
+        }
+        let mut router = role(home, &setting, "route")
+            .args(["--bind", &into_router.back])
+            .args(fronts("--connect", &into_detokenizers))
+            .args((behind == Behind::Tokenizers).then_some("--tokenizers"))
+            .start("router", dir)?;
+        for process in workers.iter_mut().chain(&mut detokenizers).chain([&mut router]) {
+            process.line("READY", STARTUP)?;
+        }
+        let splices = [
+            std::slice::from_ref(&into_router),
+            &into_detokenizers[..],
+            &into_workers[..],
+        ]
+        .concat();
+        let tap = Tap::start(relay, "tap", &splices, dir)?;
+        let mut senders = Vec::new();
+        for number in 0..plan.senders {
+            let sender = role(home, &setting, "send")
+                .args(["--connect", &into_router.front, "--control", &into_workers[0].front])
+                .args(["--sender", &number.to_string(), "--gap", "5e-3"])
+                .args(fronts("--worker", &into_workers))
+                .args(text)
+                .args(plan.options());
+            senders.push(sender.start(&format!("sender{number}"), dir)?);
+        }
+        for sender in &mut senders {
+            sender.line("READY", STARTUP)?;
+        }
+        for process in workers.iter_mut().chain(&mut detokenizers).chain([&mut router]) {
+            process.say("go")?;
+        }
+        Ok(Self {
+            router,
+            detokenizers,
+            workers,
+            senders,
+            tap,
+        })
+    }
+
+    /// Lets one scheduler send all it has.
+    fn send(&mut self, number: usize) -> Result<()> {
+        let sender = self.senders.get_mut(number).context("no such sender")?;
+        sender.say("go")?;
+        sender.line("DONE", PATIENCE)?;
+        std::thread::sleep(SETTLED);
+        Ok(())
+    }
+
+    /// Ends every process in the order of the path.
+    fn finish(self, dir: &Path) -> Result<Said> {
+        fn end(mut process: Process) -> Result<()> {
+            process.stop();
+            process.end_well(PATIENCE).map(|_| ())
+        }
+        let count = self.senders.len();
+        self.senders.into_iter().try_for_each(end)?;
+        end(self.router)?;
+        self.detokenizers.into_iter().try_for_each(end)?;
+        self.workers.into_iter().try_for_each(end)?;
+        let path = |name: String| dir.join(format!("{name}.truth"));
+        let detokenizers = (0..DETOKENIZERS)
+            .map(|n| path(format!("detokenizer{n}")))
+            .filter(|p| p.exists());
+        Ok(Said {
+            senders: (0..count)
+                .map(|n| Truth::read(&path(format!("sender{n}"))))
+                .collect::<Result<_>>()?,
+            router: Truth::read(&path("router".into()))?,
+            detokenizers: detokenizers.map(|p| Truth::read(&p)).collect::<Result<_>>()?,
+            workers: (0..WORKERS)
+                .map(|n| Truth::read(&path(format!("worker{n}"))))
+                .collect::<Result<_>>()?,
+            report: self.tap.map(|tap| tap.report(Signal::TERM)).transpose()?.flatten(),
+        })
+    }
+}
+
+fn tapped(
+    home: &Home,
+    engine: &Engine,
+    behind: Behind,
+    relay: &Relay,
+    dir: &Path,
+    checks: &mut Checks,
+) -> Result<String> {
+    let mut cast = Cast::start(home, engine, plan(1), behind, relay, dir)?;
+    cast.send(0)?;
+    let said = cast.finish(dir)?;
+    everything_adds_up(&said, behind, 0, checks)
+}
+
+/// The router connects to a worker when it first has something for it, so another scheduler goes before.
+fn watched(home: &Home, engine: &Engine, program: &Path, dir: &Path, checks: &mut Checks) -> Result<String> {
+    let mut cast = Cast::start(home, engine, plan(2), Behind::Detokenizers, &Relay::Absent, dir)?;
+    cast.send(0)?;
+    let watch = Watch::start_with(program, cast.workers[0].pid(), dir, &[])?;
+    let from = mono_ns();
+    cast.send(1)?;
+    let report = watch.report()?;
+    let mut said = cast.finish(dir)?;
+    said.report = Some(report);
+    everything_adds_up(&said, Behind::Detokenizers, from, checks)
+}
+
+/// Frames, chunks and tokens.
+type Load = [u64; 3];
+
+/// What came to each receiver of each hop since `from`, the least first.
+fn loads(said: &Said, behind: Behind, from: u64) -> BTreeMap<&'static str, Vec<Load>> {
+    let sent = said.senders.iter().flat_map(|s| &s.sent).chain(&said.router.sent);
+    let sent = sent.chain(said.detokenizers.iter().flat_map(|d| &d.sent));
+    let content: HashMap<&str, [u64; 2]> = sent
+        .map(|message| {
+            let tokens = message.chunks.iter().filter_map(|chunk| chunk.1).sum();
+            (message.hash.as_str(), [message.chunks.len() as u64, tokens])
+        })
+        .collect();
+    let load = |taken: &[super::truth::Taken]| -> Load {
+        let since = taken.iter().filter(|message| message.at_ns >= from);
+        since.fold([0; 3], |[frames, chunks, tokens], message| {
+            let [more, new] = content.get(message.hash.as_str()).copied().unwrap_or_default();
+            [frames + 1, chunks + more, tokens + new]
+        })
+    };
+    let mut lines = vec![vec![load(&said.router.taken)]];
+    if behind == Behind::Detokenizers {
+        lines.push(said.detokenizers.iter().map(|d| load(&d.taken)).collect());
+    }
+    lines.push(said.workers.iter().map(|w| load(&w.taken)).collect());
+    let sorted = lines.into_iter().map(|mut line| {
+        line.sort_unstable();
+        line
+    });
+    behind.hops().iter().copied().zip(sorted).collect()
+}
+
+fn everything_adds_up(said: &Said, behind: Behind, from: u64, checks: &mut Checks) -> Result<String> {
+    let finished: u64 = said.workers.iter().map(|w| w.totals.given.finished).sum();
+    let lost: u64 = said.workers.iter().map(|w| w.totals.given.lost).sum();
+    let asked: u64 = said.senders.iter().map(|s| s.totals.output.requests).sum();
+    checks.equal("clients that were told of their end", &asked, &finished);
+    let loads = loads(said, behind, from);
+    let last = said.senders.last().context("a sender")?.totals.output;
+    let Some(report) = &said.report else {
+        return Ok(format!("{finished} clients, {lost} tokens lost"));
+    };
+    for (pointer, expected) in [
+        ("/requests/seen", last.requests),
+        ("/requests/finished", last.finishes),
+        ("/chunks/sent", last.chunks),
+        ("/tokens/sent", last.tokens),
+        ("/self/frames_undecoded", 0),
+        ("/self/events_lost", 0),
+    ] {
+        checks.report_says(report, pointer, expected);
+    }
+    let hops = || report["hops"].as_array().into_iter().flatten();
+    for (name, expected) in &loads {
+        let line = hops().find(|hop| hop["name"] == *name).unwrap_or(&Value::Null);
+        let of = |line: &Value| json!([line["frames_sent"], line["chunks"], line["tokens"]]);
+        let mut each: Vec<Value> = match line["workers"].as_array() {
+            Some(workers) => workers.iter().map(of).collect(),
+            None => vec![of(line)],
+        };
+        each.sort_by_key(|load| {
+            load.as_array()
+                .map(|l| l.iter().filter_map(Value::as_u64).collect::<Vec<_>>())
+        });
+        let expected: Vec<Value> = expected.iter().map(|load| json!(load)).collect();
+        checks.equal(
+            &format!("frames, chunks and tokens of each receiver on {name}"),
+            &expected,
+            &each,
+        );
+        checks.equal(
+            &format!("requests that changed their receiver on {name}"),
+            &json!(0),
+            &line["rids_moved"],
+        );
+        checks.equal(
+            &format!("chunks out of order on {name}"),
+            &json!(0),
+            &line["out_of_order"],
+        );
+    }
+    checks.equal("findings of loss on a lossless wire", &Vec::new(), &alarms(report));
+    Ok(passages(report, behind, last.requests, last.chunks, checks))
+}
+
+/// What stands between two hops: every chunk's time inside it, or without a probe every request's first.
+fn passages(report: &Value, behind: Behind, requests: u64, chunks: u64, checks: &mut Checks) -> String {
+    let (kind, counted) = match report["source"]["kind"].as_str() {
+        Some("attach") => ("inside", chunks),
+        _ => ("wait-and-inside", requests),
+    };
+    let roles: &[&str] = match behind {
+        Behind::Detokenizers => &["detokenizer-router", "detokenizer"],
+        Behind::Tokenizers => &["router"],
+    };
+    let mut told = Vec::new();
+    for role in roles {
+        let legs = || report["path"].as_array().into_iter().flatten();
+        let leg = legs().find(|leg| leg["name"] == *role).unwrap_or(&Value::Null);
+        checks.equal(&format!("what is seen of the {role}"), &json!(kind), &leg["kind"]);
+        checks.equal(&format!("times of the {role}"), &json!(counted), &leg["ns"]["count"]);
+        let ms = |ns: &Value| ns.as_f64().unwrap_or_default() / 1e6;
+        told.push(format!(
+            "{role} {:.2} ms (p99 {:.2})",
+            ms(&leg["mean_ns"]),
+            ms(&leg["ns"]["p99"])
+        ));
+        if kind == "inside" {
+            checks.equal(&format!("the {role}'s own work is seen"), &true, &leg["busy"].is_f64());
+        }
+    }
+    format!("{chunks} chunks of {requests} requests; {kind}: {}", told.join(", "))
+}

@@ -1,0 +1,37 @@
+//! What a server's clients are given and cannot be counted, in words.
+
+use super::Server;
+
+impl Server {
+    /// Whether deliveries can be seen: not so where all that passes is encrypted, or text alone.
+    pub fn shows_deliveries(&self) -> bool {
+        let hidden = self.text_only > 0 || self.unreadable.iter().any(|(why, _)| why.hides_responses());
+        !hidden || self.deliveries > 0
+    }
+
+    /// What passed and was not observable, each with how often.
+    pub fn degraded(&self) -> Vec<String> {
+        let hidden = self.unreadable.iter().filter(|(why, _)| why.hides_responses());
+        let mut degraded: Vec<String> = hidden
+            .map(|(why, times)| {
+                format!(
+                    "egress: on {times} connections or responses of the server what is delivered cannot be read: {why}"
+                )
+            })
+            .collect();
+        if self.text_only > 0 {
+            degraded.push(format!(
+                "egress: {} answers carried text without token ids; how many tokens they delivered is not observable",
+                self.text_only
+            ));
+        }
+        if self.nameless > 0 {
+            degraded.push(format!(
+                "egress: {} Dynamo response streams do not say which of SGLang's requests they answer: each is judged by its own sums, beside \
+                 the frames",
+                self.nameless
+            ));
+        }
+        degraded
+    }
+}

@@ -1,0 +1,96 @@
+//! What request planes have told of response streams: how the request is called whose answer comes under a stream's own name.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+
+use super::event::Said;
+
+/// Most streams whose names wait for their beginning.
+const MOST_WAITING: usize = 16_384;
+
+/// Streams that were asked for and have not begun.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Streams {
+    by_subject: HashMap<String, Named>,
+    /// Oldest first; those that never begin leave at that end.
+    order: VecDeque<String>,
+}
+
+/// A stream's request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    subject: String,
+    id: String,
+    is_rid: bool,
+}
+
+impl Streams {
+    /// A stream named `subject` will answer the request `context`, which is `rid` to `SGLang` where that is known.
+    pub(super) fn keep(&mut self, subject: &str, context: &str, rid: Option<&str>) {
+        if self.order.len() == MOST_WAITING
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_subject.remove(&oldest);
+        }
+        let named = Named {
+            subject: subject.to_owned(),
+            id: rid.unwrap_or(context).to_owned(),
+            is_rid: rid.is_some(),
+        };
+        if self.by_subject.insert(subject.to_owned(), named).is_none() {
+            self.order.push_back(subject.to_owned());
+        }
+    }
+
+    /// The stream begins.
+    pub(super) fn take(&mut self, subject: &str) -> Option<Named> {
+        let named = self.by_subject.remove(subject)?;
+        // They begin about as they were asked for, so it is near the front.
+        if let Some(at) = self.order.iter().position(|known| known == subject) {
+            self.order.remove(at);
+        }
+        Some(named)
+    }
+}
+
+impl Named {
+    /// Its id is `SGLang`'s own: frames carry it as well.
+    pub(super) fn is_rid(&self) -> bool {
+        self.is_rid
+    }
+
+    /// What the stream said, by the request's id.
+    pub(super) fn rename<'a>(&'a self, said: &Said<'a>) -> Option<Said<'a>> {
+        let choice = said.rid.strip_prefix(self.subject.as_str())?;
+        let rid = if choice.is_empty() {
+            Cow::Borrowed(&*self.id)
+        } else {
+            Cow::Owned(format!("{}{choice}", self.id))
+        };
+        Some(Said { rid, ..said.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_never_wanted_are_bounded() {
+        let mut streams = Streams::default();
+        for n in 0..=MOST_WAITING {
+            streams.keep(&n.to_string(), "context", None);
+        }
+        assert_eq!(
+            (streams.by_subject.len(), streams.order.len()),
+            (MOST_WAITING, MOST_WAITING)
+        );
+        assert_eq!(streams.take("0"), None);
+        assert!(
+            streams
+                .take("1")
+                .is_some_and(|named| named.id == "context" && !named.is_rid())
+        );
+        assert_eq!(streams.order.len(), MOST_WAITING - 1);
+    }
+}

@@ -1,0 +1,200 @@
+//! Dynamo's request plane: what a frontend asks of a worker, on connections that stay (docs/EGRESS.md, "Dynamo"). Only the ids
+//! are read, which name the request whose answer comes on a response plane's connection; the prompt behind them is passed over.
+
+use memchr::memchr_iter;
+use serde::Deserialize;
+
+use super::fields::Text;
+
+/// Length of the prefix of a two-part frame: header, body, checksum.
+const PREFIX: usize = 24;
+/// Longest path, longest headers and longest control header; a message beyond them is none.
+const LONGEST: usize = 64 << 10;
+
+/// What a message asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked<'a> {
+    /// The response connection's name for itself; `None` where the answer takes another way.
+    pub subject: Option<&'a str>,
+    /// The id the frontend gave: it is in the HTTP answer as well.
+    pub context: &'a str,
+    /// `SGLang`'s request id, where the release makes it of the trace (0.8.0 to 1.5.0, with tracing on).
+    pub rid: Option<&'a str>,
+    /// How the answer comes: `tcp_server`, or `quic-response`.
+    pub transport: &'a str,
+}
+
+/// One connection from a frontend.
+#[derive(Clone, Debug, Default)]
+pub struct Requests {
+    /// The message under way, up to its ids.
+    partial: Vec<u8>,
+    /// Bytes of its body that are still to come.
+    skip: u64,
+    /// Where messages begin is not known any more.
+    astray: bool,
+    /// Bytes passed over because of that, or of something else than messages.
+    pub unread: u64,
+}
+
+#[derive(Deserialize)]
+struct Headers<'a> {
+    #[serde(borrow, default)]
+    traceparent: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Control<'a> {
+    #[serde(borrow)]
+    id: Text<'a>,
+    #[serde(borrow)]
+    connection_info: Connection<'a>,
+}
+
+#[derive(Deserialize)]
+struct Connection<'a> {
+    #[serde(borrow)]
+    transport: Text<'a>,
+    /// JSON inside of JSON.
+    #[serde(borrow)]
+    info: Text<'a>,
+}
+
+#[derive(Deserialize)]
+struct Info<'a> {
+    #[serde(borrow, default)]
+    subject: Option<Text<'a>>,
+}
+
+enum Found {
+    /// So many bytes were a message's up to its ids; so many follow that nobody needs.
+    Message(usize, u64),
+    More,
+    Nothing,
+}
+
+impl Requests {
+    /// Whether nothing but other things has passed: the connection carries no requests.
+    pub fn is_other(&self) -> bool {
+        self.unread > LONGEST as u64
+    }
+
+    /// So many bytes passed and were not observed.
+    pub fn missed(&mut self, bytes: u64) {
+        if self.skip >= bytes && self.skip > 0 {
+            self.skip -= bytes;
+        } else {
+            self.partial.clear();
+            (self.skip, self.astray) = (0, true);
+        }
+    }
+
+    /// Takes the next bytes; `begins` says that a read began with them, where a message may.
+    pub fn feed(&mut self, mut input: &[u8], begins: bool, mut see: impl FnMut(Asked<'_>)) {
+        if self.astray && !begins {
+            self.unread += input.len() as u64;
+            return;
+        }
+        self.astray = false;
+        while !input.is_empty() {
+            if self.skip > 0 {
+                let skip = input.len().min(usize::try_from(self.skip).unwrap_or(usize::MAX));
+                self.skip -= skip as u64;
+                input = &input[skip..];
+                continue;
+            }
+            let mut kept = std::mem::take(&mut self.partial);
+            let before = kept.len();
+            let bytes = if kept.is_empty() {
+                input
+            } else {
+                kept.extend_from_slice(input);
+                &kept
+            };
+            match message(bytes, &mut see) {
+                Found::Message(used, follow) => {
+                    input = &input[used.saturating_sub(before).min(input.len())..];
+                    self.skip = follow;
+                }
+                Found::More => {
+                    self.partial = bytes.to_vec();
+                    return;
+                }
+                Found::Nothing => {
+                    self.unread += bytes.len() as u64;
+                    self.astray = true;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Reads the message at the start of `bytes`: path, headers and control header with their lengths, big endian.
+fn message(bytes: &[u8], see: &mut impl FnMut(Asked<'_>)) -> Found {
+    let Some((path, rest)) = part::<2>(bytes) else {
+        return more(bytes, 2, |path| path.iter().all(u8::is_ascii_graphic));
+    };
+    if path.is_empty() || path.len() > LONGEST || !path.iter().all(u8::is_ascii_graphic) {
+        return Found::Nothing;
+    }
+    let Some((headers, rest)) = part::<2>(rest) else {
+        return more(rest, 2, |headers| headers.starts_with(b"{"));
+    };
+    let Ok(headers) = serde_json::from_slice::<Headers<'_>>(headers) else {
+        return Found::Nothing;
+    };
+    let Some((length, rest)) = rest.split_first_chunk::<4>() else {
+        return Found::More;
+    };
+    let payload = u64::from(u32::from_be_bytes(*length));
+    let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else {
+        return Found::More;
+    };
+    let number = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| prefix[at + i]));
+    let (header, body) = (number(0), number(8));
+    if header > LONGEST as u64 || (PREFIX as u64 + header).checked_add(body) != Some(payload) {
+        return Found::Nothing;
+    }
+    let Some(control) = rest.get(..header as usize) else {
+        return Found::More;
+    };
+    tell(path, &headers, control, see);
+    Found::Message(bytes.len() - rest.len() + control.len(), body)
+}
+
+/// A part with its length before it, and what follows.
+fn part<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<N>()?;
+    let length = length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+    rest.split_at_checked(length)
+}
+
+/// More is wanted, unless what is there of the part cannot be one.
+fn more(bytes: &[u8], length: usize, may_be: impl Fn(&[u8]) -> bool) -> Found {
+    match bytes.get(length..) {
+        Some(there) if !there.is_empty() && !may_be(there) => Found::Nothing,
+        _ => Found::More,
+    }
+}
+
+fn tell(path: &[u8], headers: &Headers<'_>, control: &[u8], see: &mut impl FnMut(Asked<'_>)) {
+    let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else {
+        return;
+    };
+    let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
+    let subject = info.and_then(|info| info.subject);
+    // 1.6 names the component in the path, and makes a request id of its own.
+    let by_trace = memchr_iter(b'/', path).count() == 1;
+    let trace = headers
+        .traceparent
+        .as_ref()
+        .and_then(|parent| parent.0.split('-').nth(1));
+    let is_id = |id: &&str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    see(Asked {
+        subject: subject.as_ref().map(|subject| &*subject.0),
+        context: &id.0,
+        rid: trace.filter(|_| by_trace).filter(is_id),
+        transport: &connection_info.transport.0,
+    });
+}

@@ -1,0 +1,51 @@
+//! A folder that is held open: whatever happens to its path, files are found in this one.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::error::SpliceError;
+
+/// A folder of sockets, in any mount namespace that `/proc/PID/root` leads into.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    held: Arc<OwnedFd>,
+    shown: PathBuf,
+}
+
+impl Folder {
+    /// Opens `path`; errors and reports call it `shown`.
+    pub fn open(path: &Path, shown: &Path) -> Result<Self, SpliceError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(held) => Ok(Self {
+                held: Arc::new(held),
+                shown: shown.to_owned(),
+            }),
+            Err(errno) => Err(SpliceError::Folder {
+                path: shown.to_owned(),
+                source: errno.into(),
+            }),
+        }
+    }
+
+    /// A path to the file `name`, short enough for a socket's address, and valid in this process only.
+    pub fn at(&self, name: impl AsRef<OsStr>) -> PathBuf {
+        let mut path = self.path();
+        path.push(name.as_ref());
+        path
+    }
+
+    /// A path to the folder itself, valid in this process only.
+    pub(super) fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.held.as_raw_fd()).into()
+    }
+
+    /// The file's path as its owners know it.
+    pub fn shown(&self, name: impl AsRef<OsStr>) -> PathBuf {
+        self.shown.join(name.as_ref())
+    }
+}

@@ -1,0 +1,123 @@
+//! What is written down of a move, before it is made: enough to undo it, whoever finds the note.
+
+use crate::relay::claim::Identity;
+
+/// The first line of every note of a move.
+const TITLE: &str = "tokengap moved a socket, 1";
+/// Between a socket's name and the number of the place it is put aside to.
+const ASIDE: &str = ".engine-";
+
+/// A move, as written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    /// The engine's socket.
+    pub(super) engine: Identity,
+    /// Ours; `None` was written before it was made.
+    pub(super) ours: Option<Identity>,
+    /// The name that the engine's socket is given: a file in the same folder.
+    pub(super) aside: String,
+}
+
+impl Move {
+    pub(super) fn written(&self) -> String {
+        let ours = self
+            .ours
+            .as_ref()
+            .map(|ours| format!("ours {}\n", ours.numbers()))
+            .unwrap_or_default();
+        format!(
+            "{TITLE}\nengine {}\n{ours}aside {}\n",
+            self.engine.numbers(),
+            self.aside
+        )
+    }
+
+    /// Reads the note of the socket called `name`. What does not fit it to the letter is no note.
+    pub(super) fn read(text: &str, name: &str) -> Option<Self> {
+        let mut lines = text.strip_suffix('\n')?.split('\n');
+        if lines.next()? != TITLE {
+            return None;
+        }
+        let engine = Identity::from_numbers(lines.next()?.strip_prefix("engine ")?)?;
+        let mut line = lines.next()?;
+        let mut ours = None;
+        if let Some(numbers) = line.strip_prefix("ours ") {
+            ours = Some(Identity::from_numbers(numbers)?);
+            line = lines.next()?;
+        }
+        let aside = line.strip_prefix("aside ")?;
+        let number = aside.strip_prefix(name)?.strip_prefix(ASIDE)?;
+        let plain = number.parse::<u32>().is_ok_and(|n| n.to_string() == number);
+        (plain && lines.next().is_none()).then(|| Self {
+            engine,
+            ours,
+            aside: aside.into(),
+        })
+    }
+}
+
+/// The `number`th place that the socket `name` can be put aside to.
+pub(super) fn aside(name: &str, number: u32) -> String {
+    format!("{name}{ASIDE}{number}")
+}
+
+/// Whether files called so are tokengap's own doing: sockets put aside, and notes.
+pub fn is_ours(name: &str) -> bool {
+    let numbered = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
+    name.ends_with(".tokengap") || name.rsplit_once(ASIDE).is_some_and(|(_, number)| numbered(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn identity() -> impl Strategy<Value = Identity> {
+        (any::<u64>(), any::<u64>(), any::<i64>(), 0..1_000_000_000_i64)
+            .prop_map(|(device, inode, s, ns)| Identity::new(device, inode, (s, ns)))
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(engine in identity(), ours in proptest::option::of(identity()),
+                                   name in "[a-zA-Z0-9_.-]{1,20}", number: u32) {
+            let moved = Move { engine, ours, aside: aside(&name, number) };
+            prop_assert_eq!(Move::read(&moved.written(), &name), Some(moved.clone()));
+            prop_assert_eq!(Move::read(&moved.written(), "another"), None);
+            prop_assert!(is_ours(&moved.aside));
+        }
+
+        #[test]
+        fn a_note_cut_anywhere_is_none(engine in identity(), cut in 0usize..100) {
+            let text = Move { engine, ours: None, aside: aside("tmpab12", 7) }.written();
+            let cut = cut.min(text.len() - 1);
+            prop_assert_eq!(Move::read(&text[..cut], "tmpab12"), None);
+        }
+
+        #[test]
+        fn any_text_is_survived(text in any::<String>(), name in any::<String>()) {
+            let read = Move::read(&text, &name);
+            prop_assert!(read.is_none());
+            is_ours(&name);
+        }
+    }
+
+    #[test]
+    fn a_note_never_leads_out_of_its_folder() {
+        let with = |aside: &str| {
+            let text = format!("{TITLE}\nengine 1 2 3.000000004\naside {aside}\n");
+            Move::read(&text, "tmpab12")
+        };
+        assert!(with("tmpab12.engine-1").is_some());
+        for bad in [
+            "/etc/passwd",
+            "tmpab12.engine-../x",
+            "../tmpab12.engine-1",
+            "tmpab12.engine-01",
+            "tmpab12.engine-",
+        ] {
+            assert_eq!(with(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The way back after a crash: notes are read, and what they say was moved is put back.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+
+use super::error::SpliceError;
+use super::folder::Folder;
+use super::note::Move;
+use crate::relay::RelayError;
+use crate::relay::claim::{Identity, Note, is_listening};
+
+/// Files looked at in one folder.
+const MOST_FILES: usize = 65_536;
+
+/// What became of one note.
+#[derive(Debug)]
+pub enum Restored {
+    /// The engine's socket is in its place again.
+    Back(PathBuf),
+    /// It was in its place; what lay about was removed.
+    WasBack(PathBuf),
+    /// The engine has gone, or listens on a socket that it made since: nothing was left to put back.
+    Outlived(PathBuf),
+    /// A tokengap that lives holds the place.
+    Held(PathBuf),
+    /// Left as it is, and why.
+    Refused(PathBuf, String),
+}
+
+/// What stands under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum There {
+    Nothing,
+    Engines,
+    /// A socket that tokengap made, and that nobody listens on any more.
+    Ours,
+    Other,
+}
+
+/// What to do with a socket's name, and with the name aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    PutBack,
+    /// It is back; the flag: our own socket lies aside.
+    Clean {
+        aside: bool,
+    },
+    /// Nothing to put back; the flags: our own socket has the name, or lies aside.
+    Forget {
+        name: bool,
+        aside: bool,
+    },
+    /// The engine's old socket lies aside while another has its place.
+    Replaced,
+}
+
+fn decide(name: There, aside: There) -> Step {
+    match (name, aside) {
+        (There::Engines, aside) => Step::Clean {
+            aside: aside == There::Ours,
+        },
+        (There::Nothing | There::Ours, There::Engines) => Step::PutBack,
+        (There::Other, There::Engines) => Step::Replaced,
+        (name, aside) => Step::Forget {
+            name: name == There::Ours,
+            aside: aside == There::Ours,
+        },
+    }
+}
+
+/// Undoes every move that a note in `folder` tells of and whose tokengap is gone. Doing it again changes nothing. Touched
+/// are only sockets that a note of our own user's names by device, inode and time of making; no link is followed.
+pub fn restore(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
+    let failed = |source| SpliceError::Folder {
+        path: folder.shown(""),
+        source,
+    };
+    let mut restored = Vec::new();
+    for entry in fs::read_dir(folder.path()).map_err(failed)?.take(MOST_FILES) {
+        let file = entry.map_err(failed)?.file_name();
+        let name = file.to_str().and_then(|file| file.strip_suffix(".tokengap"));
+        if let Some(name) = name
+            && let Some(one) = one(folder, name)
+        {
+            restored.push(one);
+        }
+    }
+    Ok(restored)
+}
+
+/// `None`: the note is not about a move.
+fn one(folder: &Folder, name: &str) -> Option<Restored> {
+    let (path, shown) = (folder.at(name), folder.shown(name));
+    let mut note = match Note::lock(&path, false) {
+        Ok(note) => note?,
+        Err(RelayError::InUseByTokengap(_)) => return Some(Restored::Held(shown)),
+        Err(error) => return Some(Restored::Refused(shown, error.to_string())),
+    };
+    let moved = Move::read(&note.read()?, name)?;
+    if !note.is_own() {
+        let why = "its note was made by another user: run this as that user";
+        return Some(Restored::Refused(shown, why.into()));
+    }
+    let aside = folder.at(&moved.aside);
+    let step = decide(there(&path, &moved), there(&aside, &moved));
+    match step {
+        Step::PutBack => {
+            if let Err(error) = fs::rename(&aside, &path) {
+                return Some(Restored::Refused(shown, format!("it cannot be put back: {error}")));
+            }
+        }
+        Step::Replaced if !matches!(is_listening(&aside), Ok(false)) => {
+            let why = format!(
+                "another socket has taken its place, and the engine still listens on {}",
+                folder.shown(&moved.aside).display()
+            );
+            return Some(Restored::Refused(shown, why));
+        }
+        Step::Clean { aside: false } => {}
+        Step::Replaced | Step::Clean { aside: true } => {
+            let _ = fs::remove_file(&aside);
+        }
+        Step::Forget {
+            name: at_name,
+            aside: at_aside,
+        } => {
+            for (ours, path) in [(at_name, &path), (at_aside, &aside)] {
+                if ours {
+                    let _ = fs::remove_file(path);
+                }
+            }
+        }
+    }
+    note.remove();
+    Some(match step {
+        Step::PutBack => Restored::Back(shown),
+        Step::Clean { .. } => Restored::WasBack(shown),
+        Step::Forget { .. } | Step::Replaced => Restored::Outlived(shown),
+    })
+}
+
+fn there(path: &std::path::Path, moved: &Move) -> There {
+    let Ok(found) = fs::symlink_metadata(path) else {
+        return There::Nothing;
+    };
+    let is = Identity::of(&found);
+    if is == moved.engine {
+        There::Engines
+    } else if moved.ours.as_ref() == Some(&is)
+        || (moved.ours.is_none() && found.file_type().is_socket() && path.ends_with(&moved.aside))
+    {
+        // Made a moment before it could be written down: nobody else makes sockets of that name.
+        There::Ours
+    } else {
+        There::Other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [There; 4] = [There::Nothing, There::Engines, There::Ours, There::Other];
+
+    #[test]
+    fn nothing_but_our_own_is_ever_removed_or_replaced() {
+        for name in ALL {
+            for aside in ALL {
+                match decide(name, aside) {
+                    Step::PutBack => {
+                        assert_eq!(aside, There::Engines);
+                        assert!(matches!(name, There::Nothing | There::Ours));
+                    }
+                    Step::Clean { aside: removes } => {
+                        assert_eq!((name, removes), (There::Engines, aside == There::Ours));
+                    }
+                    Step::Forget {
+                        name: at_name,
+                        aside: at_aside,
+                    } => {
+                        assert_eq!((at_name, at_aside), (name == There::Ours, aside == There::Ours));
+                        assert!(name != There::Engines && aside != There::Engines);
+                    }
+                    Step::Replaced => assert_eq!((name, aside), (There::Other, There::Engines)),
+                }
+            }
+        }
+    }
+}

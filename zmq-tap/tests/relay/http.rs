@@ -1,0 +1,276 @@
+//! Pairs of HTTP: bytes pass as they are, what the server says is told, and who left is known.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::Instant;
+
+use trace::event::{AnswerEnd, LostCause, What};
+use zmq_tap::relay::{Direction, Endpoint, Observation, Options, Pair, Relay, RelayError};
+use zmq_tap::tap::{Tap, TapHop};
+
+use crate::support::{PATIENCE, eventually, noise};
+
+/// An event stream of two deliveries, the second of the last token of three: one is lost.
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n\
+    49\r\ndata: {\"output_ids\":[7],\"meta_info\":{\"id\":\"r-1\",\"completion_tokens\":1}}\n\n\r\n\
+    69\r\ndata: {\"output_ids\":[9],\"meta_info\":{\"id\":\"r-1\",\"finish_reason\":{\"type\":\"stop\"},\"completion_tokens\":3}}\n\n\r\n\
+    0\r\n\r\n";
+const REQUEST: &[u8] = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+
+fn server() -> (TcpListener, Pair) {
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let upstream = format!("http://{}", server.local_addr().expect("bound"));
+    let pair = Pair {
+        listen: "http://127.0.0.1:*".parse().expect("an endpoint"),
+        upstream: upstream.parse().expect("an endpoint"),
+    };
+    (server, pair)
+}
+
+fn client(listening: &Endpoint) -> TcpStream {
+    let Endpoint::Http { port, .. } = listening else {
+        panic!("{listening}")
+    };
+    let client = TcpStream::connect(("127.0.0.1", *port)).expect("accepted");
+    client.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    client
+}
+
+/// A relay with one client that is through to the server.
+fn through(options: Options) -> (Relay, TcpStream, TcpStream) {
+    let (server, pair) = server();
+    let relay = Relay::start(vec![pair], options).expect("the relay starts");
+    let client = client(&relay.listening()[0]);
+    (relay, client, server.accept().expect("connected").0)
+}
+
+/// Everything that was told up to the connection's end, and whose end came first.
+fn told(relay: &Relay) -> (Vec<u8>, u64, Option<Direction>) {
+    let (mut bytes, mut lost, until) = (Vec::new(), 0, Instant::now() + PATIENCE);
+    while Instant::now() < until {
+        match relay.poll() {
+            Some(Observation::Passed { bytes: more, .. }) => bytes.extend_from_slice(&more),
+            Some(Observation::Lost { count, cause, .. }) => {
+                assert_eq!(cause, LostCause::QueueFull);
+                lost += count;
+            }
+            Some(Observation::Closed { first, .. }) => return (bytes, lost, first),
+            Some(Observation::Opened { .. } | Observation::HeldUp { .. }) => {}
+            Some(other) => panic!("{other:?}"),
+            None => std::thread::sleep(std::time::Duration::from_millis(1)),
+        }
+    }
+    panic!("the end was never told; {:?}", relay.stats());
+}
+
+#[test]
+fn answers_on_a_kept_connection_pass_both_ways_unchanged_and_are_told() {
+    let (relay, mut client, mut server) = through(Options::default());
+    let requests = REQUEST.repeat(3);
+    // Pipelined: all requests before the first answer.
+    client.write_all(&requests).expect("written");
+    let mut heard = vec![0; requests.len()];
+    server.read_exact(&mut heard).expect("passed on");
+    assert_eq!(heard, requests);
+    let answers = [ANSWER, &noise(3, 700_000), ANSWER].concat();
+    let (mut side, sent) = (server.try_clone().expect("cloned"), answers.clone());
+    let writing = std::thread::spawn(move || side.write_all(&sent));
+    // The client has said all it will: the answers still come.
+    client.shutdown(Shutdown::Write).expect("half closed");
+    let mut got = vec![0; answers.len()];
+    client.read_exact(&mut got).expect("answered");
+    assert!(got == answers);
+    writing.join().expect("no panic").expect("written");
+    assert_eq!(server.read(&mut [0; 8]).expect("the half close is passed on"), 0);
+    drop(server);
+    assert_eq!(client.read(&mut [0; 8]).expect("an orderly end"), 0);
+    let (bytes, lost, first) = told(&relay);
+    assert!(bytes == answers, "what is told is what was passed on");
+    assert_eq!((lost, first), (0, Some(Direction::Forward)));
+}
+
+#[test]
+fn who_ended_first_is_told_and_a_reset_of_the_client_reaches_the_server() {
+    let (relay, client, mut server) = through(Options::default());
+    server.write_all(ANSWER).expect("written");
+    eventually("it was passed on", || {
+        relay.stats().bytes_backward == ANSWER.len() as u64
+    });
+    // Closing with bytes unread is a reset.
+    drop(client);
+    let error = server.read(&mut [0; 8]).expect_err("not an orderly end");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(told(&relay).2, Some(Direction::Forward));
+
+    let (relay, mut client, mut server) = through(Options::default());
+    server.write_all(&ANSWER[..120]).expect("written");
+    drop(server);
+    let mut heard = Vec::new();
+    client.read_to_end(&mut heard).expect("an orderly end");
+    assert_eq!(heard, &ANSWER[..120]);
+    drop(client);
+    assert_eq!(told(&relay).2, Some(Direction::Backward));
+}
+
+#[test]
+fn a_client_that_stops_reading_stops_the_server_and_is_told_of() {
+    let options = Options::default();
+    let (relay, mut client, server) = through(options.clone());
+    let (mut side, all) = (server.try_clone().expect("cloned"), noise(1, 24 << 20));
+    let sent = all.clone();
+    let writing = std::thread::spawn(move || side.write_all(&sent));
+    let (mut before, mut held_up) = (0, false);
+    eventually("nothing more goes through", || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        while let Some(observation) = relay.poll() {
+            held_up |= matches!(observation, Observation::HeldUp { .. });
+        }
+        let now = relay.stats().bytes_backward;
+        std::mem::replace(&mut before, now) == now && now > 0
+    });
+    assert!(!writing.is_finished(), "the server feels it");
+    let held = relay.stats().held_bytes;
+    assert!(
+        held <= 8 * options.block_bytes as u64,
+        "{held} bytes are held for one connection"
+    );
+    // It reads on, and misses nothing.
+    let mut heard = vec![0; all.len()];
+    let reading = std::thread::spawn(move || client.read_exact(&mut heard).map(|()| (heard, client)));
+    let mut passed = 0;
+    while !reading.is_finished() {
+        match relay.poll() {
+            Some(Observation::Passed { bytes, .. }) => passed += bytes.len(),
+            Some(Observation::HeldUp { .. }) => held_up = true,
+            Some(other) => panic!("{other:?}"),
+            None => std::thread::sleep(std::time::Duration::from_millis(1)),
+        }
+    }
+    assert!(held_up && passed > 0);
+    assert!(reading.join().expect("no panic").expect("read").0 == all);
+    writing.join().expect("no panic").expect("written");
+}
+
+#[test]
+fn a_full_queue_leaves_a_hole_that_is_told_and_no_byte_behind() {
+    let (relay, mut client, mut server) = through(Options {
+        queue_frames: 4,
+        ..Options::default()
+    });
+    let mut heard = [0; 5];
+    for _ in 0..40 {
+        server.write_all(b"piece").expect("written");
+        client.read_exact(&mut heard).expect("passed on");
+    }
+    // The client may have its bytes a moment before the relay counts them.
+    eventually("all are passed on", || relay.stats().passed_untold == 37);
+    drop((server, client));
+    let (bytes, lost, _) = told(&relay);
+    assert_eq!(
+        bytes, b"piecepiecepiece",
+        "four places, one of them taken by the opening"
+    );
+    assert_eq!(lost, 37);
+}
+
+#[test]
+fn a_server_that_is_not_there_refuses_at_once() {
+    let (server, pair) = server();
+    drop(server);
+    let upstream = pair.upstream.to_string();
+    let hop = TapHop::new(pair.clone());
+    let relay = Relay::start(vec![pair], Options::default()).expect("the relay starts");
+    let began = Instant::now();
+    let error = client(&relay.listening()[0]).read(&mut [0; 8]).expect_err("no answer");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
+    eventually("it is told", || {
+        matches!(relay.poll(), Some(Observation::Refused { pair: 0 }))
+    });
+    assert_eq!(relay.stats().connections_unanswered, 1);
+
+    let mut tap = Tap::start(vec![hop], Options::default()).expect("the tap starts");
+    let _ = client(&tap.listening()[0]).read(&mut [0; 8]);
+    eventually("the report says so", || {
+        tap.poll(16, &mut |_, _| {});
+        tap.degraded().iter().any(|why| why.contains(&upstream))
+    });
+}
+
+#[test]
+fn http_and_zmq_are_not_paired() {
+    let pair = Pair {
+        listen: "http://127.0.0.1:*".parse().expect("an endpoint"),
+        upstream: "tcp://127.0.0.1:1".parse().expect("an endpoint"),
+    };
+    let refusal = Relay::start(vec![pair], Options::default()).expect_err("refused");
+    assert!(matches!(refusal, RelayError::Mixed { .. }), "{refusal}");
+}
+
+/// What the tap tells of one connection on which the server says `says` and closes.
+fn events(says: &[u8], close_early: bool) -> (Vec<String>, Vec<String>) {
+    let (server, pair) = server();
+    let mut tap = Tap::start(vec![TapHop::new(pair)], Options::default()).expect("the tap starts");
+    let mut client = client(&tap.listening()[0]);
+    let mut served = server.accept().expect("connected").0;
+    client.write_all(REQUEST).expect("written");
+    served.write_all(says).expect("written");
+    let mut heard = vec![0; says.len()];
+    client.read_exact(&mut heard).expect("passed on");
+    assert_eq!(heard, says);
+    if close_early {
+        client.shutdown(Shutdown::Write).expect("half closed");
+        while served.read(&mut [0; 64]).expect("the end is passed on") > 0 {}
+    }
+    drop(served);
+    client.read_to_end(&mut heard).expect("an orderly end");
+    drop(client);
+    let mut told = Vec::new();
+    eventually("both sides' ends are passed on", || tap.stats().connections_open == 0);
+    tap.stop();
+    let until = Instant::now() + PATIENCE;
+    while !tap.has_ended() && Instant::now() < until {
+        tap.poll(64, &mut |event, _| match &event.what {
+            What::Delivered(d) => told.push(format!("{} {} of {:?}", d.rid, d.tokens, d.completion_tokens)),
+            What::Answered(a) => told.push(format!("{} {:?} {:?}", a.rid, a.tokens, a.end)),
+            What::Hop(hop) => panic!("clients are no hop: {hop:?}"),
+            other => told.push(format!("{other:?}")),
+        });
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    (told, tap.degraded())
+}
+
+#[test]
+fn deliveries_and_answers_come_out_of_the_tap() {
+    let (told, degraded) = events(ANSWER, false);
+    assert_eq!(
+        told,
+        [
+            "r-1 1 of Some(1)".to_owned(),
+            "r-1 1 of Some(3)".to_owned(),
+            format!("r-1 Some(2) {:?}", AnswerEnd::Whole),
+        ]
+    );
+    assert!(degraded.is_empty(), "{degraded:?}");
+    let cut = ANSWER.len() - 5;
+    let left = events(&ANSWER[..cut], true).0;
+    assert_eq!(left.last(), Some(&format!("r-1 Some(2) {:?}", AnswerEnd::ClientLeft)));
+    let left = events(&ANSWER[..cut], false).0;
+    assert_eq!(left.last(), Some(&format!("r-1 Some(2) {:?}", AnswerEnd::ServerLeft)));
+}
+
+#[test]
+fn what_cannot_be_read_passes_and_is_named() {
+    let websocket = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n\x81\x05hello";
+    let tls = [&[0x16, 3, 3, 0, 122, 2, 0, 0, 118][..], &noise(5, 300)].concat();
+    let http2 = [&[0, 0, 18, 4, 0, 0, 0, 0, 0][..], &noise(6, 300)].concat();
+    for (says, name) in [(&websocket[..], "upgraded"), (&tls, "TLS"), (&http2, "HTTP/2")] {
+        let (told, degraded) = events(says, false);
+        assert!(told.is_empty(), "{told:?}");
+        assert!(
+            degraded.len() == 1 && degraded[0].contains(name),
+            "{name}: {degraded:?}"
+        );
+    }
+}

@@ -1,0 +1,264 @@
+//! A socket's place, taken and given back: while its engine lives, when one of the two dies, and never anybody else's.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use zmq_tap::relay::{Endpoint, Gate, Observation, Options, Pair, Relay};
+use zmq_tap::splice::{Folder, Place, Restored, SpliceError, restore};
+
+const NAME: &str = "tmpk3v_0qz7";
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An engine's listener in a folder of its own.
+fn engine() -> (TempDir, Folder, UnixListener) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let listener = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens");
+    let held = Folder::open(folder.path(), folder.path()).expect("opened");
+    (folder, held, listener)
+}
+
+fn names(folder: &TempDir) -> Vec<String> {
+    let entries = fs::read_dir(folder.path()).expect("readable");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("read").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Whether who connects to the socket's own name reaches `listener`.
+fn leads_to(folder: &TempDir, listener: &UnixListener) -> bool {
+    listener.set_nonblocking(true).expect("set");
+    while listener.accept().is_ok() {}
+    UnixStream::connect(folder.path().join(NAME)).is_ok() && listener.accept().is_ok()
+}
+
+#[test]
+fn a_place_is_taken_and_given_back() {
+    let (folder, held, engine) = engine();
+    fs::set_permissions(folder.path().join(NAME), PermissionsExt::from_mode(0o640)).expect("set");
+    let (ours, place) = Place::take(&held, NAME).expect("taken");
+    assert!(leads_to(&folder, &ours) && !leads_to(&folder, &engine));
+    assert_eq!(
+        names(&folder),
+        [NAME, &format!("{NAME}.engine-1"), &format!("{NAME}.tokengap")]
+    );
+    let mode = fs::metadata(folder.path().join(NAME))
+        .expect("there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o640, "the same users may connect");
+    UnixStream::connect(place.aside()).expect("the engine still listens");
+    place.give_back().expect("given back");
+    assert!(leads_to(&folder, &engine));
+    assert_eq!(names(&folder), [NAME]);
+}
+
+#[test]
+fn a_place_dropped_is_given_back_also_after_it_was_closed() {
+    let (folder, held, engine) = engine();
+    let (_ours, place) = Place::take(&held, NAME).expect("taken");
+    place.close();
+    UnixStream::connect(folder.path().join(NAME)).expect_err("nobody is let in");
+    drop(place);
+    assert!(leads_to(&folder, &engine));
+    assert_eq!(names(&folder), [NAME]);
+}
+
+#[test]
+fn an_engine_that_listens_anew_keeps_its_new_socket() {
+    let (folder, held, engine) = engine();
+    let (_ours, place) = Place::take(&held, NAME).expect("taken");
+    assert!(place.is_held());
+    drop(engine);
+    fs::remove_file(folder.path().join(NAME)).expect("removed, as libzmq does before it binds");
+    let anew = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens anew");
+    assert!(!place.is_held());
+    let error = place.give_back().expect_err("nothing to give back to");
+    assert!(matches!(error, SpliceError::Gone { .. }), "{error}");
+    assert!(leads_to(&folder, &anew));
+    assert_eq!(names(&folder), [NAME]);
+}
+
+#[test]
+fn what_is_no_socket_is_left() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let held = Folder::open(folder.path(), folder.path()).expect("opened");
+    let target = folder.path().join("target");
+    fs::write(&target, "precious").expect("written");
+    symlink(&target, folder.path().join("link")).expect("linked");
+    for name in ["target", "link"] {
+        let error = Place::take(&held, name).expect_err("refused");
+        assert!(matches!(error, SpliceError::NotASocket(_)), "{error}");
+    }
+    for name in ["", "../x", "a\nb"] {
+        assert!(matches!(Place::take(&held, name), Err(SpliceError::Name(_))));
+    }
+    assert!(matches!(Place::take(&held, "absent"), Err(SpliceError::File { .. })));
+    assert_eq!(names(&folder), ["link", "target"]);
+    let error = Folder::open(&target, &target).expect_err("no folder");
+    assert!(error.to_string().contains("cannot open the folder"), "{error}");
+}
+
+/// The variable that makes this test program the tokengap that is killed.
+const VICTIM: &str = "TOKENGAP_TEST_SPLICE_IN";
+
+/// Takes the place in a process of its own, which is then killed.
+fn take_and_die(folder: &Path) {
+    let mut victim = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "a_killed_tokengap_is_undone", "--nocapture"])
+        .env(VICTIM, folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut said = String::new();
+    let mut stdout = victim.stdout.take().expect("piped");
+    while !said.contains("TAKEN") {
+        let mut some = [0; 256];
+        let count = stdout.read(&mut some).expect("readable");
+        assert!(count > 0, "it ended early: {said}");
+        said.push_str(&String::from_utf8_lossy(&some[..count]));
+    }
+    victim.kill().expect("killed");
+    victim.wait().expect("gone");
+}
+
+#[test]
+fn a_killed_tokengap_is_undone() {
+    if let Some(place) = std::env::var_os(VICTIM) {
+        let held = Folder::open(Path::new(&place), Path::new(&place)).expect("opened");
+        let _taken = Place::take(&held, NAME).expect("taken");
+        println!("TAKEN");
+        std::thread::sleep(PATIENCE);
+        return;
+    }
+    let (folder, held, engine) = engine();
+    take_and_die(folder.path());
+    assert!(!leads_to(&folder, &engine), "the place is a dead socket's");
+    let restored = restore(&held).expect("restored");
+    assert!(
+        matches!(restored.as_slice(), [Restored::Back(at)] if at.ends_with(NAME)),
+        "{restored:?}"
+    );
+    assert!(leads_to(&folder, &engine));
+    assert_eq!(names(&folder), [NAME]);
+    assert!(restore(&held).expect("again").is_empty(), "once is enough");
+
+    take_and_die(folder.path());
+    drop(engine);
+    fs::remove_file(folder.path().join(NAME)).expect("removed");
+    let anew = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens anew");
+    let restored = restore(&held).expect("restored");
+    assert!(matches!(restored.as_slice(), [Restored::Outlived(_)]), "{restored:?}");
+    assert!(leads_to(&folder, &anew));
+    assert_eq!(names(&folder), [NAME]);
+}
+
+#[test]
+fn what_a_living_tokengap_holds_and_what_others_wrote_is_left() {
+    let (folder, held, _engine) = engine();
+    let (_ours, place) = Place::take(&held, NAME).expect("taken");
+    let restored = restore(&held).expect("looked at");
+    assert!(matches!(restored.as_slice(), [Restored::Held(_)]), "{restored:?}");
+    assert!(place.is_held());
+    let note = fs::read_to_string(folder.path().join(format!("{NAME}.tokengap"))).expect("a note");
+    drop(place);
+
+    // A note that names other sockets than those that are there, and one that is a link to one that names them.
+    fs::write(folder.path().join("other.tokengap"), note.replace(NAME, "other")).expect("written");
+    let other = UnixListener::bind(folder.path().join("other")).expect("bound");
+    let aside = UnixListener::bind(folder.path().join("other.engine-1")).expect("bound");
+    let restored = restore(&held).expect("looked at");
+    assert!(matches!(restored.as_slice(), [Restored::Outlived(_)]), "{restored:?}");
+    assert_eq!(names(&folder), ["other", "other.engine-1", NAME]);
+    fs::write(folder.path().join("text"), note).expect("written");
+    symlink(
+        folder.path().join("text"),
+        folder.path().join(format!("{NAME}.tokengap")),
+    )
+    .expect("linked");
+    let restored = restore(&held).expect("looked at");
+    assert!(matches!(restored.as_slice(), [Restored::Refused(..)]), "{restored:?}");
+    drop((other, aside));
+}
+
+/// A relay in the engine's place, asked to leave with `ask_to_leave`.
+fn relay_in_place(held: &Folder, gate: &Gate) -> (Relay, Place) {
+    let (listener, place) = Place::take(held, NAME).expect("taken");
+    let options = Options {
+        ask_to_leave: true,
+        ..Options::default()
+    };
+    let mut relay = Relay::waiting(options).expect("started");
+    let pair = Pair {
+        listen: Endpoint::Path(place.shown()),
+        upstream: Endpoint::Path(place.aside()),
+    };
+    relay.add(pair, listener, gate.clone()).expect("added");
+    (relay, place)
+}
+
+#[test]
+fn connections_wait_at_a_closed_gate() {
+    let (folder, held, engine) = engine();
+    let gate = Gate::closed();
+    let (relay, place) = relay_in_place(&held, &gate);
+    let mut sender = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
+    sender.write_all(b"early").expect("written");
+    engine.set_nonblocking(true).expect("set");
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(engine.accept().is_err(), "not led on yet");
+    gate.let_through();
+    engine.set_nonblocking(false).expect("set");
+    let (mut taken, _) = engine.accept().expect("led on");
+    let mut said = [0; 5];
+    taken.read_exact(&mut said).expect("passed on");
+    assert_eq!(&said, b"early");
+    drop(sender);
+    relay.stop();
+    place.give_back().expect("given back");
+}
+
+#[test]
+fn a_sender_that_is_asked_to_leave_loses_nothing() {
+    let (folder, held, engine) = engine();
+    let (relay, place) = relay_in_place(&held, &Gate::open());
+    let mut sender = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
+    let (mut taken, _) = engine.accept().expect("led on");
+    let began = std::time::Instant::now();
+    // Before that it is no connection yet, and a ZMQ peer has not been greeted.
+    while !matches!(relay.poll(), Some(Observation::Opened { .. })) {
+        assert!(began.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let stopping = std::thread::spawn(move || relay.stop());
+    // As libzmq does: what is under way is written, and the end is only then heard.
+    let mut end = [0; 1];
+    assert_eq!(sender.read(&mut end).expect("an end in order"), 0);
+    sender.write_all(&vec![7; 100_000]).expect("still taken");
+    drop(sender);
+    let mut all = Vec::new();
+    taken.read_to_end(&mut all).expect("an end in order");
+    assert_eq!(all.len(), 100_000);
+    stopping.join().expect("stopped");
+    place.give_back().expect("given back");
+}
+
+#[test]
+fn a_sender_that_does_not_leave_is_cut_off() {
+    let (folder, held, engine) = engine();
+    let (relay, place) = relay_in_place(&held, &Gate::open());
+    let _stays = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
+    let (_taken, _) = engine.accept().expect("led on");
+    let began = std::time::Instant::now();
+    relay.stop();
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    place.give_back().expect("given back");
+    assert!(leads_to(&folder, &engine));
+}
