@@ -12,6 +12,7 @@ use crate::screen::Keep;
 use crate::sink::{FeedArgs, RecordArgs};
 use crate::state::journal::DEFAULT_MOMENTS;
 use crate::state::refresh::FINISHED_SHOWN;
+use crate::telemetry::TelemetryArgs;
 
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
@@ -122,6 +123,9 @@ pub(crate) struct LiveArgs {
 
     #[command(flatten)]
     pub(crate) record: RecordArgs,
+
+    #[command(flatten)]
+    pub(crate) telemetry: TelemetryArgs,
 
     #[command(flatten)]
     pub(crate) feed: FeedArgs,
