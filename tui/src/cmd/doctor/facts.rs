@@ -57,24 +57,24 @@ pub(super) fn machine() -> Vec<Fact> {
     facts
 }
 
-fn types() -> Option<String> {
-    Some(match Btf::running() {
+fn types() -> String {
+    match Btf::running() {
         Ok(btf) if btf.offsets().sched() => "readable, with the fields of task_struct that are needed".to_owned(),
         Ok(_) => "readable, without the fields of task_struct that are needed".to_owned(),
         Err(error) => error.to_string(),
-    })
+    }
 }
 
-fn uprobes() -> Option<String> {
-    Some(match own_uprobe() {
+fn uprobes() -> String {
+    match own_uprobe() {
         Ok(true) => "set on tokengap itself, by one link for many places".to_owned(),
         Ok(false) => "set on tokengap itself, by a perf event for each place".to_owned(),
         Err(error) => error.0.to_string(),
-    })
+    }
 }
 
 /// Those of use: effective ones, and those that only root would have here.
-fn capabilities() -> Option<String> {
+fn capabilities() -> String {
     let here = Permissions::here();
     let list = |keep: &dyn Fn(Capability) -> bool| {
         let names: Vec<String> = Capability::ALL
@@ -95,7 +95,7 @@ fn capabilities() -> Option<String> {
     } else {
         ""
     };
-    Some(format!("{effective}; root would also have: {bounding}{worth}"))
+    format!("{effective}; root would also have: {bounding}{worth}")
 }
 
 fn clock() -> Option<String> {
@@ -125,11 +125,11 @@ fn seccomp() -> Option<String> {
 }
 
 /// Counts for maps before Linux 5.11.
-fn memory() -> Option<String> {
-    Some(match getrlimit(Resource::Memlock).current {
+fn memory() -> String {
+    match getrlimit(Resource::Memlock).current {
         Some(bytes) => format!("{bytes} bytes"),
         None => "unlimited".to_owned(),
-    })
+    }
 }
 
 /// What is known of this engine.
