@@ -386,7 +386,7 @@ impl Line {
 
     /// The tokens `(from, to]` of the entry that was removed last.
     fn range_of(&self, entry: &Entry, from: u32, to: u32) -> LostRange {
-        let skipped = (from + entry.tokens).saturating_sub(entry.end) as usize;
+        let skipped = (from as usize + entry.tokens as usize).saturating_sub(entry.end as usize);
         let ids = self.gone.get(skipped..skipped + (to - from) as usize);
         LostRange {
             tokens: [from + 1, to],

@@ -1,5 +1,6 @@
 //! What the receivers' threads and sockets were doing.
 
+use super::hop::{Taker, Trip};
 use super::{Ledger, Thread, Waits};
 use crate::clock::MonoNs;
 use crate::event::{CpuSample, QueueSample};
@@ -36,13 +37,16 @@ impl Ledger {
         group.kernel.enter(at, sample, backlog, bytes / u64::max(frames, 1));
     }
 
-    /// A thread takes a frame from the hop at `place`.
-    pub(super) fn taker(&mut self, at: MonoNs, place: usize, by: Option<ThreadId>) {
+    /// A thread takes a frame from the hop at `place`, in a wakeup that may have brought it frames of other hops.
+    pub(super) fn taker(&mut self, at: MonoNs, place: usize, by: Option<ThreadId>, trip: &mut Option<Trip>) {
         let Some(by) = by else { return };
         let Some(thread) = self.threads.taker(by, at, self.limits.threads) else {
             self.reached.threads += 1;
             return;
         };
+        if let Some(trip) = trip {
+            (trip.by, trip.frame) = (Taker::Thread(by), thread.woke(trip.wakeup));
+        }
         if let Some(waited) = thread.took(at) {
             let group = self.hops.all[place].group;
             self.hops.groups[group].recv_wait.record(at, waited);

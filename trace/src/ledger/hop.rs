@@ -64,11 +64,19 @@ pub(crate) struct EarlyTake {
 /// Where in its receiver's wakeups a frame was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Trip {
-    pub(crate) hop: HopId,
+    pub(crate) by: Taker,
     /// The receiver's trip to its poll.
     pub(crate) wakeup: u64,
-    /// The frame's place among those taken in it.
+    /// The frame's place among those that the receiver took in it, whichever hops they came on: each costs it as many turns.
     pub(crate) frame: u32,
+}
+
+/// Whose wakeups a frame's taker counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Taker {
+    Thread(ThreadId),
+    /// Which thread is not observed: one for each hop, as far as can be told.
+    OfHop(HopId),
 }
 
 /// A directed channel.
@@ -196,20 +204,15 @@ impl Hop {
         self.by
     }
 
-    /// Counts the frames of a wakeup; with the first of a new one comes the count of the last.
-    pub(crate) fn woke(&mut self, wakeup: u64) -> (Trip, Option<u32>) {
+    /// Counts the frames of a wakeup: the frame's place in it, and with the first of a new one the count of the last.
+    pub(crate) fn woke(&mut self, wakeup: u64) -> (u32, Option<u32>) {
         let (frames, last) = match self.wakeup {
             Some((last, frames)) if last == wakeup => (frames + 1, None),
             last => (1, last.map(|(_, frames)| frames)),
         };
         self.wakeup = Some((wakeup, frames));
         self.counts.wakeup_frames_max = self.counts.wakeup_frames_max.max(frames);
-        let trip = Trip {
-            hop: self.id,
-            wakeup,
-            frame: frames - 1,
-        };
-        (trip, last)
+        (frames - 1, last)
     }
 
     pub(crate) fn took(&mut self, id: FrameId, at: MonoNs) {

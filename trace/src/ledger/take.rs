@@ -1,7 +1,7 @@
 //! What happens to a frame after its send: forwarded, taken, handled.
 
 use super::Ledger;
-use super::hop::{EarlyTake, Trip};
+use super::hop::{EarlyTake, Taker, Trip};
 use super::lane::{Load, PendingChunk, Sent};
 use super::passage;
 use super::waits::{Wait, Waits};
@@ -16,7 +16,7 @@ const EARLY_NS: u64 = 5_000_000_000;
 /// Whether a chunk taken `now` finds an earlier one still waiting for the waiter that was `called`.
 fn meet(called: Trip, now: Trip, engine: &EngineState) -> bool {
     let apart = now.frame.saturating_sub(called.frame);
-    (called.hop, called.wakeup) == (now.hop, now.wakeup) && engine.still_waits(apart)
+    (called.by, called.wakeup) == (now.by, now.wakeup) && engine.still_waits(apart)
 }
 
 /// A frame's take, for its chunks.
@@ -151,16 +151,17 @@ impl Ledger {
         hop.counts.frames_taken += 1;
         hop.took(id, at);
         let group = &mut self.hops.groups[hop.group];
-        let trip = taken.wakeup.map(|wakeup| {
-            let (trip, last) = hop.woke(wakeup);
+        let mut trip = taken.wakeup.map(|wakeup| {
+            let (frame, last) = hop.woke(wakeup);
             if let Some(frames) = last {
                 group.wakeups.record(at, u64::from(frames));
             }
-            trip
+            let by = Taker::OfHop(id.hop);
+            Trip { by, wakeup, frame }
         });
         self.totals.predicted.wakeups_seen |= trip.is_some() && hop.last;
         hop.by = taken.by.or(hop.by);
-        self.taker(at, place, taken.by);
+        self.taker(at, place, taken.by, &mut trip);
         let mut take = Take {
             at,
             place,

@@ -24,6 +24,9 @@ pub struct Thread {
     takes: bool,
     /// When it asked for the frame that it has not taken yet.
     asked: Option<MonoNs>,
+    /// Its last wakeup, and the frames taken in it so far, over all hops.
+    #[serde(default)]
+    woken: Option<(u64, u32)>,
     last_at: MonoNs,
     sums: Spent,
     poll: Option<PollUse>,
@@ -39,6 +42,7 @@ impl Thread {
             part: None,
             takes: false,
             asked: None,
+            woken: None,
             last_at: at,
             sums: Spent::default(),
             poll: None,
@@ -99,6 +103,16 @@ impl Thread {
     /// It took a frame at `at`; how long it had to wait for it since it asked.
     pub(crate) fn took(&mut self, at: MonoNs) -> Option<u64> {
         self.asked.take().map(|asked| at.since(asked))
+    }
+
+    /// It took a frame in this wakeup; the frame's place among those it took in it.
+    pub(crate) fn woke(&mut self, wakeup: u64) -> u32 {
+        let place = match self.woken {
+            Some((last, frames)) if last == wakeup => frames,
+            _ => 0,
+        };
+        self.woken = Some((wakeup, place.saturating_add(1)));
+        place
     }
 
     /// It was done with a frame after this long.

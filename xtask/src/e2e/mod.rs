@@ -21,7 +21,7 @@ mod workers;
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -96,6 +96,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let mut table = Table::default();
     Table::head();
+    table.group("tap");
     for engine in &engines {
         let wanted = if options.quick { 1 } else { SCENARIOS.len() };
         for (name, change) in &SCENARIOS[..wanted] {
@@ -138,15 +139,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             });
         }
     }
+    table.group("workers");
     workers::rows(&mut table, options, &home, &relay, &engines);
     if let Relay::Tokengap(program) = &relay {
+        table.group("attach");
         attach::rows(&mut table, options, &home, program, &engines);
+        table.group("dynamo");
         dynamo::rows(&mut table, options, &home, program);
         if !options.quick {
+            table.group("served");
             served::rows(&mut table, options, &home, program, &engines);
         }
+        table.group("record");
         record::rows(&mut table, options, &home, program, &engines);
+        table.group("moved");
         moved::rows(&mut table, options, &home, program, &engines);
+        table.group("verdicts");
         verdicts::rows(&mut table, options, &home, program, &engines);
     }
     table.end()
@@ -193,6 +201,8 @@ struct Table {
     comparisons: u32,
     /// How well drops were predicted, a run each.
     scores: Vec<String>,
+    /// The rows that run now belong to the last of these; how long each took.
+    groups: Vec<(&'static str, Duration)>,
 }
 
 impl Table {
@@ -201,6 +211,11 @@ impl Table {
             "{:<16} {:<25} {:>6}  {:<6} what the engine says",
             "release", "scenario", "time", "checks"
         );
+    }
+
+    /// What runs from here on is told as one sum in the end.
+    fn group(&mut self, name: &'static str) {
+        self.groups.push((name, Duration::ZERO));
     }
 
     /// Runs one scenario in a folder of its own and prints its row, and below it what differs.
@@ -223,7 +238,11 @@ impl Table {
         let good = result.is_ok() && checks.mismatches.is_empty();
         let verdict = format!("{}{}", checks.made, if good { " ok" } else { " FAIL" });
         let told = result.as_ref().map_or("did not run to its end", String::as_str);
-        let seconds = started.elapsed().as_secs_f64();
+        let took = started.elapsed();
+        if let Some((_, sum)) = self.groups.last_mut() {
+            *sum += took;
+        }
+        let seconds = took.as_secs_f64();
         println!("{:<16} {name:<25} {seconds:>5.1}s  {verdict:<6} {told}", engine.name());
         for mismatch in &checks.mismatches {
             println!("    {mismatch}");
@@ -261,6 +280,11 @@ impl Table {
             self.scores.iter().for_each(|line| println!("{line}"));
             println!();
         }
+        let sums = self.groups.iter().filter(|(_, sum)| !sum.is_zero());
+        let sums: Vec<_> = sums
+            .map(|(name, sum)| format!("{name} {:.0} s", sum.as_secs_f64()))
+            .collect();
+        println!("time: {}", sums.join(", "));
         println!(
             "{} scenarios passed, {} failed, {} SKIPPED; {} comparisons",
             self.passed, self.failed, self.skipped, self.comparisons

@@ -3,10 +3,9 @@
 
 mod backlog;
 pub(super) mod check;
-pub(super) mod egress;
 mod expected;
 pub(super) mod kernel;
-mod score;
+pub(super) mod score;
 mod unchanged;
 pub(super) mod watch;
 
@@ -85,7 +84,6 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     let Some(engine) = engines.last().filter(|_| !options.quick) else {
         return;
     };
-    egress::rows(table, options, home, program, engines);
     score::rows(table, options, home, program, engines);
     for engine in engines.iter().filter(usual) {
         let name = "attach, against none";

@@ -164,6 +164,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
                     let outcome = way.watch(home, program, &setting, dir)?;
                     way.exact(&outcome, checks);
                     delivered(&outcome, checks);
+                    attach::score::confirmed(&outcome, checks);
                     if *name == "stalls" {
                         few_are_affected(&outcome, checks);
                     }

@@ -1,0 +1,98 @@
+//! Which tokens are predicted to be lost: on one thread's event loop every frame takes its turns, on whichever hop it came.
+
+use trace::clock::MonoNs;
+use trace::engine::{Mode, Waiter};
+use trace::event::{Chunk, Engine, Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::{Analysis, Config, FrameId, HopId, ThreadId};
+
+const OUTPUT: HopId = HopId(0);
+/// A scheduler's other connection into the same inbox: control messages, answers to health checks.
+const CONTROL: HopId = HopId(1);
+
+/// Takes frames of these hops, all queued, in one wakeup, one token each on the output's; the places predicted lost.
+fn predicted(taken: &[HopId], by: Option<ThreadId>) -> Vec<[u32; 2]> {
+    let mut analysis = Analysis::new(Config::default());
+    let mut at = 1_000_000;
+    let mut say = |what: What<'_>| {
+        at += 1_000;
+        analysis.apply(&Event { at: MonoNs(at), what });
+    };
+    for id in [OUTPUT, CONTROL] {
+        let sees = Sees {
+            sent: true,
+            taken: true,
+            ..Sees::default()
+        };
+        let hop = Hop {
+            id,
+            name: "scheduler->tokenizer",
+            endpoint: "",
+            worker: None,
+            origin: true,
+            last: true,
+            sees,
+        };
+        say(What::Hop(hop));
+    }
+    say(What::Engine(Engine {
+        version: Some("0.5.9"),
+        mode: Some(Mode::Incremental),
+        waiter: Some(Waiter::KeepsLast),
+        turnaround: Some(3),
+    }));
+    let name = |place: usize| FrameId {
+        hop: taken[place],
+        lane: 0,
+        seq: taken[..place].iter().filter(|&&hop| hop == taken[place]).count() as u64,
+    };
+    for (place, &hop) in taken.iter().enumerate() {
+        let id = name(place);
+        let chunk = Chunk {
+            rid: "r",
+            listed: Some(1),
+            completion_tokens: Some(id.seq as u32 + 1),
+            prompt_tokens: None,
+            cached_tokens: None,
+            finish: None,
+            retractions: None,
+            worker: None,
+            ids: &[],
+        };
+        let (kind, chunks) = match hop {
+            OUTPUT => (Kind::TokenIds, std::slice::from_ref(&chunk)),
+            _ => (Kind::Control, &[][..]),
+        };
+        say(What::Sent(Frame {
+            id,
+            bytes: 100,
+            kind,
+            ids: IdColumn::Delta,
+            chunks,
+        }));
+    }
+    for place in 0..taken.len() {
+        say(What::Taken(Taken {
+            id: name(place),
+            wakeup: Some(1),
+            by,
+            frame: None,
+        }));
+    }
+    let request = analysis.ledger().request("r").expect("it is live");
+    let ranges = request.predicted().map(|losses| &losses.ranges[..]);
+    ranges.unwrap_or_default().iter().map(|range| range.tokens).collect()
+}
+
+const LOOP: Option<ThreadId> = Some(ThreadId { pid: 7, tid: 7 });
+
+#[test]
+fn of_two_chunks_that_meet_the_first_is_lost() {
+    assert_eq!(predicted(&[OUTPUT; 6], LOOP), [[1, 1], [3, 3], [5, 5]]);
+    assert_eq!(predicted(&[OUTPUT; 5], None), [[1, 1], [3, 3]]);
+}
+
+#[test]
+fn a_control_message_between_two_chunks_gives_their_waiter_its_turns() {
+    let taken = [CONTROL, OUTPUT, CONTROL, OUTPUT, OUTPUT, OUTPUT];
+    assert_eq!(predicted(&taken, LOOP), [[2, 2]]);
+}
