@@ -7,6 +7,7 @@ use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, Event, MonoNs};
 
 use crate::about::About;
+use crate::cli::LiveArgs;
 use crate::observer::{Nobody, Observer, Run, Stage, Wish};
 use crate::replay::Position;
 use crate::sink::Sink;
@@ -76,6 +77,12 @@ impl Drive {
     /// What was given up is told anew, as it is now.
     pub(crate) fn set_config(&mut self, config: Config) {
         self.config = config;
+    }
+
+    /// Takes what can change under way from new flags.
+    pub(crate) fn retune(&mut self, args: &LiveArgs) {
+        self.slowest = args.slowest;
+        self.sink.retune(&args.record);
     }
 
     /// Says something to who looks on.
