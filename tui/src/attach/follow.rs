@@ -35,7 +35,7 @@ pub(crate) struct Follow {
 }
 
 enum State {
-    Waiting(Waiting),
+    Waiting(Box<Waiting>),
     Watching(Box<Attach>),
 }
 
@@ -95,7 +95,7 @@ impl Follow {
     pub(crate) fn new(options: AttachOptions) -> Self {
         Self {
             options,
-            state: State::Waiting(Waiting::begin(Instant::now())),
+            state: State::Waiting(Box::new(Waiting::begin(Instant::now()))),
             ids: HopIds::default(),
             keep_ids: false,
             stopping: false,
@@ -148,7 +148,7 @@ impl Follow {
                 self.refused = Some(why);
                 let mut waiting = Waiting::begin(Instant::now() + AGAIN);
                 waiting.since = since;
-                self.state = State::Waiting(waiting);
+                self.state = State::Waiting(Box::new(waiting));
             }
         }
     }
@@ -159,7 +159,7 @@ impl Follow {
         self.ids = attach.lanes.ids().clone().reborn();
         self.ended += 1;
         tracing::warn!("the engine has ended (time {}); waiting for the next one", self.ended);
-        self.state = State::Waiting(Waiting::begin(Instant::now()));
+        self.state = State::Waiting(Box::new(Waiting::begin(Instant::now())));
         let lost = Lost {
             hop: None,
             count: 0,

@@ -59,11 +59,11 @@ impl File {
             if name != LIVE && !SOURCES.contains(&name) {
                 let known = SOURCES.iter().copied().chain([LIVE]);
                 let what = format!("there is no section [{name}]{}", nearest(name, known));
-                return Err(self.error(self.place(root, name, item), what));
+                return Err(self.error(Self::place(root, name, item), what));
             }
             if item.as_table_like().is_none() {
                 let what = format!("[{name}] is a section: write its flags below a line [{name}]");
-                return Err(self.error(self.place(root, name, item), what));
+                return Err(self.error(Self::place(root, name, item), what));
             }
             if name != LIVE && name != section {
                 self.section(command, name, name)?;
@@ -92,7 +92,7 @@ impl File {
         };
         let mut entries = Vec::new();
         for (key, item) in table.iter() {
-            let at = self.place(table, key, item);
+            let at = Self::place(table, key, item);
             let Some(arg) = known.iter().find(|arg| long(arg) == key) else {
                 let near = nearest(key, known.iter().map(long));
                 return Err(self.error(at, format!("[{name}] has no flag {key}{near}")));
@@ -107,7 +107,7 @@ impl File {
         Ok(entries)
     }
 
-    fn place(&self, table: &dyn TableLike, key: &str, item: &Item) -> usize {
+    fn place(table: &dyn TableLike, key: &str, item: &Item) -> usize {
         let of_key = table.key(key).and_then(toml_edit::Key::span);
         of_key.or_else(|| item.span()).map_or(0, |span| span.start)
     }
