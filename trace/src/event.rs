@@ -412,4 +412,6 @@ pub enum LostCause {
     TooLarge,
     /// A connection ended inside a frame.
     CutShort,
+    /// The engine's processes have ended: what waited on their hops is taken by nobody. Counts nothing.
+    Ended,
 }

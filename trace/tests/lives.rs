@@ -469,3 +469,40 @@ fn what_was_sent_before_it_was_known_who_receives_has_a_gap_too() {
         .collect();
     assert!(backlog.contains(&("scheduler->worker", 0, 1)), "{backlog:?}");
 }
+
+#[test]
+fn what_waits_when_the_engine_ends_waits_no_more_and_the_next_one_counts_on() {
+    let mut path = Path::text();
+    let first = path.send(0, "a", 1, 1, None);
+    path.take(first);
+    path.send(0, "a", 1, 2, None);
+    path.send(0, "b", 1, 1, None);
+    let backlog = |path: &Path| path.analysis.ledger().groups()[0].backlog;
+    assert_eq!(backlog(&path), 2);
+    path.say(What::Lost(Lost {
+        hop: None,
+        count: 0,
+        cause: LostCause::Ended,
+    }));
+    assert_eq!(backlog(&path), 0);
+    assert_eq!(path.analysis.ledger().hops()[0].oldest_waiting(), None);
+    assert_eq!(path.analysis.ledger().totals().lost.reported(), 0, "nothing was missed");
+    let next = FrameId {
+        hop: HopId(0),
+        lane: 1,
+        seq: 0,
+    };
+    path.now += SECOND;
+    path.say(What::Sent(Frame {
+        id: next,
+        bytes: 900,
+        kind: Kind::TokenIds,
+        ids: IdColumn::Delta,
+        chunks: &[chunk("c", 1, 1, Some(Finish::Stop))],
+    }));
+    assert_eq!(backlog(&path), 1);
+    path.take(next);
+    assert_eq!(backlog(&path), 0);
+    assert_eq!(path.analysis.ledger().totals().chunks.sent, 4);
+    assert_eq!(path.analysis.ledger().totals().lost.unannounced, 0);
+}

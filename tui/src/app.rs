@@ -15,9 +15,11 @@ use trace::report::Report;
 use trace::{Config, MonoNs};
 
 use crate::cli::LiveArgs;
+use crate::config::Configured;
 use crate::drive::Drive;
 use crate::observer::{Observer, Progress, Stage, Wish};
 use crate::screen::Screen;
+use crate::service::{self, Watchdog};
 use crate::sink::{Sink, Tokens};
 use crate::source::{Flow, Source};
 use crate::telemetry::{self, Telemetry};
@@ -64,7 +66,11 @@ pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals)
         Box::new(Screen::open(args.keep())?)
     };
     let mut run = Drive::new(&config, observer, sink, args.slowest).telling(telemetry);
-    drive(&mut source, &mut run, args.duration, signals);
+    let mut configured = Configured::at_start(args)?;
+    signals.reloads(configured.is_some());
+    service::ready();
+    drive(&mut source, &mut run, args.duration, signals, &mut configured);
+    service::stopping();
     let report = run.finish(&source);
     let before = signals.seen();
     telemetry::linger(&args.telemetry, || signals.seen() > before);
@@ -84,7 +90,14 @@ pub(crate) fn is_too_bad(report: &Report, least: Severity) -> bool {
 }
 
 /// Lets events flow until the run is over.
-fn drive(source: &mut impl Source, run: &mut Drive, duration: Option<Duration>, signals: &Signals) {
+fn drive(
+    source: &mut impl Source,
+    run: &mut Drive,
+    duration: Option<Duration>,
+    signals: &Signals,
+    configured: &mut Option<Configured>,
+) {
+    let mut watchdog = Watchdog::new();
     let start = Instant::now();
     let mut next_tick = start;
     let mut deadline = None;
@@ -109,6 +122,12 @@ fn drive(source: &mut impl Source, run: &mut Drive, duration: Option<Duration>, 
         if now >= next_tick {
             run.tick(MonoNs::now(), &*source);
             next_tick = now + TICK;
+            watchdog.tick(now);
+        }
+        if let Some(configured) = configured.as_mut().filter(|_| signals.take_reload()) {
+            service::reloading();
+            reload(run, configured);
+            service::ready();
         }
         if signals.take_dump() {
             run.dump("SIGUSR1", &*source);
@@ -138,6 +157,17 @@ fn drive(source: &mut impl Source, run: &mut Drive, duration: Option<Duration>, 
     }
 }
 
+/// The configuration anew, as far as it can change under way.
+fn reload(run: &mut Drive, configured: &mut Configured) {
+    match configured.reread() {
+        Ok((args, said)) => {
+            run.retune(&args);
+            run.say(said);
+        }
+        Err(error) => run.say(format!("! the configuration stays as it was: {error:#}")),
+    }
+}
+
 pub(crate) fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {
@@ -150,8 +180,11 @@ pub(crate) fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Counts SIGINT, SIGTERM and SIGHUP: the first asks to drain, the second to leave at once. SIGUSR1 asks for a dump.
+/// Counts SIGINT, SIGTERM and SIGHUP: the first asks to drain, the second to leave at once. SIGUSR1 asks for a dump. Where there is a
+/// configuration file, SIGHUP asks to read it again instead.
 pub(crate) struct Signals {
+    reloads: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
     ends: Arc<AtomicUsize>,
     dump: Arc<AtomicBool>,
 }
@@ -160,22 +193,33 @@ impl Signals {
     pub(crate) fn install() -> std::io::Result<Self> {
         let (ends, dump) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1])?;
+        let (reloads, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (seen, asked) = (Arc::clone(&ends), Arc::clone(&dump));
+        let (may, again) = (Arc::clone(&reloads), Arc::clone(&reload));
         thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
                 if signal == SIGUSR1 {
                     asked.store(true, Ordering::Relaxed);
+                } else if signal == SIGHUP && may.load(Ordering::Relaxed) {
+                    again.store(true, Ordering::Relaxed);
                 } else {
                     seen.fetch_add(1, Ordering::Relaxed);
                 }
             }
         })?;
-        Ok(Self { ends, dump })
+        Ok(Self {
+            reloads,
+            reload,
+            ends,
+            dump,
+        })
     }
 
     /// Hears none: they are somebody else's business.
     pub(crate) fn none() -> Self {
         Self {
+            reloads: Arc::default(),
+            reload: Arc::default(),
             ends: Arc::default(),
             dump: Arc::default(),
         }
@@ -189,6 +233,16 @@ impl Signals {
     /// Whether a dump was asked for since the last call.
     fn take_dump(&self) -> bool {
         self.dump.swap(false, Ordering::Relaxed)
+    }
+
+    /// SIGHUP asks to read the configuration again, and not to end.
+    fn reloads(&self, there_is_a_file: bool) {
+        self.reloads.store(there_is_a_file, Ordering::Relaxed);
+    }
+
+    /// Whether the configuration is to be read again.
+    fn take_reload(&self) -> bool {
+        self.reload.swap(false, Ordering::Relaxed)
     }
 
     fn wait(&self) {

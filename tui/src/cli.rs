@@ -1,6 +1,8 @@
 //! The command line. One source for help, man page and completions: every flag is declared once, here or beside its command.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
@@ -121,6 +123,15 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
     pub(crate) rows: usize,
 
+    /// Take flags from this file: TOML, a section for each command and one, [live], for what live commands share. Flags
+    /// of the command line win over it. SIGHUP reads it again.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Print the flags in effect as such a file, and end.
+    #[arg(long)]
+    pub(crate) print_config: bool,
+
     #[command(flatten)]
     pub(crate) record: RecordArgs,
 
@@ -176,7 +187,11 @@ pub(crate) fn severity(text: &str) -> Result<Severity, String> {
     }
 }
 
+/// Changes what the log shows, once there is one.
+static CHANGE: OnceLock<Box<dyn Fn(tracing_subscriber::EnvFilter) + Send + Sync>> = OnceLock::new();
+
 /// tokengap's own log, on stderr, and held back while a screen is up: warnings always, more with -v; `TOKENGAP_LOG` overrides it.
+/// A second call changes the level.
 pub(crate) fn init_log(verbose: u8) {
     use tracing_subscriber::EnvFilter;
     let level = match verbose {
@@ -186,9 +201,16 @@ pub(crate) fn init_log(verbose: u8) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("TOKENGAP_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
+    if let Some(change) = CHANGE.get() {
+        return change(filter);
+    }
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(crate::log::Writer)
         .with_target(false)
-        .init();
+        .with_filter_reloading();
+    let handle = log.reload_handle();
+    log.init();
+    // It fails only where the log is gone.
+    drop(CHANGE.set(Box::new(move |filter| drop(handle.reload(filter)))));
 }

@@ -7,6 +7,7 @@ use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, Event, MonoNs};
 
 use crate::about::About;
+use crate::cli::LiveArgs;
 use crate::observer::{Nobody, Observer, Run, Stage, Wish};
 use crate::replay::Position;
 use crate::sink::Sink;
@@ -91,6 +92,12 @@ impl Drive {
     /// Closes what is written of the run; what there is to say of it.
     pub(crate) fn close(&mut self, input: &ReportInput) -> Vec<String> {
         self.sink.finish(&self.analysis, input)
+    }
+
+    /// Takes what can change under way from new flags.
+    pub(crate) fn retune(&mut self, args: &LiveArgs) {
+        self.slowest = args.slowest;
+        self.sink.retune(&args.record);
     }
 
     /// Says something to who looks on.

@@ -12,6 +12,7 @@ mod app;
 mod attach;
 mod cli;
 mod cmd;
+mod config;
 #[cfg(target_os = "linux")]
 mod demo;
 mod drive;
@@ -27,6 +28,7 @@ mod replay;
 #[cfg(target_os = "linux")]
 mod run;
 mod screen;
+mod service;
 mod sink;
 mod source;
 #[cfg(target_os = "linux")]
@@ -43,7 +45,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use signal_hook::consts::SIGXFSZ;
 
 fn main() -> ExitCode {
@@ -78,7 +80,20 @@ fn asked() -> anyhow::Result<Option<cli::Cli>> {
         let line = std::iter::once("tokengap".to_owned()).chain(line);
         return Ok(Some(cli::Cli::parse_from(line)));
     }
-    Ok(Some(cli::Cli::parse()))
+    let command = cli::Cli::command();
+    let line = config::resolve(&command, std::env::args_os().collect())?;
+    let matches = command.clone().get_matches_from(line);
+    if let Some((section, of)) = matches.subcommand()
+        && of
+            .try_get_one::<bool>("print_config")
+            .is_ok_and(|asked| asked == Some(&true))
+    {
+        print!("{}", config::effective(&command, section, of));
+        return Ok(None);
+    }
+    Ok(Some(
+        cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()),
+    ))
 }
 
 /// The error and its causes, without those that an earlier one has already told.

@@ -37,6 +37,7 @@ pub(super) fn cause(cause: LostCause) -> &'static str {
         LostCause::Unframed => "unframed",
         LostCause::TooLarge => "too-large",
         LostCause::CutShort => "cut-short",
+        LostCause::Ended => "ended",
     }
 }
 

@@ -5,7 +5,7 @@ use super::arithmetic::{Evidence, Step, Verdict};
 use super::chunkline::{Entering, Line};
 use super::health::HealthChecks;
 use super::hop::Hops;
-use super::lane::{Load, PendingChunk};
+use super::lane::{Lane, Load, PendingChunk};
 use super::passage::{self, Ends};
 use super::stream::Stream;
 use super::table::Ticket;
@@ -53,17 +53,10 @@ impl Ledger {
         };
         let hop = &mut self.hops.all[place];
         if let Some(gone) = Hops::make_room(hop, id.lane, self.limits.lanes_per_hop) {
-            self.pending_frames -= gone.waiting() + gone.forwarding();
-            self.pending_chunks -= gone.chunks.len();
             self.reached.lanes += u64::from(gone.backlog() > 0);
-            hop.counts.backlog -= gone.backlog();
-            self.hops.groups[hop.group].backlog -= gone.backlog();
-            for chunk in gone.chunks.iter().filter(|chunk| chunk.first) {
-                if let Some(request) = self.table.get_mut(chunk.ticket) {
-                    request.first_take_missed = true;
-                }
-            }
+            self.forget_lane(place, &gone);
         }
+        let hop = &mut self.hops.all[place];
         let missed = hop.lanes.entry(id.lane).or_default().seen(id.seq, at);
         if missed > 0 {
             hop.epoch += 1;
@@ -77,6 +70,31 @@ impl Ledger {
             }
         }
         Some(place)
+    }
+
+    /// A lane of the hop at `place` has gone: nothing waits on it any more.
+    fn forget_lane(&mut self, place: usize, gone: &Lane) {
+        let hop = &mut self.hops.all[place];
+        self.pending_frames -= gone.waiting() + gone.forwarding();
+        self.pending_chunks -= gone.chunks.len();
+        hop.counts.backlog -= gone.backlog();
+        self.hops.groups[hop.group].backlog -= gone.backlog();
+        for chunk in gone.chunks.iter().filter(|chunk| chunk.first) {
+            if let Some(request) = self.table.get_mut(chunk.ticket) {
+                request.first_take_missed = true;
+            }
+        }
+    }
+
+    /// The engine has ended: what waits on its hops will be taken by nobody, and its streams go on nowhere.
+    pub(super) fn ended(&mut self) {
+        for place in 0..self.hops.all.len() {
+            let hop = &mut self.hops.all[place];
+            hop.epoch += 1;
+            let lanes = std::mem::take(&mut hop.lanes);
+            lanes.values().for_each(|gone| self.forget_lane(place, gone));
+        }
+        self.delivery_epoch += 1;
     }
 
     /// Enters what a frame says; the chunks that a take is awaited for are left in `scratch`.

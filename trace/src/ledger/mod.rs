@@ -62,7 +62,7 @@ use self::table::{Table, Ticket};
 use self::threads::Threads;
 use crate::clock::MonoNs;
 use crate::engine::EngineState;
-use crate::event::{Event, Lost, Undecoded, What};
+use crate::event::{Event, Lost, LostCause, Undecoded, What};
 use crate::stats::{Buckets, Distribution};
 
 /// The worst gap seen.
@@ -182,6 +182,7 @@ impl Ledger {
             What::Stage(stage) => self.staged(at, stage),
             What::Told(told) => self.told(at, told),
             What::Merged(merged) => self.merged(at, merged),
+            What::Lost(lost) if lost.cause == LostCause::Ended => self.ended(),
             What::Lost(lost) => self.lost(at, lost),
         }
     }

@@ -134,13 +134,15 @@ pub struct OwnLosses {
 
 impl OwnLosses {
     pub(crate) fn enter(&mut self, at: MonoNs, cause: LostCause, count: u64) {
-        self.since.get_or_insert(at);
-        *match cause {
+        let counter = match cause {
             LostCause::QueueFull => &mut self.queue_full,
             LostCause::Unframed => &mut self.unframed,
             LostCause::TooLarge => &mut self.too_large,
             LostCause::CutShort => &mut self.cut_short,
-        } += count;
+            LostCause::Ended => return,
+        };
+        *counter += count;
+        self.since.get_or_insert(at);
     }
 
     /// What the source reported, by cause.

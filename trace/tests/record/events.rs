@@ -212,6 +212,7 @@ fn what() -> impl Strategy<Value = What<'static>> {
         LostCause::Unframed,
         LostCause::TooLarge,
         LostCause::CutShort,
+        LostCause::Ended,
     ];
     let lost = (of(any::<u16>()), large(), prop::sample::select(causes));
     prop_oneof![

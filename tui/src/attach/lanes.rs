@@ -12,13 +12,11 @@ use trace::event::{Event, Frame, Hop, Kind, Sees, Taken, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 use zmq_tap::wire::{Decoder, Limits};
 
+use super::hopids::HopIds;
 use super::roles::{Part, Receiver, Roles};
 
 /// Where events go.
 pub(super) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
-
-/// Most hops that are told apart; sockets beyond it are counted in `left_out`.
-const MOST_HOPS: usize = 1024;
 
 /// All lanes of an attach.
 pub(super) struct Lanes {
@@ -28,7 +26,7 @@ pub(super) struct Lanes {
     sight: Sight,
     /// By the matcher's lane number; `None` while nothing readable was sent on it.
     hops: Vec<Option<Known>>,
-    next_hop: usize,
+    ids: HopIds,
     /// Hops of sockets whose senders are not watched, by the taking socket.
     unseen_senders: HashMap<SocketId, (HopId, u64)>,
     /// What the messages' layout says of the release, told when discovery found none.
@@ -72,11 +70,21 @@ impl Lanes {
             roles,
             sight,
             hops: Vec::new(),
-            next_hop: 0,
+            ids: HopIds::default(),
             unseen_senders: HashMap::new(),
             wire: None,
             left_out: 0,
         }
+    }
+
+    /// Goes on with the hops of the engine's earlier lives.
+    pub(super) fn succeed(&mut self, ids: HopIds) {
+        self.ids = ids;
+    }
+
+    /// The hops met, for the engine's next life.
+    pub(super) fn ids(&self) -> &HopIds {
+        &self.ids
     }
 
     pub(super) fn keep_ids(&mut self) {
@@ -118,7 +126,7 @@ impl Lanes {
                 if let Some(known) = &self.hops[lane] {
                     let id = FrameId {
                         hop: known.id,
-                        lane: 0,
+                        lane: self.ids.life(),
                         seq: name.seq,
                     };
                     sink(&Event {
@@ -141,17 +149,20 @@ impl Lanes {
             });
         }
         if self.hops[lane].is_none() {
-            if self.next_hop == MOST_HOPS {
+            let sender = message.call.socket.pid;
+            let (from, to) = (
+                self.roles.sender(sender, kind),
+                self.roles.presumed_receiver(sender, kind),
+            );
+            let Some(id) = self.ids.meet(&name_of(from, to)) else {
                 self.left_out += 1;
                 return;
-            }
-            let id = HopId(self.next_hop as u16);
-            self.next_hop += 1;
+            };
             let known = Known {
                 id,
-                from: self.roles.sender(message.call.socket.pid, kind),
-                sender: message.call.socket.pid,
-                to: self.roles.presumed_receiver(message.call.socket.pid, kind),
+                from,
+                sender,
+                to,
                 met: false,
                 kind,
             };
@@ -169,7 +180,7 @@ impl Lanes {
             }
             let id = FrameId {
                 hop: known.id,
-                lane: 0,
+                lane: self.ids.life(),
                 seq: name.seq,
             };
             let frame = Frame {
@@ -213,7 +224,7 @@ impl Lanes {
         }
         let id = FrameId {
             hop: known.id,
-            lane: 0,
+            lane: self.ids.life(),
             seq: found.frame.seq,
         };
         sink(&Event {
@@ -233,7 +244,7 @@ impl Lanes {
         if let Some(Some(known)) = self.hops.get(name.lane as usize) {
             let id = FrameId {
                 hop: known.id,
-                lane: 0,
+                lane: self.ids.life(),
                 seq: name.seq,
             };
             sink(&Event {
@@ -286,20 +297,19 @@ impl Lanes {
             *seq += 1;
             (*hop, *seq)
         } else {
-            if self.next_hop == MOST_HOPS {
-                self.left_out += 1;
-                return;
-            }
-            let id = HopId(self.next_hop as u16);
-            self.next_hop += 1;
-            self.unseen_senders.insert(socket, (id, 0));
             let (from, to) = (
                 Part::unwatched_sender(batch.kind()),
                 self.roles.receiver(socket.pid, batch.kind()),
             );
+            let name = format!("{}->{}", from.word(), to.word());
+            let Some(id) = self.ids.meet(&name) else {
+                self.left_out += 1;
+                return;
+            };
+            self.unseen_senders.insert(socket, (id, 0));
             let hop = Hop {
                 id,
-                name: &format!("{}->{}", from.word(), to.word()),
+                name: &name,
                 endpoint: "",
                 worker: to.rank(),
                 origin: false,
@@ -317,7 +327,11 @@ impl Lanes {
             });
             (id, 0)
         };
-        let id = FrameId { hop, lane: 0, seq };
+        let id = FrameId {
+            hop,
+            lane: self.ids.life(),
+            seq,
+        };
         let frame = Frame {
             id,
             bytes: message.bytes,
@@ -348,11 +362,15 @@ fn whole<'m>(message: &Message<'m>) -> Result<&'m [u8], &'static str> {
     }
 }
 
+fn name_of(from: Part, to: Option<Receiver>) -> String {
+    format!("{}->{}", from.word(), to.map_or("?", |to| to.part.word()))
+}
+
 fn announce(known: &Known, roles: &Roles, sight: Sight, at: MonoNs, sink: Sink<'_>) {
     let taken = known.to.is_some() || roles.may_see_takes_of(known.from);
     let hop = Hop {
         id: known.id,
-        name: &format!("{}->{}", known.from.word(), known.to.map_or("?", |to| to.part.word())),
+        name: &name_of(known.from, known.to),
         endpoint: known
             .to
             .and_then(|to| to.pid)

@@ -2,6 +2,8 @@
 
 mod cpu;
 mod egress;
+mod follow;
+mod hopids;
 mod lanes;
 mod python;
 mod queues;
@@ -24,6 +26,8 @@ use trace::report::SamplingCost;
 use crate::source::{Flow, Source};
 use cpu::CpuWatch;
 use egress::Egress;
+pub(crate) use follow::Follow;
+use hopids::HopIds;
 use lanes::{Lanes, Release, Sight, Sink};
 pub(crate) use python::PythonOptions;
 use python::PythonWatch;
@@ -129,6 +133,23 @@ impl Attach {
         }
         attach.queues.rewire(&attach.engine);
         Ok(attach)
+    }
+
+    /// Goes on with the hops of the engine's earlier lives.
+    fn succeed(&mut self, ids: HopIds) {
+        self.lanes.succeed(ids);
+    }
+
+    /// Whether none of the processes that were watched is left.
+    fn has_ended(&self) -> bool {
+        let there = |p: &Process| {
+            let engines = &self.watcher.topology().engines;
+            engines
+                .iter()
+                .any(|e| e.process(p.id.pid).is_some_and(|now| now.id == p.id))
+        };
+        let watched = |p: &&Process| self.probed.contains(&p.id.pid);
+        !self.engine.processes.iter().filter(watched).any(there)
     }
 
     /// How many processes the probe is on.

@@ -8,7 +8,7 @@ use probe_user::Options;
 use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher};
 
 use crate::app;
-use crate::attach::{Attach, AttachOptions, PythonOptions};
+use crate::attach::{Attach, AttachOptions, Follow, PythonOptions};
 use crate::cli::LiveArgs;
 
 /// Watch a running engine without touching it: eBPF probes on libzmq show each frame sent, taken and handled.
@@ -45,6 +45,11 @@ pub(crate) struct Args {
     #[arg(long, requires = "python_stacks")]
     python_stacks_all: bool,
 
+    /// Wait for the engine: start before it does, and when it ends, wait for the next one and watch that. Counters and the
+    /// recording go on; each ending is told in the report.
+    #[arg(long, conflicts_with = "pid")]
+    follow: bool,
+
     #[command(flatten)]
     live: LiveArgs,
 }
@@ -53,17 +58,33 @@ const fn probe_ebpf_most() -> u32 {
     1 << 20
 }
 
+impl Args {
+    fn options(&self) -> AttachOptions {
+        AttachOptions {
+            capture: self.capture,
+            egress: !self.no_egress,
+            probe: Options {
+                ring_bytes: self.ring,
+                ..Options::default()
+            },
+            python: self.python_stacks.map(|hertz| PythonOptions {
+                hertz,
+                every_role: self.python_stacks_all,
+            }),
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.follow {
+        return app::run(Follow::new(args.options()), &args.live);
+    }
     let watcher = Watcher::new(discover::Options {
         named: args.pid.clone(),
         ..discover::Options::default()
     })
     .context("cannot look for the engine's processes")?;
     let engine = choose(watcher.topology(), &args.pid)?;
-    let probe = Options {
-        ring_bytes: args.ring,
-        ..Options::default()
-    };
     if let Some(side) = &engine.disaggregation {
         let (word, sends) = (side.value.word(), side.value.sends());
         eprintln!(
@@ -71,19 +92,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             side.origin
         );
     }
-    let attach = Attach::start(
-        watcher,
-        engine,
-        AttachOptions {
-            capture: args.capture,
-            egress: !args.no_egress,
-            probe,
-            python: args.python_stacks.map(|hertz| PythonOptions {
-                hertz,
-                every_role: args.python_stacks_all,
-            }),
-        },
-    )?;
+    let attach = Attach::start(watcher, engine, args.options())?;
     eprintln!("tokengap: attached to {} processes", attach.watched());
     app::run(attach, &args.live)
 }

@@ -1,12 +1,13 @@
 //! The flags of recording, the same on every live source.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use trace::detect::Severity;
 use trace::record::Payload;
 
-use crate::cli::severity;
+use crate::cli::{duration, severity};
 
 /// What to write of the run.
 #[derive(Args, Clone, Debug)]
@@ -37,6 +38,14 @@ pub(crate) struct RecordArgs {
     /// Write the ring out, once for each kind of trouble, when a finding at least this severe begins.
     #[arg(long, value_name = "SEVERITY", value_parser = severity, default_value = "critical")]
     pub(crate) hindsight_on: Severity,
+
+    /// Write it out again for trouble that lasts or comes back, at most once in this time.
+    #[arg(long, value_name = "T", requires = "hindsight", value_parser = duration)]
+    pub(crate) hindsight_every: Option<Duration>,
+
+    /// Write it out by itself at most N times in one run: with the ring's size the most disk that is used.
+    #[arg(long, value_name = "N", requires = "hindsight")]
+    pub(crate) hindsight_most: Option<u32>,
 
     /// What of the generated tokens recordings keep.
     #[arg(long, value_enum, default_value_t = Tokens::Lengths)]

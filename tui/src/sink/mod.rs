@@ -96,6 +96,13 @@ impl Sink {
         }
     }
 
+    /// Takes new limits for writing the ring out.
+    pub(crate) fn retune(&mut self, args: &RecordArgs) {
+        if let Some(ring) = &mut self.ring {
+            ring.retune(args);
+        }
+    }
+
     /// Publishes the run, if that is asked for.
     pub(crate) fn publish(&mut self, args: &FeedArgs) -> anyhow::Result<()> {
         if let Some(address) = args.publish {

@@ -5,38 +5,86 @@ use std::collections::HashSet;
 use trace::MonoNs;
 use trace::detect::{Finding, Severity};
 
+use super::RecordArgs;
+
 /// How long after the first look that found it.
 const AFTER_NS: u64 = 5_000_000_000;
+
+/// When, and how often.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) least: Severity,
+    /// Nothing between two.
+    pub(super) every_ns: Option<u64>,
+    /// Most in one run.
+    pub(super) most: Option<u32>,
+}
+
+impl Rules {
+    pub(super) fn of(args: &RecordArgs) -> Self {
+        let ns = |every: std::time::Duration| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            least: args.hindsight_on,
+            every_ns: args.hindsight_every.map(ns),
+            most: args.hindsight_most,
+        }
+    }
+}
 
 /// Watches for findings that begin.
 #[derive(Debug)]
 pub(super) struct Onset {
-    least: Severity,
+    rules: Rules,
+    written: u32,
+    last: Option<MonoNs>,
     /// Kind and hop of those that have begun; each is written out once.
     known: HashSet<(&'static str, String)>,
     due: Option<(MonoNs, String)>,
 }
 
 impl Onset {
-    pub(super) fn new(least: Severity) -> Self {
+    pub(super) fn new(rules: Rules) -> Self {
         Self {
-            least,
+            rules,
+            written: 0,
+            last: None,
             known: HashSet::new(),
             due: None,
         }
     }
 
+    pub(super) fn retune(&mut self, rules: Rules) {
+        self.rules = rules;
+    }
+
     /// Looks at what has been found; why the ring is to be written out now, if it is.
     pub(super) fn look<'a>(&mut self, now: MonoNs, findings: impl IntoIterator<Item = &'a Finding>) -> Option<String> {
         for finding in findings {
-            let severe = finding.active && finding.verdict.severity >= self.least;
-            if severe && self.known.insert((finding.kind, finding.verdict.hop.clone())) {
+            let severe = finding.active && finding.verdict.severity >= self.rules.least;
+            let name = (finding.kind, finding.verdict.hop.clone());
+            // Beyond `most` names need not be remembered either; what comes too soon has its turn while it is active.
+            if severe && !self.has_enough() && !self.is_too_soon(now) && self.known.insert(name) {
                 let due = MonoNs(now.0.saturating_add(AFTER_NS));
                 self.due.get_or_insert_with(|| (due, finding.kind.to_owned()));
             }
         }
         let (_, why) = self.due.take_if(|(due, _)| *due <= now)?;
+        self.written += 1;
+        self.last = Some(now);
+        // Where there is a pace, what begins again later is written out again.
+        if self.rules.every_ns.is_some() {
+            self.known.clear();
+        }
         Some(why)
+    }
+
+    fn has_enough(&self) -> bool {
+        self.rules.most.is_some_and(|most| self.written >= most)
+    }
+
+    fn is_too_soon(&self, now: MonoNs) -> bool {
+        let since = self.last.map(|last| now.since(last));
+        since.is_some_and(|since| self.rules.every_ns.is_some_and(|every| since < every))
     }
 
     /// What still was to be written out when the run ended.
@@ -72,10 +120,34 @@ mod tests {
         }
     }
 
+    fn rules(every: Option<u64>, most: Option<u32>) -> Rules {
+        Rules {
+            least: Severity::Critical,
+            every_ns: every.map(|s| s * 1_000_000_000),
+            most,
+        }
+    }
+
+    fn second(n: u64) -> MonoNs {
+        MonoNs(n * 1_000_000_000)
+    }
+
+    #[test]
+    fn with_a_pace_a_trouble_that_lasts_is_written_out_again_and_no_more_than_asked() {
+        let mut onset = Onset::new(rules(Some(60), Some(2)));
+        let drops = finding("drops", Severity::Critical, true);
+        let written: Vec<u64> = (0..300)
+            .filter(|&n| onset.look(second(n), [&drops]).is_some())
+            .collect();
+        assert_eq!(written, [5, 70]);
+        onset.retune(rules(Some(60), Some(3)));
+        assert_eq!(onset.look(second(300), [&drops]), None);
+        assert!(onset.look(second(305), [&drops]).is_some());
+    }
+
     #[test]
     fn a_trouble_is_written_out_once_and_with_its_onset() {
-        let mut onset = Onset::new(Severity::Critical);
-        let second = |n: u64| MonoNs(n * 1_000_000_000);
+        let mut onset = Onset::new(rules(None, None));
         let drops = finding("drops", Severity::Critical, true);
         assert_eq!(
             onset.look(second(1), [&finding("drops", Severity::Warning, true)]),

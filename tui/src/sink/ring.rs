@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use trace::record::{Closing, Dumping, Header, Hindsight, RecordError, RecordOptions, Summary};
 use trace::{Analysis, Event, MonoNs};
 
-use super::onset::Onset;
+use super::onset::{Onset, Rules};
 use super::{RecordArgs, Written, written};
 use crate::state::units::bytes;
 
@@ -32,9 +32,13 @@ impl Ring {
         Ok(Self {
             hindsight: Hindsight::create(&path, size, header, options)?,
             named: args.hindsight_file.is_some(),
-            onset: Onset::new(args.hindsight_on),
+            onset: Onset::new(Rules::of(args)),
             dumps: Vec::new(),
         })
+    }
+
+    pub(super) fn retune(&mut self, args: &RecordArgs) {
+        self.onset.retune(Rules::of(args));
     }
 
     pub(super) fn event(&mut self, event: &Event<'_>) {

@@ -37,7 +37,7 @@ codes! {
     Waiter { KeepsLast = 0, YieldsAll = 1, Merges = 2 }
     ThreadPart { Main = 0, Io = 1, Other = 2 }
     AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2 }
-    LostCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3 }
+    LostCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }
 }
 
 /// What a record is: the low bits of its `op`. From [`op::RARE`] on its content stands in `rare` behind its length, so that a

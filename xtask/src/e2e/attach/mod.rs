@@ -4,6 +4,7 @@
 mod backlog;
 pub(super) mod check;
 mod expected;
+mod follow;
 pub(super) mod kernel;
 pub(super) mod score;
 mod unchanged;
@@ -93,6 +94,13 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
                 unchanged::run(home, program, engine, dir, checks)
             }),
         }
+    }
+    let name = "attach, following three lives";
+    match &refusal {
+        Some(why) => table.skip(options, engine, name, why),
+        None => table.row(options, engine, name, |checks, dir| {
+            follow::run(home, program, engine, dir, checks)
+        }),
     }
     let name = "attach, killed";
     match &refusal {

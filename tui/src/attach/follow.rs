@@ -1,0 +1,245 @@
+//! `tokengap attach --follow` as a source: waits for an engine, watches it to its end, and waits for the next.
+
+use std::time::{Duration, Instant};
+
+use probe_user::discover::{self, Engine, ProcessId, Watcher};
+use serde_json::Value;
+use trace::MonoNs;
+use trace::event::{Event, Lost, LostCause, What};
+use trace::report::SamplingCost;
+
+use super::hopids::HopIds;
+use super::{Attach, AttachOptions};
+use crate::source::{Flow, Source};
+
+/// How often an engine is looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long an engine whose processes still change or are not connected is waited for: they open their sockets one by one.
+const SETTLING: Duration = Duration::from_secs(20);
+/// How long after an attach that was refused the next is tried.
+const AGAIN: Duration = Duration::from_secs(15);
+
+/// An engine, over its restarts.
+pub(crate) struct Follow {
+    options: AttachOptions,
+    state: State,
+    /// Hops of the lives so far.
+    ids: HopIds,
+    keep_ids: bool,
+    stopping: bool,
+    ended: u64,
+    /// When nobody was watched, in all.
+    away: Duration,
+    /// Why the last attempt failed, until one succeeds.
+    refused: Option<String>,
+}
+
+enum State {
+    Waiting(Box<Waiting>),
+    Watching(Box<Attach>),
+}
+
+/// Looks for an engine.
+struct Waiting {
+    since: Instant,
+    /// Not before.
+    look_at: Instant,
+    watcher: Option<Watcher>,
+    /// What was found at the last look, and when it was first seen.
+    found: Option<(Vec<ProcessId>, Instant)>,
+    /// What stands in the way, told when it changes.
+    why: String,
+}
+
+impl Waiting {
+    fn begin(look_at: Instant) -> Self {
+        Self {
+            since: Instant::now(),
+            look_at,
+            watcher: None,
+            found: None,
+            why: String::new(),
+        }
+    }
+
+    /// An engine that is complete, if there is one now.
+    fn look(&mut self) -> Result<Option<(Watcher, Engine)>, String> {
+        let mut watcher = match self.watcher.take() {
+            Some(watcher) => watcher,
+            None => Watcher::new(discover::Options::default()).map_err(|e| e.to_string())?,
+        };
+        let looked = watcher.poll().map_err(|e| e.to_string());
+        let picked = looked.and_then(|_| watcher.topology().pick(&[]).cloned().map_err(|e| e.to_string()));
+        let engine = match picked {
+            Ok(engine) => engine,
+            Err(why) => {
+                (self.watcher, self.found) = (Some(watcher), None);
+                return Err(why);
+            }
+        };
+        let ids: Vec<ProcessId> = engine.processes.iter().map(|p| p.id).collect();
+        let (known, first) = match self.found.take() {
+            Some((before, first)) => (before == ids, first),
+            None => (false, Instant::now()),
+        };
+        let complete = known && engine.on_token_path().next().is_some();
+        if complete || first.elapsed() > SETTLING {
+            return Ok(Some((watcher, engine)));
+        }
+        (self.watcher, self.found) = (Some(watcher), Some((ids, first)));
+        Ok(None)
+    }
+}
+
+impl Follow {
+    pub(crate) fn new(options: AttachOptions) -> Self {
+        Self {
+            options,
+            state: State::Waiting(Box::new(Waiting::begin(Instant::now()))),
+            ids: HopIds::default(),
+            keep_ids: false,
+            stopping: false,
+            ended: 0,
+            away: Duration::ZERO,
+            refused: None,
+        }
+    }
+
+    /// Looks for an engine, now and then.
+    fn wait(&mut self) {
+        let State::Waiting(waiting) = &mut self.state else {
+            return;
+        };
+        if Instant::now() < waiting.look_at {
+            return;
+        }
+        waiting.look_at = Instant::now() + LOOK_EVERY;
+        match waiting.look() {
+            Ok(Some((watcher, engine))) => self.attach(watcher, engine),
+            Ok(None) => {}
+            Err(why) => {
+                if waiting.why != why {
+                    tracing::info!("waiting for an engine: {why}");
+                    waiting.why = why;
+                }
+            }
+        }
+    }
+
+    fn attach(&mut self, watcher: Watcher, engine: Engine) {
+        let State::Waiting(waiting) = &self.state else { return };
+        let since = waiting.since;
+        match Attach::start(watcher, engine, self.options) {
+            Ok(mut attach) => {
+                attach.succeed(self.ids.clone());
+                if self.keep_ids {
+                    attach.keep_ids();
+                }
+                self.away += since.elapsed();
+                self.refused = None;
+                tracing::info!("attached to {} processes", attach.watched());
+                self.state = State::Watching(Box::new(attach));
+            }
+            Err(error) => {
+                let why = format!("{error:#}");
+                if self.refused.as_ref() != Some(&why) {
+                    tracing::warn!("{why}; trying again every {} s", AGAIN.as_secs());
+                }
+                self.refused = Some(why);
+                let mut waiting = Waiting::begin(Instant::now() + AGAIN);
+                waiting.since = since;
+                self.state = State::Waiting(Box::new(waiting));
+            }
+        }
+    }
+
+    /// The engine is gone: what waited on its hops is taken by nobody.
+    fn end(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+        let State::Watching(attach) = &self.state else { return };
+        self.ids = attach.lanes.ids().clone().reborn();
+        self.ended += 1;
+        tracing::warn!("the engine has ended (time {}); waiting for the next one", self.ended);
+        self.state = State::Waiting(Box::new(Waiting::begin(Instant::now())));
+        let lost = Lost {
+            hop: None,
+            count: 0,
+            cause: LostCause::Ended,
+        };
+        sink(&Event {
+            at: MonoNs::now(),
+            what: What::Lost(lost),
+        });
+    }
+
+    fn watched(&self) -> Option<&Attach> {
+        match &self.state {
+            State::Watching(attach) => Some(attach),
+            State::Waiting(_) => None,
+        }
+    }
+}
+
+impl Source for Follow {
+    fn kind(&self) -> &'static str {
+        "attach"
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        let State::Watching(attach) = &mut self.state else {
+            if self.stopping {
+                return Flow::Ended;
+            }
+            self.wait();
+            return Flow::Idle;
+        };
+        match attach.poll(sink) {
+            Flow::Busy => Flow::Busy,
+            flow if self.stopping => flow,
+            flow => {
+                if flow == Flow::Ended || attach.has_ended() {
+                    self.end(sink);
+                }
+                Flow::Idle
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+        if let State::Watching(attach) = &mut self.state {
+            attach.stop();
+        }
+    }
+
+    fn keep_ids(&mut self) {
+        self.keep_ids = true;
+        if let State::Watching(attach) = &mut self.state {
+            attach.keep_ids();
+        }
+    }
+
+    fn wire(&self) -> Option<Value> {
+        self.watched()?.wire()
+    }
+
+    fn sampling(&self) -> Option<SamplingCost> {
+        self.watched()?.sampling()
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let mut degraded = self.watched().map(Source::degraded).unwrap_or_default();
+        let away = match &self.state {
+            State::Waiting(waiting) => self.away + waiting.since.elapsed(),
+            State::Watching(_) => self.away,
+        };
+        if self.ended > 0 {
+            degraded.push(format!(
+                "engine: it has ended {} times; in all {:.1} s without an engine are not observed",
+                self.ended,
+                away.as_secs_f64()
+            ));
+        }
+        degraded.extend(self.refused.iter().cloned());
+        degraded
+    }
+}

@@ -1,0 +1,86 @@
+//! Flags as clap declares them, and a file's values as words of a command line.
+
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, Command};
+use toml_edit::Value;
+
+/// The flags that a file can set: all of the subcommand's and the program's, but those about the file itself.
+pub(super) fn settable(command: &Command, section: &str) -> Vec<Arg> {
+    let of = command.find_subcommand(section);
+    let own = of.into_iter().flat_map(Command::get_arguments);
+    let global = command.get_arguments().filter(|arg| arg.is_global_set());
+    own.chain(global).filter(|arg| is_settable(arg)).cloned().collect()
+}
+
+fn is_settable(arg: &Arg) -> bool {
+    let about_the_file = ["config", "print_config"].contains(&arg.get_id().as_str());
+    let does = matches!(
+        arg.get_action(),
+        ArgAction::Set | ArgAction::Append | ArgAction::SetTrue | ArgAction::Count
+    );
+    arg.get_long().is_some() && does && !about_the_file && !arg.is_hide_set()
+}
+
+/// The flag of a subcommand with that long name.
+pub(super) fn find(command: &Command, section: &str, long: &str) -> Option<Arg> {
+    settable(command, section)
+        .into_iter()
+        .find(|arg| arg.get_long() == Some(long))
+}
+
+/// The words that give the flag the value; none where it is left off.
+pub(super) fn of(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
+    let flag = format!("--{}", arg.get_long().unwrap_or_default());
+    let wants = |what: &str| format!("{} wants {what}, and this is {}", &flag[2..], a(value));
+    match arg.get_action() {
+        ArgAction::SetTrue => match value.as_bool() {
+            Some(true) => Ok(vec![flag.into()]),
+            Some(false) => Ok(Vec::new()),
+            None => Err(wants("true or false")),
+        },
+        ArgAction::Count => match value.as_integer() {
+            Some(n @ 0..=255) => Ok(vec![flag.into(); n as usize]),
+            _ => Err(wants("a number from 0 to 255")),
+        },
+        ArgAction::Append => match value {
+            Value::Array(several) => several
+                .iter()
+                .map(|one| word(&flag, one).ok_or_else(|| wants("a list of values")))
+                .collect(),
+            one => Ok(vec![word(&flag, one).ok_or_else(|| wants("a list of values"))?]),
+        },
+        _ => Ok(vec![word(&flag, value).ok_or_else(|| wants("a text or a number"))?]),
+    }
+}
+
+fn word(flag: &str, value: &Value) -> Option<OsString> {
+    let text = match value {
+        Value::String(text) => text.value().clone(),
+        Value::Integer(n) => n.value().to_string(),
+        Value::Float(x) => x.value().to_string(),
+        Value::Boolean(_) | Value::Datetime(_) | Value::Array(_) | Value::InlineTable(_) => return None,
+    };
+    Some(format!("{flag}={text}").into())
+}
+
+fn a(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "a text",
+        Value::Integer(_) => "a whole number",
+        Value::Float(_) => "a number with a point",
+        Value::Boolean(_) => "true or false",
+        Value::Datetime(_) => "a date",
+        Value::Array(_) => "a list",
+        Value::InlineTable(_) => "a table",
+    }
+}
+
+/// `; did you mean X?` for the known name that is most like `name`, if one is.
+pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let like = known
+        .map(|k| (strsim::jaro(name, k), k))
+        .filter(|(score, _)| *score > 0.7);
+    let best = like.max_by(|a, b| a.0.total_cmp(&b.0));
+    best.map_or_else(String::new, |(_, k)| format!("; did you mean {k}?"))
+}
