@@ -424,7 +424,7 @@ mod tests {
         let mut analysis = Analysis::new(Config::default());
         for n in 0..200_u16 {
             hop(&mut analysis, n, &format!("a->b{n}"), true);
-            send(&mut analysis, frame(n, 0), &format!("rid-{n}"));
+            send(&mut analysis, frame(n, 0), &format!("cmpl-7f3a-{n}"));
         }
         for n in 0..40 {
             let sample = CpuSample {
@@ -461,7 +461,7 @@ mod tests {
         assert_eq!((state("on_cpu"), state("run_wait")), (Some(&Value::Float(0.04)), None));
         let told = told.iter().flat_map(|f| f.points.iter().flat_map(|p| &p.labels));
         assert!(
-            told.into_iter().all(|label| !label.starts_with("rid-")),
+            told.into_iter().all(|label| !label.starts_with("cmpl-7f3a")),
             "no label is a request"
         );
     }
