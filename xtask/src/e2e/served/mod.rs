@@ -188,7 +188,8 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
                 row("clients inside", &|checks, dir| {
                     let mut setting = Setting::new(engine);
                     backlog(&mut setting);
-                    setting.receiver = &["--other-thread"];
+                    // Without the flag on its command line the mode is not known, and nothing is predicted.
+                    setting.receiver = &["--stream-output", "--other-thread"];
                     let outcome = way.watch(home, program, &setting, dir)?;
                     way.exact(&outcome, checks);
                     predicted_only(&outcome, checks);
