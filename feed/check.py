@@ -19,6 +19,7 @@ TOKENGAP = str(pathlib.Path(sys.argv[1]).resolve())
 NETNS, HERE, THERE = f"tgfeed{os.getpid() % 10000}", "10.213.77.1", "10.213.77.2"
 # What the process that prints it has used, and which moment it printed at.
 OWN = ("self", "window_wall_ns")
+STARTED = []
 
 
 def run(*args, **more):
@@ -28,7 +29,9 @@ def run(*args, **more):
 def start(*args, inside=False, **more):
     inside = ["ip", "netns", "exec", NETNS] if inside else []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*inside, *args], **pipes, **more)
+    process = subprocess.Popen([*inside, *args], **pipes, **more)
+    STARTED.append(process)
+    return process
 
 
 def report(process, patience=60):
@@ -65,6 +68,9 @@ def network():
         run("ip", "-n", NETNS, "link", "set", other, "up")
         yield
     finally:
+        for process in STARTED:
+            process.kill()
+            process.wait()
         run("ip", "netns", "del", NETNS)
 
 
@@ -229,6 +235,8 @@ def readers(key):
 
 
 def main():
+    # What is told to end takes its namespace and its processes with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory() as folder, network():
         key = f"{folder}/feed.key"
         pathlib.Path(key).write_text(os.urandom(32).hex())

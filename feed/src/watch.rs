@@ -121,8 +121,11 @@ async fn connection(options: &WatchOptions, news: &Sender<News>, reached: &mut b
     let opened = timeout(HANDSHAKE, line::open(stream, options.key.as_ref(), Role::Subscriber)).await;
     let opened = opened.map_err(late("it does not answer the handshake"))?;
     let (mut incoming, mut outgoing) = opened.map_err(|error| closed(error, keyed))?;
-    outgoing.write(&zmtp::opening(Role::Subscriber)).await?;
-    outgoing.write(&zmtp::subscription(Topic::Stream.name())).await?;
+    // A source that refuses may have closed before it is spoken to.
+    for words in [zmtp::opening(Role::Subscriber), zmtp::subscription(Topic::Stream.name())] {
+        let written = outgoing.write(&words).await;
+        written.map_err(|error| closed(error, keyed))?;
+    }
     let mut zmtp = Zmtp::new(
         Role::Subscriber,
         Limits {

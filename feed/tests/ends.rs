@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use feed::{Body, Image, Key, News, PublishOptions, Publisher, Telling, WatchOptions, Watcher};
+use feed::{Body, Image, Key, News, PublishOptions, Published, Publisher, Telling, WatchOptions, Watcher};
 use trace::event::{Chunk, Event, Frame, Hop, IdColumn, Kind, Merged, Sees, What};
-use trace::record::{BlockReader, Closing, Header, Record};
+use trace::record::{BlockReader, Header, Record};
 use trace::report::ReportInput;
 use trace::{Analysis, Config, FrameId, HopId, MonoNs};
 
@@ -204,11 +204,16 @@ impl Watched {
     }
 }
 
-fn closing() -> Closing {
-    Closing {
+fn finish(publisher: Publisher, analysis: &Analysis) -> Published {
+    let closing = || ReportInput {
         cpu_ns: Some(7),
-        ..Closing::default()
-    }
+        ..ReportInput::of("model")
+    };
+    publisher.finish(&Telling {
+        analysis,
+        input: &closing,
+        history: &|| Image::of(&7),
+    })
 }
 
 fn watched_to_the_end(key: Option<&Key>) {
@@ -226,12 +231,12 @@ fn watched_to_the_end(key: Option<&Key>) {
     early.take();
     assert_eq!(source.publisher.status().watchers, 2);
     let (publisher, analysis) = (source.publisher, source.analysis);
-    let ends = thread::spawn(move || publisher.finish(&closing()));
+    let at_the_source = report(&analysis);
+    let ends = thread::spawn(move || finish(publisher, &analysis));
     for watched in [&mut early, &mut late] {
         watched.until("the end", None, |w| w.ended);
         assert_eq!((watched.starts, watched.reader.lost()), (1, 0));
-        let at_the_source = report(&analysis);
-        assert_eq!(watched.analysis.as_ref().map(report), Some(at_the_source));
+        assert_eq!(watched.analysis.as_ref().map(report).as_ref(), Some(&at_the_source));
     }
     assert_eq!(ends.join().expect("the end").dropped, 0);
 }
@@ -283,9 +288,37 @@ fn a_watcher_that_stands_still_is_left_behind_and_catches_up() {
     watched.until("the next state", Some(&mut source), |w| w.starts >= 2);
     assert!(watched.reader.lost() > 0, "the hole is known");
     let (publisher, analysis) = (source.publisher, source.analysis);
-    let ends = thread::spawn(move || publisher.finish(&closing()));
+    let at_the_source = report(&analysis);
+    let ends = thread::spawn(move || finish(publisher, &analysis));
     watched.until("the end", None, |w| w.ended);
-    assert_eq!(watched.analysis.as_ref().map(report), Some(report(&analysis)));
+    assert_eq!(watched.analysis.as_ref().map(report), Some(at_the_source));
+    assert!(ends.join().expect("the end").dropped > 0);
+}
+
+/// Without the end, a watcher that has no time of its own to stop at would wait for ever.
+#[test]
+fn a_watcher_that_is_behind_when_the_run_ends_has_the_last_state_and_the_end() {
+    let mut source = Source::new(options(None));
+    let mut watched = source.watch(None);
+    watched.until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    let mut steps = 0;
+    while source.publisher.status().dropped == 0 {
+        source.babble();
+        source.step(2);
+        thread::sleep(Duration::from_millis(1));
+        steps += 1;
+        assert!(steps < 10_000, "{:?}", source.publisher.status());
+    }
+    // Of these it can have nothing but by a state.
+    (0..20).for_each(|_| source.step(2));
+    assert_eq!(watched.starts, 1);
+    let at_the_source = report(&source.analysis);
+    let (publisher, analysis) = (source.publisher, source.analysis);
+    let ends = thread::spawn(move || finish(publisher, &analysis));
+    watched.until("the end", None, |w| w.ended);
+    assert_eq!(watched.starts, 2);
+    assert_eq!(watched.analysis.as_ref().map(report), Some(at_the_source));
+    assert!(watched.reader.lost() > 0, "the hole is known");
     assert!(ends.join().expect("the end").dropped > 0);
 }
 

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::fs;
 
+use crate::examine::filter::Call;
+use crate::examine::namespace::Kind;
+
 /// A Linux capability that some feature needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Capability {
@@ -19,6 +22,15 @@ pub enum Capability {
 }
 
 impl Capability {
+    /// Each of them.
+    pub const ALL: [Self; 5] = [
+        Self::SysAdmin,
+        Self::Bpf,
+        Self::Perfmon,
+        Self::SysPtrace,
+        Self::DacReadSearch,
+    ];
+
     /// Its bit in `CapEff`; include/uapi/linux/capability.h.
     const fn bit(self) -> u32 {
         match self {
@@ -93,6 +105,33 @@ impl Feature {
         }
     }
 
+    /// System calls without which it is not there; a filter may refuse them in spite of every capability.
+    pub const fn calls(self) -> &'static [Call] {
+        match self {
+            Self::Messages | Self::Handled | Self::Polls | Self::Scheduler | Self::Egress => &[Call::Bpf],
+            Self::Queues => &[Call::PidfdGetfd],
+            Self::PythonStacks => &[Call::ProcessVmReadv],
+        }
+    }
+
+    /// Whether programs in the kernel are part of it.
+    pub const fn is_in_kernel(self) -> bool {
+        !matches!(self, Self::Queues | Self::PythonStacks)
+    }
+
+    /// A word or two for it, in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Messages => "frames",
+            Self::Handled => "handled",
+            Self::Scheduler => "thread states",
+            Self::Polls => "wakeups",
+            Self::Queues => "kernel queues",
+            Self::Egress => "deliveries",
+            Self::PythonStacks => "Python stacks",
+        }
+    }
+
     /// Oldest kernel that has what it uses.
     pub const fn kernel(self) -> (u32, u32) {
         match self {
@@ -121,7 +160,10 @@ impl Feature {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
     effective: u64,
+    bounding: u64,
     kernel: (u32, u32),
+    /// In a user namespace of its own: what is effective there is nothing outside of it.
+    mapped: bool,
 }
 
 impl Permissions {
@@ -130,9 +172,21 @@ impl Permissions {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
-            effective: effective(&status).unwrap_or(0),
+            effective: set(&status, "CapEff:").unwrap_or(0),
+            bounding: set(&status, "CapBnd:").unwrap_or(0),
             kernel: version(&release).unwrap_or((0, 0)),
+            mapped: Kind::User.is_initial() == Some(false),
         }
+    }
+
+    /// Whether a user namespace keeps the capabilities from being worth anything to the kernel.
+    pub fn mapped(&self) -> bool {
+        self.mapped
+    }
+
+    /// Whether `capability` would be effective if this process were root.
+    pub fn may_have(&self, capability: Capability) -> bool {
+        self.bounding >> capability.bit() & 1 == 1
     }
 
     /// The kernel's version, `(6, 18)`.
@@ -157,8 +211,8 @@ impl Permissions {
     }
 }
 
-fn effective(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
+fn set(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|l| l.strip_prefix(name))?;
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
@@ -174,10 +228,10 @@ mod tests {
     #[test]
     fn reads_status_and_release() {
         assert_eq!(
-            effective("Name:\tx\nCapEff:\t000001ffffffffff\n"),
+            set("Name:\tx\nCapEff:\t000001ffffffffff\n", "CapEff:"),
             Some(0x1ff_ffff_ffff)
         );
-        assert_eq!(effective("Name:\tx\n"), None);
+        assert_eq!(set("Name:\tx\n", "CapEff:"), None);
         assert_eq!(version("6.18.44-fc-v669\n"), Some((6, 18)));
         assert_eq!(version("5.15.0-1060-aws"), Some((5, 15)));
         assert_eq!(version("linux"), None);
@@ -187,17 +241,23 @@ mod tests {
     fn sys_admin_stands_for_the_newer_two_and_not_for_ptrace() {
         let admin = Permissions {
             effective: 1 << 21,
+            bounding: 0,
+            mapped: false,
             kernel: (6, 1),
         };
         assert!(admin.lacks(Feature::Scheduler).is_empty());
         assert_eq!(admin.lacks(Feature::Messages), [Capability::SysPtrace]);
         let none = Permissions {
             effective: 0,
+            bounding: 0,
+            mapped: false,
             kernel: (6, 1),
         };
         assert_eq!(none.lacks(Feature::Polls), Feature::Polls.needs((6, 1)));
         let newer = Permissions {
             effective: 1 << 38 | 1 << 39 | 1 << 19,
+            bounding: 0,
+            mapped: false,
             kernel: (6, 6),
         };
         assert!(newer.lacks(Feature::Messages).is_empty());

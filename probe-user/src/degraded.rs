@@ -3,6 +3,9 @@
 use std::fmt;
 
 use crate::capability::{Capability, Feature, Permissions};
+use crate::examine::filter::{self, Call};
+use crate::examine::setting;
+use crate::place::Place;
 
 /// One feature that is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +23,14 @@ pub struct Degraded {
 pub enum Missing {
     /// The process lacks these capabilities.
     Capabilities(Vec<Capability>),
+    /// The process has them in a user namespace, where the kernel takes them for nothing.
+    UserNamespace,
+    /// A seccomp filter refuses these calls.
+    Filtered(Vec<Call>),
+    /// `kernel.yama.ptrace_scope` is 3: nobody may look into another process.
+    PtraceScope,
+    /// Lockdown keeps programs from reading the kernel's memory.
+    Lockdown,
     /// The kernel is older than the feature.
     Kernel {
         /// What it needs.
@@ -44,32 +55,41 @@ impl Degraded {
                 needs: feature.kernel(),
                 runs: permissions.kernel(),
             }
-        } else if lacking.is_empty() {
-            Missing::Refused(first_words(&error.to_string()))
-        } else {
+        } else if permissions.mapped() && (feature.is_in_kernel() || lacking.is_empty()) {
+            Missing::UserNamespace
+        } else if !lacking.is_empty() {
             Missing::Capabilities(lacking)
+        } else {
+            barred(feature).unwrap_or_else(|| Missing::Refused(first_words(&error.to_string())))
         };
         Self { feature, pid, missing }
     }
 
-    /// What to do about it: a line to run or to put into the pod's description.
+    /// What to do about it here: a line to run or to put into the pod's description.
     pub fn remedy(&self) -> String {
+        self.remedy_at(Place::here())
+    }
+
+    /// The same for another place.
+    pub fn remedy_at(&self, place: Place) -> String {
         match &self.missing {
-            Missing::Capabilities(_) => format!(
-                "run as root, or in the container's securityContext: capabilities: {{ add: [{}] }}; \
-                 or kubectl debug POD -it --profile=sysadmin --target=CONTAINER --image=IMAGE",
-                names(self.feature.needs(Permissions::here().kernel()), ", ")
-            ),
+            Missing::Capabilities(_) => place.grant(self.feature.needs(Permissions::here().kernel())),
+            Missing::UserNamespace => place.host_users().to_owned(),
+            Missing::Filtered(calls) => place.unfiltered(&names_of(calls)),
+            Missing::PtraceScope => {
+                "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot: 3 is for good".to_owned()
+            }
+            Missing::Lockdown => "boot without lockdown=confidentiality, or `tokengap tap`".to_owned(),
             Missing::Kernel { needs, .. } => {
                 format!(
                     "use a node with Linux {}.{} or later, or `tokengap tap`",
                     needs.0, needs.1
                 )
             }
-            Missing::KernelTypes(_) => "use a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
+            Missing::KernelTypes(_) => "mount /sys, or use a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
             Missing::Libzmq => "check that the pid is an engine process and that it has opened a ZMQ socket".to_owned(),
             Missing::Refused(_) => {
-                "check kernel lockdown, seccomp and LSM policy (dmesg); `tokengap tap` needs none of this".to_owned()
+                "check LSM policy (dmesg) and the kernel's configuration; `tokengap tap` needs none of this".to_owned()
             }
         }
     }
@@ -83,6 +103,10 @@ impl fmt::Display for Degraded {
         write!(f, "{} (", self.feature.without())?;
         match &self.missing {
             Missing::Capabilities(lacking) => write!(f, "missing CAP_{}", names(lacking, ", CAP_"))?,
+            Missing::UserNamespace => write!(f, "capabilities of a user namespace are worth nothing to the kernel")?,
+            Missing::Filtered(calls) => write!(f, "a seccomp filter refuses {}", names_of(calls).join(", "))?,
+            Missing::PtraceScope => write!(f, "kernel.yama.ptrace_scope is 3")?,
+            Missing::Lockdown => write!(f, "kernel lockdown is at confidentiality")?,
             Missing::Kernel { needs, runs } => {
                 write!(f, "needs Linux {}.{}, this is {}.{}", needs.0, needs.1, runs.0, runs.1)?;
             }
@@ -92,6 +116,24 @@ impl fmt::Display for Degraded {
         }
         write!(f, ")")
     }
+}
+
+/// What the machine refuses in spite of every capability.
+fn barred(feature: Feature) -> Option<Missing> {
+    let mut calls = filter::refused();
+    calls.retain(|call| feature.calls().contains(call));
+    if !calls.is_empty() {
+        return Some(Missing::Filtered(calls));
+    }
+    if !feature.is_in_kernel() && setting::ptrace_scope() == Some(3) {
+        return Some(Missing::PtraceScope);
+    }
+    let locked = feature.is_in_kernel() && setting::lockdown().as_deref() == Some("confidentiality");
+    locked.then_some(Missing::Lockdown)
+}
+
+fn names_of(calls: &[Call]) -> Vec<&'static str> {
+    calls.iter().map(|call| call.name()).collect()
 }
 
 /// The verifier explains itself in thousands of lines.
@@ -118,13 +160,29 @@ mod tests {
             degraded.to_string(),
             "pid 7: frames are not observed: no gap, no backlog (missing CAP_SYS_ADMIN)"
         );
-        let needs = names(Feature::Messages.needs(Permissions::here().kernel()), ", ");
+        let needs = names(Feature::Messages.needs(Permissions::here().kernel()), " --cap-add ");
         assert_eq!(
-            degraded.remedy(),
-            format!(
-                "run as root, or in the container's securityContext: capabilities: {{ add: [{needs}] }}; or \
-                 kubectl debug POD -it --profile=sysadmin --target=CONTAINER --image=IMAGE"
-            )
+            degraded.remedy_at(Place::Docker),
+            format!("docker run --user 0 --cap-add {needs}")
+        );
+    }
+
+    #[test]
+    fn what_no_capability_helps_against_has_its_own_line() {
+        let of = |missing| Degraded {
+            feature: Feature::Scheduler,
+            pid: None,
+            missing,
+        };
+        let filtered = of(Missing::Filtered(vec![Call::Bpf]));
+        assert!(filtered.to_string().ends_with("(a seccomp filter refuses bpf)"));
+        assert_eq!(
+            filtered.remedy_at(Place::Docker),
+            "docker run --security-opt seccomp=unconfined"
+        );
+        assert_eq!(
+            of(Missing::UserNamespace).remedy_at(Place::Unit),
+            "in [Service]: PrivateUsers=no"
         );
     }
 
@@ -137,6 +195,8 @@ mod tests {
                 Missing::Capabilities(lacking) => assert_eq!(*lacking, here.lacks(feature)),
                 Missing::Refused(words) => assert!(words.contains("os error 1")),
                 Missing::Kernel { needs, .. } => assert_eq!(*needs, feature.kernel()),
+                Missing::UserNamespace => assert!(here.mapped()),
+                Missing::Filtered(calls) => assert!(calls.iter().all(|call| feature.calls().contains(call))),
                 other => panic!("{other:?}"),
             }
         }

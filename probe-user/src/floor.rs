@@ -12,7 +12,8 @@ use crate::load::{self, Settings};
 use crate::probe::multi::Multi;
 use crate::sites::Known;
 
-const NOTHING: &str = "nothing";
+/// A program that returns at once.
+pub(crate) const NOTHING: &str = "nothing";
 
 /// Which of a process's calls run into traps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

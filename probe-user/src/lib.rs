@@ -1,4 +1,4 @@
-//! The probe's user side: what runs where ([`discover`]), what may be attached ([`capability`], [`degraded`]), and what the
+//! The probe's user side: what runs where ([`discover`]), what may be attached ([`capability`], [`degraded`], [`examine`]), and what the
 //! attached programs saw ([`probe`], [`matcher`]), with CPU, socket queues and Python stacks beside it ([`cpu`],
 //! [`queue`], [`python`]).
 //!
@@ -13,6 +13,7 @@ pub mod degraded;
 mod diagnostics;
 pub mod discover;
 pub mod egress;
+pub mod examine;
 pub mod floor;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -22,6 +23,7 @@ mod load;
 pub mod matcher;
 pub mod observation;
 pub mod peers;
+pub mod place;
 mod plain;
 pub mod probe;
 pub mod python;
@@ -32,5 +34,6 @@ pub use capability::{Capability, Feature, Permissions};
 pub use degraded::{Degraded, Missing};
 pub use matcher::{FrameRef, Matcher};
 pub use observation::{Call, CpuTimes, Message, Observation, SocketId};
+pub use place::Place;
 pub use probe::{Options, Probe, ProbeError, Target};
 pub use probe_ebpf::{Capture, Loss};

@@ -7,6 +7,7 @@ use crate::course::Course;
 use crate::detect::{Finding, Findings, Look, Thresholds};
 use crate::event::Event;
 use crate::ledger::{Ledger, Limits};
+use crate::metrics;
 use crate::report::{self, Report, ReportInput};
 
 /// Detectors look this often; between looks only records age.
@@ -98,12 +99,21 @@ impl Analysis {
 
     /// The report of what has been seen and found so far, after a last look.
     pub fn report(&self, input: &ReportInput) -> Report {
+        report::build(&self.ledger, &self.course, &self.last_look(), input)
+    }
+
+    /// The same as metrics.
+    pub fn metrics(&self, input: &metrics::Input<'_>) -> Vec<metrics::Family> {
+        metrics::collect(&self.ledger, &self.last_look(), input)
+    }
+
+    fn last_look(&self) -> Findings {
         let mut findings = self.findings.clone();
         findings.look(&Look {
             ledger: &self.ledger,
             thresholds: &self.thresholds,
             now: self.ledger.now(),
         });
-        report::build(&self.ledger, &self.course, &findings, input)
+        findings
     }
 }

@@ -14,6 +14,7 @@ pub mod export;
 pub mod id;
 pub mod import;
 pub mod ledger;
+pub mod metrics;
 pub mod path;
 pub mod record;
 pub mod report;

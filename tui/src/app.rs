@@ -20,6 +20,7 @@ use crate::observer::{Observer, Progress, Stage, Wish};
 use crate::screen::Screen;
 use crate::sink::{Sink, Tokens};
 use crate::source::{Flow, Source};
+use crate::telemetry::{self, Telemetry};
 
 /// Sleep when a source has nothing: short beside a frame interval, long beside a wake-up.
 const IDLE: Duration = Duration::from_millis(4);
@@ -56,14 +57,18 @@ pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals)
     }
     let mut sink = Sink::open(&args.record, source.kind(), &config)?;
     sink.publish(&args.feed)?;
+    let telemetry = Telemetry::open(&args.telemetry, source.kind())?;
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())
     } else {
         Box::new(Screen::open(args.keep())?)
     };
-    let mut run = Drive::new(&config, observer, sink, args.slowest);
+    let mut run = Drive::new(&config, observer, sink, args.slowest).telling(telemetry);
     drive(&mut source, &mut run, args.duration, signals);
-    Ok(run.finish(&source))
+    let report = run.finish(&source);
+    let before = signals.seen();
+    telemetry::linger(&args.telemetry, || signals.seen() > before);
+    Ok(report)
 }
 
 /// Prints the report; the exit code says whether its findings are too bad.

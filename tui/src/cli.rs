@@ -12,6 +12,7 @@ use crate::screen::Keep;
 use crate::sink::{FeedArgs, RecordArgs};
 use crate::state::journal::DEFAULT_MOMENTS;
 use crate::state::refresh::FINISHED_SHOWN;
+use crate::telemetry::TelemetryArgs;
 
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
@@ -36,6 +37,8 @@ enum Command {
     Decode(cmd::decode::Args),
     Export(cmd::export::Args),
     Diff(cmd::diff::Args),
+    #[cfg(target_os = "linux")]
+    Doctor(cmd::doctor::Args),
     Report(cmd::report::Args),
     Import(cmd::import::Args),
     #[cfg(target_os = "linux")]
@@ -62,6 +65,8 @@ impl Cli {
             Command::Export(args) => cmd::export::run(&args),
             Command::Report(args) => cmd::report::run(&args),
             Command::Diff(args) => cmd::diff::run(&args),
+            #[cfg(target_os = "linux")]
+            Command::Doctor(args) => cmd::doctor::run(&args),
             Command::Import(args) => cmd::import::run(&args),
             #[cfg(target_os = "linux")]
             Command::Tap(args) => cmd::tap::run(&args),
@@ -118,6 +123,9 @@ pub(crate) struct LiveArgs {
 
     #[command(flatten)]
     pub(crate) record: RecordArgs,
+
+    #[command(flatten)]
+    pub(crate) telemetry: TelemetryArgs,
 
     #[command(flatten)]
     pub(crate) feed: FeedArgs,

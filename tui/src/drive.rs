@@ -10,6 +10,7 @@ use crate::about::About;
 use crate::observer::{Nobody, Observer, Run, Stage, Wish};
 use crate::replay::Position;
 use crate::sink::Sink;
+use crate::telemetry::Telemetry;
 
 /// A run.
 pub(crate) struct Drive {
@@ -17,6 +18,7 @@ pub(crate) struct Drive {
     config: Config,
     observer: Box<dyn Observer>,
     sink: Sink,
+    telemetry: Telemetry,
     /// What was given up on the way.
     degraded: Vec<String>,
     notice: (u64, String),
@@ -30,27 +32,35 @@ impl Drive {
             config: *config,
             observer,
             sink,
+            telemetry: Telemetry::default(),
             degraded: Vec::new(),
             notice: (0, String::new()),
             slowest,
         }
     }
 
+    /// Tells other systems of it, too.
+    pub(crate) fn telling(self, telemetry: Telemetry) -> Self {
+        Self { telemetry, ..self }
+    }
+
     /// Enters an event.
     pub(crate) fn event(&mut self, event: &Event<'_>) {
         self.analysis.apply(event);
         self.sink.event(event);
+        self.telemetry.event(event, &self.analysis);
         self.observer.event(event);
     }
 
     /// Lets time pass.
     pub(crate) fn tick(&mut self, now: MonoNs, about: &dyn About) {
         self.analysis.tick(now);
-        let trouble = self.sink.trouble().to_vec();
+        let trouble = self.trouble();
         let (degraded, slowest) = (&self.degraded, self.slowest);
         let input = || input(about, all_degraded(about, &trouble, degraded), slowest);
         self.sink.tick(now, &self.analysis, &input);
-        if let Some(said) = self.sink.news() {
+        self.telemetry.tick(now, &self.analysis, &input);
+        for said in [self.sink.news(), self.telemetry.news()].into_iter().flatten() {
             self.say(said);
         }
         self.observer.tick(&self.analysis);
@@ -76,6 +86,11 @@ impl Drive {
     /// What was given up is told anew, as it is now.
     pub(crate) fn set_config(&mut self, config: Config) {
         self.config = config;
+    }
+
+    /// Closes what is written of the run; what there is to say of it.
+    pub(crate) fn close(&mut self, input: &ReportInput) -> Vec<String> {
+        self.sink.finish(&self.analysis, input)
     }
 
     /// Says something to who looks on.
@@ -106,12 +121,16 @@ impl Drive {
             analysis,
             observer,
             sink,
+            telemetry,
             degraded,
             notice,
             slowest,
             ..
         } = self;
-        let all = || all_degraded(about, sink.trouble(), degraded);
+        let mut trouble = sink.trouble().to_vec();
+        trouble.extend(telemetry.trouble());
+        let all = || all_degraded(about, &trouble, degraded);
+        telemetry.turn(analysis, &|| input(about, all(), *slowest));
         let wish = catch_unwind(AssertUnwindSafe(|| {
             observer.turn(&Run {
                 analysis,
@@ -154,22 +173,35 @@ impl Drive {
     pub(crate) fn finish(mut self, about: &dyn About) -> Report {
         self.dismiss();
         let input = self.input(about);
-        for said in self.sink.finish(&input) {
+        for said in self.close(&input) {
             eprintln!("tokengap: {said}");
         }
-        let degraded = all_degraded(about, self.sink.trouble(), &self.degraded);
-        self.analysis.report(&ReportInput {
+        if self.telemetry.pushes() {
+            let report = self.analysis.report(&input);
+            self.telemetry.conclude(&self.analysis, &report, &input);
+        }
+        let degraded = all_degraded(about, &self.trouble(), &self.degraded);
+        let input = ReportInput {
             degraded: degraded.into_iter().map(Value::from).collect(),
             ..input
-        })
+        };
+        self.telemetry.finish(&self.analysis, &input);
+        self.analysis.report(&input)
     }
 
     fn input(&self, about: &dyn About) -> ReportInput {
         input(
             about,
-            all_degraded(about, self.sink.trouble(), &self.degraded),
+            all_degraded(about, &self.trouble(), &self.degraded),
             self.slowest,
         )
+    }
+
+    /// What went wrong with writing and telling.
+    fn trouble(&self) -> Vec<String> {
+        let mut trouble = self.sink.trouble().to_vec();
+        trouble.extend(self.telemetry.trouble());
+        trouble
     }
 }
 

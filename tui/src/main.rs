@@ -32,6 +32,7 @@ mod source;
 #[cfg(target_os = "linux")]
 mod splice;
 mod state;
+mod telemetry;
 mod theme;
 mod view;
 mod watch;

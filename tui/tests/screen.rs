@@ -203,7 +203,7 @@ fn nothing_asked_for_on_a_terminal_offers_what_there_is() {
     let Some(tmux) = Tmux::run("") else { return };
     tmux.wait_for("engines that run here");
     tmux.press(&["End"]);
-    tmux.wait_for("runs: tokengap demo --scenario router");
+    tmux.wait_for("runs: tokengap demo --scenario sampling");
     tmux.press(&["Enter"]);
     tmux.wait_for("demo live");
     tmux.press(&["q"]);

@@ -10,6 +10,7 @@ mod pages;
 mod pod;
 mod schemas;
 mod screens;
+mod telemetry;
 mod tmux;
 mod toolchain;
 mod validate;
@@ -51,6 +52,8 @@ enum Command {
     Pod(pod::Options),
     /// Take the pictures of docs/SCREENS.md from the demo, in tmux
     Screens(screens::Options),
+    /// Let a real Prometheus and a real collector hold what the report says
+    Telemetry(telemetry::Options),
     /// Let the tools that traces are for read what tokengap exports
     Validate(validate::Options),
 }
@@ -69,6 +72,7 @@ fn main() -> anyhow::Result<()> {
         Command::Pages(options) => pages::run(&options),
         Command::Pod(options) => pod::run(&options),
         Command::Screens(options) => screens::run(&options),
+        Command::Telemetry(options) => telemetry::run(&options),
         Command::Validate(options) => validate::run(&options),
     }
 }

@@ -13,8 +13,8 @@ pub(super) enum Job {
     Start(Box<Start>),
     About(Box<Closing>),
     Report(Box<Report>),
-    /// Answered when it has reached everybody.
-    End(Box<Closing>, Sender<()>),
+    /// The last state. Answered when the end has reached everybody.
+    End(Box<Start>, Sender<()>),
 }
 
 /// The state, and the record that comes next.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{Sender, error::TrySendError};
 use trace::record::{BlockWriter, Closing, Header};
@@ -34,6 +34,8 @@ const IMAGE_EVERY_NS: u64 = 1_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 /// How long the end may take to reach the watchers.
 const LAST: Duration = Duration::from_secs(2);
+/// How often it is looked whether there is room for the last job.
+const ROOM: Duration = Duration::from_millis(5);
 
 /// What to publish, where, and for how many.
 #[derive(Clone, Debug)]
@@ -204,18 +206,23 @@ impl Publisher {
 
     /// From here on whoever wants the stream goes on from this state.
     fn send_start(&mut self, telling: &Telling<'_>) {
-        let image = Image::of(telling.analysis);
-        if let Err(error) = &image {
+        self.active = true;
+        let start = self.state(telling, true);
+        self.send(Job::Start(Box::new(start)));
+    }
+
+    /// Where the run stands, with the images that it is gone on from where they are wanted.
+    fn state(&mut self, telling: &Telling<'_>, images: bool) -> job::Start {
+        let image = images.then(|| Image::of(telling.analysis));
+        if let Some(Err(error)) = &image {
             self.trouble = Some(format!("feed: {error}; watchers begin without the past"));
         }
-        self.active = true;
-        let start = job::Start {
+        job::Start {
             record: self.blocks.next_record(),
             closing: Closing::of(&(telling.input)()),
-            image: image.ok(),
-            history: (telling.history)().ok(),
-        };
-        self.send(Job::Start(Box::new(start)));
+            image: image.and_then(Result::ok),
+            history: images.then(|| (telling.history)().ok()).flatten(),
+        }
     }
 
     /// Hands something over; what does not fit leaves a hole that every watcher sees.
@@ -230,12 +237,22 @@ impl Publisher {
         }
     }
 
-    /// Tells the watchers that the run is over, and waits a little until they know.
-    pub fn finish(mut self, closing: &Closing) -> Published {
+    /// Tells the watchers that the run is over, and waits a little until they know. Who is behind has the last state first.
+    pub fn finish(mut self, telling: &Telling<'_>) -> Published {
         self.send_block();
+        let followed = self.shared.is_followed();
         let (done, is_done) = channel();
-        let end = Job::End(Box::new(closing.clone()), done);
-        if self.jobs.try_send(end).is_ok() && is_done.recv_timeout(LAST) == Err(RecvTimeoutError::Timeout) {
+        let mut end = Job::End(Box::new(self.state(telling, followed)), done);
+        let until = Instant::now() + LAST;
+        while let Err(TrySendError::Full(back)) = self.jobs.try_send(end) {
+            if Instant::now() >= until {
+                break;
+            }
+            end = back;
+            thread::sleep(ROOM);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if is_done.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
             tracing::info!("feed: some watcher was not told of the end in time");
         }
         self.shared.status()

@@ -152,9 +152,18 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Nothing more will come.
-    pub(super) fn end(&self) {
-        self.inner().over = true;
+    /// Nothing more will come but the end, whatever waits already, for who follows the stream: a watcher that misses it would wait
+    /// for ever. `state` is the last one, for who lacks a part of the stream.
+    pub(super) fn end(&self, state: Option<&Bytes>, end: Option<&Bytes>) {
+        let mut inner = self.inner();
+        let state = state.filter(|_| matches!(inner.flow, Flow::Wants | Flow::Behind));
+        let end = end.filter(|_| inner.flow != Flow::None);
+        for message in [state, end].into_iter().flatten() {
+            inner.bytes += message.len();
+            inner.waiting.push_back(message.clone());
+        }
+        inner.over = true;
+        drop(inner);
         self.changed.notify_one();
     }
 
@@ -245,10 +254,41 @@ mod tests {
         queue.stream(&bytes(50));
         queue.stream(&bytes(1));
         assert_eq!((queue.flow(), queue.dropped()), (Flow::Behind, 7));
-        queue.end();
+        queue.end(None, None);
         assert_eq!(queue.next().await.map(|m| m.len()), Some(50));
         assert_eq!(queue.next().await.map(|m| m.len()), Some(50));
         assert_eq!(queue.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn who_follows_is_told_of_the_end_and_who_lacks_something_has_the_last_state_before_it() {
+        let of = |flow| {
+            let queue = Queue::new(100);
+            if flow != Flow::None {
+                assert!(queue.subscribe(Bytes::from("stream"), true));
+            }
+            if matches!(flow, Flow::Goes | Flow::Behind) {
+                queue.start(&bytes(90));
+            }
+            if flow == Flow::Behind {
+                queue.stream(&bytes(60));
+            }
+            assert_eq!(queue.flow(), flow);
+            queue
+        };
+        for (flow, lengths) in [
+            (Flow::None, &[][..]),
+            (Flow::Wants, &[500, 70]),
+            (Flow::Goes, &[90, 70]),
+            (Flow::Behind, &[90, 500, 70]),
+        ] {
+            let queue = of(flow);
+            queue.end(Some(&bytes(500)), Some(&bytes(70)));
+            for &length in lengths {
+                assert_eq!(queue.next().await.map(|m| m.len()), Some(length), "{flow:?}");
+            }
+            assert_eq!(queue.next().await, None, "{flow:?}");
+        }
     }
 
     #[test]

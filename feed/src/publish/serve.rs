@@ -114,6 +114,11 @@ impl Shared {
         self.wants.store(stream(Flow::Wants) + idle, Ordering::Release);
     }
 
+    /// Whether anybody follows the stream, or wants to.
+    pub(super) fn is_followed(&self) -> bool {
+        self.queues().iter().any(|q| q.flow() != Flow::None)
+    }
+
     fn head(&self, kind: Kind, seq: u64) -> Head {
         Head {
             schema: SCHEMA.to_owned(),
@@ -149,9 +154,8 @@ pub(super) async fn serve(
     loop {
         tokio::select! {
             job = jobs.recv() => match job {
-                Some(Job::End(closing, done)) => {
-                    sender.send(Topic::Stream, Kind::End, body::about(*closing));
-                    shared.queues().iter().for_each(|q| q.end());
+                Some(Job::End(last, done)) => {
+                    sender.end(*last);
                     drop(listener);
                     tokio::time::timeout(LAST, async { while peers.join_next().await.is_some() {} }).await.ok();
                     done.send(()).ok();
@@ -216,6 +220,22 @@ impl Sender {
     }
 
     fn start(&mut self, start: job::Start) {
+        if let Some(message) = self.state(start) {
+            self.shared.queues().iter().for_each(|q| q.start(&message));
+        }
+        self.shared.count();
+    }
+
+    fn end(&mut self, last: job::Start) {
+        let closing = last.closing.clone();
+        let state = self.state(last);
+        let end = self.message(Topic::Stream, Kind::End, body::about(closing));
+        for queue in &*self.shared.queues() {
+            queue.end(state.as_ref(), end.as_ref());
+        }
+    }
+
+    fn state(&self, start: job::Start) -> Option<Bytes> {
         let packed = |image: Option<crate::Image>| image.and_then(|i| i.pack().ok()).map(ByteBuf::from);
         let header = &self.shared.header;
         let start = Start {
@@ -230,32 +250,37 @@ impl Sender {
         };
         let head = self.shared.head(Kind::Start, self.seq[Topic::Stream as usize]);
         match body::start(&start).and_then(|body| message::encode(&head, &body)) {
-            Ok(bytes) => {
-                let message = zmtp::message(&[Topic::Stream.name().as_bytes(), &bytes]);
-                self.shared.queues().iter().for_each(|q| q.start(&message));
+            Ok(bytes) => Some(zmtp::message(&[Topic::Stream.name().as_bytes(), &bytes])),
+            Err(error) => {
+                self.failed(&io::Error::other(error));
+                None
             }
-            Err(error) => self.failed(&io::Error::other(error)),
+        }
+    }
+
+    fn send(&mut self, topic: Topic, kind: Kind, body: Result<Vec<u8>, rmp_serde::encode::Error>) {
+        if let Some(message) = self.message(topic, kind, body) {
+            for queue in &*self.shared.queues() {
+                match topic {
+                    Topic::Stream => queue.stream(&message),
+                    Topic::Report | Topic::Events => queue.offer(topic, &message),
+                }
+            }
         }
         self.shared.count();
     }
 
-    fn send(&mut self, topic: Topic, kind: Kind, body: Result<Vec<u8>, rmp_serde::encode::Error>) {
+    fn message(&mut self, topic: Topic, kind: Kind, body: Result<Vec<u8>, rmp_serde::encode::Error>) -> Option<Bytes> {
         let seq = &mut self.seq[topic as usize];
         *seq += 1;
         let head = self.shared.head(kind, *seq);
         match body.and_then(|body| message::encode(&head, &body)) {
-            Ok(bytes) => {
-                let message = zmtp::message(&[topic.name().as_bytes(), &bytes]);
-                for queue in &*self.shared.queues() {
-                    match topic {
-                        Topic::Stream => queue.stream(&message),
-                        Topic::Report | Topic::Events => queue.offer(topic, &message),
-                    }
-                }
+            Ok(bytes) => Some(zmtp::message(&[topic.name().as_bytes(), &bytes])),
+            Err(error) => {
+                self.failed(&io::Error::other(error));
+                None
             }
-            Err(error) => self.failed(&io::Error::other(error)),
         }
-        self.shared.count();
     }
 
     fn failed(&self, error: &io::Error) {

@@ -224,7 +224,7 @@ impl Candidate {
 
 /// The native module of `ai-dynamo-runtime`: `dynamo/_core.abi3.so`.
 fn is_dynamo(file: &Path) -> bool {
-    let named = |name: &str| name.starts_with("_core.") && name.ends_with(".so");
+    let named = |name: &str| name.starts_with("_core.") && Path::new(name).extension().is_some_and(|kind| kind == "so");
     file.file_name().and_then(|name| name.to_str()).is_some_and(named)
         && file.parent().is_some_and(|folder| folder.ends_with("dynamo"))
 }

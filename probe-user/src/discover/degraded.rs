@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::proc::ReadError;
 use super::sock::netlink::DiagError;
 use crate::capability::{Capability, Permissions};
+use crate::place::Place;
 
 /// A part of a process that the kernel shows only to its owner and the privileged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -179,11 +180,7 @@ impl Blind {
                 error: DiagError::Refused(_),
                 ..
             } => Some("modprobe unix_diag".into()),
-            Self::OwnPidNamespace => Some(
-                "kubectl debug -it POD --image=IMAGE --target=CONTAINER, or shareProcessNamespace: true (sidecar), or \
-                 hostPID: true (node)"
-                    .into(),
-            ),
+            Self::OwnPidNamespace => Some(Place::here().same_processes().to_owned()),
             Self::HiddenPids => Some("run as root, or mount -o remount,hidepid=0 /proc".into()),
             Self::Peers { .. } | Self::Limit { .. } | Self::NoZmqOutput { .. } => None,
             Self::NoRole { pid } => Some(format!("--pid {pid}=scheduler (or detokenizer, tokenizer, ...)")),
@@ -193,15 +190,11 @@ impl Blind {
 
 fn capabilities(missing: &[Capability]) -> Option<String> {
     if missing.is_empty() {
-        return None;
+        return Permissions::here()
+            .mapped()
+            .then(|| Place::here().host_users().to_owned());
     }
-    let short: Vec<&str> = missing.iter().map(|c| c.name()).collect();
-    let setcap: Vec<String> = missing.iter().map(|c| c.to_string().to_ascii_lowercase()).collect();
-    Some(format!(
-        "securityContext: {{capabilities: {{add: [{}]}}}}, or on a host: sudo, or setcap {}+ep tokengap",
-        short.join(", "),
-        setcap.join(",")
-    ))
+    Some(Place::here().grant(missing))
 }
 
 /// `pid 7`, `pids 7, 8 and 3 more`.
@@ -241,18 +234,18 @@ mod tests {
             blind.to_string(),
             "/proc/PID/{maps,fd} of pids 7, 8, 9, 10 and 1 more may not be read: libzmq, sockets and hops unknown"
         );
-        assert_eq!(
-            blind.remedy().unwrap(),
-            "securityContext: {capabilities: {add: [SYS_PTRACE]}}, or on a host: sudo, or setcap cap_sys_ptrace+ep tokengap"
-        );
+        assert_eq!(blind.remedy(), Some(Place::here().grant(&[Capability::SysPtrace])));
     }
 
     #[test]
     fn a_container_without_the_engine_is_told_how_to_join_it() {
+        assert_eq!(
+            Blind::OwnPidNamespace.remedy().as_deref(),
+            Some(Place::here().same_processes())
+        );
         assert!(
-            Blind::OwnPidNamespace
-                .remedy()
-                .unwrap()
+            Place::Kubernetes
+                .same_processes()
                 .contains("shareProcessNamespace: true")
         );
     }

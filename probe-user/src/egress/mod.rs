@@ -8,7 +8,7 @@ mod track;
 pub use listeners::listening;
 pub use places::Unplaced;
 pub(crate) use places::places;
-pub use probe_ebpf::egress::{Kind, Record, Serves};
+pub use probe_ebpf::egress::{Head, Kind, Record, Serves};
 pub use track::{Step, Track};
 
 /// Most bytes copied of one write unless asked otherwise. A server without clients that stopped reading writes an event at a

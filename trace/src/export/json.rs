@@ -178,6 +178,22 @@ impl Array<'_> {
         Object::write(self.buf, fill);
         self
     }
+
+    /// Adds elements to those that [`Self::append`] has written to `buf` before.
+    pub(super) fn append<T>(buf: &mut Vec<u8>, fill: impl FnOnce(&mut Array<'_>) -> T) -> T {
+        let empty = buf.is_empty();
+        fill(&mut Array { buf, empty })
+    }
+
+    /// Elements that [`Self::append`] has written.
+    pub(super) fn encoded(&mut self, elements: &[u8]) {
+        if !elements.is_empty() {
+            if !std::mem::replace(&mut self.empty, false) {
+                self.buf.push(b',');
+            }
+            self.buf.extend_from_slice(elements);
+        }
+    }
 }
 
 /// Written this often, in bytes.

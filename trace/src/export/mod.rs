@@ -6,6 +6,7 @@
 mod clock;
 mod csv;
 mod events;
+mod follow;
 mod hops;
 mod json;
 mod life;
@@ -16,20 +17,22 @@ mod pending;
 mod perfetto;
 mod span_id;
 mod stage;
-mod words;
+pub(crate) mod words;
 
 use std::io;
 
 pub use self::clock::Clock;
 pub use self::opening::Opening;
+pub use self::otlp::{LiveSpans, Resource, metrics_data};
 
+use self::follow::Follow;
 use self::hops::Hops;
 use self::life::{Life, OnHop};
 use self::lives::Lives;
 use crate::analysis::{Analysis, Config};
 use crate::clock::MonoNs;
-use crate::event::{Event, What};
-use crate::ledger::{Ledger, Limits, Request, Summary};
+use crate::event::Event;
+use crate::ledger::{Ledger, Limits, Summary};
 use crate::report::{Report, ReportInput};
 
 /// Formats.
@@ -52,6 +55,8 @@ pub struct Options {
     pub rids: Vec<String>,
     /// Only requests whose first token waited at least this long between scheduler and tokenizer, in nanoseconds.
     pub slow_ns: Option<u64>,
+    /// With [`Self::slow_ns`], also those that have lost tokens.
+    pub losing: bool,
     /// Chunks and deliveries shown of each request in [`Format::Perfetto`]; the first and the last always are.
     pub chunks: u32,
     /// Write the listed token ids in [`Format::Events`], where the recording has them.
@@ -64,7 +69,9 @@ impl Options {
     }
 
     fn wants(&self, summary: &Summary) -> bool {
-        self.wants_rid(&summary.rid) && self.slow_ns.is_none_or(|least| summary.gap_ns >= Some(least))
+        let loses = self.losing && summary.tokens_lost.is_some_and(|lost| lost > 0);
+        let slow = self.slow_ns.is_none_or(|least| summary.gap_ns >= Some(least));
+        self.wants_rid(&summary.rid) && (slow || loses)
     }
 }
 
@@ -122,12 +129,8 @@ trait Exporter {
 /// An export under way.
 pub struct Export<'w> {
     analysis: Analysis,
-    lives: Lives,
-    hops: Hops,
-    clock: Clock,
-    options: Options,
+    follow: Follow,
     exporter: Box<dyn Exporter + 'w>,
-    closed: u64,
 }
 
 impl<'w> Export<'w> {
@@ -157,95 +160,32 @@ impl<'w> Export<'w> {
         };
         Ok(Self {
             analysis: Analysis::new(Config { limits, ..config }),
-            lives: Lives::default(),
-            hops: Hops::default(),
-            clock: opening.clock(),
-            options,
+            follow: Follow::new(opening.clock(), options),
             exporter,
-            closed: 0,
         })
     }
 
     /// Enters an event.
     pub fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.analysis.apply(event);
-        match &event.what {
-            What::Hop(hop) => self.hops.announce(hop),
-            What::Sent(frame) => self.hops.meet(frame.id.hop),
-            What::Taken(taken) => self.hops.meet(taken.id.hop),
-            What::Undecoded(undecoded) => self.hops.meet(undecoded.id.hop),
-            _ => {}
-        }
-        self.lives.event(event, self.analysis.ledger(), &self.hops);
-        let look = look(&self.analysis, &self.clock, &self.hops, &self.lives, &self.options);
-        self.exporter.event(event, &look)?;
-        self.write_closed()
+        self.follow.event(event, &self.analysis, &mut *self.exporter)
     }
 
     /// Lets time pass, as the recorded run did.
     pub fn tick(&mut self, now: MonoNs) -> io::Result<()> {
         self.analysis.tick(now);
-        let look = look(&self.analysis, &self.clock, &self.hops, &self.lives, &self.options);
-        self.exporter.tick(now, &look)?;
-        self.write_closed()
+        self.follow.tick(now, &self.analysis, &mut *self.exporter)
     }
 
     /// Ties the engine's clock to wall time from here on.
     pub fn anchor(&mut self, mono: MonoNs, wall_ns: u64) {
-        self.clock.anchor(mono, wall_ns);
+        self.follow.anchor(mono, wall_ns);
     }
 
     /// Writes what is open, the findings and the end; gives back the report of the same run.
     pub fn finish(mut self, input: &ReportInput) -> io::Result<Report> {
         let report = self.analysis.report(input);
-        let ledger = self.analysis.ledger();
-        let summary = |request: &Request| request.clone().summary(ledger.worker_of(request));
-        let open: Vec<Summary> = ledger.requests().map(summary).collect();
-        for summary in &open {
-            self.write_request(summary, summary.finish.is_none())?;
-        }
-        let look = look(&self.analysis, &self.clock, &self.hops, &self.lives, &self.options);
-        self.exporter.finish(&report, &look)?;
+        self.follow.finish(&self.analysis, &report, &mut *self.exporter)?;
         Ok(report)
-    }
-
-    fn write_closed(&mut self) -> io::Result<()> {
-        let closed = self.analysis.ledger().totals().requests.closed;
-        let new = (closed - self.closed) as usize;
-        self.closed = closed;
-        for back in (0..new).rev() {
-            let summary = self.analysis.ledger().finished().nth_back(back).cloned();
-            if let Some(summary) = summary {
-                self.write_request(&summary, false)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn write_request(&mut self, summary: &Summary, open: bool) -> io::Result<()> {
-        let life = self.lives.close(summary);
-        let look = look(&self.analysis, &self.clock, &self.hops, &self.lives, &self.options);
-        let request = Closed {
-            summary,
-            life: &life,
-            open,
-        };
-        self.exporter.closed(&request, &look)
-    }
-}
-
-fn look<'a>(
-    analysis: &'a Analysis,
-    clock: &'a Clock,
-    hops: &'a Hops,
-    lives: &'a Lives,
-    options: &'a Options,
-) -> Look<'a> {
-    Look {
-        clock,
-        ledger: analysis.ledger(),
-        hops,
-        lives,
-        options,
     }
 }

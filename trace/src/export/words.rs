@@ -48,14 +48,14 @@ pub(super) fn part(part: ThreadPart) -> &'static str {
     }
 }
 
-pub(super) fn mode(mode: Mode) -> &'static str {
+pub(crate) fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Incremental => "incremental",
         Mode::Cumulative => "cumulative",
     }
 }
 
-pub(super) fn waiter(waiter: Waiter) -> &'static str {
+pub(crate) fn waiter(waiter: Waiter) -> &'static str {
     match waiter {
         Waiter::KeepsLast => "keeps-last",
         Waiter::YieldsAll => "yields-all",

@@ -5,7 +5,7 @@ use super::arithmetic::{Evidence, Step, Verdict};
 use super::chunkline::{Entering, Line};
 use super::health::HealthChecks;
 use super::hop::Hops;
-use super::lane::PendingChunk;
+use super::lane::{Load, PendingChunk};
 use super::passage::{self, Ends};
 use super::stream::Stream;
 use super::table::Ticket;
@@ -42,8 +42,7 @@ impl Ledger {
         let Some(place) = self.place(at, frame.id) else { return };
         self.scratch.clear();
         self.content(at, place, frame, true);
-        let chunks = self.scratch.len();
-        self.enter_sent(at, frame.id, place, chunks);
+        self.enter_sent(at, frame.id, place, Load::of(frame.chunks.len(), frame.bytes));
     }
 
     /// The hop's place, with the lane made and the frame's number noted. `None` when there is no room for the hop.

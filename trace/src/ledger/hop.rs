@@ -193,6 +193,12 @@ impl Hop {
         self.lanes.values().filter_map(Lane::oldest).min()
     }
 
+    /// Chunks and bytes of the frames that wait for their take; `None` once some were given up for a limit of memory.
+    pub fn waiting_load(&self) -> Option<(u64, u64)> {
+        let mut loads = self.lanes.values().map(Lane::waiting_load);
+        loads.try_fold((0, 0), |sum, load| load.map(|load| (sum.0 + load.0, sum.1 + load.1)))
+    }
+
     /// The thread that took from it last; `None` where that is not observed.
     pub fn taker(&self) -> Option<ThreadId> {
         self.by

@@ -23,6 +23,24 @@ pub(crate) struct PendingChunk {
     pub(crate) last: bool,
 }
 
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Load {
+    /// Chunks that it tells of.
+    pub(crate) chunks: u32,
+    /// Its bytes, up to 4 GiB.
+    pub(crate) bytes: u32,
+}
+
+impl Load {
+    pub(crate) fn of(chunks: usize, bytes: u64) -> Self {
+        Self {
+            chunks: u32::try_from(chunks).unwrap_or(u32::MAX),
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+        }
+    }
+}
+
 /// What a connection has carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneCounts {
@@ -38,7 +56,9 @@ pub struct LaneCounts {
 struct PendingFrame {
     seq: u64,
     at: MonoNs,
+    /// Entries of [`Lane::chunks`] that are its own.
     chunks: u32,
+    load: Load,
 }
 
 /// What a lane knows of a frame that was taken.
@@ -79,8 +99,16 @@ impl Lane {
         missed
     }
 
-    pub(crate) fn push(&mut self, seq: u64, at: MonoNs, chunks: u32) {
-        self.frames.push_back(PendingFrame { seq, at, chunks });
+    pub(crate) fn push(&mut self, seq: u64, at: MonoNs, chunks: u32, load: Load) {
+        self.frames.push_back(PendingFrame { seq, at, chunks, load });
+    }
+
+    /// Chunks and bytes of the frames that wait for their take; `None` once some were given up for a limit.
+    pub(crate) fn waiting_load(&self) -> Option<(u64, u64)> {
+        let sum = |(chunks, bytes): (u64, u64), f: &PendingFrame| {
+            (chunks + u64::from(f.load.chunks), bytes + u64::from(f.load.bytes))
+        };
+        (self.forgotten == 0).then(|| self.frames.iter().fold((0, 0), sum))
     }
 
     /// Frames remembered that wait for their take.
@@ -173,9 +201,10 @@ mod tests {
     fn frames_leave_in_order_and_gaps_are_noticed() {
         let mut lane = Lane::default();
         assert_eq!(lane.seen(7, MonoNs(1)), 0, "an attach in mid-stream is no gap");
-        lane.push(7, MonoNs(1), 0);
+        lane.push(7, MonoNs(1), 0, Load::of(3, 100));
         assert_eq!(lane.seen(8, MonoNs(2)), 0);
-        lane.push(8, MonoNs(2), 0);
+        lane.push(8, MonoNs(2), 0, Load::of(2, 50));
+        assert_eq!(lane.waiting_load(), Some((5, 150)));
         assert_eq!(lane.seen(11, MonoNs(3)), 2);
         assert_eq!(
             lane.take(7),

@@ -56,7 +56,7 @@ use serde::{Deserialize, Serialize};
 use self::health::HealthChecks;
 use self::hop::Hops;
 use self::hot::Hot;
-use self::lane::PendingChunk;
+use self::lane::{Load, PendingChunk};
 use self::losses::Shelf;
 use self::table::{Table, Ticket};
 use self::threads::Threads;
@@ -204,7 +204,7 @@ impl Ledger {
         self.delivery_epoch += u32::from(hop.lines_up);
         self.hops.groups[hop.group].undecoded(undecoded.reason);
         if hop.sees.sent {
-            self.enter_sent(at, undecoded.id, place, 0);
+            self.enter_sent(at, undecoded.id, place, Load::of(0, undecoded.bytes));
         } else {
             hop.counts.frames_taken += 1;
         }

@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use super::hop::{EarlyTake, Taker, Trip};
-use super::lane::{PendingChunk, Sent};
+use super::lane::{Load, PendingChunk, Sent};
 use super::passage;
 use super::waits::{Wait, Waits};
 use crate::clock::MonoNs;
@@ -34,8 +34,9 @@ struct Take {
 }
 
 impl Ledger {
-    /// A frame has entered its hop; `chunks` of it lie in `scratch`.
-    pub(super) fn enter_sent(&mut self, at: MonoNs, id: FrameId, place: usize, chunks: usize) {
+    /// A frame has entered its hop; the chunks of it that a take is awaited for lie in `scratch`.
+    pub(super) fn enter_sent(&mut self, at: MonoNs, id: FrameId, place: usize, load: Load) {
+        let chunks = self.scratch.len();
         let hop = &mut self.hops.all[place];
         hop.counts.frames_sent += 1;
         let Some(lane) = hop.lanes.get_mut(&id.lane) else {
@@ -92,7 +93,7 @@ impl Ledger {
                 }
             }
         }
-        lane.push(id.seq, at, chunks as u32);
+        lane.push(id.seq, at, chunks as u32, load);
         lane.chunks.extend(self.scratch.drain(..));
         self.pending_frames += 1;
         self.pending_chunks += chunks;

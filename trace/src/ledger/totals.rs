@@ -143,9 +143,19 @@ impl OwnLosses {
         } += count;
     }
 
+    /// What the source reported, by cause.
+    pub fn by_cause(&self) -> [(&'static str, u64); 4] {
+        [
+            ("queue_full", self.queue_full),
+            ("unframed", self.unframed),
+            ("too_large", self.too_large),
+            ("cut_short", self.cut_short),
+        ]
+    }
+
     /// All that the source reported.
     pub fn reported(&self) -> u64 {
-        self.queue_full + self.unframed + self.too_large + self.cut_short
+        self.by_cause().iter().map(|cause| cause.1).sum()
     }
 }
 

@@ -1,7 +1,5 @@
 //! From ledger and findings to a report.
 
-use std::collections::BTreeMap;
-
 use super::losses::losses;
 use super::series::series;
 use super::slowest::slowest;
@@ -15,7 +13,7 @@ use crate::detect::Findings;
 use crate::detect::imbalance;
 use crate::engine::{EngineState, Waiter};
 use crate::event::Sees;
-use crate::ledger::{Group, Hop, Ledger, OwnLosses, Predictions};
+use crate::ledger::{Group, Hop, Ledger, Predictions};
 use crate::stats::{Distribution, Tally};
 
 /// Connections listed of one line, the busiest first.
@@ -154,7 +152,7 @@ fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
 }
 
 /// A prediction needs wakeups, and an engine whose answer to a burst and whose turnaround are known.
-pub(super) fn dropped_predicted(predicted: &Predictions, engine: &EngineState) -> Option<u64> {
+pub(crate) fn dropped_predicted(predicted: &Predictions, engine: &EngineState) -> Option<u64> {
     let known = match engine.waiter {
         Some(Waiter::KeepsLast) => engine.mode.is_some(),
         Some(Waiter::YieldsAll | Waiter::Merges) => true,
@@ -293,30 +291,13 @@ fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {
 
 fn own(ledger: &Ledger, input: &ReportInput) -> Own {
     let totals = ledger.totals();
-    let OwnLosses {
-        queue_full,
-        unframed,
-        too_large,
-        cut_short,
-        unannounced,
-        ..
-    } = totals.lost;
-    let causes = [
-        ("queue_full", queue_full),
-        ("unframed", unframed),
-        ("too_large", too_large),
-        ("cut_short", cut_short),
-    ];
     Own {
         cpu_ns: input.cpu_ns,
         rss_bytes: input.rss_bytes,
         events: totals.events,
         events_lost: totals.lost.reported(),
-        lost_by_cause: causes
-            .iter()
-            .map(|&(cause, n)| (cause.to_owned(), n))
-            .collect::<BTreeMap<_, _>>(),
-        frames_unannounced: unannounced,
+        lost_by_cause: totals.lost.by_cause().map(|(cause, n)| (cause.to_owned(), n)).into(),
+        frames_unannounced: totals.lost.unannounced,
         frames_undecoded: totals.undecoded,
         degraded: input.degraded.clone(),
         sampling: input.sampling,

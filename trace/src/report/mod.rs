@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use build::build;
+pub(crate) use build::dropped_predicted;
 pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
 pub use input::ReportInput;
 pub use losses::{LossLine, LossList, Losses, RangeLine, ids, places};

@@ -22,6 +22,7 @@ pub struct Distribution {
 struct Inner {
     whole: Histogram<u64>,
     max: u64,
+    sum: u128,
     slices: [Histogram<u64>; SLICES],
     /// Which slice of time each histogram holds.
     held: [u64; SLICES],
@@ -40,11 +41,13 @@ impl Distribution {
             Box::new(Inner {
                 whole: histogram(3),
                 max: 0,
+                sum: 0,
                 slices,
                 held: [0; SLICES],
             })
         });
         inner.max = inner.max.max(ns);
+        inner.sum += u128::from(ns) * u128::from(times);
         inner.whole.saturating_record_n(ns, times);
         let slice = at.0 / SLICE_NS;
         let place = (slice % SLICES as u64) as usize;
@@ -73,6 +76,27 @@ impl Distribution {
     /// The largest, exactly; `None` when there are none.
     pub fn max(&self) -> Option<u64> {
         self.inner.as_ref().map(|i| i.max)
+    }
+
+    /// The sum of all, exactly.
+    pub fn sum(&self) -> u128 {
+        self.inner.as_ref().map_or(0, |i| i.sum)
+    }
+
+    /// How many are at most each of `bounds`, which rise. A value within a thousandth of a bound may be counted with either side.
+    pub fn at_most(&self, bounds: &[u64]) -> Vec<u64> {
+        let mut counts = vec![0; bounds.len()];
+        for value in self.inner.iter().flat_map(|i| i.whole.iter_recorded()) {
+            if let Some(count) = counts.get_mut(bounds.partition_point(|&bound| bound < value.value_iterated_to())) {
+                *count += value.count_since_last_iteration();
+            }
+        }
+        let mut below = 0;
+        for count in &mut counts {
+            below += *count;
+            *count = below;
+        }
+        counts
     }
 
     /// How many lie above `ns`.
@@ -118,6 +142,8 @@ impl Distribution {
 struct Image {
     whole: Vec<(u64, u64)>,
     max: u64,
+    /// The upper and the lower half.
+    sum: [u64; 2],
     slices: [Vec<(u64, u64)>; SLICES],
     held: [u64; SLICES],
 }
@@ -137,6 +163,7 @@ impl From<&Inner> for Image {
         Self {
             whole: values(&inner.whole),
             max: inner.max,
+            sum: [(inner.sum >> 64) as u64, inner.sum as u64],
             slices: inner.slices.each_ref().map(values),
             held: inner.held,
         }
@@ -155,6 +182,7 @@ impl From<Image> for Inner {
         Self {
             whole: entered(3, &image.whole),
             max: image.max,
+            sum: u128::from(image.sum[0]) << 64 | u128::from(image.sum[1]),
             slices: image.slices.each_ref().map(|slice| entered(2, slice)),
             held: image.held,
         }
@@ -198,5 +226,17 @@ mod tests {
         let classes = d.classes();
         assert!(classes.windows(2).all(|w| w[0][1] <= w[1][0]), "{classes:?}");
         assert_eq!(classes.iter().map(|c| c[2]).sum::<u64>(), 1000);
+    }
+
+    #[test]
+    fn bounds_hold_all_below_them_and_the_sum_is_exact() {
+        let mut d = Distribution::default();
+        assert_eq!((d.sum(), d.at_most(&[1, 2])), (0, vec![0, 0]));
+        for frames in 1..=64 {
+            d.record(MonoNs(0), frames);
+        }
+        d.record(MonoNs(0), 2 * LONGEST_NS);
+        assert_eq!(d.at_most(&[1, 2, 4, 64]), [1, 2, 4, 64], "small counts are exact");
+        assert_eq!(d.sum(), 65 * 32 + u128::from(2 * LONGEST_NS));
     }
 }

@@ -98,7 +98,9 @@ fn an_image_of_a_real_run_goes_on_as_the_run_does() {
         while reader
             .next(&mut |record| {
                 enter_record(&mut source, &record);
-                going_on.iter_mut().for_each(|a| enter_record(a, &record));
+                for a in &mut going_on {
+                    enter_record(a, &record);
+                }
                 at += 1;
                 if at % (records / 20).max(1) == 0 {
                     going_on.push(image(&source));
@@ -121,7 +123,9 @@ fn a_block_that_did_not_come_is_a_loss_of_ours_and_never_of_tokens() {
     let (mut reader, mut watcher) = (BlockReader::default(), Analysis::new(Config::default()));
     let (mut told, mut hops) = (Vec::new(), 0);
     for (place, part) in said.chunks(100).enumerate() {
-        part.iter().for_each(|s| write(&mut blocks, s));
+        for s in part {
+            write(&mut blocks, s);
+        }
         let closed = blocks.close().expect("records");
         if place == 2 || place == 3 {
             continue;

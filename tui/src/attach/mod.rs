@@ -7,12 +7,14 @@ mod python;
 mod queues;
 mod requests;
 mod roles;
+mod trial;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use probe_user::discover::{Change, Engine, Process, Role, Watcher};
+use probe_user::examine::namespace;
 use probe_user::{Capture, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
 use trace::MonoNs;
@@ -27,6 +29,7 @@ pub(crate) use python::PythonOptions;
 use python::PythonWatch;
 use queues::QueueWatch;
 use roles::Roles;
+pub(crate) use trial::{Outcome, State, reason};
 
 /// How often new workers and exits are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -100,7 +103,8 @@ impl Attach {
             .map(|d| format!("{d}; {}", d.remedy()))
             .collect();
         degraded.extend(unserved.iter().map(|why| format!("egress: {why}")));
-        degraded.extend(watcher.topology().blind.iter().map(ToString::to_string));
+        degraded.extend(watcher.topology().blind.iter().map(trial::with_remedy));
+        degraded.extend(clocks());
         let mut attach = Self {
             watcher,
             probe,
@@ -230,6 +234,16 @@ impl Attach {
             what: What::Engine(what),
         });
     }
+}
+
+/// The kernel's stamps are the machine's clock, ours may not be.
+fn clocks() -> Option<String> {
+    let ahead = namespace::clock_offset_ns().filter(|ns| *ns != 0)?;
+    Some(format!(
+        "the clock of this time namespace is {:.3} s ahead of the kernel's: CPU samples and queues lie apart from the frames; \
+         run it outside of the time namespace",
+        ahead as f64 / 1e9
+    ))
 }
 
 impl Source for Attach {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::Context;
+use probe_user::Degraded;
 use probe_user::discover::{Process, Role};
 use probe_user::python::{Hits, Interval, Options, PythonStacks, Site, ThreadStacks};
 use trace::ThreadId;
@@ -69,12 +70,13 @@ impl PythonWatch {
         }
     }
 
+    /// Processes that cannot be read.
+    pub(super) fn refused(&self) -> Vec<Degraded> {
+        self.stacks.refused()
+    }
+
     pub(super) fn degraded(&self) -> Vec<String> {
-        let refused = self
-            .stacks
-            .refused()
-            .into_iter()
-            .map(|d| format!("{d}; {}", d.remedy()));
+        let refused = self.refused().into_iter().map(|d| format!("{d}; {}", d.remedy()));
         refused.chain(self.stacks.notes()).collect()
     }
 }

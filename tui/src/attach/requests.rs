@@ -86,7 +86,7 @@ mod tests {
     fn read(socket: u64, consumed: u32, payload: &[u8]) -> Record<'_> {
         let mut record = Record {
             kind: Kind::Read,
-            head: Default::default(),
+            head: probe_user::egress::Head::default(),
             payload,
         };
         (record.head.socket, record.head.written) = (socket, consumed);

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The engine to watch: that of the processes named, or the only one there is, or the one the user picks from a list.
-fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Engine> {
+pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Engine> {
     match topology.pick(named) {
         Ok(engine) => Ok(engine.clone()),
         // Not connected yet, perhaps: whoever names them knows that they belong together.

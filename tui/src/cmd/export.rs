@@ -108,6 +108,7 @@ fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Prog
             .map(|gap| u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)),
         chunks: args.chunks,
         tokens: args.payload == Tokens::Tokens,
+        losing: false,
     };
     let format = match args.format {
         Format::Perfetto => export::Format::Perfetto,

@@ -6,6 +6,8 @@ pub(crate) mod decode;
 #[cfg(target_os = "linux")]
 pub(crate) mod demo;
 pub(crate) mod diff;
+#[cfg(target_os = "linux")]
+pub(crate) mod doctor;
 pub(crate) mod export;
 pub(crate) mod generate;
 #[cfg(target_os = "linux")]

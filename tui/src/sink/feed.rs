@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use feed::{Image, Key, PublishOptions, Published, Publisher, Telling};
-use trace::record::{Closing, Header};
+use trace::record::Header;
 use trace::report::ReportInput;
 use trace::{Analysis, Event, MonoNs};
 
@@ -125,8 +125,13 @@ impl Feed {
         }
     }
 
-    pub(super) fn finish(self, closing: &Closing) -> Option<String> {
-        let Published { dropped, .. } = self.publisher.finish(closing);
+    pub(super) fn finish(self, analysis: &Analysis, input: &dyn Fn() -> ReportInput) -> Option<String> {
+        let Self { publisher, past } = self;
+        let Published { dropped, .. } = publisher.finish(&Telling {
+            analysis,
+            input,
+            history: &|| Image::of(&past.past()),
+        });
         let messages = crate::state::units::count(dropped);
         (dropped > 0).then(|| format!("feed: {messages} messages were dropped for watchers that were too slow"))
     }

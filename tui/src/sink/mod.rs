@@ -241,7 +241,7 @@ impl Sink {
     }
 
     /// Closes everything; what there is to say of it.
-    pub(crate) fn finish(&mut self, input: &ReportInput) -> Vec<String> {
+    pub(crate) fn finish(&mut self, analysis: &Analysis, input: &ReportInput) -> Vec<String> {
         let mut said: Vec<String> = self.close(input).into_iter().collect();
         if let Some(ring) = self.ring.take() {
             let closing = Closing::of(input);
@@ -251,7 +251,7 @@ impl Sink {
             }
         }
         if let Some(feed) = self.feed.take() {
-            said.extend(feed.finish(&Closing::of(input)));
+            said.extend(feed.finish(analysis, &|| input.clone()));
         }
         said
     }

@@ -24,17 +24,17 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         pad.text(2, 1, "no hop has been seen yet", theme.dim());
         return;
     }
-    let heads = ["frame/s", "chunk/s", "byte/s", "backlog", "max", "p50", "p99"];
+    let columns = Columns::of(model, pad.width());
     pad.text(3, 0, "hop", theme.dim());
-    for (place, head) in heads.iter().enumerate() {
-        pad.number(24 + place as u16 * 8, 0, 8, head, theme.dim());
+    for (x, column) in columns.places() {
+        pad.number(x, 0, CELL, COLUMNS[column].0, theme.dim());
     }
     let most = (pad.height() / 3).max(4);
     let top = ui.hop.saturating_sub(usize::from(most) - 1);
     hits.page = most.into();
     let mut y = 1;
     for (place, hop) in model.hops.iter().enumerate().skip(top).take(most.into()) {
-        line(pad, y, hop);
+        line(pad, y, hop, &columns);
         if place == ui.hop {
             pad.row_style(y, theme.selected());
         }
@@ -54,22 +54,61 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     }
 }
 
-fn line(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
+/// A hop's numbers: the head, and how the number is shown.
+type Column = (&'static str, fn(&HopLine) -> String);
+
+const COLUMNS: [Column; 7] = [
+    ("frame/s", |hop| rate(hop.frames_per_s)),
+    ("chunk/s", |hop| rate(hop.chunks_per_s)),
+    ("byte/s", |hop| bytes(hop.bytes_per_s as u64)),
+    ("backlog", |hop| known(hop.backlog, count)),
+    ("max", |hop| known(hop.backlog_max, count)),
+    ("p50", |hop| known(hop.residence, |s| duration(s.p50))),
+    ("p99", |hop| known(hop.residence, |s| duration(s.p99))),
+];
+/// Which of them make room for long names, the first first: the detail below has the selected hop's bytes and its backlog's maximum.
+const LEAVE: [usize; 2] = [2, 4];
+const CELL: u16 = 8;
+/// Cells for a name where all are short.
+const NAME: u16 = 21;
+
+/// How the width is shared between the hops' names and their numbers.
+struct Columns {
+    name: u16,
+    shown: Vec<usize>,
+}
+
+impl Columns {
+    fn of(model: &Model, width: u16) -> Self {
+        let length = |hop: &HopLine| (hop.from.chars().count() + 1 + hop.to.chars().count()) as u16;
+        let longest = model.hops.iter().map(length).max().unwrap_or(0).max(NAME);
+        let room = |left: usize| width.saturating_sub(3 + CELL * (COLUMNS.len() - left) as u16);
+        let left = (0..LEAVE.len())
+            .find(|&left| room(left) >= longest)
+            .unwrap_or(LEAVE.len());
+        Self {
+            name: longest.min(room(left).max(NAME)),
+            shown: (0..COLUMNS.len()).filter(|at| !LEAVE[..left].contains(at)).collect(),
+        }
+    }
+
+    /// Where each begins.
+    fn places(&self) -> impl Iterator<Item = (u16, usize)> {
+        let x = 3 + self.name;
+        self.shown
+            .iter()
+            .enumerate()
+            .map(move |(place, &column)| (x + place as u16 * CELL, column))
+    }
+}
+
+fn line(pad: &mut Pad<'_>, y: u16, hop: &HopLine, columns: &Columns) {
     let theme = pad.theme();
     pad.text(1, y, theme.sign(hop.health), theme.health(hop.health));
     let name = format!("{}{}{}", hop.from, theme.pick("→", ">"), hop.to);
-    pad.fit(3, y, 21, &name, STRONG);
-    let cells = [
-        rate(hop.frames_per_s),
-        rate(hop.chunks_per_s),
-        bytes(hop.bytes_per_s as u64),
-        known(hop.backlog, count),
-        known(hop.backlog_max, count),
-        known(hop.residence, |s| duration(s.p50)),
-        known(hop.residence, |s| duration(s.p99)),
-    ];
-    for (place, text) in cells.iter().enumerate() {
-        pad.number(24 + place as u16 * 8, y, 8, text, PLAIN);
+    pad.fit(3, y, columns.name, &name, STRONG);
+    for (x, column) in columns.places() {
+        pad.number(x, y, CELL, &COLUMNS[column].1(hop), PLAIN);
     }
 }
 

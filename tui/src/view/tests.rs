@@ -185,6 +185,25 @@ fn a_long_path_is_a_list_where_it_does_not_fit() {
 }
 
 #[test]
+fn hops_with_long_names() {
+    let sees = Sees {
+        sent: true,
+        taken: true,
+        ..Sees::default()
+    };
+    let hops = [
+        "scheduler->detokenizer-router",
+        "detokenizer-router->detokenizer",
+        "detokenizer->worker",
+    ];
+    let mut stand = Stand::of(Scene::new(&hops.map(|name| (name, sees))));
+    stand.scene.send(MS, &[("5b92f00d", 1, 1)]);
+    stand.refresh();
+    stand.press(&[Action::Go(Tab::Hops)]);
+    stand.snapshot("hops_routers");
+}
+
+#[test]
 fn requests() {
     let mut stand = race();
     stand.press(&[Action::Go(Tab::Requests)]);

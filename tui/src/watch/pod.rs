@@ -174,11 +174,7 @@ impl Pod {
 
     fn other_run(&mut self, head: &Head, start: &Start) {
         if !self.instance.is_empty() {
-            for said in self
-                .run
-                .sink()
-                .finish(&trace::report::ReportInput::of(&self.about.kind))
-            {
+            for said in self.run.close(&trace::report::ReportInput::of(&self.about.kind)) {
                 self.run.say(said);
             }
             self.run

@@ -113,7 +113,7 @@ fn writing(args: &Args) -> Result<f64> {
     for _ in 0..args.writes {
         server.write_all(&event)?;
     }
-    let spent = cpu() - begun;
+    let spent = cpu().saturating_sub(begun);
     drop(server);
     reader.join().map_err(|_| anyhow::anyhow!("the client failed"))?;
     Ok(spent.as_nanos() as f64 / f64::from(args.writes))

@@ -210,7 +210,12 @@ impl Cast {
         for process in workers.iter_mut().chain(&mut detokenizers).chain([&mut router]) {
             process.line("READY", STARTUP)?;
         }
-        let splices = [&[into_router.clone()], &into_detokenizers[..], &into_workers[..]].concat();
+        let splices = [
+            std::slice::from_ref(&into_router),
+            &into_detokenizers[..],
+            &into_workers[..],
+        ]
+        .concat();
         let tap = Tap::start(relay, "tap", &splices, dir)?;
         let mut senders = Vec::new();
         for number in 0..plan.senders {

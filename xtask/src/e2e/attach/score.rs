@@ -19,10 +19,10 @@ use super::{RELEASES, Scenario, check, kernel, watched};
 const SCENARIOS: [Scenario; 6] = [
     ("scored, generator", |setting| consumer(setting, &["--stream-output"])),
     ("scored, 4 more turns", |setting| {
-        consumer(setting, &["--stream-output", "--turns", "4"])
+        consumer(setting, &["--stream-output", "--turns", "4"]);
     }),
     ("scored, other thread", |setting| {
-        consumer(setting, &["--stream-output", "--other-thread"])
+        consumer(setting, &["--stream-output", "--other-thread"]);
     }),
     ("scored, http", |setting| {
         consumer(setting, &["--stream-output"]);

@@ -1,0 +1,69 @@
+//! Whether our namespaces are the machine's own: capabilities, process ids and clocks mean something else in others.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+/// A kind of namespace whose first one has a fixed inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Process ids.
+    Pid,
+    /// Users, and what capabilities are worth.
+    User,
+    /// Clocks.
+    Time,
+}
+
+impl Kind {
+    /// `include/linux/proc_ns.h`.
+    const fn initial(self) -> u64 {
+        match self {
+            Self::Pid => 0xefff_fffc,
+            Self::User => 0xefff_fffd,
+            Self::Time => 0xefff_fffa,
+        }
+    }
+
+    /// Its file in `/proc/self/ns`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pid => "pid",
+            Self::User => "user",
+            Self::Time => "time",
+        }
+    }
+
+    /// Whether ours is the machine's first; `None` where that is not shown.
+    pub fn is_initial(self) -> Option<bool> {
+        let shown = fs::metadata(format!("/proc/self/ns/{}", self.name())).ok()?;
+        Some(shown.ino() == self.initial())
+    }
+}
+
+/// By how many nanoseconds our `CLOCK_MONOTONIC` is ahead of the kernel's stamps; `None` where there are no time namespaces.
+pub fn clock_offset_ns() -> Option<i64> {
+    parse(&fs::read_to_string("/proc/self/timens_offsets").ok()?)
+}
+
+fn parse(offsets: &str) -> Option<i64> {
+    let line = offsets.lines().find_map(|line| line.strip_prefix("monotonic"))?;
+    let mut numbers = line.split_ascii_whitespace().map(str::parse::<i64>);
+    let (seconds, nanoseconds) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_of_clocks() {
+        assert_eq!(
+            parse("monotonic           0         0\nboottime            0         0\n"),
+            Some(0)
+        );
+        assert_eq!(parse("monotonic      -86400       500\n"), Some(-86_399_999_999_500));
+        assert_eq!(parse("boottime 0 0\n"), None);
+        assert_eq!(parse("monotonic 9223372036854775807 0\n"), None);
+    }
+}

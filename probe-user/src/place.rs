@@ -1,0 +1,187 @@
+//! Where this program runs, and how that place grants what is missing: the line to write differs, the need does not.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::capability::Capability;
+
+/// What this program was started by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// A shell on a machine.
+    Host,
+    /// A systemd service.
+    Unit,
+    /// A container of Docker's.
+    Docker,
+    /// A container of Podman's.
+    Podman,
+    /// A pod's container.
+    Kubernetes,
+}
+
+impl Place {
+    /// Of the calling process, found out once.
+    pub fn here() -> Self {
+        static HERE: OnceLock<Place> = OnceLock::new();
+        *HERE.get_or_init(|| {
+            let cgroup = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+            Self::of(
+                |name| std::env::var_os(name).is_some(),
+                |path| Path::new(path).exists(),
+                &cgroup,
+            )
+        })
+    }
+
+    fn of(variable: impl Fn(&str) -> bool, exists: impl Fn(&str) -> bool, cgroup: &str) -> Self {
+        let pod = || {
+            variable("KUBERNETES_SERVICE_HOST")
+                || exists("/var/run/secrets/kubernetes.io/serviceaccount")
+                || cgroup.contains("/kubepods")
+        };
+        let unit = || variable("INVOCATION_ID") && cgroup.lines().any(|line| line.ends_with(".service"));
+        if pod() {
+            Self::Kubernetes
+        } else if exists("/.dockerenv") {
+            Self::Docker
+        } else if exists("/run/.containerenv") {
+            Self::Podman
+        } else if unit() {
+            Self::Unit
+        } else {
+            Self::Host
+        }
+    }
+
+    /// What to call it in JSON.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Unit => "systemd",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Kubernetes => "kubernetes",
+        }
+    }
+
+    /// What to call it in a sentence.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Host => "on a host",
+            Self::Unit => "in a systemd service",
+            Self::Docker => "in a Docker container",
+            Self::Podman => "in a Podman container",
+            Self::Kubernetes => "in a Kubernetes pod",
+        }
+    }
+
+    /// Grants these capabilities, in a process that is root: others have none of what a container is given.
+    pub fn grant(self, capabilities: &[Capability]) -> String {
+        let names = |between: &str| {
+            let names: Vec<&str> = capabilities.iter().map(|c| c.name()).collect();
+            names.join(between)
+        };
+        let full = |between: &str| {
+            let names: Vec<String> = capabilities.iter().map(ToString::to_string).collect();
+            names.join(between)
+        };
+        match self {
+            Self::Host => format!(
+                "sudo tokengap, or: setcap {}+ep $(command -v tokengap)",
+                full(",").to_ascii_lowercase()
+            ),
+            Self::Unit => format!("in [Service]: AmbientCapabilities={}", full(" ")),
+            Self::Docker | Self::Podman => {
+                format!("{} run --user 0 --cap-add {}", self.word(), names(" --cap-add "))
+            }
+            Self::Kubernetes => format!(
+                "securityContext: {{ runAsUser: 0, capabilities: {{ add: [{}] }} }}; or kubectl debug POD -it \
+                 --profile=sysadmin --target=CONTAINER --image=IMAGE",
+                names(", ")
+            ),
+        }
+    }
+
+    /// Lets these system calls through.
+    pub fn unfiltered(self, calls: &[&str]) -> String {
+        match self {
+            Self::Host => "start it outside of the sandbox that set the filter".to_owned(),
+            Self::Unit => format!("in [Service]: SystemCallFilter={}", calls.join(" ")),
+            Self::Docker | Self::Podman => format!("{} run --security-opt seccomp=unconfined", self.word()),
+            Self::Kubernetes => "securityContext: { seccompProfile: { type: Unconfined } }".to_owned(),
+        }
+    }
+
+    /// Leaves the user namespace.
+    pub const fn host_users(self) -> &'static str {
+        match self {
+            Self::Host => "run it outside of the user namespace, as the machine's root",
+            Self::Unit => "in [Service]: PrivateUsers=no",
+            Self::Docker => "docker run --userns=host",
+            Self::Podman => "run podman as root, without --userns",
+            Self::Kubernetes => "hostUsers: true in the pod, or a DaemonSet, or `tokengap tap`",
+        }
+    }
+
+    /// Shows the engine's processes.
+    pub const fn same_processes(self) -> &'static str {
+        match self {
+            Self::Host => "start the engine, or run it in the engine's PID namespace: nsenter --pid --target PID",
+            Self::Unit => "start the engine; in [Service]: ProtectProc=default",
+            Self::Docker => "docker run --pid=container:ENGINE, or --pid=host",
+            Self::Podman => "podman run --pid=container:ENGINE, or --pid=host",
+            Self::Kubernetes => {
+                "kubectl debug -it POD --image=IMAGE --target=CONTAINER, or shareProcessNamespace: true (sidecar), or \
+                 hostPID: true (node)"
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_goes_before_the_runtime_that_runs_it() {
+        let at = |variable: &'static str, file: &'static str, cgroup: &str| {
+            Place::of(|name| name == variable, |path| path == file, cgroup)
+        };
+        assert_eq!(at("", "", "0::/user.slice/session-1.scope\n"), Place::Host);
+        assert_eq!(
+            at("INVOCATION_ID", "", "0::/system.slice/tokengap.service\n"),
+            Place::Unit
+        );
+        assert_eq!(at("INVOCATION_ID", "", "0::/user.slice/session-1.scope\n"), Place::Host);
+        assert_eq!(at("", "/.dockerenv", "0::/\n"), Place::Docker);
+        assert_eq!(at("", "/run/.containerenv", "0::/\n"), Place::Podman);
+        assert_eq!(
+            at("KUBERNETES_SERVICE_HOST", "/.dockerenv", "0::/\n"),
+            Place::Kubernetes
+        );
+        assert_eq!(at("", "", "0::/kubepods/besteffort/pod1/c1\n"), Place::Kubernetes);
+    }
+
+    #[test]
+    fn each_place_has_its_own_line() {
+        let needs = [Capability::Bpf, Capability::SysPtrace];
+        assert_eq!(
+            Place::Host.grant(&needs),
+            "sudo tokengap, or: setcap cap_bpf,cap_sys_ptrace+ep $(command -v tokengap)"
+        );
+        assert_eq!(
+            Place::Unit.grant(&needs),
+            "in [Service]: AmbientCapabilities=CAP_BPF CAP_SYS_PTRACE"
+        );
+        assert_eq!(
+            Place::Docker.grant(&needs),
+            "docker run --user 0 --cap-add BPF --cap-add SYS_PTRACE"
+        );
+        assert!(
+            Place::Kubernetes
+                .grant(&needs)
+                .starts_with("securityContext: { runAsUser: 0, capabilities: { add: [BPF, SYS_PTRACE] } }; or kubectl")
+        );
+    }
+}

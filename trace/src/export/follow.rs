@@ -1,0 +1,117 @@
+//! What every format needs beside the analysis: the requests under way, and each told once when nothing more will come of it.
+
+use std::io;
+
+use super::hops::Hops;
+use super::lives::Lives;
+use super::{Clock, Closed, Exporter, Look, Options};
+use crate::analysis::Analysis;
+use crate::clock::MonoNs;
+use crate::event::{Event, What};
+use crate::ledger::{Request, Summary};
+use crate::report::Report;
+
+/// A follower of an analysis.
+pub(super) struct Follow {
+    lives: Lives,
+    hops: Hops,
+    clock: Clock,
+    options: Options,
+    closed: u64,
+}
+
+impl Follow {
+    pub(super) fn new(clock: Clock, options: Options) -> Self {
+        Self {
+            lives: Lives::default(),
+            hops: Hops::default(),
+            clock,
+            options,
+            closed: 0,
+        }
+    }
+
+    /// An event that `analysis` has entered.
+    pub(super) fn event(
+        &mut self,
+        event: &Event<'_>,
+        analysis: &Analysis,
+        exporter: &mut dyn Exporter,
+    ) -> io::Result<()> {
+        match &event.what {
+            What::Hop(hop) => self.hops.announce(hop),
+            What::Sent(frame) => self.hops.meet(frame.id.hop),
+            What::Taken(taken) => self.hops.meet(taken.id.hop),
+            What::Undecoded(undecoded) => self.hops.meet(undecoded.id.hop),
+            _ => {}
+        }
+        self.lives.event(event, analysis.ledger(), &self.hops);
+        exporter.event(event, &self.look(analysis))?;
+        self.write_closed(analysis, exporter)
+    }
+
+    /// Time that `analysis` has let pass.
+    pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
+        exporter.tick(now, &self.look(analysis))?;
+        self.write_closed(analysis, exporter)
+    }
+
+    /// Ties the engine's clock to wall time from here on.
+    pub(super) fn anchor(&mut self, mono: MonoNs, wall_ns: u64) {
+        self.clock.anchor(mono, wall_ns);
+    }
+
+    /// Writes what is open, and the end.
+    pub(super) fn finish(
+        &mut self,
+        analysis: &Analysis,
+        report: &Report,
+        exporter: &mut dyn Exporter,
+    ) -> io::Result<()> {
+        let ledger = analysis.ledger();
+        let summary = |request: &Request| request.clone().summary(ledger.worker_of(request));
+        for summary in ledger.requests().map(summary) {
+            self.write_request(&summary, summary.finish.is_none(), analysis, exporter)?;
+        }
+        exporter.finish(report, &self.look(analysis))
+    }
+
+    fn write_closed(&mut self, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
+        let closed = analysis.ledger().totals().requests.closed;
+        let new = (closed - self.closed) as usize;
+        self.closed = closed;
+        for back in (0..new).rev() {
+            let summary = analysis.ledger().finished().nth_back(back).cloned();
+            if let Some(summary) = summary {
+                self.write_request(&summary, false, analysis, exporter)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_request(
+        &mut self,
+        summary: &Summary,
+        open: bool,
+        analysis: &Analysis,
+        exporter: &mut dyn Exporter,
+    ) -> io::Result<()> {
+        let life = self.lives.close(summary);
+        let request = Closed {
+            summary,
+            life: &life,
+            open,
+        };
+        exporter.closed(&request, &self.look(analysis))
+    }
+
+    fn look<'a>(&'a self, analysis: &'a Analysis) -> Look<'a> {
+        Look {
+            clock: &self.clock,
+            ledger: analysis.ledger(),
+            hops: &self.hops,
+            lives: &self.lives,
+            options: &self.options,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What is around spans and metrics: who they are about, and who tells.
+
+use super::attributes::text;
+use crate::export::json::{Array, Object};
+
+/// The conventions in which the `gen_ai.*` attributes are named so.
+const CONVENTIONS: &str = "https://opentelemetry.io/schemas/1.37.0";
+
+/// The service that is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// `service.name`.
+    pub service: String,
+    /// `service.version`, where it is known.
+    pub version: Option<String>,
+    /// `tokengap.source`: `demo`, `tap`, `attach`, ...
+    pub source: String,
+    /// Further attributes; of two with one name the last counts, and none replaces those above.
+    pub more: Vec<(String, String)>,
+    /// The tokengap that tells.
+    pub tokengap: String,
+}
+
+impl Resource {
+    /// Of a source, as tokengap of this version tells of it.
+    pub fn of(source: &str, tokengap: &str) -> Self {
+        Self {
+            service: "sglang".to_owned(),
+            version: None,
+            source: source.to_owned(),
+            more: Vec::new(),
+            tokengap: tokengap.to_owned(),
+        }
+    }
+
+    fn write(&self, o: &mut Object<'_>) {
+        o.array("attributes", |a| {
+            text(a, "service.name", &self.service);
+            if let Some(version) = &self.version {
+                text(a, "service.version", version);
+            }
+            text(a, "tokengap.source", &self.source);
+            let ours = ["service.name", "tokengap.source"];
+            for (at, (name, value)) in self.more.iter().enumerate() {
+                let replaced = self.more.iter().skip(at + 1).any(|later| later.0 == *name);
+                let known = name == "service.version" && self.version.is_some();
+                if !replaced && !known && !ours.contains(&name.as_str()) {
+                    text(a, name, value);
+                }
+            }
+        });
+    }
+}
+
+/// `TracesData`.
+pub(super) fn traces(o: &mut Object<'_>, resource: &Resource, spans: impl FnOnce(&mut Array<'_>)) {
+    wrap(o, ["resourceSpans", "scopeSpans", "spans"], resource, spans);
+}
+
+/// `MetricsData`.
+pub(super) fn metrics(o: &mut Object<'_>, resource: &Resource, metrics: impl FnOnce(&mut Array<'_>)) {
+    wrap(o, ["resourceMetrics", "scopeMetrics", "metrics"], resource, metrics);
+}
+
+fn wrap(
+    o: &mut Object<'_>,
+    [outer, scopes, inner]: [&str; 3],
+    resource: &Resource,
+    items: impl FnOnce(&mut Array<'_>),
+) {
+    o.array(outer, |list| {
+        list.object(|o| {
+            o.object("resource", |o| resource.write(o));
+            o.array(scopes, |list| {
+                list.object(|o| {
+                    o.object("scope", |o| {
+                        o.text("name", "tokengap").text("version", &resource.tokengap);
+                    });
+                    o.array(inner, items).text("schemaUrl", CONVENTIONS);
+                });
+            });
+        });
+    });
+}

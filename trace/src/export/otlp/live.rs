@@ -1,0 +1,157 @@
+//! Spans of a live run as they come to be: requests that are over, findings that begin and end, and the capture at its end.
+
+use std::collections::HashMap;
+use std::io;
+
+use super::envelope::{self, Resource};
+use super::spans::{self, Episode};
+use crate::analysis::Analysis;
+use crate::clock::MonoNs;
+use crate::event::Event;
+use crate::export::follow::Follow;
+use crate::export::json::{Array, Object};
+use crate::export::{Closed, Exporter, Look, Opening, Options};
+use crate::report::Report;
+
+/// Encoded spans, and how many.
+#[derive(Debug, Default)]
+struct Encoded {
+    json: Vec<u8>,
+    spans: u64,
+}
+
+impl Encoded {
+    fn add(&mut self, fill: impl FnOnce(&mut Array<'_>) -> usize) {
+        let added = Array::append(&mut self.json, fill);
+        self.spans += added as u64;
+    }
+}
+
+impl Exporter for Encoded {
+    fn event(&mut self, _: &Event<'_>, _: &Look<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn closed(&mut self, request: &Closed<'_>, look: &Look<'_>) -> io::Result<()> {
+        if look.options.wants(request.summary) {
+            self.add(|list| spans::request(list, request, look));
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Report, _: &Look<'_>) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What there is to push of a run that another analysis follows.
+pub struct LiveSpans {
+    /// `None` when no request is wanted.
+    follow: Option<Follow>,
+    opening: Opening,
+    resource: Resource,
+    encoded: Encoded,
+    /// Findings that are active: when each was first found in its present episode.
+    active: HashMap<(&'static str, String), MonoNs>,
+    /// Episodes told so far: each has its own span ids.
+    episodes: u64,
+}
+
+impl LiveSpans {
+    /// Nothing seen yet. Requests are followed where `options` say which of them are wanted.
+    pub fn new(options: Option<Options>, opening: Opening, resource: Resource) -> Self {
+        Self {
+            follow: options.map(|options| Follow::new(opening.clock(), options)),
+            opening,
+            resource,
+            encoded: Encoded::default(),
+            active: HashMap::new(),
+            episodes: 0,
+        }
+    }
+
+    /// An event that `analysis` has entered.
+    pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
+        if let Some(follow) = &mut self.follow {
+            // Encoding into memory cannot fail.
+            let _ = follow.event(event, analysis, &mut self.encoded);
+        }
+    }
+
+    /// Time that `analysis` has let pass.
+    pub fn tick(&mut self, now: MonoNs, analysis: &Analysis) {
+        if let Some(follow) = &mut self.follow {
+            let _ = follow.tick(now, analysis, &mut self.encoded);
+        }
+        self.findings(now, analysis);
+    }
+
+    /// The run is over, and `report` is what it came to.
+    pub fn finish(&mut self, analysis: &Analysis, report: &Report) {
+        if let Some(follow) = &mut self.follow {
+            let _ = follow.finish(analysis, report, &mut self.encoded);
+        }
+        let (source, opening) = (&self.resource.source, &self.opening);
+        self.encoded
+            .add(|list| spans::capture(list, source, report, &opening.clock()));
+    }
+
+    /// Tells of findings that have begun or ended since the last look.
+    fn findings(&mut self, now: MonoNs, analysis: &Analysis) {
+        let (clock, source) = (self.opening.clock(), &self.resource.source);
+        let Some(began) = analysis.ledger().started() else {
+            return;
+        };
+        for finding in analysis.findings() {
+            let key = (finding.kind, finding.verdict.hop.clone());
+            let episode = match (finding.active, self.active.get(&key)) {
+                (true, None) => {
+                    self.active.insert(key, now);
+                    Episode {
+                        from: finding.began,
+                        to: now,
+                        over: false,
+                    }
+                }
+                (false, Some(&found)) => {
+                    self.active.remove(&key);
+                    Episode {
+                        from: finding.began.min(found),
+                        to: now,
+                        over: true,
+                    }
+                }
+                _ => continue,
+            };
+            self.episodes += 1;
+            let place = self.episodes;
+            self.encoded
+                .add(|list| spans::finding(list, finding, &episode, (source, began, place), &clock));
+        }
+    }
+
+    /// Bytes that wait to be taken.
+    pub fn waiting(&self) -> usize {
+        self.encoded.json.len()
+    }
+
+    /// What has come to be since the last call, as `TracesData`, and how many spans are in it; `None` when there are none.
+    pub fn take(&mut self, analysis: &Analysis) -> Option<(Vec<u8>, u64)> {
+        let Encoded { json, spans } = std::mem::take(&mut self.encoded);
+        if spans == 0 {
+            return None;
+        }
+        self.learn(analysis);
+        let mut out = Vec::with_capacity(json.len() + 1_024);
+        Object::write(&mut out, |o| {
+            envelope::traces(o, &self.resource, |list| list.encoded(&json));
+        });
+        Some((out, spans))
+    }
+
+    /// The service as it is known now.
+    pub fn learn(&mut self, analysis: &Analysis) -> &Resource {
+        self.resource.version = analysis.ledger().engine().version.as_deref().map(str::to_owned);
+        &self.resource
+    }
+}

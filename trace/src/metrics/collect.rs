@@ -1,0 +1,468 @@
+//! From the state of a run to metrics.
+
+use std::collections::BTreeMap;
+
+use super::family::Families;
+use super::names as n;
+use super::{Family, HOPS, Histogram, ROLES, Value};
+use crate::MonoNs;
+use crate::detect::{ALL as DETECTORS, Findings};
+use crate::event::ThreadPart;
+use crate::export::words::{mode, waiter};
+use crate::ledger::{Group, Hop, Ledger, Spent, Thread};
+use crate::report::{ReportInput, dropped_predicted};
+use crate::stats::{Distribution, WINDOW_NS};
+
+/// What metrics say that neither ledger nor findings know.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// What a report would be told now.
+    pub report: &'a ReportInput,
+    /// The version of tokengap.
+    pub version: &'a str,
+    /// What became of what was pushed; `None` where nothing is.
+    pub pushed: Option<Pushed>,
+}
+
+/// Items that were to be pushed: accepted, and given up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pushed {
+    /// Spans.
+    pub spans: (u64, u64),
+    /// Metric points.
+    pub points: (u64, u64),
+}
+
+/// All that can be told now. `findings` have just looked.
+pub fn collect(ledger: &Ledger, findings: &Findings, input: &Input<'_>) -> Vec<Family> {
+    let mut f = Families::new();
+    run(&mut f, ledger, input);
+    requests(&mut f, ledger);
+    tokens(&mut f, ledger);
+    answers(&mut f, ledger);
+    let lines: Vec<(&Group, Vec<&Hop>)> = ledger
+        .groups()
+        .iter()
+        .enumerate()
+        .map(|(place, group)| (group, ledger.members(place).collect::<Vec<_>>()))
+        // A hop that was renamed leaves an empty line behind.
+        .filter(|(_, members)| !members.is_empty())
+        .collect();
+    for (group, members) in lines.iter().take(HOPS) {
+        hop(&mut f, group, members, ledger.now());
+    }
+    left_out(&mut f, "hop", lines.len().saturating_sub(HOPS));
+    threads(&mut f, ledger);
+    found(&mut f, findings);
+    own(&mut f, ledger, input);
+    f.filled()
+}
+
+fn left_out(f: &mut Families, label: &str, names: usize) {
+    f.int(&n::SELF_LABELS_LEFT_OUT, [label], names as u64);
+}
+
+fn run(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
+    let engine = ledger.engine();
+    f.int(&n::BUILD, [input.version], 1);
+    f.int(&n::SOURCE, [&input.report.kind], 1);
+    let known = [
+        input.report.engine.as_str(),
+        engine.version.as_deref().unwrap_or_default(),
+        engine.mode.map(mode).unwrap_or_default(),
+        engine.waiter.map(waiter).unwrap_or_default(),
+    ];
+    f.int(&n::ENGINE, known, 1);
+    let window = ledger.started().map(|from| ledger.now().since(from));
+    f.seconds(&n::WINDOW, [], window);
+}
+
+fn requests(f: &mut Families, ledger: &Ledger) {
+    let counts = ledger.totals().requests;
+    f.int(&n::REQUESTS_SEEN, [], counts.seen);
+    f.int(&n::REQUESTS_FINISHED, [], counts.finished);
+    f.int(&n::REQUESTS_ABORTED, [], counts.aborted);
+    f.int(&n::REQUESTS_JOINED_LATE, [], counts.joined_late);
+    f.int(&n::REQUESTS_OVERWRITTEN, [], counts.overwritten);
+    f.int(&n::REQUESTS_ORPHANED, [], counts.orphaned);
+    f.int(&n::REQUESTS_LIVE, [], ledger.live());
+    f.int(&n::HEALTH_CHECKS, [], counts.health_checks);
+}
+
+fn tokens(f: &mut Families, ledger: &Ledger) {
+    let totals = ledger.totals();
+    let (tokens, chunks, fates) = (totals.tokens, totals.chunks, totals.chunks.fates);
+    let (takes, deliveries) = (ledger.sees_takes(), ledger.sees_deliveries());
+    f.int(&n::TOKENS_SENT, [], tokens.sent);
+    f.int(&n::TOKENS_TAKEN, [], takes.then_some(tokens.taken));
+    f.int(&n::TOKENS_DELIVERED, [], deliveries.then_some(tokens.delivered));
+    f.int(&n::TOKENS_LOST, [], deliveries.then_some(fates.tokens_lost));
+    f.int(&n::TOKENS_MISSING_ON_WIRE, [], totals.wire_loss.1);
+    f.int(&n::CHUNKS_SENT, [], chunks.sent);
+    f.int(&n::CHUNKS_TAKEN, [], takes.then_some(chunks.taken));
+    f.int(&n::CHUNKS_DELIVERED, [], deliveries.then_some(fates.delivered));
+    f.int(&n::CHUNKS_COALESCED, [], deliveries.then_some(fates.coalesced));
+    let predicted = dropped_predicted(&totals.predicted, ledger.engine());
+    f.int(&n::CHUNKS_DROPPED, ["predicted"], predicted);
+    f.int(&n::CHUNKS_DROPPED, ["confirmed"], deliveries.then_some(fates.dropped));
+    f.int(&n::CHUNKS_UNJUDGED, [], deliveries.then_some(fates.unjudged));
+    f.int(&n::CHUNKS_OUTSTANDING, [], deliveries.then(|| ledger.undelivered()));
+    if ledger.sees_gaps() {
+        f.histogram(&n::GAP, [], Histogram::seconds(ledger.gap()));
+    }
+    if ledger.itl_sent().count() > 0 {
+        f.histogram(&n::ITL_SENT, [], Histogram::seconds(ledger.itl_sent()));
+        f.histogram(
+            &n::ITL_SENT_BY_TOKEN,
+            [],
+            Histogram::seconds(ledger.itl_sent_by_token()),
+        );
+    }
+    if deliveries {
+        f.histogram(&n::ITL_DELIVERED, [], Histogram::seconds(ledger.itl_delivered()));
+        let by_token = Histogram::seconds(ledger.itl_delivered_by_token());
+        f.histogram(&n::ITL_DELIVERED_BY_TOKEN, [], by_token);
+    }
+}
+
+fn answers(f: &mut Families, ledger: &Ledger) {
+    let answers = &ledger.totals().answers;
+    if answers.seen == 0 {
+        return;
+    }
+    let left = answers.client_left + answers.server_left;
+    f.int(&n::ANSWERS, ["whole"], answers.seen.saturating_sub(left));
+    f.int(&n::ANSWERS, ["client_left"], answers.client_left);
+    f.int(&n::ANSWERS, ["server_left"], answers.server_left);
+    f.int(&n::ANSWERS_HELD_UP, [], answers.held_up);
+    f.int(&n::ANSWERS_UNCOUNTED, [], answers.uncounted);
+    f.int(&n::ANSWERS_TOKENS_LOST, [], answers.apart_tokens_lost);
+}
+
+fn hop(f: &mut Families, group: &Group, members: &[&Hop], now: MonoNs) {
+    let name = [group.name.as_str()];
+    let sum = |what: fn(&Hop) -> u64| members.iter().map(|h| what(h)).sum::<u64>();
+    let sent = members.iter().any(|h| h.sees().sent);
+    let forwarded = members.iter().any(|h| h.sees().forwarded);
+    let taken = members.iter().any(|h| h.sees().taken);
+    f.int(&n::HOP_FRAMES_SENT, name, sent.then(|| sum(|h| h.counts().frames_sent)));
+    f.int(
+        &n::HOP_FRAMES_FORWARDED,
+        name,
+        forwarded.then(|| sum(|h| h.counts().frames_forwarded)),
+    );
+    f.int(
+        &n::HOP_FRAMES_TAKEN,
+        name,
+        taken.then(|| sum(|h| h.counts().frames_taken)),
+    );
+    f.int(&n::HOP_FRAMES_UNDECODED, name, sum(|h| h.counts().undecoded));
+    f.int(&n::HOP_CHUNKS, name, sum(|h| h.counts().chunks));
+    f.int(&n::HOP_BYTES, name, sum(|h| h.counts().bytes));
+    if sent && taken {
+        let load = members.iter().try_fold((0, 0), |(chunks, bytes), hop| {
+            hop.waiting_load().map(|load| (chunks + load.0, bytes + load.1))
+        });
+        let oldest = members.iter().filter_map(|h| h.oldest_waiting()).min();
+        f.int(&n::HOP_BACKLOG_FRAMES, name, group.backlog);
+        f.int(&n::HOP_BACKLOG_CHUNKS, name, load.map(|l| l.0));
+        f.int(&n::HOP_BACKLOG_BYTES, name, load.map(|l| l.1));
+        f.int(&n::HOP_BACKLOG_MAX, name, group.backlog_max);
+        f.seconds(&n::HOP_OLDEST, name, oldest.map_or(0, |since| now.since(since)));
+    }
+    f.int(&n::HOP_KERNEL_RECEIVE, name, group.kernel.bytes);
+    f.int(&n::HOP_KERNEL_SEND, name, group.kernel.send_bytes);
+    let times: [(&'static super::Definition, &Distribution); 4] = [
+        (&n::HOP_RESIDENCE, &group.residence),
+        (&n::HOP_RELAY, &group.relay),
+        (&n::HOP_HANDLING, &group.handling),
+        (&n::HOP_RECV_WAIT, &group.recv_wait),
+    ];
+    for (definition, times) in times.into_iter().filter(|(_, times)| times.count() > 0) {
+        f.histogram(definition, name, Histogram::seconds(times));
+    }
+    if group.wakeups.count() > 0 {
+        f.histogram(&n::HOP_WAKEUP, name, Histogram::counts(&group.wakeups));
+    }
+}
+
+/// The states of a thread, by name: each `None` where it is not observable.
+fn states(spent: &Spent) -> [(&'static str, Option<u64>); 4] {
+    [
+        ("on_cpu", Some(spent.on_ns)),
+        ("run_wait", spent.starved_ns()),
+        ("throttled", spent.held_ns()),
+        ("asleep", spent.blocked_ns()),
+    ]
+}
+
+fn part(part: ThreadPart) -> &'static str {
+    match part {
+        ThreadPart::Main => "main",
+        ThreadPart::Io => "io",
+        ThreadPart::Other => "other",
+    }
+}
+
+fn threads(f: &mut Families, ledger: &Ledger) {
+    let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
+    let mut others = 0;
+    for thread in ledger.threads().iter().filter(|t| t.total().is_some()) {
+        if roles.len() < ROLES || roles.contains_key(thread.role()) {
+            roles.entry(thread.role()).or_default().push(thread);
+        } else {
+            others += 1;
+        }
+    }
+    left_out(f, "role", others);
+    for (role, threads) in roles {
+        for which in [ThreadPart::Main, ThreadPart::Io, ThreadPart::Other] {
+            let of_part = threads.iter().filter(|t| t.part() == Some(which));
+            let Some(spent) = of_part.filter_map(|t| t.total()).reduce(Spent::plus) else {
+                continue;
+            };
+            f.seconds(&n::CPU_OBSERVED, [role, part(which)], spent.interval_ns);
+            for (state, ns) in states(&spent) {
+                f.seconds(&n::CPU_STATE, [role, part(which), state], ns);
+            }
+        }
+        let takers = || threads.iter().filter(|t| t.takes());
+        consumer(f, role, takers().copied(), ledger.now());
+        let polls = takers().filter_map(|t| t.poll());
+        if let Some((observed, polled)) = polls
+            .map(|p| (p.interval_ns, p.polled_ns))
+            .reduce(|a, b| (a.0 + b.0, a.1 + b.1))
+        {
+            f.seconds(&n::POLL_OBSERVED, [role], observed);
+            f.seconds(&n::POLL_AWAY, [role], observed.saturating_sub(polled));
+        }
+    }
+}
+
+fn consumer<'a>(f: &mut Families, role: &str, takers: impl Iterator<Item = &'a Thread>, now: MonoNs) {
+    let from = MonoNs(now.0.saturating_sub(WINDOW_NS));
+    let recent = takers
+        .filter_map(|thread| thread.between(from, now))
+        .filter(|spent| spent.interval_ns > 0);
+    if let Some(spent) = recent.max_by(|a, b| a.share(a.on_ns).total_cmp(&b.share(b.on_ns))) {
+        for (state, ns) in states(&spent) {
+            if let Some(ns) = ns {
+                f.put(&n::CONSUMER_CPU, [role, state], Value::Float(spent.share(ns)));
+            }
+        }
+    }
+}
+
+fn found(f: &mut Families, findings: &Findings) {
+    let all = findings.sorted();
+    for detector in DETECTORS {
+        let kind = detector.kind();
+        let of_kind = all.iter().filter(|finding| finding.kind == kind);
+        f.int(&n::FINDINGS, [kind], of_kind.count() as u64);
+    }
+    let mut active: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for finding in all {
+        *active
+            .entry((finding.kind, finding.verdict.severity.as_str()))
+            .or_default() += u64::from(finding.active);
+    }
+    for ((kind, severity), count) in active {
+        f.int(&n::FINDINGS_ACTIVE, [kind, severity], count);
+    }
+}
+
+fn own(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
+    let totals = ledger.totals();
+    f.int(&n::SELF_EVENTS, [], totals.events);
+    for (cause, lost) in totals.lost.by_cause() {
+        f.int(&n::SELF_EVENTS_LOST, [cause], lost);
+    }
+    f.int(&n::SELF_FRAMES_UNANNOUNCED, [], totals.lost.unannounced);
+    f.int(&n::SELF_FRAMES_UNDECODED, [], totals.undecoded);
+    for limit in ledger.limits() {
+        f.int(&n::SELF_LIMIT_REACHED, [limit.name], limit.times);
+    }
+    f.int(&n::SELF_DEGRADED, [], input.report.degraded.len() as u64);
+    f.seconds(&n::SELF_CPU, [], input.report.cpu_ns);
+    f.int(&n::SELF_MEMORY, [], input.report.rss_bytes);
+    if let Some(pushed) = input.pushed {
+        for (signal, (accepted, dropped)) in [("spans", pushed.spans), ("points", pushed.points)] {
+            f.int(&n::SELF_PUSHED, [signal], accepted);
+            f.int(&n::SELF_PUSH_DROPPED, [signal], dropped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::event::{Chunk, CpuSample, Event, Frame, IdColumn, Kind, Sees, Taken, What};
+    use crate::id::{FrameId, HopId, ThreadId};
+    use crate::{Analysis, Config};
+
+    const MS: u64 = 1_000_000;
+
+    fn metrics(analysis: &Analysis) -> Vec<Family> {
+        analysis.metrics(&Input {
+            report: &ReportInput::of("tap"),
+            version: "1",
+            pushed: None,
+        })
+    }
+
+    fn value<'a>(families: &'a [Family], name: &str, labels: &[&str]) -> Option<&'a Value> {
+        let family = families.iter().find(|f| f.definition.name == name)?;
+        let point = family.points.iter().find(|p| p.labels == labels)?;
+        Some(&point.value)
+    }
+
+    fn hop(analysis: &mut Analysis, id: u16, name: &str, taken: bool) {
+        let sees = Sees {
+            sent: true,
+            taken,
+            ..Sees::default()
+        };
+        let said = crate::event::Hop {
+            id: HopId(id),
+            name,
+            endpoint: "",
+            worker: None,
+            origin: id == 0,
+            last: id == 0,
+            sees,
+        };
+        analysis.apply(&Event {
+            at: MonoNs(0),
+            what: What::Hop(said),
+        });
+    }
+
+    fn send(analysis: &mut Analysis, id: FrameId, rid: &str) {
+        let chunk = Chunk {
+            rid,
+            listed: Some(1),
+            completion_tokens: Some(1),
+            prompt_tokens: None,
+            cached_tokens: None,
+            finish: None,
+            retractions: None,
+            worker: None,
+            ids: &[],
+        };
+        let frame = Frame {
+            id,
+            bytes: 700,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks: &[chunk],
+        };
+        analysis.apply(&Event {
+            at: MonoNs(MS * (1 + id.seq)),
+            what: What::Sent(frame),
+        });
+    }
+
+    fn frame(hop: u16, seq: u64) -> FrameId {
+        FrameId {
+            hop: HopId(hop),
+            lane: 0,
+            seq,
+        }
+    }
+
+    #[test]
+    fn what_waits_is_told_in_frames_chunks_and_bytes_and_what_is_unseen_is_absent() {
+        let (mut seen, mut unseen) = (Analysis::new(Config::default()), Analysis::new(Config::default()));
+        for (analysis, taken) in [(&mut seen, true), (&mut unseen, false)] {
+            hop(analysis, 0, "scheduler->tokenizer", taken);
+            for seq in 0..3 {
+                send(analysis, frame(0, seq), &format!("rid-{seq}"));
+            }
+        }
+        let taken = Taken {
+            id: frame(0, 0),
+            wakeup: Some(1),
+            by: None,
+            frame: None,
+        };
+        seen.apply(&Event {
+            at: MonoNs(42 * MS),
+            what: What::Taken(taken),
+        });
+        let (told, name) = (metrics(&seen), ["scheduler->tokenizer"]);
+        assert_eq!(value(&told, "tokengap.hop.backlog.frames", &name), Some(&Value::Int(2)));
+        assert_eq!(value(&told, "tokengap.hop.backlog.chunks", &name), Some(&Value::Int(2)));
+        assert_eq!(
+            value(&told, "tokengap.hop.backlog.size", &name),
+            Some(&Value::Int(1_400))
+        );
+        assert_eq!(
+            value(&told, "tokengap.hop.oldest_waiting", &name),
+            Some(&Value::Float(0.04))
+        );
+        let Some(Value::Histogram(gap)) = value(&told, "tokengap.gap", &[]) else {
+            panic!("a gap was seen");
+        };
+        assert_eq!((gap.count, (gap.sum * 1e3).round()), (1, 41.0));
+        let told = metrics(&unseen);
+        for name in [
+            "tokengap.gap",
+            "tokengap.tokens.taken",
+            "tokengap.hop.backlog.frames",
+            "tokengap.cpu.time",
+        ] {
+            assert!(told.iter().all(|f| f.definition.name != name), "{name}");
+        }
+        assert_eq!(value(&told, "tokengap.tokens.sent", &[]), Some(&Value::Int(3)));
+        assert_eq!(value(&told, "tokengap.chunks.dropped", &["confirmed"]), None);
+    }
+
+    #[test]
+    fn names_beyond_the_bound_make_no_series_and_are_counted() {
+        let mut analysis = Analysis::new(Config::default());
+        for n in 0..200_u16 {
+            hop(&mut analysis, n, &format!("a->b{n}"), true);
+            send(&mut analysis, frame(n, 0), &format!("rid-{n}"));
+        }
+        for n in 0..40 {
+            let sample = CpuSample {
+                thread: ThreadId { pid: 1, tid: n },
+                role: &format!("role-{n}"),
+                name: "python3",
+                part: ThreadPart::Main,
+                interval_ns: 100 * MS,
+                on_ns: 40 * MS,
+                wait_ns: None,
+                throttled_ns: None,
+                poll: None,
+            };
+            analysis.apply(&Event {
+                at: MonoNs(300 * MS),
+                what: What::Cpu(sample),
+            });
+        }
+        let told = metrics(&analysis);
+        let labels = |place: &str| -> BTreeSet<&str> {
+            let families = told.iter().filter_map(|f| {
+                let at = f.definition.labels.iter().position(|l| *l == place)?;
+                Some((f, at))
+            });
+            families
+                .flat_map(|(f, at)| f.points.iter().map(move |p| p.labels[at].as_str()))
+                .collect()
+        };
+        assert_eq!((labels("hop").len(), labels("role").len()), (HOPS, ROLES));
+        let left_out = |label| value(&told, "tokengap.self.labels_left_out", &[label]);
+        assert_eq!(left_out("hop"), Some(&Value::Int(200 - HOPS as u64)));
+        assert_eq!(left_out("role"), Some(&Value::Int(40 - ROLES as u64)));
+        let state = |state| value(&told, "tokengap.cpu.time", &["role-0", "main", state]);
+        assert_eq!((state("on_cpu"), state("run_wait")), (Some(&Value::Float(0.04)), None));
+        let told = told.iter().flat_map(|f| f.points.iter().flat_map(|p| &p.labels));
+        assert!(
+            told.into_iter().all(|label| !label.starts_with("rid-")),
+            "no label is a request"
+        );
+    }
+}

@@ -1,0 +1,134 @@
+//! What a metric is: its name, unit, labels and meaning.
+
+/// How a metric's values behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows, from 0 at the start of the run.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Values counted in fixed classes.
+    Histogram,
+}
+
+/// What a metric is measured in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Seconds.
+    Seconds,
+    /// Bytes.
+    Bytes,
+    /// A share, from 0 to 1.
+    Ratio,
+    /// Things, in braces as the Unified Code for Units of Measure writes what it does not know: `{frame}`.
+    Of(&'static str),
+    /// None: the labels are what it says.
+    Info,
+}
+
+impl Unit {
+    /// As OTLP writes it.
+    pub fn ucum(self) -> &'static str {
+        match self {
+            Self::Seconds => "s",
+            Self::Bytes => "By",
+            Self::Ratio => "1",
+            Self::Of(things) => things,
+            Self::Info => "",
+        }
+    }
+
+    /// What a name ends in that has this unit; empty for things that are counted.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Seconds => "seconds",
+            Self::Bytes => "bytes",
+            Self::Ratio => "ratio",
+            Self::Of(_) | Self::Info => "",
+        }
+    }
+}
+
+/// A metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// OpenTelemetry's form of the name: words between dots, no unit.
+    pub name: &'static str,
+    /// How its values behave.
+    pub kind: Kind,
+    /// What they are measured in.
+    pub unit: Unit,
+    /// Names of its labels.
+    pub labels: &'static [&'static str],
+    /// What it says, in a sentence without its full stop.
+    pub help: &'static str,
+}
+
+impl Definition {
+    /// The name without what the unit and the kind add to it.
+    pub fn stem(&self) -> String {
+        self.name.replace('.', "_")
+    }
+
+    /// The name as Prometheus has it, and as collectors translate [`Self::name`].
+    pub fn prometheus(&self) -> String {
+        let mut name = self.stem();
+        let total = if self.kind == Kind::Counter { "total" } else { "" };
+        for part in [self.unit.suffix(), total] {
+            if !part.is_empty() {
+                name.push('_');
+                name.push_str(part);
+            }
+        }
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::ALL;
+    use super::*;
+
+    #[test]
+    fn names_keep_to_the_conventions() {
+        let mut known = BTreeSet::new();
+        for metric in ALL {
+            let name = metric.prometheus();
+            assert!(
+                name.starts_with("tokengap_")
+                    && name
+                        .bytes()
+                        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'),
+                "{name}"
+            );
+            assert!(known.insert(name.clone()), "{name} is there twice");
+            assert!(!metric.help.ends_with('.') && !metric.help.is_empty(), "{name}");
+            assert_eq!(name.ends_with("_total"), metric.kind == Kind::Counter, "{name}");
+            let never = ["rid", "pid", "tid", "endpoint", "function"];
+            assert!(metric.labels.iter().all(|label| !never.contains(label)), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_documents_table_is_the_list() {
+        let document = include_str!("../../../docs/METRICS.md");
+        let (_, table) = document
+            .split_once("| name | type | labels | |\n|---|---|---|---|\n")
+            .expect("a table");
+        let line = |metric: &&Definition| {
+            let kind = format!("{:?}", metric.kind).to_lowercase();
+            let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+            format!(
+                "| `{}` | {kind} | {} | {} |",
+                metric.prometheus(),
+                labels.join(", "),
+                metric.help
+            )
+        };
+        let wanted: Vec<String> = ALL.iter().map(line).collect();
+        let found: Vec<&str> = table.lines().collect();
+        assert_eq!(found, wanted, "\n{}", wanted.join("\n"));
+    }
+}

@@ -1,0 +1,88 @@
+//! A distribution in fixed classes, as metrics want it.
+
+use crate::stats::Distribution;
+
+/// Upper bounds of durations, in nanoseconds: 1, 2.5 and 5 of each decade from 100 us to 100 s.
+pub const DURATIONS_NS: [u64; 19] = [
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    25_000_000_000,
+    50_000_000_000,
+    100_000_000_000,
+];
+
+/// Upper bounds of counts.
+pub const COUNTS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+
+/// Values counted in classes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Histogram {
+    /// How many.
+    pub count: u64,
+    /// Their sum.
+    pub sum: f64,
+    /// Upper bounds that are in the class, and how many values are in it or below, in rising order.
+    pub at_most: Vec<(f64, u64)>,
+}
+
+impl Histogram {
+    /// Durations, in seconds.
+    pub(super) fn seconds(of: &Distribution) -> Self {
+        Self::new(of, &DURATIONS_NS, 1e9)
+    }
+
+    /// Counts.
+    pub(super) fn counts(of: &Distribution) -> Self {
+        Self::new(of, &COUNTS, 1.0)
+    }
+
+    fn new(of: &Distribution, bounds: &[u64], unit: f64) -> Self {
+        let below = of.at_most(bounds);
+        Self {
+            count: of.count(),
+            sum: of.sum() as f64 / unit,
+            at_most: bounds.iter().map(|&b| b as f64 / unit).zip(below).collect(),
+        }
+    }
+
+    /// How many are in each class alone, the last of which has no upper bound.
+    pub fn classes(&self) -> impl Iterator<Item = u64> + '_ {
+        let ends = self.at_most.iter().map(|c| c.1).chain([self.count]);
+        let begins = [0].into_iter().chain(self.at_most.iter().map(|c| c.1));
+        ends.zip(begins).map(|(end, begin)| end.saturating_sub(begin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::MonoNs;
+
+    #[test]
+    fn classes_add_up_to_all() {
+        let mut d = Distribution::default();
+        for ms in [0, 1, 3, 40, 40, 700, 200_000] {
+            d.record(MonoNs(0), ms * 1_000_000);
+        }
+        let h = Histogram::seconds(&d);
+        assert_eq!((h.count, h.classes().sum::<u64>()), (7, 7));
+        assert!((h.sum - 200.784).abs() < 1e-9, "{}", h.sum);
+        assert_eq!(h.at_most[7], (0.025, 3));
+        assert_eq!(h.at_most[8], (0.05, 5));
+        assert_eq!(h.classes().last(), Some(1), "200 s have no bound");
+    }
+}

@@ -1,0 +1,100 @@
+//! `tokengap doctor`: what this machine permits, found out by trying, and the line that grants the rest here.
+
+mod facts;
+mod row;
+mod table;
+mod tried;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use probe_user::discover::{self, Engine, PickError, RoleSpec, Watcher};
+use probe_user::{Feature, Place};
+use serde::Serialize;
+
+use crate::cmd::attach::choose;
+use crate::output;
+use facts::Fact;
+use row::{Row, State};
+
+/// Say what works here, what does not, and the line that grants it.
+///
+/// Attaches to the engine for a moment, as `attach` does, and looks at what came of it; without an engine it sets a uprobe on
+/// itself. Nothing is recorded and nothing stays attached.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 all of it works, 1 something is degraded or missing, 2 error.\n\n\
+                  Examples:\n  tokengap doctor\n  tokengap doctor --pid 4711 --json"
+)]
+pub(crate) struct Args {
+    /// A process of the engine to try it on, and its part if its title does not tell. Repeatable; without it the engine that
+    /// runs here.
+    #[arg(long, value_name = "PID[=ROLE]")]
+    pid: Vec<RoleSpec>,
+
+    /// JSON, schema tokengap.doctor/1.
+    #[arg(long)]
+    json: bool,
+}
+
+/// All that was found out.
+#[derive(Debug, Serialize)]
+pub(crate) struct Diagnosis {
+    schema: &'static str,
+    /// Where this program runs, which decides what a fix looks like.
+    place: &'static str,
+    /// The engine's processes that it was tried on; `null` without an engine.
+    pids: Option<Vec<u32>>,
+    features: Vec<Row>,
+    facts: Vec<Fact>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let watcher = Watcher::new(discover::Options {
+        named: args.pid.clone(),
+        ..discover::Options::default()
+    })
+    .context("cannot look for the engine's processes")?;
+    let engine = match watcher.topology().pick(&args.pid) {
+        Err(PickError::None) => None,
+        _ => Some(choose(watcher.topology(), &args.pid)?),
+    };
+    let diagnosis = diagnose(watcher, engine);
+    if args.json {
+        output::write(None, &format!("{}\n", serde_json::to_string_pretty(&diagnosis)?))?;
+    } else {
+        output::write(None, &table::text(&diagnosis))?;
+    }
+    let well = diagnosis.features.iter().all(|row| row.state == State::Works);
+    Ok(ExitCode::from(u8::from(!well)))
+}
+
+fn diagnose(watcher: Watcher, engine: Option<Engine>) -> Diagnosis {
+    let mut facts = facts::machine();
+    facts.extend(engine.iter().flat_map(facts::engine));
+    let mut features = vec![row::engine(engine.as_ref(), watcher.topology())];
+    let pids = engine.as_ref().map(|engine| {
+        let mut pids: Vec<u32> = engine.processes.iter().map(|process| process.id.pid).collect();
+        pids.sort_unstable();
+        pids
+    });
+    match engine {
+        Some(engine) => {
+            features.push(row::thread_times(&engine));
+            let seen = engine.clone();
+            features.extend(tried::on_engine(watcher, engine));
+            let queues = features.iter().find(|row| row.name == Feature::Queues.name());
+            let splice = row::splice(&seen, queues);
+            features.push(splice);
+        }
+        None => features.extend(tried::on_ourselves()),
+    }
+    features.extend([row::tap(), row::recording()]);
+    Diagnosis {
+        schema: "tokengap.doctor/1",
+        place: Place::here().word(),
+        pids,
+        features,
+        facts,
+    }
+}

@@ -1,0 +1,139 @@
+//! What is pushed to an OTLP receiver, and when: spans when they have come to be, metrics from time to time.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use trace::export::{LiveSpans, Opening, Options, Resource, metrics_data};
+use trace::metrics::{Family, Pushed};
+use trace::report::Report;
+use trace::{Analysis, Event, MonoNs};
+
+use super::VERSION;
+use super::args::{Requests, TelemetryArgs};
+use super::environment::Environment;
+use super::queue::{Body, Queue, Signal};
+use super::sender::Sender;
+
+/// Spans wait for others this long, unless there are many.
+const GATHER: Duration = Duration::from_secs(1);
+/// Bytes of spans that are sent together.
+const TOGETHER: usize = 256 * 1024;
+/// How long the end of a run waits for what is on its way.
+const FLUSH: Duration = Duration::from_secs(5);
+
+/// A push under way.
+pub(super) struct Push {
+    spans: LiveSpans,
+    queue: Arc<Queue>,
+    interval: Duration,
+    gathered: Instant,
+    measured: Instant,
+    anchor: (MonoNs, u64),
+}
+
+impl Push {
+    /// Begins; `None` when nothing is to be pushed.
+    pub(super) fn open(args: &TelemetryArgs, source: &str) -> anyhow::Result<Option<Self>> {
+        let Some(url) = &args.otlp else { return Ok(None) };
+        let environment = Environment::read(|name| std::env::var(name).ok())?;
+        let sender = Sender::new(url, &environment)?;
+        let queue = Arc::new(Queue::new(usize::try_from(args.otlp_queue).unwrap_or(usize::MAX)));
+        let theirs = Arc::clone(&queue);
+        thread::Builder::new()
+            .name("otlp".into())
+            .spawn(move || sender.run(&theirs))
+            .context("cannot begin to push to the OTLP receiver")?;
+        let mut resource = Resource::of(source, VERSION);
+        resource.service = environment.service.unwrap_or(resource.service);
+        resource.more = environment.attributes;
+        let anchor = (MonoNs::now(), trace::clock::wall_ns());
+        let opening = Opening::new(source, VERSION, anchor.0, anchor.1);
+        let slow_ns = u64::try_from(args.otlp_slower_than.as_nanos()).unwrap_or(u64::MAX);
+        let wanted = |slow_ns| Options {
+            slow_ns,
+            losing: true,
+            ..Options::default()
+        };
+        let requests = match args.otlp_requests {
+            Requests::Slow => Some(wanted(Some(slow_ns))),
+            Requests::All => Some(wanted(None)),
+            Requests::None => None,
+        };
+        Ok(Some(Self {
+            spans: LiveSpans::new(requests, opening, resource),
+            queue,
+            interval: args.otlp_interval,
+            gathered: Instant::now(),
+            measured: Instant::now(),
+            anchor,
+        }))
+    }
+
+    pub(super) fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
+        self.spans.event(event, analysis);
+        if self.spans.waiting() >= TOGETHER {
+            self.send_spans(analysis);
+        }
+    }
+
+    /// Lets time pass; `metrics` collects them.
+    pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
+        self.spans.tick(now, analysis);
+        if self.gathered.elapsed() >= GATHER {
+            self.send_spans(analysis);
+        }
+        if self.measured.elapsed() >= self.interval {
+            self.send_metrics(now, analysis, metrics);
+        }
+    }
+
+    /// The run is over: sends the rest, and waits for it, but not long.
+    pub(super) fn finish(&mut self, analysis: &Analysis, report: &Report, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
+        self.spans.finish(analysis, report);
+        self.send_spans(analysis);
+        self.send_metrics(MonoNs::now(), analysis, metrics);
+        self.queue.close(Instant::now() + FLUSH);
+    }
+
+    fn send_spans(&mut self, analysis: &Analysis) {
+        self.gathered = Instant::now();
+        if let Some((json, items)) = self.spans.take(analysis) {
+            self.send(Signal::Traces, json, items);
+        }
+    }
+
+    fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
+        self.measured = Instant::now();
+        let wall = |at: MonoNs| {
+            let (mono, wall_ns) = self.anchor;
+            wall_ns.saturating_add(at.since(mono)).saturating_sub(mono.since(at))
+        };
+        let times = (wall(analysis.ledger().started().unwrap_or(now)), wall(now));
+        let families = metrics(self.queue.pushed());
+        let (json, items) = metrics_data(&families, self.spans.learn(analysis), times);
+        self.send(Signal::Metrics, json, items);
+    }
+
+    fn send(&self, signal: Signal, json: Vec<u8>, items: u64) {
+        self.queue.push(Body {
+            signal,
+            json,
+            items,
+            since: Instant::now(),
+        });
+    }
+
+    pub(super) fn pushed(&self) -> Pushed {
+        self.queue.pushed()
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.queue.trouble()
+    }
+
+    pub(super) fn news(&self) -> Option<String> {
+        self.queue.news()
+    }
+}

@@ -1,0 +1,104 @@
+//! The metrics' way from the run, which has the numbers, to the endpoint's thread, which is asked for them: they are collected
+//! when somebody asks, at most four times a second, between two turns of the run's loop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use trace::metrics::Family;
+
+/// Numbers that are younger than this answer the next question too.
+const FRESH: Duration = Duration::from_millis(250);
+/// How long the run may take to answer: it is between two turns every few milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What was collected last.
+#[derive(Clone, Debug, Default)]
+struct Latest {
+    at: Option<Instant>,
+    families: Arc<Vec<Family>>,
+    /// The run is over: nothing newer will come.
+    last: bool,
+}
+
+/// The run's end.
+pub(super) struct Answers {
+    wanted: Arc<AtomicBool>,
+    latest: watch::Sender<Latest>,
+}
+
+/// The endpoint's end.
+#[derive(Clone)]
+pub(super) struct Questions {
+    wanted: Arc<AtomicBool>,
+    latest: watch::Receiver<Latest>,
+}
+
+/// Both ends.
+pub(super) fn pair() -> (Answers, Questions) {
+    let (sender, latest) = watch::channel(Latest::default());
+    let wanted = Arc::<AtomicBool>::default();
+    let answers = Answers {
+        wanted: Arc::clone(&wanted),
+        latest: sender,
+    };
+    (answers, Questions { wanted, latest })
+}
+
+impl Answers {
+    /// Whether somebody waits for numbers.
+    pub(super) fn wanted(&self) -> bool {
+        self.wanted.swap(false, Ordering::Relaxed)
+    }
+
+    /// Hands numbers over; after the `last` ones nobody needs to ask.
+    pub(super) fn give(&self, families: Vec<Family>, last: bool) {
+        self.latest.send_replace(Latest {
+            at: Some(Instant::now()),
+            families: Arc::new(families),
+            last,
+        });
+    }
+}
+
+impl Questions {
+    /// The numbers as they are now; `None` when the run does not answer.
+    pub(super) async fn ask(&mut self) -> Option<Arc<Vec<Family>>> {
+        let fresh = |latest: &Latest| latest.last || latest.at.is_some_and(|at| at.elapsed() < FRESH);
+        let known = self.latest.borrow_and_update().clone();
+        if fresh(&known) {
+            return Some(known.families);
+        }
+        self.wanted.store(true, Ordering::Relaxed);
+        let answer = tokio::time::timeout(PATIENCE, self.latest.changed()).await;
+        matches!(answer, Ok(Ok(()))).then(|| Arc::clone(&self.latest.borrow_and_update().families))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_collects_unasked_and_the_last_numbers_stay() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.expect("a runtime");
+        let (answers, mut questions) = pair();
+        assert!(!answers.wanted());
+        let asker = std::thread::spawn(move || {
+            let first = runtime.block_on(questions.ask());
+            (first, runtime, questions)
+        });
+        let began = Instant::now();
+        while !answers.wanted() && began.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        answers.give(Vec::new(), true);
+        let (first, runtime, mut questions) = asker.join().expect("no panic");
+        assert!(first.is_some());
+        std::thread::sleep(2 * FRESH);
+        assert!(runtime.block_on(questions.ask()).is_some());
+        assert!(!answers.wanted(), "after the last numbers nobody is asked");
+    }
+}

@@ -1,0 +1,318 @@
+"""A demo is scraped by Prometheus and pushes to a collector; both must hold the numbers of its report.
+
+usage: check.py TOKENGAP ROOT FOLDER
+
+Run with a Python that has rotel (a collector) and opentelemetry-proto (the schema's classes). Everything listens on loopback.
+"""
+
+import gzip
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import rotel
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+TOKENGAP, ROOT, FOLDER = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
+LINGER_S = 6
+checks = 0
+
+
+def equal(what, got, want):
+    global checks
+    checks += 1
+    if got != want:
+        sys.exit(f"{what}: {got!r}, and the report says {want!r}")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@contextmanager
+def running(*command, log):
+    with open(FOLDER / log, "wb") as out:
+        process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=out)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read().decode()
+
+
+def wait_for(what, condition, seconds=30):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if value := condition():
+                return value
+        except OSError:
+            pass
+        time.sleep(0.2)
+    sys.exit(f"waited {seconds} s for {what}")
+
+
+class Receiver(ThreadingHTTPServer):
+    """What stands behind the collector: official classes parse what it sends on. Refuses the first `refusals` requests."""
+
+    daemon_threads = True
+
+    def __init__(self, refusals=0):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.spans, self.metrics, self.headers, self.refusals = [], {}, [], refusals
+        self.lock = threading.Lock()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def port(self):
+        return self.server_address[1]
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.headers["content-encoding"] == "gzip":
+            body = gzip.decompress(body)
+        with self.server.lock:
+            self.server.headers.append(dict(self.headers))
+            if self.server.refusals > 0:
+                self.server.refusals -= 1
+                self.send_response(503)
+                self.send_header("retry-after", "1")
+                self.send_header("content-length", "0")
+                self.end_headers()
+                return
+            if "json" in self.headers["content-type"]:
+                self.take_json(json.loads(body))
+            elif self.path.endswith("traces"):
+                for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                    about = attributes(resource.resource.attributes)
+                    for scope in resource.scope_spans:
+                        self.server.spans += [(about, span) for span in scope.spans]
+            else:
+                for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                    for scope in resource.scope_metrics:
+                        for metric in scope.metrics:
+                            self.server.metrics[metric.name] = metric
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def take_json(self, body):
+        for resource in body.get("resourceSpans", []):
+            for scope in resource["scopeSpans"]:
+                self.server.spans += scope["spans"]
+
+
+def attributes(pairs):
+    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in pairs}
+
+
+def demo(scenario, *flags, env=None, tail=0.0):
+    """Runs the demo to its end; gives back its report and what it said."""
+    command = [TOKENGAP, "demo", "--scenario", scenario, "--json", "--duration", "6s", *flags]
+    done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True, timeout=90, check=True)
+    return json.loads(done.stdout), done.stderr
+
+
+def against_prometheus():
+    metrics, web = free_port(), free_port()
+    (FOLDER / "prometheus.yml").write_text(f"""
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: [{ROOT}/deploy/prometheus/alerts.yml]
+scrape_configs:
+  - job_name: tokengap
+    static_configs: [{{targets: ["127.0.0.1:{metrics}"]}}]
+""")
+    subprocess.run(["promtool", "check", "config", FOLDER / "prometheus.yml"], check=True, stdout=subprocess.DEVNULL)
+    base = f"http://127.0.0.1:{web}"
+    command = ["prometheus", f"--config.file={FOLDER}/prometheus.yml", f"--storage.tsdb.path={FOLDER}/tsdb",
+               f"--web.listen-address=127.0.0.1:{web}", "--log.level=warn"]
+    with running(*command, log="prometheus.log"):
+        wait_for("Prometheus", lambda: "Ready" in get(f"{base}/-/ready"))
+        lint = []
+
+        def look():
+            text = wait_for("metrics", lambda: get(f"http://127.0.0.1:{metrics}/metrics"))
+            lint.append(subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True))
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        report, _ = demo("race", "--metrics", f"127.0.0.1:{metrics}", "--metrics-linger", f"{LINGER_S}s")
+        watcher.join()
+        if lint[0].returncode != 0:
+            sys.exit(f"promtool finds fault: {lint[0].stderr}{lint[0].stdout}")
+
+        def query(expression):
+            answer = json.loads(get(f"{base}/api/v1/query?query=" + urllib.parse.quote(expression)))
+            result = answer["data"]["result"]
+            return float(result[0]["value"][1]) if result else None
+
+        def value(series):
+            return query(f"last_over_time({series}[2m])")
+
+        compare_prometheus(report, value)
+        # Another sequence of numbers than the report's: what was scraped never fell.
+        equal("falling counters", query("max(resets(tokengap_tokens_sent_total[2m]))"), 0.0)
+        rules = json.loads(get(f"{base}/api/v1/rules"))["data"]["groups"][0]["rules"]
+        equal("rules in good health", sum(rule["health"] == "ok" for rule in rules), len(rules))
+        dashboard(query)
+
+
+def compare_prometheus(report, value):
+    def hop(name, of):
+        return f'tokengap_hop_{name}{{hop="{of}"}}'
+
+    requests, tokens, chunks = report["requests"], report["tokens"], report["chunks"]
+    for state in ["seen", "finished", "aborted", "joined_late", "overwritten", "orphaned"]:
+        equal(f"requests {state}", value(f"tokengap_requests_{state}_total"), requests[state])
+    equal("live", value("tokengap_requests_live"), requests["live"])
+    for stage in ["sent", "taken", "delivered", "missing_on_wire"]:
+        equal(f"tokens {stage}", value(f"tokengap_tokens_{stage}_total"), tokens[stage])
+    equal("tokens lost", value("tokengap_tokens_lost_total"), chunks["tokens_lost"])
+    for fate in ["sent", "taken", "delivered", "coalesced", "unjudged"]:
+        equal(f"chunks {fate}", value(f"tokengap_chunks_{fate}_total"), chunks[fate])
+    for certainty in ["predicted", "confirmed"]:
+        got = value(f'tokengap_chunks_dropped_total{{certainty="{certainty}"}}')
+        equal(f"{certainty} drops", got, chunks[f"dropped_{certainty}"])
+    equal("gaps", value("tokengap_gap_seconds_count"), report["gap_ns"] and report["gap_ns"]["count"])
+    for where in ["sent", "delivered", "sent_by_token", "delivered_by_token"]:
+        equal(f"ITL {where}", value(f"tokengap_itl_{where}_seconds_count"), report["itl_ns"][where]["count"])
+    for line in report["hops"]:
+        name = line["name"]
+        for told, series in [("frames_sent", "frames_sent_total"), ("frames_taken", "frames_taken_total"),
+                             ("frames_forwarded", "frames_forwarded_total"), ("chunks", "chunks_total"),
+                             ("bytes", "payload_bytes_total"), ("backlog_frames", "backlog_frames"),
+                             ("backlog_max_frames", "backlog_max_frames")]:
+            equal(f"{name} {told}", value(hop(series, name)), line[told])
+        for told, series in [("residence_ns", "residence_seconds"), ("relay_ns", "relay_seconds"),
+                             ("handling_ns", "handling_seconds"), ("wakeup_frames", "wakeup_frames")]:
+            equal(f"{name} {told}", value(hop(f"{series}_count", name)), line[told] and line[told]["count"])
+        if line["residence_ns"]:
+            for bound in [0.001, 0.01, 0.1, 1.0]:
+                below = sum(c[2] for c in line["residence_classes"] if c[1] <= bound * 1e9)
+                all_below = sum(c[2] for c in line["residence_classes"] if c[0] <= bound * 1e9)
+                got = value(f'tokengap_hop_residence_seconds_bucket{{hop="{name}",le="{bound}"}}')
+                if not below <= got <= all_below:
+                    sys.exit(f"{name}: {got} frames within {bound} s, and the report says {below} to {all_below}")
+    for kind in {finding["kind"] for finding in report["findings"]}:
+        found = sum(finding["kind"] == kind for finding in report["findings"])
+        equal(f"findings {kind}", value(f'tokengap_findings_total{{kind="{kind}"}}'), found)
+    equal("events", value("tokengap_self_events_total"), report["self"]["events"])
+    equal("degraded", value("tokengap_self_degraded"), len(report["self"]["degraded"]))
+    for cause, lost in report["self"]["lost_by_cause"].items():
+        equal(f"lost {cause}", value(f'tokengap_self_events_lost_total{{cause="{cause}"}}'), lost)
+    if not chunks["dropped_confirmed"]:
+        sys.exit("the demo has lost nothing: there was nothing to compare")
+
+
+def dashboard(query):
+    """Every expression of the dashboard is one that Prometheus understands, and most have an answer."""
+    board = json.loads((ROOT / "deploy/grafana/tokengap.json").read_text())
+    asked = answered = 0
+    for panel in board["panels"]:
+        for target in panel.get("targets", []):
+            expression = target["expr"].replace("$__rate_interval", "1m").replace("$job", ".*").replace("$instance", ".*")
+            asked += 1
+            answered += query(f"last_over_time(({expression})[2m:1s])") is not None
+    if answered * 2 < asked:
+        sys.exit(f"only {answered} of the dashboard's {asked} expressions have an answer")
+    print(f"dashboard: {answered} of {asked} expressions have an answer in the demo")
+
+
+def against_collector():
+    behind, http = Receiver(), free_port()
+    agent = pathlib.Path(rotel.__file__).parent / "rotel-agent"
+    command = [agent, "start", "--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint",
+               f"127.0.0.1:{free_port()}", "--exporter", "otlp", "--otlp-exporter-protocol", "http",
+               "--otlp-exporter-endpoint", f"http://127.0.0.1:{behind.port}"]
+    with running(*command, log="rotel.log"):
+        wait_for("the collector", lambda: socket.create_connection(("127.0.0.1", http), 1).close() or True)
+        env = {"PATH": "/usr/bin:/bin", "OTEL_SERVICE_NAME": "llm", "OTEL_RESOURCE_ATTRIBUTES": "k8s.pod.name=pod%2D7"}
+        report, said = demo("race", "--otlp", f"http://127.0.0.1:{http}", "--otlp-requests", "all",
+                            "--otlp-interval", "1s", env=env)
+        wait_for("the capture's span", lambda: any(span.name == "capture" for _, span in behind.spans), 15)
+        time.sleep(1)
+    requests = [(about, span) for about, span in behind.spans if span.name == "request"]
+    equal("traces of requests", len(requests), report["requests"]["seen"])
+    about, capture = next((about, span) for about, span in behind.spans if span.name == "capture")
+    equal("service.name", about["service.name"], "llm")
+    equal("k8s.pod.name", about["k8s.pod.name"], "pod-7")
+    totals = attributes(capture.attributes)
+    for name, want in [("tokengap.tokens.sent", report["tokens"]["sent"]), ("tokengap.chunks.sent", report["chunks"]["sent"]),
+                       ("tokengap.chunks.dropped", report["chunks"]["dropped_confirmed"]),
+                       ("tokengap.tokens.lost", report["chunks"]["tokens_lost"])]:
+        equal(f"capture {name}", totals.get(name), want)
+    equal("capture's findings", sorted(e.name for e in capture.events), sorted(f["kind"] for f in report["findings"]))
+    lost = sum(attributes(span.attributes).get("tokengap.tokens.lost", 0) for _, span in requests)
+    equal("tokens lost over requests", lost, report["chunks"]["tokens_lost"])
+    began = [span for _, span in behind.spans if "tokengap.finding.state" in attributes(span.attributes)]
+    if not any(span.parent_span_id == capture.span_id and span.trace_id == capture.trace_id for span in began):
+        sys.exit("no finding's span lies below the capture's")
+
+    def point(name, **labels):
+        metric = behind.metrics[name]
+        data = getattr(metric, metric.WhichOneof("data"))
+        for point in data.data_points:
+            if attributes(point.attributes) == labels:
+                return point
+        return None
+
+    equal("tokens sent", point("tokengap.tokens.sent").as_int, report["tokens"]["sent"])
+    equal("confirmed drops", point("tokengap.chunks.dropped", certainty="confirmed").as_int,
+          report["chunks"]["dropped_confirmed"])
+    itl = point("tokengap.itl.sent")
+    equal("sent ITL", itl.count, report["itl_ns"]["sent"]["count"])
+    equal("its buckets", sum(itl.bucket_counts), itl.count)
+    equal("unit", behind.metrics["tokengap.itl.sent"].unit, "s")
+    equal("degraded", report["self"]["degraded"], [])
+
+
+def against_a_receiver_in_trouble():
+    """Refused twice with Retry-After and then taken: nothing is lost. Nobody there: all of it is counted, and the run ends."""
+    receiver = Receiver(refusals=2)
+    env = {"PATH": "/usr/bin:/bin", "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20abc"}
+    report, said = demo("race", "--otlp", f"http://127.0.0.1:{receiver.port}", "--otlp-slower-than", "1h", env=env)
+    equal("headers", {h.get("authorization") for h in receiver.headers}, {"Bearer abc"})
+    equal("degraded", report["self"]["degraded"], [])
+    if "it is tried again" not in said:
+        sys.exit(f"nothing was said of the refusals: {said}")
+    requests = [span for span in receiver.spans if span["name"] == "request"]
+    if not 0 < len(requests) < report["requests"]["seen"]:
+        sys.exit(f"{len(requests)} of {report['requests']['seen']} requests were pushed: those that lost tokens are meant")
+    began = time.monotonic()
+    report, _ = demo("race", "--otlp", f"http://127.0.0.1:{free_port()}", "--otlp-queue", "64KiB", "--otlp-requests", "all")
+    if time.monotonic() - began > 20:
+        sys.exit("a receiver that is not there has kept the run from its end")
+    degraded = report["self"]["degraded"]
+    equal("told of what was given up", len(degraded), 1)
+    if "spans and" not in degraded[0]:
+        sys.exit(f"degraded: {degraded}")
+    equal("the demo's tokens", report["tokens"]["sent"], report["demo"]["truth"]["tokens"])
+    print(degraded[0])
+
+
+for part in [against_prometheus, against_collector, against_a_receiver_in_trouble]:
+    started = time.monotonic()
+    part()
+    print(f"{part.__name__.replace('_', ' ')}: held, {time.monotonic() - started:.0f} s")
+print(f"{checks} numbers compared")
