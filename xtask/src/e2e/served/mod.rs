@@ -95,7 +95,16 @@ enum Way {
 }
 
 impl Way {
-    const BOTH: [Self; 2] = [Self::Attach, Self::Tap];
+    /// Both with one release, and with any that was asked for; one with the others, which must say the same.
+    fn of(engine: &Engine, asked: bool) -> &'static [Self] {
+        if asked || engine.release == "0.5.9" {
+            &[Self::Attach, Self::Tap]
+        } else if Self::Attach.refusal().is_none() {
+            &[Self::Attach]
+        } else {
+            &[Self::Tap]
+        }
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -147,7 +156,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
         } else {
             &SCENARIOS[..]
         };
-        for way in Way::BOTH {
+        for &way in Way::of(engine, asked) {
             let runs = |releases: &[&str]| asked || releases.contains(&engine.release.as_str());
             let mut row = |name: &str, run: &dyn Fn(&mut Checks, &Path) -> Result<String>| {
                 let name = format!("{}, {name}", way.name());
