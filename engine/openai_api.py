@@ -55,7 +55,7 @@ def serving_of(real, manager):
 
     class Serving(real):
         def _convert_to_internal_request(self, request, _raw_request=None, *_ignored):
-            wanted = plan.Request(request.rid, index=0, tokens=0, start_step=0, stream=True, end="length")
+            wanted = plan.Request(request.rid, index=0, tokens=0, start_step=0, stream=True, group=None, end="length")
             return manager.receiver.tokenizer.register(wanted), request
 
     return Serving(manager, Settings())
