@@ -122,7 +122,10 @@ async fn connection(options: &WatchOptions, news: &Sender<News>, reached: &mut b
     let opened = opened.map_err(late("it does not answer the handshake"))?;
     let (mut incoming, mut outgoing) = opened.map_err(|error| closed(error, keyed))?;
     // A source that refuses may have closed before it is spoken to.
-    for words in [zmtp::opening(Role::Subscriber), zmtp::subscription(Topic::Stream.name())] {
+    for words in [
+        zmtp::opening(Role::Subscriber),
+        zmtp::subscription(Topic::Stream.name()),
+    ] {
         let written = outgoing.write(&words).await;
         written.map_err(|error| closed(error, keyed))?;
     }
