@@ -105,8 +105,8 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Re
             table.row(options, engine, name, |checks, dir| {
                 let setting = Setting {
                     plan,
-                    sender,
                     receiver,
+                    sender,
                     ..Setting::new(engine)
                 };
                 let mut session = Session::start(home, &setting, relay, dir)?;
