@@ -90,6 +90,8 @@ pub struct Publisher {
     blocks: BlockWriter,
     /// Somebody takes blocks.
     active: bool,
+    /// States sent.
+    starts: u64,
     imaged: Option<MonoNs>,
     second: Option<MonoNs>,
     trouble: Option<String>,
@@ -134,6 +136,7 @@ impl Publisher {
             shared,
             blocks,
             active: false,
+            starts: 0,
             imaged: None,
             second: None,
             trouble: None,
@@ -172,7 +175,9 @@ impl Publisher {
         if self.active {
             self.blocks.tick(now);
             self.send_block();
-            self.active = self.shared.streams.load(Ordering::Acquire) > 0;
+            // A state on its way has followers that are not counted yet: without what comes behind it they would stand still.
+            let on_its_way = self.shared.started.load(Ordering::Acquire) < self.starts;
+            self.active = on_its_way || self.shared.streams.load(Ordering::Acquire) > 0;
         } else {
             self.blocks.pass_tick();
         }
@@ -208,7 +213,9 @@ impl Publisher {
     fn send_start(&mut self, telling: &Telling<'_>) {
         self.active = true;
         let start = self.state(telling, true);
-        self.send(Job::Start(Box::new(start)));
+        if self.send(Job::Start(Box::new(start))) {
+            self.starts += 1;
+        }
     }
 
     /// Where the run stands, with the images that it is gone on from where they are wanted.
@@ -225,16 +232,18 @@ impl Publisher {
         }
     }
 
-    /// Hands something over; what does not fit leaves a hole that every watcher sees.
-    fn send(&mut self, job: Job) {
+    /// Hands something over; what does not fit leaves a hole that every watcher sees. Whether it did.
+    fn send(&mut self, job: Job) -> bool {
         match self.jobs.try_send(job) {
+            Ok(()) => return true,
             Err(TrySendError::Full(_)) => self.shared.skip(),
             Err(TrySendError::Closed(_)) if self.trouble.is_none() => {
                 self.active = false;
                 self.trouble = Some("feed: the thread that serves it has failed (this is a bug)".into());
             }
-            Ok(()) | Err(TrySendError::Closed(_)) => {}
+            Err(TrySendError::Closed(_)) => {}
         }
+        false
     }
 
     /// Tells the watchers that the run is over, and waits a little until they know. Who is behind has the last state first.

@@ -35,6 +35,8 @@ pub(super) struct Shared {
     pub(super) wants: AtomicUsize,
     pub(super) streams: AtomicUsize,
     pub(super) reports: AtomicUsize,
+    /// States that were handed on: from then on `streams` counts who goes on from them.
+    pub(super) started: AtomicU64,
     events: AtomicUsize,
     /// Dropped for watchers that have left.
     dropped_before: AtomicU64,
@@ -52,6 +54,7 @@ impl Shared {
             wants: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
             reports: AtomicUsize::new(0),
+            started: AtomicU64::new(0),
             events: AtomicUsize::new(0),
             dropped_before: AtomicU64::new(0),
             queues: Mutex::default(),
@@ -224,6 +227,7 @@ impl Sender {
             self.shared.queues().iter().for_each(|q| q.start(&message));
         }
         self.shared.count();
+        self.shared.started.fetch_add(1, Ordering::Release);
     }
 
     fn end(&mut self, last: job::Start) {

@@ -26,7 +26,8 @@ fn root_with(tool: &str) -> bool {
 /// Prints what is seen; the tests below run it as somebody else.
 /// Whether the line that grants these is there, as this place writes it.
 fn names(text: &str, capabilities: &[&str]) -> bool {
-    text.lines().any(|line| capabilities.iter().all(|name| line.contains(name)))
+    text.lines()
+        .any(|line| capabilities.iter().all(|name| line.contains(name)))
 }
 
 #[test]
