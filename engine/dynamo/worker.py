@@ -58,7 +58,7 @@ class Worker(receive.Receiver):
     async def generate(self, request, context):
         """One request, from the request plane to the response plane, by the release's own handler."""
         rid = request_id(context)
-        obj = self.tokenizer.register(plans.Request(rid, index=0, tokens=0, start_step=0, stream=True, end="length"))
+        obj = self.tokenizer.register(plans.Request(rid, index=0, tokens=0, start_step=0, stream=True, group=None, end="length"))
         received = Received(rid)
         self.held += 1
         if self.held == self.plan.senders * self.plan.requests:

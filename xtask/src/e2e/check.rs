@@ -208,14 +208,19 @@ fn counts_are_exact(outcome: &Outcome, report: &Value, checks: &mut Checks) {
     checks.report_says(report, "/self/frames_undecoded", 0);
 }
 
-/// Every data-parallel rank is a connection of the first hop, with the chunks and tokens that it says it sent.
+/// Every data-parallel rank is a connection of the schedulers' hop, with the chunks and tokens that it says it sent.
 fn connections(outcome: &Outcome, reported: &[Value], checks: &mut Checks) {
     let mut sent: Vec<_> = outcome
         .senders
         .iter()
         .map(|sender| json!([sender.totals.output.frames, sender.totals.output.chunks]))
         .collect();
-    let lanes = reported.first().and_then(|hop| hop["lanes"].as_array());
+    // The hops stand in the order in which they were first seen.
+    let by_scheduler = |hop: &&Value| hop["name"].as_str().is_some_and(|name| name.starts_with("scheduler->"));
+    let lanes = reported
+        .iter()
+        .find(by_scheduler)
+        .and_then(|hop| hop["lanes"].as_array());
     let mut said: Vec<_> = lanes
         .into_iter()
         .flatten()
