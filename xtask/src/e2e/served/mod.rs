@@ -221,8 +221,10 @@ fn few_are_affected(outcome: &Outcome, checks: &mut Checks) {
     let (Some(totals), Some(report)) = (&outcome.clients, &outcome.report) else {
         return;
     };
-    let hit = totals.clients_with_loss + report["chunks"]["coalesced"].as_u64().unwrap_or(0);
-    checks.equal("somebody is hit", &true, &(hit > 0));
+    // A release that merges need not have merged: its loop may have come round between the frames.
+    if report["source"]["waiter"] == "keeps-last" {
+        checks.equal("somebody loses tokens", &true, &(totals.clients_with_loss > 0));
+    }
     let share = totals.clients_with_loss * 100 / totals.finished.max(1);
     checks.equal("few lose tokens", &true, &(share <= FEW));
     let wakeup = report["hops"][0]["wakeup_frames_max"].as_u64();
