@@ -3,8 +3,6 @@
 use std::num::NonZeroU32;
 
 use aya::Ebpf;
-use probe_ebpf::Offsets;
-use probe_ebpf::egress::Places;
 
 use crate::attach::{Batch, Link, Way};
 use crate::library;
@@ -50,14 +48,7 @@ impl Floor {
 }
 
 fn attach(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
-    let mut ebpf: Ebpf = load::load(Settings {
-        ring_bytes: 64 << 10,
-        wake_bytes: 0,
-        offsets: Offsets::NONE,
-        places: Places::default(),
-        accounting: false,
-        diagnostics: false,
-    })?;
+    let mut ebpf: Ebpf = load::load(Settings::bare())?;
     let way = Multi::load(&ebpf, &[NOTHING]).map_or(Way::Perf, Way::Multi);
     let id = NonZeroU32::new(pid).ok_or("no process has this id")?;
     let (mut links, mut known) = (Vec::new(), Known::default());

@@ -35,6 +35,20 @@ pub(crate) struct Settings {
     pub(crate) diagnostics: bool,
 }
 
+impl Settings {
+    /// For a program that does nothing.
+    pub(crate) fn bare() -> Self {
+        Self {
+            ring_bytes: 64 << 10,
+            wake_bytes: 0,
+            offsets: Offsets::NONE,
+            accounting: false,
+            places: Places::default(),
+            diagnostics: false,
+        }
+    }
+}
+
 /// Creates the maps and prepares the programs; none is loaded yet.
 pub(crate) fn load(settings: Settings) -> Result<Ebpf, aya::EbpfError> {
     let (device, inode) = namespace();

@@ -4,8 +4,6 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use aya::Ebpf;
-use probe_ebpf::Offsets;
-use probe_ebpf::egress::Places;
 
 use crate::attach::{Batch, Way};
 use crate::capability::{Feature, Permissions};
@@ -25,14 +23,7 @@ pub fn own_uprobe() -> Result<bool, OwnError> {
 }
 
 fn attempt() -> Result<bool, Box<dyn std::error::Error>> {
-    let mut ebpf: Ebpf = load::load(Settings {
-        ring_bytes: 64 << 10,
-        wake_bytes: 0,
-        offsets: Offsets::NONE,
-        places: Places::default(),
-        accounting: false,
-        diagnostics: false,
-    })?;
+    let mut ebpf: Ebpf = load::load(Settings::bare())?;
     let way = Multi::load(&ebpf, &[NOTHING]).map_or(Way::Perf, Way::Multi);
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let address = attempt as *const () as u64;
