@@ -14,6 +14,7 @@ mod screens;
 mod telemetry;
 mod tmux;
 mod toolchain;
+mod unit;
 mod validate;
 
 use clap::{Parser, Subcommand};
@@ -57,6 +58,8 @@ enum Command {
     Screens(screens::Options),
     /// Let a real Prometheus and a real collector hold what the report says
     Telemetry(telemetry::Options),
+    /// Start the systemd unit as a service beside a real engine, under a systemd of its own
+    Unit(unit::Options),
     /// Let the tools that traces are for read what tokengap exports
     Validate(validate::Options),
 }
@@ -77,6 +80,7 @@ fn main() -> anyhow::Result<()> {
         Command::Pod(options) => pod::run(&options),
         Command::Screens(options) => screens::run(&options),
         Command::Telemetry(options) => telemetry::run(&options),
+        Command::Unit(options) => unit::run(&options),
         Command::Validate(options) => validate::run(&options),
     }
 }
