@@ -16,6 +16,8 @@ mod config;
 mod confinement;
 #[cfg(target_os = "linux")]
 mod demo;
+#[cfg(all(test, target_os = "linux"))]
+mod documents;
 mod drive;
 #[cfg(target_os = "linux")]
 mod guard;
