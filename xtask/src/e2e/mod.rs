@@ -3,7 +3,7 @@
 
 mod accidents;
 mod attach;
-mod check;
+pub(crate) mod check;
 mod dynamo;
 mod moved;
 pub(crate) mod plain_relay;
