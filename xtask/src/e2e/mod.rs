@@ -2,7 +2,7 @@
 //! says against what the engine's own processes say. Every count must be equal and every byte must arrive; one difference fails the run.
 
 mod accidents;
-mod attach;
+pub(crate) mod attach;
 pub(crate) mod check;
 mod dynamo;
 mod moved;

@@ -3,6 +3,7 @@
 
 mod document;
 mod peers;
+mod probe;
 mod raw;
 mod relay;
 mod tap;
@@ -15,6 +16,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::e2e::attach::kernel::refusal;
 use crate::e2e::check::Checks;
 use crate::e2e::setup::Home;
 
@@ -81,7 +83,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             .as_ref()
             .is_none_or(|text| fault.name.contains(text.as_str()))
     };
-    let faults: Vec<&Fault> = relay::FAULTS.iter().filter(wanted).collect();
+    let mut faults: Vec<&Fault> = relay::FAULTS.iter().filter(wanted).collect();
+    match refusal() {
+        None => faults.extend(probe::FAULTS.iter().filter(wanted)),
+        Some(why) => println!("SKIPPED, {} faults of the probe: {why}", probe::FAULTS.len()),
+    }
     ensure!(!faults.is_empty(), "no fault has that name");
     let (mut failed, mut messages, mut made) = (0, 0, 0);
     let mut rows = String::from("| fault | done | result |\n|---|---|---|\n");

@@ -5,7 +5,8 @@ A message is its head (a mark, the connection, its number, the hash of body and 
 connection's messages, hashed in order, come to one digest on either side: equal digests are equal bytes, in order.
 
 READY pid, then orders on stdin:
-  send: "go", "end"            -> DONE {connections: {N: {count, bytes, digest}}}, when all of it has left this process
+  send: "exec"                 -> READY again, as a new program of the same process
+        "go", "end"            -> DONE {connections: {N: {count, bytes, digest}}}, when all of it has left this process
   take: "end {N: count, ...}"  -> DONE {connections: {N: {count, bytes, digest, missing, repeated, backwards}}, corrupt, strange}
 """
 
@@ -78,6 +79,8 @@ def sending(context):
     say("READY", pid=os.getpid())
     while not orders:
         time.sleep(0.002)
+    if orders == ["exec"]:
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     number, sent, start = 0, 0, time.monotonic()
     while "end" not in orders[-1] and (not options.count or number < options.count):
         place, length = places[number % 1024]

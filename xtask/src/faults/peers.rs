@@ -110,6 +110,26 @@ impl Sender {
         self.0.say("go")
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.0.pid()
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+        self.0.signal(signal)
+    }
+
+    /// Lets it exec itself, under the same process id, and waits until it may be told to send.
+    pub(super) fn become_another(&mut self) -> Result<()> {
+        self.0.say("exec")?;
+        self.0.line("READY", STARTUP).map(drop)
+    }
+
+    /// Ends it as an accident does.
+    pub(super) fn kill(self) -> Result<()> {
+        self.0.signal(Signal::KILL)?;
+        self.0.end(STARTUP).map(drop)
+    }
+
     /// Waits until it has sent its count.
     pub(super) fn sent(mut self) -> Result<BTreeMap<u32, Sent>> {
         let said = self.0.line("DONE", FINISH)?;
@@ -119,7 +139,8 @@ impl Sender {
 
     /// Lets it end, with everything sent.
     pub(super) fn end(mut self) -> Result<BTreeMap<u32, Sent>> {
-        self.0.say("end")?;
+        // One that has sent its count has ended; its totals are there either way.
+        let _ = self.0.say("end");
         self.sent()
     }
 }
@@ -136,6 +157,10 @@ impl Receiver {
 
     pub(super) fn signal(&self, signal: Signal) -> Result<()> {
         self.0.signal(signal)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.0.pid()
     }
 
     /// Waits until everything that was sent is there, or nothing more comes, and holds the two against each other.
