@@ -15,6 +15,8 @@ mod cmd;
 mod config;
 #[cfg(target_os = "linux")]
 mod demo;
+#[cfg(all(test, target_os = "linux"))]
+mod documents;
 mod drive;
 #[cfg(target_os = "linux")]
 mod guard;

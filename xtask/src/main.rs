@@ -2,6 +2,7 @@
 
 mod bench;
 mod dist;
+mod docs;
 mod e2e;
 mod ebpf;
 mod faults;
@@ -32,6 +33,8 @@ enum Command {
     Bench(bench::Bench),
     /// Build the static program and pack it: archive, Debian package, checksums
     Dist(dist::Options),
+    /// Run every command that the documents show
+    Docs(docs::Options),
     /// Run the real engine through the tap and under attach, and compare the report with what the engine says
     E2e(e2e::Options),
     /// Make the real engine's harness ready: its venv and unpacked releases
@@ -65,6 +68,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Bench(what) => bench::run(&what),
         Command::Dist(options) => dist::run(&options),
+        Command::Docs(options) => docs::run(&options),
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
         Command::Faults(options) => faults::run(&options),
@@ -79,4 +83,9 @@ fn main() -> anyhow::Result<()> {
         Command::Telemetry(options) => telemetry::run(&options),
         Command::Validate(options) => validate::run(&options),
     }
+}
+
+/// Whether a command line, `cargo xtask` its first word, is one of ours.
+pub(crate) fn understood<'a>(words: impl Iterator<Item = &'a str>) -> Result<(), clap::Error> {
+    Cli::try_parse_from(words).map(drop)
 }
