@@ -5,6 +5,7 @@ mod dist;
 mod docs;
 mod e2e;
 mod ebpf;
+mod faults;
 mod fixtures;
 mod fuzz;
 mod pages;
@@ -39,6 +40,8 @@ enum Command {
     E2e(e2e::Options),
     /// Make the real engine's harness ready: its venv and unpacked releases
     Engine(e2e::EngineOptions),
+    /// Do to tokengap what may go wrong around it, and see that the traffic does not suffer
+    Faults(faults::Options),
     /// Fuzz every parser from real messages on
     Fuzz(fuzz::Options),
     /// Record the decoder's test messages from the real engine
@@ -71,6 +74,7 @@ fn main() -> anyhow::Result<()> {
         Command::Docs(options) => docs::run(&options),
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
+        Command::Faults(options) => faults::run(&options),
         Command::Fixtures(args) => fixtures::run(&args),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),

@@ -59,7 +59,7 @@ pub(super) fn retake(page: &str, binary: &Path, folder: &Path) -> Result<(String
             .skip(taking.lines.0 - 1)
             .map(str::trim_end)
             .collect();
-        new.push_str(&format!("```text\n{}\n```\n", cut.join("\n").trim_end()));
+        new.extend(["```text\n", cut.join("\n").trim_end(), "\n```\n"]);
         taken += 1;
     }
     Ok((new, taken))
