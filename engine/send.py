@@ -77,7 +77,7 @@ def run_round(scheduler, release, plan, requests, options, life, sent) -> int:
             if wanted.end != "abort-queued":
                 req = scheduler.request(wanted, options.worker)
                 if options.own_ids:
-                    req.first_token += wanted.index * wanted.tokens
+                    req.first_token += wanted.index * plans.SPAN
                 live.append((wanted, req))
             elif release.echoes_queued_aborts:
                 scheduler.abort_queued(wanted.rid)

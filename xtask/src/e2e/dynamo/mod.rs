@@ -91,6 +91,8 @@ const NEWEST: [Scenario; 6] = [
         MERGES,
         |setting| {
             setting.standstill = true;
+            // More than a connection holds (4 MB), and no more than the probe's ring takes.
+            setting.plan.requests = 4;
             setting.worker = &["--pad", "65536"];
         },
         |outcome, checks| {
