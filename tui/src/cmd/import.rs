@@ -17,7 +17,7 @@ use trace::{Analysis, Config, MonoNs};
 use crate::cmd::report::Telling;
 use crate::limit::LimitArgs;
 use crate::progress::Progress;
-use crate::{cli, own};
+use crate::{cli, confinement, own};
 
 /// Read an engine's log files: where its requests' first tokens waited, from what the engine itself wrote.
 ///
@@ -74,6 +74,12 @@ pub(crate) struct Args {
 
 /// Log time between two looks of the detectors: those that matter to logs judge what lasts.
 const TICK_NS: u64 = 5_000_000_000;
+
+/// Gives up what this command does not need.
+pub(crate) fn confine(args: &Args) {
+    let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
+    confinement::files(&paths, &[args.record.as_deref(), args.telling.output()]);
+}
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.force) {
