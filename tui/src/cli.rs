@@ -10,6 +10,7 @@ use trace::detect::Severity;
 use trace::ledger::Limits;
 
 use crate::cmd;
+use crate::limit::LimitArgs;
 use crate::screen::Keep;
 use crate::sink::{FeedArgs, RecordArgs};
 use crate::state::journal::DEFAULT_MOMENTS;
@@ -27,6 +28,10 @@ pub(crate) struct Cli {
     /// Say more about tokengap's own doings, on stderr (-v, -vv).
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
+
+    /// Keep all privileges: neither capabilities nor files nor system calls are given up (docs/RELIABILITY.md, Confinement).
+    #[arg(long, global = true)]
+    pub(crate) no_confine: bool,
 }
 
 #[derive(Subcommand)]
@@ -62,14 +67,32 @@ impl Cli {
             Command::Attach(args) => cmd::attach::run(&args),
             #[cfg(target_os = "linux")]
             Command::Demo(args) => cmd::demo::run(args),
-            Command::Replay(args) => cmd::replay::run(&args),
-            Command::Decode(args) => cmd::decode::run(&args),
-            Command::Export(args) => cmd::export::run(&args),
-            Command::Report(args) => cmd::report::run(&args),
-            Command::Diff(args) => cmd::diff::run(&args),
+            Command::Replay(args) => {
+                cmd::replay::confine(&args);
+                cmd::replay::run(&args)
+            }
+            Command::Decode(args) => {
+                cmd::decode::confine(&args);
+                cmd::decode::run(&args)
+            }
+            Command::Export(args) => {
+                cmd::export::confine(&args);
+                cmd::export::run(&args)
+            }
+            Command::Report(args) => {
+                cmd::report::confine(&args);
+                cmd::report::run(&args)
+            }
+            Command::Diff(args) => {
+                cmd::diff::confine(&args);
+                cmd::diff::run(&args)
+            }
             #[cfg(target_os = "linux")]
             Command::Doctor(args) => cmd::doctor::run(&args),
-            Command::Import(args) => cmd::import::run(&args),
+            Command::Import(args) => {
+                cmd::import::confine(&args);
+                cmd::import::run(&args)
+            }
             #[cfg(target_os = "linux")]
             Command::Tap(args) => cmd::tap::run(&args),
             Command::Watch(args) => cmd::watch::run(&args),
@@ -111,6 +134,9 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept)]
     pub(crate) max_finished: usize,
 
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+
     /// Requests to list in the report as the slowest, of those that are kept in detail; 0 lists none.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) slowest: usize,
@@ -151,11 +177,11 @@ impl LiveArgs {
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        Limits {
+        self.limits.on(Limits {
             live_rids: self.max_live,
             finished_kept: self.max_finished,
             ..Limits::default()
-        }
+        })
     }
 }
 

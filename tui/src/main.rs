@@ -13,12 +13,16 @@ mod attach;
 mod cli;
 mod cmd;
 mod config;
+mod confinement;
 #[cfg(target_os = "linux")]
 mod demo;
+#[cfg(all(test, target_os = "linux"))]
+mod documents;
 mod drive;
 #[cfg(target_os = "linux")]
 mod guard;
 mod keys;
+mod limit;
 mod log;
 mod observer;
 mod output;
@@ -66,6 +70,9 @@ fn run() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     cli::init_log(cli.verbose);
+    if cli.no_confine {
+        confinement::leave_off();
+    }
     cli.run()
 }
 

@@ -2,8 +2,10 @@
 
 mod bench;
 mod dist;
+mod docs;
 mod e2e;
 mod ebpf;
+mod faults;
 mod fixtures;
 mod fuzz;
 mod pages;
@@ -31,10 +33,14 @@ enum Command {
     Bench(bench::Bench),
     /// Build the static program and pack it: archive, Debian package, checksums
     Dist(dist::Options),
+    /// Run every command that the documents show
+    Docs(docs::Options),
     /// Run the real engine through the tap and under attach, and compare the report with what the engine says
     E2e(e2e::Options),
     /// Make the real engine's harness ready: its venv and unpacked releases
     Engine(e2e::EngineOptions),
+    /// Do to tokengap what may go wrong around it, and see that the traffic does not suffer
+    Faults(faults::Options),
     /// Fuzz every parser from real messages on
     Fuzz(fuzz::Options),
     /// Record the decoder's test messages from the real engine
@@ -62,8 +68,10 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Bench(what) => bench::run(&what),
         Command::Dist(options) => dist::run(&options),
+        Command::Docs(options) => docs::run(&options),
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
+        Command::Faults(options) => faults::run(&options),
         Command::Fixtures(args) => fixtures::run(&args),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
@@ -75,4 +83,9 @@ fn main() -> anyhow::Result<()> {
         Command::Telemetry(options) => telemetry::run(&options),
         Command::Validate(options) => validate::run(&options),
     }
+}
+
+/// Whether a command line, `cargo xtask` its first word, is one of ours.
+pub(crate) fn understood<'a>(words: impl Iterator<Item = &'a str>) -> Result<(), clap::Error> {
+    Cli::try_parse_from(words).map(drop)
 }

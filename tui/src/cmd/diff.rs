@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use trace::diff::{Diff, Options};
 
 use crate::cmd::saved;
-use crate::output;
+use crate::{confinement, output};
 
 /// Compare two runs: what changed beyond noise, and what is known to look like that.
 ///
@@ -57,6 +57,11 @@ enum Format {
 
 /// A comparison names no request.
 const SLOWEST: usize = 0;
+
+/// Gives up what this command does not need.
+pub(crate) fn confine(args: &Args) {
+    confinement::files(&[&args.a, &args.b], &[args.output.as_deref()]);
+}
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = Options {

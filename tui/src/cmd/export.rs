@@ -13,7 +13,7 @@ use trace::report::ReportInput;
 
 use crate::progress::Progress;
 use crate::sink::Tokens;
-use crate::{cli, output};
+use crate::{cli, confinement, output};
 
 /// Write a recording in the format of another tool: Perfetto's UI, OpenTelemetry, `DuckDB`, a spreadsheet.
 ///
@@ -66,6 +66,11 @@ enum Format {
     Events,
     /// One row a request.
     Csv,
+}
+
+/// Gives up what this command does not need.
+pub(crate) fn confine(args: &Args) {
+    confinement::files(&[&args.file], &[args.output.as_deref()]);
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {

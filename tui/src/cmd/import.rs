@@ -15,8 +15,9 @@ use trace::words::{bytes, count, plural};
 use trace::{Analysis, Config, MonoNs};
 
 use crate::cmd::report::Telling;
+use crate::limit::LimitArgs;
 use crate::progress::Progress;
-use crate::{cli, own};
+use crate::{cli, confinement, own};
 
 /// Read an engine's log files: where its requests' first tokens waited, from what the engine itself wrote.
 ///
@@ -63,6 +64,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = cli::at_least_one)]
     max_live: usize,
 
+    #[command(flatten)]
+    limits: LimitArgs,
+
     /// Requests to list in the report as the slowest; 0 lists none.
     #[arg(long, value_name = "N", default_value_t = 10)]
     slowest: usize,
@@ -70,6 +74,12 @@ pub(crate) struct Args {
 
 /// Log time between two looks of the detectors: those that matter to logs judge what lasts.
 const TICK_NS: u64 = 5_000_000_000;
+
+/// Gives up what this command does not need.
+pub(crate) fn confine(args: &Args) {
+    let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
+    confinement::files(&paths, &[args.record.as_deref(), args.telling.output()]);
+}
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.force) {
@@ -101,10 +111,10 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
         ..Options::default()
     };
     let mut import = Import::open(&args.paths, options)?;
-    let limits = Limits {
+    let limits = args.limits.on(Limits {
         live_rids: args.max_live,
         ..Limits::default()
-    };
+    });
     let config = Config {
         limits,
         ..Config::default()

@@ -1,6 +1,6 @@
 //! `tokengap replay`: a recording, looked at like a live run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -9,6 +9,7 @@ use trace::record::Recording;
 
 use crate::app::{self, Signals};
 use crate::cli::severity;
+use crate::confinement;
 use crate::drive::Drive;
 use crate::progress;
 use crate::replay::{self, Player, Recorded, Speed};
@@ -58,9 +59,20 @@ pub(crate) struct Args {
     rows: usize,
 }
 
+/// Gives up what this command does not need.
+pub(crate) fn confine(args: &Args) {
+    // The screen writes a report into the working folder when it is asked to.
+    let here = (!is_headless(args)).then(|| Path::new("report.json"));
+    confinement::files(&[&args.file], &[here]);
+}
+
+fn is_headless(args: &Args) -> bool {
+    args.headless || args.json || !app::has_terminal()
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let recording = Recording::open(&args.file)?;
-    if args.headless || args.json || !app::has_terminal() {
+    if is_headless(args) {
         return print(&recording, args);
     }
     let about = Recorded::of(&recording);

@@ -1,13 +1,13 @@
 //! `tokengap report`: a run that is over, told once more.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use trace::detect::Severity;
 use trace::report::{Clock, Report};
 
 use crate::cmd::saved;
-use crate::{cli, output};
+use crate::{cli, confinement, output};
 
 /// Tell of a run that is over: as text, JSON, Markdown for an issue, or one HTML page for an incident.
 ///
@@ -58,12 +58,22 @@ enum Format {
     Html,
 }
 
+/// Gives up what this command does not need.
+pub(crate) fn confine(args: &Args) {
+    confinement::files(&[&args.file], &[args.telling.output()]);
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = saved::report(&args.file, args.slowest)?;
     args.telling.tell(&report)
 }
 
 impl Telling {
+    /// The file to be made.
+    pub(crate) fn output(&self) -> Option<&Path> {
+        self.output.as_deref()
+    }
+
     /// Tells `report` as asked for; the exit code is that of `--fail-on`.
     pub(crate) fn tell(&self, report: &Report) -> anyhow::Result<ExitCode> {
         let clock = Clock::of(report, self.zone.clone());

@@ -2,8 +2,8 @@
 //! says against what the engine's own processes say. Every count must be equal and every byte must arrive; one difference fails the run.
 
 mod accidents;
-mod attach;
-mod check;
+pub(crate) mod attach;
+pub(crate) mod check;
 mod dynamo;
 mod moved;
 pub(crate) mod plain_relay;

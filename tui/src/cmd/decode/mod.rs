@@ -10,6 +10,8 @@ use std::process::ExitCode;
 
 use zmq_tap::wire::{Decoder, Limits};
 
+use crate::confinement;
+
 /// Show what captured messages say: class, codec, release and, of every request, its tokens, counts and finish reason.
 ///
 /// A file holds one ZMQ message as it was on the wire (a pickle or msgpack), for example as `recv()` returned it.
@@ -27,6 +29,12 @@ pub(crate) struct Args {
     /// Messages; - is standard input.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+}
+
+/// Gives up what this command does not need.
+pub(crate) fn confine(args: &Args) {
+    let files: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
+    confinement::files(&files, &[]);
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {

@@ -1,0 +1,78 @@
+//! Capabilities: what is kept, and giving up the rest.
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::{Errno, Result};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities,
+};
+
+use crate::plan::Plan;
+
+/// Capabilities that outlive the confinement, by their kernel's names.
+pub type Kept = CapabilitySet;
+
+/// To go past what files' owners have set: kept where a file that was named needs it.
+const PAST_OWNERS: Kept = CapabilitySet::DAC_OVERRIDE;
+/// More than the kernel has (Linux 6.x: 41); asking for one that it does not know fails.
+const MOST: u32 = 64;
+
+/// Gives up all but what `plan` keeps, and what its files need; says what is left.
+pub(crate) fn give_up(plan: &Plan) -> Result<Kept> {
+    let had = capabilities(None)?.permitted;
+    if had.is_empty() {
+        return Ok(had);
+    }
+    let mut keep = plan.keep & had;
+    if had.contains(PAST_OWNERS) && !reaches_without(plan)? {
+        keep |= PAST_OWNERS;
+    }
+    // From the bounding set first: it takes CAP_SETPCAP. Who lacks that has no program that could gain anything, once
+    // `no_new_privs` is set.
+    for bit in 0..MOST {
+        let one = CapabilitySet::from_bits_retain(1 << bit);
+        if capability_is_in_bounding_set(one).unwrap_or(false) {
+            match remove_capability_from_bounding_set(one) {
+                Ok(()) | Err(Errno::PERM) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    match clear_ambient_capability_set() {
+        // Linux before 4.3 has none.
+        Ok(()) | Err(Errno::INVAL) => {}
+        Err(error) => return Err(error),
+    }
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: keep,
+            permitted: keep,
+            inheritable: Kept::empty(),
+        },
+    )?;
+    Ok(keep)
+}
+
+/// Whether every file named can be reached with no capability: tried with none in effect.
+fn reaches_without(plan: &Plan) -> Result<bool> {
+    let all = capabilities(None)?;
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: Kept::empty(),
+            ..all
+        },
+    )?;
+    let may = |path: &std::path::PathBuf, access| {
+        // What is not there is told when it is opened.
+        !matches!(
+            accessat(CWD, path, access, AtFlags::EACCESS),
+            Err(Errno::ACCESS | Errno::PERM)
+        )
+    };
+    let reached = plan.read.iter().all(|path| may(path, Access::READ_OK))
+        && plan.write.iter().all(|path| may(path, Access::WRITE_OK));
+    set_capabilities(None, all)?;
+    Ok(reached)
+}

@@ -1,0 +1,118 @@
+//! seccomp: two filters, of which the stricter answer counts. One names what must not be done; the other what is done, and
+//! everything else is a call that does not exist.
+
+use std::collections::BTreeMap;
+use std::env::consts::ARCH;
+
+use libc::c_long;
+use seccompiler::SeccompCmpArgLen::Dword;
+use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
+};
+
+use crate::plan::Work;
+use crate::syscalls::{ALWAYS, NEVER, NEVER_OLDER, NEVER_WITH_FILES, NEVER_WITHOUT_PROBE, OPTIONS, PROCESSES, SOCKETS};
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type Built<T> = Result<T, seccompiler::BackendError>;
+
+/// What is asked of `prctl`: threads' names, and the name that a C library gives its heap.
+const OF_ITSELF: [i32; 4] = [
+    libc::PR_SET_NAME,
+    libc::PR_GET_NAME,
+    libc::PR_SET_VMA,
+    libc::PR_GET_DUMPABLE,
+];
+/// Typing for somebody else at a terminal: `TIOCSTI` and `TIOCLINUX`, whose types differ between C libraries.
+const TYPING: [u64; 2] = [0x5412, 0x541c];
+
+/// Installs both, on every thread.
+pub(crate) fn install(work: Work) -> Result<(), String> {
+    let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
+    let refused = match work {
+        Work::Files => SeccompAction::KillProcess,
+        // Traffic runs through, or a target is probed: what was refused is told by whoever asked, and the rest goes on.
+        Work::Network | Work::Probe => SeccompAction::Errno(libc::EPERM as u32),
+    };
+    let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
+    let build = |rules: Built<Rules>, otherwise, matched| -> Built<BpfProgram> {
+        SeccompFilter::new(rules?, otherwise, matched, arch)?.try_into()
+    };
+    let never = build(never(work), SeccompAction::Allow, refused).map_err(|error| error.to_string())?;
+    let done = build(done(work), unknown, SeccompAction::Allow).map_err(|error| error.to_string())?;
+    // The second one has no call that installs filters, so it is the last.
+    apply_filter_all_threads(&never).map_err(|error| error.to_string())?;
+    apply_filter_all_threads(&done).map_err(|error| error.to_string())
+}
+
+/// What must not be done.
+fn never(work: Work) -> Built<Rules> {
+    let mut rules = Rules::new();
+    let mut all: Vec<&[c_long]> = vec![NEVER, NEVER_OLDER];
+    if work == Work::Files {
+        all.push(NEVER_WITH_FILES);
+    }
+    if work != Work::Probe {
+        all.push(NEVER_WITHOUT_PROBE);
+    }
+    for call in all.concat() {
+        rules.insert(call, Vec::new());
+    }
+    // A process of its own, and memory that can be run.
+    rules.insert(libc::SYS_clone, vec![flag(0, libc::CLONE_THREAD as u64, false)?]);
+    for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
+        rules.insert(call, vec![flag(2, libc::PROT_EXEC as u64, true)?]);
+    }
+    let typing = TYPING.iter().map(|&request| only(1, request));
+    rules.insert(libc::SYS_ioctl, typing.collect::<Built<_>>()?);
+    Ok(rules)
+}
+
+/// What is done.
+fn done(work: Work) -> Built<Rules> {
+    let mut rules = Rules::new();
+    let mut all: Vec<&[c_long]> = ALWAYS.to_vec();
+    all.push(OPTIONS);
+    if work != Work::Files {
+        all.push(SOCKETS);
+    }
+    if work == Work::Probe {
+        all.push(PROCESSES);
+    }
+    for call in all.concat() {
+        rules.insert(call, Vec::new());
+    }
+    // Judged by their arguments in the other filter.
+    for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_ioctl, libc::SYS_clone] {
+        rules.insert(call, Vec::new());
+    }
+    let own = u64::from(std::process::id());
+    let of_itself = OF_ITSELF.iter().map(|&option| only(0, option as u64));
+    rules.insert(libc::SYS_prctl, of_itself.collect::<Built<_>>()?);
+    // Limits and signals: its own. `clone3` hides its flags behind a pointer, so it does not exist: a libc takes `clone` then.
+    rules.insert(libc::SYS_prlimit64, vec![only(0, 0)?, only(0, own)?]);
+    rules.insert(libc::SYS_tgkill, vec![only(0, own)?]);
+    if work != Work::Probe {
+        rules.insert(libc::SYS_kill, vec![only(0, own)?]);
+    }
+    if work != Work::Files {
+        let mut families = vec![libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+        // getaddrinfo asks the kernel which addresses there are; probes ask it which sockets.
+        families.push(libc::AF_NETLINK);
+        let families = families.into_iter().map(|family| only(0, family as u64));
+        rules.insert(libc::SYS_socket, families.collect::<Built<_>>()?);
+    }
+    Ok(rules)
+}
+
+/// Argument `index` is `value`.
+fn only(index: u8, value: u64) -> Built<SeccompRule> {
+    SeccompRule::new(vec![SeccompCondition::new(index, Dword, Eq, value)?])
+}
+
+/// Argument `index` has `flag`, or has it not.
+fn flag(index: u8, flag: u64, set: bool) -> Built<SeccompRule> {
+    let value = if set { flag } else { 0 };
+    SeccompRule::new(vec![SeccompCondition::new(index, Dword, MaskedEq(flag), value)?])
+}

@@ -1,0 +1,261 @@
+//! What is forbidden is tried, each by a confined process of its own, and must be refused; what the work needs must go on.
+//! Without arguments this is the test, with two it is the process: the work's name and the attempt's.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+
+use confine::{Plan, Reach, Work};
+use rustix::process::{Pid, Signal};
+
+/// How an attempt has to come out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Done,
+    /// Refused with an error.
+    Refused,
+    /// Ended by the kernel.
+    Killed,
+}
+
+const WORKS: [(&str, Work); 3] = [
+    ("files", Work::Files),
+    ("network", Work::Network),
+    ("probe", Work::Probe),
+];
+
+/// What is tried, and how it ends with files, with the network, with probes.
+const ATTEMPTS: &[(&str, [End; 3])] = {
+    use End::{Done, Killed, Refused};
+    &[
+        // What every work needs.
+        ("status", [Done, Done, Done]),
+        ("read the input", [Done, Done, Done]),
+        ("write the output", [Done, Done, Done]),
+        ("replace the output", [Done, Done, Done]),
+        ("start a thread", [Done, Done, Done]),
+        ("panic and go on", [Done, Done, Done]),
+        ("read what is missing", [Done, Done, Done]),
+        // What depends on the work.
+        ("listen at its port", [Killed, Done, Done]),
+        ("connect to its port", [Killed, Done, Done]),
+        ("listen at its socket", [Killed, Done, Done]),
+        ("open a pidfd", [Killed, Refused, Done]),
+        ("signal another", [Refused, Refused, Done]),
+        // Files beside those named: a process that watches others has no Landlock.
+        ("read a secret", [Refused, Refused, Done]),
+        ("write beside", [Refused, Refused, Done]),
+        ("remove beside", [Refused, Refused, Done]),
+        ("connect elsewhere", [Killed, Refused, Done]),
+        ("listen elsewhere", [Killed, Refused, Done]),
+        // Never.
+        ("run a program", [Killed, Refused, Refused]),
+        ("become another user", [Killed, Refused, Refused]),
+        ("change the root", [Killed, Refused, Refused]),
+        ("make memory executable", [Killed, Refused, Refused]),
+        ("leave its namespace", [Killed, Refused, Refused]),
+        ("be traced", [Killed, Refused, Refused]),
+    ]
+};
+
+fn main() -> ExitCode {
+    let line: Vec<String> = std::env::args().skip(1).collect();
+    if let [marker, work, attempt, folder, port] = line.as_slice()
+        && marker == "--attempt"
+    {
+        let work = WORKS.iter().find(|named| named.0 == work).expect("a work").1;
+        return confined(work, attempt, Path::new(folder), port.parse().expect("a port"));
+    }
+    let mut failed = 0;
+    for &(attempt, ends) in ATTEMPTS {
+        for ((name, _), expected) in WORKS.iter().zip(ends) {
+            let out = in_a_process(name, attempt);
+            let end = match (out.status.code(), out.status.signal()) {
+                (Some(0), _) => Some(End::Done),
+                (Some(1), _) => Some(End::Refused),
+                (_, Some(signal)) if signal == Signal::SYS.as_raw() => Some(End::Killed),
+                _ => None,
+            };
+            let right = end == Some(expected);
+            println!("{} {name}: {attempt}: {end:?}", if right { "ok    " } else { "FAILED" });
+            if !right {
+                let said = String::from_utf8_lossy(&out.stderr);
+                println!("       expected {expected:?}, ended with {}: {said}", out.status);
+                failed += 1;
+            }
+        }
+    }
+    println!(
+        "\n{} attempts, {failed} came out otherwise",
+        ATTEMPTS.len() * WORKS.len()
+    );
+    ExitCode::from(u8::from(failed > 0))
+}
+
+fn in_a_process(work: &str, attempt: &str) -> Output {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["given", "out", "beside"] {
+        fs::create_dir(folder.path().join(name)).expect("made");
+    }
+    for name in ["given/input", "out/old", "beside/secret"] {
+        fs::write(folder.path().join(name), "precious").expect("written");
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    Command::new(std::env::current_exe().expect("this program"))
+        .args(["--attempt", work, attempt])
+        .arg(folder.path())
+        .arg(port.to_string())
+        .output()
+        .expect("started")
+}
+
+/// The process: 0 where it could, 1 where it was refused.
+fn confined(work: Work, attempt: &str, folder: &Path, port: u16) -> ExitCode {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let own_port = free.local_addr().expect("bound").port();
+    drop(free);
+    let outcome = Plan::new(work)
+        .read(folder.join("given/input"))
+        .make(&folder.join("out/new"))
+        .port(Reach::Listen(own_port))
+        .port(Reach::Connect(port))
+        .apply();
+    assert!(outcome.seccomp, "{outcome:?}");
+    assert_eq!(outcome.landlock, work != Work::Probe, "{outcome:?}");
+    assert!(outcome.missing.is_empty(), "{outcome:?}");
+    let place = Place { folder, port, own_port };
+    match place.attempt(attempt) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+struct Place<'a> {
+    folder: &'a Path,
+    /// Somebody listens there.
+    port: u16,
+    /// Nobody does, and we may.
+    own_port: u16,
+}
+
+impl Place<'_> {
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn attempt(&self, name: &str) -> io::Result<()> {
+        match name {
+            "status" => status(),
+            "read the input" => fs::read(self.at("given/input")).map(drop),
+            "write the output" => {
+                let mut file = File::create(self.at("out/new"))?;
+                file.write_all(b"whole")?;
+                file.set_len(3)?;
+                file.sync_all()?;
+                File::open(self.at("out"))?.sync_all()
+            }
+            "replace the output" => {
+                let mut file = tempfile::NamedTempFile::new_in(self.at("out"))?;
+                file.write_all(b"whole")?;
+                file.persist(self.at("out/old"))?;
+                let file = tempfile::NamedTempFile::new_in(self.at("out"))?;
+                file.persist_noclobber(self.at("out/another"))?;
+                fs::remove_file(self.at("out/old"))
+            }
+            "start a thread" => {
+                let named = std::thread::Builder::new().name("inside".into());
+                let inside = named.spawn(|| fs::read_to_string("/proc/thread-self/comm"))?;
+                let comm = inside.join().expect("it ends")?;
+                assert_eq!(comm.trim(), "inside");
+                Ok(())
+            }
+            "panic and go on" => {
+                let caught = std::panic::catch_unwind(|| panic!("on purpose"));
+                assert!(caught.is_err());
+                Ok(())
+            }
+            "read what is missing" => {
+                let error = File::open(self.at("beside/nothing")).expect_err("not there");
+                assert_eq!(error.kind(), io::ErrorKind::NotFound);
+                Ok(())
+            }
+            "listen at its port" => TcpListener::bind(("127.0.0.1", self.own_port)).map(drop),
+            "connect to its port" => TcpStream::connect(("127.0.0.1", self.port)).map(drop),
+            "listen at its socket" => {
+                let path = self.at("out/socket");
+                let listener = UnixListener::bind(&path)?;
+                let mut there = UnixStream::connect(&path)?;
+                let mut here = listener.accept()?.0;
+                there.write_all(b"x")?;
+                here.read_exact(&mut [0])?;
+                fs::remove_file(&path)
+            }
+            "open a pidfd" => Ok(rustix::process::pidfd_open(
+                rustix::process::getpid(),
+                rustix::process::PidfdFlags::empty(),
+            )
+            .map(drop)?),
+            // No signal at all: whether it might be sent one.
+            "signal another" => Ok(rustix::process::test_kill_process(Pid::INIT)?),
+            "read a secret" => fs::read(self.at("beside/secret")).map(drop),
+            "write beside" => OpenOptions::new().write(true).open(self.at("beside/secret")).map(drop),
+            "remove beside" => fs::remove_file(self.at("beside/secret")),
+            "connect elsewhere" => TcpStream::connect(("127.0.0.1", self.own_port))
+                .map(drop)
+                .or_else(|error| match error.kind() {
+                    io::ErrorKind::ConnectionRefused => Ok(()),
+                    _ => Err(error),
+                }),
+            "listen elsewhere" => TcpListener::bind("127.0.0.1:0").map(drop),
+            "run a program" => Command::new("/bin/true").status().map(drop),
+            "become another user" => call(libc::SYS_setuid, [0; 6]),
+            "change the root" => call(libc::SYS_chroot, [c"/".as_ptr() as usize as _, 0, 0, 0, 0, 0]),
+            "make memory executable" => {
+                let (size, of) = (4_096, libc::PROT_READ | libc::PROT_EXEC);
+                let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                call(libc::SYS_mmap, [0, size, of.into(), kind.into(), -1, 0])
+            }
+            "leave its namespace" => call(libc::SYS_unshare, [libc::CLONE_NEWNS.into(), 0, 0, 0, 0, 0]),
+            "be traced" => call(libc::SYS_ptrace, [libc::PTRACE_TRACEME.into(), 0, 0, 0, 0, 0]),
+            other => panic!("{other} is nothing to try"),
+        }
+    }
+}
+
+/// A system call as it is.
+#[expect(unsafe_code, reason = "calls that no safe function makes are what is tried")]
+fn call(number: libc::c_long, with: [libc::c_long; 6]) -> io::Result<()> {
+    // SAFETY: none of the calls above writes through an argument, and each that succeeds would change only this process, which
+    // is of no use afterwards.
+    match unsafe { libc::syscall(number, with[0], with[1], with[2], with[3], with[4], with[5]) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// What the kernel says of this process, and of a thread that was started later.
+fn status() -> io::Result<()> {
+    let inside = std::thread::spawn(|| fs::read_to_string("/proc/thread-self/status"));
+    for status in [
+        fs::read_to_string("/proc/self/status")?,
+        inside.join().expect("it ends")?,
+    ] {
+        let of = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().trim_start_matches(':').trim().to_owned()
+        };
+        assert_eq!((of("NoNewPrivs").as_str(), of("Seccomp").as_str()), ("1", "2"));
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(u64::from_str_radix(&of(set), 16).ok(), Some(0), "{set}");
+        }
+    }
+    Ok(())
+}

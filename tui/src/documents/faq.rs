@@ -1,0 +1,182 @@
+//! docs/FAQ.md has every line that a report's `degraded` can have, and none that nobody says.
+
+use std::path::{Path, PathBuf};
+
+use probe_user::{Capability, Degraded, Feature, Missing};
+use trace::event::LostCause;
+use trace::ledger::{Ledger, Limits};
+use zmq_tap::egress::Unreadable;
+
+/// What begins a line of `degraded` in the sources; its words are the next string.
+const SAID_BY: [&str; 5] = [
+    "degraded.push(",
+    ".give_up(",
+    "doubts.push(",
+    "self.note(",
+    "degraded.extend(refused",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// What the page has an entry for: the fixed parts of the words in each row's first cell.
+fn entries() -> Vec<Vec<String>> {
+    let page = std::fs::read_to_string(root().join("docs/FAQ.md")).expect("the page is there");
+    let quoted = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    quoted.map(|(said, _)| fixed(said, '…', '…')).collect()
+}
+
+/// The parts of `said` between what stands for something else.
+fn fixed(said: &str, opens: char, closes: char) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut inside = false;
+    for c in said.chars() {
+        if c == opens && !inside {
+            inside = opens != closes;
+            parts.push(String::new());
+        } else if c == closes {
+            inside = false;
+        } else if !inside {
+            parts.last_mut().expect("there is always one").push(c);
+        }
+    }
+    parts.retain(|part| part.chars().any(char::is_alphanumeric));
+    parts
+}
+
+fn answers(entries: &[Vec<String>], said: &str) -> bool {
+    entries.iter().any(|parts| {
+        let mut rest = said;
+        parts.iter().all(|part| {
+            let found = rest.find(part.as_str());
+            rest = found.map_or("", |at| &rest[at + part.len()..]);
+            found.is_some()
+        })
+    })
+}
+
+/// All sources, tests apart, with strings that go on in a next line made whole.
+fn sources() -> String {
+    fn walk(folder: &Path, all: &mut String) {
+        for entry in std::fs::read_dir(folder).expect("sources are there") {
+            let path = entry.expect("it is listed").path();
+            if path.is_dir() && !path.ends_with("documents") {
+                walk(&path, all);
+            } else if path.extension().is_some_and(|kind| kind == "rs") && !path.ends_with("tests.rs") {
+                let text = std::fs::read_to_string(&path).expect("it is text");
+                all.push_str(text.split("#[cfg(test)]").next().unwrap_or_default());
+            }
+        }
+    }
+    let mut all = String::new();
+    for part in ["trace", "zmq-tap", "probe-user", "feed", "tui"] {
+        walk(&root().join(part).join("src"), &mut all);
+    }
+    let (mut whole, mut goes_on) = (String::new(), false);
+    for line in all.lines() {
+        let line = if goes_on { line.trim_start() } else { line };
+        goes_on = line.ends_with('\\');
+        whole.push_str(line.strip_suffix('\\').unwrap_or(line));
+        if !goes_on {
+            whole.push('\n');
+        }
+    }
+    whole
+}
+
+#[test]
+fn every_line_of_the_sources_has_an_entry() {
+    let (entries, sources) = (entries(), sources());
+    let mut said = Vec::new();
+    for by in SAID_BY {
+        for (at, _) in sources.match_indices(by) {
+            let rest = &sources[at + by.len()..];
+            // A value that was made elsewhere has its words there.
+            if let Some((before, string)) = rest.split_once('"')
+                && !before.contains([';', ','])
+            {
+                let string = string.split('"').next().unwrap_or_default();
+                said.push(fixed(string, '{', '}').join(" 7 "));
+            }
+        }
+    }
+    assert!(said.len() > 20, "only {said:?} were found");
+    said.retain(|said| !answers(&entries, said));
+    assert_eq!(said, Vec::<String>::new(), "docs/FAQ.md has no entry for these");
+}
+
+#[test]
+fn every_kind_has_an_entry() {
+    let entries = entries();
+    let why = [
+        Missing::Capabilities(Capability::ALL.to_vec()),
+        Missing::UserNamespace,
+        Missing::Filtered(Feature::Messages.calls().to_vec()),
+        Missing::PtraceScope,
+        Missing::Lockdown,
+        Missing::Kernel {
+            needs: (5, 8),
+            runs: (5, 4),
+        },
+        Missing::KernelTypes("task_struct".into()),
+        Missing::Libzmq,
+        Missing::Refused("Operation not permitted".into()),
+    ];
+    let missing = why.into_iter().map(|missing| {
+        let whole = Degraded {
+            feature: Feature::Messages,
+            pid: None,
+            missing,
+        };
+        whole.to_string().replace(Feature::Messages.without(), "")
+    });
+    let features = Feature::ALL.map(|feature| feature.without().to_owned());
+    let lost = [
+        LostCause::QueueFull,
+        LostCause::Unframed,
+        LostCause::TooLarge,
+        LostCause::CutShort,
+        LostCause::Ended,
+    ];
+    let lost = lost.map(|cause| serde_json::to_string(&cause).expect("it is a word"));
+    let unreadable = [
+        Unreadable::Tls,
+        Unreadable::Http2,
+        Unreadable::Upgraded,
+        Unreadable::Compressed,
+        Unreadable::Head,
+        Unreadable::Chunks,
+        Unreadable::Frames,
+        Unreadable::Quic,
+        Unreadable::Request,
+        Unreadable::Zmq,
+        Unreadable::Unknown,
+    ];
+    let limits = Ledger::new(Limits::default())
+        .limits()
+        .map(|reached| reached.name.to_owned());
+    let said: Vec<String> = missing
+        .chain(features)
+        .chain(lost)
+        .chain(unreadable.map(|why| why.to_string()))
+        .chain(limits)
+        .filter(|said| !answers(&entries, said))
+        .collect();
+    assert_eq!(said, Vec::<String>::new(), "docs/FAQ.md has no entry for these");
+}
+
+#[test]
+fn nothing_is_explained_that_nobody_says() {
+    let sources = sources();
+    // Causes of loss are written in the words that serde makes of their names.
+    let causes = ["queue_full", "unframed", "too_large", "cut_short", "ended"];
+    let orphans: Vec<String> = entries()
+        .into_iter()
+        .flatten()
+        .filter(|part| !causes.contains(&part.as_str()) && !sources.contains(part.as_str()))
+        .collect();
+    assert_eq!(orphans, Vec::<String>::new(), "docs/FAQ.md explains these words");
+}
