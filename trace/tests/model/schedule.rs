@@ -25,6 +25,10 @@ pub(crate) enum Path {
 
 /// A server, and what of it can be observed at all.
 #[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about the run, read by its name"
+)]
 pub(crate) struct Shape {
     pub(crate) policy: Policy,
     pub(crate) path: Path,

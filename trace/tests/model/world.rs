@@ -318,7 +318,9 @@ impl World {
         self.requests.clear();
         self.cut.clear();
         let owed: Vec<_> = self.owed.keys().copied().collect();
-        owed.into_iter().for_each(|hop| self.own_up(hop));
+        for hop in owed {
+            self.own_up(hop);
+        }
         self.say(Told::Lost {
             hop: None,
             count: 0,
