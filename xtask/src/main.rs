@@ -12,6 +12,7 @@ mod pages;
 mod pod;
 mod schemas;
 mod screens;
+mod soak;
 mod telemetry;
 mod tmux;
 mod toolchain;
@@ -58,6 +59,8 @@ enum Command {
     Pod(pod::Options),
     /// Take the pictures of docs/SCREENS.md from the demo, in tmux
     Screens(screens::Options),
+    /// Load tokengap with everything at once for long, and see that nothing grows and all adds up
+    Soak(soak::Options),
     /// Let a real Prometheus and a real collector hold what the report says
     Telemetry(telemetry::Options),
     /// Let the tools that traces are for read what tokengap exports
@@ -80,6 +83,7 @@ fn main() -> anyhow::Result<()> {
         Command::Pages(options) => pages::run(&options),
         Command::Pod(options) => pod::run(&options),
         Command::Screens(options) => screens::run(&options),
+        Command::Soak(options) => soak::run(&options),
         Command::Telemetry(options) => telemetry::run(&options),
         Command::Validate(options) => validate::run(&options),
     }

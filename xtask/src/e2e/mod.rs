@@ -9,13 +9,13 @@ mod moved;
 pub(crate) mod plain_relay;
 pub(crate) mod plan;
 pub(crate) mod process;
-mod record;
+pub(crate) mod record;
 mod scenario;
 mod served;
 pub(crate) mod session;
 pub(crate) mod setup;
 pub(crate) mod tap;
-mod truth;
+pub(crate) mod truth;
 mod verdicts;
 mod workers;
 

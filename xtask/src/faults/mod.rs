@@ -1,12 +1,12 @@
 //! `cargo xtask faults`: everything that may go wrong around tokengap, done to it on purpose, with real peers that keep their own
 //! truth. What came of it is the table in docs/RELIABILITY.md.
 
-mod document;
+pub(crate) mod document;
 mod peers;
 mod probe;
 mod raw;
 mod relay;
-mod tap;
+pub(crate) mod tap;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -68,12 +68,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     home.prepare(&[])?;
     let bench = Bench {
         faulty: built(&home, true)?,
-        tokengap: match &options.tokengap {
-            Some(program) => {
-                std::fs::canonicalize(program).with_context(|| format!("looking for {}", program.display()))?
-            }
-            None => built(&home, false)?,
-        },
+        tokengap: released(&home, options.tokengap.as_deref())?,
         home,
         long: options.long,
     };
@@ -151,6 +146,14 @@ impl Bench {
             String::from_utf8_lossy(&output.stderr)
         );
         Ok(serde_json::from_slice(&output.stdout)?)
+    }
+}
+
+/// The program as it is released: given, or built from this workspace.
+pub(crate) fn released(home: &Home, given: Option<&Path>) -> Result<PathBuf> {
+    match given {
+        Some(program) => std::fs::canonicalize(program).with_context(|| format!("looking for {}", program.display())),
+        None => built(home, false),
     }
 }
 

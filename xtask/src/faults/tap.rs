@@ -140,17 +140,17 @@ impl Tap {
 
 /// What a process holds now, from `/proc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(crate) struct Held {
     /// KiB.
-    pub(super) memory: u64,
-    pub(super) files: usize,
-    pub(super) threads: u64,
+    pub(crate) memory: u64,
+    pub(crate) files: usize,
+    pub(crate) threads: u64,
     /// Mappings of memory.
-    pub(super) mappings: usize,
+    pub(crate) mappings: usize,
 }
 
 impl Held {
-    pub(super) fn by(pid: u32) -> Result<Self> {
+    pub(crate) fn by(pid: u32) -> Result<Self> {
         let proc = Path::new("/proc").join(pid.to_string());
         let status = fs::read_to_string(proc.join("status")).with_context(|| format!("reading of process {pid}"))?;
         let number = |name: &str| -> u64 {

@@ -15,7 +15,7 @@ use super::{Bench, Checks, Seen, Transport};
 const BREAKS: usize = 3;
 /// Between a death and the next start.
 const CLOSED: Duration = Duration::from_millis(300);
-const BETWEEN: Duration = Duration::from_millis(1200);
+const BETWEEN: Duration = Duration::from_millis(900);
 
 const LOAD: Load = Load {
     rate: 3_000,
