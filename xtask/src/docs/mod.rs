@@ -5,6 +5,7 @@ mod block;
 mod page;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
@@ -16,6 +17,7 @@ use crate::e2e::plan::{Engine, Plan};
 use crate::e2e::session::{Session, Setting};
 use crate::e2e::setup::Home;
 use crate::e2e::tap::Relay;
+use crate::toolchain::succeed;
 
 /// The engine that commands attach to.
 const RELEASE: &str = "0.5.23";
@@ -29,6 +31,9 @@ pub(crate) struct Options {
     /// Only this page.
     #[arg(long, value_name = "FILE")]
     only: Option<PathBuf>,
+    /// In a PID namespace of our own already.
+    #[arg(long, hide = true)]
+    inside: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -36,6 +41,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Some(binary) => std::fs::canonicalize(binary).with_context(|| format!("there is no {}", binary.display()))?,
         None => crate::screens::build()?,
     };
+    if may_attach() && !options.inside {
+        Home::find().prepare(&[RELEASE])?;
+        // Where nothing else runs there is one engine to attach to, and nothing outlives us.
+        let mut inside = Command::new("unshare");
+        inside
+            .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+            .arg(std::env::current_exe()?)
+            .args(["docs", "--inside", "--binary"])
+            .arg(binary);
+        return succeed(inside.args(options.only.iter().flat_map(|only| [Path::new("--only"), only])));
+    }
     let root = dist::root()?;
     let (mut ran, mut left) = (0, 0);
     let mut wrong = Vec::new();
