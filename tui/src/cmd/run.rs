@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         report.to_text()
     };
     match &args.report {
-        Some(path) => output::write(Some(path), &text)?,
+        Some(path) => output::write(Some(path), &text, args.live.record.force)?,
         None => eprint!("{text}"),
     }
     if let Some((_, path)) = &said {
