@@ -6,6 +6,7 @@ use crate::clock::MonoNs;
 use crate::course::Course;
 use crate::detect::{Finding, Findings, Look, Thresholds};
 use crate::event::Event;
+use crate::fault;
 use crate::ledger::{Ledger, Limits};
 use crate::metrics;
 use crate::report::{self, Report, ReportInput};
@@ -49,6 +50,7 @@ impl Analysis {
 
     /// Enters an event. The hot path: nothing is allocated for a chunk of a known request.
     pub fn apply(&mut self, event: &Event<'_>) {
+        fault::here("ledger");
         self.course.at(event.at, &mut self.ledger);
         self.ledger.apply(event);
     }
@@ -59,6 +61,7 @@ impl Analysis {
         self.ledger.tick(now);
         if self.looked.is_none_or(|at| now.since(at) >= LOOK_EVERY_NS) {
             self.looked = Some(now);
+            fault::here("detectors");
             self.findings.look(&Look {
                 ledger: &self.ledger,
                 thresholds: &self.thresholds,

@@ -21,7 +21,7 @@ impl MonoNs {
 
 /// Nanoseconds since the Unix epoch by the wall clock, for the anchor that ties a capture to log lines.
 pub fn wall_ns() -> u64 {
-    reading(rustix::time::ClockId::Realtime)
+    crate::fault::wall(reading(rustix::time::ClockId::Realtime))
 }
 
 fn reading(clock: rustix::time::ClockId) -> u64 {

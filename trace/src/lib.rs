@@ -11,6 +11,7 @@ pub mod diff;
 pub mod engine;
 pub mod event;
 pub mod export;
+pub mod fault;
 pub mod id;
 pub mod import;
 pub mod ledger;

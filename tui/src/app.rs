@@ -104,23 +104,23 @@ fn drive(
     let mut flow = Flow::Idle;
     let mut wishes = 0;
     loop {
-        if flow != Flow::Ended {
-            let polled = catch_unwind(AssertUnwindSafe(|| source.poll(&mut |event| run.event(event))));
-            let Ok(polled) = polled else {
-                run.dismiss();
-                run.give_up("analysis: it failed and was left off; the traffic went on (this is a bug)".into());
-                eprintln!(
-                    "tokengap: the analysis failed; the traffic goes on unobserved until this process is asked to end"
-                );
-                signals.wait();
-                source.stop();
-                return;
-            };
-            flow = polled;
+        let ticks = Instant::now() >= next_tick;
+        let observed = catch_unwind(AssertUnwindSafe(|| {
+            if flow != Flow::Ended {
+                flow = source.poll(&mut |event| run.event(event));
+            }
+            if ticks {
+                run.tick(MonoNs::now(), &*source);
+            }
+        }));
+        if observed.is_err() {
+            run.dismiss();
+            run.give_up("analysis: it failed and was left off; the traffic went on (this is a bug)".into());
+            go_on_unobserved(source, duration.map(|d| start + d), signals, &mut watchdog);
+            return;
         }
         let now = Instant::now();
-        if now >= next_tick {
-            run.tick(MonoNs::now(), &*source);
+        if ticks {
             next_tick = now + TICK;
             watchdog.tick(now);
         }
@@ -152,6 +152,41 @@ fn drive(
         }
         if asked > 1 || deadline.is_some_and(|d| now >= d) {
             run.give_up("end: what was still under way was not waited for".into());
+            return;
+        }
+    }
+}
+
+/// The analysis has failed: what the engine's messages pass through goes on until somebody asks for the end or `over` comes, and ends in
+/// order. Where nothing passes through us, nothing keeps us.
+fn go_on_unobserved(source: &mut impl Source, over: Option<Instant>, signals: &Signals, watchdog: &mut Watchdog) {
+    let in_the_path = source.is_in_the_path();
+    eprintln!(
+        "tokengap: the analysis failed; {}",
+        if in_the_path {
+            "the traffic goes on unobserved until this process is asked to end"
+        } else {
+            "this run ends, which leaves the engine as it was"
+        }
+    );
+    // It may fail again at every message, and has been said once.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut deadline = None;
+    loop {
+        let now = Instant::now();
+        watchdog.tick(now);
+        let asked = !in_the_path || signals.seen() > 0 || over.is_some_and(|over| now >= over);
+        if asked && deadline.is_none() {
+            source.stop();
+            deadline = Some(now + DRAIN);
+        }
+        // What is observed is handed over to nobody: a source in the path has its own work to do there.
+        match catch_unwind(AssertUnwindSafe(|| source.poll(&mut |_| {}))) {
+            Ok(Flow::Ended) => return,
+            Ok(Flow::Idle) => thread::sleep(IDLE),
+            Ok(Flow::Busy) | Err(_) => {}
+        }
+        if signals.seen() > 1 || deadline.is_some_and(|deadline| now >= deadline) {
             return;
         }
     }
@@ -243,11 +278,5 @@ impl Signals {
     /// Whether the configuration is to be read again.
     fn take_reload(&self) -> bool {
         self.reload.swap(false, Ordering::Relaxed)
-    }
-
-    fn wait(&self) {
-        while self.seen() == 0 {
-            thread::sleep(TICK);
-        }
     }
 }

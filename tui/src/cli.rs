@@ -10,6 +10,7 @@ use trace::detect::Severity;
 use trace::ledger::Limits;
 
 use crate::cmd;
+use crate::limit::LimitArgs;
 use crate::screen::Keep;
 use crate::sink::{FeedArgs, RecordArgs};
 use crate::state::journal::DEFAULT_MOMENTS;
@@ -145,6 +146,9 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept)]
     pub(crate) max_finished: usize,
 
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+
     /// Requests to list in the report as the slowest, of those that are kept in detail; 0 lists none.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) slowest: usize,
@@ -185,11 +189,11 @@ impl LiveArgs {
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        Limits {
+        self.limits.on(Limits {
             live_rids: self.max_live,
             finished_kept: self.max_finished,
             ..Limits::default()
-        }
+        })
     }
 }
 

@@ -22,6 +22,7 @@ mod drive;
 #[cfg(target_os = "linux")]
 mod guard;
 mod keys;
+mod limit;
 mod log;
 mod observer;
 mod output;

@@ -30,6 +30,11 @@ pub(crate) trait Source {
     /// Asks the source to end. What is under way is still handed over, until [`Flow::Ended`].
     fn stop(&mut self);
 
+    /// Whether the engine's messages pass through this process, which then has to go on whatever becomes of the analysis.
+    fn is_in_the_path(&self) -> bool {
+        false
+    }
+
     /// Asked before the first event, where token ids may be recorded: events carry them from now on.
     fn keep_ids(&mut self);
 
@@ -90,6 +95,10 @@ impl Source for TapSource {
         "tap"
     }
 
+    fn is_in_the_path(&self) -> bool {
+        true
+    }
+
     fn keep_ids(&mut self) {
         self.tap.keep_ids();
     }
@@ -126,6 +135,7 @@ pub(crate) fn wire_forms(tap: &Tap) -> Value {
     let relay = tap.stats();
     json!({"forms": forms.collect::<Vec<_>>(), "relay": {
         "connections": relay.connections_total,
+        "accept_errors": relay.accept_errors,
         "connections_refused": relay.connections_refused,
         "connections_unanswered": relay.connections_unanswered,
         "bytes_forward": relay.bytes_forward,

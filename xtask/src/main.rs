@@ -5,12 +5,14 @@ mod dist;
 mod docs;
 mod e2e;
 mod ebpf;
+mod faults;
 mod fixtures;
 mod fuzz;
 mod pages;
 mod pod;
 mod schemas;
 mod screens;
+mod soak;
 mod telemetry;
 mod tmux;
 mod toolchain;
@@ -38,6 +40,8 @@ enum Command {
     E2e(e2e::Options),
     /// Make the real engine's harness ready: its venv and unpacked releases
     Engine(e2e::EngineOptions),
+    /// Do to tokengap what may go wrong around it, and see that the traffic does not suffer
+    Faults(faults::Options),
     /// Fuzz every parser from real messages on
     Fuzz(fuzz::Options),
     /// Record the decoder's test messages from the real engine
@@ -55,6 +59,8 @@ enum Command {
     Pod(pod::Options),
     /// Take the pictures of docs/SCREENS.md from the demo, in tmux
     Screens(screens::Options),
+    /// Load tokengap with everything at once for long, and see that nothing grows and all adds up
+    Soak(soak::Options),
     /// Let a real Prometheus and a real collector hold what the report says
     Telemetry(telemetry::Options),
     /// Let the tools that traces are for read what tokengap exports
@@ -68,6 +74,7 @@ fn main() -> anyhow::Result<()> {
         Command::Docs(options) => docs::run(&options),
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
+        Command::Faults(options) => faults::run(&options),
         Command::Fixtures(args) => fixtures::run(&args),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
@@ -76,6 +83,7 @@ fn main() -> anyhow::Result<()> {
         Command::Pages(options) => pages::run(&options),
         Command::Pod(options) => pod::run(&options),
         Command::Screens(options) => screens::run(&options),
+        Command::Soak(options) => soak::run(&options),
         Command::Telemetry(options) => telemetry::run(&options),
         Command::Validate(options) => validate::run(&options),
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use trace::event::{Engine, Event, Frame, Hop, Kind, Lost, LostCause, Sees, Undecoded, What};
-use trace::{FrameId, HopId, MonoNs};
+use trace::{FrameId, HopId, MonoNs, fault};
 
 use crate::relay::{
     Direction, Endpoint, Gate, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats, Unread,
@@ -253,6 +253,7 @@ impl Tap {
             let (listen, upstream) = (&tapped.hop.pair.listen, &tapped.hop.pair.upstream);
             format!("{count} connections to {listen} were closed because nobody accepts at {upstream}: is the upstream running?")
         }));
+        degraded.extend(short_of(&self.stats()));
         degraded
     }
 
@@ -375,6 +376,7 @@ impl Tap {
             Payload::Multipart(_) => return undecoded(tapped, "multipart", sink),
             Payload::NotKept(_) => return undecoded(tapped, "not-kept", sink),
         };
+        fault::here("decoder");
         let batch = match self.decoder.decode(message) {
             Ok(batch) => batch,
             Err(why) => {
@@ -527,6 +529,30 @@ impl Tapped {
             &[],
         );
     }
+}
+
+/// What the relay ran short of, in words, and what to do about it.
+fn short_of(stats: &Stats) -> impl Iterator<Item = String> {
+    let Stats {
+        accept_errors,
+        connections_refused,
+        panics,
+        ..
+    } = *stats;
+    let waited = format!(
+        "relay: connections had to wait, since accepting them failed {accept_errors} times, for want of open files most likely: raise \
+         the limit (ulimit -n)"
+    );
+    let refused = format!(
+        "relay: {connections_refused} connections were closed at once because as many were open as --max-connections allows"
+    );
+    let broken = format!("relay: {panics} connections were closed by a defect of tokengap's (this is a bug)");
+    let told = [
+        (accept_errors, waited),
+        (connections_refused, refused),
+        (panics, broken),
+    ];
+    told.into_iter().filter_map(|(count, what)| (count > 0).then_some(what))
 }
 
 /// Two hops a pair, in the order of the pairs.

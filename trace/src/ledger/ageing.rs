@@ -142,6 +142,7 @@ impl Ledger {
             Closed::Forgotten => self.totals.requests.forgotten += 1,
             _ => {}
         }
+        self.hops.passages.forget(&request);
         if let Some(line) = &request.line {
             self.totals.chunks.undelivered += line.outstanding();
             self.outstanding -= line.entries();

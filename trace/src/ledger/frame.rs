@@ -6,7 +6,7 @@ use super::chunkline::{Entering, Line};
 use super::health::HealthChecks;
 use super::hop::Hops;
 use super::lane::{Lane, Load, PendingChunk};
-use super::passage::{self, Ends};
+use super::passage::{Ends, Room};
 use super::stream::Stream;
 use super::table::Ticket;
 use crate::clock::MonoNs;
@@ -354,7 +354,11 @@ impl Ledger {
                 });
             }
             if seen.sent && !origin {
-                passage::sent_on(&mut self.hops.passages, request, at, count, seen.at);
+                let mut room = Room {
+                    limits: &self.limits,
+                    reached: &mut self.reached,
+                };
+                self.hops.passages.sent_on(request, at, count, seen.at, &mut room);
             }
         }
         if seen.lines_up && step.verdict != Verdict::Repeat && chunk.completion_tokens.is_some() {

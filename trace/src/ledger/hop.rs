@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kernel::KernelQueue;
 use super::lane::{Lane, LaneCounts};
-use super::passage::{self, Ends, Passage};
+use super::passage::{Ends, Passages};
 use super::stream::Stream;
 use super::totals::Sightings;
 use crate::clock::MonoNs;
@@ -305,7 +305,7 @@ pub(crate) struct Hops {
     pub(crate) all: Vec<Hop>,
     pub(crate) groups: Vec<Group>,
     /// What hop names call the processes at their ends, and how long each that stands between two hops keeps a chunk.
-    pub(crate) passages: Vec<Passage>,
+    pub(crate) passages: Passages,
     /// Place in `all` by id.
     by_id: HashMap<HopId, usize>,
     pub(crate) any_origin: bool,
@@ -368,6 +368,9 @@ impl Hops {
         hop.endpoint = said.endpoint.into();
         (hop.worker, hop.origin, hop.last, hop.sees) = (said.worker, said.origin, said.last, said.sees);
         hop.open = said.name.ends_with("->?");
+        if said.sees.taken && !said.last {
+            self.passages.takes_are_shown(ends.to);
+        }
         if before != group {
             self.renamed(place, before);
         }
@@ -402,8 +405,8 @@ impl Hops {
     fn ends(&mut self, name: &str) -> Ends {
         let (from, to) = name.split_once("->").unwrap_or((name, name));
         Ends {
-            from: passage::role(&mut self.passages, from),
-            to: passage::role(&mut self.passages, to),
+            from: self.passages.role(from),
+            to: self.passages.role(to),
         }
     }
 

@@ -24,6 +24,11 @@ pub struct Limits {
     pub outstanding_per_rid: usize,
     /// The same over all requests.
     pub outstanding: usize,
+    /// Chunks of one request at one process between two hops of which one time, taken or sent on, has been told and the
+    /// other not yet; the oldest makes room.
+    pub passing_per_rid: usize,
+    /// The same over all requests.
+    pub passing: usize,
     /// Ranges of lost tokens kept of one request, and of predicted ones; further ones are counted.
     pub lost_ranges_per_rid: usize,
     /// The same over all requests; those of requests that have been over longest make room.
@@ -61,6 +66,8 @@ impl Default for Limits {
             early_takes: 4_096,
             outstanding_per_rid: 4_096,
             outstanding: 1_048_576,
+            passing_per_rid: 256,
+            passing: 262_144,
             lost_ranges_per_rid: 256,
             lost_ranges: 262_144,
             lossy_kept: 10_000,
@@ -90,6 +97,12 @@ impl Limits {
             early_takes: self.early_takes.min(most.early_takes),
             outstanding_per_rid: self.outstanding_per_rid.min(most.outstanding_per_rid),
             outstanding: self.outstanding.min(most.outstanding),
+            passing_per_rid: self.passing_per_rid.min(most.passing_per_rid),
+            passing: self.passing.min(most.passing),
+            lost_ranges_per_rid: self.lost_ranges_per_rid.min(most.lost_ranges_per_rid),
+            lost_ranges: self.lost_ranges.min(most.lost_ranges),
+            lossy_kept: self.lossy_kept.min(most.lossy_kept),
+            token_ids: self.token_ids.min(most.token_ids),
             threads: self.threads.min(most.threads),
             hot_functions: self.hot_functions.min(most.hot_functions),
             samples_per_taker: self.samples_per_taker.min(most.samples_per_taker),
@@ -120,6 +133,7 @@ pub struct ReachedCounts {
     pub(crate) pending_chunks: u64,
     pub(crate) early_takes: u64,
     pub(crate) outstanding: u64,
+    pub(crate) passing: u64,
     pub(crate) lost_ranges_per_rid: u64,
     pub(crate) lost_ranges: u64,
     pub(crate) lossy_kept: u64,
@@ -131,7 +145,7 @@ pub struct ReachedCounts {
 impl ReachedCounts {
     /// Every limit that can cost knowledge, reached or not. Summaries of finished requests are not among them: the
     /// counters keep what a summary said.
-    pub fn list(&self, limits: &Limits) -> [Reached; 13] {
+    pub fn list(&self, limits: &Limits) -> [Reached; 14] {
         let of = |name, limit, times| Reached { name, limit, times };
         [
             of("live_rids", limits.live_rids, self.live_rids),
@@ -141,6 +155,7 @@ impl ReachedCounts {
             of("pending_chunks", limits.pending_chunks, self.pending_chunks),
             of("early_takes", limits.early_takes, self.early_takes),
             of("outstanding", limits.outstanding, self.outstanding),
+            of("passing", limits.passing, self.passing),
             of(
                 "lost_ranges_per_rid",
                 limits.lost_ranges_per_rid,

@@ -5,6 +5,7 @@
 mod ageing;
 mod answer;
 mod arithmetic;
+mod bounds;
 mod chunkline;
 mod consumer;
 mod delivery;
@@ -33,6 +34,7 @@ use std::collections::VecDeque;
 
 pub use answer::Answers;
 pub use arithmetic::Evidence;
+pub use bounds::{BOUNDS, Bound};
 pub use chunkline::Fates;
 pub use hop::{Group, Hop, HopCounts};
 pub use hot::{Hits, HotCounts, HotFunction, HotRole};
@@ -302,7 +304,7 @@ impl Ledger {
 
     /// What stands between hops, in the order met; those at the path's ends have kept nothing.
     pub fn passages(&self) -> &[Passage] {
-        &self.hops.passages
+        &self.hops.passages.all
     }
 
     /// The hops of one group.
@@ -365,7 +367,7 @@ impl Ledger {
     }
 
     /// The limits, and how often each was reached.
-    pub fn limits(&self) -> [Reached; 13] {
+    pub fn limits(&self) -> [Reached; 14] {
         self.reached.list(&self.limits)
     }
 

@@ -1,12 +1,15 @@
 //! What stands between two hops: a router or a detokenizer takes a chunk on one and sends it on by the next.
 //!
-//! A chunk is known again by its request and its count of tokens so far, which both frames state.
+//! A chunk is known again by its request and its count of tokens so far, which both frames state. Takes and sends are told by
+//! different threads, so either may come first, and several of one side before any of the other.
+
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use super::limits::{Limits, ReachedCounts};
 use super::request::Request;
 use crate::clock::MonoNs;
-use crate::id::HopId;
 use crate::stats::Distribution;
 
 /// Roles told apart; ends of further ones are nobody's.
@@ -41,6 +44,8 @@ pub struct Passage {
     pub through: Distribution,
     /// The sum of these, in nanoseconds.
     pub through_ns: u128,
+    /// A hop that leads to it shows its takes.
+    pub(crate) shows_takes: bool,
 }
 
 impl Passage {
@@ -55,57 +60,149 @@ impl Passage {
     }
 }
 
-/// The place of a role; one that is met for the first time is added.
-pub(crate) fn role(passages: &mut Vec<Passage>, word: &str) -> u16 {
-    let place = passages.iter().position(|p| p.role == word).or_else(|| {
-        (passages.len() < ROLES).then(|| {
-            passages.push(Passage {
-                role: word.to_owned(),
-                ..Passage::default()
-            });
-            passages.len() - 1
-        })
-    });
-    place.map_or(u16::MAX, |place| place as u16)
+/// Which of a chunk's two times has been told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Side {
+    Taken,
+    SentOn,
 }
 
-/// A chunk of `count` tokens so far was sent on the hop of stream `on`: by whom, and how long after it had come there?
-pub(crate) fn sent_on(passages: &mut [Passage], request: &mut Request, on: usize, count: u32, at: MonoNs) {
-    let (by, first, whole) = {
+/// One request at one role: times of chunks whose other time has not been told yet, all of one side.
+///
+/// A request's chunks are taken and sent on in order, so a time that finds no counterpart makes those before it hopeless.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Passing {
+    role: u16,
+    side: Side,
+    /// Tokens so far, and when.
+    waiting: VecDeque<(u32, MonoNs)>,
+}
+
+impl Passing {
+    /// The other time of the chunk of `count` tokens, now that the one of `side` is told.
+    fn meet(&mut self, side: Side, count: u32, at: MonoNs) -> Option<MonoNs> {
+        if self.side != side {
+            while self.waiting.front().is_some_and(|&(tokens, _)| tokens < count) {
+                self.waiting.pop_front();
+            }
+            let met = self.waiting.pop_front_if(|&mut (tokens, _)| tokens == count);
+            if met.is_some() || !self.waiting.is_empty() {
+                // Where only later chunks wait, this one's other time went unseen.
+                return met.map(|(_, other)| other);
+            }
+            self.side = side;
+        }
+        if self.waiting.back().is_some_and(|&(tokens, _)| tokens > count) {
+            // The count has begun again.
+            self.waiting.clear();
+        }
+        self.waiting.push_back((count, at));
+        None
+    }
+}
+
+/// The roles that hop names know, each with what it keeps.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Passages {
+    pub(crate) all: Vec<Passage>,
+    /// Times in the requests' [`Passing`], all together.
+    waiting: usize,
+}
+
+impl Passages {
+    /// The place of a role; one that is met for the first time is added.
+    pub(crate) fn role(&mut self, word: &str) -> u16 {
+        let place = self.all.iter().position(|p| p.role == word).or_else(|| {
+            (self.all.len() < ROLES).then(|| {
+                self.all.push(Passage {
+                    role: word.to_owned(),
+                    ..Passage::default()
+                });
+                self.all.len() - 1
+            })
+        });
+        place.map_or(u16::MAX, |place| place as u16)
+    }
+
+    /// A hop that leads to this role shows its takes.
+    pub(crate) fn takes_are_shown(&mut self, role: u16) {
+        if let Some(passage) = self.all.get_mut(usize::from(role)) {
+            passage.shows_takes = true;
+        }
+    }
+
+    /// A chunk of `count` tokens so far was sent on the hop of stream `on`: by whom, and how long after it had come there?
+    pub(crate) fn sent_on(&mut self, request: &mut Request, on: usize, count: u32, at: MonoNs, room: &mut Room<'_>) {
         let stream = &request.streams[on];
-        (stream.ends.from, stream.chunks == 1, stream.whole())
-    };
-    let Some(passage) = passages.get_mut(usize::from(by)) else {
-        return;
-    };
-    let Some(came) = request.streams.iter_mut().find(|s| s.ends.to == by) else {
-        return;
-    };
-    if first && whole && came.whole() {
-        passage.through(at, at.since(came.first_at));
-    }
-    if let Some((_, taken)) = came.taken.take_if(|(tokens, taken)| *tokens == count && *taken <= at) {
-        passage.inside(at, at.since(taken));
-    }
-}
-
-/// A chunk of `count` tokens so far was taken on `hop`. Where that is told late, it has been sent on already.
-pub(crate) fn taken(passages: &mut [Passage], request: &mut Request, hop: HopId, count: u32, at: MonoNs) {
-    let Some(to) = request.streams.iter().find(|s| s.hop == hop).map(|s| s.ends.to) else {
-        return;
-    };
-    let sent_on = request.streams.iter().find(|s| {
-        let sent = s.ends.from == to && s.last_at >= at;
-        sent && s.completion_tokens() == count
-    });
-    match (sent_on.map(|s| s.last_at), passages.get_mut(usize::from(to))) {
-        (Some(sent), Some(passage)) => passage.inside(sent, sent.since(at)),
-        _ => {
-            if let Some(came) = request.streams.iter_mut().find(|s| s.hop == hop) {
-                came.taken = Some((count, at));
+        let (by, first) = (stream.ends.from, stream.chunks == 1 && stream.whole());
+        let Some(passage) = self.all.get_mut(usize::from(by)) else {
+            return;
+        };
+        let Some(came) = request.streams.iter().find(|s| s.ends.to == by) else {
+            return;
+        };
+        if first && came.whole() {
+            passage.through(at, at.since(came.first_at));
+        }
+        if passage.shows_takes {
+            let taken = meet(&mut self.waiting, request, by, (Side::SentOn, count, at), room);
+            if let Some(taken) = taken.filter(|&taken| taken <= at) {
+                passage.inside(at, at.since(taken));
             }
         }
     }
+
+    /// A chunk of `count` tokens so far was taken by role `to`, to be sent on.
+    pub(crate) fn taken(&mut self, request: &mut Request, to: u16, count: u32, at: MonoNs, room: &mut Room<'_>) {
+        let Some(passage) = self.all.get_mut(usize::from(to)) else {
+            return;
+        };
+        let sent = meet(&mut self.waiting, request, to, (Side::Taken, count, at), room);
+        if let Some(sent) = sent.filter(|&sent| sent >= at) {
+            passage.inside(sent, sent.since(at));
+        }
+    }
+
+    /// A request's record is closed.
+    pub(crate) fn forget(&mut self, request: &Request) {
+        let waiting: usize = request.passing.iter().map(|p| p.waiting.len()).sum();
+        self.waiting = self.waiting.saturating_sub(waiting);
+    }
+}
+
+/// How much may wait, and how often that was not enough.
+pub(crate) struct Room<'l> {
+    pub(crate) limits: &'l Limits,
+    pub(crate) reached: &'l mut ReachedCounts,
+}
+
+/// One time of a chunk is told; the other, if it was before.
+fn meet(
+    all_waiting: &mut usize,
+    request: &mut Request,
+    role: u16,
+    (side, count, at): (Side, u32, MonoNs),
+    room: &mut Room<'_>,
+) -> Option<MonoNs> {
+    let place = request.passing.iter().position(|p| p.role == role).unwrap_or_else(|| {
+        request.passing.push(Passing {
+            role,
+            side,
+            waiting: VecDeque::new(),
+        });
+        request.passing.len() - 1
+    });
+    let passing = &mut request.passing[place];
+    let before = passing.waiting.len();
+    let other = passing.meet(side, count, at);
+    if passing.waiting.len() > room.limits.passing_per_rid
+        || (passing.waiting.len() > before && *all_waiting >= room.limits.passing)
+    {
+        passing.waiting.pop_front();
+        room.reached.passing += 1;
+    }
+    *all_waiting = (*all_waiting + passing.waiting.len()).saturating_sub(before);
+    other
 }
 
 #[cfg(test)]
@@ -120,7 +217,11 @@ mod tests {
 
     impl Path {
         fn new(taken: bool) -> Self {
-            let mut path = Self(Ledger::new(Limits::default()));
+            Self::within(taken, Limits::default())
+        }
+
+        fn within(taken: bool, limits: Limits) -> Self {
+            let mut path = Self(Ledger::new(limits));
             let hops = [("scheduler->router", true, taken), ("router->worker", false, false)];
             for (id, (name, origin, taken)) in hops.into_iter().enumerate() {
                 let sees = Sees {
@@ -220,6 +321,48 @@ mod tests {
         path.send(60, 0, 2);
         path.send(90, 1, 2);
         assert_eq!(path.router().inside.count(), 1);
+    }
+
+    #[test]
+    fn every_chunk_counts_when_many_takes_are_told_after_their_sends() {
+        let mut path = Path::new(true);
+        for number in 1..=5 {
+            path.send(u64::from(number), 0, number);
+        }
+        for number in 1..=5 {
+            path.send(1_000 * u64::from(number), 1, number);
+        }
+        for number in 1..=5 {
+            path.take(1_000 * u64::from(number) - 3, number);
+        }
+        assert_eq!((path.router().inside.count(), path.router().inside_ns), (5, 15));
+        assert_eq!(path.0.hops.passages.waiting, 0);
+    }
+
+    #[test]
+    fn many_takes_told_before_their_sends_are_kept_as_far_as_there_is_room() {
+        let mut path = Path::within(
+            true,
+            Limits {
+                passing_per_rid: 3,
+                ..Limits::default()
+            },
+        );
+        for number in 1..=5 {
+            path.send(u64::from(number), 0, number);
+        }
+        for number in 1..=5 {
+            path.take(10 + u64::from(number), number);
+        }
+        for number in 1..=5 {
+            path.send(30 + u64::from(number), 1, number);
+        }
+        assert_eq!((path.router().inside.count(), path.router().inside_ns), (3, 60));
+        let reached = path.0.limits();
+        assert!(
+            reached.iter().any(|l| (l.name, l.times) == ("passing", 2)),
+            "{reached:?}"
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::hop::Trip;
 use super::limits::{Limits, ReachedCounts};
 use super::losses::{Losses, Lossy, LostRange, Shelf};
 use super::pace::{Pace, Paces};
+use super::passage::Passing;
 use super::stages::Marks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
@@ -22,6 +23,8 @@ use crate::event::Finish;
 pub struct Request {
     pub(crate) rid: Box<str>,
     pub(crate) streams: SmallVec<[Stream; 4]>,
+    /// Chunks of it inside what stands between two hops.
+    pub(crate) passing: Vec<Passing>,
     pub(crate) first_at: MonoNs,
     pub(crate) last_at: MonoNs,
     /// First send at the origin, if it was the request's very first chunk.
@@ -81,6 +84,7 @@ impl Request {
         Self {
             rid: rid.into(),
             streams: SmallVec::new(),
+            passing: Vec::new(),
             first_at: at,
             last_at: at,
             sent_first: None,

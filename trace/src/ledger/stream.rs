@@ -16,8 +16,6 @@ pub struct Stream {
     pub(crate) group: usize,
     /// The roles at the hop's ends then.
     pub(crate) ends: Ends,
-    /// Its chunk that the receiver took last: all tokens so far, and when. Gone once it has been sent on.
-    pub(crate) taken: Option<(u32, MonoNs)>,
     pub(crate) count: Count,
     pub(crate) chunks: u32,
     /// The sum of the counts that its chunks told.
@@ -33,7 +31,6 @@ impl Stream {
             hop,
             group,
             ends,
-            taken: None,
             count: Count::default(),
             chunks: 0,
             sum: 0,

@@ -3,7 +3,7 @@
 use super::Ledger;
 use super::hop::{EarlyTake, Taker, Trip};
 use super::lane::{Load, PendingChunk, Sent};
-use super::passage;
+use super::passage::Room;
 use super::waits::{Wait, Waits};
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
@@ -262,9 +262,13 @@ impl Ledger {
 
     /// A process that is not the tokenizer takes a chunk, to send it on.
     fn pass_chunk(&mut self, take: Take, chunk: PendingChunk) {
-        let hop = self.hops.all[take.place].id;
+        let by = self.hops.all[take.place].ends.to;
         if let Some(request) = self.table.get_mut(chunk.ticket) {
-            passage::taken(&mut self.hops.passages, request, hop, chunk.end, take.at);
+            let mut room = Room {
+                limits: &self.limits,
+                reached: &mut self.reached,
+            };
+            self.hops.passages.taken(request, by, chunk.end, take.at, &mut room);
         }
     }
 

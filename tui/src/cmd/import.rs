@@ -15,6 +15,7 @@ use trace::words::{bytes, count, plural};
 use trace::{Analysis, Config, MonoNs};
 
 use crate::cmd::report::Telling;
+use crate::limit::LimitArgs;
 use crate::progress::Progress;
 use crate::{cli, confinement, own};
 
@@ -58,6 +59,9 @@ pub(crate) struct Args {
     /// Requests followed at once; the oldest are given up, and counted, beyond it.
     #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = cli::at_least_one)]
     max_live: usize,
+
+    #[command(flatten)]
+    limits: LimitArgs,
 
     /// Requests to list in the report as the slowest; 0 lists none.
     #[arg(long, value_name = "N", default_value_t = 10)]
@@ -103,10 +107,10 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
         ..Options::default()
     };
     let mut import = Import::open(&args.paths, options)?;
-    let limits = Limits {
+    let limits = args.limits.on(Limits {
         live_rids: args.max_live,
         ..Limits::default()
-    };
+    });
     let config = Config {
         limits,
         ..Config::default()

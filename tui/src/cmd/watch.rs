@@ -11,6 +11,7 @@ use trace::ledger::Limits;
 use crate::app;
 use crate::cli::{at_least_one, duration, severity};
 use crate::confinement;
+use crate::limit::LimitArgs;
 use crate::screen::{Keep, Screen};
 use crate::sink::size;
 use crate::state::journal::DEFAULT_MOMENTS;
@@ -57,6 +58,9 @@ pub(crate) struct Args {
     /// Finished requests kept in detail, of each source, if the source does not say less.
     #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept)]
     max_finished: usize,
+
+    #[command(flatten)]
+    limits: LimitArgs,
 
     /// Longest message that is taken from a source.
     #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = size)]
@@ -110,11 +114,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let options = Options {
         sources: args.endpoints.iter().map(source).collect(),
-        limits: Limits {
+        limits: args.limits.on(Limits {
             live_rids: args.max_live,
             finished_kept: args.max_finished,
             ..Limits::default()
-        },
+        }),
         slowest: args.slowest,
         duration: args.duration,
         record: args.record.clone(),

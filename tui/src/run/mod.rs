@@ -102,6 +102,10 @@ impl Source for Run {
         "run"
     }
 
+    fn is_in_the_path(&self) -> bool {
+        true
+    }
+
     fn keep_ids(&mut self) {
         self.tap.keep_ids();
     }

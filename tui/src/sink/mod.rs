@@ -290,7 +290,7 @@ impl Sink {
         };
         if let Some(why) = recording.recorder.status().stopped {
             recording.told = true;
-            let said = self.note(format!("recording: {why}"));
+            let said = self.note(why);
             self.news = Some(said);
         }
     }

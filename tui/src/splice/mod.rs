@@ -299,6 +299,10 @@ impl Source for Splice {
         "splice"
     }
 
+    fn is_in_the_path(&self) -> bool {
+        true
+    }
+
     fn keep_ids(&mut self) {
         self.tap.keep_ids();
     }

@@ -2,20 +2,20 @@
 //! says against what the engine's own processes say. Every count must be equal and every byte must arrive; one difference fails the run.
 
 mod accidents;
-mod attach;
-mod check;
+pub(crate) mod attach;
+pub(crate) mod check;
 mod dynamo;
 mod moved;
 pub(crate) mod plain_relay;
 pub(crate) mod plan;
 pub(crate) mod process;
-mod record;
+pub(crate) mod record;
 mod scenario;
 mod served;
 pub(crate) mod session;
 pub(crate) mod setup;
 pub(crate) mod tap;
-mod truth;
+pub(crate) mod truth;
 mod verdicts;
 mod workers;
 

@@ -57,6 +57,38 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     }
 }
 
+/// Replays a recording and compares its report with the live one.
+pub(crate) fn same(file: &Path, program: &Path, live: &Value, checks: &mut Checks) -> Result<()> {
+    let mut replay = Command::new(program);
+    replay.arg("replay").arg(file).args(["--json", "--slowest", "100000"]);
+    let output = replay.output().context("starting the replay")?;
+    ensure!(
+        output.status.success(),
+        "the replay failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let mut replayed: Value = serde_json::from_slice(&output.stdout).context("the replay's report is no JSON")?;
+    let mut live = live.clone();
+    for report in [&mut live, &mut replayed] {
+        // Of the process that made the report.
+        if let Some(own) = report.get_mut("self").and_then(Value::as_object_mut) {
+            own.remove("cpu_ns");
+            own.remove("rss_bytes");
+        }
+    }
+    // The lists of slowest requests are as long as each was asked for.
+    if let (Some(some), Some(all)) = (live["slowest"].as_array(), replayed["slowest"].as_array_mut()) {
+        all.truncate(some.len());
+    }
+    let frames = live["hops"].as_array().into_iter().flatten();
+    let frames: u64 = frames.filter_map(|hop| hop["frames_sent"].as_u64()).sum();
+    ensure!(frames > 0, "the live run saw no frame");
+    for (part, value) in live.as_object().context("the report is no object")? {
+        checks.equal(&format!("the replay's {part}"), value, &replayed[part]);
+    }
+    Ok(())
+}
+
 /// tokengap with a recording.
 struct Recording {
     /// Runs tokengap as it is asked to, and records.
@@ -79,37 +111,7 @@ impl Recording {
 
     /// Replays it and compares.
     fn same(&self, program: &Path, live: &Value, checks: &mut Checks) -> Result<()> {
-        let mut replay = Command::new(program);
-        replay
-            .arg("replay")
-            .arg(&self.file)
-            .args(["--json", "--slowest", "100000"]);
-        let output = replay.output().context("starting the replay")?;
-        ensure!(
-            output.status.success(),
-            "the replay failed: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let mut replayed: Value = serde_json::from_slice(&output.stdout).context("the replay's report is no JSON")?;
-        let mut live = live.clone();
-        for report in [&mut live, &mut replayed] {
-            // Of the process that made the report.
-            if let Some(own) = report.get_mut("self").and_then(Value::as_object_mut) {
-                own.remove("cpu_ns");
-                own.remove("rss_bytes");
-            }
-        }
-        // The lists of slowest requests are as long as each was asked for.
-        if let (Some(some), Some(all)) = (live["slowest"].as_array(), replayed["slowest"].as_array_mut()) {
-            all.truncate(some.len());
-        }
-        let frames = live["hops"].as_array().into_iter().flatten();
-        let frames: u64 = frames.filter_map(|hop| hop["frames_sent"].as_u64()).sum();
-        ensure!(frames > 0, "the live run saw no frame");
-        for (part, value) in live.as_object().context("the report is no object")? {
-            checks.equal(&format!("the replay's {part}"), value, &replayed[part]);
-        }
-        Ok(())
+        same(&self.file, program, live, checks)
     }
 
     /// Tells of it in every format; what can be counted in them is what the live report counts.

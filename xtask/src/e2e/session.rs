@@ -306,9 +306,9 @@ pub(super) fn mono_ns() -> u64 {
 }
 
 /// A command line of the harness, growing.
-pub(super) struct Role(Command);
+pub(crate) struct Role(Command);
 
-pub(super) fn role(home: &Home, setting: &Setting, name: &str) -> Role {
+pub(crate) fn role(home: &Home, setting: &Setting, name: &str) -> Role {
     let mut command = Command::new(&home.python);
     command.current_dir(&home.root);
     // What a server is started with says how it streams, and that its consumers are its own.
@@ -326,9 +326,14 @@ pub(super) fn role(home: &Home, setting: &Setting, name: &str) -> Role {
 }
 
 impl Role {
-    pub(super) fn args<I: IntoIterator<Item: AsRef<std::ffi::OsStr>>>(mut self, args: I) -> Self {
+    pub(crate) fn args<I: IntoIterator<Item: AsRef<std::ffi::OsStr>>>(mut self, args: I) -> Self {
         self.0.args(args);
         self
+    }
+
+    /// Starts it without a truth file, which grows with every message: what it says at its end are its totals.
+    pub(crate) fn start_briefly(self, name: &str, dir: &Path) -> Result<Process> {
+        Process::start(name, self.0, dir)
     }
 
     /// Starts it; its truth goes to `NAME.truth`.

@@ -146,7 +146,7 @@ impl Tap {
 }
 
 /// Waits until `endpoint` is listened on, without connecting to it: a connection would be traffic.
-fn wait_until_bound(endpoint: &str, by: &mut Process) -> Result<()> {
+pub(crate) fn wait_until_bound(endpoint: &str, by: &mut Process) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(10);
     while Instant::now() < until {
         let bound = match endpoint.split_once("://") {

@@ -15,6 +15,7 @@ use super::worker::{Block, Job, Shared, Store, Worker};
 use super::{RecordOptions, Status, Summary};
 use crate::clock::MonoNs;
 use crate::event::Event;
+use crate::fault;
 
 /// Between two tries to hand something over at the end.
 const AGAIN: Duration = Duration::from_millis(2);
@@ -77,6 +78,7 @@ impl Stream {
         if self.has_stopped() {
             return;
         }
+        fault::here("recorder");
         if !self.encoder.event(event) {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }

@@ -124,6 +124,7 @@ impl Worker {
     }
 
     fn block(&mut self, block: &Block) {
+        crate::fault::here("writer");
         let mut section = Section {
             kind: kind::BLOCK,
             run: self.run,

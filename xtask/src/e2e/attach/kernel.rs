@@ -8,10 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use aya::maps::loaded_maps;
 use aya::programs::{loaded_links, loaded_programs};
 
 /// Why attach cannot work here; `None` when it can. Bits of include/uapi/linux/capability.h.
-pub(in super::super) fn refusal() -> Option<String> {
+pub(crate) fn refusal() -> Option<String> {
     const SYS_ADMIN: u64 = 1 << 21;
     const SYS_PTRACE: u64 = 1 << 19;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -24,16 +25,17 @@ pub(in super::super) fn refusal() -> Option<String> {
     (effective & wanted != wanted).then(|| "needs root, or CAP_SYS_ADMIN and CAP_SYS_PTRACE".into())
 }
 
-/// Programs and links, by the kernel's ids, which are not used again soon.
+/// Programs, links and maps, by the kernel's ids, which are not used again soon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Objects {
+pub(crate) struct Objects {
     programs: BTreeSet<u32>,
     links: BTreeSet<u32>,
+    maps: BTreeSet<u32>,
 }
 
 impl Objects {
     /// Those that a process has open.
-    pub(super) fn of(pid: u32) -> Result<Self> {
+    pub(crate) fn of(pid: u32) -> Result<Self> {
         let folder = Path::new("/proc").join(pid.to_string()).join("fdinfo");
         let mut found = Self::default();
         for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
@@ -45,31 +47,41 @@ impl Objects {
                 let number = |name| line.strip_prefix(name).and_then(|rest| rest.trim().parse::<u32>().ok());
                 found.programs.extend(number("prog_id:"));
                 found.links.extend(number("link_id:"));
+                found.maps.extend(number("map_id:"));
             }
         }
         Ok(found)
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.programs.len() + self.links.len()
+    /// Adds those of another look.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.programs.extend(other.programs);
+        self.links.extend(other.links);
+        self.maps.extend(other.maps);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.programs.len() + self.links.len() + self.maps.len()
     }
 
     /// Those of them that the kernel still has.
-    pub(super) fn present(&self) -> Self {
+    pub(crate) fn present(&self) -> Self {
         // An entry that goes while it is looked at is an error, and no entry.
         let programs: BTreeSet<_> = loaded_programs()
             .filter_map(Result::ok)
             .map(|program| program.id())
             .collect();
         let links: BTreeSet<_> = loaded_links().filter_map(Result::ok).map(|link| link.id()).collect();
+        let maps: BTreeSet<_> = loaded_maps().filter_map(Result::ok).map(|map| map.id()).collect();
         Self {
             programs: self.programs.intersection(&programs).copied().collect(),
             links: self.links.intersection(&links).copied().collect(),
+            maps: self.maps.intersection(&maps).copied().collect(),
         }
     }
 
     /// Waits until the kernel has none of them; gives those that stay. It frees them a little after their last user.
-    pub(super) fn gone_within(&self, patience: Duration) -> Self {
+    pub(crate) fn gone_within(&self, patience: Duration) -> Self {
         let until = Instant::now() + patience;
         loop {
             let left = self.present();
@@ -83,6 +95,7 @@ impl Objects {
 
 impl fmt::Display for Objects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} programs and {} links", self.programs.len(), self.links.len())
+        let (programs, links, maps) = (self.programs.len(), self.links.len(), self.maps.len());
+        write!(f, "{programs} programs, {links} links, {maps} maps")
     }
 }

@@ -5,7 +5,7 @@ mod backlog;
 pub(super) mod check;
 mod expected;
 mod follow;
-pub(super) mod kernel;
+pub(crate) mod kernel;
 pub(super) mod score;
 mod unchanged;
 pub(super) mod watch;
@@ -138,16 +138,20 @@ fn killed(home: &Home, program: &Path, engine: &Engine, dir: &Path, checks: &mut
     let ours = kernel::Objects::of(watch.pid())?;
     ensure!(
         ours.count() > 0,
-        "attach holds no program and no link that could stay behind"
+        "attach holds no program, link or map that could stay behind"
     );
     checks.equal(
-        "of its programs and links, in the kernel while it runs",
+        "of its programs, links and maps, in the kernel while it runs",
         &ours,
         &ours.present(),
     );
     watch.kill()?;
     let left = ours.gone_within(Duration::from_secs(10));
-    checks.equal("programs and links left behind", &kernel::Objects::default(), &left);
+    checks.equal(
+        "programs, links and maps left behind",
+        &kernel::Objects::default(),
+        &left,
+    );
     let outcome = session.finish()?;
     same_bytes(&outcome, checks);
     let expected = u64::from(setting.plan.requests * setting.plan.rounds);

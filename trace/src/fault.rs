@@ -1,0 +1,87 @@
+//! Defects made on purpose, for the tests of what happens then (`cargo xtask faults`). Only the feature `fault-injection` compiles
+//! any; without it every place is empty, and no released program has it.
+//!
+//! `TOKENGAP_FAULT` names one: `PLACE=panic@N` and `PLACE=block:SECONDS@N` at the Nth passing of a place, or `clock=jump`.
+
+/// A place where a defect can be made: `ledger`, `detectors`, `decoder`, `recorder`, `writer`.
+#[inline]
+pub fn here(place: &str) {
+    #[cfg(feature = "fault-injection")]
+    injected::here(place);
+    #[cfg(not(feature = "fault-injection"))]
+    let _ = place;
+}
+
+/// A reading of the wall clock as it is passed on.
+#[inline]
+pub(crate) fn wall(ns: u64) -> u64 {
+    #[cfg(feature = "fault-injection")]
+    return injected::wall(ns);
+    #[cfg(not(feature = "fault-injection"))]
+    ns
+}
+
+#[cfg(feature = "fault-injection")]
+mod injected {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    const DAY_NS: u64 = 86_400_000_000_000;
+
+    struct Fault {
+        place: String,
+        /// `None`: a panic.
+        block: Option<Duration>,
+        at: u64,
+        passed: AtomicU64,
+    }
+
+    static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
+    static READINGS: AtomicU64 = AtomicU64::new(0);
+
+    fn asked() -> Option<String> {
+        std::env::var("TOKENGAP_FAULT").ok()
+    }
+
+    fn fault() -> Option<Fault> {
+        let asked = asked()?;
+        let (place, rest) = asked.split_once('=')?;
+        let (what, at) = rest.split_once('@')?;
+        let block = match what.split_once(':') {
+            Some(("block", seconds)) => Some(Duration::from_secs(seconds.parse().ok()?)),
+            _ => None,
+        };
+        Some(Fault {
+            place: place.into(),
+            block,
+            at: at.parse().ok()?,
+            passed: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn here(place: &str) {
+        let Some(fault) = FAULT.get_or_init(fault).as_ref().filter(|fault| fault.place == place) else {
+            return;
+        };
+        if fault.passed.fetch_add(1, Ordering::Relaxed) + 1 != fault.at {
+            return;
+        }
+        match fault.block {
+            Some(time) => std::thread::sleep(time),
+            None => panic!("on purpose, at the {place}"),
+        }
+    }
+
+    /// A day back at every second reading, ten years forward at every third.
+    pub(super) fn wall(ns: u64) -> u64 {
+        if asked().as_deref() != Some("clock=jump") {
+            return ns;
+        }
+        match READINGS.fetch_add(1, Ordering::Relaxed) % 3 {
+            0 => ns,
+            1 => ns - DAY_NS,
+            _ => ns + 3_650 * DAY_NS,
+        }
+    }
+}

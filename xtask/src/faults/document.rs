@@ -1,0 +1,21 @@
+//! The part of docs/RELIABILITY.md that a command writes by itself.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// Replaces what stands between the two marks of `part`.
+pub(crate) fn write(root: &Path, part: &str, text: &str) -> Result<()> {
+    let path = root.join("docs/RELIABILITY.md");
+    let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let (begin, end) = (
+        format!("<!-- {part}: written by the command -->\n"),
+        format!("<!-- {part}: end -->"),
+    );
+    let marks = || format!("{} has no marks for {part}", path.display());
+    let from = document.find(&begin).with_context(marks)? + begin.len();
+    let to = document[from..].find(&end).with_context(marks)? + from;
+    let written = format!("{}{}\n{}", &document[..from], text.trim_end(), &document[to..]);
+    fs::write(&path, written).with_context(|| format!("writing {}", path.display()))
+}

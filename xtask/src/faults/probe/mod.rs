@@ -1,0 +1,157 @@
+//! Faults of the probe, and of what it watches: the targets do what they did before, and nothing of ours stays in them or in the
+//! kernel.
+
+mod cycles;
+mod overflow;
+mod targets;
+mod together;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use probe_user::{Capture, Loss, Observation, Options, Probe, Target};
+
+use super::peers::{Arrived, Load, Receiver, Sender};
+use super::tap::Held;
+use super::{Bench, Fault, Seen};
+use crate::e2e::attach::kernel::Objects;
+use crate::e2e::check::Checks;
+use crate::e2e::tap::Transport;
+
+/// All of them, in the order of the table.
+pub(super) const FAULTS: &[Fault] = &[
+    Fault {
+        name: "attached and detached",
+        what: "50 times (500 with --long) under traffic",
+        run: cycles::run,
+    },
+    Fault {
+        name: "target dies at attach",
+        what: "SIGKILL for a sender at every moment of an attach; another one takes its place",
+        run: targets::dies,
+    },
+    Fault {
+        name: "target execs",
+        what: "the sender becomes another program under the same id, and is attached to again",
+        run: targets::execs,
+    },
+    Fault {
+        name: "target stopped",
+        what: "SIGSTOP for the sender before the attach, SIGCONT after it",
+        run: |bench, dir, checks| targets::frozen(bench, &targets::Signals, dir, checks),
+    },
+    Fault {
+        name: "target frozen",
+        what: "the same by the cgroup freezer",
+        run: targets::in_freezer,
+    },
+    Fault {
+        name: "two at once",
+        what: "two probes on the same processes; one leaves in mid-traffic",
+        run: together::run,
+    },
+    Fault {
+        name: "ring overflow",
+        what: "a ring of 64 KiB that nobody reads for a while",
+        run: overflow::run,
+    },
+];
+
+/// Copied of each message.
+const CAPTURE: Capture = Capture {
+    sent: 4096,
+    taken: 4096,
+};
+
+/// A sender and its receiver, with nothing between them.
+struct Pair {
+    receiver: Receiver,
+    sender: Sender,
+}
+
+impl Pair {
+    /// Starts both; the sender waits to be told.
+    fn start(bench: &Bench, load: Load, dir: &Path) -> Result<Self> {
+        let endpoint = Transport::Ipc.endpoint(dir, "hop")?;
+        Ok(Self {
+            receiver: Receiver::start(bench, &endpoint, load.room, dir)?,
+            sender: Sender::start(bench, "sender", &endpoint, load, dir)?,
+        })
+    }
+
+    fn pids(&self) -> [u32; 2] {
+        [self.receiver.pid(), self.sender.pid()]
+    }
+
+    /// Attaches to both.
+    fn attach(&self, options: Options) -> Result<Probe> {
+        attach(&self.pids(), options)
+    }
+
+    fn end(self) -> Result<Arrived> {
+        let sent = self.sender.end()?;
+        self.receiver.end(sent)
+    }
+}
+
+fn attach(pids: &[u32], options: Options) -> Result<Probe> {
+    let targets: Vec<_> = pids
+        .iter()
+        .map(|pid| Target {
+            pid: *pid,
+            capture: CAPTURE,
+        })
+        .collect();
+    Probe::attach(&targets, options).context("attaching")
+}
+
+/// What a probe told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Told {
+    sent: u64,
+    taken: u64,
+    /// Records that the ring had no room for.
+    overflowed: u64,
+    /// Other losses.
+    lost: u64,
+    exited: u64,
+}
+
+impl Told {
+    fn see(&mut self, seen: &Observation<'_>) {
+        match seen {
+            Observation::Sent(_) => self.sent += 1,
+            Observation::Taken(_) => self.taken += 1,
+            Observation::Lost {
+                cause: Loss::RingFull,
+                count,
+            } => self.overflowed += count,
+            // The record is there, without bytes.
+            Observation::Lost {
+                cause: Loss::PayloadFault,
+                ..
+            }
+            | Observation::Unsent(_)
+            | Observation::Handled(_)
+            | Observation::Egress { .. } => {}
+            Observation::Lost { count, .. } => self.lost += count,
+            Observation::Exited { .. } => self.exited += 1,
+        }
+    }
+
+    /// Reads for so long.
+    fn read_for(&mut self, probe: &mut Probe, time: Duration) -> Result<()> {
+        let until = Instant::now() + time;
+        self.read_until(probe, |_| Instant::now() >= until)
+    }
+
+    /// Reads until `done`, at most half a minute.
+    fn read_until(&mut self, probe: &mut Probe, done: impl Fn(&Self) -> bool) -> Result<()> {
+        let until = Instant::now() + Duration::from_secs(30);
+        while !done(self) && Instant::now() < until {
+            probe.poll(Duration::from_millis(2), |seen| self.see(&seen))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,234 @@
+//! Targets that end, become another program, or stand still while they are attached to.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use probe_user::{Options, Target};
+use rustix::process::Signal;
+
+use super::{Bench, CAPTURE, Checks, Load, Objects, Pair, Seen, Sender, Told, attach};
+
+/// Counted, so that every record can be told for.
+const COUNTED: Load = Load {
+    count: 2_000,
+    connections: 2,
+    rate: 4_000,
+    sizes: "small",
+    ..Load::STEADY
+};
+
+/// A sender is killed a little later in each attach, and another one joins the same probe: the receiver is watched all the time.
+pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let rounds = if bench.long { 100 } else { 10 };
+    let endless = Load { count: 0, ..COUNTED };
+    let mut pair = Pair::start(bench, endless, dir)?;
+    pair.sender.go()?;
+    let endpoint = format!("ipc://{}", dir.join("hop").display());
+    let own = std::process::id();
+    let (mut held, mut told, mut refused) = (Objects::default(), Told::default(), 0);
+    let mut probe = attach(&[pair.receiver.pid()], Options::default())?;
+    for round in 0..rounds {
+        let name = format!("victim{round}");
+        let load = Load {
+            first: 100 + round * 10,
+            ..endless
+        };
+        let mut victim = Sender::start(bench, &name, &endpoint, load, dir)?;
+        victim.go()?;
+        let pid = victim.pid();
+        let killer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(u64::from(round) * 80 / u64::from(rounds)));
+            victim.kill()
+        });
+        // Dead before, during or after: an error that says so, or a target whose end is told.
+        refused += u32::from(probe.add(&[Target { pid, capture: CAPTURE }]).is_err());
+        killer.join().expect("it only kills")?;
+        told.read_for(&mut probe, Duration::from_millis(150))?;
+        held.merge(Objects::of(own)?);
+    }
+    checks.equal(
+        "ends that were told, or refused",
+        &u64::from(rounds),
+        &(told.exited + u64::from(refused)),
+    );
+    checks.equal("the receiver is watched all the time", &true, &(told.taken > 100));
+    drop(probe);
+    let left = held.gone_within(Duration::from_secs(10));
+    checks.equal(
+        "programs, links and maps left in the kernel",
+        &Objects::default(),
+        &left,
+    );
+    let arrived = pair.end()?;
+    arrived.exactly(checks);
+    Ok(Seen {
+        messages: arrived.messages(),
+        told: format!(
+            "{rounds} of them, {} ends told; the other sender: {arrived}",
+            told.exited
+        ),
+    })
+}
+
+/// The probes of a process that execs are gone with its memory; attached to again, it is seen whole.
+pub(super) fn execs(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let mut pair = Pair::start(bench, COUNTED, dir)?;
+    let mut probe = pair.attach(Options::default())?;
+    pair.sender.become_another()?;
+    let mut told = Told::default();
+    told.read_for(&mut probe, Duration::from_millis(200))?;
+    drop(probe);
+    let mut probe = pair.attach(Options::default())?;
+    pair.sender.go()?;
+    let wanted = u64::from(COUNTED.count * COUNTED.connections);
+    let mut told = Told::default();
+    told.read_until(&mut probe, |told| told.taken >= wanted)?;
+    checks.equal(
+        "sent and taken, as told",
+        &(wanted, wanted, 0),
+        &(told.sent, told.taken, told.lost),
+    );
+    drop(probe);
+    let arrived = pair.end()?;
+    arrived.exactly(checks);
+    Ok(Seen {
+        messages: arrived.messages(),
+        told: format!("{arrived}, each seen sent and taken"),
+    })
+}
+
+/// What makes a process stand still.
+pub(super) trait Still {
+    fn freeze(&self, sender: &Sender) -> Result<()>;
+    fn thaw(&self, sender: &Sender) -> Result<()>;
+}
+
+pub(super) struct Signals;
+
+impl Still for Signals {
+    fn freeze(&self, sender: &Sender) -> Result<()> {
+        sender.signal(Signal::STOP)
+    }
+
+    fn thaw(&self, sender: &Sender) -> Result<()> {
+        sender.signal(Signal::CONT)
+    }
+}
+
+/// Attach to a process that stands still takes no longer than usual, and what it does later is seen.
+pub(super) fn frozen(bench: &Bench, how: &impl Still, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let mut pair = Pair::start(bench, COUNTED, dir)?;
+    how.freeze(&pair.sender)?;
+    let begun = Instant::now();
+    let probe = pair.attach(Options::default());
+    let took = begun.elapsed();
+    how.thaw(&pair.sender)?;
+    let mut probe = probe?;
+    checks.equal(
+        &format!("the attach does not wait ({took:?})"),
+        &true,
+        &(took < Duration::from_secs(10)),
+    );
+    pair.sender.go()?;
+    let wanted = u64::from(COUNTED.count * COUNTED.connections);
+    let mut told = Told::default();
+    told.read_until(&mut probe, |told| told.taken >= wanted)?;
+    checks.equal(
+        "sent and taken, as told",
+        &(wanted, wanted, 0),
+        &(told.sent, told.taken, told.lost),
+    );
+    // Detached while it stands still, too.
+    how.freeze(&pair.sender)?;
+    let begun = Instant::now();
+    drop(probe);
+    let took_leaving = begun.elapsed();
+    how.thaw(&pair.sender)?;
+    checks.equal(
+        &format!("the detach does not wait ({took_leaving:?})"),
+        &true,
+        &(took_leaving < Duration::from_secs(10)),
+    );
+    let arrived = pair.end()?;
+    arrived.exactly(checks);
+    Ok(Seen {
+        messages: arrived.messages(),
+        told: format!(
+            "attached in {} ms, detached in {} ms; {arrived}, each seen sent and taken",
+            took.as_millis(),
+            took_leaving.as_millis()
+        ),
+    })
+}
+
+/// A cgroup of our own whose processes can be frozen.
+struct Freezer {
+    place: PathBuf,
+    /// cgroup 2's file and words, or those of 1.
+    file: &'static str,
+    words: [&'static str; 2],
+}
+
+impl Freezer {
+    fn make() -> Result<Self> {
+        let name = format!("tokengap-faults-{}", std::process::id());
+        let versions = [
+            ("/sys/fs/cgroup/freezer", "freezer.state", ["FROZEN", "THAWED"]),
+            ("/sys/fs/cgroup/unified", "cgroup.freeze", ["1", "0"]),
+            ("/sys/fs/cgroup", "cgroup.freeze", ["1", "0"]),
+        ];
+        for (root, file, words) in versions {
+            let place = Path::new(root).join(&name);
+            if fs::create_dir(&place).is_err() {
+                continue;
+            }
+            let freezer = Self { place, file, words };
+            if freezer.place.join(file).exists() {
+                return Ok(freezer);
+            }
+        }
+        anyhow::bail!("no cgroup with a freezer can be made here")
+    }
+
+    fn say(&self, file: &str, word: &str) -> Result<()> {
+        let path = self.place.join(file);
+        fs::write(&path, word).with_context(|| format!("writing {word} to {}", path.display()))
+    }
+}
+
+impl Still for Freezer {
+    fn freeze(&self, sender: &Sender) -> Result<()> {
+        self.say("cgroup.procs", &sender.pid().to_string())?;
+        self.say(self.file, self.words[0])
+    }
+
+    fn thaw(&self, _: &Sender) -> Result<()> {
+        self.say(self.file, self.words[1])
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        // A frozen process would not even die; an empty folder is all that may stay.
+        let _ = self.say(self.file, self.words[1]);
+        for _ in 0..100 {
+            if fs::remove_dir(&self.place).is_ok() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+pub(super) fn in_freezer(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    match Freezer::make() {
+        Ok(freezer) => frozen(bench, &freezer, dir, checks),
+        Err(why) => Ok(Seen {
+            messages: 0,
+            told: format!("SKIPPED: {why}"),
+        }),
+    }
+}

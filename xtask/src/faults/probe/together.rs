@@ -1,0 +1,49 @@
+//! Two probes on the same processes: each sees everything, and one that leaves takes nothing from the other.
+
+use std::path::Path;
+
+use anyhow::Result;
+use probe_user::Options;
+
+use super::{Bench, Checks, Load, Pair, Seen, Told};
+
+pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let load = Load {
+        count: if bench.long { 50_000 } else { 5_000 },
+        connections: 2,
+        rate: 5_000,
+        sizes: "small",
+        ..Load::STEADY
+    };
+    let wanted = u64::from(load.count * load.connections);
+    let mut pair = Pair::start(bench, load, dir)?;
+    let (mut stays, mut leaves) = (pair.attach(Options::default())?, pair.attach(Options::default())?);
+    let (mut of_one, mut of_other) = (Told::default(), Told::default());
+    pair.sender.go()?;
+    while of_other.taken < wanted / 2 {
+        of_one.read_for(&mut stays, std::time::Duration::from_millis(2))?;
+        of_other.read_for(&mut leaves, std::time::Duration::from_millis(2))?;
+    }
+    drop(leaves);
+    of_one.read_until(&mut stays, |told| told.taken >= wanted)?;
+    checks.equal(
+        "sent and taken, as told by the one that stays",
+        &(wanted, wanted, 0, 0),
+        &(of_one.sent, of_one.taken, of_one.lost, of_one.overflowed),
+    );
+    checks.equal(
+        "records lost by the one that left",
+        &(0, 0),
+        &(of_other.lost, of_other.overflowed),
+    );
+    drop(stays);
+    let arrived = pair.end()?;
+    arrived.exactly(checks);
+    Ok(Seen {
+        messages: arrived.messages(),
+        told: format!(
+            "{arrived}; one saw all of them, the other {} until it left",
+            of_other.taken
+        ),
+    })
+}

@@ -1,0 +1,129 @@
+//! What breaks every connection: the tap dies. What libzmq itself loses then is measured with a relay that only copies.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use zmq_tap::relay::Options;
+
+use super::super::peers::{Load, Loss, Receiver, Sender};
+use super::super::tap::{Around, Ends, Held, Tap};
+use super::{Bench, Checks, Seen, Transport};
+
+const BREAKS: usize = 3;
+/// Between a death and the next start.
+const CLOSED: Duration = Duration::from_millis(300);
+const BETWEEN: Duration = Duration::from_millis(900);
+
+const LOAD: Load = Load {
+    rate: 3_000,
+    ..Load::STEADY
+};
+
+/// SIGKILL and another start, in the middle of traffic.
+pub(super) fn killed(bench: &Bench, transport: Transport, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    compared(bench, transport, dir, checks, &Tap::kill)
+}
+
+/// The kernel gives no more memory: the tap aborts, as it would be killed for it in a pod.
+pub(super) fn starved(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let starve = |mut tap: Tap| {
+        let pid = Pid::from_raw(tap.pid() as i32).context("a process has an id")?;
+        let none = Rlimit {
+            current: Some(1 << 20),
+            maximum: Some(1 << 20),
+        };
+        prlimit(Some(pid), Resource::As, none).context("setting a limit")?;
+        // It goes on with what it has: then nothing was lost, and a kill ends it as well.
+        let until = std::time::Instant::now() + Duration::from_secs(1);
+        while tap.ended()?.is_none() && std::time::Instant::now() < until {
+            thread::sleep(Duration::from_millis(20));
+        }
+        match tap.ended()? {
+            Some(_) => Ok(()),
+            None => tap.kill(),
+        }
+    };
+    compared(bench, Transport::Ipc, dir, checks, &starve)
+}
+
+/// The same breaks with our relay and with a plain one. Ours may lose what it held at each break and no more than that beyond
+/// what the plain one lost: what both lose is in the kernel's queues and in libzmq's hands.
+fn compared(
+    bench: &Bench,
+    transport: Transport,
+    dir: &Path,
+    checks: &mut Checks,
+    end: &dyn Fn(Tap) -> Result<()>,
+) -> Result<Seen> {
+    let mut losses = Vec::new();
+    let mut messages = 0;
+    for (name, ours) in [("ours", true), ("plain", false)] {
+        let dir = dir.join(name);
+        std::fs::create_dir(&dir)?;
+        let start = |number: usize, ends: &Ends| {
+            let name = format!("relay{number}");
+            if ours {
+                Tap::start(bench, &name, ends, &Around::default(), &dir)
+            } else {
+                Tap::plain(&name, ends, &dir)
+            }
+        };
+        let (sent, loss) = one(bench, transport, &dir, checks, &start, end)?;
+        messages += sent;
+        losses.push((sent, loss));
+    }
+    let [(sent, ours), (plain_sent, plain)] = losses[..] else {
+        unreachable!("two were tried")
+    };
+    let held = Options::default().buffer_bytes as u64 * u64::from(LOAD.connections) * BREAKS as u64;
+    checks.equal(
+        &format!(
+            "lost at most the relay's own {held} bytes more than with a plain relay ({} and {})",
+            ours.bytes, plain.bytes
+        ),
+        &true,
+        &(ours.bytes <= plain.bytes + held),
+    );
+    Ok(Seen {
+        messages,
+        told: format!(
+            "lost {} of {sent} messages; a plain relay {} of {plain_sent}",
+            ours.messages, plain.messages
+        ),
+    })
+}
+
+fn one(
+    bench: &Bench,
+    transport: Transport,
+    dir: &Path,
+    checks: &mut Checks,
+    start: &dyn Fn(usize, &Ends) -> Result<Tap>,
+    end: &dyn Fn(Tap) -> Result<()>,
+) -> Result<(u64, Loss)> {
+    let ends = Ends::new(transport, dir)?;
+    let receiver = Receiver::start(bench, &ends.back, 0, dir)?;
+    let mut relay = start(0, &ends)?;
+    let mut sender = Sender::start(bench, "sender", &ends.front, LOAD, dir)?;
+    sender.go()?;
+    for number in 1..=BREAKS {
+        thread::sleep(BETWEEN);
+        end(relay)?;
+        thread::sleep(CLOSED);
+        relay = start(number, &ends)?;
+    }
+    thread::sleep(BETWEEN);
+    let files = Held::by(relay.pid())?.files;
+    checks.equal(
+        "files that the last relay has open: a few, and two a connection",
+        &true,
+        &(files < 32),
+    );
+    let arrived = receiver.end(sender.end()?)?;
+    let loss = arrived.but_for_breaks(BREAKS, checks);
+    relay.kill()?;
+    Ok((arrived.messages(), loss))
+}

@@ -1,0 +1,155 @@
+//! What a process holds, looked at many times: a line through its memory, and what must not change at all.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::e2e::check::Checks;
+use crate::faults::tap::Held;
+
+/// Memory that may come within the judged two thirds of a run, in KiB: a leak of 20 bytes a message comes to more in an hour.
+const MOST_KIB: f64 = 4_096.0;
+
+/// One look.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    minutes: f64,
+    held: Held,
+    /// Bytes of the kernel that its maps take.
+    maps: u64,
+}
+
+/// All looks at one process.
+#[derive(Debug)]
+pub(super) struct Footprint {
+    pid: u32,
+    looks: Vec<Look>,
+}
+
+/// What came of them, after the first third of the run, in which tables fill.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judged {
+    first: Look,
+    last: Look,
+    /// KiB a minute by least squares, and twice its standard error.
+    slope: f64,
+    doubt: f64,
+}
+
+impl Footprint {
+    pub(super) fn of(pid: u32) -> Self {
+        Self { pid, looks: Vec::new() }
+    }
+
+    pub(super) fn look(&mut self, at: Duration) -> Result<()> {
+        self.looks.push(Look {
+            minutes: at.as_secs_f64() / 60.0,
+            held: Held::by(self.pid)?,
+            maps: kernel_maps(self.pid)?,
+        });
+        Ok(())
+    }
+
+    /// Holds what was seen against what is promised.
+    pub(super) fn judge(&self, name: &str, checks: &mut Checks) -> Result<Judged> {
+        let judged = &self.looks[self.looks.len() / 3..];
+        let ([first, ..], [.., last]) = (judged, judged) else {
+            anyhow::bail!("{name} was never looked at")
+        };
+        let (slope, doubt) = slope(judged);
+        let judged = Judged {
+            first: *first,
+            last: *last,
+            slope,
+            doubt,
+        };
+        let grown = (slope - doubt) * (last.minutes - first.minutes);
+        checks.equal(&format!("{name} grows ({judged})"), &true, &(grown < MOST_KIB));
+        checks.equal(&format!("files open in {name}"), &first.held.files, &last.held.files);
+        checks.equal(&format!("threads of {name}"), &first.held.threads, &last.held.threads);
+        checks.equal(&format!("the kernel's maps for {name}"), &first.maps, &last.maps);
+        let more = last.held.mappings.saturating_sub(first.held.mappings);
+        checks.equal(&format!("mappings of {name} ({more} more)"), &true, &(more < 20));
+        Ok(judged)
+    }
+}
+
+/// Least squares: KiB a minute, and twice the slope's standard error.
+fn slope(looks: &[Look]) -> (f64, f64) {
+    let count = looks.len() as f64;
+    let memory = |look: &Look| look.held.memory as f64;
+    let mean = |of: &dyn Fn(&Look) -> f64| looks.iter().map(of).sum::<f64>() / count;
+    let (x, y) = (mean(&|look| look.minutes), mean(&memory));
+    let spread: f64 = looks.iter().map(|look| (look.minutes - x).powi(2)).sum();
+    let together: f64 = looks.iter().map(|look| (look.minutes - x) * (memory(look) - y)).sum();
+    let slope = together / spread;
+    let off = |look: &Look| memory(look) - y - slope * (look.minutes - x);
+    let left: f64 = looks.iter().map(|look| off(look).powi(2)).sum();
+    (slope, 2.0 * (left / (count - 2.0) / spread).sqrt())
+}
+
+/// What the maps of eBPF that a process has open take, as the kernel counts it.
+fn kernel_maps(pid: u32) -> Result<u64> {
+    let folder = Path::new("/proc").join(pid.to_string()).join("fdinfo");
+    let mut sum = 0;
+    for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+        // A descriptor may be closed while we look.
+        let text = fs::read_to_string(entry?.path()).unwrap_or_default();
+        if text.contains("map_id:") {
+            let taken = text.lines().find_map(|line| line.strip_prefix("memlock:"));
+            sum += taken.and_then(|bytes| bytes.trim().parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    Ok(sum)
+}
+
+impl fmt::Display for Judged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            first,
+            last,
+            slope,
+            doubt,
+        } = self;
+        write!(
+            f,
+            "{:.1} to {:.1} MiB | {slope:+.1} ± {doubt:.1} KiB | {}, {}, {}, {:.1} MiB",
+            first.held.memory as f64 / 1024.0,
+            last.held.memory as f64 / 1024.0,
+            last.held.files,
+            last.held.threads,
+            last.held.mappings,
+            last.maps as f64 / f64::from(1 << 20),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_its_slope_and_noise_has_doubt() {
+        let held = |memory| Held {
+            memory,
+            files: 1,
+            threads: 1,
+            mappings: 1,
+        };
+        let looks = |of: &dyn Fn(u64) -> u64| -> Vec<Look> {
+            let look = |n: u64| Look {
+                minutes: n as f64 / 2.0,
+                held: held(of(n)),
+                maps: 0,
+            };
+            (0..40).map(look).collect()
+        };
+        let (rises, sure) = slope(&looks(&|n| 1_000 + 3 * n));
+        assert!((rises - 6.0).abs() < 1e-9 && sure < 1e-6, "{rises} {sure}");
+        let (flat, unsure) = slope(&looks(&|n| 1_000 + 50 * (n % 2)));
+        assert!(flat.abs() < unsure, "{flat} {unsure}");
+    }
+}
