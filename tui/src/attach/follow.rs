@@ -239,6 +239,11 @@ impl Source for Follow {
                 away.as_secs_f64()
             ));
         }
+        if let State::Waiting(waiting) = &self.state
+            && !waiting.why.is_empty()
+        {
+            degraded.push(format!("engine: none is watched now: {}", waiting.why));
+        }
         degraded.extend(self.refused.iter().cloned());
         degraded
     }
