@@ -149,7 +149,7 @@ fn url(transport: &str, name: &str) -> String {
             std::process::id()
         );
     }
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
     format!("tcp://{}", free.local_addr().expect("a bound socket"))
 }
 
