@@ -44,6 +44,12 @@ impl Image {
         Ok(Self(bytes))
     }
 
+    /// Of bytes that need not be a state.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn unpacked(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
     /// As it is sent.
     pub fn pack(&self) -> Result<Vec<u8>, ImageError> {
         Ok(zstd::bulk::compress(&self.0, 1)?)

@@ -3,6 +3,8 @@
 //! [`Publisher`] is a ZMQ PUB socket of our own: every watcher has a queue of fixed size, so that a slow one costs the run neither time
 //! nor memory, and what it missed is counted. [`Watcher`] is the other end. docs/FEED.md describes what is sent.
 
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod image;
 mod key;
 mod line;

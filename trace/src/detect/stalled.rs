@@ -18,7 +18,9 @@ impl Detector for StalledStream {
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
         let (mut stalled, mut retracted, mut worst_ns, mut worst_rid) = (0, 0, 0, "");
         // Of requests known from the engine's log alone no token is seen, so none is missed.
-        let seen = |r: &&Request| r.finish().is_none() && !r.streams().is_empty();
+        // Nor is one where what came since may have escaped us.
+        let heard = |r: &&Request| !r.streams().is_empty() && look.ledger.heard_all_since(r);
+        let seen = |r: &&Request| r.finish().is_none() && heard(r);
         for request in look.ledger.requests().filter(seen) {
             let silent = look.now.since(request.last_at());
             if silent < look.thresholds.stalled_ns {
@@ -61,5 +63,18 @@ mod tests {
         scene.send(0, &[("a", 1, 1)]);
         assert!(scene.check(&StalledStream, 29 * SECOND).is_empty());
         assert_eq!(&*scene.check(&StalledStream, 31 * SECOND)[0].rid, "a");
+    }
+
+    #[test]
+    fn silence_behind_a_loss_of_ours_is_none() {
+        let mut scene = Scene::skip_path();
+        scene.send(0, &[("a", 1, 1)]);
+        scene.lose(SECOND);
+        assert!(
+            scene.check(&StalledStream, 31 * SECOND).is_empty(),
+            "its end may be what was lost"
+        );
+        scene.send(40 * SECOND, &[("a", 1, 3)]);
+        assert_eq!(scene.check(&StalledStream, 71 * SECOND).len(), 1);
     }
 }

@@ -180,7 +180,8 @@ impl Count {
             self.catch_up = if listed == 0 { CatchUp::SinceJoin } else { CatchUp::No };
             return Step::of(listed, listed, Verdict::JoinedLate);
         }
-        self.whole = true;
+        // Nothing so far of a request that was retracted is no beginning.
+        self.whole = completion > 0 || !said.retracted;
         let extra = listed - completion;
         let explained = match claim {
             IdColumn::Delta => extra == 0,

@@ -20,6 +20,8 @@ struct Entry {
     /// The count it says, below `end` while a retracted request recomputes.
     said: u32,
     tokens: u32,
+    /// Tokens before its own, or between them, that never came to its hop.
+    missing: u32,
     chunks: u32,
     /// Which of the request's chunks its first is, counted from 1.
     nth: u32,
@@ -36,6 +38,8 @@ pub(crate) struct Entering<'a> {
     pub(crate) said: u32,
     /// Tokens it carries.
     pub(crate) tokens: u32,
+    /// Tokens between it and the chunk before that never came to its hop.
+    pub(crate) missing: u32,
     /// Which of the request's chunks it is, counted from 1.
     pub(crate) nth: u32,
     /// The ids of its tokens; empty where they are not kept.
@@ -179,6 +183,7 @@ impl Line {
                 last.said = said;
                 self.behind += u32::from(last.said < last.end);
                 last.tokens = last.tokens.saturating_add(tokens);
+                last.missing = last.missing.saturating_add(chunk.missing);
                 last.chunks += 1;
             }
             _ => {
@@ -188,6 +193,7 @@ impl Line {
                     end,
                     said,
                     tokens,
+                    missing: chunk.missing,
                     chunks: 1,
                     nth: chunk.nth,
                     ids: chunk.ids.len() as u32,
@@ -247,7 +253,7 @@ impl Line {
 
     /// `(to-n, to]` is with the client; what lies before and is still outstanding is not.
     fn range(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
-        let from = to.saturating_sub(delivery.tokens);
+        let from = self.begin(to, delivery.tokens);
         let (mut fates, mut carrier, mut inside) = (Fates::default(), false, 0_u32);
         let mut ranges = Vec::new();
         while let Some(entry) = self.outstanding.front().copied() {
@@ -264,13 +270,15 @@ impl Line {
             }
             let lost = entry.end.min(from).saturating_sub(start);
             // Of several neighbours in one entry it cannot be said which were lost, only how many tokens.
-            let whose = if broken || (entry.chunks > 1 && entry.end > from) {
+            // Nor where they were, when the wire has lost some among them.
+            let blurred = entry.chunks > 1 && entry.missing > 0;
+            let whose = if broken || blurred || (entry.chunks > 1 && entry.end > from) {
                 &mut fates.unjudged
             } else {
                 &mut fates.dropped
             };
             *whose += chunks;
-            if !broken && lost > 0 {
+            if !broken && !blurred && lost > 0 {
                 fates.tokens_lost += u64::from(lost);
                 ranges.push(self.range_of(&entry, start, start + lost));
             }
@@ -282,6 +290,15 @@ impl Line {
             new: self.advance(to, delivery.tokens),
             ..Outcome::default()
         }
+    }
+
+    /// Where a delivery of so many tokens that ends at `to` begins: what the wire has lost on the way there is not among them.
+    fn begin(&self, to: u32, tokens: u32) -> u32 {
+        let covered = self.outstanding.iter().rev().skip_while(|e| e.end > to);
+        covered.fold(to.saturating_sub(tokens), |from, entry| {
+            let before = entry.missing > 0 && from < entry.end.saturating_sub(entry.tokens);
+            from.saturating_sub(if before { entry.missing } else { 0 })
+        })
     }
 
     /// A delivery without tokens, or one while counts run behind after a retraction: the chunk it ends with is found by what it
@@ -413,6 +430,7 @@ mod tests {
             end,
             said,
             tokens,
+            missing: 0,
             nth,
             ids: &ids,
         };

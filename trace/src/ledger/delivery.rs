@@ -88,7 +88,8 @@ impl Ledger {
             whose.enter(at, &request.rid, line.fates.coalesced, before.coalesced == 0);
         }
         let made = u64::from(delivery.completion_tokens.unwrap_or(0)).max(line.delivered_to());
-        if delivery.completion_tokens.is_some() && line.claimed > made + SLACK {
+        // A request that was retracted behind our back counts from the start again.
+        if delivery.completion_tokens.is_some() && !line.scarred && line.claimed > made + SLACK {
             let inflation = &mut totals.claimed_inflation;
             let new_rid = !std::mem::replace(&mut line.inflated, true);
             let (counted, made) = if new_rid {

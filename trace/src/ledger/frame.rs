@@ -7,6 +7,7 @@ use super::health::HealthChecks;
 use super::hop::Hops;
 use super::lane::{Lane, Load, PendingChunk};
 use super::passage::{Ends, Room};
+use super::request::Request;
 use super::stream::Stream;
 use super::table::Ticket;
 use crate::clock::MonoNs;
@@ -87,12 +88,18 @@ impl Ledger {
     }
 
     /// The engine has ended: what waits on its hops will be taken by nobody, and its streams go on nowhere.
-    pub(super) fn ended(&mut self) {
+    pub(super) fn ended(&mut self, at: MonoNs) {
+        self.totals.engine_ends += 1;
+        self.totals.engine_ended = Some(at);
         for place in 0..self.hops.all.len() {
             let hop = &mut self.hops.all[place];
             hop.epoch += 1;
             let lanes = std::mem::take(&mut hop.lanes);
             lanes.values().for_each(|gone| self.forget_lane(place, gone));
+        }
+        // Of the same rid in the next engine it would be another request's first token.
+        for request in self.table.iter_mut().filter(|r| r.taken_first.is_none()) {
+            (request.outlived, request.first_take_missed) = (true, true);
         }
         self.delivery_epoch += 1;
     }
@@ -100,7 +107,8 @@ impl Ledger {
     /// Enters what a frame says; the chunks that a take is awaited for are left in `scratch`.
     pub(super) fn content(&mut self, at: MonoNs, place: usize, frame: &Frame<'_>, sent: bool) {
         let hop = &mut self.hops.all[place];
-        hop.counts.bytes += frame.bytes;
+        let bytes = super::believable(frame.bytes);
+        hop.counts.bytes += bytes;
         let seen = Seen {
             at,
             hop: hop.id,
@@ -142,7 +150,7 @@ impl Ledger {
         }
         self.hops.groups[group]
             .rate
-            .record(at, frame.chunks.len() as u64, tokens, frame.bytes);
+            .record(at, frame.chunks.len() as u64, tokens, bytes);
     }
 
     /// Enters one chunk; gives back its new tokens.
@@ -158,6 +166,9 @@ impl Ledger {
             Some(ticket) => ticket,
             None => self.admit(chunk.rid, seen.at),
         };
+        if self.begins_another(ticket, seen, chunk) {
+            ticket = self.restart(ticket, 0, seen, chunk.rid);
+        }
         let (mut at, mut step) = self.step(ticket, seen, chunk);
         if step.verdict == Verdict::Restart {
             ticket = self.restart(ticket, at, seen, chunk.rid);
@@ -166,12 +177,33 @@ impl Ledger {
         if step.verdict == Verdict::Repeat {
             self.totals.chunks.repeats += 1;
         }
-        self.judge(ticket, seen, chunk.rid, step);
+        self.judge(ticket, at, seen, chunk.rid, step);
         self.enter_chunk(ticket, at, seen, chunk, step);
         if chunk.finish.is_some() {
             self.settle_if_over(ticket, seen.at);
         }
         step.new
+    }
+
+    /// Whether the request was seen on this line from its first token to its end, on another connection, and the chunk is a first
+    /// one: what it had before on the way here has escaped us.
+    fn begins_another(&self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> bool {
+        let from_zero = chunk
+            .listed
+            .is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed));
+        let over = |request: &Request| {
+            let mut streams = request.streams.iter();
+            streams.all(|s| s.hop != seen.hop)
+                && request
+                    .streams
+                    .iter()
+                    .any(|s| s.group == seen.group && s.finished() && s.whole())
+        };
+        from_zero
+            && self
+                .table
+                .get(ticket)
+                .is_some_and(|request| request.finish_seen && over(request))
     }
 
     /// Checks the chunk against its stream; gives back the stream's place in the request.
@@ -189,7 +221,7 @@ impl Ledger {
             .iter()
             .position(|s| s.hop == seen.hop)
             .unwrap_or_else(|| {
-                let same_line = |s: &Stream| s.group == seen.group && !s.finished();
+                let same_line = |s: &Stream| s.group == seen.group && !s.finished() && self.hops.heard_all_since(s);
                 if request.streams.iter().any(same_line) {
                     self.hops.groups[seen.group].moved.enter(seen.at, chunk.rid, 1, true);
                 }
@@ -197,24 +229,31 @@ impl Ledger {
                 request.streams.push(stream);
                 request.streams.len() - 1
             });
-        let on_line = request.streams.iter().filter(|s| s.group == seen.group);
+        // What another connection carried before a loss of ours may have been of an earlier request with the rid.
+        let known = |s: &Stream| self.hops.heard_all_since(s) && (s.whole() || !s.finished());
+        let comparable = |s: &Stream| s.hop == seen.hop || known(s);
+        let on_line = request
+            .streams
+            .iter()
+            .filter(|s| s.group == seen.group && comparable(s));
         let high = on_line.map(Stream::completion_tokens).max().unwrap_or(0);
         // A process on the way may tell a sum of counts for a count: only a later hop can.
         let beyond = chunk
             .completion_tokens
-            .filter(|&n| at > 0 && n > request.streams[0].count.high);
+            .filter(|&n| at > 0 && !seen.origin && n > request.streams[0].count.high);
         let uncounted = Chunk {
             completion_tokens: None,
             ..*chunk
         };
-        let summed = beyond.is_some_and(|n| self.totals.summed_up(seen.at, request, n));
+        let summed = beyond.is_some_and(|n| self.totals.summed_up(seen.at, &self.hops, request, n));
         let chunk = if summed { &uncounted } else { chunk };
         let stream = &mut request.streams[at];
         let before = stream.evidence();
         let step = stream.step(chunk, seen.claim, seen.epoch, seen.watched);
         // A retracted request's empty chunks count up to where it was: they are no later ones come early.
         let behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
-        if behind > 0 && chunk.listed.is_some_and(|n| n > 0) && step.verdict != Verdict::Restart {
+        let judged = !matches!(step.verdict, Verdict::Restart | Verdict::Rebased);
+        if behind > 0 && chunk.listed.is_some_and(|n| n > 0) && judged {
             self.hops.groups[seen.group]
                 .out_of_order
                 .enter(seen.at, chunk.rid, behind.into(), true);
@@ -249,7 +288,7 @@ impl Ledger {
         self.admit(rid, seen.at)
     }
 
-    fn judge(&mut self, ticket: Ticket, seen: &Seen, rid: &str, step: Step) {
+    fn judge(&mut self, ticket: Ticket, stream: usize, seen: &Seen, rid: &str, step: Step) {
         if step.verdict == Verdict::Fits {
             return;
         }
@@ -261,8 +300,15 @@ impl Ledger {
             Verdict::JoinedLate if request.streams.len() == 1 => totals.requests.joined_late += 1,
             Verdict::Loss { missing } => {
                 let new_rid = request.wire_missing == 0;
-                request.wire_missing = request.wire_missing.saturating_add(missing);
-                totals.wire_loss.1 += u64::from(missing);
+                let stream = &mut request.streams[stream];
+                stream.missing = stream.missing.saturating_add(missing);
+                // What never came to a hop is missing on all that follow, and was lost once.
+                let more = stream.missing.saturating_sub(request.wire_missing);
+                if more == 0 {
+                    return;
+                }
+                request.wire_missing += more;
+                totals.wire_loss.1 += u64::from(more);
                 totals
                     .wire_loss
                     .0
@@ -372,6 +418,10 @@ impl Ledger {
                 end,
                 said: chunk.completion_tokens.unwrap_or(end),
                 tokens: step.carried,
+                missing: match step.verdict {
+                    Verdict::Loss { missing } => missing,
+                    _ => 0,
+                },
                 nth,
                 ids: kept_ids(
                     chunk,

@@ -321,6 +321,12 @@ impl Hops {
             && self.all.iter().all(|hop| hop.group < self.groups.len())
     }
 
+    /// Whether nothing of its hop has escaped us since the stream's last chunk.
+    pub(crate) fn heard_all_since(&self, stream: &Stream) -> bool {
+        let hop = self.by_id.get(&stream.hop).and_then(|&place| self.all.get(place));
+        hop.is_some_and(|hop| hop.epoch == stream.epoch)
+    }
+
     /// The hop's place, announced or not; `None` when there is no room for another.
     pub(crate) fn place(&mut self, id: HopId, limit: usize) -> Option<usize> {
         if let Some(&place) = self.by_id.get(&id) {

@@ -67,6 +67,12 @@ use crate::engine::EngineState;
 use crate::event::{Event, Lost, LostCause, Undecoded, What};
 use crate::stats::{Buckets, Distribution};
 
+/// A number that an event gives, as far as it can be true: sums of hostile ones must not run over.
+fn believable(number: u64) -> u64 {
+    const MOST: u64 = 1 << 40;
+    number.min(MOST)
+}
+
 /// The worst gap seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorstGap {
@@ -184,7 +190,7 @@ impl Ledger {
             What::Stage(stage) => self.staged(at, stage),
             What::Told(told) => self.told(at, told),
             What::Merged(merged) => self.merged(at, merged),
-            What::Lost(lost) if lost.cause == LostCause::Ended => self.ended(),
+            What::Lost(lost) if lost.cause == LostCause::Ended => self.ended(at),
             What::Lost(lost) => self.lost(at, lost),
         }
     }
@@ -198,7 +204,7 @@ impl Ledger {
         };
         let hop = &mut self.hops.all[place];
         hop.counts.undecoded += 1;
-        hop.counts.bytes += undecoded.bytes;
+        hop.counts.bytes += believable(undecoded.bytes);
         // What it said is unknown, so no stream may be judged across it.
         hop.epoch += 1;
         if let Some(lane) = hop.lanes.get_mut(&undecoded.id.lane) {
@@ -214,7 +220,8 @@ impl Ledger {
     }
 
     fn lost(&mut self, at: MonoNs, lost: &Lost) {
-        self.totals.lost.enter(at, lost.cause, lost.count);
+        let count = believable(lost.count);
+        self.totals.lost.enter(at, lost.cause, count);
         let mut deliveries = lost.hop.is_none();
         for hop in self
             .hops
@@ -223,8 +230,8 @@ impl Ledger {
             .filter(|h| lost.hop.is_none_or(|id| id == h.id))
         {
             hop.epoch += 1;
-            hop.excused += lost.count;
-            hop.counts.lost += lost.count;
+            hop.excused += count;
+            hop.counts.lost += count;
             deliveries |= hop.sees.delivered;
             for lane in hop.lanes.values_mut() {
                 lane.watched = 0;
@@ -264,6 +271,11 @@ impl Ledger {
     /// The record that a rid leads to now.
     pub fn request(&self, rid: &str) -> Option<&Request> {
         self.table.get(self.table.find(rid)?)
+    }
+
+    /// Whether its hops were observed without a loss since its last chunks: only then does silence say something.
+    pub fn heard_all_since(&self, request: &Request) -> bool {
+        request.streams().iter().all(|stream| self.hops.heard_all_since(stream))
     }
 
     /// The tokenizer worker that a request goes to; `None` where there is only one, or it is not known.

@@ -32,6 +32,8 @@ pub struct Request {
     pub(crate) taken_first: Option<MonoNs>,
     /// The take of its first chunk was not seen, or not when it was.
     pub(crate) first_take_missed: bool,
+    /// Its engine has ended.
+    pub(crate) outlived: bool,
     pub(crate) gap_ns: Option<u64>,
     pub(crate) tokens_sent: u32,
     pub(crate) tokens_taken: u32,
@@ -90,6 +92,7 @@ impl Request {
             sent_first: None,
             taken_first: None,
             first_take_missed: false,
+            outlived: false,
             gap_ns: None,
             tokens_sent: 0,
             tokens_taken: 0,

@@ -20,6 +20,10 @@ pub struct Stream {
     pub(crate) chunks: u32,
     /// The sum of the counts that its chunks told.
     pub(crate) sum: u64,
+    /// Tokens that did not come to this hop, by its own arithmetic.
+    pub(crate) missing: u32,
+    /// The hop's epoch when its last chunk was seen.
+    pub(crate) epoch: u32,
     retractions: u32,
     pub(crate) first_at: MonoNs,
     pub(crate) last_at: MonoNs,
@@ -34,6 +38,8 @@ impl Stream {
             count: Count::default(),
             chunks: 0,
             sum: 0,
+            missing: 0,
+            epoch: 0,
             retractions: 0,
             first_at: at,
             last_at: at,
@@ -46,6 +52,7 @@ impl Stream {
         let retractions = chunk.retractions.unwrap_or(self.retractions);
         let retracted = retractions > self.retractions;
         self.retractions = retractions;
+        self.epoch = epoch;
         let said = Said {
             claim,
             listed: chunk.listed,

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::hop::Hops;
 use super::request::Request;
 use super::{Ledger, Totals};
 use crate::clock::MonoNs;
@@ -30,11 +31,13 @@ impl IdCounts {
 }
 
 impl Request {
-    /// Tokens there were, if `claimed` is the sum of all counts that one of its hops has told.
-    fn summed(&self, claimed: u32) -> Option<u64> {
+    /// Tokens there were, if `claimed` is the sum of all counts that one of its hops has told. Behind a loss of ours more than was
+    /// seen is no surprise, and a sum that fits is chance.
+    fn summed(&self, hops: &Hops, claimed: u32) -> Option<u64> {
         let sums = |stream: &&super::Stream| {
             let made = stream.count.high;
-            stream.chunks >= CHUNKS && claimed > made && u64::from(claimed) == stream.sum
+            let sum = claimed > made && u64::from(claimed) == stream.sum;
+            stream.chunks >= CHUNKS && sum && hops.heard_all_since(stream)
         };
         let stream = self.streams.iter().find(sums)?;
         Some(stream.count.high.into())
@@ -43,8 +46,8 @@ impl Request {
 
 impl Totals {
     /// Somebody claims so many tokens of a request; whether that is the sum of its counts, which is noted.
-    pub(super) fn summed_up(&mut self, at: MonoNs, request: &mut Request, claimed: u32) -> bool {
-        let Some(made) = request.summed(claimed) else {
+    pub(super) fn summed_up(&mut self, at: MonoNs, hops: &Hops, request: &mut Request, claimed: u32) -> bool {
+        let Some(made) = request.summed(hops, claimed) else {
             return false;
         };
         let new_rid = !std::mem::replace(&mut request.sums_up, true);
@@ -63,6 +66,6 @@ impl Ledger {
         let request = self.table.find(rid).and_then(|ticket| self.table.get_mut(ticket));
         request
             .zip(claimed)
-            .is_some_and(|(request, claimed)| self.totals.summed_up(at, request, claimed))
+            .is_some_and(|(request, claimed)| self.totals.summed_up(at, &self.hops, request, claimed))
     }
 }

@@ -151,6 +151,10 @@ impl Table {
         self.slots.iter().filter_map(|s| s.request.as_ref())
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Request> {
+        self.slots.iter_mut().filter_map(|s| s.request.as_mut())
+    }
+
     /// The next occupied slot, going round and round: how ageing and eviction walk the table without scanning it.
     pub(crate) fn next(&mut self) -> Option<Ticket> {
         for _ in 0..self.slots.len() {

@@ -285,7 +285,7 @@ impl Ledger {
         }
         if chunk.first && take.seen && request.taken_first.is_none() {
             request.taken_first = Some(at);
-            if let Some(sent) = request.sent_first {
+            if let Some(sent) = request.sent_first.filter(|_| !request.outlived) {
                 let gap = at.since(sent);
                 request.gap_ns = Some(gap);
                 self.gap.record(at, gap);

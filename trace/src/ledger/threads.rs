@@ -117,7 +117,7 @@ impl Thread {
 
     /// It was done with a frame after this long.
     pub(crate) fn handled(&mut self, ns: u64) {
-        self.sums.handling_ns += ns;
+        self.sums.handling_ns = self.sums.handling_ns.saturating_add(ns);
     }
 
     fn enter(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize) {
@@ -144,9 +144,9 @@ impl Thread {
         self.timeline.push(at, self.sums, keep_ns, kept);
         if let Some(more) = sample.poll {
             let poll = self.poll.get_or_insert_default();
-            poll.interval_ns += more.interval_ns;
-            poll.polled_ns += more.polled_ns;
-            poll.wakeups += more.wakeups;
+            poll.interval_ns = poll.interval_ns.saturating_add(more.interval_ns);
+            poll.polled_ns = poll.polled_ns.saturating_add(more.polled_ns);
+            poll.wakeups = poll.wakeups.saturating_add(more.wakeups);
         }
     }
 }

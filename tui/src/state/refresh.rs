@@ -123,7 +123,7 @@ impl Model {
         let (mut open, mut longest) = (0, 0);
         for request in ledger.requests() {
             let row = self.table.next();
-            look.request(request, row);
+            look.request(request, ledger.heard_all_since(request), row);
             row.worker = ledger.worker_of(request).map(u64::from);
             if row.life == Life::Waiting {
                 open += 1;
@@ -145,7 +145,7 @@ impl Model {
         let request = ledger.request(rid);
         let row = match request {
             Some(request) => Some(new_row(|row| {
-                look.request(request, row);
+                look.request(request, ledger.heard_all_since(request), row);
                 row.worker = ledger.worker_of(request).map(u64::from);
             })),
             None => ledger
@@ -394,7 +394,8 @@ impl Look {
         }
     }
 
-    fn request(&self, from: &Request, row: &mut Row) {
+    /// `heard`: nothing of it has escaped us since it was last seen.
+    fn request(&self, from: &Request, heard: bool, row: &mut Row) {
         let over = from.finish().is_some();
         // The scheduler may be done with a request whose first token nobody has taken yet: that is the worst wait of all.
         let waiting_since = from.waiting_since().filter(|_| self.sees_gaps);
@@ -425,7 +426,7 @@ impl Look {
         row.lost = lost(fates.map(|f| f.tokens_lost), from.wire_missing());
         row.prompt = from.prompt_tokens().map(u64::from);
         row.retractions = from.retractions().into();
-        let stalled = !over && self.now.since(from.last_at()) >= self.stalled_ns;
+        let stalled = !over && heard && self.now.since(from.last_at()) >= self.stalled_ns;
         row.flags = self.flags(row, from.wire_missing(), from.bursts(), from.inflated(), stalled);
     }
 

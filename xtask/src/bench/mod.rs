@@ -11,6 +11,7 @@ mod record;
 mod relay;
 mod screen;
 mod target;
+mod volume;
 
 use clap::Subcommand;
 
@@ -38,6 +39,8 @@ pub(crate) enum Bench {
     Screen(screen::Args),
     /// What attach costs the real `TokenizerManager`, and itself
     Target(target::Args),
+    /// What one pod sends and writes: a scrape, OTLP, the feed, a recording
+    Volume(volume::Args),
 }
 
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
@@ -53,5 +56,6 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         Bench::Relay(args) => relay::run(args),
         Bench::Screen(args) => screen::run(args),
         Bench::Target(args) => target::run(args),
+        Bench::Volume(args) => volume::run(args),
     }
 }

@@ -60,6 +60,7 @@ const TARGETS: &[Target] = &[
         16 << 10,
     ),
     target("recording", "any file as a recording", 64 << 10),
+    target("block", "any columns of a block, with a right header", 8 << 10),
     Target {
         memory: 4096,
         ..target(
@@ -76,6 +77,22 @@ const TARGETS: &[Target] = &[
     ),
     target("sites", "any file as a library", 64 << 10),
     target("proc", "the kernel's tables", 4 << 10),
+    target(
+        "relay",
+        "the relay between two sockets: output against input, what it tells against a scanner",
+        16 << 10,
+    ),
+    target(
+        "feed",
+        "a feed's messages and states; its connections whole against pieces",
+        16 << 10,
+    ),
+    target("query", "the request table's filter, against its terms one by one", 256),
+    target(
+        "config",
+        "any text as a configuration file; printed and read again",
+        1 << 10,
+    ),
 ];
 
 /// Fuzz every parser from real messages on; fails on whatever is found
@@ -188,7 +205,13 @@ impl Place {
         }
         let status = Command::new(&cargo_fuzz)
             .current_dir(&self.root)
-            .args(["build", "--target", "x86_64-unknown-linux-gnu", "--target-dir"])
+            .args([
+                "build",
+                "--codegen-units=16",
+                "--target",
+                "x86_64-unknown-linux-gnu",
+                "--target-dir",
+            ])
             .arg(&self.dir)
             .env("RUSTC_BOOTSTRAP", "1")
             .env_remove("CARGO_TARGET_DIR")

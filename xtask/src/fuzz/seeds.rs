@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use trace::record::{BlockPacker, BlockWriter, Payload, Record, Recording};
+use trace::{Analysis, Config};
 
 /// Longer files teach a fuzzer little and cost it much.
 const LONGEST: u64 = 64 << 10;
@@ -49,6 +51,7 @@ pub(super) fn write(root: &Path, target: &str, dir: &Path) -> Result<()> {
                 .map(|bytes| bytes[..bytes.len().min(60 << 10)].to_vec())
                 .collect()
         }
+        "block" => blocks(root)?,
         "recording_roundtrip" => messages()?.into_iter().take(100).collect(),
         "import" => {
             let logs = files(&root.join("trace/tests/logs"), &["log"])?;
@@ -74,6 +77,30 @@ pub(super) fn write(root: &Path, target: &str, dir: &Path) -> Result<()> {
             text
         })
         .collect(),
+        // Sizes of the pieces, and which share goes forth.
+        "relay" => messages()?
+            .windows(2)
+            .step_by(8)
+            .map(|pair| {
+                prefixed(
+                    &[40, 90, 200],
+                    &[&greeting(), &frame(&pair[0]), &greeting(), &frame(&pair[1])],
+                )
+            })
+            .collect(),
+        // How, and the size of the pieces.
+        "feed" => {
+            let mut seeds: Vec<Vec<u8>> = states(root)?.iter().map(|state| prefixed(&[1, 0], &[state])).collect();
+            for how in [2, 3] {
+                seeds.push(prefixed(
+                    &[how, 9],
+                    &[&frame(b"\x01stream"), &frame(&[7; 300]), b"\x04\x09\x04PING\x00\x0aab"],
+                ));
+            }
+            seeds
+        }
+        "query" => FILTERS.iter().map(|text| text.as_bytes().to_vec()).collect(),
+        "config" => CONFIGURATIONS.iter().map(|text| text.as_bytes().to_vec()).collect(),
         _ => Vec::new(),
     };
     for (index, seed) in seeds.iter().enumerate() {
@@ -81,6 +108,90 @@ pub(super) fn write(root: &Path, target: &str, dir: &Path) -> Result<()> {
         fs::write(&path, seed).with_context(|| format!("write {}", path.display()))?;
     }
     Ok(())
+}
+
+const FILTERS: &[&str] = &[
+    "gap>1s drop>0 rid:5b92 state:live",
+    "silence>=250ms age<2h sent=10k -flag:abort",
+    "deliv<=1M chunks>0 coal=3 lost>0 prompt<4k retract>0 worker:1",
+    "flag:DROP! -state:done 5b92",
+    "GAP<1.5us taken>9ns",
+];
+
+const CONFIGURATIONS: &[&str] = &[
+    "[live]\nheadless = true\nrate = 0.5\n[attach]\npid = [1, 2]\nname = \"x\"\nverbose = 3\n[tap]\nseed = 7\n",
+    "[run]\npod = \"p\"\n\n[demo]\nseed = 8\npayload = \"tokens\"\n",
+    "live.payload = 'safe'\nattach = { pid = 9, pod = \"a\" }\n",
+];
+
+/// What is recorded, given to `each` record by record.
+fn replay(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>) -> Result<()> {
+    for entry in fs::read_dir(root.join("trace/fixtures/recordings"))? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|kind| kind != "tgap") {
+            continue;
+        }
+        let recording = Recording::open(&path).with_context(|| format!("open {}", path.display()))?;
+        let (mut reader, mut outcome) = (recording.reader(), Ok(()));
+        let mut give = |record: Record<'_>| {
+            if outcome.is_ok() {
+                outcome = each(&record);
+            }
+        };
+        while reader.next(&mut give)? {}
+        outcome?;
+    }
+    Ok(())
+}
+
+/// Columns of small blocks, behind how many records and chunks they have.
+fn blocks(root: &Path) -> Result<Vec<Vec<u8>>> {
+    const RECORDS: usize = 40;
+    let (mut writer, mut packer) = (BlockWriter::new(Payload::Tokens), BlockPacker::new()?);
+    let (mut seeds, mut count) = (Vec::new(), 0);
+    replay(root, |record| {
+        match record {
+            Record::Event(event) => writer.event(event),
+            Record::Tick(now) => writer.tick(*now),
+            _ => {}
+        }
+        count += 1;
+        if count % RECORDS == 0
+            && let Some(block) = writer.close()
+        {
+            let numbers = [block.records() as u16, block.chunks() as u16];
+            let packed = packer.pack(&block)?;
+            // Where it is in the header, and how long the header is, docs/RECORDING.md says.
+            let length = packed.get(16..20).context("a block has a header")?;
+            let length = u32::from_le_bytes(length.try_into()?) as usize;
+            let columns = zstd::bulk::decompress(packed.get(88..).context("a block has columns")?, length)?;
+            seeds.push(prefixed(numbers.map(u16::to_le_bytes).as_flattened(), &[&columns]));
+        }
+        Ok(())
+    })?;
+    Ok(seeds)
+}
+
+/// States of analyses that have just begun.
+fn states(root: &Path) -> Result<Vec<Vec<u8>>> {
+    const LONGEST: usize = 12 << 10;
+    let (mut analysis, mut seeds) = (Analysis::new(Config::default()), Vec::new());
+    replay(root, |record| {
+        match record {
+            Record::Event(event) => analysis.apply(event),
+            Record::Tick(now) => analysis.tick(*now),
+            Record::Closing(_) => analysis = Analysis::new(Config::default()),
+            Record::Anchor(_) => {}
+        }
+        if analysis.ledger().totals().events % 8 == 1 {
+            let state = rmp_serde::to_vec_named(&analysis)?;
+            if state.len() < LONGEST {
+                seeds.push(state);
+            }
+        }
+        Ok(())
+    })?;
+    Ok(seeds)
 }
 
 fn prefixed(prefix: &[u8], parts: &[&[u8]]) -> Vec<u8> {

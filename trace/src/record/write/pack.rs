@@ -35,7 +35,7 @@ impl Packer {
     }
 
     /// The same for bytes of another kind.
-    pub(super) fn bytes(&mut self, bytes: &[u8], section: &mut Section) -> io::Result<&[u8]> {
+    pub(in crate::record) fn bytes(&mut self, bytes: &[u8], section: &mut Section) -> io::Result<&[u8]> {
         self.packed = self.zstd.compress(bytes)?;
         section.raw = bytes.len() as u32;
         Ok(seal(section, &self.packed, &mut self.section))

@@ -1,0 +1,23 @@
+//! Any columns of a block, of a recording or of a feed, behind a header that is right: records, or a reason; what is given can be
+//! analysed.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use trace::record::{BlockReader, Record, fuzzing};
+use trace::report::ReportInput;
+use trace::{Analysis, Config};
+
+fuzz_target!(|input: &[u8]| {
+    let [records, more_records, chunks, more_chunks, columns @ ..] = input else { return };
+    let count = |low: &u8, high: &u8| u16::from_le_bytes([*low, *high]);
+    let (records, chunks) = (count(records, more_records), count(chunks, more_chunks));
+    let block = fuzzing::block(columns, records, chunks);
+    let mut analysis = Analysis::new(Config::default());
+    // Damage is an error, and said.
+    let _ = BlockReader::default().read(&block, &mut |record| match record {
+        Record::Event(event) => analysis.apply(&event),
+        Record::Tick(now) => analysis.tick(now),
+        _ => {}
+    });
+    analysis.report(&ReportInput::of("replay")).to_json();
+});

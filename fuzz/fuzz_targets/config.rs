@@ -1,0 +1,111 @@
+//! Any text as a configuration file: flags that the command line takes, or a mistake with its place. What is printed of them reads
+//! back as the same.
+#![no_main]
+#![allow(dead_code, reason = "reading is only a part of what these files are for")]
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+
+use clap::{Command, CommandFactory as _};
+use libfuzzer_sys::fuzz_target;
+use rustix::fs::{MemfdFlags, memfd_create};
+
+#[path = "../../tui/src/config/mod.rs"]
+mod config;
+
+/// A command with a flag of each sort below each source.
+mod cli {
+    use std::path::PathBuf;
+
+    use clap::{Args, Parser, Subcommand, ValueEnum};
+
+    #[derive(Parser)]
+    #[command(name = "tokengap")]
+    pub(crate) struct Cli {
+        #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+        verbose: u8,
+        #[command(subcommand)]
+        command: Sources,
+    }
+
+    #[derive(Subcommand)]
+    enum Sources {
+        Attach(Attach),
+        Demo(Demo),
+        Tap(Demo),
+        Run(Attach),
+    }
+
+    #[derive(Args)]
+    struct Attach {
+        #[command(flatten)]
+        live: LiveArgs,
+        #[arg(long)]
+        pid: Vec<u32>,
+        #[arg(long, conflicts_with = "pid")]
+        pod: Option<String>,
+    }
+
+    #[derive(Args)]
+    struct Demo {
+        #[command(flatten)]
+        live: LiveArgs,
+        #[arg(long, default_value_t = 7)]
+        seed: u64,
+    }
+
+    #[derive(Args)]
+    pub(crate) struct LiveArgs {
+        #[arg(long)]
+        pub(crate) config: Option<PathBuf>,
+        #[arg(long)]
+        headless: bool,
+        #[arg(long, default_value_t = 1.5)]
+        rate: f64,
+        #[arg(long, default_value = "safe")]
+        payload: Payload,
+        #[arg(long)]
+        name: Option<String>,
+    }
+
+    #[derive(Clone, Copy, ValueEnum)]
+    enum Payload {
+        Safe,
+        Tokens,
+    }
+
+    pub(crate) fn init_log(_: u8) {}
+}
+
+/// The flags that a file gives `section`, printed; `None` where they exclude each other, as on a command line.
+fn printed(command: &Command, section: &str, text: &str) -> Result<Option<String>, String> {
+    let mut file = File::from(memfd_create("config", MemfdFlags::CLOEXEC).expect("a file in memory"));
+    file.write_all(text.as_bytes()).expect("written");
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let line: Vec<OsString> = ["tokengap", section, "--config", &path].map(Into::into).into();
+    let line = config::resolve(command, line).map_err(|mistake| {
+        let said = mistake.to_string();
+        let place = said.strip_prefix(&path).and_then(|rest| rest.strip_prefix(':'));
+        assert!(place.is_some_and(|place| place.starts_with(|c: char| c.is_ascii_digit())), "{said}");
+        said
+    })?;
+    let Ok(matches) = command.clone().try_get_matches_from(line) else { return Ok(None) };
+    let of = matches.subcommand_matches(section).expect("the section");
+    Ok(Some(config::effective(command, section, of)))
+}
+
+thread_local! {
+    static COMMAND: Command = cli::Cli::command();
+}
+
+fuzz_target!(|text: &str| {
+    COMMAND.with(|command| {
+        for section in ["attach", "tap"] {
+            if let Ok(Some(first)) = printed(command, section, text) {
+                assert_eq!(printed(command, section, &first), Ok(Some(first)));
+            }
+        }
+    });
+});

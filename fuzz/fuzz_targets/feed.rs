@@ -1,0 +1,23 @@
+//! What a hostile source, or a hostile watcher, says: messages and states that are read or refused, and can be analysed;
+//! a connection fed whole and in pieces.
+#![no_main]
+
+use feed::{Body, Message};
+use libfuzzer_sys::fuzz_target;
+use trace::MonoNs;
+use trace::report::ReportInput;
+
+fn message(bytes: &[u8]) {
+    let Ok(Body::Start(_, Ok(mut analysis))) = Message::read(bytes).map(|message| message.body) else { return };
+    analysis.tick(MonoNs(1 << 40));
+    analysis.report(&ReportInput::of("watch")).to_json();
+}
+
+fuzz_target!(|input: &[u8]| {
+    let [how, piece, bytes @ ..] = input else { return };
+    match how % 4 {
+        0 => message(bytes),
+        1 => message(&feed::fuzzing::start(bytes.to_vec())),
+        how => feed::fuzzing::connection(bytes, usize::from(*piece) + 1, how == 2),
+    }
+});

@@ -1,0 +1,74 @@
+//! Any text as a filter of the request table: read, or its mistake lies inside it. It lets a row through that each of its terms
+//! lets through, and a term turned round lets the others through.
+#![no_main]
+#![allow(dead_code, reason = "the filter is only a part of what these files are for")]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../tui/src/state/flags.rs"]
+mod flags;
+#[path = "../../tui/src/state/query.rs"]
+mod query;
+#[path = "../../tui/src/state/row.rs"]
+mod row;
+
+use flags::{Flag, Flags};
+use query::Query;
+use row::{Life, Row};
+
+/// Rows with and without what can be unknown.
+fn rows() -> [Row; 2] {
+    let mut flags = Flags::default();
+    flags.set(Flag::Gap, true);
+    let row = Row {
+        rid: "5B92ſ0-Ä".into(),
+        life: Life::Done,
+        age_ns: 3_000_000_000,
+        gap_ns: Some(1_500_000_000),
+        silence_ns: Some(0),
+        sent: 10_000,
+        taken: Some(9_000),
+        delivered: Some(8_000),
+        chunks: 100,
+        coalesced: Some(7),
+        dropped: Some(2),
+        lost: Some(u64::MAX),
+        worker: Some(1),
+        flags,
+        ..Row::default()
+    };
+    [row, Row::default()]
+}
+
+fn read(text: &str) -> Option<Query> {
+    match Query::parse(text) {
+        Ok(query) => Some(query),
+        Err(mistake) => {
+            assert!(mistake.at <= text.chars().count(), "{text:?}: {mistake}");
+            None
+        }
+    }
+}
+
+fuzz_target!(|text: &str| {
+    let terms: Vec<&str> = text.split(' ').filter(|word| !word.is_empty()).collect();
+    let each: Option<Vec<Query>> = terms.iter().map(|term| read(term)).collect();
+    let whole = read(text);
+    assert_eq!(whole.is_some(), each.is_some(), "{text:?}");
+    let (Some(whole), Some(each)) = (whole, each) else { return };
+    for row in &rows() {
+        let passes: Vec<bool> = each.iter().map(|term| term.matches(row)).collect();
+        assert_eq!(whole.matches(row), passes.iter().all(|passes| *passes), "{text:?}");
+        for (term, passes) in terms.iter().zip(passes) {
+            let turned = match term.strip_prefix('-') {
+                Some(plain) if plain.starts_with('-') => continue,
+                Some(plain) => plain.to_owned(),
+                None => format!("-{term}"),
+            };
+            // A rid may begin with a minus sign once, and not twice.
+            if let Some(turned) = read(&turned) {
+                assert_ne!(turned.matches(row), passes, "{term:?}");
+            }
+        }
+    }
+});

@@ -1,0 +1,112 @@
+//! The relay between two real sockets: what comes out is what went in, both ways, however it is cut and whoever ends first; and the
+//! messages it tells of are those that a scanner finds in the same bytes.
+#![no_main]
+
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::{LazyLock, Mutex};
+
+use libfuzzer_sys::fuzz_target;
+use zmq_tap::relay::{Direction, Observation, Options, Pair, Payload, Relay};
+use zmq_tap::zmtp::{Mark, Scanner};
+
+struct Bench {
+    relay: Relay,
+    upstream: UnixListener,
+    listen: SocketAddr,
+}
+
+static BENCH: LazyLock<Mutex<Bench>> = LazyLock::new(|| {
+    let name = |end: &str| format!("tokengap-fuzz-{}-{end}", std::process::id());
+    let address = |end: &str| SocketAddr::from_abstract_name(name(end)).expect("a name");
+    let endpoint = |end: &str| format!("ipc://@{}", name(end)).parse().expect("an endpoint");
+    let upstream = UnixListener::bind_addr(&address("out")).expect("bound");
+    let pair = Pair { listen: endpoint("in"), upstream: endpoint("out") };
+    // Small, so that every bound is reached.
+    let options = Options {
+        buffer_bytes: 4 << 10,
+        block_bytes: 8 << 10,
+        max_frame_bytes: 4 << 10,
+        max_parts: 3,
+        ..Options::default()
+    };
+    let relay = Relay::start(vec![pair], options).expect("the relay starts");
+    Mutex::new(Bench { relay, upstream, listen: address("in") })
+});
+
+/// Writes in pieces and says that this is all; and reads what the other way brings, to its end.
+fn speak(mut stream: UnixStream, bytes: &[u8], piece: usize) -> Vec<u8> {
+    let mut heard = Vec::new();
+    std::thread::scope(|scope| {
+        let mut writer = stream.try_clone().expect("cloned");
+        scope.spawn(move || {
+            for part in bytes.chunks(piece) {
+                writer.write_all(part).expect("written");
+            }
+            writer.shutdown(Shutdown::Write).expect("half closed");
+        });
+        stream.read_to_end(&mut heard).expect("read");
+    });
+    heard
+}
+
+/// The messages that a scanner finds; `None` where it loses the framing, since the relay may find it again elsewhere.
+fn messages(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (mut scanner, mut messages, mut message) = (Scanner::from_greeting(), Vec::new(), Vec::new());
+    let mut framed = true;
+    scanner.feed(bytes, &mut |mark| match mark {
+        Mark::Frame { span, more } => {
+            message.extend_from_slice(&bytes[span.body as usize..span.end as usize]);
+            if !more {
+                messages.push(std::mem::take(&mut message));
+            }
+        }
+        Mark::Garbage { .. } => framed = false,
+        _ => {}
+    });
+    framed.then_some(messages)
+}
+
+/// What the relay tells of one connection, to its end.
+fn told(relay: &Relay) -> [Vec<(u64, Payload)>; 2] {
+    let mut told = [Vec::new(), Vec::new()];
+    loop {
+        match relay.poll() {
+            Some(Observation::Frame { direction, bytes, payload, .. }) => {
+                told[usize::from(direction == Direction::Backward)].push((bytes, payload));
+            }
+            Some(Observation::Closed { .. }) => return told,
+            Some(_) => {}
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    let [forward_piece, backward_piece, share, bytes @ ..] = input else { return };
+    let (forth, back) = bytes.split_at(bytes.len() * usize::from(*share) / 255);
+    // Few writes: they are what takes time.
+    let piece = |byte: &u8, bytes: &[u8]| usize::from(*byte) + 1 + bytes.len() / 32;
+    let bench = BENCH.lock().expect("one at a time");
+    let sender = UnixStream::connect_addr(&bench.listen).expect("the relay accepts");
+    let receiver = bench.upstream.accept().expect("the relay connects").0;
+    let (came_back, came_forth) = std::thread::scope(|scope| {
+        let its = scope.spawn(|| speak(receiver, back, piece(backward_piece, back)));
+        (speak(sender, forth, piece(forward_piece, forth)), its.join().expect("no panic"))
+    });
+    assert!(came_forth == forth && came_back == back, "the bytes that arrive are the bytes that were sent");
+    for (told, bytes) in told(&bench.relay).into_iter().zip([forth, back]) {
+        let Some(messages) = messages(bytes) else { continue };
+        assert_eq!(told.len(), messages.len());
+        for ((length, payload), message) in told.into_iter().zip(messages) {
+            assert_eq!(length, message.len() as u64);
+            match payload {
+                Payload::Whole(body) => assert!(body == message),
+                Payload::Multipart(parts) => assert!(parts.concat() == message),
+                Payload::NotKept(_) => {}
+            }
+        }
+    }
+});

@@ -1,0 +1,180 @@
+//! Events with their parts owned, so that one run can be told several times.
+
+use std::rc::Rc;
+
+use trace::engine::{Mode, Waiter};
+use trace::event::{
+    Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Sees, Taken, Undecoded, What,
+};
+use trace::{FrameId, HopId, MonoNs};
+
+use crate::schedule::Policy;
+
+/// A request's part of a frame.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) rid: Rc<str>,
+    /// Which of the requests that there ever were.
+    pub(crate) life: usize,
+    pub(crate) tokens: u32,
+    /// The place of its last token.
+    pub(crate) end: u32,
+    /// The count it says: below `end` while a retracted request recomputes.
+    pub(crate) said: u32,
+    pub(crate) finish: Option<Finish>,
+    pub(crate) retractions: u32,
+}
+
+impl Part {
+    /// The places of its tokens, counted from 1.
+    pub(crate) fn places(&self) -> impl Iterator<Item = u32> {
+        self.end - self.tokens + 1..=self.end
+    }
+}
+
+/// What a source says.
+#[derive(Clone, Debug)]
+pub(crate) enum Told {
+    Engine(Policy),
+    Hop {
+        id: HopId,
+        name: &'static str,
+        worker: Option<u16>,
+        origin: bool,
+        last: bool,
+        sees: Sees,
+    },
+    Sent {
+        id: FrameId,
+        kind: Kind,
+        parts: Rc<[Part]>,
+    },
+    Taken {
+        id: FrameId,
+        wakeup: u64,
+    },
+    Undecoded(FrameId),
+    Delivered {
+        rid: Rc<str>,
+        tokens: u32,
+        mode: Mode,
+        said: u32,
+        finished: bool,
+    },
+    Lost {
+        hop: Option<HopId>,
+        count: u64,
+        cause: LostCause,
+    },
+}
+
+/// The length of a frame of so many chunks.
+pub(crate) fn bytes(chunks: usize) -> u64 {
+    100 + 40 * chunks as u64
+}
+
+impl Told {
+    /// Hands the event on.
+    pub(crate) fn give(&self, at: u64, mut to: impl FnMut(&Event<'_>)) {
+        let mut say = |what: What<'_>| to(&Event { at: MonoNs(at), what });
+        match self {
+            Self::Engine(policy) => {
+                let (mode, waiter) = match policy {
+                    Policy::KeepsLast => (Mode::Incremental, Waiter::KeepsLast),
+                    Policy::YieldsAll => (Mode::Incremental, Waiter::YieldsAll),
+                    Policy::Merges => (Mode::Incremental, Waiter::Merges),
+                    Policy::Cumulative => (Mode::Cumulative, Waiter::KeepsLast),
+                };
+                say(What::Engine(Engine {
+                    version: None,
+                    mode: Some(mode),
+                    waiter: Some(waiter),
+                    turnaround: Some(3),
+                }));
+            }
+            &Self::Hop {
+                id,
+                name,
+                worker,
+                origin,
+                last,
+                sees,
+            } => say(What::Hop(Hop {
+                id,
+                name,
+                endpoint: "",
+                worker,
+                origin,
+                last,
+                sees,
+            })),
+            Self::Sent { id, kind, parts } => {
+                let abort = *kind == Kind::Abort;
+                let chunks: Vec<Chunk<'_>> = parts
+                    .iter()
+                    .map(|part| Chunk {
+                        rid: &part.rid,
+                        listed: (!abort).then_some(part.tokens),
+                        completion_tokens: (!abort).then_some(part.said),
+                        prompt_tokens: None,
+                        cached_tokens: None,
+                        finish: part.finish,
+                        retractions: (!abort).then_some(part.retractions),
+                        worker: None,
+                        ids: &[],
+                    })
+                    .collect();
+                say(What::Sent(Frame {
+                    id: *id,
+                    bytes: bytes(chunks.len()),
+                    kind: *kind,
+                    ids: IdColumn::Delta,
+                    chunks: &chunks,
+                }));
+            }
+            &Self::Taken { id, wakeup } => say(What::Taken(Taken {
+                id,
+                wakeup: Some(wakeup),
+                by: None,
+                frame: None,
+            })),
+            &Self::Undecoded(id) => say(What::Undecoded(Undecoded {
+                id,
+                bytes: 100,
+                reason: "truncated",
+            })),
+            Self::Delivered {
+                rid,
+                tokens,
+                mode,
+                said,
+                finished,
+            } => say(What::Delivered(Delivery {
+                rid,
+                tokens: *tokens,
+                mode: *mode,
+                completion_tokens: Some(*said),
+                finished: *finished,
+            })),
+            &Self::Lost { hop, count, cause } => say(What::Lost(Lost { hop, count, cause })),
+        }
+    }
+
+    /// Lines whose order a source promises to keep; `None` for what may not change places with anything.
+    pub(crate) fn line(&self) -> Option<Line> {
+        match self {
+            Self::Sent { id, .. } | Self::Undecoded(id) => Some(Line::Sends(id.hop, id.lane)),
+            Self::Taken { id, .. } => Some(Line::Takes(id.hop)),
+            Self::Delivered { .. } => Some(Line::Deliveries),
+            Self::Engine(_) | Self::Hop { .. } | Self::Lost { .. } => None,
+        }
+    }
+}
+
+/// Events that keep their order among themselves.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Line {
+    Sends(HopId, u32),
+    Takes(HopId),
+    Deliveries,
+}
