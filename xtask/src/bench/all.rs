@@ -13,7 +13,7 @@ pub(crate) struct Args {
 }
 
 /// What runs: all of it, and the words that make it quick where it can be.
-const ALL: [(&str, Option<&[&str]>); 10] = [
+const ALL: [(&str, Option<&[&str]>); 11] = [
     ("count", None),
     ("decode", Some(&["--rounds", "5", "--messages", "200"])),
     ("ledger", Some(&["--rounds", "3"])),
@@ -24,6 +24,7 @@ const ALL: [(&str, Option<&[&str]>); 10] = [
     ("probe", None),
     ("target", None),
     ("egress", None),
+    ("volume", None),
 ];
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
