@@ -7,7 +7,7 @@ use anyhow::Context;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Fewer turns and less of everything, and only what needs neither root nor an engine: about a minute
+    /// Fewer turns and less of everything, and only what needs neither root nor an engine
     #[arg(long)]
     quick: bool,
 }
