@@ -34,7 +34,7 @@ class Received:
             ids = [token for token in ids if token >= plan.FIRST_TOKEN or token == plan.STOP_TOKEN]
             self.ids += len(ids)
             last = self.completion_tokens - 1
-            self.places.update(last if token == plan.STOP_TOKEN else token - plan.FIRST_TOKEN for token in ids)
+            self.places.update(last if token == plan.STOP_TOKEN else (token - plan.FIRST_TOKEN) % plan.SPAN for token in ids)
         if meta.get("finish_reason"):
             self.finish = meta["finish_reason"]["type"]
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 # Token ids say their own place in the output: position p of a request is token FIRST_TOKEN + p. Prompt ids lie below.
 FIRST_TOKEN = 1000
+# Where requests have ids of their own: those of the next begin so much higher. No output is as long.
+SPAN = 1 << 16
 PROMPT = [100, 101, 102, 103, 104, 105, 106]
 STOP_TOKEN = 2
 _RIDS = uuid.uuid5(uuid.NAMESPACE_URL, "tokengap/engine")

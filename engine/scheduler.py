@@ -116,6 +116,7 @@ class Scheduler:
         if workers:
             req.http_worker_ipc = workers[wanted.index % len(workers)]
         req.tokenizer = None
+        req.first_token = plan.FIRST_TOKEN
         return req
 
     def _ids_are_arrays(self) -> bool:
@@ -129,7 +130,7 @@ class Scheduler:
     def grow(self, req, count: int) -> None:
         """Gives a request its next `count` tokens."""
         done = len(req.output_ids)
-        req.output_ids.extend(plan.FIRST_TOKEN + done + i for i in range(count))
+        req.output_ids.extend(req.first_token + done + i for i in range(count))
 
     def finish(self, req, end: str) -> None:
         """Marks a request as ended, in the release's own words."""

@@ -20,6 +20,7 @@ def add_options(parser) -> None:
     parser.add_argument("--disaggregation", choices=("prefill", "decode"), help="one side of such a pair of servers")
     parser.add_argument("--health-every", type=int, default=0, metavar="STEPS", help="send a health answer so often")
     parser.add_argument("--lockstep", action="store_true", help="a step for each line `step` on standard input")
+    parser.add_argument("--own-ids", action="store_true", help="no two requests of a round share a token id")
     plans.add_options(parser)
     process.add_options(parser)
 
@@ -74,7 +75,10 @@ def run_round(scheduler, release, plan, requests, options, life, sent) -> int:
         while waiting and waiting[0].start_step <= step:
             wanted = waiting.pop(0)
             if wanted.end != "abort-queued":
-                live.append((wanted, scheduler.request(wanted, options.worker)))
+                req = scheduler.request(wanted, options.worker)
+                if options.own_ids:
+                    req.first_token += wanted.index * plans.SPAN
+                live.append((wanted, req))
             elif release.echoes_queued_aborts:
                 scheduler.abort_queued(wanted.rid)
         for wanted, req in live:

@@ -1,6 +1,7 @@
 """`python -m engine dynamo.worker`: a Dynamo worker around the tokenizer process."""
 
 import asyncio
+import inspect
 import os
 import sys
 import tempfile
@@ -12,11 +13,16 @@ from ..release import Release
 from . import model
 from .release import Dynamo
 
+# What generate(), in whose place this stands, logs of each request from 1.6 on.
+SUBMITTED = "Submitted SGLang Request ID: %s, Context: %s"
+
 
 def add_options(parser) -> None:
     parser.add_argument("--dynamo", required=True, metavar="RELEASE", help="Dynamo release")
     parser.add_argument("--model", action="store_true", help="register a model, for a frontend")
     parser.add_argument("--fail-at", type=int, metavar="N", help="every generator fails before its Nth output")
+    parser.add_argument("--say-ids", action="store_true", help="log how SGLang calls each request, as the release's generate() does")
+    parser.add_argument("--pad", type=int, default=0, metavar="BYTES", help="text beside each output's ids")
     receive.add_options(parser)
 
 
@@ -39,6 +45,8 @@ class Worker(receive.Receiver):
         self.held = 0
         self.dynamo = Dynamo(self.options.dynamo, self.release)
         self.handler = self.dynamo.handler()
+        if self.options.say_ids and SUBMITTED not in inspect.getsource(inspect.getmodule(type(self.handler))):
+            raise SystemExit(f"{self.options.dynamo} does not log {SUBMITTED!r}")
         return self
 
     async def start(self) -> str:
@@ -60,11 +68,15 @@ class Worker(receive.Receiver):
         rid = request_id(context)
         obj = self.tokenizer.register(plans.Request(rid, index=0, tokens=0, start_step=0, stream=True, group=None, end="length"))
         received = Received(rid)
+        if self.options.say_ids:
+            print(SUBMITTED % (rid, context.id()), file=sys.stderr, flush=True)
         self.held += 1
         if self.held == self.plan.senders * self.plan.requests:
             print("HOLDS", self.held, flush=True)
         try:
             async for chunk in self.handler._process_token_stream(self.outputs(obj, received), context):
+                if self.options.pad:
+                    chunk["text"] = "x" * self.options.pad
                 yield chunk
         finally:
             self.ended(received)

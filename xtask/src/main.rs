@@ -16,6 +16,7 @@ mod soak;
 mod telemetry;
 mod tmux;
 mod toolchain;
+mod unit;
 mod validate;
 
 use clap::{Parser, Subcommand};
@@ -63,6 +64,8 @@ enum Command {
     Soak(soak::Options),
     /// Let a real Prometheus and a real collector hold what the report says
     Telemetry(telemetry::Options),
+    /// Start the systemd unit as a service beside a real engine, under a systemd of its own
+    Unit(unit::Options),
     /// Let the tools that traces are for read what tokengap exports
     Validate(validate::Options),
 }
@@ -85,6 +88,7 @@ fn main() -> anyhow::Result<()> {
         Command::Screens(options) => screens::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Telemetry(options) => telemetry::run(&options),
+        Command::Unit(options) => unit::run(&options),
         Command::Validate(options) => validate::run(&options),
     }
 }

@@ -10,6 +10,7 @@ mod consumer_starved;
 mod consumer_throttled;
 mod consumer_told;
 mod drops;
+mod engine_ended;
 mod finding;
 mod gap;
 mod inflation;
@@ -80,6 +81,7 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &coalescing::Coalescing,
     &would_drop::WouldDrop,
     &burst::Burst,
+    &engine_ended::EngineEnded,
     &stalled::StalledStream,
     &mode_mix::ModeMix,
     &arithmetic::WireArithmetic,

@@ -21,7 +21,7 @@ pub struct Answers {
     pub held_up: u64,
     /// Those without token ids: how many tokens they carried is unknown.
     pub uncounted: u64,
-    /// Whole responses of requests that no frame has named, and their tokens by their own count.
+    /// Whole responses judged by their own sums: no frame has named their request, or none of its deliveries is seen apart.
     pub apart: u64,
     /// The tokens they carried.
     pub apart_tokens: u64,
@@ -36,7 +36,12 @@ impl Ledger {
         if answer.rid.is_empty() || HealthChecks::is_one(answer.rid) {
             return;
         }
-        let joined = self.table.find(answer.rid).is_some();
+        // A request that deliveries are seen of is judged chunk by chunk.
+        let request = self.table.find(answer.rid).and_then(|ticket| self.table.get(ticket));
+        let unseen = answer.tokens > Some(0);
+        let judged = request.is_some_and(|r| {
+            !(unseen && r.tokens_delivered() == 0 && r.line.as_ref().is_none_or(|l| l.delivered_to() == 0))
+        });
         self.summed_up(at, answer.rid, answer.completion_tokens);
         let answers = &mut self.totals.answers;
         answers.seen += 1;
@@ -47,9 +52,9 @@ impl Ledger {
         }
         answers.held_up += u64::from(answer.held_up > 0);
         answers.uncounted += u64::from(answer.tokens.is_none());
-        // A request that the wire knows is judged chunk by chunk; and who left early was not owed the rest.
+        // Who left early was not owed the rest.
         let (Some(tokens), Some(claimed), AnswerEnd::Whole, false) =
-            (answer.tokens, answer.completion_tokens, answer.end, joined)
+            (answer.tokens, answer.completion_tokens, answer.end, judged)
         else {
             return;
         };

@@ -88,7 +88,9 @@ impl Ledger {
     }
 
     /// The engine has ended: what waits on its hops will be taken by nobody, and its streams go on nowhere.
-    pub(super) fn ended(&mut self) {
+    pub(super) fn ended(&mut self, at: MonoNs) {
+        self.totals.engine_ends += 1;
+        self.totals.engine_ended = Some(at);
         for place in 0..self.hops.all.len() {
             let hop = &mut self.hops.all[place];
             hop.epoch += 1;

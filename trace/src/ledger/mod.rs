@@ -190,7 +190,7 @@ impl Ledger {
             What::Stage(stage) => self.staged(at, stage),
             What::Told(told) => self.told(at, told),
             What::Merged(merged) => self.merged(at, merged),
-            What::Lost(lost) if lost.cause == LostCause::Ended => self.ended(),
+            What::Lost(lost) if lost.cause == LostCause::Ended => self.ended(at),
             What::Lost(lost) => self.lost(at, lost),
         }
     }

@@ -209,4 +209,8 @@ pub struct Totals {
     pub undecoded: u64,
     /// When the first of them was seen.
     pub undecoded_since: Option<MonoNs>,
+    /// How often the engine was seen to end.
+    pub engine_ends: u64,
+    /// When it last did.
+    pub engine_ended: Option<MonoNs>,
 }

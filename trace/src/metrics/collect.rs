@@ -73,6 +73,7 @@ fn run(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
         engine.waiter.map(waiter).unwrap_or_default(),
     ];
     f.int(&n::ENGINE, known, 1);
+    f.int(&n::ENGINE_ENDED, [], ledger.totals().engine_ends);
     let window = ledger.started().map(|from| ledger.now().since(from));
     f.seconds(&n::WINDOW, [], window);
 }

@@ -44,6 +44,12 @@ pub(super) const ENGINE: Definition = gauge(
     &["engine", "version", "mode", "waiter"],
     "The engine as far as it is known; a label is empty where it is not",
 );
+pub(super) const ENGINE_ENDED: Definition = counter(
+    "tokengap.engine.ended",
+    Of("{time}"),
+    &[],
+    "How often the engine was seen to end; with --follow its next start is waited for",
+);
 pub(super) const SOURCE: Definition = gauge(
     "tokengap.source.info",
     Info,
@@ -434,6 +440,7 @@ pub(super) const SELF_PUSH_DROPPED: Definition = counter(
 pub const ALL: &[&Definition] = &[
     &BUILD,
     &ENGINE,
+    &ENGINE_ENDED,
     &SOURCE,
     &WINDOW,
     &REQUESTS_SEEN,

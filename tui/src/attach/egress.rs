@@ -1,16 +1,20 @@
 //! From what serving processes wrote to their sockets to deliveries: the kernel's order, read by `zmq_tap::egress`.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use probe_user::Probe;
 use probe_user::discover::{Engine, Process, Role};
 use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track, listening};
+use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::engine::Mode;
+use trace::event::{Frame, Kind as FrameKind};
 use zmq_tap::egress::{Closing, Limits, Reader, Server};
 
 use super::lanes::Sink;
 use super::requests::{RequestPlane, Word};
+use super::submitted::Logs;
 
 /// Most connections that are read at once; more are counted in `left_out`.
 const MOST_CONNECTIONS: usize = 16_384;
@@ -26,6 +30,8 @@ pub(super) struct Egress {
     dynamo: bool,
     /// Connections to be told apart from those of use, in the kernel.
     useless: Vec<u64>,
+    /// What the workers' logs tell.
+    logs: Logs,
     left_out: u64,
 }
 
@@ -43,6 +49,7 @@ impl Egress {
             serves: false,
             dynamo: false,
             useless: Vec::new(),
+            logs: Logs::default(),
             left_out: 0,
         }
     }
@@ -76,8 +83,57 @@ impl Egress {
         };
         let observed = probe.serve(pid, serves).map_err(|error| error.to_string())?;
         self.serves |= observed;
-        self.dynamo |= observed && process.dynamo;
+        if observed && process.dynamo {
+            self.dynamo = true;
+            self.server.content.compare();
+            self.logs.follow_output(process);
+        }
         Ok(())
+    }
+
+    /// Follows a worker's log as well.
+    pub(super) fn follow(&mut self, log: &Path) -> std::io::Result<()> {
+        self.logs.follow(log)
+    }
+
+    /// Whether streams are told apart by their tokens, so that those of the frames are needed.
+    pub(super) fn compares(&self) -> bool {
+        self.server.content.compares()
+    }
+
+    /// A frame left the scheduler.
+    pub(super) fn sent(&mut self, frame: &Frame<'_>) {
+        if frame.kind != FrameKind::TokenIds {
+            return;
+        }
+        for chunk in frame.chunks {
+            if let Some(count) = chunk.completion_tokens {
+                self.server.content.sent(chunk.rid, chunk.ids, count);
+            }
+        }
+    }
+
+    /// What logs have told since.
+    pub(super) fn read_logs(&mut self) {
+        let (server, names) = (&mut self.server, &mut self.requests.names_rids);
+        self.logs.poll(|context, rid| {
+            server.submitted(context, rid);
+            *names = true;
+        });
+    }
+
+    /// How frontend and SGLang call the same requests, as far as their tokens told.
+    pub(super) fn pairs(&self) -> Option<Value> {
+        let content = &self.server.content;
+        (content.joined > 0).then(|| {
+            let pairs = content.pairs.iter();
+            json!({
+                "joined": content.joined,
+                "ambiguous": content.ambiguous,
+                "unknown": content.unknown,
+                "latest": pairs.map(|(context, rid)| json!({"context": context, "rid": rid})).collect::<Vec<_>>(),
+            })
+        })
     }
 
     /// Whether deliveries can be seen: not so where all that passes is encrypted, or text alone.

@@ -129,7 +129,7 @@ impl Follow {
     fn attach(&mut self, watcher: Watcher, engine: Engine) {
         let State::Waiting(waiting) = &self.state else { return };
         let since = waiting.since;
-        match Attach::start(watcher, engine, self.options) {
+        match Attach::start(watcher, engine, self.options.clone()) {
             Ok(mut attach) => {
                 attach.succeed(self.ids.clone());
                 if self.keep_ids {
@@ -238,6 +238,11 @@ impl Source for Follow {
                 self.ended,
                 away.as_secs_f64()
             ));
+        }
+        if let State::Waiting(waiting) = &self.state
+            && !waiting.why.is_empty()
+        {
+            degraded.push(format!("engine: none is watched now: {}", waiting.why));
         }
         degraded.extend(self.refused.iter().cloned());
         degraded

@@ -9,9 +9,11 @@ mod python;
 mod queues;
 mod requests;
 mod roles;
+mod submitted;
 mod trial;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -20,7 +22,7 @@ use probe_user::examine::namespace;
 use probe_user::{Capture, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
 use trace::MonoNs;
-use trace::event::{Event, Lost, LostCause, What};
+use trace::event::{Chunk, Event, Frame, Lost, LostCause, What};
 use trace::report::SamplingCost;
 
 use crate::source::{Flow, Source};
@@ -42,12 +44,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const TO_COMPARE: u32 = 4096;
 
 /// What the user may set.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct AttachOptions {
     /// Most bytes copied of a message.
     pub(crate) capture: u32,
     /// Observe what leaves for the clients.
     pub(crate) egress: bool,
+    /// Logs of Dynamo workers, besides what they write to files as standard output and error.
+    pub(crate) logs: Vec<PathBuf>,
     /// The probe's own limits.
     pub(crate) probe: Options,
     /// Reading Python stacks, if asked for.
@@ -70,6 +74,8 @@ pub(crate) struct Attach {
     /// From which release on the wire the engine was last described.
     told: Option<Release>,
     engine_told: bool,
+    /// Token ids are to go on to the events.
+    ids_asked: bool,
     stopping: bool,
     looked: Instant,
     /// Observations that the ring had no room for.
@@ -96,6 +102,10 @@ impl Attach {
             .filter(|_| options.egress)
             .filter_map(|process| egress.serve(&mut probe, process, &engine).err())
             .collect();
+        for log in &options.logs {
+            let told = || format!("cannot follow the log {}", log.display());
+            egress.follow(log).with_context(told)?;
+        }
         probe.add(&targets).context(refused)?;
         let sight = Sight {
             handled: options.probe.handled,
@@ -122,6 +132,7 @@ impl Attach {
             probed,
             told: None,
             engine_told: false,
+            ids_asked: false,
             stopping: false,
             looked: Instant::now(),
             unfit: 0,
@@ -273,12 +284,17 @@ impl Source for Attach {
     }
 
     fn keep_ids(&mut self) {
+        self.ids_asked = true;
         self.lanes.keep_ids();
     }
 
     fn wire(&self) -> Option<Value> {
-        let side = self.engine.disaggregation.as_ref()?.value;
-        Some(json!({"disaggregation": {"mode": side.word(), "sends": side.sends()}}))
+        let side = self.engine.disaggregation.as_ref().map(|side| side.value);
+        let side = side.map(|side| ("disaggregation", json!({"mode": side.word(), "sends": side.sends()})));
+        let pairs = self.egress.pairs().map(|pairs| ("joined_by_content", pairs));
+        let told: serde_json::Map<String, Value> =
+            side.into_iter().chain(pairs).map(|(k, v)| (k.to_owned(), v)).collect();
+        (!told.is_empty()).then_some(Value::Object(told))
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
@@ -291,7 +307,12 @@ impl Source for Attach {
         if !self.stopping {
             self.look_around();
         }
+        self.egress.read_logs();
+        if self.egress.compares() {
+            self.lanes.keep_ids();
+        }
         let (lanes, egress, unfit) = (&mut self.lanes, &mut self.egress, &mut self.unfit);
+        let ids_asked = self.ids_asked;
         let seen = self.probe.poll(Duration::ZERO, |observation| {
             if let Observation::Lost {
                 cause: Loss::RingFull,
@@ -300,7 +321,7 @@ impl Source for Attach {
             {
                 *unfit += count;
             }
-            enter(lanes, egress, &observation, sink);
+            enter(lanes, egress, &observation, ids_asked, sink);
         });
         self.egress.ignore(&mut self.probe);
         self.lanes.delivers(self.egress.sees(), sink);
@@ -356,8 +377,19 @@ impl Source for Attach {
     }
 }
 
-fn enter(lanes: &mut Lanes, egress: &mut Egress, observation: &Observation<'_>, sink: Sink<'_>) {
+fn enter(lanes: &mut Lanes, egress: &mut Egress, observation: &Observation<'_>, ids_asked: bool, sink: Sink<'_>) {
     match observation {
+        Observation::Sent(message) if egress.compares() => lanes.sent(message, &mut |event| match &event.what {
+            What::Sent(frame) => {
+                egress.sent(frame);
+                if ids_asked {
+                    sink(event);
+                } else {
+                    without_ids(event.at, frame, sink);
+                }
+            }
+            _ => sink(event),
+        }),
         Observation::Sent(message) => lanes.sent(message, sink),
         Observation::Unsent(call) => lanes.unsent(call),
         Observation::Taken(message) => lanes.taken(message, sink),
@@ -377,6 +409,16 @@ fn enter(lanes: &mut Lanes, egress: &mut Egress, observation: &Observation<'_>, 
         }
         Observation::Exited { pid } => tracing::info!("process {pid} has ended"),
     }
+}
+
+/// The ids were for us alone.
+fn without_ids(at: MonoNs, frame: &Frame<'_>, sink: Sink<'_>) {
+    let chunks: Vec<Chunk<'_>> = frame.chunks.iter().map(|chunk| Chunk { ids: &[], ..*chunk }).collect();
+    let what = What::Sent(Frame {
+        chunks: &chunks,
+        ..*frame
+    });
+    sink(&Event { at, what });
 }
 
 /// Processes on the token path; all of the engine where no connection can be seen.

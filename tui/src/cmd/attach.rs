@@ -1,6 +1,7 @@
 //! `tokengap attach`: passive, on an engine that already runs.
 
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -36,6 +37,11 @@ pub(crate) struct Args {
     #[arg(long)]
     no_egress: bool,
 
+    /// The log file of a Dynamo worker of release 1.6 or later, followed for how SGLang calls each request; repeatable. What
+    /// a worker writes to files as standard output and error is followed without it.
+    #[arg(long, value_name = "FILE")]
+    worker_log: Vec<PathBuf>,
+
     /// Read the tokenizer's Python stacks this often a second, 1 to 1000, without stopping it: the functions it runs in,
     /// while frames pile up and over the run. Each reading costs tokengap some hundred microseconds of CPU.
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -63,6 +69,7 @@ impl Args {
         AttachOptions {
             capture: self.capture,
             egress: !self.no_egress,
+            logs: self.worker_log.clone(),
             probe: Options {
                 ring_bytes: self.ring,
                 ..Options::default()

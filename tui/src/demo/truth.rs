@@ -1,6 +1,5 @@
 //! What truly happened, counted by the peers as they do it. The ledger never sees this.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
@@ -45,7 +44,6 @@ pub(super) struct Account(Arc<Mutex<Inner>>);
 #[derive(Debug, Default)]
 struct Inner {
     truth: Truth,
-    affected: HashSet<Arc<str>>,
     open: usize,
 }
 
@@ -67,20 +65,21 @@ impl Account {
     }
 
     /// A waiter threw chunks away.
-    pub(super) fn dropped(&self, rid: &Arc<str>, chunks: u64, tokens: u64) {
+    pub(super) fn dropped(&self, chunks: u64, tokens: u64) {
         self.with(|a| {
             a.truth.chunks_dropped += chunks;
             a.truth.tokens_lost += tokens;
-            a.affected.insert(Arc::clone(rid));
         });
     }
 
     /// A waiter let chunks leave inside another one's delivery.
-    pub(super) fn coalesced(&self, rid: &Arc<str>, chunks: u64) {
-        self.with(|a| {
-            a.truth.chunks_coalesced += chunks;
-            a.affected.insert(Arc::clone(rid));
-        });
+    pub(super) fn coalesced(&self, chunks: u64) {
+        self.with(|a| a.truth.chunks_coalesced += chunks);
+    }
+
+    /// A request had its first dropped or coalesced chunk.
+    pub(super) fn affected(&self) {
+        self.with(|a| a.truth.rids_affected += 1);
     }
 
     /// A client added what it was given to its count.
@@ -100,10 +99,7 @@ impl Account {
 
     /// The account as it stands.
     pub(super) fn truth(&self) -> Truth {
-        self.with(|a| Truth {
-            rids_affected: a.affected.len() as u64,
-            ..a.truth.clone()
-        })
+        self.with(|a| a.truth.clone())
     }
 
     fn with<T>(&self, use_it: impl FnOnce(&mut Inner) -> T) -> T {

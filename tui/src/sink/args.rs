@@ -43,7 +43,8 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "T", requires = "hindsight", value_parser = duration)]
     pub(crate) hindsight_every: Option<Duration>,
 
-    /// Write it out by itself at most N times in one run: with the ring's size the most disk that is used.
+    /// Write it out by itself only while fewer than N copies lie beside it, those of earlier runs included: with the ring's
+    /// size the most disk that is used. What is moved away makes room.
     #[arg(long, value_name = "N", requires = "hindsight")]
     pub(crate) hindsight_most: Option<u32>,
 

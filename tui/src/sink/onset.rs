@@ -16,7 +16,7 @@ pub(super) struct Rules {
     pub(super) least: Severity,
     /// Nothing between two.
     pub(super) every_ns: Option<u64>,
-    /// Most in one run.
+    /// No more while there are as many.
     pub(super) most: Option<u32>,
 }
 
@@ -35,7 +35,6 @@ impl Rules {
 #[derive(Debug)]
 pub(super) struct Onset {
     rules: Rules,
-    written: u32,
     last: Option<MonoNs>,
     /// Kind and hop of those that have begun; each is written out once.
     known: HashSet<(&'static str, String)>,
@@ -46,7 +45,6 @@ impl Onset {
     pub(super) fn new(rules: Rules) -> Self {
         Self {
             rules,
-            written: 0,
             last: None,
             known: HashSet::new(),
             due: None,
@@ -57,19 +55,26 @@ impl Onset {
         self.rules = rules;
     }
 
-    /// Looks at what has been found; why the ring is to be written out now, if it is.
-    pub(super) fn look<'a>(&mut self, now: MonoNs, findings: impl IntoIterator<Item = &'a Finding>) -> Option<String> {
+    /// Looks at what has been found; why the ring is to be written out now, if it is. `copies` counts what was written out and
+    /// is still there.
+    pub(super) fn look<'a>(
+        &mut self,
+        now: MonoNs,
+        findings: impl IntoIterator<Item = &'a Finding>,
+        copies: &dyn Fn() -> usize,
+    ) -> Option<String> {
         for finding in findings {
             let severe = finding.active && finding.verdict.severity >= self.rules.least;
             let name = (finding.kind, finding.verdict.hop.clone());
-            // Beyond `most` names need not be remembered either; what comes too soon has its turn while it is active.
-            if severe && !self.has_enough() && !self.is_too_soon(now) && self.known.insert(name) {
-                let due = MonoNs(now.0.saturating_add(AFTER_NS));
-                self.due.get_or_insert_with(|| (due, finding.kind.to_owned()));
+            let due = severe && !self.is_too_soon(now) && !self.known.contains(&name);
+            // Where there are enough, or it comes too soon, it has its turn while it is active.
+            if due && !self.has_enough(copies) {
+                self.known.insert(name);
+                let when = MonoNs(now.0.saturating_add(AFTER_NS));
+                self.due.get_or_insert_with(|| (when, finding.kind.to_owned()));
             }
         }
         let (_, why) = self.due.take_if(|(due, _)| *due <= now)?;
-        self.written += 1;
         self.last = Some(now);
         // Where there is a pace, what begins again later is written out again.
         if self.rules.every_ns.is_some() {
@@ -78,8 +83,8 @@ impl Onset {
         Some(why)
     }
 
-    fn has_enough(&self) -> bool {
-        self.rules.most.is_some_and(|most| self.written >= most)
+    fn has_enough(&self, copies: &dyn Fn() -> usize) -> bool {
+        self.rules.most.is_some_and(|most| copies() >= most as usize)
     }
 
     fn is_too_soon(&self, now: MonoNs) -> bool {
@@ -128,6 +133,8 @@ mod tests {
         }
     }
 
+    const NONE: &dyn Fn() -> usize = &|| 0;
+
     fn second(n: u64) -> MonoNs {
         MonoNs(n * 1_000_000_000)
     }
@@ -136,13 +143,20 @@ mod tests {
     fn with_a_pace_a_trouble_that_lasts_is_written_out_again_and_no_more_than_asked() {
         let mut onset = Onset::new(rules(Some(60), Some(2)));
         let drops = finding("drops", Severity::Critical, true);
-        let written: Vec<u64> = (0..300)
-            .filter(|&n| onset.look(second(n), [&drops]).is_some())
-            .collect();
+        let mut written = Vec::new();
+        for n in 0..300 {
+            if onset.look(second(n), [&drops], &|| written.len()).is_some() {
+                written.push(n);
+            }
+        }
         assert_eq!(written, [5, 70]);
         onset.retune(rules(Some(60), Some(3)));
-        assert_eq!(onset.look(second(300), [&drops]), None);
-        assert!(onset.look(second(305), [&drops]).is_some());
+        assert_eq!(onset.look(second(300), [&drops], &|| 2), None);
+        assert!(onset.look(second(305), [&drops], &|| 2).is_some());
+        assert_eq!(onset.look(second(400), [&drops], &|| 3), None, "an earlier run's count");
+        assert_eq!(onset.pending(), None);
+        onset.look(second(410), [&drops], &|| 2);
+        assert!(onset.pending().is_some(), "one was moved away");
     }
 
     #[test]
@@ -150,17 +164,17 @@ mod tests {
         let mut onset = Onset::new(rules(None, None));
         let drops = finding("drops", Severity::Critical, true);
         assert_eq!(
-            onset.look(second(1), [&finding("drops", Severity::Warning, true)]),
+            onset.look(second(1), [&finding("drops", Severity::Warning, true)], NONE),
             None
         );
-        assert_eq!(onset.look(second(2), [&drops]), None);
+        assert_eq!(onset.look(second(2), [&drops], NONE), None);
         assert_eq!(onset.pending(), Some("drops"));
-        assert_eq!(onset.look(second(6), [&drops]), None);
-        assert_eq!(onset.look(second(7), [&drops]), Some("drops".into()));
-        assert_eq!(onset.look(second(60), [&drops]), None);
+        assert_eq!(onset.look(second(6), [&drops], NONE), None);
+        assert_eq!(onset.look(second(7), [&drops], NONE), Some("drops".into()));
+        assert_eq!(onset.look(second(60), [&drops], NONE), None);
         let gap = finding("gap", Severity::Critical, false);
         assert_eq!(
-            (onset.look(second(61), [&gap]), onset.pending()),
+            (onset.look(second(61), [&gap], NONE), onset.pending()),
             (None, None),
             "it is over"
         );

@@ -9,6 +9,9 @@ use super::onset::{Onset, Rules};
 use super::{RecordArgs, Written, written};
 use crate::state::units::bytes;
 
+/// How names of what is written out begin.
+const COPY: &str = "tokengap-hindsight-";
+
 /// A ring, and when it is written out.
 pub(super) struct Ring {
     hindsight: Hindsight,
@@ -51,17 +54,16 @@ impl Ring {
 
     /// Begins to write the ring out if a finding has begun some seconds ago; says so.
     pub(super) fn onset(&mut self, now: MonoNs, analysis: &Analysis, closing: &dyn Fn() -> Closing) -> Option<String> {
-        let why = self.onset.look(now, analysis.findings())?;
+        let (path, dumps) = (self.hindsight.path(), &self.dumps);
+        let copies = || copies(path) + dumps.iter().filter(|(_, to, _)| !to.exists()).count();
+        let why = self.onset.look(now, analysis.findings(), &copies)?;
         Some(self.dump(&why, &closing()))
     }
 
     /// Begins to write the ring out into a new file beside it; says where.
     pub(super) fn dump(&mut self, why: &str, closing: &Closing) -> String {
         let second = trace::clock::wall_ns() / 1_000_000_000;
-        let to = self
-            .hindsight
-            .path()
-            .with_file_name(format!("tokengap-hindsight-{second}.tgap"));
+        let to = self.hindsight.path().with_file_name(format!("{COPY}{second}.tgap"));
         match self.hindsight.start_dump(&to, closing, false) {
             Ok(dumping) => {
                 let said = format!("hindsight: writing {} ({why})", to.display());
@@ -107,6 +109,16 @@ impl Ring {
         }
         said
     }
+}
+
+/// What was written out of this ring or an earlier run's and still lies beside it.
+fn copies(ring: &std::path::Path) -> usize {
+    let folder = ring.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let Ok(entries) = std::fs::read_dir(folder.unwrap_or_else(|| std::path::Path::new("."))) else {
+        return 0;
+    };
+    let names = entries.flatten().map(|entry| entry.file_name());
+    names.filter(|name| name.to_string_lossy().starts_with(COPY)).count()
 }
 
 fn words(done: &Result<Summary, RecordError>, to: &std::path::Path, why: &str) -> String {

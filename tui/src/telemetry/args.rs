@@ -42,6 +42,11 @@ pub(crate) struct TelemetryArgs {
     #[arg(long, value_name = "T", value_parser = duration, default_value = "15s", requires = "otlp")]
     pub(crate) otlp_interval: Duration,
 
+    /// Bytes of spans sent in a minute, at most: when many requests are slow at once, further spans are given up until the minute
+    /// is over, and counted. Metrics always go.
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64MiB", requires = "otlp")]
+    pub(crate) otlp_pace: u64,
+
     /// What may wait to be pushed while the receiver does not take it; further spans are given up, and counted.
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "8MiB", requires = "otlp")]
     pub(crate) otlp_queue: u64,

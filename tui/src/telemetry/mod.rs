@@ -5,6 +5,7 @@ mod args;
 mod endpoint;
 mod environment;
 mod exposition;
+mod pace;
 mod push;
 mod queue;
 mod scrapes;

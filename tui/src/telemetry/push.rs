@@ -13,6 +13,7 @@ use trace::{Analysis, Event, MonoNs};
 use super::VERSION;
 use super::args::{Requests, TelemetryArgs};
 use super::environment::Environment;
+use super::pace::Pace;
 use super::queue::{Body, Queue, Signal};
 use super::sender::Sender;
 
@@ -27,6 +28,7 @@ const FLUSH: Duration = Duration::from_secs(5);
 pub(super) struct Push {
     spans: LiveSpans,
     queue: Arc<Queue>,
+    pace: Pace,
     interval: Duration,
     gathered: Instant,
     measured: Instant,
@@ -64,6 +66,7 @@ impl Push {
         Ok(Some(Self {
             spans: LiveSpans::new(requests, opening, resource),
             queue,
+            pace: Pace::new(args.otlp_pace, Instant::now()),
             interval: args.otlp_interval,
             gathered: Instant::now(),
             measured: Instant::now(),
@@ -100,7 +103,15 @@ impl Push {
     fn send_spans(&mut self, analysis: &Analysis) {
         self.gathered = Instant::now();
         if let Some((json, items)) = self.spans.take(analysis) {
-            self.send(Signal::Traces, json, items);
+            if self.pace.admits(json.len(), Instant::now()) {
+                self.send(Signal::Traces, json, items);
+            } else {
+                self.queue.leave_out(
+                    Signal::Traces,
+                    items,
+                    "as many as a minute may have were sent (--otlp-pace)",
+                );
+            }
         }
     }
 

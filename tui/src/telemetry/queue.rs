@@ -151,6 +151,11 @@ impl Queue {
         state.bytes = 0;
     }
 
+    /// Spans that are not to be sent at all.
+    pub(super) fn leave_out(&self, signal: Signal, items: u64, why: &str) {
+        self.state().give_up(signal, items, why);
+    }
+
     pub(super) fn pushed(&self) -> Pushed {
         self.state().pushed
     }

@@ -4,13 +4,13 @@ use std::io::{self, Write};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use hot::traffic::{CHUNKS_PER_S, Traffic, frame};
 use trace::event::{Chunk, Event, Hop, Sees, Taken, What};
 use trace::export::{Export, Format, Opening, Options};
 use trace::report::ReportInput;
 use trace::{Config, HopId, MonoNs, ThreadId};
 
 use super::ledger::{SECOND, timed};
-use super::traffic::{CHUNKS_PER_S, Traffic, frame};
 
 /// Python is timed on this many events; its time for each does not depend on how many there are.
 const SAMPLE: usize = 100_000;

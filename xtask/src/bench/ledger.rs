@@ -5,11 +5,10 @@ use std::hint::black_box;
 
 use anyhow::ensure;
 use hashbrown::HashMap;
+use hot::traffic::{CHUNKS_PER_S, Traffic};
 use rustix::time::{ClockId, clock_gettime};
 use trace::event::{Chunk, Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
 use trace::{Analysis, Config, FrameId, HopId, MonoNs};
-
-use super::traffic::{CHUNKS_PER_S, Traffic};
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measurements as ratios, the peers of each taking turns in one run.
 
+mod count;
 mod decode;
 mod egress;
 mod export;
@@ -9,12 +10,14 @@ mod record;
 mod relay;
 mod screen;
 mod target;
-mod traffic;
+mod volume;
 
 use clap::Subcommand;
 
 #[derive(Subcommand)]
 pub(crate) enum Bench {
+    /// Instructions of the hot paths, beside those that are written down
+    Count(count::Args),
     /// Decoding a frame: ours, CPython's pickle, msgspec
     Decode(decode::Args),
     /// What observing egress costs a writer, and processes that have nothing to do with it
@@ -33,10 +36,13 @@ pub(crate) enum Bench {
     Screen(screen::Args),
     /// What attach costs the real `TokenizerManager`, and itself
     Target(target::Args),
+    /// What one pod sends and writes: a scrape, OTLP, the feed, a recording
+    Volume(volume::Args),
 }
 
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
+        Bench::Count(args) => count::run(args),
         Bench::Decode(args) => decode::run(args),
         Bench::Egress(args) => egress::run(args),
         Bench::Export(args) => export::run(args),
@@ -46,5 +52,6 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         Bench::Relay(args) => relay::run(args),
         Bench::Screen(args) => screen::run(args),
         Bench::Target(args) => target::run(args),
+        Bench::Volume(args) => volume::run(args),
     }
 }

@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
+use hot::traffic::{CHUNKS_PER_S, HOP, Part, Traffic};
 use rustix::time::{ClockId, clock_gettime};
 use trace::event::{Chunk, Event, Frame, IdColumn, Kind, Taken, What};
 use trace::record::{Closing, Header, Record, RecordOptions, Recorder, Recording, Summary, analyse};
 use trace::{Config, FrameId, HopId, MonoNs};
-
-use super::traffic::{CHUNKS_PER_S, HOP, Part, Traffic};
 
 const SECOND: u64 = 1_000_000_000;
 /// A frame of 256 requests, recorded from 0.5.9.

@@ -9,11 +9,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use hot::traffic::{HOP, Traffic, frame};
 use trace::event::{Event, Taken, What};
 use trace::record::{Closing, Header, RecordOptions, Recorder};
 use trace::{Config, MonoNs};
 
-use super::traffic::{HOP, Traffic, frame};
 use crate::screens;
 use crate::tmux::Tmux;
 

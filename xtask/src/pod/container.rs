@@ -59,6 +59,9 @@ fn spec(level: &Level, root: &Path, args: &[&str]) -> Result<Value> {
         "maskedPaths": ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/scsi", "/sys/firmware"],
         "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
     });
+    if level.place == Place::Apart {
+        namespaces.push(json!({"type": "pid"}));
+    }
     if level.place == Place::Mapped {
         namespaces.push(json!({"type": "user"}));
         let map = json!([{"containerID": 0, "hostID": 1_000_000, "size": 65_536}]);

@@ -24,6 +24,8 @@ pub(crate) enum Place {
     Pod,
     /// `hostPID`, and a network of its own.
     Node,
+    /// The pod's network, and a PID namespace of its own: neither `--target` nor `shareProcessNamespace`.
+    Apart,
     /// The pod's network, and `hostUsers: false`: the capabilities are worth nothing outside of its user namespace.
     Mapped,
 }
@@ -36,6 +38,13 @@ const PLAIN: Level = Level {
     place: Place::Pod,
     other_user: false,
     works: "-------",
+};
+/// Where everything is granted but the sight of the engine.
+pub(crate) const APART: Level = Level {
+    name: "a PID namespace of its own, `add: [BPF, PERFMON, SYS_PTRACE]`",
+    add: PROBES,
+    place: Place::Apart,
+    ..PLAIN
 };
 const PROBES: &[&str] = &["BPF", "PERFMON", "SYS_PTRACE"];
 const ALL: &[&str] = &["BPF", "PERFMON", "SYS_PTRACE", "DAC_READ_SEARCH"];

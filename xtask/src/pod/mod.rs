@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 
 use self::fresh::Fresh;
-use self::level::{LEVELS, Level};
+use self::level::{APART, LEVELS, Level};
 use self::observed::{LETTERS, works};
 use crate::dist;
 use crate::e2e::plan::{Engine, Plan};
@@ -94,6 +95,7 @@ fn inside(program: &Path) -> Result<()> {
             table.row(level)?;
         }
         table.recorded()?;
+        table.apart()?;
     }
     {
         let _engine = engine(&setting, dir.path(), "user", "1000")?;
@@ -216,6 +218,29 @@ impl Table {
         )?;
         ensure!(well && kept.is_file(), "no recording at {there}: {words}");
         println!("{}: recorded into {there}", level.name);
+        Ok(())
+    }
+
+    /// A container that does not see the engine's processes is told so, and what shows them to it.
+    fn apart(&self) -> Result<()> {
+        const SEES_ITSELF: &str = "only the processes of this container are visible";
+        let (well, _, words) = container::run(&APART, &self.image, &self.dir, "apart", ATTACH)?;
+        ensure!(
+            !well && words.contains(SEES_ITSELF),
+            "{}: attach said {words}",
+            APART.name
+        );
+        let (_, said, words) = container::run(&APART, &self.image, &self.dir, "apart-doctor", &["doctor", "--json"])?;
+        let diagnosis: Value = serde_json::from_str(&said).with_context(|| format!("doctor said {said}{words}"))?;
+        let engine = &diagnosis["features"][0];
+        ensure!(
+            engine["state"] == "missing"
+                && engine["reasons"].to_string().contains(SEES_ITSELF)
+                && engine["reasons"][0]["fix"].is_string(),
+            "{}: doctor said {engine}",
+            APART.name
+        );
+        println!("{}: {SEES_ITSELF}; {}", APART.name, engine["reasons"][0]["fix"]);
         Ok(())
     }
 

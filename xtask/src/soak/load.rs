@@ -73,6 +73,7 @@ fn live(program: &Path, source: &str, dir: &Path) -> (Command, PathBuf) {
         "--slowest",
         "50",
     ]);
+    command.args(["--limit", "lossy_kept=500", "--limit", "lost_ranges=5000"]);
     // A bound, should nobody be left to end it.
     command.args(["--duration", "48h"]);
     command.arg("--record").arg(&recording);

@@ -36,6 +36,8 @@ pub struct Said<'a> {
     pub completion_tokens: Option<u32>,
     /// It has a finish reason.
     pub finished: bool,
+    /// The token ids themselves, for as long as this is looked at: on a response plane alone.
+    pub ids: &'a [u32],
 }
 
 /// Why an event was not read.
@@ -89,6 +91,7 @@ impl<'a> Body<'a> {
                 tokens: self.output_ids.or(self.token_ids).map(|count| count.0),
                 completion_tokens: meta.completion_tokens,
                 finished: meta.finish_reason.is_some(),
+                ids: &[],
             }
         } else {
             let choices = self.choices?;
@@ -98,6 +101,7 @@ impl<'a> Body<'a> {
                 tokens: None,
                 completion_tokens: self.usage.and_then(|usage| usage.completion_tokens),
                 finished: choices.0,
+                ids: &[],
             }
         };
         (!said.rid.is_empty() && said.rid.len() <= LONGEST_RID).then_some(said)

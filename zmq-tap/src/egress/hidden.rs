@@ -25,6 +25,14 @@ impl Server {
                 self.text_only
             ));
         }
+        let content = &self.content;
+        if content.ambiguous + content.unknown > 0 {
+            degraded.push(format!(
+                "egress: by what they carry, {} Dynamo response streams could be several of SGLang's requests and {} none; {} requests were \
+                 given up for want of room",
+                content.ambiguous, content.unknown, content.forgotten
+            ));
+        }
         if self.nameless > 0 {
             degraded.push(format!(
                 "egress: {} Dynamo response streams do not say which of SGLang's requests they answer: each is judged by its own sums, beside \

@@ -4,6 +4,7 @@
 //! events or JSON, and Dynamo's response plane. [`Reader`] tells them as [`trace::event`]s. No I/O.
 
 mod chunked;
+mod content;
 mod event;
 mod fields;
 mod hidden;
@@ -17,6 +18,7 @@ mod stream;
 
 use std::fmt;
 
+pub use content::Content;
 pub use event::{Form, NotRead, Said, body, event};
 pub use reader::{Closing, Reader, Server};
 pub use request_plane::{Asked, Requests};

@@ -59,6 +59,16 @@ impl Named {
         self.is_rid
     }
 
+    /// The id that the frontend gave, or `SGLang`'s own.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// It has turned out which of `SGLang`'s requests this is.
+    pub(super) fn becomes(&mut self, rid: String) {
+        (self.id, self.is_rid) = (rid, true);
+    }
+
     /// What the stream said, by the request's id.
     pub(super) fn rename<'a>(&'a self, said: &Said<'a>) -> Option<Said<'a>> {
         let choice = said.rid.strip_prefix(self.subject.as_str())?;
@@ -68,6 +78,36 @@ impl Named {
             Cow::Owned(format!("{}{choice}", self.id))
         };
         Some(Said { rid, ..said.clone() })
+    }
+}
+
+/// How `SGLang` calls requests that frontends call otherwise, as a worker's log tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    by_context: HashMap<String, String>,
+    /// Oldest first.
+    order: VecDeque<String>,
+}
+
+impl Told {
+    pub(super) fn keep(&mut self, context: &str, rid: &str) {
+        if self.order.len() == MOST_WAITING
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_context.remove(&oldest);
+        }
+        if self.by_context.insert(context.to_owned(), rid.to_owned()).is_none() {
+            self.order.push_back(context.to_owned());
+        }
+    }
+
+    /// The stream that answers it begins.
+    pub(super) fn take(&mut self, context: &str) -> Option<String> {
+        let rid = self.by_context.remove(context)?;
+        if let Some(at) = self.order.iter().position(|known| known == context) {
+            self.order.remove(at);
+        }
+        Some(rid)
     }
 }
 

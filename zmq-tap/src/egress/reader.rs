@@ -4,8 +4,9 @@ use trace::MonoNs;
 use trace::engine::Mode;
 use trace::event::{Answer, AnswerEnd, Delivery, Event, Lost, LostCause, What};
 
+use super::content::{Content, Heard};
 use super::event::{Form, Said};
-use super::names::{Named, Streams};
+use super::names::{Named, Streams, Told};
 use super::stream::{Item, Stream};
 use super::{Limits, Unreadable};
 
@@ -29,6 +30,10 @@ pub struct Server {
     /// As above.
     pub nameless: u64,
     streams: Streams,
+    /// `SGLang`'s request ids by the frontends' ids, where the worker's log told them.
+    told_rids: Told,
+    /// Which request a stream answers, by what it carries.
+    pub content: Content,
 }
 
 /// How a connection was closed.
@@ -60,6 +65,8 @@ struct Open {
     held_up: u32,
     /// A stream's request, where a request plane has told it.
     name: Option<Named>,
+    /// It is a stream of Dynamo's.
+    plane: bool,
     /// Its end was told before the connection's.
     told: Option<AnswerEnd>,
 }
@@ -70,6 +77,8 @@ struct Part {
     tokens: u32,
     counted: bool,
     claimed: Option<u32>,
+    /// Its tokens, where only they can tell whose it is.
+    heard: Heard,
 }
 
 impl Reader {
@@ -151,17 +160,18 @@ impl Open {
                 (self.used, self.begun, self.whole, self.held_up) = (0, true, true, held_up);
             }
             Item::Subject(subject) => {
-                (self.used, self.begun, self.whole) = (0, true, true);
+                (self.used, self.begun, self.whole, self.plane) = (0, true, true, true);
                 self.name = server.streams.take(subject);
-                *(if self.name.as_ref().is_some_and(Named::is_rid) {
-                    &mut server.named
-                } else {
-                    &mut server.nameless
-                }) += 1;
             }
             Item::Said(said) => {
                 self.begun = true;
-                let name = self.name.take();
+                let mut name = self.name.take();
+                // What was said before under another id stays under that.
+                if let Some(name) = name.as_mut().filter(|name| self.used == 0 && !name.is_rid())
+                    && let Some(rid) = server.told_rids.take(name.id())
+                {
+                    name.becomes(rid);
+                }
                 let renamed = name.as_ref().and_then(|name| name.rename(said));
                 let said = renamed.as_ref().unwrap_or(said);
                 let joined = name.as_ref().is_some_and(Named::is_rid);
@@ -172,6 +182,12 @@ impl Open {
                     });
                 }
                 self.add(said, limits);
+                if said.form == Form::ResponsePlane && !joined {
+                    let part = self.parts[..self.used].iter_mut().find(|part| part.rid == said.rid);
+                    if let Some(part) = part {
+                        server.content.heard(&mut part.heard, said.ids);
+                    }
+                }
                 drop(renamed);
                 self.name = name;
             }
@@ -215,6 +231,7 @@ impl Open {
                     tokens: 0,
                     counted: true,
                     claimed: None,
+                    heard: Heard::default(),
                 };
                 if self.used == self.parts.len() {
                     self.parts.push(fresh);
@@ -223,6 +240,7 @@ impl Open {
                 part.rid.clear();
                 part.rid.push_str(&said.rid);
                 (part.tokens, part.counted, part.claimed) = (0, true, None);
+                part.heard.clear();
                 self.used += 1;
                 self.used - 1
             }
@@ -247,9 +265,27 @@ impl Open {
         server: &mut Server,
         sink: &mut dyn FnMut(&Event<'_>),
     ) {
+        let named = self.name.as_ref().is_some_and(Named::is_rid);
         for part in &self.parts[..self.used] {
+            // A stream's own name is not forgotten with its request's: both are told side by side.
+            let found = match (part.claimed, self.plane && !named && self.whole) {
+                (Some(claimed), true) => server.content.join(&part.heard, claimed),
+                _ => None,
+            };
+            if self.plane {
+                *(if named || found.is_some() {
+                    &mut server.named
+                } else {
+                    &mut server.nameless
+                }) += 1;
+            }
+            if let Some(rid) = &found {
+                server.content.remember(&part.rid, rid);
+            } else if named {
+                server.content.settled(&part.rid);
+            }
             let answer = Answer {
-                rid: &part.rid,
+                rid: found.as_deref().unwrap_or(&part.rid),
                 tokens: (part.counted && self.whole).then_some(part.tokens),
                 completion_tokens: part.claimed,
                 end,
@@ -267,7 +303,7 @@ impl Open {
             });
         }
         (self.used, self.begun, self.whole, self.held_up) = (0, false, false, 0);
-        (self.told, self.name) = (None, None);
+        (self.told, self.name, self.plane) = (None, None, false);
     }
 }
 
@@ -291,6 +327,11 @@ impl Server {
     /// A request plane has told of a stream that is to begin: the request's id there, and `SGLang`'s own where it is known.
     pub fn asked(&mut self, subject: &str, context: &str, rid: Option<&str>) {
         self.streams.keep(subject, context, rid);
+    }
+
+    /// The worker's log has told how `SGLang` calls the request `context`; before its first token is made.
+    pub fn submitted(&mut self, context: &str, rid: &str) {
+        self.told_rids.keep(context, rid);
     }
 
     /// What an event delivers, `before` being what the response's last one claimed; `None` where it names no tokens, or no

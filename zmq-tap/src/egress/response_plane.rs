@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::fields::{Count, Text};
+use super::fields::Text;
 use super::{Limits, Unreadable};
 
 /// Big-endian lengths of header and body, and a checksum that release builds leave 0.
@@ -18,7 +18,7 @@ pub(super) enum Item<'a> {
     /// The connection's name for itself: a fresh UUID, not the request id.
     Subject(&'a str),
     /// One output of the engine.
-    Chunk(Chunk),
+    Chunk(Chunk<'a>),
     /// A chunk that was not read: too long, or of another kind.
     NotRead,
     /// The worker's last word: everything was written.
@@ -31,7 +31,7 @@ pub(super) enum Item<'a> {
 
 /// What a chunk says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Chunk {
+pub(super) struct Chunk<'a> {
     /// Which of several choices it belongs to; releases without parallel sampling do not say.
     pub(super) index: u32,
     /// Token ids in it; `None` where it carries text.
@@ -39,6 +39,8 @@ pub(super) struct Chunk {
     /// `completion_usage.completion_tokens`: in the last chunk.
     pub(super) completion_tokens: Option<u32>,
     pub(super) finished: bool,
+    /// The ids, where there are any.
+    pub(super) ids: &'a [u32],
 }
 
 /// The frames of one connection.
@@ -81,7 +83,7 @@ struct Output {
     #[serde(default)]
     index: Option<u32>,
     #[serde(default)]
-    token_ids: Option<Count>,
+    token_ids: Option<Vec<u32>>,
     #[serde(default)]
     finish_reason: Option<IgnoredAny>,
     #[serde(default)]
@@ -215,9 +217,10 @@ impl Frames {
                 ..
             }) => see(Item::Chunk(Chunk {
                 index: output.index.unwrap_or(0),
-                tokens: output.token_ids.map(|count| count.0),
+                tokens: output.token_ids.as_ref().map(|ids| ids.len() as u32),
                 completion_tokens: output.completion_usage.and_then(|usage| usage.completion_tokens),
                 finished: output.finish_reason.is_some(),
+                ids: output.token_ids.as_deref().unwrap_or_default(),
             })),
             // An error of the generator, or a comment between chunks: no tokens.
             Some(Outer {

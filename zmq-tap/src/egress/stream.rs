@@ -136,6 +136,7 @@ impl Stream {
                         tokens: chunk.tokens,
                         completion_tokens: chunk.completion_tokens,
                         finished: chunk.finished,
+                        ids: chunk.ids,
                     })),
                     response_plane::Item::NotRead => see(Item::NotRead),
                     response_plane::Item::Ended => see(Item::Ended),

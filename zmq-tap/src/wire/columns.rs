@@ -1,10 +1,11 @@
 //! From a message's columns to chunks. Every column that is read is checked before anything is given out: a message is
 //! understood or it is not, never half.
 
+use ascii::AsciiStr;
 use trace::event::{Chunk, Finish};
 
 use super::arena::Node;
-use super::doc::{Doc, Item};
+use super::doc::{Doc, Item, Small};
 use super::schema::Columns;
 use super::tokens::Tokens;
 use super::{Limits, Undecoded};
@@ -100,17 +101,28 @@ impl<'a> Table<'a, '_> {
         let Some(ids) = self.full(place, "output_ids", chunks)? else {
             return Ok(self.present(place));
         };
+        // A pickle's lists and arrays lie side by side.
+        match self.doc.cells(ids) {
+            Some(cells) => self.count_all(cells.iter().copied(), chunks, listed)?,
+            None => self.count_all(self.doc.items(ids).into_iter().flatten(), chunks, listed)?,
+        }
+        Ok(true)
+    }
+
+    fn count_all(
+        &self,
+        lists: impl Iterator<Item = Node>,
+        chunks: &mut [Chunk<'a>],
+        listed: &mut Vec<Node>,
+    ) -> Result<(), Undecoded> {
         let mut total = 0;
         listed.reserve(chunks.len());
-        self.doc.each(ids, |row, ids| {
+        for (row, (ids, chunk)) in lists.zip(chunks).enumerate() {
             listed.push(ids);
-            match Tokens::count(self.doc, ids) {
-                Some(count) => {
-                    chunks[row].listed = Some(count);
-                    total += count as usize;
-                }
-                None if self.doc.is_nil(ids) => {}
-                None => return Err(self.bad("output_ids", row, "not token ids")),
+            chunk.listed = Tokens::count(self.doc, ids);
+            total += chunk.listed.unwrap_or(0) as usize;
+            if chunk.listed.is_none() && !self.doc.is_nil(ids) {
+                return Err(self.bad("output_ids", row, "not token ids"));
             }
             // References may list one long list many times over.
             if total > self.limits.items {
@@ -119,9 +131,8 @@ impl<'a> Table<'a, '_> {
                     value: self.limits.items,
                 });
             }
-            Ok(())
-        })?;
-        Ok(true)
+        }
+        Ok(())
     }
 
     /// The requests that an `AbortReq` names.
@@ -177,14 +188,27 @@ impl<'a> Table<'a, '_> {
         let Some(column) = self.full(column, field, chunks)? else {
             return Ok(());
         };
-        self.doc.each_int(column, |row, item| {
-            *place(&mut chunks[row]) = match item {
-                Item::Int(value) => Some(self.within(field, row, value)?),
-                Item::Nil => None,
-                Item::Other => return Err(self.bad(field, row, "not a count")),
-            };
-            Ok(())
-        })
+        match self.doc.small(column) {
+            Some(Small::Pickled(run)) => {
+                for (chunk, [_, value]) in chunks.iter_mut().zip(run) {
+                    *place(chunk) = Some((*value).into());
+                }
+            }
+            Some(Small::Packed(run)) => {
+                for (chunk, value) in chunks.iter_mut().zip(run) {
+                    *place(chunk) = Some((*value).into());
+                }
+            }
+            None => self.doc.each_int(column, |row, item| {
+                *place(&mut chunks[row]) = match item {
+                    Item::Int(value) => Some(self.within(field, row, value)?),
+                    Item::Nil => None,
+                    Item::Other => return Err(self.bad(field, row, "not a count")),
+                };
+                Ok(())
+            })?,
+        }
+        Ok(())
     }
 
     fn count(&self, field: &'static str, row: usize, item: Node) -> Result<Option<u32>, Undecoded> {
@@ -224,7 +248,11 @@ impl<'a> Table<'a, '_> {
                 value: self.limits.text,
             });
         }
-        std::str::from_utf8(text).map_err(|_| self.bad(field, row, "not UTF-8"))
+        // What is written here is ASCII as a rule, which is proven in a fraction of the time.
+        match AsciiStr::from_ascii(text) {
+            Ok(text) => Ok(text.as_str()),
+            Err(_) => std::str::from_utf8(text).map_err(|_| self.bad(field, row, "not UTF-8")),
+        }
     }
 
     /// The value of a field; `None` when the layout lacks it or it is `None` as a whole.

@@ -78,6 +78,17 @@ impl<'a> Doc<'a> {
         }
     }
 
+    /// The items of a list whose items are all containers of the arena.
+    pub(super) fn cells(self, list: Node) -> Option<&'a [Node]> {
+        let Node::List(seq) = list else { return None };
+        let seq = self.arena.seqs[seq as usize];
+        let whole = !seq.flat && seq.next == NONE;
+        self.arena
+            .cells
+            .get(seq.start as usize..seq.end as usize)
+            .filter(|_| whole)
+    }
+
     /// True when a list holds nothing but `None`; false when it may hold more.
     pub(super) fn all_nil(self, node: Node) -> bool {
         match node {
@@ -136,25 +147,47 @@ impl<'a> Doc<'a> {
         match (items.run, items.next, list) {
             (Run::Flat { mut at }, NONE, Node::List(seq)) if self.arena.seqs[seq as usize].kinds == kinds::STR => {
                 for row in 0..items.left as usize {
-                    let Some((start, end)) = pickle::payload(self.bytes, at) else {
+                    let Some((text, next)) = pickle::flat_string(self.bytes, at) else {
                         break;
                     };
-                    f(row, self.bytes.get(start..end))?;
-                    at = pickle::after_put(self.bytes, end);
+                    f(row, Some(text))?;
+                    at = next;
                 }
                 Ok(())
             }
             (Run::Pack { mut at }, ..) => {
                 for row in 0..items.left as usize {
-                    let Some((Head::Str { end }, start)) = msgpack::head(self.bytes, at) else {
+                    let Some((text, next)) = msgpack::string(self.bytes, at) else {
                         return f(row, None);
                     };
-                    f(row, self.bytes.get(start..end))?;
-                    at = end;
+                    f(row, Some(text))?;
+                    at = next;
                 }
                 Ok(())
             }
             _ => self.each(list, |row, item| f(row, self.string(item))),
+        }
+    }
+
+    /// The integers of a list that holds nothing but such as fit a byte: most columns of counts.
+    pub(super) fn small(self, list: Node) -> Option<Small<'a>> {
+        match list {
+            Node::List(seq) => {
+                let seq = self.arena.seqs[seq as usize];
+                let (run, rest) = self.bytes.get(seq.start as usize..seq.end as usize)?.as_chunks();
+                // The shortest opcode takes two bytes: a run of two bytes an item is that one throughout.
+                let short = seq.flat && seq.next == NONE && seq.kinds == kinds::INT && run.len() == seq.len as usize;
+                (short && rest.is_empty()).then_some(Small::Pickled(run))
+            }
+            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+                (Head::Array { len }, at) => {
+                    // As many small integers as items: those are the items.
+                    let run = self.bytes.get(at..at + len as usize)?;
+                    run.iter().all(|value| *value < 0x80).then_some(Small::Packed(run))
+                }
+                _ => None,
+            },
+            _ => None,
         }
     }
 
@@ -163,15 +196,6 @@ impl<'a> Doc<'a> {
         let Some(items) = self.items(list) else { return Ok(()) };
         match (items.run, items.next, list) {
             (Run::Flat { mut at }, NONE, Node::List(seq)) if self.arena.seqs[seq as usize].kinds == kinds::INT => {
-                let seq = self.arena.seqs[seq as usize];
-                // The shortest opcode takes two bytes: a run of two bytes an item is that one throughout.
-                if seq.end - seq.start == 2 * seq.len {
-                    let run = self.bytes.get(at..seq.end as usize).unwrap_or_default().as_chunks().0;
-                    return run
-                        .iter()
-                        .enumerate()
-                        .try_for_each(|(row, [_, value])| f(row, Item::Int((*value).into())));
-                }
                 for row in 0..items.left as usize {
                     let Some((value, next)) = pickle::short_int(self.bytes, at) else {
                         break;
@@ -182,15 +206,6 @@ impl<'a> Doc<'a> {
                 Ok(())
             }
             (Run::Pack { mut at }, ..) => {
-                // As many small integers as items: those are the items.
-                if let Some(run) = self.bytes.get(at..at + items.left as usize)
-                    && run.iter().all(|value| *value < 0x80)
-                {
-                    return run
-                        .iter()
-                        .enumerate()
-                        .try_for_each(|(row, value)| f(row, Item::Int((*value).into())));
-                }
                 for row in 0..items.left as usize {
                     let item = match msgpack::head(self.bytes, at) {
                         Some((Head::Int(value), next)) => {
@@ -249,12 +264,19 @@ impl<'a> Doc<'a> {
 
     /// The machine words of an `array('q')`.
     pub(super) fn words(self, node: Node) -> Option<&'a [u8]> {
+        let (start, end) = self.words_at(node)?;
+        self.bytes.get(start..end)
+    }
+
+    /// Where the machine words of an `array('q')` begin and end.
+    #[inline]
+    pub(super) fn words_at(self, node: Node) -> Option<(usize, usize)> {
         let (start, end) = match node {
             Node::Array(at) => pickle::payload(self.bytes, at as usize)?,
             Node::Pack(at) => msgpack::array_q(self.bytes, at as usize)?,
             _ => return None,
         };
-        self.bytes.get(start..end).filter(|words| words.len() % 8 == 0)
+        ((end - start) % 8 == 0).then_some((start, end))
     }
 
     /// Module and name of a class or function.
@@ -284,6 +306,14 @@ impl<'a> Doc<'a> {
             next: seq.next,
         }
     }
+}
+
+/// A list of integers that fit a byte, as it lies in the message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Small<'a> {
+    /// Opcode and value.
+    Pickled(&'a [[u8; 2]]),
+    Packed(&'a [u8]),
 }
 
 /// An item of a list that should hold integers.
@@ -347,7 +377,7 @@ impl Iterator for Items<'_> {
             }
             Run::Pack { at } => {
                 let here = *at;
-                *at = msgpack::skip(self.doc.bytes, here).ok()?;
+                *at = msgpack::next(self.doc.bytes, here)?;
                 Some(Node::Pack(here as u32))
             }
         }

@@ -92,6 +92,19 @@ pub(super) fn head(b: &[u8], at: usize) -> Option<(Head, usize)> {
     }
 }
 
+/// The bytes of the string at `at`, and what follows it.
+pub(super) fn string(b: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    // As request ids are.
+    if let [0xd9, len, rest @ ..] = b.get(at..)? {
+        let text = rest.get(..usize::from(*len))?;
+        return Some((text, at + 2 + text.len()));
+    }
+    match head(b, at)? {
+        (Head::Str { end }, start) => Some((b.get(start..end)?, end)),
+        _ => None,
+    }
+}
+
 /// A big-endian length of 1, 2 or 4 bytes (`width` 0, 1, 2).
 fn length(b: &[u8], at: usize, width: u8) -> Option<(usize, usize)> {
     Some(match width {
@@ -159,13 +172,17 @@ pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
                 at += usize::from(LENGTH[usize::from(first)]);
                 continue;
             }
-            // Strings, bytes and extensions of one length byte.
-            [0xd9 | 0xc4, len, ..] => {
-                at += 2 + usize::from(len);
-                continue;
-            }
-            [0xc7, len, ..] => {
-                at += 3 + usize::from(len);
+            // Strings, bytes and extensions of one length byte, and their neighbours of the same kind.
+            [kind @ (0xd9 | 0xc4 | 0xc7), len, ..] => {
+                let head = 2 + usize::from(kind == 0xc7);
+                at += head + usize::from(len);
+                while left > 0
+                    && let Some([next, len]) = b.get(at..at + 2)
+                    && *next == kind
+                {
+                    at += head + usize::from(*len);
+                    left -= 1;
+                }
                 continue;
             }
             _ => {}
@@ -219,8 +236,11 @@ fn broken(b: &[u8], at: usize) -> Undecoded {
 /// The raw machine words of an `array('q')` that SGLang's encoder wrote: extension type 1 (0.5.19 and later), or the
 /// pair `["q", bytes]` (0.5.15 to 0.5.18). Gives where they begin and end.
 pub(super) fn array_q(b: &[u8], at: usize) -> Option<(usize, usize)> {
-    // As it nearly always is: up to 31 words behind two bytes of metadata.
-    if let [0xc7, len, 1, 0, 0, 0, 2, 0xa1, b'q', ..] = *b.get(at..)? {
+    // As it nearly always is, `c7 LENGTH 01 00000002 a1 71`: up to 31 words behind two bytes of metadata.
+    if let Some([head @ .., b'q']) = b.get(at..)?.first_chunk::<9>()
+        && u64::from_le_bytes(*head) & !0xff00 == 0xa102_0000_0001_00c7
+    {
+        let [_, len, ..] = *head;
         let end = at + 3 + usize::from(len);
         return (end <= b.len() && len >= 6 && (len - 6) % 8 == 0).then_some((at + 9, end));
     }

@@ -29,6 +29,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// How many ids an entry of an id column lists; `None` when it is anything but integers of 64 bits.
+    #[inline]
     pub(super) fn count(doc: Doc<'a>, node: Node) -> Option<u32> {
         if let Node::List(seq) = node
             && let seq = doc.arena.seqs[seq as usize]
@@ -36,8 +37,8 @@ impl<'a> Tokens<'a> {
         {
             return Some(seq.total);
         }
-        if let Some(words) = doc.words(node) {
-            return Some((words.len() / 8) as u32);
+        if let Some((start, end)) = doc.words_at(node) {
+            return Some(((end - start) / 8) as u32);
         }
         doc.items(node)?
             .try_fold(0, |count, item| doc.int(item).map(|_| count + 1))

@@ -183,3 +183,36 @@ impl<'b> Decoder<'_, 'b> {
         Ok(Taken { id, wakeup, by, frame })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::encoder::Encoder;
+    use super::*;
+    use crate::event::{Lost, LostCause};
+    use crate::record::Payload;
+
+    /// What a reader of format 1.0 does with the cause that 1.1 brought.
+    #[test]
+    fn a_word_of_a_later_minor_version_costs_its_record_and_is_counted() {
+        let mut encoder = Encoder::new(Payload::Lengths);
+        let lost = Lost {
+            hop: None,
+            count: 0x55,
+            cause: LostCause::Ended,
+        };
+        let what = What::Lost(lost);
+        encoder.event(&Event { at: MonoNs(7), what });
+        encoder.tick(MonoNs(9));
+        let (mut columns, content) = encoder.close(Columns::default());
+        let read = |columns: &Columns<Vec<u8>>| {
+            let (mut raw, mut given) = (Vec::new(), 0);
+            columns.join(&mut raw);
+            let unknown = decode(&raw, &content, &mut Scratch::default(), false, &mut |_| given += 1);
+            (unknown.expect("the block is whole"), given)
+        };
+        assert_eq!(read(&columns), (0, 2));
+        let cause = columns.rare.last_mut().expect("the cause is its last byte");
+        *cause = LostCause::Ended as u8 + 1;
+        assert_eq!(read(&columns), (1, 1));
+    }
+}

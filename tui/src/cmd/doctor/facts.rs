@@ -54,7 +54,17 @@ pub(super) fn machine() -> Vec<Fact> {
     }
     facts.push(fact("lockdown", setting::lockdown()));
     facts.push(fact("locked memory", memory()));
+    facts.push(fact("cgroups", cgroups().map(str::to_owned)));
     facts
+}
+
+/// Which version this machine has mounted, or this container is shown: CPU limits are read from it.
+fn cgroups() -> Option<&'static str> {
+    let there = |file: &str| std::path::Path::new("/sys/fs/cgroup").join(file).exists();
+    if there("cgroup.controllers") {
+        return Some("version 2");
+    }
+    (there("cpu") || there("cpu,cpuacct")).then_some("version 1")
 }
 
 fn types() -> String {

@@ -21,6 +21,7 @@ pub(super) fn on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
     let options = AttachOptions {
         capture: LITTLE,
         egress: true,
+        logs: Vec::new(),
         probe: Options::default(),
         python: Some(PythonOptions {
             hertz: HERTZ,

@@ -27,6 +27,8 @@ pub(super) struct State {
     /// The event is set: the waiter's run is due.
     pub(super) woken: bool,
     given: u32,
+    /// A chunk of it was dropped or coalesced.
+    affected: bool,
 }
 
 impl State {
@@ -38,6 +40,7 @@ impl State {
             out_list: Vec::new(),
             woken: false,
             given: 0,
+            affected: false,
         }
     }
 
@@ -67,7 +70,8 @@ impl State {
             }
             (Mode::Incremental, Waiter::KeepsLast) => {
                 if others > 0 {
-                    account.dropped(&self.rid, others, u64::from(tokens_before));
+                    account.dropped(others, u64::from(tokens_before));
+                    self.affect(account);
                 }
                 give(self.hand_out(last.tokens, last, account));
             }
@@ -76,7 +80,15 @@ impl State {
         }
         let merged = self.mode == Mode::Cumulative || waiter == Waiter::Merges;
         if merged && others > 0 {
-            account.coalesced(&self.rid, others);
+            account.coalesced(others);
+            self.affect(account);
+        }
+    }
+
+    /// Counts the request once. That is known here and nowhere else, so that nothing is kept of requests that are over.
+    fn affect(&mut self, account: &Account) {
+        if !std::mem::replace(&mut self.affected, true) {
+            account.affected();
         }
     }
 

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::super::attach::watch::Watch;
@@ -41,7 +42,10 @@ pub(super) struct Setting {
     pub(super) gap_ms: u32,
     pub(super) backlog: bool,
     pub(super) tls: bool,
-    /// Further options of the worker, and of the clients.
+    /// The clients do not run for a while in the middle of it.
+    pub(super) standstill: bool,
+    /// Further options of the sender, of the worker, and of the clients.
+    pub(super) sender: &'static [&'static str],
     pub(super) worker: &'static [&'static str],
     pub(super) client: &'static [&'static str],
     /// Variables of both.
@@ -58,6 +62,8 @@ impl Default for Setting {
             gap_ms: 5,
             backlog: false,
             tls: false,
+            standstill: false,
+            sender: &[],
             worker: &[],
             client: &[],
             environment: &[],
@@ -109,6 +115,7 @@ impl<'a> Bench<'a> {
         worker.line("READY", STARTUP)?;
         let mut sender = bench.role("send", "sender");
         sender.args(["--connect", &inbox, "--gap", &format!("{}e-3", setting.gap_ms)]);
+        sender.args(setting.sender);
         let mut sender = Process::start("sender", sender, dir)?;
         sender.line("READY", STARTUP)?;
         let recording = dir.join("run.tgap");
@@ -125,6 +132,12 @@ impl<'a> Bench<'a> {
             worker.say("go")?;
         }
         sender.say("go")?;
+        if setting.standstill {
+            thread::sleep(Duration::from_millis(100));
+            clients.signal(Signal::STOP)?;
+            thread::sleep(Duration::from_secs(3));
+            clients.signal(Signal::CONT)?;
+        }
         let patience = Duration::from_secs(DEADLINE_S + 15);
         sender.end_well(patience)?;
         if setting.backlog {

@@ -1,6 +1,6 @@
 //! What a report must say of Dynamo's streams.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -33,6 +33,31 @@ pub(super) fn apart(outcome: &Outcome, checks: &mut Checks) {
         "tokens.delivered, by request",
         &Value::Null,
         at(report, "/tokens/delivered"),
+    );
+}
+
+/// Every stream was found to be one of SGLang's requests, by what it carries.
+pub(super) fn named_by_content(outcome: &Outcome, checks: &mut Checks) {
+    let rids: BTreeSet<&str> = outcome.clients.iter().map(|client| client.rid.as_str()).collect();
+    let named: BTreeSet<&str> = outcome.answers.iter().filter_map(|line| line["rid"].as_str()).collect();
+    checks.equal("SGLang's ids of all streams", &rids, &named);
+    let joined = rids.len() as u64;
+    checks.report_says(&outcome.report, "/source/wire/joined_by_content/joined", joined);
+    let pairs = at(&outcome.report, "/source/wire/joined_by_content/latest").as_array();
+    let uuid = |pair: &&Value| {
+        pair["context"].as_str().map(|id| id.replace('-', "")) == pair["rid"].as_str().map(str::to_owned)
+    };
+    let right = pairs.map(|pairs| pairs.iter().filter(uuid).count() as u64);
+    checks.equal("pairs of ids that belong together", &Some(joined), &right);
+}
+
+/// The reader stood still, and that is seen as what it is.
+pub(super) fn held_up(outcome: &Outcome, checks: &mut Checks) {
+    let held = at(&outcome.report, "/answers/held_up").as_u64();
+    checks.equal(
+        "streams whose socket took less than it was given",
+        &true,
+        &held.is_some_and(|n| n > 0),
     );
 }
 

@@ -31,7 +31,7 @@ struct Scenario(&'static str, &'static str, fn(&mut Setting), Judge);
 type Judge = fn(&bench::Outcome, &mut Checks);
 
 /// What is run with each release. The first is the one that `--quick` runs.
-const SCENARIOS: [Scenario; 3] = [
+const SCENARIOS: [Scenario; 4] = [
     Scenario(
         "dynamo",
         MERGES,
@@ -45,6 +45,19 @@ const SCENARIOS: [Scenario; 3] = [
         apart(outcome, checks);
         quiet_but_for(outcome, &["short-answers"], checks);
     }),
+    Scenario(
+        "dynamo, content",
+        LOSES,
+        |setting| {
+            backlog(setting);
+            setting.sender = &["--own-ids"];
+        },
+        |outcome, checks| {
+            apart(outcome, checks);
+            expected::named_by_content(outcome, checks);
+            quiet_but_for(outcome, &["short-answers"], checks);
+        },
+    ),
     Scenario(
         "dynamo, frontend",
         LOSES,
@@ -63,7 +76,31 @@ const SCENARIOS: [Scenario; 3] = [
 ];
 
 /// What is run with the newest release alone.
-const NEWEST: [Scenario; 4] = [
+const NEWEST: [Scenario; 6] = [
+    Scenario(
+        "dynamo, log line",
+        LOSES,
+        |setting| {
+            backlog(setting);
+            setting.worker = &["--say-ids"];
+        },
+        joined,
+    ),
+    Scenario(
+        "dynamo, stopped reader",
+        MERGES,
+        |setting| {
+            setting.standstill = true;
+            // More than a connection holds (4 MB), and no more than the probe's ring takes.
+            setting.plan.requests = 4;
+            setting.worker = &["--pad", "65536"];
+        },
+        |outcome, checks| {
+            apart(outcome, checks);
+            expected::held_up(outcome, checks);
+            quiet_but_for(outcome, &[], checks);
+        },
+    ),
     Scenario(
         "dynamo, clients leave",
         MERGES,

@@ -128,7 +128,7 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         name: "disk thread panics",
         what: "a panic in the thread that writes the recording",
-        run: |bench, dir, checks| defects::panics(bench, "writer=panic@2", "recording:", dir, checks),
+        run: |bench, dir, checks| defects::panics(bench, "writer=panic@2", "recording stopped:", dir, checks),
     },
 ];
 

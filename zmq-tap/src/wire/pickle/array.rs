@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::super::arena::{Name, Node};
 use super::vm::Vm;
-use super::{op, scalar};
+use super::{flat, op, scalar};
 
 /// `array`'s name for signed 64-bit little endian (`MachineFormat` in the documentation of Python's `array`).
 const SIGNED_INT64_LE: i64 = 12;
@@ -13,7 +13,7 @@ const SIGNED_INT64_LE: i64 = 12;
 #[derive(Default)]
 pub(super) struct Call {
     /// Where the call begins whose callable was fetched from the memo last.
-    latest: usize,
+    pub(super) latest: usize,
     /// The bytes of one whole call, up to its data.
     known: Range<usize>,
 }
@@ -52,36 +52,78 @@ impl Vm<'_, '_> {
     /// earlier one's, up to the data, is the same call. False when there is none; the machine then goes on as ever.
     pub(super) fn calls_again(&mut self, at: usize) -> bool {
         self.call.latest = at;
-        let b = self.b;
-        let known = b.get(self.call.known.clone()).unwrap_or_default();
-        let mut next = at;
-        while let Some(end) = (!known.is_empty()).then(|| self.call_again(next, known)).flatten() {
-            next = end;
-        }
+        let known = self.b.get(self.call.known.clone()).unwrap_or_default();
+        // Three references of two or five bytes each, a mark and a number of two.
+        let next = match known.len() {
+            9 => self.calls::<9>(at, known),
+            12 => self.calls::<12>(at, known),
+            15 => self.calls::<15>(at, known),
+            18 => self.calls::<18>(at, known),
+            _ => at,
+        };
         if next > at {
             self.at = next;
         }
         next > at
     }
 
-    fn call_again(&mut self, at: usize, known: &[u8]) -> Option<usize> {
-        let data = at + known.len();
-        if self.b.get(at..data)? != known {
-            return None;
+    /// Where the calls from `at` on that begin with the `N` known bytes end.
+    fn calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
+        const CLOSE: [u8; 5] = [op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE];
+        let Some(known) = known.first_chunk::<N>() else {
+            return at;
+        };
+        let memo = self.limits.memo.saturating_sub(self.arena.memo.len()) / 3;
+        let mut room = memo.min(self.limits.stack.saturating_sub(self.stack.len()));
+        let mut rest = self.b.get(at..).unwrap_or_default();
+        while room > 0
+            && let Some((head, data)) = rest.split_first_chunk::<N>()
+            && head == known
+            && let [op::SHORT_BINBYTES, len, bytes @ ..] = data
+            && let Some((_, close)) = bytes.split_at_checked(usize::from(*len))
+            && let Some((&CLOSE, after)) = close.split_first_chunk()
+        {
+            let data = (at + N) as u32;
+            let array = Node::Array(data);
+            self.arena
+                .memo
+                .extend_from_slice(&[Node::Bytes(data), Node::Unbuilt, array]);
+            self.stack.push(array);
+            at += rest.len() - after.len();
+            rest = after;
+            room -= 1;
         }
-        let (_, end) = scalar::payload(self.b, data)?;
-        if self.b.get(end..end + 5)? != [op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE] {
-            return None;
-        }
-        if self.arena.memo.len() + 3 > self.limits.memo || self.stack.len() >= self.limits.stack {
-            return None;
-        }
-        let array = Node::Array(data as u32);
-        self.arena
+        at
+    }
+
+    /// Makes the objects from here on that are made like the one just made: `GET EMPTY_TUPLE NEWOBJ` and an empty state, over
+    /// and over. Such are the `time_stats` of a frame.
+    pub(super) fn objects_again(&mut self) {
+        let from = self.call.latest;
+        let times = match (self.at - from, &self.b[from..]) {
+            (8, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => flat::repeats::<8>(self.b, from),
+            (11, [op::LONG_BINGET, _, _, _, _, op::EMPTY_TUPLE, ..]) => flat::repeats::<11>(self.b, from),
+            _ => 0,
+        };
+        let (Some(Node::Object(last)), true) = (self.stack.last().copied(), times > 0) else {
+            return;
+        };
+        let (limits, arena) = (self.limits, &mut *self.arena);
+        let room = [
+            limits.items.saturating_sub(arena.objects.len()),
+            limits.memo.saturating_sub(arena.memo.len()) / 2,
+            limits.stack.saturating_sub(self.stack.len()),
+        ];
+        let times = room.into_iter().fold(times, usize::min);
+        self.at += times * (self.at - from);
+        let object = arena.objects[last as usize];
+        let first = arena.objects.len();
+        arena.objects.extend(std::iter::repeat_n(object, times));
+        let objects = (first..first + times).map(|id| Node::Object(id as u32));
+        arena
             .memo
-            .extend_from_slice(&[Node::Bytes(data as u32), Node::Unbuilt, array]);
-        self.stack.push(array);
-        Some(end + 5)
+            .extend(objects.clone().flat_map(|object| [object, Node::Unbuilt]));
+        self.stack.extend(objects);
     }
 
     /// Keeps the call that ends in the data at `data` if it is `GET MARK GET GET BININT1 12`, the whole of it.

@@ -139,13 +139,14 @@ impl Vm<'_, '_> {
     }
 
     /// Leaves out the empty state of an object that was just made: `}`, its memo slot and `BUILD`.
-    pub(super) fn empty_state(&mut self) {
-        if self.b[self.at..].starts_with(&[op::EMPTY_DICT, op::MEMOIZE, op::BUILD])
-            && self.arena.memo.len() < self.limits.memo
-        {
+    pub(super) fn empty_state(&mut self) -> bool {
+        let empty = self.b[self.at..].starts_with(&[op::EMPTY_DICT, op::MEMOIZE, op::BUILD])
+            && self.arena.memo.len() < self.limits.memo;
+        if empty {
             self.arena.memo.push(Node::Unbuilt);
             self.at += 3;
         }
+        empty
     }
 
     pub(super) fn object(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {

@@ -74,7 +74,9 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
             }
             op::BINFLOAT => {
                 set |= kinds::OTHER;
-                at += 9;
+                let more = groups(b, at + 9, |float: &[u8; 9]| float[0] == op::BINFLOAT);
+                len += more;
+                at += 9 * (1 + more);
             }
             op::SHORT_BINUNICODE => {
                 let end = at + 2 + usize::from(*b.get(at + 1)?);
@@ -92,18 +94,19 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
                 at = remember(b, Node::Str(at as u32), end, memo, memo_limit)?;
             }
             op::BINGET | op::LONG_BINGET => {
-                let (slot, mut next) = slot(b, at)?;
+                let (slot, next) = slot(b, at)?;
                 if slot >= memo.len() {
                     return None;
                 }
                 set |= kinds::GET;
                 // The same string over and over.
-                let get = &b[at..next];
-                while b[next..].starts_with(get) {
-                    next += get.len();
-                    len += 1;
-                }
-                at = next;
+                let more = if next == at + 2 {
+                    repeats::<2>(b, at)
+                } else {
+                    repeats::<5>(b, at)
+                };
+                len += more;
+                at = next + more * (next - at);
             }
             op::LONG1 | op::LONG4 => {
                 set |= kinds::OTHER;
@@ -133,14 +136,63 @@ fn runs(b: &[u8], at: usize, same: impl Fn(u64) -> bool) -> usize {
         .count()
 }
 
+/// How many groups of `N` bytes from `at` on satisfy `same`.
+fn groups<const N: usize>(b: &[u8], at: usize, same: impl Fn(&[u8; N]) -> bool) -> usize {
+    let rest = b.get(at..).unwrap_or_default();
+    rest.as_chunks().0.iter().take_while(|group| same(group)).count()
+}
+
+/// How often the `N` bytes at `at` are repeated at once.
+pub(super) fn repeats<const N: usize>(b: &[u8], at: usize) -> usize {
+    match b.get(at..).and_then(<[u8]>::first_chunk) {
+        Some(first) => groups(b, at + N, |next: &[u8; N]| next == first),
+        None => 0,
+    }
+}
+
+/// The list of short integers alone whose `EMPTY_LIST MEMOIZE` is at `at`, and what follows it. Told by its first eight bytes
+/// where it holds one number, as it does of a request that is decoding.
+pub(super) fn number_list(b: &[u8], at: usize) -> Option<(Seq, usize)> {
+    let head = u64::from_le_bytes(*b.get(at..)?.first_chunk()?);
+    let single = |end: usize| Some((Seq::flat(at as u32 + 2, end as u32, 1, kinds::INT), end + 1));
+    // The opcodes in the order of their bytes, from the lowest on; between number and APPEND any byte.
+    if head & 0xff00_0000_00ff_ffff == 0x6100_0000_004a_945d {
+        return single(at + 7);
+    }
+    if head & 0x0000_00ff_00ff_ffff == 0x0000_0061_004b_945d {
+        return single(at + 4);
+    }
+    if head & 0x0000_ff00_00ff_ffff == 0x0000_6100_004d_945d {
+        return single(at + 5);
+    }
+    match head.to_le_bytes() {
+        [op::EMPTY_LIST, op::MEMOIZE, op::MARK, ..] => {
+            let batch = numbers(b, at + 3)?;
+            Some((batch.run(), batch.end + 1))
+        }
+        [op::EMPTY_LIST, op::MEMOIZE, op::EMPTY_LIST | op::APPENDS, ..] => Some((Seq::EMPTY, at + 2)),
+        _ => None,
+    }
+}
+
 /// The batch of short integers alone that begins at `start`: most lists of token ids.
-pub(super) fn numbers(b: &[u8], start: usize) -> Option<Flat> {
+fn numbers(b: &[u8], start: usize) -> Option<Flat> {
     let (mut at, mut len) = (start, 0);
     loop {
-        at += match *b.get(at)? {
-            op::BININT1 => 2,
-            op::BININT2 => 3,
-            op::BININT => 5,
+        match *b.get(at)? {
+            op::BININT1 => {
+                let run = bytes_ahead(b, at).max(1);
+                len += run;
+                at += 2 * run as usize;
+            }
+            op::BININT2 => {
+                len += 1;
+                at += 3;
+            }
+            op::BININT => {
+                len += 1;
+                at += 5;
+            }
             op::APPENDS => {
                 return Some(Flat {
                     start,
@@ -150,9 +202,15 @@ pub(super) fn numbers(b: &[u8], start: usize) -> Option<Flat> {
                 });
             }
             _ => return None,
-        };
-        len += 1;
+        }
     }
+}
+
+/// How many `BININT1` follow each other at `at`, as far as eight bytes tell: at most four.
+fn bytes_ahead(b: &[u8], at: usize) -> u32 {
+    let next = b.get(at..).and_then(<[u8]>::first_chunk);
+    let other = |word: [u8; 8]| (u64::from_le_bytes(word) ^ 0x004b_004b_004b_004b) & 0x00ff_00ff_00ff_00ff;
+    next.map_or(0, |word| other(*word).trailing_zeros() / 16)
 }
 
 /// The batch of one number before an `APPEND`.
@@ -217,12 +275,64 @@ pub(in super::super) fn item(b: &[u8], at: usize, memo: &[Node]) -> Option<(Node
     Some((node, next))
 }
 
+/// The bytes of the string at `at` of a batch that [`scan`] measured, and what follows it.
+pub(in super::super) fn string(b: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    // As nearly every one is written.
+    if let [op::SHORT_BINUNICODE, len, rest @ ..] = b.get(at..)?
+        && let Some((text, [op::MEMOIZE, ..])) = rest.split_at_checked(usize::from(*len))
+    {
+        return Some((text, at + 3 + text.len()));
+    }
+    let (start, end) = scalar::payload(b, at)?;
+    Some((b.get(start..end)?, after_put(b, end)))
+}
+
 /// What follows the opcode at `at` if that one numbers a value, else `at`.
-pub(in super::super) fn after_put(b: &[u8], at: usize) -> usize {
+fn after_put(b: &[u8], at: usize) -> usize {
     at + match b.get(at) {
         Some(&op::MEMOIZE) => 1,
         Some(&op::BINPUT) => 2,
         Some(&op::LONG_BINPUT) => 5,
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Opcodes of lists, and other bytes.
+    fn byte() -> impl Strategy<Value = u8> {
+        let ops = [
+            op::BININT1,
+            op::BININT2,
+            op::BININT,
+            op::APPEND,
+            op::APPENDS,
+            op::MARK,
+            op::NONE,
+        ];
+        prop_oneof![8 => prop::sample::select(ops.to_vec()), 1 => any::<u8>()]
+    }
+
+    proptest! {
+        /// The list of numbers that is told by its first bytes is what the opcodes say one by one.
+        #[test]
+        fn a_list_of_numbers_is_what_its_opcodes_say(rest in prop::collection::vec(byte(), 6..40)) {
+            let bytes = [&[op::EMPTY_LIST, op::MEMOIZE], rest.as_slice()].concat();
+            let mut memo = Vec::new();
+            let slowly = match bytes[2] {
+                op::MARK => walk(&bytes, 3, &mut memo, 1 << 20).filter(|flat| flat.kinds & !kinds::INT == 0),
+                op::EMPTY_LIST | op::APPENDS => Some(Flat { start: 0, end: 1, len: 0, kinds: 0 }),
+                _ => single(&bytes, 2),
+            };
+            let quickly = number_list(&bytes, 0);
+            prop_assert_eq!(
+                quickly.map(|(list, next)| (list.total, next)),
+                slowly.map(|flat| (flat.len, flat.end + 1)),
+                "{:02x?}", bytes
+            );
+        }
     }
 }

@@ -12,7 +12,7 @@ mod scalar;
 mod tests;
 mod vm;
 
-pub(super) use flat::{after_put, item as flat_item};
+pub(super) use flat::{item as flat_item, string as flat_string};
 pub(super) use scalar::{float, int, payload, short_int};
 
 use super::arena::{Arena, Node};

@@ -25,6 +25,7 @@ impl Vm<'_, '_> {
         let (b, limits) = (self.b, self.limits);
         let mut at = self.at;
         loop {
+            at = self.number_lists(at);
             match b.get(at..at + 3)? {
                 [op::EMPTY_LIST, op::MEMOIZE, next] => {
                     let arena = &mut *self.arena;
@@ -36,10 +37,7 @@ impl Vm<'_, '_> {
                     arena.memo.push(list);
                     arena.cells.push(list);
                     let batch = match *next {
-                        op::MARK => Some(match flat::numbers(b, at + 3) {
-                            Some(batch) => batch,
-                            None => flat::walk(b, at + 3, &mut arena.memo, limits.memo)?,
-                        }),
+                        op::MARK => Some(flat::walk(b, at + 3, &mut arena.memo, limits.memo)?),
                         op::EMPTY_LIST | op::APPENDS => None,
                         _ => Some(flat::single(b, at + 2)?),
                     };
@@ -50,5 +48,23 @@ impl Vm<'_, '_> {
                 _ => return None,
             }
         }
+    }
+    /// Takes the lists of numbers alone from `at` on, as nearly all are; gives where the first other item begins. What lies
+    /// inside them is not numbered, so that they are numbered in one go.
+    fn number_lists(&mut self, mut at: usize) -> usize {
+        let (b, limits, arena) = (self.b, self.limits, &mut *self.arena);
+        let held = arena.seqs.len().max(arena.cells.len());
+        let room = (limits.items.saturating_sub(held)).min(limits.memo.saturating_sub(arena.memo.len()));
+        let first = arena.seqs.len();
+        while arena.seqs.len() - first < room
+            && let Some((list, next)) = flat::number_list(b, at)
+        {
+            arena.seqs.push(list);
+            at = next;
+        }
+        let lists = (first..arena.seqs.len()).map(|seq| Node::List(seq as u32));
+        arena.memo.extend(lists.clone());
+        arena.cells.extend(lists);
+        at
     }
 }

@@ -3,6 +3,7 @@
 use super::op;
 
 /// The payload of a length-prefixed opcode (string or bytes) at `at`: where it begins and ends.
+#[inline]
 pub(in super::super) fn payload(b: &[u8], at: usize) -> Option<(usize, usize)> {
     let (start, len) = match *b.get(at)? {
         op::SHORT_BINUNICODE | op::SHORT_BINBYTES => (at + 2, usize::from(*b.get(at + 1)?)),

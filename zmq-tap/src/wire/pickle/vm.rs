@@ -95,8 +95,10 @@ impl<'m, 'x> Vm<'m, 'x> {
                     self.at += 1;
                     let callable = self.pop()?;
                     self.object(callable, Node::Tuple(self.empty_tuple))?;
-                    self.memoize_next()?;
-                    self.empty_state();
+                    let numbered = self.memoize_next()?;
+                    if self.empty_state() && numbered {
+                        self.objects_again();
+                    }
                 }
                 op::EMPTY_TUPLE => self.push(Node::Tuple(self.empty_tuple))?,
                 op::MARK => self.mark()?,
@@ -231,12 +233,13 @@ impl<'m, 'x> Vm<'m, 'x> {
     }
 
     /// Numbers what was just pushed when the next opcode says so, as it nearly always does.
-    pub(super) fn memoize_next(&mut self) -> Result<(), Undecoded> {
-        if self.b.get(self.at) == Some(&op::MEMOIZE) {
+    pub(super) fn memoize_next(&mut self) -> Result<bool, Undecoded> {
+        let numbered = self.b.get(self.at) == Some(&op::MEMOIZE);
+        if numbered {
             self.at += 1;
             self.memoize(self.arena.memo.len())?;
         }
-        Ok(())
+        Ok(numbered)
     }
 
     fn get(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
@@ -245,9 +248,13 @@ impl<'m, 'x> Vm<'m, 'x> {
             .memo
             .get(slot)
             .ok_or_else(|| self.malformed("a reference to nothing"))?;
-        match node {
-            Node::Global(_) if self.b.get(self.at) == Some(&op::MARK) && self.calls_again(at) => Ok(()),
-            Node::Unbuilt => Err(self.malformed("a reference to what only its object can refer to")),
+        match (node, self.b.get(self.at)) {
+            (Node::Global(_), Some(&op::MARK)) if self.calls_again(at) => Ok(()),
+            (Node::Global(_), Some(&op::EMPTY_TUPLE)) => {
+                self.call.latest = at;
+                self.push(node)
+            }
+            (Node::Unbuilt, _) => Err(self.malformed("a reference to what only its object can refer to")),
             _ => self.push(node),
         }
     }

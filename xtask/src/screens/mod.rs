@@ -1,4 +1,6 @@
-//! `cargo xtask screens`: docs/SCREENS.md, the real screens of the demo as tmux shows them.
+//! `cargo xtask screens`: docs/SCREENS.md, the real screens of the demo as tmux shows them, and those in the guide.
+
+mod retake;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -87,6 +89,7 @@ const SCENES: [Scene; 4] = [
         shots: REPLAYED,
     },
 ];
+const SIZE: (u16, u16) = (100, 30);
 const WARM: Duration = Duration::from_secs(15);
 const SETTLE: Duration = Duration::from_millis(1_500);
 /// What the replay plays.
@@ -98,6 +101,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE", default_value = "docs/SCREENS.md")]
     output: String,
 
+    /// A page whose blocks are taken anew where it says how.
+    #[arg(long, value_name = "FILE", default_value = "docs/USER-GUIDE.md")]
+    guide: PathBuf,
+
     /// The tokengap to take them from; by default a release build of this tree.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
@@ -108,6 +115,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         Some(binary) => std::fs::canonicalize(binary).with_context(|| format!("there is no {}", binary.display()))?,
         None => build()?,
     };
+    let guide =
+        std::fs::read_to_string(&options.guide).with_context(|| format!("cannot read {}", options.guide.display()))?;
     let mut page = String::from(
         "# Screens\n\nAs a terminal of 100x30 shows them. Made by `cargo xtask screens` from the demo; nothing is drawn by hand.\n",
     );
@@ -120,6 +129,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         "tokengap {RECORD}: {}",
         String::from_utf8_lossy(&recorded.stderr)
     );
+    let (guide, taken) = retake::retake(&guide, &binary, folder.path())?;
+    std::fs::write(&options.guide, guide)?;
+    println!("{taken} blocks of {} are taken anew", options.guide.display());
     for scene in &SCENES {
         let line = format!("tokengap {}", scene.arguments);
         writeln!(page, "\n## `{}`\n\n{}", line.trim_end(), scene.about)?;
@@ -129,7 +141,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             binary.display(),
             scene.arguments
         );
-        let tmux = Tmux::run((100, 30), &command)?;
+        let tmux = Tmux::run(SIZE, &command)?;
         sleep(scene.warm);
         for (title, answers, keys) in scene.shots {
             for key in *keys {

@@ -4,10 +4,10 @@ use trace::event::{Chunk, Finish, Frame, Hop, IdColumn, Kind, Sees};
 use trace::{FrameId, HopId};
 
 /// The rate that a busy engine was reported to reach.
-pub(super) const CHUNKS_PER_S: u64 = 132_000;
+pub const CHUNKS_PER_S: u64 = 132_000;
 
 /// The only hop of the traffic.
-pub(super) const HOP: Hop<'static> = Hop {
+pub const HOP: Hop<'static> = Hop {
     id: HopId(0),
     name: "scheduler->tokenizer",
     endpoint: "",
@@ -24,7 +24,7 @@ pub(super) const HOP: Hop<'static> = Hop {
 };
 
 /// The frame of that place on it, as large as 256 requests of 0.5.9 are.
-pub(super) fn frame<'a>(seq: u64, chunks: &'a [Chunk<'a>]) -> Frame<'a> {
+pub fn frame<'a>(seq: u64, chunks: &'a [Chunk<'a>]) -> Frame<'a> {
     let id = FrameId {
         hop: HOP.id,
         lane: 0,
@@ -40,17 +40,20 @@ pub(super) fn frame<'a>(seq: u64, chunks: &'a [Chunk<'a>]) -> Frame<'a> {
 }
 
 /// What one chunk is, with its rid owned.
-#[derive(Clone)]
-pub(super) struct Part {
-    pub(super) rid: String,
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// As `uuid4().hex` looks.
+    pub rid: String,
     completion: u32,
     finish: bool,
 }
 
 /// A second of frames at a time; each slot is a request that ends and is followed by another.
-pub(super) struct Traffic {
+#[derive(Debug)]
+pub struct Traffic {
     slots: Vec<Part>,
-    pub(super) frames: Vec<Vec<Part>>,
+    /// The second's frames.
+    pub frames: Vec<Vec<Part>>,
     size: usize,
     tokens: u32,
     next: usize,
@@ -58,7 +61,8 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    pub(super) fn new(rids: usize, frame: usize, tokens: u32) -> Self {
+    /// `rids` requests at a time in frames of `frame` chunks; each request ends after `tokens`.
+    pub fn new(rids: usize, frame: usize, tokens: u32) -> Self {
         let mut traffic = Self {
             slots: Vec::new(),
             frames: Vec::new(),
@@ -91,7 +95,7 @@ impl Traffic {
     }
 
     /// The next second.
-    pub(super) fn advance(&mut self) {
+    pub fn advance(&mut self) {
         self.frames.clear();
         for _ in 0..CHUNKS_PER_S as usize / self.size {
             let mut frame = Vec::with_capacity(self.size);
@@ -115,7 +119,8 @@ impl Traffic {
         }
     }
 
-    pub(super) fn borrow(&self) -> Vec<Vec<Chunk<'_>>> {
+    /// The second's frames as chunks.
+    pub fn borrow(&self) -> Vec<Vec<Chunk<'_>>> {
         self.frames
             .iter()
             .map(|frame| frame.iter().map(Part::chunk).collect())
@@ -124,7 +129,8 @@ impl Traffic {
 }
 
 impl Part {
-    pub(super) fn chunk(&self) -> Chunk<'_> {
+    /// As a frame says it.
+    pub fn chunk(&self) -> Chunk<'_> {
         Chunk {
             rid: &self.rid,
             listed: Some(1),

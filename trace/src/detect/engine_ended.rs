@@ -1,0 +1,50 @@
+//! The engine went away while it was watched.
+
+use super::{Detector, Look, Severity, Verdict};
+
+pub(super) struct EngineEnded;
+
+impl Detector for EngineEnded {
+    fn kind(&self) -> &'static str {
+        "engine-ended"
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let totals = look.ledger.totals();
+        let summary = match totals.engine_ends {
+            0 => return,
+            1 => "the engine ended; what waited on its hops was taken by nobody".to_owned(),
+            times => format!("the engine ended {times} times; what waited on its hops was taken by nobody"),
+        };
+        found.push(
+            Verdict::new(Severity::Warning, summary)
+                .since(totals.engine_ended)
+                .weight(totals.engine_ends)
+                .with("times", totals.engine_ends),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::Scene;
+    use super::*;
+    use crate::event::{Lost, LostCause, What};
+
+    #[test]
+    fn every_end_counts_and_is_no_loss_of_ours() {
+        let mut scene = Scene::skip_path();
+        assert!(scene.check(&EngineEnded, 0).is_empty());
+        for at in [2, 5] {
+            let ended = Lost {
+                hop: None,
+                count: 0,
+                cause: LostCause::Ended,
+            };
+            scene.say(at, What::Lost(ended));
+        }
+        let found = scene.check(&EngineEnded, 6);
+        assert_eq!(found[0].evidence["times"], 2);
+        assert!(scene.check(&super::super::own_loss::OwnLoss, 6).is_empty());
+    }
+}

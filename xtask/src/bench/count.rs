@@ -1,0 +1,129 @@
+//! Instructions that the hot paths take for a frame of 256 requests, counted by callgrind and held to what is written down beside
+//! this file. A busy machine does not change them, so that continuous integration can tell a slower path.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+
+/// Lines of `PATH INSTRUCTIONS`, the compiler on top.
+const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/count.txt");
+/// Laps of the two runs whose difference is counted: what comes before the first lap is in both.
+const LAPS: [u64; 2] = [256, 512];
+/// By how much a count may differ, in percent: hash tables are seeded anew in each run.
+const TOLERANCE: f64 = 3.0;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Write down what is counted instead of comparing
+    #[arg(long)]
+    bless: bool,
+    /// Count these paths only
+    #[arg(value_name = "PATH")]
+    paths: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("SKIPPED: instructions are counted by valgrind, and there is none: apt-get install valgrind");
+        return Ok(());
+    }
+    let program = build()?;
+    let names = match args.paths.as_slice() {
+        [] => text(&mut Command::new(&program))?.lines().map(String::from).collect(),
+        some => some.to_vec(),
+    };
+    let (compiler, known) = baseline()?;
+    let here = compiler_here()?;
+    let (mut written, mut wrong) = (format!("# {here}\n"), Vec::new());
+    println!(
+        "{:26} {:>12} {:>12} {:>8}",
+        "instructions a frame", "written down", "counted", ""
+    );
+    for name in &names {
+        let [few, many] = LAPS.map(|laps| instructions(&program, name, laps));
+        let counted = many?.saturating_sub(few?) / (LAPS[1] - LAPS[0]);
+        let before = known.get(name).copied();
+        let change = before.map(|before| (counted as f64 / before as f64 - 1.0) * 100.0);
+        println!(
+            "{name:26} {:>12} {counted:>12} {:>8}",
+            before.map_or_else(|| "-".into(), |before| before.to_string()),
+            change.map_or_else(|| "new".into(), |change| format!("{change:+.1} %"))
+        );
+        writeln!(written, "{name} {counted}")?;
+        if change.is_none_or(|change| change.abs() > TOLERANCE) {
+            wrong.push(name.as_str());
+        }
+    }
+    if args.bless {
+        ensure!(args.paths.is_empty(), "--bless writes all paths: name none");
+        std::fs::write(BASELINE, written).with_context(|| BASELINE.to_string())?;
+    } else if compiler != here {
+        println!("SKIPPED: not held to what is written down, which is of {compiler:?}; this is {here:?}");
+    } else if !wrong.is_empty() {
+        bail!(
+            "more than {TOLERANCE} % off: {}; look for the cause, and where it is wanted `cargo xtask bench count --bless` writes it down",
+            wrong.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// The paths in one small program.
+fn build() -> anyhow::Result<PathBuf> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let status = cargo
+        .args(["build", "--quiet", "--release", "--package", "hot"])
+        .status()?;
+    ensure!(status.success(), "{cargo:?}: {status}");
+    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
+    Ok(metadata.target_directory.join("release/hot").into())
+}
+
+fn instructions(program: &Path, name: &str, laps: u64) -> anyhow::Result<u64> {
+    let out = tempfile::NamedTempFile::new()?;
+    let mut valgrind = Command::new("valgrind");
+    valgrind
+        .arg("--tool=callgrind")
+        .arg(format!("--callgrind-out-file={}", out.path().display()))
+        .arg(program)
+        .arg(name)
+        .arg(laps.to_string())
+        // One memcpy for every machine, not the one that suits it best.
+        .env("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2,-AVX512F,-ERMS,-FSRM");
+    text(&mut valgrind)?;
+    let counted = std::fs::read_to_string(out.path())?;
+    let total = counted.lines().find_map(|line| line.strip_prefix("summary: "));
+    let total = total.and_then(|line| line.split(' ').next()?.parse().ok());
+    total.with_context(|| format!("{valgrind:?} left no summary"))
+}
+
+/// What a command prints.
+fn text(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The compiler that the counts were written down with, and they.
+fn baseline() -> anyhow::Result<(String, BTreeMap<String, u64>)> {
+    let Ok(lines) = std::fs::read_to_string(BASELINE) else {
+        return Ok((String::new(), BTreeMap::new()));
+    };
+    let compiler = lines.lines().next().and_then(|line| line.strip_prefix("# "));
+    let count = |line: &str| -> anyhow::Result<(String, u64)> {
+        let (name, count) = line.split_once(' ').with_context(|| format!("{BASELINE}: {line:?}"))?;
+        Ok((name.into(), count.parse()?))
+    };
+    let counts = lines.lines().skip(1).map(count).collect::<anyhow::Result<_>>()?;
+    Ok((compiler.unwrap_or_default().into(), counts))
+}
+
+/// Another compiler makes other instructions, and so does another machine.
+fn compiler_here() -> anyhow::Result<String> {
+    let version = text(Command::new("rustc").arg("--version"))?;
+    Ok(format!("{} {}", version.trim(), std::env::consts::ARCH))
+}

@@ -1,0 +1,30 @@
+# What an administrator does to the service, in order; the last line says that all of it held.
+set -eu
+wait_for() { # WHAT TIMES
+  for _ in $(seq 300); do
+    [ "$(grep -c -- "$1" /shared/log 2>/dev/null || true)" -ge "$2" ] && return
+    sleep 0.1
+  done
+  echo "the log never said '$1' $2 times"
+  exit 1
+}
+systemctl start tokengap
+echo "started before the engine: $(systemctl is-active tokengap)"
+systemctl start engine
+wait_for 'attached to' 1
+sleep 2
+systemctl reload tokengap
+wait_for 'configuration read again' 1
+echo "reloaded: $(systemctl is-active tokengap)"
+systemctl kill --signal=KILL --kill-who=main tokengap
+wait_for 'attached to' 2
+echo "killed and started again: $(systemctl show --property=NRestarts --value tokengap) time"
+systemctl restart engine
+wait_for 'the engine has ended' 1
+wait_for 'attached to' 3
+sleep 2
+systemctl show --property=ActiveState,SubState,Type,NRestarts tokengap
+grep -E '^(CapEff|NoNewPrivs|Seccomp):' "/proc/$(systemctl show --property=MainPID --value tokengap)/status"
+systemctl stop tokengap
+echo "stopped: $(systemctl show --property=Result --value tokengap)"
+echo "ALL STEPS"

@@ -1,0 +1,251 @@
+//! Which of `SGLang`'s requests a response stream answers, where no id says so: the one whose tokens it carries.
+//!
+//! Tokens are compared by marks, mixed with a number of this run and kept no longer than the comparison needs; ids are not
+//! kept. A stream is a request's if its chunks lie in the request's output in order and its own count is the request's. Where
+//! several requests fit, it is nobody's.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+
+/// Requests whose tokens are kept for comparison.
+const MOST_REQUESTS: usize = 4_096;
+/// Pairs of ids kept to be told.
+const MOST_PAIRS: usize = 1_000;
+/// Tokens of one request.
+const MOST_TOKENS: usize = 65_536;
+/// Tokens of all of them.
+const MOST_MARKS: usize = 4 << 20;
+
+/// What was sent and no stream was found for yet, and how the search went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    key: Option<u64>,
+    sent: HashMap<String, Sent>,
+    /// Oldest first.
+    order: VecDeque<String>,
+    marks: usize,
+    /// Streams that were found to be a request's.
+    pub joined: u64,
+    /// Streams that several requests could be.
+    pub ambiguous: u64,
+    /// Streams that none could be.
+    pub unknown: u64,
+    /// Requests given up for want of room.
+    pub forgotten: u64,
+    /// The latest of those found: how the frontend calls a request, and how `SGLang` does.
+    pub pairs: VecDeque<(String, String)>,
+}
+
+/// One request's output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Sent {
+    marks: Vec<u32>,
+    /// Some of it was not seen, or there was no room.
+    torn: bool,
+}
+
+/// One stream's chunks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    marks: Vec<u32>,
+    /// Where each chunk ends.
+    ends: Vec<usize>,
+    torn: bool,
+}
+
+impl Content {
+    /// Begins to compare.
+    pub fn compare(&mut self) {
+        self.key.get_or_insert_with(|| RandomState::new().hash_one(0));
+    }
+
+    /// Whether it does.
+    pub fn compares(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// A frame says that request `rid` has `count` tokens now, of which `ids` are the last.
+    pub fn sent(&mut self, rid: &str, ids: &[i64], count: u32) {
+        let Some(key) = self.key else { return };
+        if !self.sent.contains_key(rid) {
+            if self.order.len() == MOST_REQUESTS {
+                self.forget_oldest();
+            }
+            self.order.push_back(rid.to_owned());
+            self.sent.insert(rid.to_owned(), Sent::default());
+        }
+        let Some(sent) = self.sent.get_mut(rid) else { return };
+        let new = (count as usize).checked_sub(sent.marks.len());
+        let fits = new.filter(|&new| new <= ids.len() && count as usize <= MOST_TOKENS);
+        let Some(new) = fits.filter(|_| !sent.torn) else {
+            sent.torn = true;
+            self.marks -= sent.marks.len();
+            sent.marks = Vec::new();
+            return;
+        };
+        sent.marks
+            .extend(ids[ids.len() - new..].iter().map(|&id| mark(key, id as u32)));
+        self.marks += new;
+        while self.marks > MOST_MARKS && self.order.len() > 1 {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(oldest) = self.order.pop_front() {
+            self.forgotten += 1;
+            self.marks -= self.sent.remove(&oldest).map_or(0, |sent| sent.marks.len());
+        }
+    }
+
+    /// A chunk of a stream.
+    pub(super) fn heard(&self, heard: &mut Heard, ids: &[u32]) {
+        let Some(key) = self.key else { return };
+        heard.torn |= heard.marks.len() + ids.len() > MOST_TOKENS;
+        if !heard.torn && !ids.is_empty() {
+            heard.marks.extend(ids.iter().map(|&id| mark(key, id)));
+            heard.ends.push(heard.marks.len());
+        }
+    }
+
+    /// A stream that claims `count` tokens is over: the one request that it can be.
+    pub(super) fn join(&mut self, heard: &Heard, count: u32) -> Option<String> {
+        if !self.compares() || heard.marks.is_empty() || heard.torn {
+            return None;
+        }
+        let of_length = self.sent.iter().filter(|(_, sent)| sent.marks.len() == count as usize);
+        let mut fitting = of_length.filter(|(_, sent)| heard.lies_in(&sent.marks));
+        let (first, second) = (fitting.next().map(|(rid, _)| rid.clone()), fitting.next().is_some());
+        let Some(rid) = first.filter(|_| !second) else {
+            *(if second { &mut self.ambiguous } else { &mut self.unknown }) += 1;
+            return None;
+        };
+        self.joined += 1;
+        self.settled(&rid);
+        Some(rid)
+    }
+
+    /// Whose answer this request's is, is known.
+    pub(super) fn settled(&mut self, rid: &str) {
+        let Some(sent) = self.sent.remove(rid) else { return };
+        self.marks -= sent.marks.len();
+        if let Some(at) = self.order.iter().position(|known| known == rid) {
+            self.order.remove(at);
+        }
+    }
+}
+
+impl Content {
+    /// Keeps a pair to be told side by side.
+    pub(super) fn remember(&mut self, context: &str, rid: &str) {
+        if self.pairs.len() == MOST_PAIRS {
+            self.pairs.pop_front();
+        }
+        self.pairs.push_back((context.to_owned(), rid.to_owned()));
+    }
+}
+
+impl Heard {
+    pub(super) fn clear(&mut self) {
+        self.marks.clear();
+        self.ends.clear();
+        self.torn = false;
+    }
+
+    /// Whether its chunks are in `sent` in their order, each in one piece: what lies between was lost. The earliest place of a
+    /// chunk leaves most room for those behind it, so that no other need be tried.
+    fn lies_in(&self, sent: &[u32]) -> bool {
+        let (mut rest, mut begin) = (sent, 0);
+        self.ends.iter().all(|&end| {
+            let chunk = &self.marks[begin..end];
+            begin = end;
+            let found = rest.windows(chunk.len()).position(|window| window == chunk);
+            found.inspect(|at| rest = &rest[at + chunk.len()..]).is_some()
+        })
+    }
+}
+
+/// What stands for a token id.
+fn mark(key: u64, id: u32) -> u32 {
+    let mixed = (u64::from(id) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compared(requests: &[(&str, &[&[i64]])]) -> Content {
+        let mut content = Content::default();
+        content.compare();
+        for (rid, chunks) in requests {
+            let mut count = 0;
+            for chunk in *chunks {
+                count += chunk.len() as u32;
+                content.sent(rid, chunk, count);
+            }
+        }
+        content
+    }
+
+    fn heard(content: &Content, chunks: &[&[u32]]) -> Heard {
+        let mut heard = Heard::default();
+        for chunk in chunks {
+            content.heard(&mut heard, chunk);
+        }
+        heard
+    }
+
+    #[test]
+    fn a_stream_is_the_request_whose_tokens_it_carries_though_some_were_lost() {
+        let mut content = compared(&[("a", &[&[1], &[2], &[3], &[4]]), ("b", &[&[1], &[3], &[2], &[4]])]);
+        let whole = heard(&content, &[&[1], &[3], &[2], &[4]]);
+        assert_eq!(content.join(&whole, 4).as_deref(), Some("b"));
+        let lossy = heard(&content, &[&[2], &[4]]);
+        assert_eq!(content.join(&lossy, 4).as_deref(), Some("a"));
+        assert_eq!((content.joined, content.marks, content.order.len()), (2, 0, 0));
+    }
+
+    #[test]
+    fn merged_chunks_lie_in_one_piece_and_speculative_ones_too() {
+        let mut content = compared(&[("a", &[&[1, 2], &[3], &[4, 5]]), ("b", &[&[1, 9], &[3], &[4, 5]])]);
+        let merged = heard(&content, &[&[1], &[2, 3, 4], &[5]]);
+        assert_eq!(content.join(&merged, 5).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn what_several_requests_could_be_is_nobodys() {
+        let mut content = compared(&[("a", &[&[1], &[2]]), ("b", &[&[1], &[2]]), ("c", &[&[7]])]);
+        let either = heard(&content, &[&[1], &[2]]);
+        assert_eq!(content.join(&either, 2), None);
+        assert_eq!(content.join(&either, 3), None, "none has that many");
+        assert_eq!((content.ambiguous, content.unknown), (1, 1));
+    }
+
+    #[test]
+    fn cumulative_lists_are_told_by_their_count_and_holes_tear() {
+        let mut content = compared(&[]);
+        content.sent("a", &[1], 1);
+        content.sent("a", &[1, 2, 3], 3);
+        content.sent("torn", &[1], 1);
+        content.sent("torn", &[3], 3);
+        let stream = heard(&content, &[&[1], &[2], &[3]]);
+        assert_eq!(content.join(&stream, 3).as_deref(), Some("a"));
+        assert_eq!(content.join(&heard(&content, &[&[1], &[3]]), 3), None);
+    }
+
+    #[test]
+    fn without_being_asked_nothing_is_kept_and_with_it_as_much_as_there_is_room_for() {
+        let mut content = Content::default();
+        content.sent("a", &[1], 1);
+        assert_eq!(content, Content::default());
+        content.compare();
+        for n in 0..=MOST_REQUESTS {
+            content.sent(&n.to_string(), &[1], 1);
+        }
+        assert_eq!(
+            (content.forgotten, content.sent.len(), content.marks),
+            (1, MOST_REQUESTS, MOST_REQUESTS)
+        );
+    }
+}
