@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measurements as ratios, the peers of each taking turns in one run.
 
+mod all;
 mod count;
 mod decode;
 mod egress;
@@ -16,6 +17,8 @@ use clap::Subcommand;
 
 #[derive(Subcommand)]
 pub(crate) enum Bench {
+    /// All of them, one after the other
+    All(all::Args),
     /// Instructions of the hot paths, beside those that are written down
     Count(count::Args),
     /// Decoding a frame: ours, CPython's pickle, msgspec
@@ -42,6 +45,7 @@ pub(crate) enum Bench {
 
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
+        Bench::All(args) => all::run(args),
         Bench::Count(args) => count::run(args),
         Bench::Decode(args) => decode::run(args),
         Bench::Egress(args) => egress::run(args),

@@ -1,4 +1,5 @@
-//! The relay against a direct connection and `zmq_proxy`: libzmq peers on both sides, real frames, taking turns.
+//! The relay against a direct connection, `zmq_proxy` and the least that a relay can do: libzmq peers on both sides, real frames,
+//! taking turns.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -36,13 +37,18 @@ enum Way {
     Counting,
     Decoding,
     ZmqProxy,
+    /// A loop of system calls in C, by its name there.
+    Floor(&'static str),
 }
 
-const WAYS: [(Way, &str); 4] = [
+const WAYS: [(Way, &str); 7] = [
     (Way::Direct, "direct"),
     (Way::Counting, "tokengap, frames counted"),
     (Way::Decoding, "tokengap, frames decoded"),
     (Way::ZmqProxy, "zmq_proxy"),
+    (Way::Floor("copy"), "floor: read, write"),
+    (Way::Floor("splice"), "floor: splice"),
+    (Way::Floor("tee"), "floor: splice, tee, read"),
 ];
 
 /// What one turn measured.
@@ -135,6 +141,7 @@ fn turn(way: Way, peer: &Path, folder: &Path, message: &Path, (count, rate): (u6
     let mut between = match way {
         Way::Direct => None,
         Way::ZmqProxy => Some(Process::start(Command::new(peer).args(["proxy", &front, &back]))?),
+        Way::Floor(name) => Some(Process::start(Command::new(peer).args([name, &front, &back]))?),
         Way::Counting | Way::Decoding => {
             let mode = if way == Way::Decoding { "decode" } else { "count" };
             let serve = ["bench", "relay", "--serve", &front, &back, mode];
@@ -222,7 +229,7 @@ impl Process {
     fn cost(&mut self, way: Way, count: f64) -> anyhow::Result<Cost> {
         let observed = match way {
             Way::Counting | Way::Decoding => Some(self.line()?.parse::<f64>()? / count),
-            Way::Direct | Way::ZmqProxy => None,
+            Way::Direct | Way::ZmqProxy | Way::Floor(_) => None,
         };
         let (copying, all) = self.cpu_us()?;
         Ok(Cost {
@@ -274,7 +281,7 @@ fn compile(folder: &Path) -> anyhow::Result<PathBuf> {
     let built = Command::new("cc")
         .args(["-O2", "-Wall", "-o"])
         .arg(&peer)
-        .args([source, "-lzmq"])
+        .args([source, "-lzmq", "-pthread"])
         .status();
     match built {
         Ok(status) if status.success() => Ok(peer),

@@ -2,10 +2,19 @@
 //   send EP FILE COUNT RATE  PUSH, connects: the file's bytes as a message, COUNT times, RATE a second (0: as it goes)
 //   recv EP SIZE COUNT       PULL, binds: prints messages per second between the first and the last
 //   proxy FRONT BACK         zmq_proxy: PULL bound to FRONT, PUSH connected to BACK
+//   copy FRONT BACK          read and write, 128 KiB at a time, and nothing else: the least a relay can do that has the bytes
+//   splice FRONT BACK        the same bytes by splice(2), never seen
+//   tee FRONT BACK           splice(2), and a copy of them by tee(2) and read
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 #include <zmq.h>
 
 static void check(int failed, const char *what) {
@@ -65,6 +74,59 @@ static void receive_all(void *context, const char *endpoint, size_t size, long c
     printf("%.1f\n", (count - 1) / (seconds() - first));
 }
 
+struct direction {
+    int from, to;
+    const char *way;
+};
+
+static void *carry(void *given) {
+    struct direction *one = given;
+    enum { MOST = 128 << 10 };
+    static __thread char bytes[MOST];
+    int there[2], beside[2];
+    check(pipe(there) || pipe(beside), "pipe");
+    check(fcntl(there[0], F_SETPIPE_SZ, 1 << 20) < 0 || fcntl(beside[0], F_SETPIPE_SZ, 1 << 20) < 0, "F_SETPIPE_SZ");
+    int copy = !strcmp(one->way, "copy"), tees = !strcmp(one->way, "tee");
+    for (;;) {
+        ssize_t got = copy ? read(one->from, bytes, MOST) : splice(one->from, NULL, there[1], NULL, MOST, SPLICE_F_MOVE);
+        if (got <= 0)
+            break;
+        ssize_t seen = tees ? tee(there[0], beside[1], got, 0) : 0;
+        for (ssize_t done = 0, wrote; done < got; done += wrote) {
+            wrote = copy ? write(one->to, bytes + done, got - done)
+                         : splice(there[0], NULL, one->to, NULL, got - done, SPLICE_F_MOVE);
+            if (wrote <= 0)
+                return NULL;
+        }
+        for (ssize_t looked; seen > 0; seen -= looked)
+            if ((looked = read(beside[0], bytes, MOST)) <= 0)
+                return NULL;
+    }
+    shutdown(one->to, SHUT_WR);
+    return NULL;
+}
+
+static int local(const char *endpoint, int listens) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", endpoint + strlen("ipc://"));
+    int sock = socket(AF_UNIX, SOCK_STREAM, 0);
+    check(listens ? bind(sock, (void *)&at, sizeof at) || listen(sock, 1) : connect(sock, (void *)&at, sizeof at), endpoint);
+    return sock;
+}
+
+static void relay(const char *way, const char *front, const char *back) {
+    int listener = local(front, 1);
+    printf("READY\n");
+    fflush(stdout);
+    int left = accept(listener, NULL, NULL), right = local(back, 0);
+    struct direction there = {left, right, way}, back_again = {right, left, way};
+    pthread_t other;
+    check(pthread_create(&other, NULL, carry, &back_again), "pthread_create");
+    carry(&there);
+    // Stays, so that its CPU time can still be read.
+    pause();
+}
+
 int main(int count, char **words) {
     void *context = zmq_ctx_new();
     if (count == 6 && !strcmp(words[1], "send")) {
@@ -78,8 +140,10 @@ int main(int count, char **words) {
         printf("READY\n");
         fflush(stdout);
         zmq_proxy(front, back, NULL);
+    } else if (count == 4 && (!strcmp(words[1], "copy") || !strcmp(words[1], "splice") || !strcmp(words[1], "tee"))) {
+        relay(words[1], words[2], words[3]);
     } else {
-        fprintf(stderr, "usage: send EP FILE COUNT RATE | recv EP SIZE COUNT | proxy FRONT BACK\n");
+        fprintf(stderr, "usage: send EP FILE COUNT RATE | recv EP SIZE COUNT | proxy|copy|splice|tee FRONT BACK\n");
         return 2;
     }
     return 0;
