@@ -17,6 +17,11 @@ const PAST_OWNERS: Kept = CapabilitySet::DAC_OVERRIDE;
 /// More than the kernel has (Linux 6.x: 41); asking for one that it does not know fails.
 const MOST: u32 = 64;
 
+/// Capabilities that this thread may use now; none where the kernel does not say.
+pub fn held() -> Kept {
+    capabilities(None).map_or(Kept::empty(), |sets| sets.permitted)
+}
+
 /// Gives up all but what `plan` keeps, and what its files need; says what is left.
 pub(crate) fn give_up(plan: &Plan) -> Result<Kept> {
     let had = capabilities(None)?.permitted;
@@ -31,7 +36,7 @@ pub(crate) fn give_up(plan: &Plan) -> Result<Kept> {
     // `no_new_privs` is set.
     for bit in 0..MOST {
         let one = CapabilitySet::from_bits_retain(1 << bit);
-        if capability_is_in_bounding_set(one).unwrap_or(false) {
+        if !keep.contains(one) && capability_is_in_bounding_set(one).unwrap_or(false) {
             match remove_capability_from_bounding_set(one) {
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(error) => return Err(error),

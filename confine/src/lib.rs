@@ -3,7 +3,7 @@
 //! [`Plan::apply`] does it in this order, each step for good and inherited by every thread that is started later:
 //!
 //! 1. What may be read, written and reached is looked up while everything is still allowed.
-//! 2. Capabilities: the bounding, ambient and inheritable sets, then all of the effective and permitted ones that are not kept.
+//! 2. Capabilities: all that are not kept leave the bounding set, the ambient and inheritable ones, the effective and permitted.
 //! 3. `no_new_privs`: no program that is started could gain any back.
 //! 4. Landlock (Linux 5.13): files, TCP ports and abstract sockets. It cannot go with reading `/proc/PID` of another process,
 //!    which it treats as tracing it, so sources that watch processes have none ([`Work::Probe`]).
@@ -19,5 +19,5 @@ mod plan;
 mod seccomp;
 mod syscalls;
 
-pub use caps::Kept;
+pub use caps::{Kept, held};
 pub use plan::{Missing, Outcome, Plan, Reach, Work};

@@ -32,7 +32,7 @@ impl Capability {
     ];
 
     /// Its bit in `CapEff`; include/uapi/linux/capability.h.
-    const fn bit(self) -> u32 {
+    pub const fn bit(self) -> u32 {
         match self {
             Self::DacReadSearch => 2,
             Self::SysPtrace => 19,

@@ -64,9 +64,15 @@ impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             #[cfg(target_os = "linux")]
-            Command::Attach(args) => cmd::attach::run(&args),
+            Command::Attach(args) => {
+                cmd::attach::confine(&args);
+                cmd::attach::run(&args)
+            }
             #[cfg(target_os = "linux")]
-            Command::Demo(args) => cmd::demo::run(args),
+            Command::Demo(args) => {
+                cmd::demo::confine(&args);
+                cmd::demo::run(args)
+            }
             Command::Replay(args) => {
                 cmd::replay::confine(&args);
                 cmd::replay::run(&args)
@@ -94,8 +100,14 @@ impl Cli {
                 cmd::import::run(&args)
             }
             #[cfg(target_os = "linux")]
-            Command::Tap(args) => cmd::tap::run(&args),
-            Command::Watch(args) => cmd::watch::run(&args),
+            Command::Tap(args) => {
+                cmd::tap::confine(&args);
+                cmd::tap::run(&args)
+            }
+            Command::Watch(args) => {
+                cmd::watch::confine(&args);
+                cmd::watch::run(&args)
+            }
             #[cfg(target_os = "linux")]
             Command::Run(args) => cmd::run::run(&args),
             #[cfg(target_os = "linux")]

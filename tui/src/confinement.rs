@@ -3,8 +3,37 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(target_os = "linux")]
+use confine::{Kept, Plan, Reach, Work};
+#[cfg(target_os = "linux")]
+use zmq_tap::relay::Endpoint;
+
+#[cfg(target_os = "linux")]
+use crate::{app, cli::LiveArgs};
+
 /// `--no-confine` was given.
 static OFF: AtomicBool = AtomicBool::new(false);
+
+/// Ports below it are for who has `CAP_NET_BIND_SERVICE`.
+#[cfg(target_os = "linux")]
+const FIRST_FREE_PORT: u16 = 1_024;
+/// Where the way to a receiver may lead, as the push reads them too.
+#[cfg(target_os = "linux")]
+const PROXIES: [&str; 6] = [
+    "ALL_PROXY",
+    "all_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "HTTP_PROXY",
+    "http_proxy",
+];
+
+/// To move other users' sockets and give them back, and to end a child that has become another user.
+#[cfg(target_os = "linux")]
+pub(crate) const MOVING: Kept = Kept::CHOWN
+    .union(Kept::FOWNER)
+    .union(Kept::DAC_OVERRIDE)
+    .union(Kept::KILL);
 
 /// Leaves everything as it is.
 pub(crate) fn leave_off() {
@@ -15,8 +44,9 @@ pub(crate) fn leave_off() {
 /// For a command that makes something of files: it reads `read`, makes `make` and reaches no network and no other process.
 #[cfg(target_os = "linux")]
 pub(crate) fn files(read: &[&Path], make: &[Option<&Path>]) {
-    use confine::{Plan, Work};
     let mut plan = Plan::new(Work::Files);
+    // `-` is standard input or output.
+    let is_named = |path: &Path| path != Path::new("-");
     for path in read.iter().filter(|path| is_named(path)) {
         plan = plan.read(*path);
     }
@@ -30,15 +60,121 @@ pub(crate) fn files(read: &[&Path], make: &[Option<&Path>]) {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn files(_read: &[&Path], _make: &[Option<&Path>]) {}
 
-/// `-` is standard input or output.
+/// For a watcher of runs at these ports: it makes `make`.
 #[cfg(target_os = "linux")]
-fn is_named(path: &Path) -> bool {
-    path != Path::new("-")
+pub(crate) fn watching(ports: impl Iterator<Item = u16>, key: Option<&Path>, make: &[Option<&Path>]) {
+    let mut plan = ports.fold(Plan::new(Work::Network), |plan, port| plan.port(Reach::Connect(port)));
+    if let Some(key) = key {
+        plan = plan.read(key);
+    }
+    for path in make.iter().flatten() {
+        plan = plan.make(path);
+    }
+    apply(&plan);
+}
+
+/// Elsewhere there is nothing to give up.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn watching(_ports: impl Iterator<Item = u16>, _key: Option<&Path>, _make: &[Option<&Path>]) {}
+
+/// What a live run with `args` needs, whatever its source: its files, its feed, its metrics, the screen's folder.
+#[cfg(target_os = "linux")]
+pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
+    let mut plan = Plan::new(work);
+    for path in args.record.record.iter().chain(&args.record.hindsight_file) {
+        plan = plan.make(path);
+    }
+    // A ring without a name, and what the screen's keys write, come to be in the working folder.
+    if !app::is_headless(args) || args.record.hindsight.is_some() {
+        plan = plan.write(".");
+    }
+    // It may be replaced under way, as Kubernetes does with all of the folder.
+    if let Some(folder) = args.config.as_deref().and_then(Path::parent) {
+        plan = plan.read(if folder.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            folder
+        });
+    }
+    if let Some(key) = &args.feed.feed_key {
+        plan = plan.read(key);
+    }
+    for address in args.feed.publish.iter().chain(&args.telemetry.metrics) {
+        plan = listen(plan, address.port());
+    }
+    if let Some(url) = &args.telemetry.otlp {
+        let proxies = PROXIES.iter().filter_map(|name| std::env::var(name).ok());
+        for port in proxies.chain([url.clone()]).filter_map(|url| port(&url)) {
+            plan = plan.port(Reach::Connect(port));
+        }
+    }
+    // A service manager may listen at a name that begins so.
+    if std::env::var_os("NOTIFY_SOCKET").is_some_and(|name| name.as_encoded_bytes().starts_with(b"@")) {
+        plan = plan.abstract_sockets();
+    }
+    plan
+}
+
+/// `plan` with what a relay needs that listens at `listens` and connects to `upstreams`.
+#[cfg(target_os = "linux")]
+pub(crate) fn relay(mut plan: Plan, listens: &[Endpoint], upstreams: &[Endpoint]) -> Plan {
+    for listen_at in listens {
+        plan = match listen_at {
+            Endpoint::Path(path) => plan.make(path).keep(Kept::DAC_OVERRIDE),
+            Endpoint::Abstract(_) => plan,
+            Endpoint::Tcp { port, .. } | Endpoint::Http { port, .. } => listen(plan, *port),
+        };
+    }
+    for upstream in upstreams {
+        plan = match upstream {
+            // Another user's engine may make it at any time.
+            Endpoint::Path(_) => plan.keep(Kept::DAC_OVERRIDE),
+            Endpoint::Abstract(_) => plan.abstract_sockets(),
+            Endpoint::Tcp { port, .. } | Endpoint::Http { port, .. } => plan.port(Reach::Connect(*port)),
+        };
+    }
+    plan
+}
+
+/// `plan` with what probes on another process need (docs/PROBE.md), where it is there.
+#[cfg(target_os = "linux")]
+pub(crate) fn probes(plan: Plan) -> Plan {
+    use probe_user::{Capability, Feature, Permissions};
+    let kernel = Permissions::here().kernel();
+    let needs = Feature::ALL.iter().flat_map(|feature| feature.needs(kernel));
+    let mut keep = needs.fold(Kept::empty(), |all, need| all | Kept::from_bits_retain(1 << need.bit()));
+    // A file that was removed while it is mapped is reached through `map_files`.
+    keep |= Kept::CHECKPOINT_RESTORE;
+    if !confine::held().contains(Kept::BPF | Kept::PERFMON) {
+        keep |= Kept::from_bits_retain(1 << Capability::SysAdmin.bit());
+    }
+    plan.keep(keep)
+}
+
+#[cfg(target_os = "linux")]
+fn listen(plan: Plan, port: u16) -> Plan {
+    let plan = plan.port(Reach::Listen(port));
+    if (1..FIRST_FREE_PORT).contains(&port) {
+        plan.keep(Kept::NET_BIND_SERVICE)
+    } else {
+        plan
+    }
+}
+
+/// The port of a URL.
+#[cfg(target_os = "linux")]
+fn port(url: &str) -> Option<u16> {
+    let url: ureq::http::Uri = url.parse().ok()?;
+    url.port_u16().or(match url.scheme_str() {
+        Some("https") => Some(443),
+        Some(scheme) if scheme.starts_with("socks") => Some(1_080),
+        _ => Some(80),
+    })
 }
 
 /// Gives up all that `plan` does not keep.
 #[cfg(target_os = "linux")]
-fn apply(plan: &confine::Plan) {
+pub(crate) fn apply(plan: &Plan) {
     if OFF.load(Ordering::Relaxed) {
         return;
     }
@@ -46,14 +182,20 @@ fn apply(plan: &confine::Plan) {
     for missing in &outcome.missing {
         tracing::warn!("{missing}");
     }
+    let kept = if outcome.kept.is_empty() {
+        String::from("none")
+    } else {
+        outcome
+            .kept
+            .iter_names()
+            .map(|(name, _)| name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let word = |on| if on { "on" } else { "off" };
     tracing::info!(
-        "confined: Landlock {}, seccomp {}, capabilities kept: {}",
-        if outcome.landlock { "on" } else { "off" },
-        if outcome.seccomp { "on" } else { "off" },
-        if outcome.kept.is_empty() {
-            String::from("none")
-        } else {
-            format!("{:?}", outcome.kept)
-        }
+        "confined: Landlock {}, seccomp {}, capabilities kept: {kept}",
+        word(outcome.landlock),
+        word(outcome.seccomp)
     );
 }

@@ -1,41 +1,122 @@
-//! Where a command's result goes: standard output, or a file that is there whole or not at all.
+//! Where a command's result goes: standard output, a pipe or a device as it is, or a file that is there whole or not at all, for
+//! its owner only (rids and endpoints are in it) and in the place of another only when that is asked for. Links are not followed:
+//! whoever may write to the folder could have laid one.
 
-use std::fs::Permissions;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
+use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 
+/// For whom a new file is.
+const OWNER_ONLY: u32 = 0o600;
+/// What the shell calls its own output.
+const STANDARD: [&str; 2] = ["-", "/dev/stdout"];
+
+/// The file that `path` names; `None` is standard output.
+pub(crate) fn named(path: Option<&Path>) -> Option<&Path> {
+    path.filter(|path| !STANDARD.iter().any(|standard| *path == Path::new(standard)))
+}
+
 /// Writes `text` to `path`, or to standard output without one.
-pub(crate) fn write(path: Option<&Path>, text: &str) -> anyhow::Result<()> {
-    let Some(path) = path else {
+pub(crate) fn write(path: Option<&Path>, text: &str, force: bool) -> anyhow::Result<()> {
+    let Some(path) = named(path) else {
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         out.flush()?;
         return Ok(());
     };
-    let told = || format!("cannot write {}", path.display());
-    // A pipe or a device is written to as it is.
-    if path.metadata().is_ok_and(|m| !m.is_file()) {
-        return std::fs::write(path, text).with_context(told);
+    let mut target = Target::open(path, force)?;
+    let written = target.writer().write_all(text.as_bytes());
+    written.with_context(|| format!("cannot write {}", path.display()))?;
+    target.finish()
+}
+
+/// What is being written.
+pub(crate) struct Target<'a> {
+    path: &'a Path,
+    force: bool,
+    kind: Kind,
+}
+
+enum Kind {
+    Whole(NamedTempFile),
+    /// A pipe or a device is written to as it is.
+    Through(File),
+}
+
+impl<'a> Target<'a> {
+    /// Looks whether `path` may be written; what is there is replaced with `force` only, and only at the end.
+    pub(crate) fn open(path: &'a Path, force: bool) -> anyhow::Result<Self> {
+        let told = || format!("cannot write {}", path.display());
+        let kind = match path.symlink_metadata() {
+            Ok(there) if there.is_symlink() => Kind::Through(linked(path).with_context(told)?),
+            Ok(there) if there.is_file() => {
+                ensure!(
+                    force,
+                    "{} exists; give another name, or --force to replace it",
+                    path.display()
+                );
+                Kind::Whole(beside(path).with_context(told)?)
+            }
+            Ok(_) => Kind::Through(through(path, OFlags::NOFOLLOW).with_context(told)?),
+            Err(_) => Kind::Whole(beside(path).with_context(told)?),
+        };
+        Ok(Self { path, force, kind })
     }
-    let mut file = beside(path, 0o666).with_context(told)?;
-    file.write_all(text.as_bytes()).with_context(told)?;
-    file.persist(path).with_context(told)?;
-    Ok(())
+
+    pub(crate) fn writer(&mut self) -> &mut dyn Write {
+        match &mut self.kind {
+            Kind::Whole(file) => file,
+            Kind::Through(file) => file,
+        }
+    }
+
+    /// Puts it into its place.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        let Kind::Whole(file) = self.kind else {
+            return Ok(());
+        };
+        let placed = if self.force {
+            file.persist(self.path)
+        } else {
+            file.persist_noclobber(self.path)
+        };
+        placed.with_context(|| format!("cannot write {}", self.path.display()))?;
+        Ok(())
+    }
+}
+
+/// A pipe or a device by a link that nobody else can have laid: `/dev/fd/63`, `/dev/stderr`.
+fn linked(path: &Path) -> anyhow::Result<File> {
+    let folder = path.parent().unwrap_or(Path::new("/")).metadata()?;
+    let own = [0, rustix::process::geteuid().as_raw()].contains(&folder.uid());
+    let alone = own && folder.mode() & 0o022 == 0;
+    if !alone || path.metadata().is_ok_and(|there| there.is_file()) {
+        bail!("it is a symbolic link, and links are not followed: name the file itself");
+    }
+    Ok(through(path, OFlags::empty())?)
+}
+
+fn through(path: &Path, flags: OFlags) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .custom_flags(flags.bits() as i32)
+        .open(path)
 }
 
 /// A file beside `path`, to take its place once it is whole.
-pub(crate) fn beside(path: &Path, mode: u32) -> io::Result<NamedTempFile> {
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     // Asked first: what cannot be done is then told without the other file's name.
     folder.metadata()?;
     tempfile::Builder::new()
         .prefix(".tokengap-")
-        .permissions(Permissions::from_mode(mode))
+        .permissions(Permissions::from_mode(OWNER_ONLY))
         .tempfile_in(folder)
 }
 
@@ -44,19 +125,63 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_and_a_folder_that_is_missing_is_said() {
+    fn a_file_is_replaced_whole_when_asked_for_and_a_folder_that_is_missing_is_said() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("report.html");
         for text in ["first", "second"] {
-            write(Some(&path), text).expect("written");
+            write(Some(&path), text, true).expect("written");
             assert_eq!(std::fs::read_to_string(&path).expect("read"), text);
         }
+        let error = write(Some(&path), "third", false).expect_err("it exists");
+        assert!(error.to_string().contains("--force"), "{error:#}");
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "second");
         assert_eq!(
             folder.path().read_dir().expect("listed").count(),
             1,
             "nothing else is left"
         );
-        let error = write(Some(&folder.path().join("no/such")), "x").expect_err("no folder");
+        let error = write(Some(&folder.path().join("no/such")), "x", false).expect_err("no folder");
         assert!(format!("{error:#}").contains("cannot write"), "{error:#}");
+    }
+
+    #[test]
+    fn a_file_is_there_whole_or_not_at_all_and_for_its_owner() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.json");
+        let listed = || folder.path().read_dir().expect("a folder").count();
+
+        let mut given_up = Target::open(&path, false).expect("opened");
+        given_up.writer().write_all(b"[").expect("written");
+        assert!(!path.exists());
+        drop(given_up);
+        assert_eq!(listed(), 0, "nothing is left of what was given up");
+
+        let mut whole = Target::open(&path, false).expect("opened");
+        whole.writer().write_all(b"[]").expect("written");
+        whole.finish().expect("placed");
+        let mode = path.metadata().expect("there").permissions().mode();
+        assert_eq!(
+            (std::fs::read(&path).expect("read"), mode & 0o777),
+            (b"[]".to_vec(), 0o600)
+        );
+    }
+
+    #[test]
+    fn a_link_that_was_laid_is_neither_followed_nor_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (target, link) = (folder.path().join("precious"), folder.path().join("out"));
+        std::fs::write(&target, "precious").expect("written");
+        for to in [target.as_path(), Path::new("/dev/null"), Path::new("nowhere")] {
+            std::os::unix::fs::symlink(to, &link).expect("linked");
+            std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("set");
+            for force in [false, true] {
+                let error = write(Some(&link), "x", force).expect_err("refused");
+                assert!(format!("{error:#}").contains("symbolic link"), "{error:#}");
+            }
+            assert_eq!(std::fs::read_link(&link).expect("still there"), to);
+            std::fs::remove_file(&link).expect("removed");
+        }
+        assert_eq!(std::fs::read_to_string(&target).expect("read"), "precious");
+        assert!(!folder.path().join("nowhere").exists());
     }
 }

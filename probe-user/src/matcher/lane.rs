@@ -57,7 +57,7 @@ impl Lane {
             seq,
             seen: Some((at, fingerprint)),
         }]));
-        self.sent += lost + 1;
+        self.sent = self.sent.saturating_add(lost).saturating_add(1);
         self.next = seq.wrapping_add(1);
         while self.outstanding.len() > limit {
             self.outstanding.pop_front();

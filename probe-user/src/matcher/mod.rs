@@ -150,7 +150,8 @@ impl Matcher {
         });
         let lane = &mut self.lanes[lane];
         let shed = lane.shed;
-        self.misses.lost_sent += lane.push(seq, at, Fingerprint::of(message.bytes, message.payload), limit);
+        let lost = lane.push(seq, at, Fingerprint::of(message.bytes, message.payload), limit);
+        self.misses.lost_sent = self.misses.lost_sent.saturating_add(lost);
         self.misses.shed += lane.shed - shed;
         FrameRef { lane: lane.id, seq }
     }
@@ -172,8 +173,8 @@ impl Matcher {
         // A number that steps back is a new socket at an old address.
         let unseen = receiver.next.map_or(0, |next| seq.saturating_sub(next));
         receiver.next = Some(seq.wrapping_add(1));
-        receiver.owed += unseen;
-        self.misses.lost_taken += unseen;
+        receiver.owed = receiver.owed.saturating_add(unseen);
+        self.misses.lost_taken = self.misses.lost_taken.saturating_add(unseen);
 
         let fingerprint = Fingerprint::of(message.bytes, message.payload);
         let Some((lane, place, how)) = self.place_of(socket, &fingerprint) else {
@@ -187,7 +188,8 @@ impl Matcher {
         };
         let (entry, before) = self.lanes[lane].remove(place)?;
         let receiver = self.receivers.entry(socket).or_default();
-        self.misses.skipped += before.saturating_sub(receiver.owed);
+        let skipped = before.saturating_sub(receiver.owed);
+        self.misses.skipped = self.misses.skipped.saturating_add(skipped);
         receiver.owed = receiver.owed.saturating_sub(before);
         let frame = FrameRef {
             lane: self.lanes[lane].id,

@@ -307,4 +307,9 @@ fn numbers_may_come_to_their_end() {
         matcher.sent(&message(sender(0), u64::MAX, 1, b"last"));
         assert!(matcher.taken(&message(RECEIVER, u64::MAX, 2, b"last")).is_some());
     }
+    // And as many may be missing as there are, again and again.
+    for seq in [0, u64::MAX, 0, u64::MAX] {
+        matcher.sent(&message(sender(0), seq, 3, b"far"));
+        matcher.taken(&message(RECEIVER, seq, 4, b"far"));
+    }
 }

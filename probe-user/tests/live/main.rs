@@ -7,9 +7,12 @@
 mod peers;
 
 use std::collections::HashMap;
+use std::io::{IoSlice, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use peers::Peer;
+use probe_user::egress::{CAPTURE, Kind, Serves};
 use probe_user::matcher::{FrameRef, How, Misses};
 use probe_user::{Call, Capture, Feature, Loss, Matcher, Message, Observation, Options, Permissions, Probe, Target};
 use serde_json::Value;
@@ -146,7 +149,7 @@ fn url(transport: &str, name: &str) -> String {
             std::process::id()
         );
     }
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
     format!("tcp://{}", free.local_addr().expect("a bound socket"))
 }
 
@@ -447,4 +450,65 @@ fn nothing_is_lost_at_5000_frames_a_second_of_32_kib() {
     assert_eq!((sent.len(), taken, lost), (15_000, 15_000, 0));
     let seconds = sent[sent.len() - 1].since(sent[0]) as f64 / 1e9;
     println!("{:.0} frames/s of 32 KiB", 14_999.0 / seconds);
+}
+
+/// What a write to a client carried, seen where sockets send and, as on kernels before 6.5, where any call returns.
+#[test]
+fn both_ways_see_every_byte_that_is_written_to_a_client() {
+    if !permitted() {
+        return;
+    }
+    for every_call in [false, true] {
+        let options = Options {
+            every_call,
+            ..Options::default()
+        };
+        let mut probe = Probe::attach(&[], options).expect("root may attach");
+        let pid = std::process::id();
+        let serves = Serves {
+            written: CAPTURE,
+            read: 0,
+        };
+        assert!(
+            probe.serve(pid, serves).expect("it can serve"),
+            "{:?}",
+            probe.degraded()
+        );
+        let capture = Capture::default();
+        probe.add(&[Target { pid, capture }]).expect("it is there");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut client = TcpStream::connect(listener.local_addr().expect("its address")).expect("it listens");
+        let (mut server, _) = listener.accept().expect("a client");
+        let events: Vec<Vec<u8>> = (0..200).map(|n| format!("data: {n:0300}\n\n").into_bytes()).collect();
+        for (n, event) in events.iter().enumerate() {
+            // Once by write, once by writev of two parts.
+            if n % 2 == 0 {
+                server.write_all(event).expect("room");
+            } else {
+                let parts = [IoSlice::new(&event[..7]), IoSlice::new(&event[7..])];
+                assert_eq!(server.write_vectored(&parts).expect("room"), event.len());
+            }
+        }
+        drop(server);
+        let mut came = Vec::new();
+        client.read_to_end(&mut came).expect("all of it");
+        assert_eq!(came, events.concat());
+        let (mut seen, until) = (Vec::new(), Instant::now() + Duration::from_secs(10));
+        while seen.len() < came.len() && Instant::now() < until {
+            let see = |observation: Observation<'_>| {
+                if let Observation::Egress { record, .. } = observation
+                    && record.kind == Kind::Wrote
+                {
+                    seen.extend_from_slice(record.payload);
+                }
+            };
+            probe.poll(Duration::from_millis(20), see).expect("the probe reads");
+        }
+        assert!(
+            seen == came,
+            "every call: {every_call}; {} of {} bytes",
+            seen.len(),
+            came.len()
+        );
+    }
 }

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use confine::Work;
 use probe_user::Options;
 use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher};
 
 use crate::app;
 use crate::attach::{Attach, AttachOptions, Follow, PythonOptions};
 use crate::cli::LiveArgs;
+use crate::confinement;
 
 /// Watch a running engine without touching it: eBPF probes on libzmq show each frame sent, taken and handled.
 ///
@@ -80,6 +82,11 @@ impl Args {
             }),
         }
     }
+}
+
+/// Gives up what this command does not need.
+pub(crate) fn confine(args: &Args) {
+    confinement::apply(&confinement::probes(confinement::live(Work::Probe, &args.live)));
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {

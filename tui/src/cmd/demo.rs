@@ -1,10 +1,14 @@
 //! `tokengap demo`: an embedded workload over real ZMQ sockets.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use confine::Work;
+
 use crate::app;
 use crate::cli::LiveArgs;
+use crate::confinement;
 use crate::demo::{Demo, DemoOptions, Scenario};
 
 /// Play an engine with a known fault and watch it: no root, no GPU, no SGLang.
@@ -35,6 +39,16 @@ pub(crate) struct Args {
 
 /// How long a demo without --duration plays when nobody can end it with a key.
 const HEADLESS_DURATION: Duration = Duration::from_secs(10);
+
+/// Gives up what this command does not need.
+pub(crate) fn confine(args: &Args) {
+    let mut plan = confinement::live(Work::Network, &args.live);
+    // Its sockets are in a folder of its own in one of these.
+    for folder in [std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from(".")] {
+        plan = plan.write(folder);
+    }
+    confinement::apply(&plan);
+}
 
 pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     if app::is_headless(&args.live) {

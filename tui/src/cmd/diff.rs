@@ -28,6 +28,10 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
 
+    /// Replace OUT if it exists.
+    #[arg(long)]
+    force: bool,
+
     /// Exit with 1 when a measure became worse.
     #[arg(long)]
     fail_on_worse: bool,
@@ -77,7 +81,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Format::Json => diff.to_json() + "\n",
         Format::Markdown => diff.to_markdown(),
     };
-    output::write(args.output.as_deref(), &told)?;
+    output::write(args.output.as_deref(), &told, args.force)?;
     let failed = args.fail_on_worse && diff.worse();
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }

@@ -1,12 +1,11 @@
 //! `tokengap export`: a recording in the formats of other tools.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use tempfile::NamedTempFile;
+use anyhow::ensure;
 use trace::export::{self, Export, Opening};
 use trace::record::{Payload, ReadError, Record, Recording};
 use trace::report::ReportInput;
@@ -88,9 +87,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(missing) = recording.missing() {
         eprintln!("tokengap: {}: {missing}", args.file.display());
     }
-    let file = args.output.as_deref().filter(|path| *path != Path::new("-"));
-    if let Some(path) = file {
-        let mut target = Target::open(path, args.force)?;
+    if let Some(path) = output::named(args.output.as_deref()) {
+        let mut target = output::Target::open(path, args.force)?;
         write(&recording, args, target.writer(), Progress::of("exporting"))?;
         target.finish()?;
     } else {
@@ -183,97 +181,4 @@ fn look_ahead(recording: &Recording) -> anyhow::Result<Opening> {
         }
     }
     Ok(opening)
-}
-
-/// A file that appears under its name when it is whole, readable by its owner only: rids and endpoints are in it.
-struct Target {
-    path: PathBuf,
-    force: bool,
-    kind: Kind,
-}
-
-enum Kind {
-    Whole(NamedTempFile),
-    /// A pipe or a device is written to as it is.
-    Through(std::fs::File),
-}
-
-impl Target {
-    fn open(path: &Path, force: bool) -> anyhow::Result<Self> {
-        let told = || format!("cannot write {}", path.display());
-        let kind = match path.metadata() {
-            Ok(there) if !there.is_file() => {
-                Kind::Through(std::fs::OpenOptions::new().write(true).open(path).with_context(told)?)
-            }
-            there => {
-                ensure!(
-                    there.is_err() || force,
-                    "{} exists; give another name, or --force to replace it",
-                    path.display()
-                );
-                Kind::Whole(output::beside(path, 0o600).with_context(told)?)
-            }
-        };
-        Ok(Self {
-            path: path.to_owned(),
-            force,
-            kind,
-        })
-    }
-
-    fn writer(&mut self) -> &mut dyn Write {
-        match &mut self.kind {
-            Kind::Whole(file) => file,
-            Kind::Through(file) => file,
-        }
-    }
-
-    fn finish(self) -> anyhow::Result<()> {
-        let Kind::Whole(file) = self.kind else {
-            return Ok(());
-        };
-        let placed = if self.force {
-            file.persist(&self.path)
-        } else {
-            file.persist_noclobber(&self.path)
-        };
-        placed.with_context(|| format!("cannot write {}", self.path.display()))?;
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    #[test]
-    fn a_file_is_there_whole_or_not_at_all_and_never_replaced_unasked() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("trace.json");
-        let listed = || folder.path().read_dir().expect("a folder").count();
-
-        let mut given_up = Target::open(&path, false).expect("opened");
-        given_up.writer().write_all(b"[").expect("written");
-        assert!(!path.exists());
-        drop(given_up);
-        assert_eq!(listed(), 0, "nothing is left of what was given up");
-
-        let mut whole = Target::open(&path, false).expect("opened");
-        whole.writer().write_all(b"[]").expect("written");
-        whole.finish().expect("placed");
-        let mode = path.metadata().expect("there").permissions().mode();
-        assert_eq!(
-            (std::fs::read(&path).expect("read"), mode & 0o777),
-            (b"[]".to_vec(), 0o600)
-        );
-
-        let error = Target::open(&path, false).err().expect("it exists").to_string();
-        assert!(error.contains("--force"), "{error}");
-        let mut again = Target::open(&path, true).expect("opened");
-        again.writer().write_all(b"[1]").expect("written");
-        again.finish().expect("replaced");
-        assert_eq!((std::fs::read(&path).expect("read"), listed()), (b"[1]".to_vec(), 1));
-    }
 }

@@ -53,10 +53,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 
-    /// Let --record replace a file that exists.
-    #[arg(long, requires = "record")]
-    force: bool,
-
     #[command(flatten)]
     telling: Telling,
 
@@ -82,7 +78,7 @@ pub(crate) fn confine(args: &Args) {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.force) {
+    if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.telling.force) {
         return Err(RecordError::Exists { path: path.clone() }.into());
     }
     let (analysis, input, recorder) = read(args)?;
@@ -127,7 +123,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
         more = import.next(&mut |event| {
             // Made at the first event: files that say nothing must not cost an older recording.
             if let Some(path) = args.record.as_ref().filter(|_| recorder.is_none() && failed.is_none()) {
-                match create(path, &config, args.force) {
+                match create(path, &config, args.telling.force) {
                     Ok(made) => recorder = Some(made),
                     Err(error) => failed = Some(error),
                 }

@@ -37,6 +37,10 @@ pub(crate) struct Telling {
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
 
+    /// Replace a file that exists.
+    #[arg(long)]
+    pub(crate) force: bool,
+
     /// Exit with 1 when a finding is at least this severe.
     #[arg(long, value_name = "SEVERITY", value_parser = cli::severity)]
     fail_on: Option<Severity>,
@@ -83,7 +87,7 @@ impl Telling {
             Format::Markdown => report.to_markdown(&clock),
             Format::Html => report.to_html(&clock),
         };
-        output::write(self.output.as_deref(), &told)?;
+        output::write(self.output.as_deref(), &told, self.force)?;
         Ok(self.verdict(report))
     }
 

@@ -3,16 +3,18 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use confine::Work;
 use zmq_tap::relay::{Options, step_aside};
 use zmq_tap::tap::Tap;
 
 use crate::app::{self, Signals};
 use crate::cli::LiveArgs;
+use crate::confinement;
 use crate::guard::{Afterwards, Guard};
 use crate::output;
 use crate::run::{Child, Forwarding, Private, Run};
@@ -54,20 +56,24 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let signals = Forwarding::install()?;
     let folder = Private::open(args.folder.as_deref())?;
-    let tap = Tap::waiting(Options::default()).context("the relay did not start")?;
     let said = if app::is_headless(&args.live) {
         None
     } else {
         Some(log(args)?)
     };
     let output = said.as_ref().map(|(file, _)| file.try_clone()).transpose()?;
-    let child = Child::start(&args.command, folder.path(), output, signals)?;
+    let child = Child::start(&args.command, folder.path(), output)?;
     let afterwards = folder.is_own().then(|| Afterwards {
         child: child.pid(),
         remove: folder.path(),
     });
-    let started = Guard::start(&[folder.path().to_owned()], afterwards)
-        .and_then(|guard| Run::start(tap, child.clone(), &folder, guard));
+    let started = Guard::start(&[folder.path().to_owned()], afterwards).and_then(|guard| {
+        // No other program is started from here on, and nothing was read of the one that was.
+        confine(args, folder.path());
+        signals.to(&child).context("cannot pass signals on")?;
+        let tap = Tap::waiting(Options::default()).context("the relay did not start")?;
+        Run::start(tap, child.clone(), &folder, guard)
+    });
     let source = match started {
         Ok(source) => source,
         Err(error) => {
@@ -93,7 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         report.to_text()
     };
     match &args.report {
-        Some(path) => output::write(Some(path), &text)?,
+        Some(path) => output::write(Some(path), &text, args.live.record.force)?,
         None => eprint!("{text}"),
     }
     if let Some((_, path)) = &said {
@@ -101,6 +107,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let failed = args.live.fail_on.is_some_and(|least| app::is_too_bad(&report, least));
     Ok(ExitCode::from(if code == 0 { u8::from(failed) } else { code }))
+}
+
+/// Gives up what is not needed beside a child that runs already.
+fn confine(args: &Args, folder: &Path) {
+    let mut plan = confinement::probes(confinement::live(Work::Probe, &args.live)).write(folder);
+    if let Some(report) = &args.report {
+        plan = plan.make(report);
+    }
+    confinement::apply(&plan.keep(confinement::MOVING));
 }
 
 /// Where the command's output goes while the screen is up.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
+use confine::Work;
 use probe_user::discover::{self, RoleSpec, Watcher};
 use zmq_tap::relay::{Options, step_aside};
 use zmq_tap::splice::{Folder, Restored, restore};
@@ -12,8 +13,9 @@ use zmq_tap::splice::{Folder, Restored, restore};
 use super::guard::told;
 use crate::app;
 use crate::cli::LiveArgs;
+use crate::confinement;
 use crate::guard::Guard;
-use crate::splice::{Prepared, SETTLE, Splice, plan};
+use crate::splice::{Prepared, SETTLE, Splice, folders, plan};
 
 /// Move live ipc hops of a running engine behind the relay, without a restart, and back at the end.
 ///
@@ -70,7 +72,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let engine = watcher.topology().engine_of(pid);
     let engine = engine
         .with_context(|| format!("process {pid} belongs to no engine that can be seen; tokengap attach lists them"))?;
-    let prepared = Prepared::new(engine, plan(engine, args.hop.as_deref())?)?;
+    let planned = plan(engine, args.hop.as_deref())?;
+    let guard = Guard::start(&folders(&planned), None)?;
+    // No other program is started from here on, and no message was read yet.
+    let needs = confinement::probes(confinement::live(Work::Probe, &args.live));
+    confinement::apply(&needs.keep(confinement::MOVING));
+    let prepared = Prepared::new(engine, planned)?;
     eprint!("tokengap: to be moved behind the relay:\n{}", prepared.told());
     if let Err(why) = &prepared.witness {
         eprintln!("tokengap: whether frames are lost by the move cannot be seen: {why}");
@@ -93,7 +100,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let signals = app::Signals::install().context("cannot listen for signals")?;
-    let guard = Guard::start(&prepared.folders(), None)?;
     let splice = prepared.go(&Options::default(), guard)?;
     std::thread::sleep(SETTLE);
     say_how_it_went(&splice);

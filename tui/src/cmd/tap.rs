@@ -3,12 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use confine::Work;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zmq_tap::relay::{Endpoint, Options, Pair, step_aside};
 use zmq_tap::tap::{Tap, TapHop};
 
 use crate::app;
 use crate::cli::LiveArgs;
+use crate::confinement;
 use crate::source::TapSource;
 
 /// Files open for other ends than connections: recordings, libraries, the terminal.
@@ -58,6 +60,12 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     live: LiveArgs,
+}
+
+/// Gives up what this command does not need.
+pub(crate) fn confine(args: &Args) {
+    let plan = confinement::live(Work::Network, &args.live);
+    confinement::apply(&confinement::relay(plan, &args.listen, &args.upstream));
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {

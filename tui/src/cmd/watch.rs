@@ -1,6 +1,6 @@
 //! `tokengap watch`: runs that are observed elsewhere.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use trace::ledger::Limits;
 
 use crate::app;
 use crate::cli::{at_least_one, duration, severity};
+use crate::confinement;
 use crate::limit::LimitArgs;
 use crate::screen::{Keep, Screen};
 use crate::sink::size;
@@ -90,6 +91,20 @@ pub(crate) struct Args {
     force: bool,
 }
 
+/// Gives up what this command does not need.
+pub(crate) fn confine(args: &Args) {
+    let ports = args
+        .endpoints
+        .iter()
+        .filter_map(|endpoint| endpoint.rsplit_once(':')?.1.parse().ok());
+    let here = (!is_headless(args)).then(|| Path::new("report.json"));
+    confinement::watching(ports, args.feed_key.as_deref(), &[args.record.as_deref(), here]);
+}
+
+fn is_headless(args: &Args) -> bool {
+    args.headless || args.json || !app::has_terminal()
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let key = args.feed_key.as_deref().map(Key::read).transpose()?;
     let source = |address: &String| WatchOptions {
@@ -114,8 +129,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         journal: args.journal,
         rows: args.rows,
     };
-    let headless = args.headless || args.json || !app::has_terminal();
-    let screen = if headless { None } else { Some(Screen::open(keep)?) };
+    let screen = if is_headless(args) {
+        None
+    } else {
+        Some(Screen::open(keep)?)
+    };
     let watched = watch::run(&options, screen)?;
     watch::conclude(&watched, args.json, args.fail_on)
 }

@@ -124,6 +124,7 @@ fn every_command_that_a_page_names_is_one() {
 fn every_flag_that_a_page_names_alone_is_one() {
     let cli = crate::cli::Cli::command();
     let mut known: BTreeSet<String> = cli.get_subcommands().flat_map(flags).collect();
+    known.extend(flags(&cli));
     known.extend(OTHERS.iter().map(|&flag| flag.to_owned()));
     let mut wrong = Vec::new();
     for (path, text) in pages()

@@ -33,7 +33,7 @@ impl Forwarding {
     }
 
     /// Passes them on to `child`. One that a terminal sent has reached it already: it is of our process group.
-    fn to(mut self, child: &Arc<Child>) -> io::Result<()> {
+    pub(crate) fn to(mut self, child: &Arc<Child>) -> io::Result<()> {
         let child = Arc::clone(child);
         thread::Builder::new().name("signals".into()).spawn(move || {
             for Origin { signal, cause, .. } in self.0.forever() {
@@ -65,12 +65,7 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts `command` with `folder` for its temporary files. What it says goes where ours goes, or to `output`.
-    pub(crate) fn start(
-        command: &[OsString],
-        folder: &Path,
-        output: Option<File>,
-        signals: Forwarding,
-    ) -> anyhow::Result<Arc<Self>> {
+    pub(crate) fn start(command: &[OsString], folder: &Path, output: Option<File>) -> anyhow::Result<Arc<Self>> {
         let (program, args) = command.split_first().context("no command to run")?;
         let mut process = Command::new(program);
         process.args(args).env("TMPDIR", folder);
@@ -82,13 +77,11 @@ impl Child {
         let process = process
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
-        let child = Arc::new(Self {
+        Ok(Arc::new(Self {
             name: format!("{} ({})", name.display(), process.id()),
             pid: process.id(),
             process: Mutex::new((process, None)),
-        });
-        signals.to(&child).context("cannot pass signals on")?;
-        Ok(child)
+        }))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -151,7 +144,9 @@ mod tests {
     fn start(script: &str) -> Arc<Child> {
         let command = ["sh", "-c", script].map(OsString::from);
         let signals = Forwarding::install().expect("caught");
-        Child::start(&command, Path::new("/tmp"), None, signals).expect("started")
+        let child = Child::start(&command, Path::new("/tmp"), None).expect("started");
+        signals.to(&child).expect("passed on");
+        child
     }
 
     #[test]
@@ -169,8 +164,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_started_is_said() {
-        let signals = Forwarding::install().expect("caught");
-        let error = Child::start(&["/no/such/engine".into()], Path::new("/tmp"), None, signals);
+        let error = Child::start(&["/no/such/engine".into()], Path::new("/tmp"), None);
         assert!(format!("{:#}", error.err().expect("refused")).contains("/no/such/engine"));
     }
 }

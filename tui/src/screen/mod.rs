@@ -11,6 +11,7 @@ mod terminal;
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -421,7 +422,7 @@ fn export(run: &Run<'_>) -> anyhow::Result<String> {
     for copy in 0..100 {
         let suffix = if copy == 0 { String::new() } else { format!("-{copy}") };
         let name = format!("tokengap-report-{second}{suffix}.json");
-        match OpenOptions::new().write(true).create_new(true).open(&name) {
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name) {
             Ok(mut file) => {
                 file.write_all((run.report)().to_json().as_bytes())
                     .with_context(|| format!("cannot write {name}"))?;

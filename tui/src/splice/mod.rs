@@ -51,6 +51,12 @@ pub(crate) struct Prepared {
     pub(crate) rate: Option<Rate>,
 }
 
+/// Folders in which something will be moved.
+pub(crate) fn folders(planned: &[Planned]) -> Vec<PathBuf> {
+    let folders: BTreeSet<PathBuf> = planned.iter().map(|one| one.folder.clone()).collect();
+    folders.into_iter().collect()
+}
+
 impl Prepared {
     /// Finds every connection of the planned listeners and counts what is sent.
     pub(crate) fn new(engine: &Engine, planned: Vec<Planned>) -> anyhow::Result<Self> {
@@ -108,12 +114,6 @@ impl Prepared {
             self.live.len(),
             senders.join(", ")
         )
-    }
-
-    /// Folders in which something will be moved.
-    pub(crate) fn folders(&self) -> Vec<PathBuf> {
-        let folders: BTreeSet<PathBuf> = self.planned.iter().map(|one| one.folder.clone()).collect();
-        folders.into_iter().collect()
     }
 
     /// Moves everything, or puts all of it back and says why.

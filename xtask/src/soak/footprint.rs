@@ -68,11 +68,19 @@ impl Footprint {
         };
         let grown = (slope - doubt) * (last.minutes - first.minutes);
         checks.equal(&format!("{name} grows ({judged})"), &true, &(grown < MOST_KIB));
-        checks.equal(&format!("files open in {name}"), &first.held.files, &last.held.files);
-        checks.equal(&format!("threads of {name}"), &first.held.threads, &last.held.threads);
-        checks.equal(&format!("the kernel's maps for {name}"), &first.maps, &last.maps);
-        let more = last.held.mappings.saturating_sub(first.held.mappings);
-        checks.equal(&format!("mappings of {name} ({more} more)"), &true, &(more < 20));
+        // Files come and go while `/proc` is read: the least of the end against the most of the beginning.
+        let (begin, end) = self.looks.split_at(self.looks.len() / 2);
+        let most = |of: fn(&Look) -> u64| begin.iter().map(of).max().unwrap_or(0);
+        let least = |of: fn(&Look) -> u64| end.iter().map(of).min().unwrap_or(0);
+        let mut bounded = |what: &str, slack: u64, of: fn(&Look) -> u64| {
+            let (before, after) = (most(of), least(of));
+            let told = format!("{what} of {name} do not grow (from {before} to {after})");
+            checks.equal(&told, &true, &(after <= before + slack));
+        };
+        bounded("open files", 0, |look| look.held.files as u64);
+        bounded("threads", 0, |look| look.held.threads);
+        bounded("the kernel's maps", 0, |look| look.maps);
+        bounded("mappings", 20, |look| look.held.mappings as u64);
         Ok(judged)
     }
 }

@@ -256,9 +256,14 @@ impl Scanner {
             Err(why) => {
                 mark(Mark::Garbage { at: start, why });
                 self.message = None;
-                self.at += fresh as u64;
-                self.state = State::Seeking(Seeker::new(self.at, self.seek_longest));
-                fresh
+                // The next header may begin right behind the first byte of what is none, however the bytes were cut.
+                let (known, begins) = (*held, before.max(1));
+                let mut seeker = Seeker::new(start + 1, self.seek_longest);
+                // Too few to prove anything yet.
+                seeker.feed(&known[1..begins]);
+                self.at = start + begins as u64;
+                self.state = State::Seeking(seeker);
+                begins - before
             }
         }
     }

@@ -300,26 +300,29 @@ fn a_search_in_vain_ends() {
 #[test]
 fn framing_is_found_again_behind_garbage() {
     let messages = real_messages();
-    let mut built = Built::greeted();
-    built.frame(&messages[0], false);
-    let broken = built.bytes.len() as u64;
-    built.bytes.extend_from_slice(&[0xf5; 700]);
-    built.marks.clear();
-    messages.iter().take(4).for_each(|message| built.frame(message, false));
-    let second = start(built.marks[1]);
-    for piece in [1, 64, 100_000] {
-        let marks = scan(&mut Scanner::from_greeting(), &built.bytes, piece);
-        assert_eq!(
-            marks[3..5],
-            [
-                Mark::Garbage {
-                    at: broken,
-                    why: Garbage::Flags(0xf5)
-                },
-                Mark::Synced { at: second }
-            ]
-        );
-        assert_eq!(marks[5..], built.marks[1..]);
+    // Behind a single wrong byte the very next header counts.
+    for garbage in [700, 1] {
+        let mut built = Built::greeted();
+        built.frame(&messages[0], false);
+        let broken = built.bytes.len() as u64;
+        built.bytes.resize(built.bytes.len() + garbage, 0xf5);
+        built.marks.clear();
+        messages.iter().take(4).for_each(|message| built.frame(message, false));
+        let second = start(built.marks[1]);
+        for piece in [1, 5, 64, 100_000] {
+            let marks = scan(&mut Scanner::from_greeting(), &built.bytes, piece);
+            assert_eq!(
+                marks[3..5],
+                [
+                    Mark::Garbage {
+                        at: broken,
+                        why: Garbage::Flags(0xf5)
+                    },
+                    Mark::Synced { at: second }
+                ]
+            );
+            assert_eq!(marks[5..], built.marks[1..]);
+        }
     }
 }
 

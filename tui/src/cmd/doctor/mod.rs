@@ -61,9 +61,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let diagnosis = diagnose(watcher, engine);
     if args.json {
-        output::write(None, &format!("{}\n", serde_json::to_string_pretty(&diagnosis)?))?;
+        output::write(None, &format!("{}\n", serde_json::to_string_pretty(&diagnosis)?), false)?;
     } else {
-        output::write(None, &table::text(&diagnosis))?;
+        output::write(None, &table::text(&diagnosis), false)?;
     }
     let well = diagnosis.features.iter().all(|row| row.state == State::Works);
     Ok(ExitCode::from(u8::from(!well)))

@@ -19,6 +19,9 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     table.row(options, engine, "run", |checks, dir| {
         run::whole(home, program, engine, dir, checks)
     });
+    table.row(options, engine, "run, past", |checks, dir| {
+        run::past(home, program, dir, checks)
+    });
     table.row(options, engine, "run, killed", |checks, dir| {
         run::killed(home, program, engine, dir, checks)
     });

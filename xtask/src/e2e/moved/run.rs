@@ -101,6 +101,54 @@ pub(super) fn whole(home: &Home, program: &Path, engine: &Engine, dir: &Path, ch
     ))
 }
 
+/// Connects to its own sockets at once, some of them before any relay can be there, and holds all for a second.
+const EAGER: &str = "
+import os, socket, tempfile, time
+held = []
+for number in range(8):
+    listener, peer = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    path = os.path.join(tempfile.gettempdir(), f'eager{number}')
+    listener.bind(path)
+    listener.listen()
+    peer.connect(path)
+    held.append((listener, peer, listener.accept()))
+time.sleep(2)
+";
+
+/// A peer that connects in the moment before the relay stands there is found and named.
+pub(super) fn past(home: &Home, program: &Path, dir: &Path, checks: &mut Checks) -> Result<String> {
+    let mut command = Command::new(program);
+    command
+        .args(["run", "--headless", "--json", "--report"])
+        .arg(dir.join("report.json"));
+    command.arg("--").arg(&home.python).args(["-c", EAGER]);
+    let temporary = dir.join("tmp");
+    fs::create_dir(&temporary)?;
+    command.env("TMPDIR", temporary);
+    let (status, _) = Process::start("run", command, dir)?.end(PATIENCE)?;
+    checks.equal("the command's exit code", &Some(0), &status.code());
+    let report: Value = serde_json::from_slice(&fs::read(dir.join("report.json"))?)?;
+    let past = report["source"]["wire"]["run"]["past_the_relay"].as_array();
+    let past: Vec<&str> = past.into_iter().flatten().filter_map(Value::as_str).collect();
+    checks.equal("some connection went past the relay", &false, &past.is_empty());
+    let named = |told: &&str| told.starts_with("eager") && told.contains(": process ") && told.contains("relay");
+    checks.equal(
+        "each is named, with its process",
+        &past.len(),
+        &past.iter().filter(|t| named(t)).count(),
+    );
+    let degraded = report["self"]["degraded"].as_array().into_iter().flatten();
+    let said = degraded
+        .filter_map(Value::as_str)
+        .filter(|line| past.contains(line))
+        .count();
+    checks.equal("and said in `degraded`", &past.len(), &said);
+    Ok(format!(
+        "{} of 8 connections were there before the relay; each is told of",
+        past.len()
+    ))
+}
+
 /// Ends an engine that has outlived its tokengap.
 struct Launcher(Pid);
 
