@@ -13,10 +13,11 @@ pub(crate) struct Args {
 }
 
 /// What runs: all of it, and the words that make it quick where it can be.
-const ALL: [(&str, Option<&[&str]>); 11] = [
+const ALL: [(&str, Option<&[&str]>); 12] = [
     ("count", None),
     ("decode", Some(&["--rounds", "5", "--messages", "200"])),
     ("ledger", Some(&["--rounds", "3"])),
+    ("grow", Some(&["--rounds", "1", "--finished", "200000"])),
     ("record", Some(&["--rounds", "1", "--seconds", "2", "--minutes", "1"])),
     ("relay", Some(&["--rounds", "1", "--volume", "128", "--sizes", "64"])),
     ("export", None),

@@ -5,6 +5,7 @@ mod count;
 mod decode;
 mod egress;
 mod export;
+mod grow;
 mod ledger;
 mod probe;
 mod record;
@@ -27,6 +28,8 @@ pub(crate) enum Bench {
     Egress(egress::Args),
     /// Exports: a million chunks in each format, beside Python's `json.dump` of the same trace
     Export(export::Args),
+    /// How costs grow: with requests, hops, connections; memory with very many requests
+    Grow(grow::Args),
     /// The ledger at 132,000 chunks a second, beside a hash map of counters
     Ledger(ledger::Args),
     /// What the probe costs its target: traps alone, lengths, payloads, bpftrace
@@ -50,6 +53,7 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         Bench::Decode(args) => decode::run(args),
         Bench::Egress(args) => egress::run(args),
         Bench::Export(args) => export::run(args),
+        Bench::Grow(args) => grow::run(args),
         Bench::Ledger(args) => ledger::run(args),
         Bench::Probe(args) => probe::run(args),
         Bench::Record(args) => record::run(args),

@@ -10,7 +10,8 @@ use anyhow::{Context, bail};
 use zmq_tap::relay::{Observation, Options, Pair, Payload, Relay, step_aside};
 use zmq_tap::wire::{Decoder, Limits};
 
-const FIXTURE: &str = "zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl";
+/// The frame that those of all sizes are made of.
+pub(super) const FIXTURE: &str = "zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -289,7 +290,8 @@ fn compile(folder: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-fn frame(fixture: &Path, size: u64, out: &Path) -> anyhow::Result<()> {
+/// A frame of about `size` bytes with the requests of `fixture`, again and again.
+pub(super) fn frame(fixture: &Path, size: u64, out: &Path) -> anyhow::Result<()> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/relay_frame.py");
     let size = size.to_string();
     let mut command = Command::new("python3");

@@ -6,6 +6,7 @@ The fixture's pickle is read with stand-ins for its classes, its requests are re
 as its sender would have: same class, same columns, same protocol.
 """
 
+import copy
 import pickle
 import sys
 import types
@@ -28,7 +29,8 @@ def with_requests(frame, count):
     grown = object.__new__(type(frame))
     for name, column in vars(frame).items():
         if isinstance(column, list) and len(column) == len(rids):
-            column = [column[n % len(rids)] for n in range(count)]
+            # Copies: an object that stands there twice would be written once, which no sender's are.
+            column = [copy.copy(column[n % len(rids)]) for n in range(count)]
         vars(grown)[name] = column
     grown.rids = [f"{n:08x}{rids[n % len(rids)][8:]}" for n in range(count)]
     return pickle.dumps(grown, protocol=4)

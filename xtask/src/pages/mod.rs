@@ -153,7 +153,7 @@ fn make(binary: &Path, folder: &Path, scenario: &str) -> anyhow::Result<PathBuf>
     let told = Command::new(binary)
         .arg("report")
         .arg(&json)
-        .args(["--format", "html", "--output"])
+        .args(["--force", "--format", "html", "--output"])
         .arg(&page)
         .status();
     ensure!(

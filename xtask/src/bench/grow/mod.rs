@@ -1,0 +1,68 @@
+//! How each cost grows: decoding with the requests in a frame, the ledger with live requests, hops and connections, and what
+//! its memory comes to. A table each; `--plot` draws them.
+
+mod costs;
+mod memory;
+mod plot;
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Turns of each point; the least is taken
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Requests alive in the measurement of memory
+    #[arg(long, default_value_t = 100_000)]
+    live: usize,
+    /// Requests that end in it
+    #[arg(long, default_value_t = 1_000_000)]
+    finished: u64,
+    /// Draws the curves into an SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Be the process whose memory is read
+    #[arg(long, hide = true)]
+    hold: bool,
+}
+
+/// What one cost is over what grows.
+struct Curve {
+    title: &'static str,
+    grows: &'static str,
+    cost: &'static str,
+    /// (how many, nanoseconds).
+    points: Vec<(u32, f64)>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    if args.hold {
+        return memory::hold(args.live, args.finished);
+    }
+    ensure!(
+        !cfg!(debug_assertions),
+        "a debug build measures nothing: cargo run --release -p xtask -- bench grow"
+    );
+    let curves = [
+        costs::decode(args.rounds)?,
+        costs::requests(args.rounds),
+        costs::hops(args.rounds),
+        costs::connections(args.rounds),
+    ];
+    for curve in &curves {
+        println!("\n{}\n{:>12}  {:>16}", curve.title, curve.grows, curve.cost);
+        for (many, ns) in &curve.points {
+            println!("{many:12}  {ns:16.1}");
+        }
+    }
+    println!();
+    memory::run(args.live, args.finished)?;
+    if let Some(file) = &args.plot {
+        fs::write(file, plot::svg(&curves)).with_context(|| file.display().to_string())?;
+        println!("drawn in {}", file.display());
+    }
+    Ok(())
+}
