@@ -1,5 +1,6 @@
 //! What one command needs, and giving up the rest.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -110,8 +111,9 @@ impl Plan {
     pub fn make(self, path: &Path) -> Self {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_owned();
-        // A device, a pipe, a terminal: written to as it is.
-        let itself = path.metadata().is_ok_and(|found| !found.is_file());
+        // A device, a pipe, a terminal: written to as it is. A socket that a killed process left is made anew.
+        let made = |kind: std::fs::FileType| kind.is_file() || kind.is_socket();
+        let itself = path.metadata().is_ok_and(|found| !made(found.file_type()));
         if itself { self.write(path) } else { self.write(folder) }
     }
 

@@ -44,6 +44,7 @@ const ATTEMPTS: &[(&str, [End; 3])] = {
         ("listen at its port", [Killed, Done, Done]),
         ("connect to its port", [Killed, Done, Done]),
         ("listen at its socket", [Killed, Done, Done]),
+        ("listen where a killed process did", [Killed, Done, Done]),
         ("open a pidfd", [Killed, Refused, Done]),
         ("signal another", [Refused, Refused, Done]),
         // Files beside those named: a process that watches others has no Landlock.
@@ -98,12 +99,14 @@ fn main() -> ExitCode {
 
 fn in_a_process(work: &str, attempt: &str) -> Output {
     let folder = tempfile::tempdir().expect("a folder");
-    for name in ["given", "out", "beside"] {
+    for name in ["given", "out", "beside", "left"] {
         fs::create_dir(folder.path().join(name)).expect("made");
     }
     for name in ["given/input", "out/old", "beside/secret"] {
         fs::write(folder.path().join(name), "precious").expect("written");
     }
+    // Nobody removes it.
+    drop(UnixListener::bind(folder.path().join("left/socket")).expect("a socket"));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
     Command::new(std::env::current_exe().expect("this program"))
@@ -122,6 +125,7 @@ fn confined(work: Work, attempt: &str, folder: &Path, port: u16) -> ExitCode {
     let outcome = Plan::new(work)
         .read(folder.join("given/input"))
         .make(&folder.join("out/new"))
+        .make(&folder.join("left/socket"))
         .port(Reach::Listen(own_port))
         .port(Reach::Connect(port))
         .apply();
@@ -189,14 +193,11 @@ impl Place<'_> {
             }
             "listen at its port" => TcpListener::bind(("127.0.0.1", self.own_port)).map(drop),
             "connect to its port" => TcpStream::connect(("127.0.0.1", self.port)).map(drop),
-            "listen at its socket" => {
-                let path = self.at("out/socket");
-                let listener = UnixListener::bind(&path)?;
-                let mut there = UnixStream::connect(&path)?;
-                let mut here = listener.accept()?.0;
-                there.write_all(b"x")?;
-                here.read_exact(&mut [0])?;
-                fs::remove_file(&path)
+            "listen at its socket" => listen_at(&self.at("out/socket")),
+            "listen where a killed process did" => {
+                fs::write(self.at("left/note"), "mine")?;
+                fs::remove_file(self.at("left/socket"))?;
+                listen_at(&self.at("left/socket"))
             }
             "open a pidfd" => Ok(rustix::process::pidfd_open(
                 rustix::process::getpid(),
@@ -228,6 +229,15 @@ impl Place<'_> {
             other => panic!("{other} is nothing to try"),
         }
     }
+}
+
+fn listen_at(path: &Path) -> io::Result<()> {
+    let listener = UnixListener::bind(path)?;
+    let mut there = UnixStream::connect(path)?;
+    let mut here = listener.accept()?.0;
+    there.write_all(b"x")?;
+    here.read_exact(&mut [0])?;
+    fs::remove_file(path)
 }
 
 /// A system call as it is.

@@ -92,7 +92,11 @@ fn ledger(rounds: u32, alive: usize, hops: u16, lanes: u32) -> f64 {
     for hop in 0..hops {
         let hop = Hop {
             id: HopId(hop),
-            name: NAMES[if hop + 1 == hops { NAMES.len() - 1 } else { usize::from(hop) }],
+            name: NAMES[if hop + 1 == hops {
+                NAMES.len() - 1
+            } else {
+                usize::from(hop)
+            }],
             origin: hop == 0,
             last: hop + 1 == hops,
             ..HOP
