@@ -17,11 +17,6 @@ const PAST_OWNERS: Kept = CapabilitySet::DAC_OVERRIDE;
 /// More than the kernel has (Linux 6.x: 41); asking for one that it does not know fails.
 const MOST: u32 = 64;
 
-/// Capabilities that this thread may use now; none where the kernel does not say.
-pub fn held() -> Kept {
-    capabilities(None).map_or(Kept::empty(), |sets| sets.permitted)
-}
-
 /// Gives up all but what `plan` keeps, and what its files need; says what is left.
 pub(crate) fn give_up(plan: &Plan) -> Result<Kept> {
     let had = capabilities(None)?.permitted;

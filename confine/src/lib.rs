@@ -19,5 +19,5 @@ mod plan;
 mod seccomp;
 mod syscalls;
 
-pub use caps::{Kept, held};
+pub use caps::Kept;
 pub use plan::{Missing, Outcome, Plan, Reach, Work};

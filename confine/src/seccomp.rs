@@ -6,7 +6,7 @@ use std::env::consts::ARCH;
 
 use libc::c_long;
 use seccompiler::SeccompCmpArgLen::Dword;
-use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
+use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
 };
@@ -26,6 +26,9 @@ const OF_ITSELF: [i32; 4] = [
 ];
 /// Typing for somebody else at a terminal: `TIOCSTI` and `TIOCLINUX`, whose types differ between C libraries.
 const TYPING: [u64; 2] = [0x5412, 0x541c];
+
+/// The kind of namespace that `setns` may enter.
+const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 
 /// Installs both, on every thread.
 pub(crate) fn install(work: Work) -> Result<(), String> {
@@ -59,6 +62,12 @@ fn never(work: Work) -> Built<Rules> {
     for call in all.concat() {
         rules.insert(call, Vec::new());
     }
+    // Who is connected to whom is asked in the network namespace of a target, and no other kind is entered.
+    let elsewhere = match work {
+        Work::Probe => vec![SeccompRule::new(vec![SeccompCondition::new(1, Dword, Ne, NETWORK)?])?],
+        Work::Files | Work::Network => Vec::new(),
+    };
+    rules.insert(libc::SYS_setns, elsewhere);
     // A process of its own, and memory that can be run.
     rules.insert(libc::SYS_clone, vec![flag(0, libc::CLONE_THREAD as u64, false)?]);
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
@@ -79,6 +88,7 @@ fn done(work: Work) -> Built<Rules> {
     }
     if work == Work::Probe {
         all.push(PROCESSES);
+        rules.insert(libc::SYS_setns, vec![only(1, NETWORK)?]);
     }
     for call in all.concat() {
         rules.insert(call, Vec::new());

@@ -47,6 +47,7 @@ const ATTEMPTS: &[(&str, [End; 3])] = {
         ("listen where a killed process did", [Killed, Done, Done]),
         ("open a pidfd", [Killed, Refused, Done]),
         ("signal another", [Refused, Refused, Done]),
+        ("enter a network namespace", [Killed, Refused, Done]),
         // Files beside those named: a process that watches others has no Landlock.
         ("read a secret", [Refused, Refused, Done]),
         ("write beside", [Refused, Refused, Done]),
@@ -59,6 +60,7 @@ const ATTEMPTS: &[(&str, [End; 3])] = {
         ("change the root", [Killed, Refused, Refused]),
         ("make memory executable", [Killed, Refused, Refused]),
         ("leave its namespace", [Killed, Refused, Refused]),
+        ("enter a namespace of mounts", [Killed, Refused, Refused]),
         ("be traced", [Killed, Refused, Refused]),
     ]
 };
@@ -225,6 +227,8 @@ impl Place<'_> {
                 call(libc::SYS_mmap, [0, size, of.into(), kind.into(), -1, 0])
             }
             "leave its namespace" => call(libc::SYS_unshare, [libc::CLONE_NEWNS.into(), 0, 0, 0, 0, 0]),
+            "enter a network namespace" => enter(libc::CLONE_NEWNET),
+            "enter a namespace of mounts" => enter(libc::CLONE_NEWNS),
             "be traced" => call(libc::SYS_ptrace, [libc::PTRACE_TRACEME.into(), 0, 0, 0, 0, 0]),
             other => panic!("{other} is nothing to try"),
         }
@@ -238,6 +242,14 @@ fn listen_at(path: &Path) -> io::Result<()> {
     there.write_all(b"x")?;
     here.read_exact(&mut [0])?;
     fs::remove_file(path)
+}
+
+/// Through no descriptor at all: whether the kernel came as far as to look at it.
+fn enter(kind: i32) -> io::Result<()> {
+    match call(libc::SYS_setns, [-1, kind.into(), 0, 0, 0, 0]) {
+        Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
+        other => other,
+    }
 }
 
 /// A system call as it is.

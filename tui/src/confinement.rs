@@ -145,9 +145,8 @@ pub(crate) fn probes(plan: Plan) -> Plan {
     let mut keep = needs.fold(Kept::empty(), |all, need| all | Kept::from_bits_retain(1 << need.bit()));
     // A file that was removed while it is mapped is reached through `map_files`.
     keep |= Kept::CHECKPOINT_RESTORE;
-    if !confine::held().contains(Kept::BPF | Kept::PERFMON) {
-        keep |= Kept::from_bits_retain(1 << Capability::SysAdmin.bit());
-    }
+    // Targets, those of later too, may have another network namespace; and kernels before 6.6 want it for a uprobe.
+    keep |= Kept::from_bits_retain(1 << Capability::SysAdmin.bit());
     plan.keep(keep)
 }
 
