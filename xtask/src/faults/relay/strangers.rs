@@ -23,9 +23,13 @@ fn beside(
     let before = Held::by(line.tap.pid())?;
     let said = strange(&line)?;
     // What is broken on one side may still end on the other, for two seconds.
+    // And what was refused a moment ago may not have been accepted yet: it has to stay calm for a while.
     let until = Instant::now() + Duration::from_secs(10);
-    while Held::by(line.tap.pid())?.files > before.files && Instant::now() < until {
+    let mut calm = 0;
+    while calm < 10 && Instant::now() < until {
         thread::sleep(Duration::from_millis(50));
+        let more = Held::by(line.tap.pid())?.files > before.files;
+        calm = if more { 0 } else { calm + 1 };
     }
     let after = Held::by(line.tap.pid())?;
     let ran = line.end()?;
