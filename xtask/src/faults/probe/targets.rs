@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use probe_user::{Options, Target};
+use probe_user::{Options, Probe, Target};
 use rustix::process::Signal;
 
 use super::{Bench, CAPTURE, Checks, Load, Objects, Pair, Seen, Sender, Told, attach};
@@ -83,14 +83,7 @@ pub(super) fn execs(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Se
     drop(probe);
     let mut probe = pair.attach(Options::default())?;
     pair.sender.go()?;
-    let wanted = u64::from(COUNTED.count * COUNTED.connections);
-    let mut told = Told::default();
-    told.read_until(&mut probe, |told| told.taken >= wanted)?;
-    checks.equal(
-        "sent and taken, as told",
-        &(wanted, wanted, 0),
-        &(told.sent, told.taken, told.lost),
-    );
+    all_told(&mut probe, checks)?;
     drop(probe);
     let arrived = pair.end()?;
     arrived.exactly(checks);
@@ -133,14 +126,7 @@ pub(super) fn frozen(bench: &Bench, how: &impl Still, dir: &Path, checks: &mut C
         &(took < Duration::from_secs(10)),
     );
     pair.sender.go()?;
-    let wanted = u64::from(COUNTED.count * COUNTED.connections);
-    let mut told = Told::default();
-    told.read_until(&mut probe, |told| told.taken >= wanted)?;
-    checks.equal(
-        "sent and taken, as told",
-        &(wanted, wanted, 0),
-        &(told.sent, told.taken, told.lost),
-    );
+    all_told(&mut probe, checks)?;
     // Detached while it stands still, too.
     how.freeze(&pair.sender)?;
     let begun = Instant::now();
@@ -231,4 +217,17 @@ pub(super) fn in_freezer(bench: &Bench, dir: &Path, checks: &mut Checks) -> Resu
             told: format!("SKIPPED: {why}"),
         }),
     }
+}
+
+/// The probe tells of every message of [`COUNTED`], at both ends.
+fn all_told(probe: &mut Probe, checks: &mut Checks) -> Result<()> {
+    let wanted = u64::from(COUNTED.count * COUNTED.connections);
+    let mut told = Told::default();
+    told.read_until(probe, |told| told.taken >= wanted)?;
+    checks.equal(
+        "sent and taken, as told",
+        &(wanted, wanted, 0),
+        &(told.sent, told.taken, told.lost),
+    );
+    Ok(())
 }

@@ -32,12 +32,7 @@ pub(super) fn files(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Se
     thread::sleep(Duration::from_secs(2));
     let ran = line.end()?;
     ran.exact(checks);
-    let said = degraded(&ran.report);
-    checks.equal(
-        &format!("the report says so: {said:?}"),
-        &true,
-        &said.iter().any(|said| said.contains("open files")),
-    );
+    says(checks, &degraded(&ran.report), "open files");
     Ok(ran.told("said so"))
 }
 
@@ -76,11 +71,15 @@ pub(super) fn disk(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
     thread::sleep(Duration::from_secs(4));
     let ran = line.end()?;
     ran.exact(checks);
-    let said = degraded(&ran.report);
-    checks.equal(
-        &format!("the report says so: {said:?}"),
-        &true,
-        &said.iter().any(|said| said.contains("No space left on device")),
-    );
+    says(checks, &degraded(&ran.report), "No space left on device");
     Ok(ran.told("the recording ended, and said so"))
+}
+
+/// Whether one of what is degraded names the shortage.
+fn says(checks: &mut Checks, degraded: &[&str], shortage: &str) {
+    checks.equal(
+        &format!("the report says so: {degraded:?}"),
+        &true,
+        &degraded.iter().any(|said| said.contains(shortage)),
+    );
 }
