@@ -36,7 +36,7 @@ pub(crate) enum Bench {
     Probe(probe::Args),
     /// Recording: bytes a chunk and chunks a second, beside zstd of the raw frames; an hour's file
     Record(record::Args),
-    /// The relay: a direct connection, ours, `zmq_proxy`
+    /// The relay beside a direct connection, `zmq_proxy`, the `zeromq` crate, socat: throughput, latency, a stuck receiver
     Relay(relay::Args),
     /// The screen over 10,000 requests: drawing, answering a key, its cost at rest and under load
     Screen(screen::Args),
