@@ -44,27 +44,26 @@ impl Vm<'_, '_> {
                     at = batch.as_ref().map_or(at + 2, |batch| batch.end + 1);
                     arena.seqs.push(batch.map_or(Seq::EMPTY, |batch| batch.run()));
                 }
+                [op::FRAME, ..] => at = flat::frame(b, at)?,
                 [op::APPENDS, ..] => return Some(at + 1),
                 _ => return None,
             }
         }
     }
+
     /// Takes the lists of numbers alone from `at` on, as nearly all are; gives where the first other item begins. What lies
     /// inside them is not numbered, so that they are numbered in one go.
     fn number_lists(&mut self, mut at: usize) -> usize {
         let (b, limits, arena) = (self.b, self.limits, &mut *self.arena);
-        let held = arena.seqs.len().max(arena.cells.len());
-        let room = (limits.items.saturating_sub(held)).min(limits.memo.saturating_sub(arena.memo.len()));
-        let first = arena.seqs.len();
-        while arena.seqs.len() - first < room
+        let first = arena.cells.len();
+        let room = (limits.items.saturating_sub(first)).min(limits.memo.saturating_sub(arena.memo.len()));
+        while arena.cells.len() - first < room
             && let Some((list, next)) = flat::number_list(b, at)
         {
-            arena.seqs.push(list);
+            arena.cells.push(list);
             at = next;
         }
-        let lists = (first..arena.seqs.len()).map(|seq| Node::List(seq as u32));
-        arena.memo.extend(lists.clone());
-        arena.cells.extend(lists);
+        arena.memo.extend_from_slice(&arena.cells[first..]);
         at
     }
 }
