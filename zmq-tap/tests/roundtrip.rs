@@ -197,7 +197,7 @@ proptest! {
 fn a_frame_of_thousands_of_requests_comes_back() {
     let row = |n: u32| Row {
         rid: format!("{n:032x}"),
-        worker: (n % 3 == 0).then(|| format!("ipc:///tmp/{}", n % 7)),
+        worker: n.is_multiple_of(3).then(|| format!("ipc:///tmp/{}", n % 7)),
         ids: (0..n % 4).map(|id| i64::from(id * n)).collect(),
         completion: n % 300,
         prompt: if n < 2500 { 7 } else { n },

@@ -7,6 +7,7 @@ use super::{flat, op};
 impl Vm<'_, '_> {
     /// Takes the batch of flat lists that begins at `self.at` and fills list `outer`. `None` when an item is anything else;
     /// all is then as it was and the machine takes the items one by one.
+    #[inline(never)]
     pub(super) fn lists(&mut self, outer: u32) -> Option<()> {
         let before = (self.arena.memo.len(), self.arena.seqs.len(), self.arena.cells.len());
         let end = self.take_lists();
