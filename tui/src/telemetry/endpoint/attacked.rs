@@ -74,7 +74,12 @@ const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
 fn is_closed(client: &mut Client) -> bool {
     let mut rest = Vec::new();
     let ended = client.read_to_end(&mut rest);
-    !ended.is_err_and(|error| matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut))
+    !ended.is_err_and(|error| {
+        matches!(
+            error.kind(),
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+        )
+    })
 }
 
 #[test]
@@ -97,7 +102,10 @@ fn only_metrics_are_there_and_only_to_be_read() {
 fn a_head_that_is_too_long_or_no_http_is_refused_and_counted() {
     let here = endpoint(BOUNDS);
     let heads = [
-        format!("GET /metrics HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(2 * BOUNDS.request_bytes)),
+        format!(
+            "GET /metrics HTTP/1.1\r\nx: {}\r\n\r\n",
+            "y".repeat(2 * BOUNDS.request_bytes)
+        ),
         format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(8 * BOUNDS.request_bytes)),
         format!("GET /metrics HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(2_000)),
         "\u{1}\u{2}\u{3}\r\n\r\n".to_owned(),
@@ -108,11 +116,18 @@ fn a_head_that_is_too_long_or_no_http_is_refused_and_counted() {
         client.write_all(head.as_bytes()).ok();
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).ok();
-        assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+        assert!(
+            !answer.starts_with(b"HTTP/1.1 200"),
+            "{}",
+            String::from_utf8_lossy(&answer)
+        );
     }
     here.until("counted", |(_, failed)| failed == heads.len() as u64);
     let said = here.refused.trouble().expect("it is told");
-    assert!(said.contains("0 for newer ones") && said.contains("4 that were"), "{said}");
+    assert!(
+        said.contains("0 for newer ones") && said.contains("4 that were"),
+        "{said}"
+    );
 }
 
 #[test]
