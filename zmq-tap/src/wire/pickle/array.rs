@@ -67,9 +67,10 @@ impl Vm<'_, '_> {
         next > at
     }
 
-    /// Where the calls from `at` on that begin with the `N` known bytes end.
+    /// Where the calls from `at` on that begin with the `N` known bytes and hold whole words end.
     fn calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
-        const CLOSE: [u8; 5] = [op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE];
+        /// `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`, and whatever is next.
+        const CLOSE: u64 = u64::from_le_bytes([op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE, 0, 0, 0]);
         let Some(known) = known.first_chunk::<N>() else {
             return at;
         };
@@ -80,22 +81,21 @@ impl Vm<'_, '_> {
             && let Some((head, data)) = rest.split_first_chunk::<N>()
             && head == known
             && let &[op::SHORT_BINBYTES, len, ref bytes @ ..] = data
+            && len % 8 == 0
             && let Some((_, close)) = bytes.split_at_checked(usize::from(len))
-            && let Some((&CLOSE, after)) = close.split_first_chunk()
+            && let Some(tail) = close.first_chunk()
+            && u64::from_le_bytes(*tail) & 0xff_ffff_ffff == CLOSE
         {
             let data = (at + N) as u32;
-            let array = if len % 8 == 0 {
-                let (words, at) = (u16::from(len / 8), data + 2);
-                Node::Words { words, at }
-            } else {
-                Node::Array(data)
+            let array = Node::Words {
+                words: u16::from(len / 8),
+                at: data + 2,
             };
-            self.arena
-                .memo
-                .extend_from_slice(&[Node::Bytes(data), Node::Unbuilt, array]);
+            let numbered = [Node::Bytes(data), Node::Unbuilt, array];
+            self.arena.memo.extend_from_slice(&numbered);
             self.stack.push(array);
-            at += rest.len() - after.len();
-            rest = after;
+            rest = &close[5..];
+            at += N + 2 + usize::from(len) + 5;
             room -= 1;
         }
         at
