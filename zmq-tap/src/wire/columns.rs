@@ -111,11 +111,7 @@ impl<'a> Table<'a, '_> {
         };
         let mut total = 0;
         for part in self.doc.parts(ids) {
-            // A pickle's lists and arrays lie side by side.
-            match part.cells() {
-                Some(cells) => listed.extend_from_slice(cells),
-                None => listed.extend(part.items()),
-            }
+            part.lists(listed);
             let nodes = listed.get(part.rows()).unwrap_or_default();
             for ((row, node), chunk) in part
                 .rows()
