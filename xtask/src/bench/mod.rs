@@ -28,7 +28,7 @@ pub(crate) enum Bench {
     Egress(egress::Args),
     /// Exports: a million chunks in each format, beside Python's `json.dump` of the same trace
     Export(export::Args),
-    /// How costs grow: with requests, hops, connections; memory with very many requests
+    /// How costs grow: with requests, frames, hops, connections; memory with very many requests
     Grow(grow::Args),
     /// The ledger at 132,000 chunks a second, beside a hash map of counters
     Ledger(ledger::Args),

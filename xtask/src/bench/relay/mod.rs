@@ -108,6 +108,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 message: &message(size)?,
                 count: PACED,
                 rate: PACE,
+                connections: 1,
             };
             table::latency(&ways, traffic, args.rounds.min(PACED_ROUNDS))?;
         }
@@ -118,8 +119,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Microseconds of CPU that the relay takes for a message of `message` when it counts: the least of so many turns.
+pub(super) fn counting_us(peer: &Path, message: &Path, connections: u32, rounds: u32) -> anyhow::Result<f64> {
+    /// Bytes of a turn, at least a few hundred messages and some for each connection.
+    const VOLUME: u64 = 128 << 20;
+    let bytes = std::fs::metadata(message)?.len();
+    let traffic = Traffic {
+        peer,
+        message,
+        count: (VOLUME / bytes).clamp(256, 32_768).max(u64::from(connections) * 16),
+        rate: 0,
+        connections,
+    };
+    let mut least = f64::INFINITY;
+    for _ in 0..rounds {
+        if let Some(cost) = turn::turn(Way::Counting, traffic)?.between {
+            least = least.min(cost.all_us);
+        }
+    }
+    Ok(least)
+}
+
 /// The peers, in C: what is measured is libzmq's own sending and receiving.
-fn compile(folder: &Path) -> anyhow::Result<PathBuf> {
+pub(super) fn compile(folder: &Path) -> anyhow::Result<PathBuf> {
     let (source, peer) = (
         concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/relay/peer.c"),
         folder.join("peer"),

@@ -1,5 +1,7 @@
 // The libzmq peers of `cargo xtask bench relay`.
-//   send EP FILE COUNT RATE STAMPS  PUSH, connects: the file's bytes as a message, COUNT times, RATE a second (0: as it goes)
+//   send EP FILE COUNT RATE STAMPS CONNECTIONS
+//                                   PUSH sockets, connect: the file's bytes as a message, COUNT times, RATE a second (0: as it goes),
+//                                   one socket after the other
 //   recv EP SIZE COUNT STAMPS       PULL, binds: prints messages per second between the first and the last, and the median and
 //                                   the 99th percentile of their microseconds under way; STAMPS is a file of COUNT doubles
 //   press EP FILE CONNECTIONS MOST  as many PUSH sockets, each with room for one message: prints how many messages they got rid of
@@ -59,19 +61,29 @@ static size_t load(const char *path, char *message, size_t most) {
 
 static char message[5 << 20];
 
-static void send_all(void *context, const char *endpoint, const char *path, long count, double rate, double *sent) {
+static void **push_sockets(void *context, const char *endpoint, int connections, void *(*make)(void *, int)) {
+    void **sockets = calloc(connections, sizeof(void *));
+    check(!sockets, "calloc");
+    for (int i = 0; i < connections; i++) {
+        sockets[i] = make(context, ZMQ_PUSH);
+        check(!sockets[i] || zmq_connect(sockets[i], endpoint) != 0, endpoint);
+    }
+    return sockets;
+}
+
+static void send_all(void *context, const char *endpoint, const char *path, long count, double rate, double *sent, int connections) {
     size_t size = load(path, message, sizeof message);
-    void *push = zmq_socket(context, ZMQ_PUSH);
-    check(zmq_connect(push, endpoint) != 0, endpoint);
+    void **push = push_sockets(context, endpoint, connections, zmq_socket);
     double start = seconds();
     for (long i = 0; i < count; i++) {
         double early = rate > 0 ? start + i / rate - seconds() : 0;
         if (early > 0)
             nanosleep(&(struct timespec){(time_t)early, (long)((early - (time_t)early) * 1e9)}, NULL);
         sent[i] = seconds();
-        check(zmq_send(push, message, size, 0) < 0, "zmq_send");
+        check(zmq_send(push[i % connections], message, size, 0) < 0, "zmq_send");
     }
-    zmq_close(push);
+    for (int i = 0; i < connections; i++)
+        zmq_close(push[i]);
     zmq_ctx_term(context);
 }
 
@@ -118,12 +130,7 @@ static void *one_message(void *context, int kind) {
 
 static void press(void *context, const char *endpoint, const char *path, int connections, long most) {
     size_t size = load(path, message, sizeof message);
-    void **sockets = calloc(connections, sizeof(void *));
-    check(!sockets, "calloc");
-    for (int i = 0; i < connections; i++) {
-        sockets[i] = one_message(context, ZMQ_PUSH);
-        check(zmq_connect(sockets[i], endpoint) != 0, endpoint);
-    }
+    void **sockets = push_sockets(context, endpoint, connections, one_message);
     long taken = 0;
     for (double last = seconds(); seconds() - last < 1 && taken < most;) {
         for (int i = 0; i < connections && taken < most; i++) {
@@ -229,9 +236,10 @@ static void relay(const char *way, const char *front, const char *back) {
 int main(int count, char **words) {
     const char *role = count > 1 ? words[1] : "";
     void *context = zmq_ctx_new();
-    if (count == 7 && !strcmp(role, "send")) {
+    zmq_ctx_set(context, ZMQ_MAX_SOCKETS, 2000);
+    if (count == 8 && !strcmp(role, "send")) {
         long messages = atol(words[4]);
-        send_all(context, words[2], words[3], messages, atof(words[5]), stamps(words[6], messages));
+        send_all(context, words[2], words[3], messages, atof(words[5]), stamps(words[6], messages), atoi(words[7]));
     } else if (count == 6 && !strcmp(role, "recv")) {
         long messages = atol(words[4]);
         receive_all(context, words[2], (size_t)atol(words[3]), messages, stamps(words[5], messages));

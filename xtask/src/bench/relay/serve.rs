@@ -17,7 +17,7 @@ pub(super) fn serve(listen: &str, upstream: &str, mode: &str) -> Result<()> {
     }
 }
 
-/// When its one connection has closed, it says how many messages it decoded (or saw).
+/// When its last connection has closed, it says how many messages it decoded (or saw).
 fn relay(listen: &str, upstream: &str, decode: bool) -> Result<()> {
     let pair = Pair {
         listen: listen.parse()?,
@@ -28,7 +28,7 @@ fn relay(listen: &str, upstream: &str, decode: bool) -> Result<()> {
     std::thread::Builder::new().name("reader".into()).spawn(move || {
         // Decoding takes what the traffic leaves.
         let _ = step_aside();
-        let (mut decoder, mut seen) = (Decoder::new(Limits::default()), 0_u64);
+        let (mut decoder, mut seen, mut open) = (Decoder::new(Limits::default()), 0_u64, 0_u32);
         loop {
             match observations.poll() {
                 Some(Observation::Frame {
@@ -37,8 +37,14 @@ fn relay(listen: &str, upstream: &str, decode: bool) -> Result<()> {
                 }) => {
                     seen += u64::from(!decode || decoder.decode(&bytes).is_ok());
                 }
-                // The thread stays, so that its CPU time can still be read.
-                Some(Observation::Closed { .. }) => println!("{seen}"),
+                Some(Observation::Opened { .. }) => open += 1,
+                Some(Observation::Closed { .. }) => {
+                    open -= 1;
+                    // The thread stays, so that its CPU time can still be read.
+                    if open == 0 {
+                        println!("{seen}");
+                    }
+                }
                 Some(_) => {}
                 None => std::thread::sleep(Duration::from_millis(2)),
             }

@@ -25,6 +25,7 @@ pub(super) fn throughput(
         message,
         count,
         rate,
+        connections: 1,
     };
     let turns = turns(ways, traffic, rounds)?;
     let rate = |turns: &[Turn]| median(turns.iter().map(|turn| turn.rate)).unwrap_or(f64::NAN);

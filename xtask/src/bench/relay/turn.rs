@@ -18,6 +18,8 @@ pub(super) struct Traffic<'a> {
     pub(super) count: u64,
     /// Messages a second; 0: as fast as it goes.
     pub(super) rate: u64,
+    /// How many take turns. Over several, messages overtake each other: their time under way is none of this benchmark's.
+    pub(super) connections: u32,
 }
 
 /// What one turn measured.
@@ -54,14 +56,15 @@ pub(super) fn turn(way: Way, traffic: Traffic<'_>) -> Result<Turn> {
     let [bytes, count, rate] = [bytes, traffic.count, traffic.rate].map(|n| n.to_string());
     let mut receiver = Process::start(Command::new(peer).args(["recv", &back, &bytes, &count]).arg(&stamps))?;
     receiver.expect("READY")?;
-    let mut between = way.start(peer, &front, &back, 1)?;
+    let mut between = way.start(peer, &front, &back, traffic.connections)?;
     let to = if between.is_some() { &front } else { &back };
     let mut sender = Command::new(peer);
     sender
         .args(["send", to])
         .arg(message)
         .args([&count, &rate])
-        .arg(&stamps);
+        .arg(&stamps)
+        .arg(traffic.connections.to_string());
     let mut sender = Process::start(&mut sender)?;
     let said = receiver.line()?;
     let mut numbers = said.split(' ').map(str::parse::<f64>);
