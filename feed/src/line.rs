@@ -5,12 +5,14 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use snow::{Builder, HandshakeState, StatelessTransportState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
 
 use crate::key::Key;
 use crate::message::SCHEMA;
@@ -42,10 +44,16 @@ pub(crate) struct Outgoing {
     half: OwnedWriteHalf,
     noise: Option<(Arc<StatelessTransportState>, u64)>,
     sealed: Vec<u8>,
+    stall: Duration,
 }
 
-/// Makes the line of a connection, with a handshake when there is a key.
-pub(crate) async fn open(mut stream: TcpStream, key: Option<&Key>, role: Role) -> io::Result<(Incoming, Outgoing)> {
+/// Makes the line of a connection, with a handshake when there is a key. It has failed once the other end takes nothing for `stall`.
+pub(crate) async fn open(
+    mut stream: TcpStream,
+    key: Option<&Key>,
+    role: Role,
+    stall: Duration,
+) -> io::Result<(Incoming, Outgoing)> {
     stream.set_nodelay(true)?;
     let state = match key {
         Some(key) => Some(Arc::new(handshake(&mut stream, key, role).await?)),
@@ -65,6 +73,7 @@ pub(crate) async fn open(mut stream: TcpStream, key: Option<&Key>, role: Role) -
         half: write,
         noise: state.map(|state| (state, 0)),
         sealed: Vec::new(),
+        stall,
     };
     Ok((incoming, outgoing))
 }
@@ -164,7 +173,7 @@ impl Opening {
 impl Outgoing {
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some((state, nonce)) = &mut self.noise else {
-            return self.half.write_all(bytes).await;
+            return put(&mut self.half, bytes, self.stall).await;
         };
         for piece in bytes.chunks(LONGEST - TAG) {
             self.sealed.resize(2 + piece.len() + TAG, 0);
@@ -173,8 +182,21 @@ impl Outgoing {
                 .map_err(io::Error::other)?;
             *nonce += 1;
             self.sealed[..2].copy_from_slice(&(length as u16).to_be_bytes());
-            self.half.write_all(&self.sealed[..2 + length]).await?;
+            put(&mut self.half, &self.sealed[..2 + length], self.stall).await?;
         }
         Ok(())
     }
+}
+
+/// Writes all of `bytes`, however slowly they are taken, as long as some are.
+async fn put(half: &mut OwnedWriteHalf, mut bytes: &[u8], stall: Duration) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let stalled = |_| io::Error::new(io::ErrorKind::TimedOut, "it takes nothing any more");
+        let taken = timeout(stall, half.write(bytes)).await.map_err(stalled)??;
+        if taken == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        bytes = bytes.get(taken..).unwrap_or_default();
+    }
+    Ok(())
 }

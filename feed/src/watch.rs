@@ -118,7 +118,11 @@ async fn connection(options: &WatchOptions, news: &Sender<News>, reached: &mut b
     let stream = timeout(HANDSHAKE, TcpStream::connect(&options.address));
     let stream = stream.await.map_err(late("it does not answer"))??;
     let keyed = options.key.is_some();
-    let opened = timeout(HANDSHAKE, line::open(stream, options.key.as_ref(), Role::Subscriber)).await;
+    let opened = timeout(
+        HANDSHAKE,
+        line::open(stream, options.key.as_ref(), Role::Subscriber, SILENT),
+    )
+    .await;
     let opened = opened.map_err(late("it does not answer the handshake"))?;
     let (mut incoming, mut outgoing) = opened.map_err(|error| closed(error, keyed))?;
     // A source that refuses may have closed before it is spoken to.

@@ -134,7 +134,7 @@ impl Drive {
             slowest,
             ..
         } = self;
-        let mut trouble = sink.trouble().to_vec();
+        let mut trouble = sink.trouble();
         trouble.extend(telemetry.trouble());
         let all = || all_degraded(about, &trouble, degraded);
         telemetry.turn(analysis, &|| input(about, all(), *slowest));
@@ -206,7 +206,7 @@ impl Drive {
 
     /// What went wrong with writing and telling.
     fn trouble(&self) -> Vec<String> {
-        let mut trouble = self.sink.trouble().to_vec();
+        let mut trouble = self.sink.trouble();
         trouble.extend(self.telemetry.trouble());
         trouble
     }

@@ -7,6 +7,7 @@ mod events;
 mod job;
 mod peer;
 mod queue;
+mod room;
 mod serve;
 
 use std::io;
@@ -46,12 +47,14 @@ pub struct PublishOptions {
     pub key: Option<Key>,
     /// What watchers call the run.
     pub pod: String,
-    /// Most connections.
+    /// Most connections. Those that have not said what they want yet make room for newer ones.
     pub watchers: usize,
     /// Most bytes that wait for one watcher; a single message may be longer.
     pub queue_bytes: usize,
     /// How long a watcher may take until it has said what it wants.
     pub patience: Duration,
+    /// How long a watcher may take no byte of what is sent to it before its connection is ended.
+    pub stall: Duration,
 }
 
 /// It cannot be published.
@@ -79,6 +82,8 @@ pub struct Published {
     pub bytes: u64,
     /// Messages that some watcher was too slow for, summed over watchers.
     pub dropped: u64,
+    /// Connections that were refused: no room, no key, no feed's protocol, or too slow.
+    pub refused: u64,
 }
 
 /// A run being published.

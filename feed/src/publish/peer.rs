@@ -9,9 +9,9 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::PublishOptions;
 use super::queue::{Queue, TOPIC};
 use super::serve::Shared;
-use crate::key::Key;
 use crate::line::{self, Incoming, Outgoing};
 use crate::zmtp::{self, Input, Limits, Role, Zmtp};
 
@@ -29,18 +29,18 @@ const KERNEL_BUFFER: usize = 256 << 10;
 /// Serves one connection until it ends.
 pub(super) async fn serve(
     stream: TcpStream,
-    key: Option<&Key>,
+    options: &PublishOptions,
     queue: &Arc<Queue>,
     shared: &Shared,
-    patience: Duration,
 ) -> io::Result<()> {
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
     let socket = SockRef::from(&stream);
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_send_buffer_size(KERNEL_BUFFER)?;
     let mut zmtp = Zmtp::new(Role::Publisher, LIMITS);
-    let opened = timeout(patience, open(stream, key, &mut zmtp, queue)).await;
-    let (incoming, outgoing) = opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    let opened = timeout(options.patience, open(stream, options, &mut zmtp, queue)).await;
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it takes too long to say what it wants");
+    let (incoming, outgoing) = opened.map_err(late)??;
     shared.joined(queue);
     tokio::select! {
         ended = listen(incoming, &mut zmtp, queue, shared) => ended,
@@ -48,14 +48,21 @@ pub(super) async fn serve(
     }
 }
 
+/// Whether the watcher was refused, or else left by itself.
+pub(super) fn is_refused(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, PermissionDenied, TimedOut};
+    matches!(error.kind(), InvalidData | PermissionDenied | TimedOut)
+}
+
 /// The handshake, up to the first topic.
 async fn open(
     stream: TcpStream,
-    key: Option<&Key>,
+    options: &PublishOptions,
     zmtp: &mut Zmtp,
     queue: &Queue,
 ) -> io::Result<(Incoming, Outgoing)> {
-    let (mut incoming, mut outgoing) = line::open(stream, key, Role::Publisher).await?;
+    let line = line::open(stream, options.key.as_ref(), Role::Publisher, options.stall);
+    let (mut incoming, mut outgoing) = line.await?;
     outgoing.write(&zmtp::opening(Role::Publisher)).await?;
     while !queue.has_asked() {
         take(zmtp, queue)?;

@@ -17,6 +17,7 @@ use trace::record::{BlockPacker, Header};
 use super::events::EventBodies;
 use super::job::{self, Job};
 use super::queue::{Flow, Queue};
+use super::room::Room;
 use super::{PublishOptions, Published, peer};
 use crate::message::{self, Head, Kind, SCHEMA, Start, Topic, body};
 use crate::zmtp;
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     events: AtomicUsize,
     /// Dropped for watchers that have left.
     dropped_before: AtomicU64,
+    /// Connections that were ended, or not begun.
+    refused: AtomicU64,
     queues: Mutex<Vec<Arc<Queue>>>,
     trouble: Mutex<Option<String>>,
 }
@@ -57,6 +60,7 @@ impl Shared {
             started: AtomicU64::new(0),
             events: AtomicUsize::new(0),
             dropped_before: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             queues: Mutex::default(),
             trouble: Mutex::default(),
         }
@@ -81,6 +85,7 @@ impl Shared {
             watchers: queues.len() as u64,
             bytes: self.bytes.load(Ordering::Relaxed),
             dropped: dropped + self.dropped_before.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
         }
     }
 
@@ -115,6 +120,14 @@ impl Shared {
         // Who takes events only needs no state, but blocks have to flow.
         let idle = usize::from(events > 0 && stream(Flow::Goes) == 0);
         self.wants.store(stream(Flow::Wants) + idle, Ordering::Release);
+    }
+
+    /// Counts a connection that is refused, and says why: seldom, when there are many.
+    fn refuse(&self, why: std::fmt::Arguments<'_>) {
+        let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
+        if refused.is_power_of_two() {
+            tracing::warn!("feed: refused {why}; {refused} in all");
+        }
     }
 
     /// Whether anybody follows the stream, or wants to.
@@ -154,6 +167,7 @@ pub(super) async fn serve(
         seq: [0; Topic::ALL.len()],
     };
     let (options, mut peers) = (Arc::new(options), JoinSet::new());
+    let mut room = Room::new(options.watchers);
     loop {
         tokio::select! {
             job = jobs.recv() => match job {
@@ -168,20 +182,26 @@ pub(super) async fn serve(
                 None => return,
             },
             accepted = listener.accept() => match accepted {
-                Ok((stream, from)) if peers.len() < options.watchers => {
-                    let (options, shared) = (Arc::clone(&options), Arc::clone(&shared));
-                    peers.spawn(async move {
-                        let queue = Arc::new(Queue::new(options.queue_bytes));
-                        let served = peer::serve(stream, options.key.as_ref(), &queue, &shared, options.patience).await;
-                        shared.left(&queue);
+                Ok((stream, from)) => {
+                    if room.is_full() {
+                        shared.refuse(format_args!("{from}: {} watchers are connected (--feed-watchers)", options.watchers));
+                        continue;
+                    }
+                    if let Some(oldest) = room.make() {
+                        shared.refuse(format_args!("{oldest}: another one came before it had said what it wants (--feed-watchers)"));
+                    }
+                    let queue = Arc::new(Queue::new(options.queue_bytes));
+                    let (options, shared, theirs) = (Arc::clone(&options), Arc::clone(&shared), Arc::clone(&queue));
+                    let task = peers.spawn(async move {
+                        let served = peer::serve(stream, &options, &theirs, &shared).await;
+                        shared.left(&theirs);
                         match served {
                             Ok(()) => tracing::info!("feed: the watcher at {from} has left"),
+                            Err(error) if peer::is_refused(&error) => shared.refuse(format_args!("{from}: {error}")),
                             Err(error) => tracing::info!("feed: the watcher at {from}: {error}"),
                         }
                     });
-                }
-                Ok((_, from)) => {
-                    tracing::warn!("feed: refused {from}: {} watchers are connected (--feed-watchers)", options.watchers);
+                    room.enter(from, queue, task);
                 }
                 Err(error) => {
                     // Out of descriptors, most likely: it would be told again at once.

@@ -47,6 +47,9 @@ pub(crate) struct FeedArgs {
 /// How long a watcher may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a watcher may stand still, under a debugger for example. It comes back by itself.
+const STALL: Duration = Duration::from_mins(1);
+
 /// A run being published.
 pub(super) struct Feed {
     publisher: Publisher,
@@ -60,6 +63,7 @@ pub(crate) struct Publishing {
     pub(crate) address: String,
     pub(crate) watchers: u64,
     pub(crate) dropped: u64,
+    pub(crate) refused: u64,
 }
 
 impl Feed {
@@ -87,6 +91,7 @@ impl Feed {
             watchers: args.feed_watchers,
             queue_bytes: args.feed_queue as usize,
             patience: PATIENCE,
+            stall: STALL,
         };
         let publisher = Publisher::start(options, header.clone()).context("nothing is published")?;
         Ok(Self {
@@ -117,12 +122,30 @@ impl Feed {
     }
 
     pub(super) fn publishing(&self) -> Publishing {
-        let Published { watchers, dropped, .. } = self.publisher.status();
+        let Published {
+            watchers,
+            dropped,
+            refused,
+            ..
+        } = self.publisher.status();
         Publishing {
             address: self.publisher.address().to_string(),
             watchers,
             dropped,
+            refused,
         }
+    }
+
+    /// Who was refused, for the report.
+    pub(super) fn refused(&self) -> Option<String> {
+        let refused = self.publisher.status().refused;
+        (refused > 0).then(|| {
+            format!(
+                "feed: {} connections were refused: no room, no key, no feed's protocol, or too slow; see who reaches the address \
+                 of --publish",
+                crate::state::units::count(refused)
+            )
+        })
     }
 
     pub(super) fn finish(self, analysis: &Analysis, input: &dyn Fn() -> ReportInput) -> Option<String> {

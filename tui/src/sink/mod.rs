@@ -243,8 +243,9 @@ impl Sink {
     }
 
     /// What went wrong with the writing, for the report.
-    pub(crate) fn trouble(&self) -> &[String] {
-        &self.trouble
+    pub(crate) fn trouble(&self) -> Vec<String> {
+        let refused = self.feed.as_ref().and_then(Feed::refused);
+        self.trouble.iter().cloned().chain(refused).collect()
     }
 
     /// Closes everything; what there is to say of it.
@@ -258,6 +259,7 @@ impl Sink {
             }
         }
         if let Some(feed) = self.feed.take() {
+            self.trouble.extend(feed.refused());
             said.extend(feed.finish(analysis, &|| input.clone()));
         }
         said

@@ -1,9 +1,11 @@
 //! The metrics endpoint: HTTP/1.1 on a thread of its own. Connections, the size of requests and the time each may take are bounded;
 //! a question costs the run some hundred microseconds at most four times a second, however often it is asked.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -15,22 +17,62 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
 
 use super::exposition::encode;
 use super::scrapes::Questions;
 
-/// Connections at a time; others wait in the kernel's queue.
-const CONNECTIONS: usize = 32;
-/// Largest request, in bytes.
-const REQUEST_BYTES: usize = 16 * 1024;
-/// How long a request's head may take.
-const HEAD: Duration = Duration::from_secs(5);
-/// How long a connection may last, answer included.
-const WHOLE: Duration = Duration::from_secs(30);
+/// What whoever reaches the endpoint may take of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Connections at a time. A further one takes the place of the oldest that has not asked yet, or else of the oldest.
+    connections: usize,
+    /// Largest request head, in bytes.
+    request_bytes: usize,
+    /// How long a request's head may take.
+    head: Duration,
+    /// How long a connection may last, answer included.
+    whole: Duration,
+}
+
+pub(super) const BOUNDS: Bounds = Bounds {
+    connections: 32,
+    request_bytes: 16 * 1024,
+    head: Duration::from_secs(5),
+    whole: Duration::from_secs(30),
+};
+
+/// Connections that were ended before they had their answer.
+#[derive(Debug, Default)]
+pub(super) struct Refused {
+    /// For newer ones.
+    displaced: AtomicU64,
+    /// For a bound of size or time, or for not being HTTP.
+    failed: AtomicU64,
+}
+
+impl Refused {
+    /// What there is to say of them, for the report.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let displaced = self.displaced.load(Ordering::Relaxed);
+        let failed = self.failed.load(Ordering::Relaxed);
+        (displaced + failed > 0).then(|| {
+            format!(
+                "metrics: connections were ended without an answer: {displaced} for newer ones ({} at a time), {failed} that were \
+                 too slow, too long or no HTTP; see who reaches the address of --metrics",
+                BOUNDS.connections
+            )
+        })
+    }
+}
 
 /// Begins to serve at `address`; gives back where that is (a port of 0 is one that was free).
-pub(super) fn serve(address: SocketAddr, questions: Questions) -> anyhow::Result<SocketAddr> {
+pub(super) fn serve(
+    address: SocketAddr,
+    questions: Questions,
+    bounds: Bounds,
+) -> anyhow::Result<(SocketAddr, Arc<Refused>)> {
     let refused = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
     let listener = StdListener::bind(address).with_context(refused)?;
     listener.set_nonblocking(true).with_context(refused)?;
@@ -40,51 +82,81 @@ pub(super) fn serve(address: SocketAddr, questions: Questions) -> anyhow::Result
         .enable_time()
         .build()
         .with_context(refused)?;
+    let counted = Arc::<Refused>::default();
+    let theirs = Arc::clone(&counted);
     thread::Builder::new()
         .name("metrics".into())
         .spawn(move || {
-            if let Err(error) = runtime.block_on(accept(listener, questions)) {
+            if let Err(error) = runtime.block_on(accept(listener, questions, bounds, &theirs)) {
                 tracing::warn!("metrics are not served any more: {error}");
             }
         })
         .with_context(refused)?;
-    Ok(bound)
+    Ok((bound, counted))
 }
 
-async fn accept(listener: StdListener, questions: Questions) -> std::io::Result<()> {
+/// A connection under way.
+struct Served {
+    asked: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+async fn accept(
+    listener: StdListener,
+    questions: Questions,
+    bounds: Bounds,
+    refused: &Arc<Refused>,
+) -> std::io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut served: VecDeque<Served> = VecDeque::new();
     loop {
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else {
-            return Ok(());
-        };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let questions = questions.clone();
-                tokio::spawn(async move {
-                    let _place = place;
-                    // Who is too slow, or breaks off, has no answer: that is all there is to it.
-                    let _ = tokio::time::timeout(WHOLE, converse(stream, questions)).await;
-                });
-            }
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
             // No descriptors left, for now.
             Err(error) => {
                 tracing::info!("metrics: cannot accept a connection: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        served.retain(|one| !one.task.is_finished());
+        if served.len() >= bounds.connections {
+            // Whoever says nothing must not keep out who asks.
+            let silent = served.iter().position(|one| !one.asked.load(Ordering::Relaxed));
+            if let Some(oldest) = served.remove(silent.unwrap_or(0)) {
+                oldest.task.abort();
+                refused.displaced.fetch_add(1, Ordering::Relaxed);
             }
         }
+        let asked = Arc::<AtomicBool>::default();
+        let (questions, refused, asks) = (questions.clone(), Arc::clone(refused), Arc::clone(&asked));
+        let task = tokio::spawn(async move {
+            let ended = timeout(bounds.whole, converse(stream, questions, bounds, &asks)).await;
+            // Who breaks off by itself wants no answer.
+            if ended.is_err() || ended.is_ok_and(|ended| ended.is_err_and(|e| e.is_timeout() || e.is_parse())) {
+                refused.failed.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        served.push_back(Served {
+            asked,
+            task: task.abort_handle(),
+        });
     }
 }
 
-async fn converse(stream: TcpStream, questions: Questions) -> hyper::Result<()> {
+async fn converse(stream: TcpStream, questions: Questions, bounds: Bounds, asked: &AtomicBool) -> hyper::Result<()> {
     http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(REQUEST_BYTES)
+        .header_read_timeout(bounds.head)
+        .max_buf_size(bounds.request_bytes)
         .keep_alive(false)
+        .half_close(true)
         .serve_connection(
             TokioIo::new(stream),
-            service_fn(|request| answer(request, questions.clone())),
+            service_fn(|request| {
+                asked.store(true, Ordering::Relaxed);
+                answer(request, questions.clone())
+            }),
         )
         .await
 }
@@ -130,64 +202,4 @@ fn plain(status: StatusCode, text: &str) -> Response<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::net::TcpStream as Client;
-    use std::time::Instant;
-
-    use super::super::scrapes::{Answers, pair};
-    use super::*;
-
-    fn endpoint() -> (SocketAddr, Answers) {
-        let (answers, questions) = pair();
-        let bound = serve(SocketAddr::from(([127, 0, 0, 1], 0)), questions).expect("a free port");
-        (bound, answers)
-    }
-
-    fn ask(at: SocketAddr, request: &str) -> String {
-        let mut client = Client::connect(at).expect("it listens");
-        client.write_all(request.as_bytes()).expect("it reads");
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).expect("it answers and closes");
-        answer
-    }
-
-    #[test]
-    fn only_metrics_are_there_and_only_to_be_read() {
-        let (at, answers) = endpoint();
-        answers.give(Vec::new(), true);
-        let metrics = ask(at, "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
-        assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
-        assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");
-        assert!(ask(at, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").starts_with("HTTP/1.1 404 "));
-        let posted = ask(at, "POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
-        assert!(
-            posted.starts_with("HTTP/1.1 405 ") && posted.contains("allow: GET, HEAD"),
-            "{posted}"
-        );
-    }
-
-    #[test]
-    fn a_request_that_never_ends_or_is_too_long_is_given_up() {
-        let (at, answers) = endpoint();
-        answers.give(Vec::new(), true);
-        let long = format!("GET /metrics HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(2 * REQUEST_BYTES));
-        let answer = {
-            let mut client = Client::connect(at).expect("it listens");
-            // It may hang up before it has read all of it.
-            let _ = client.write_all(long.as_bytes());
-            let mut answer = Vec::new();
-            let _ = client.read_to_end(&mut answer);
-            String::from_utf8_lossy(&answer).into_owned()
-        };
-        assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
-        // Thirty-one that say nothing do not keep the next one out.
-        let silent: Vec<Client> = (1..CONNECTIONS)
-            .map(|_| Client::connect(at).expect("it listens"))
-            .collect();
-        let began = Instant::now();
-        assert!(ask(at, "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").starts_with("HTTP/1.1 200 "));
-        assert!(began.elapsed() < HEAD, "{:?}", began.elapsed());
-        drop(silent);
-    }
-}
+mod attacked;

@@ -12,6 +12,7 @@ mod scrapes;
 mod sender;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use trace::report::{Report, ReportInput};
 use trace::{Analysis, Event, MonoNs};
 
 pub(crate) use args::TelemetryArgs;
+use endpoint::Refused;
 use push::Push;
 use scrapes::Answers;
 
@@ -30,6 +32,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 #[derive(Default)]
 pub(crate) struct Telemetry {
     answers: Option<Answers>,
+    refused: Option<Arc<Refused>>,
     push: Option<Push>,
     failed: Option<String>,
 }
@@ -43,7 +46,8 @@ impl Telemetry {
         };
         if let Some(address) = args.metrics {
             let (answers, questions) = scrapes::pair();
-            let bound = endpoint::serve(address, questions)?;
+            let (bound, refused) = endpoint::serve(address, questions, endpoint::BOUNDS)?;
+            telemetry.refused = Some(refused);
             eprintln!("tokengap: metrics at http://{bound}/metrics");
             if !bound.ip().is_loopback() {
                 eprintln!(
@@ -107,7 +111,8 @@ impl Telemetry {
     /// What went wrong, for the report.
     pub(crate) fn trouble(&self) -> Vec<String> {
         let push = self.push.as_ref().and_then(Push::trouble);
-        push.into_iter().chain(self.failed.clone()).collect()
+        let refused = self.refused.as_ref().and_then(|refused| refused.trouble());
+        push.into_iter().chain(refused).chain(self.failed.clone()).collect()
     }
 
     /// What there is to say since the last call.

@@ -219,6 +219,10 @@ fn writing(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
             let dropped = format!("({} dropped)", count(feed.dropped));
             x = pad.text(x + 1, 0, &dropped, theme.health(Health::Warning));
         }
+        if feed.refused > 0 {
+            let refused = format!("({} refused)", count(feed.refused));
+            x = pad.text(x + 1, 0, &refused, theme.health(Health::Warning));
+        }
         x += 2;
     }
     x

@@ -71,15 +71,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The paths in one small program.
+/// The paths in one small program, in a folder of its own: what else is built, and how, changes neither of them.
 fn build() -> anyhow::Result<PathBuf> {
+    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
+    let target = metadata.target_directory.join("hot");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let status = cargo
-        .args(["build", "--quiet", "--release", "--package", "hot"])
+        .args(["build", "--quiet", "--release", "--package", "hot", "--target-dir"])
+        .arg(&target)
         .status()?;
     ensure!(status.success(), "{cargo:?}: {status}");
-    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
-    Ok(metadata.target_directory.join("release/hot").into())
+    Ok(target.join("release/hot").into())
 }
 
 fn instructions(program: &Path, name: &str, laps: u64) -> anyhow::Result<u64> {

@@ -19,6 +19,7 @@ mod error;
 mod identify;
 mod limits;
 mod msgpack;
+mod part;
 mod pickle;
 mod schema;
 mod tokens;

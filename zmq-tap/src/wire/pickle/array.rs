@@ -79,12 +79,17 @@ impl Vm<'_, '_> {
         while room > 0
             && let Some((head, data)) = rest.split_first_chunk::<N>()
             && head == known
-            && let [op::SHORT_BINBYTES, len, bytes @ ..] = data
-            && let Some((_, close)) = bytes.split_at_checked(usize::from(*len))
+            && let &[op::SHORT_BINBYTES, len, ref bytes @ ..] = data
+            && let Some((_, close)) = bytes.split_at_checked(usize::from(len))
             && let Some((&CLOSE, after)) = close.split_first_chunk()
         {
             let data = (at + N) as u32;
-            let array = Node::Array(data);
+            let array = if len % 8 == 0 {
+                let (words, at) = (u16::from(len / 8), data + 2);
+                Node::Words { words, at }
+            } else {
+                Node::Array(data)
+            };
             self.arena
                 .memo
                 .extend_from_slice(&[Node::Bytes(data), Node::Unbuilt, array]);

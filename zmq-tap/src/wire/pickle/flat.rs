@@ -120,6 +120,10 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
                     kinds: set,
                 });
             }
+            op::FRAME => {
+                at = frame(b, at)?;
+                continue;
+            }
             _ => return None,
         }
         len += 1;
@@ -150,33 +154,51 @@ pub(super) fn repeats<const N: usize>(b: &[u8], at: usize) -> usize {
     }
 }
 
+/// What follows the `FRAME` at `at`, which CPython writes between any two items. `None` for one that the message does not hold or
+/// that is empty: frames are never looked at twice.
+pub(super) fn frame(b: &[u8], at: usize) -> Option<usize> {
+    let (length, rest) = b.get(at + 1..)?.split_first_chunk()?;
+    let whole = u64::from_le_bytes(*length) <= rest.len() as u64;
+    (whole && rest.first() != Some(&op::FRAME)).then_some(at + FRAME)
+}
+
+/// Length of the opcode `FRAME`.
+const FRAME: usize = 9;
+
+/// What is to be read at `at` of a batch that [`scan`] measured.
+fn past_frame(b: &[u8], at: usize) -> usize {
+    if b.get(at) == Some(&op::FRAME) { at + FRAME } else { at }
+}
+
 /// The list of short integers alone whose `EMPTY_LIST MEMOIZE` is at `at`, and what follows it. Told by its first eight bytes
 /// where it holds one number, as it does of a request that is decoding.
-pub(super) fn number_list(b: &[u8], at: usize) -> Option<(Seq, usize)> {
+#[inline]
+pub(super) fn number_list(b: &[u8], at: usize) -> Option<(Node, usize)> {
     let head = u64::from_le_bytes(*b.get(at..)?.first_chunk()?);
-    let single = |end: usize| Some((Seq::flat(at as u32 + 2, end as u32, 1, kinds::INT), end + 1));
+    let list = |len, start: usize, end: usize| Some((Node::Ints { len, at: start as u32 }, end + 1));
     // The opcodes in the order of their bytes, from the lowest on; between number and APPEND any byte.
     if head & 0xff00_0000_00ff_ffff == 0x6100_0000_004a_945d {
-        return single(at + 7);
+        return list(1, at + 2, at + 7);
     }
     if head & 0x0000_00ff_00ff_ffff == 0x0000_0061_004b_945d {
-        return single(at + 4);
+        return list(1, at + 2, at + 4);
     }
     if head & 0x0000_ff00_00ff_ffff == 0x0000_6100_004d_945d {
-        return single(at + 5);
+        return list(1, at + 2, at + 5);
     }
     match head.to_le_bytes() {
         [op::EMPTY_LIST, op::MEMOIZE, op::MARK, ..] => {
-            let batch = numbers(b, at + 3)?;
-            Some((batch.run(), batch.end + 1))
+            let (len, end) = numbers(b, at + 3)?;
+            list(u16::try_from(len).ok()?, at + 3, end)
         }
-        [op::EMPTY_LIST, op::MEMOIZE, op::EMPTY_LIST | op::APPENDS, ..] => Some((Seq::EMPTY, at + 2)),
+        [op::EMPTY_LIST, op::MEMOIZE, op::EMPTY_LIST | op::APPENDS, ..] => list(0, at + 2, at + 1),
         _ => None,
     }
 }
 
-/// The batch of short integers alone that begins at `start`: most lists of token ids.
-fn numbers(b: &[u8], start: usize) -> Option<Flat> {
+/// How many short integers alone are in the batch that begins at `start`, as in most lists of token ids, and where it ends.
+#[inline]
+fn numbers(b: &[u8], start: usize) -> Option<(u32, usize)> {
     let (mut at, mut len) = (start, 0);
     loop {
         match *b.get(at)? {
@@ -193,14 +215,7 @@ fn numbers(b: &[u8], start: usize) -> Option<Flat> {
                 len += 1;
                 at += 5;
             }
-            op::APPENDS => {
-                return Some(Flat {
-                    start,
-                    end: at,
-                    len,
-                    kinds: kinds::INT,
-                });
-            }
+            op::APPENDS => return Some((len, at)),
             _ => return None,
         }
     }
@@ -222,6 +237,7 @@ pub(super) fn single(b: &[u8], start: usize) -> Option<Flat> {
             op::BININT => 5,
             _ => return None,
         };
+    let end = if *b.get(end)? == op::FRAME { frame(b, end)? } else { end };
     (*b.get(end)? == op::APPEND).then_some(Flat {
         start,
         end,
@@ -256,6 +272,7 @@ fn remember(b: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: u
 
 /// The item at `at` of a batch that [`scan`] measured, and what follows it.
 pub(in super::super) fn item(b: &[u8], at: usize, memo: &[Node]) -> Option<(Node, usize)> {
+    let at = past_frame(b, at);
     let here = at as u32;
     let (node, next) = match *b.get(at)? {
         op::BININT1 => (Node::Int(here), at + 2),
@@ -283,8 +300,13 @@ pub(in super::super) fn string(b: &[u8], at: usize) -> Option<(&[u8], usize)> {
     {
         return Some((text, at + 3 + text.len()));
     }
-    let (start, end) = scalar::payload(b, at)?;
+    let (start, end) = scalar::payload(b, past_frame(b, at))?;
     Some((b.get(start..end)?, after_put(b, end)))
+}
+
+/// The integer at `at` of a batch that [`scan`] measured and found nothing but short ones in, and what follows it.
+pub(in super::super) fn short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
+    scalar::short_int(b, past_frame(b, at))
 }
 
 /// What follows the opcode at `at` if that one numbers a value, else `at`.
@@ -324,15 +346,11 @@ mod tests {
             let mut memo = Vec::new();
             let slowly = match bytes[2] {
                 op::MARK => walk(&bytes, 3, &mut memo, 1 << 20).filter(|flat| flat.kinds & !kinds::INT == 0),
-                op::EMPTY_LIST | op::APPENDS => Some(Flat { start: 0, end: 1, len: 0, kinds: 0 }),
+                op::EMPTY_LIST | op::APPENDS => Some(Flat { start: 2, end: 1, len: 0, kinds: 0 }),
                 _ => single(&bytes, 2),
             };
-            let quickly = number_list(&bytes, 0);
-            prop_assert_eq!(
-                quickly.map(|(list, next)| (list.total, next)),
-                slowly.map(|flat| (flat.len, flat.end + 1)),
-                "{:02x?}", bytes
-            );
+            let told = |flat: Flat| (Node::Ints { len: flat.len as u16, at: flat.start as u32 }, flat.end + 1);
+            prop_assert_eq!(number_list(&bytes, 0), slowly.map(told), "{:02x?}", bytes);
         }
     }
 }

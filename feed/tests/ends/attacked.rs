@@ -1,0 +1,253 @@
+//! Peers that are no watchers, or bad ones: they are bounded in number, in time and in what they may say, those that watch go on,
+//! and what was refused is counted.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use feed::{Key, PublishOptions};
+
+use crate::both::{Source, Watched, options};
+
+/// Longer than any patience below.
+const SOON: Duration = Duration::from_secs(10);
+
+/// What a SUB socket of ZMTP 3 says first.
+fn opening() -> Vec<u8> {
+    let mut said = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0];
+    said.extend_from_slice(b"NULL");
+    said.resize(64, 0);
+    said.extend_from_slice(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB");
+    said
+}
+
+/// It asks for all there is.
+const SUBSCRIPTION: &[u8] = b"\0\x01\x01";
+
+fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(to).expect("it listens");
+    stream.set_read_timeout(Some(SOON)).expect("set");
+    stream
+}
+
+/// Whether the other end closes it within [`SOON`].
+fn is_ended(peer: &mut TcpStream) -> bool {
+    use std::io::ErrorKind::{TimedOut, WouldBlock};
+    let read = peer.read_to_end(&mut Vec::new());
+    !read.is_err_and(|error| matches!(error.kind(), WouldBlock | TimedOut))
+}
+
+/// A source with one who watches it.
+fn watched(options: PublishOptions) -> (Source, Watched) {
+    let mut source = Source::new(options);
+    let mut watched = source.watch(None);
+    watched.until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    (source, watched)
+}
+
+/// What is told now reaches the watcher, whole.
+fn goes_on(source: &mut Source, watched: &mut Watched) {
+    let before = watched.records;
+    watched.until("what comes next", Some(source), |w| w.records > before);
+    assert_eq!((watched.reader.lost(), watched.down.len()), (0, 0));
+}
+
+#[test]
+fn peers_that_are_no_watchers_are_left_out_and_take_no_room() {
+    let mut source = Source::new(options(None));
+    let address = source.publisher.address();
+    let garbage: [&[u8]; 5] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0xff; 4_096],
+        &[0; 4_096],
+        // A greeting, then a frame of 2^63 bytes.
+        &[
+            &[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0][..],
+            b"NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+            &[0; 32],
+            &[2, 0x80, 0, 0, 0, 0, 0, 0, 0],
+        ]
+        .concat(),
+        b"",
+    ];
+    for bytes in garbage {
+        let mut peer = TcpStream::connect(address).expect("a connection");
+        peer.write_all(bytes).ok();
+        if bytes.is_empty() {
+            peer.shutdown(Shutdown::Write).expect("half closed");
+        }
+        peer.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
+        let begun = Instant::now();
+        let mut said = Vec::new();
+        // Ends by itself: at once, or when the patience is over.
+        peer.read_to_end(&mut said).ok();
+        assert!(begun.elapsed() < Duration::from_secs(5), "{bytes:?}");
+        assert!(said.len() < 200, "only a greeting is said");
+    }
+    assert_eq!(source.publisher.status().watchers, 0);
+    // Whoever has closed by itself was not refused.
+    assert_eq!(source.publisher.status().refused, 4);
+    let mut watched = source.watch(None);
+    watched.until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    assert_eq!(source.publisher.status().watchers, 1);
+}
+
+#[test]
+fn only_so_many_may_come() {
+    let mut source = Source::new(options(None));
+    let mut all: Vec<Watched> = (0..3).map(|_| source.watch(None)).collect();
+    for watched in &mut all {
+        watched.until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    }
+    let mut beyond = source.watch(None);
+    beyond.until("the refusal", Some(&mut source), |w| !w.down.is_empty());
+    assert!(
+        beyond.analysis.is_none() && beyond.down[0].contains("--feed-watchers"),
+        "{:?}",
+        beyond.down
+    );
+    assert!(source.publisher.status().refused > 0);
+    all.clear();
+    beyond.until("room again", Some(&mut source), |w| w.analysis.is_some());
+}
+
+#[test]
+fn who_says_nothing_keeps_nobody_out() {
+    let mut source = Source::new(PublishOptions {
+        patience: SOON,
+        ..options(None)
+    });
+    let mut silent: Vec<TcpStream> = (0..20).map(|_| connect(source.publisher.address())).collect();
+    let begun = Instant::now();
+    let mut watched = source.watch(None);
+    watched.until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    assert!(begun.elapsed() < SOON && watched.down.is_empty(), "{:?}", watched.down);
+    assert!(is_ended(&mut silent[0]), "the oldest has made room");
+    // With a key it is who has none that says nothing worth hearing.
+    let key = Key::new([9; 32]);
+    let mut source = Source::new(PublishOptions {
+        patience: SOON,
+        ..options(Some(key.clone()))
+    });
+    let _silent: Vec<TcpStream> = (0..20).map(|_| connect(source.publisher.address())).collect();
+    let mut watched = source.watch(Some(key));
+    watched.until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    assert!(watched.down.is_empty(), "{:?}", watched.down);
+    assert!(
+        source.publisher.status().refused >= 17,
+        "{:?}",
+        source.publisher.status()
+    );
+}
+
+#[test]
+fn who_sends_a_byte_now_and_then_is_given_up_in_time() {
+    let (mut source, mut watched) = watched(options(None));
+    let mut peer = connect(source.publisher.address());
+    let begun = Instant::now();
+    for byte in opening() {
+        if peer.write_all(&[byte]).is_err() || source.publisher.status().refused > 0 {
+            break;
+        }
+        source.step(1);
+        thread::sleep(Duration::from_millis(40));
+    }
+    assert!(is_ended(&mut peer) && begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert_eq!(source.publisher.status().refused, 1);
+    goes_on(&mut source, &mut watched);
+}
+
+#[test]
+fn who_wants_or_claims_too_much_is_refused() {
+    let (mut source, mut watched) = watched(options(None));
+    let topics = SUBSCRIPTION.repeat(17);
+    let long = [SUBSCRIPTION, b"\x02\0\0\0\0\0\0\x01\x02"].concat();
+    let bad: [&[u8]; 5] = [
+        &topics,
+        // Frames of 258 and of 2^40 bytes, a message of many frames, a command where none may be.
+        &long,
+        b"\x02\0\0\x01\0\0\0\0\0",
+        &b"\x01\x01\x05".repeat(3),
+        b"\x05\x01\x05",
+    ];
+    for (done, words) in (1..).zip(bad) {
+        let mut peer = connect(source.publisher.address());
+        peer.write_all(&[&opening(), words].concat()).expect("said");
+        assert!(is_ended(&mut peer), "{words:?}");
+        let end = Instant::now() + SOON;
+        while source.publisher.status().refused < done {
+            assert!(
+                Instant::now() < end,
+                "{words:?} is not counted: {:?}",
+                source.publisher.status()
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    goes_on(&mut source, &mut watched);
+}
+
+/// Subscriptions that change all the time cost a state a second; pings, their answers, which wait like everything else.
+#[test]
+fn who_never_stops_asking_holds_nobody_up() {
+    let (mut source, mut watched) = watched(options(None));
+    let mut peer = connect(source.publisher.address());
+    peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("said");
+    peer.set_write_timeout(Some(Duration::from_millis(50))).expect("set");
+    let words = [
+        b"\0\x07\x01stream\0\x07\0stream".as_slice(),
+        b"\x04\x09\x04PING\0\x0aab",
+    ]
+    .concat()
+    .repeat(500);
+    let (begun, mut ended) = (Instant::now(), false);
+    while !ended {
+        assert!(begun.elapsed() < SOON, "{:?}", source.publisher.status());
+        source.step(1);
+        ended = peer.write_all(&words).is_err_and(|error| {
+            use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+            matches!(error.kind(), BrokenPipe | ConnectionReset)
+        });
+        watched.take();
+    }
+    goes_on(&mut source, &mut watched);
+    assert_eq!(source.publisher.status().refused, 1);
+}
+
+#[test]
+fn who_never_reads_has_its_queue_and_a_while_and_no_more() {
+    let stall = Duration::from_millis(700);
+    let (mut source, mut watched) = watched(PublishOptions {
+        stall,
+        queue_bytes: 4 << 20,
+        ..options(None)
+    });
+    let mut deaf: Vec<TcpStream> = (0..2).map(|_| connect(source.publisher.address())).collect();
+    for peer in &mut deaf {
+        peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("said");
+    }
+    let begun = Instant::now();
+    while source.publisher.status().refused < 2 {
+        assert!(begun.elapsed() < 2 * SOON, "{:?}", source.publisher.status());
+        source.babble();
+        source.step(1);
+        watched.take();
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(begun.elapsed() > stall);
+    watched.until("only the other one is left", Some(&mut source), |_| true);
+    assert_eq!(source.publisher.status().watchers, 1);
+    goes_on(&mut source, &mut watched);
+}
+
+#[test]
+fn who_has_said_all_it_will_say_has_left() {
+    let (mut source, mut watched) = watched(options(None));
+    let mut peer = connect(source.publisher.address());
+    peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("said");
+    peer.shutdown(Shutdown::Write).expect("half closed");
+    assert!(is_ended(&mut peer));
+    goes_on(&mut source, &mut watched);
+    assert_eq!(source.publisher.status().refused, 0);
+}
