@@ -59,22 +59,40 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let folder = tempfile::tempdir()?;
     let kit = Kit::make(folder.path())?;
+    permitted(&kit, &binary, folder.path()).context("NOT MEASURED: attach does not work here")?;
     println!(
-        "4,096 live requests, frames of {REQUESTS}; screen {}x{}; CPU is of one core, all threads, user and system\n",
-        SIZE.0, SIZE.1
+        "4,096 live requests, frames of {REQUESTS}; CPU is of one core, all threads, user and system\n\n\
+         {:>9} {:>8} {:>6} {:>9} {:>8} {:>8} {:>8} {:>11} {:>11} {:>8} {:>8} {:>6}  CPU us a frame: alone, attached",
+        "tokens/s",
+        "seconds",
+        "CPU %",
+        "peak MiB",
+        "frames",
+        "seen",
+        "taken",
+        "tokens",
+        "seen",
+        "requests",
+        "seen",
+        "lost"
     );
-    println!(
-        "| tokens/s | seconds | CPU | peak RSS | frames sent, seen sent, seen taken | tokens sent, seen | requests begun, seen | lost | sender's CPU a frame, attached | receiver's |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
     for (times, seconds) in [(1, args.seconds), (2, args.burst)] {
         with_screen(&kit, &binary, folder.path(), (times, seconds))?;
     }
-    println!("\nwithout a screen, until something is lost:\n");
     println!(
-        "| times the rate | tokens/s | CPU | peak RSS | frames sent | seen sent | unseen | taken | unseen | observations lost | tokens called missing | exact |"
+        "\nwithout a screen, until something is lost\n\
+         {:>5} {:>9} {:>6} {:>9} {:>9} {:>9} {:>9} {:>12} {:>13} {:>15}  to the frame",
+        "times",
+        "tokens/s",
+        "CPU %",
+        "peak MiB",
+        "frames",
+        "seen",
+        "unseen",
+        "takes unseen",
+        "records lost",
+        "tokens missing"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     for times in &args.times {
         held_to_account(&kit, &binary, folder.path(), *times, args.burst)?;
     }
@@ -83,6 +101,24 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         starts::measure(&kit, &binary, folder.path(), args.starts)?;
     }
     Ok(())
+}
+
+/// Attaches once, without a screen, where it says what is missing.
+fn permitted(kit: &Kit, binary: &Path, folder: &Path) -> Result<()> {
+    let folder = tempfile::tempdir_in(folder)?;
+    let peers = Peers::start(kit, folder.path())?;
+    let process = attached(binary, &peers, folder.path())?;
+    process.signal(Signal::INT)?;
+    process.end_well(PATIENCE).map(drop)
+}
+
+/// `attach` without a screen, once it has attached.
+fn attached(binary: &Path, peers: &Peers, folder: &Path) -> Result<Process> {
+    let mut command = Command::new(binary);
+    command.args(["attach", "--headless", "--json"]).args(peers.named());
+    let mut process = Process::start("attach", command, folder)?;
+    process.remark("attached to", PATIENCE)?;
+    Ok(process)
 }
 
 /// Frames a second at a multiple of the rate.
@@ -129,7 +165,7 @@ fn with_screen(kit: &Kit, binary: &Path, folder: &Path, (times, seconds): (u64, 
     };
     let truth = peers.truth;
     println!(
-        "| {:.0} | {:.0} | {:.1} % | {} MiB | {}, {}, {} | {}, {} | {}, {} | {} | {:.1} us, {:.1} us | {:.1} us, {:.1} us |",
+        "{:9.0} {:8.0} {:6.1} {:9} {:8} {:8} {:8} {:11} {:11} {:8} {:8} {:6}  sender {:.1}, {:.1}; receiver {:.1}, {:.1}",
         sent.tokens as f64 / sent.seconds,
         sent.seconds,
         cpu * 100.0,
@@ -154,10 +190,7 @@ fn with_screen(kit: &Kit, binary: &Path, folder: &Path, (times, seconds): (u64, 
 fn held_to_account(kit: &Kit, binary: &Path, folder: &Path, times: u64, seconds: u64) -> Result<()> {
     let folder = tempfile::tempdir_in(folder)?;
     let mut peers = Peers::start(kit, folder.path())?;
-    let mut command = Command::new(binary);
-    command.args(["attach", "--headless", "--json"]).args(peers.named());
-    let mut process = Process::start("attach", command, folder.path())?;
-    process.remark("attached to", PATIENCE)?;
+    let process = attached(binary, &peers, folder.path())?;
     let observed = Observed(process.pid());
     let (before, from) = (observed.cpu()?, Instant::now());
     let (sent, _) = pass(&mut peers, (times, seconds))?;
@@ -171,19 +204,19 @@ fn held_to_account(kit: &Kit, binary: &Path, folder: &Path, times: u64, seconds:
         .and_then(|hops| hops.first())
         .context("no hop was seen")?;
     let number = |value: &Value| value.as_u64().unwrap_or(0);
-    let (seen, taken) = (number(&hop["frames_sent"]), number(&hop["frames_taken"]));
+    let seen = number(&hop["frames_sent"]);
     let unseen = &report["source"]["wire"]["unseen"];
     let (unseen_sent, unseen_taken) = (number(&unseen["sends"]), number(&unseen["takes"]));
     let truth = peers.truth;
     let exact =
         seen + unseen_sent == truth.frames && (unseen_sent > 0 || number(&report["tokens"]["sent"]) == truth.tokens);
     println!(
-        "| {times} | {:.0} | {:.1} % | {} MiB | {} | {seen} | {unseen_sent} | {taken} | {unseen_taken} | {} | {} | {} |",
+        "{times:5} {:9.0} {:6.1} {:9} {:9} {seen:9} {unseen_sent:9} {unseen_taken:12} {:>13} {:15}  {}",
         sent.tokens as f64 / sent.seconds,
         cpu * 100.0,
         peak >> 20,
         truth.frames,
-        report["self"]["events_lost"],
+        number(&report["self"]["events_lost"]),
         number(&report["tokens"]["missing_on_wire"]) + number(&report["chunks"]["tokens_lost"]),
         if exact { "yes" } else { "NO" },
     );
