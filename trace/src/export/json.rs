@@ -14,9 +14,9 @@ fn push(buf: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
 
 /// Appends a text, as it is where nothing in it needs escaping.
 fn push_text(buf: &mut Vec<u8>, text: &str) {
-    // No early end, so that the compiler looks at many bytes at once.
-    let plain = |plain: bool, byte: u8| plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\');
-    if text.bytes().fold(true, plain) {
+    // Counted to the end, so that the compiler looks at many bytes at once.
+    let escaped = |byte: &u8| *byte < b' ' || matches!(byte, b'"' | b'\\');
+    if text.bytes().filter(escaped).count() == 0 {
         buf.reserve(text.len() + 2);
         buf.push(b'"');
         buf.extend_from_slice(text.as_bytes());

@@ -261,7 +261,7 @@ fn own_cost(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Result
     let observed = Observed(process.pid());
     let (before, from) = (observed.cpu()?, Instant::now());
     thread::sleep(Duration::from_secs(args.pace));
-    let (cpu, over) = (observed.cpu()? - before, from.elapsed());
+    let (cpu, over) = (observed.cpu()?.saturating_sub(before), from.elapsed());
     let peak = observed.peak()?;
     let outcome = session.finish()?;
     process.signal(Signal::INT)?;

@@ -133,7 +133,7 @@ fn pass(peers: &mut Peers, (times, seconds): (u64, u64)) -> Result<(Truth, [f64;
     peers.order((rate * seconds as f64) as u64, rate)?;
     let sent = peers.done(Duration::from_secs(seconds * 2))?;
     let after = peers.cpu()?;
-    let spent = [0, 1].map(|peer| (after[peer] - before[peer]).as_secs_f64() * 1e6 / sent.frames as f64);
+    let spent = [0, 1].map(|peer| after[peer].saturating_sub(before[peer]).as_secs_f64() * 1e6 / sent.frames as f64);
     Ok((sent, spent))
 }
 
@@ -155,7 +155,7 @@ fn with_screen(kit: &Kit, binary: &Path, folder: &Path, (times, seconds): (u64, 
     wait_for(&tmux, |pane| pane.contains("tokengap"))?;
     let (before, from) = (observed.cpu()?, Instant::now());
     let (sent, attached) = pass(&mut peers, (times, seconds))?;
-    let cpu = (observed.cpu()? - before).as_secs_f64() / from.elapsed().as_secs_f64();
+    let cpu = observed.cpu()?.saturating_sub(before).as_secs_f64() / from.elapsed().as_secs_f64();
     peers.settle()?;
     let seen = metrics(port)?;
     let of = |name: &str| -> Result<f64> {
@@ -194,7 +194,7 @@ fn held_to_account(kit: &Kit, binary: &Path, folder: &Path, times: u64, seconds:
     let observed = Observed(process.pid());
     let (before, from) = (observed.cpu()?, Instant::now());
     let (sent, _) = pass(&mut peers, (times, seconds))?;
-    let cpu = (observed.cpu()? - before).as_secs_f64() / from.elapsed().as_secs_f64();
+    let cpu = observed.cpu()?.saturating_sub(before).as_secs_f64() / from.elapsed().as_secs_f64();
     peers.settle()?;
     let peak = observed.peak()?;
     process.signal(Signal::INT)?;
