@@ -6,7 +6,7 @@ use trace::event::{Chunk, Finish};
 
 use super::arena::Node;
 use super::doc::Doc;
-use super::part::{Item, Part, Small};
+use super::part::{Item, Small};
 use super::schema::Columns;
 use super::tokens::Tokens;
 use super::{Limits, Undecoded};
@@ -110,42 +110,39 @@ impl<'a> Table<'a, '_> {
             return Ok(self.present(place));
         };
         let mut total = 0;
-        listed.reserve(chunks.len());
         for part in self.doc.parts(ids) {
-            // A pickle's lists and arrays lie side by side.
-            match part.cells() {
-                Some(cells) => self.count_all(part, cells.iter().copied(), chunks, listed, &mut total)?,
-                None => self.count_all(part, part.items(), chunks, listed, &mut total)?,
+            part.lists(listed);
+            let nodes = listed.get(part.rows()).unwrap_or_default();
+            for ((row, node), chunk) in part
+                .rows()
+                .zip(nodes)
+                .zip(chunks.get_mut(part.rows()).unwrap_or_default())
+            {
+                chunk.listed = match *node {
+                    Node::Ints { len, .. } | Node::Words { words: len, .. } => Some(u32::from(len)),
+                    node => self.count_listed(row, node)?,
+                };
+                total += chunk.listed.unwrap_or(0) as usize;
+                // References may list one long list many times over.
+                if total > self.limits.items {
+                    return Err(Undecoded::Limit {
+                        limit: "items",
+                        value: self.limits.items,
+                    });
+                }
             }
         }
         Ok(true)
     }
 
-    fn count_all(
-        &self,
-        part: Part<'a>,
-        lists: impl Iterator<Item = Node>,
-        chunks: &mut [Chunk<'a>],
-        listed: &mut Vec<Node>,
-        total: &mut usize,
-    ) -> Result<(), Undecoded> {
-        let chunks = chunks.get_mut(part.rows()).unwrap_or_default();
-        for (row, (ids, chunk)) in lists.zip(chunks).enumerate() {
-            listed.push(ids);
-            chunk.listed = Tokens::count(self.doc, ids);
-            *total += chunk.listed.unwrap_or(0) as usize;
-            if chunk.listed.is_none() && !self.doc.is_nil(ids) {
-                return Err(self.bad("output_ids", part.rows().start + row, "not token ids"));
-            }
-            // References may list one long list many times over.
-            if *total > self.limits.items {
-                return Err(Undecoded::Limit {
-                    limit: "items",
-                    value: self.limits.items,
-                });
-            }
+    /// How many ids the list of one request holds, `None` where there is no list.
+    #[inline(never)]
+    fn count_listed(&self, row: usize, ids: Node) -> Result<Option<u32>, Undecoded> {
+        let count = Tokens::count(self.doc, ids);
+        if count.is_none() && !self.doc.is_nil(ids) {
+            return Err(self.bad("output_ids", row, "not token ids"));
         }
-        Ok(())
+        Ok(count)
     }
 
     /// The requests that an `AbortReq` names.

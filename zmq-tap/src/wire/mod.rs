@@ -21,6 +21,7 @@ mod limits;
 mod msgpack;
 mod part;
 mod pickle;
+mod runs;
 mod schema;
 mod tokens;
 mod value;

@@ -93,7 +93,7 @@ impl<'a> Part<'a> {
     }
 
     /// Its items where they are containers of the arena.
-    pub(super) fn cells(self) -> Option<&'a [Node]> {
+    fn cells(self) -> Option<&'a [Node]> {
         match self.run {
             Run::Cells { at } => self.doc.arena.cells.get(at..at + self.len as usize),
             _ => None,
@@ -107,6 +107,31 @@ impl<'a> Part<'a> {
             run: self.run,
             left: self.len,
             next: NONE,
+        }
+    }
+
+    /// Adds its items, which should be lists, to `nodes`, short arrays as what they hold.
+    pub(super) fn lists(self, nodes: &mut Vec<Node>) {
+        match (self.cells(), self.run) {
+            // A pickle's lists and arrays lie side by side.
+            (Some(cells), _) => nodes.extend_from_slice(cells),
+            (None, Run::Pack { mut at }) => {
+                for _ in self.rows() {
+                    if let Some((first, words)) = msgpack::short_array(self.doc.bytes, at) {
+                        nodes.push(Node::Words {
+                            words,
+                            at: first as u32,
+                        });
+                        at = first + 8 * usize::from(words);
+                    } else if let Some(next) = msgpack::next(self.doc.bytes, at) {
+                        nodes.push(Node::Pack(at as u32));
+                        at = next;
+                    } else {
+                        break;
+                    }
+                }
+            }
+            _ => nodes.extend(self.items()),
         }
     }
 

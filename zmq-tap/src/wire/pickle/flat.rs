@@ -4,6 +4,7 @@
 //! strings inside. They are measured here and left where they are; a column that is read decodes them in place.
 
 use super::super::arena::{Node, Seq, kinds};
+use super::super::runs::{repeats, words};
 use super::{op, scalar};
 
 /// A batch that stays in the message.
@@ -41,25 +42,22 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
                 set |= kinds::INT;
                 at += 2;
                 if b.get(at) == Some(&op::BININT1) {
-                    let run = runs(b, at, |word| word & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b);
+                    let run = words(b, at, 0x00ff_00ff_00ff_00ff, 0x004b_004b_004b_004b);
                     len += 4 * run;
                     at += 8 * run;
                 }
             }
             op::NONE => {
                 set |= kinds::NIL;
-                at += 1;
-                if b.get(at) == Some(&op::NONE) {
-                    let run = 8 * runs(b, at, |word| word == 0x4e4e_4e4e_4e4e_4e4e);
-                    len += run;
-                    at += run;
-                }
+                let more = repeats::<1>(b, at);
+                len += more;
+                at += 1 + more;
             }
             op::NEWTRUE | op::NEWFALSE => {
                 set |= kinds::OTHER;
                 at += 1;
                 if matches!(b.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
-                    let run = 8 * runs(b, at, |word| word & 0xfefe_fefe_fefe_fefe == 0x8888_8888_8888_8888);
+                    let run = 8 * words(b, at, 0xfefe_fefe_fefe_fefe, 0x8888_8888_8888_8888);
                     len += run;
                     at += run;
                 }
@@ -74,24 +72,20 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
             }
             op::BINFLOAT => {
                 set |= kinds::OTHER;
-                let more = groups(b, at + 9, |float: &[u8; 9]| float[0] == op::BINFLOAT);
+                let more = floats(b, at + 9);
                 len += more;
                 at += 9 * (1 + more);
             }
-            op::SHORT_BINUNICODE => {
-                let end = at + 2 + usize::from(*b.get(at + 1)?);
+            op::SHORT_BINUNICODE | op::BINUNICODE => {
                 set |= kinds::STR;
-                if b.get(end) == Some(&op::MEMOIZE) && memo.len() < memo_limit {
-                    memo.push(Node::Str(at as u32));
-                    at = end + 1;
+                let (next, more) = strings(b, at, memo, memo_limit);
+                if more > 0 {
+                    len += more - 1;
+                    at = next;
                 } else {
+                    let (_, end) = scalar::payload(b, at)?;
                     at = remember(b, Node::Str(at as u32), end, memo, memo_limit)?;
                 }
-            }
-            op::BINUNICODE => {
-                let (_, end) = scalar::payload(b, at)?;
-                set |= kinds::STR;
-                at = remember(b, Node::Str(at as u32), end, memo, memo_limit)?;
             }
             op::BINGET | op::LONG_BINGET => {
                 let (slot, next) = slot(b, at)?;
@@ -130,28 +124,27 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
     }
 }
 
-/// How many 8-byte words from `at` on satisfy `same`: long runs of one short opcode are most of a frame.
-fn runs(b: &[u8], at: usize, same: impl Fn(u64) -> bool) -> usize {
-    b[at..]
-        .as_chunks()
-        .0
-        .iter()
-        .take_while(|word| same(u64::from_le_bytes(**word)))
-        .count()
-}
-
-/// How many groups of `N` bytes from `at` on satisfy `same`.
-fn groups<const N: usize>(b: &[u8], at: usize, same: impl Fn(&[u8; N]) -> bool) -> usize {
-    let rest = b.get(at..).unwrap_or_default();
-    rest.as_chunks().0.iter().take_while(|group| same(group)).count()
-}
-
-/// How often the `N` bytes at `at` are repeated at once.
-pub(super) fn repeats<const N: usize>(b: &[u8], at: usize) -> usize {
-    match b.get(at..).and_then(<[u8]>::first_chunk) {
-        Some(first) => groups(b, at + N, |next: &[u8; N]| next == first),
-        None => 0,
+/// Takes the short strings from `at` on that are numbered without a slot, as nearly all are; gives what follows and how many.
+fn strings(b: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> (usize, usize) {
+    let first = memo.len();
+    while memo.len() < memo_limit
+        && let Some(&[op::SHORT_BINUNICODE, len]) = b.get(at..at + 2)
+        && let next = at + 3 + usize::from(len)
+        && b.get(next - 1) == Some(&op::MEMOIZE)
+    {
+        memo.push(Node::Str(at as u32));
+        at = next;
     }
+    (at, memo.len() - first)
+}
+
+/// How many `BINFLOAT` follow each other from `at` on.
+fn floats(b: &[u8], at: usize) -> usize {
+    let floats: &[[u8; 9]] = b.get(at..).unwrap_or_default().as_chunks().0;
+    let other = |bits, float: &[u8; 9]| bits | (float[0] ^ op::BINFLOAT);
+    let all = |floats: &&[[u8; 9]; 8]| floats.iter().fold(0, other) == 0;
+    let most = 8 * floats.as_chunks().0.iter().take_while(all).count();
+    most + floats[most..].iter().take_while(|float| other(0, float) == 0).count()
 }
 
 /// What follows the `FRAME` at `at`, which CPython writes between any two items. `None` for one that the message does not hold or
@@ -170,28 +163,35 @@ fn past_frame(b: &[u8], at: usize) -> usize {
     if b.get(at) == Some(&op::FRAME) { at + FRAME } else { at }
 }
 
-/// The list of short integers alone whose `EMPTY_LIST MEMOIZE` is at `at`, and what follows it. Told by its first eight bytes
-/// where it holds one number, as it does of a request that is decoding.
+/// A list of short integers alone, by places in the bytes that begin with its `EMPTY_LIST MEMOIZE`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Numbers {
+    pub(super) len: u16,
+    /// Where the first is.
+    pub(super) first: usize,
+    /// What follows the list.
+    pub(super) next: usize,
+}
+
+/// The list of short integers alone at the beginning of `b`. Told by its first eight bytes where it holds one number, as it does
+/// of a request that is decoding.
 #[inline]
-pub(super) fn number_list(b: &[u8], at: usize) -> Option<(Node, usize)> {
-    let head = u64::from_le_bytes(*b.get(at..)?.first_chunk()?);
-    let list = |len, start: usize, end: usize| Some((Node::Ints { len, at: start as u32 }, end + 1));
-    // The opcodes in the order of their bytes, from the lowest on; between number and APPEND any byte.
-    if head & 0xff00_0000_00ff_ffff == 0x6100_0000_004a_945d {
-        return list(1, at + 2, at + 7);
+pub(super) fn number_list(b: &[u8]) -> Option<Numbers> {
+    let head = u64::from_le_bytes(*b.first_chunk()?);
+    let byte = |place: u32| (head >> (8 * place)) as u8;
+    let list = |len, first, next| Some(Numbers { len, first, next });
+    if head as u16 != u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]) {
+        return None;
     }
-    if head & 0x0000_00ff_00ff_ffff == 0x0000_0061_004b_945d {
-        return list(1, at + 2, at + 4);
-    }
-    if head & 0x0000_ff00_00ff_ffff == 0x0000_6100_004d_945d {
-        return list(1, at + 2, at + 5);
-    }
-    match head.to_le_bytes() {
-        [op::EMPTY_LIST, op::MEMOIZE, op::MARK, ..] => {
-            let (len, end) = numbers(b, at + 3)?;
-            list(u16::try_from(len).ok()?, at + 3, end)
+    match byte(2) {
+        op::BININT if byte(7) == op::APPEND => list(1, 2, 8),
+        op::BININT2 if byte(5) == op::APPEND => list(1, 2, 6),
+        op::BININT1 if byte(4) == op::APPEND => list(1, 2, 5),
+        op::MARK => {
+            let (len, end) = numbers(b, 3)?;
+            list(u16::try_from(len).ok()?, 3, end + 1)
         }
-        [op::EMPTY_LIST, op::MEMOIZE, op::EMPTY_LIST | op::APPENDS, ..] => list(0, at + 2, at + 1),
+        op::EMPTY_LIST | op::APPENDS => list(0, 2, 2),
         _ => None,
     }
 }
@@ -201,22 +201,16 @@ pub(super) fn number_list(b: &[u8], at: usize) -> Option<(Node, usize)> {
 fn numbers(b: &[u8], start: usize) -> Option<(u32, usize)> {
     let (mut at, mut len) = (start, 0);
     loop {
-        match *b.get(at)? {
-            op::BININT1 => {
-                let run = bytes_ahead(b, at).max(1);
-                len += run;
-                at += 2 * run as usize;
-            }
-            op::BININT2 => {
-                len += 1;
-                at += 3;
-            }
-            op::BININT => {
-                len += 1;
-                at += 5;
-            }
-            op::APPENDS => return Some((len, at)),
-            _ => return None,
+        let op = *b.get(at)?;
+        if op == op::BININT {
+            (at, len) = (at + 5, len + 1);
+        } else if op == op::BININT2 {
+            (at, len) = (at + 3, len + 1);
+        } else if op == op::BININT1 {
+            let run = bytes_ahead(b, at).max(1);
+            (at, len) = (at + 2 * run as usize, len + run);
+        } else {
+            return (op == op::APPENDS).then_some((len, at));
         }
     }
 }
@@ -349,8 +343,8 @@ mod tests {
                 op::EMPTY_LIST | op::APPENDS => Some(Flat { start: 2, end: 1, len: 0, kinds: 0 }),
                 _ => single(&bytes, 2),
             };
-            let told = |flat: Flat| (Node::Ints { len: flat.len as u16, at: flat.start as u32 }, flat.end + 1);
-            prop_assert_eq!(number_list(&bytes, 0), slowly.map(told), "{:02x?}", bytes);
+            let told = |flat: Flat| Numbers { len: flat.len as u16, first: flat.start, next: flat.end + 1 };
+            prop_assert_eq!(number_list(&bytes), slowly.map(told), "{:02x?}", bytes);
         }
     }
 }

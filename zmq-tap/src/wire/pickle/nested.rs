@@ -57,12 +57,18 @@ impl Vm<'_, '_> {
     fn number_lists(&mut self, mut at: usize) -> usize {
         let (b, limits, arena) = (self.b, self.limits, &mut *self.arena);
         let first = arena.cells.len();
-        let room = (limits.items.saturating_sub(first)).min(limits.memo.saturating_sub(arena.memo.len()));
-        while arena.cells.len() - first < room
-            && let Some((list, next)) = flat::number_list(b, at)
+        let mut room = (limits.items.saturating_sub(first)).min(limits.memo.saturating_sub(arena.memo.len()));
+        let mut rest = b.get(at..).unwrap_or_default();
+        while room > 0
+            && let Some(flat::Numbers { len, first, next }) = flat::number_list(rest)
+            && let Some(after) = rest.get(next..)
         {
-            arena.cells.push(list);
-            at = next;
+            arena.cells.push(Node::Ints {
+                len,
+                at: (at + first) as u32,
+            });
+            (at, rest) = (at + next, after);
+            room -= 1;
         }
         arena.memo.extend_from_slice(&arena.cells[first..]);
         at

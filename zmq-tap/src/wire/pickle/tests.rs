@@ -203,7 +203,7 @@ fn opcodes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2048))]
+    #![proptest_config(ProptestConfig::with_cases(512))]
 
     /// A value that is pushed and dropped between two opcodes changes nothing, and leaves nothing to take in one go.
     #[test]
