@@ -2,7 +2,7 @@
 
 mod encode;
 
-use encode::{Py, Style, msgpack, pickle};
+use encode::{PLAIN, Py, Style, msgpack, pickle};
 use proptest::prelude::*;
 use trace::event::{IdColumn, Kind};
 use zmq_tap::wire::{Batch, Codec, Decoder, Limits, Value};
@@ -57,11 +57,15 @@ fn value() -> impl Strategy<Value = Py> {
 }
 
 fn style() -> impl Strategy<Value = Style> {
-    (2..=5u8, 1..9usize, any::<bool>(), any::<bool>()).prop_map(|(protocol, batch, share, memo)| Style {
+    let frame = proptest::option::of(1..400usize);
+    let flags = (any::<bool>(), any::<bool>(), proptest::bool::weighted(0.2));
+    (2..=5u8, 1..9usize, frame, flags).prop_map(|(protocol, batch, frame, (share, memo, noise))| Style {
         protocol,
         batch,
         share,
         memo,
+        frame,
+        noise,
     })
 }
 
@@ -179,12 +183,35 @@ proptest! {
             column => (Py::Str(field.into()), column),
         };
         let state: Vec<(Py, Py)> = fields(&rows, false).into_iter().map(shorter).collect();
-        let style = Style { protocol: 4, batch: 1000, share: true, memo: true };
         let mut decoder = Decoder::new(Limits::default());
-        let why = decoder.decode(&pickle(style, "BatchTokenIDOutput", state.clone())).unwrap_err();
+        let why = decoder.decode(&pickle(PLAIN, "BatchTokenIDOutput", state.clone())).unwrap_err();
         prop_assert_eq!(why.to_string(), format!("BatchTokenIDOutput.{name}[0]: not as long as rids"));
         let columns: Vec<Py> = state.into_iter().map(|(_, column)| column).collect();
         let again = decoder.decode(&msgpack("BatchTokenIDOutput", &columns)).unwrap_err();
         prop_assert_eq!(again.reason(), "column");
+    }
+}
+
+/// Python begins a new batch after 1,000 items and a new frame after 64 KiB, wherever that is.
+#[test]
+fn a_frame_of_thousands_of_requests_comes_back() {
+    let row = |n: u32| Row {
+        rid: format!("{n:032x}"),
+        worker: n.is_multiple_of(3).then(|| format!("ipc:///tmp/{}", n % 7)),
+        ids: (0..n % 4).map(|id| i64::from(id * n)).collect(),
+        completion: n % 300,
+        prompt: if n < 2500 { 7 } else { n },
+        finish: (n % 1700 == 3).then(|| vec![(Py::Str("type".into()), Py::Str("stop".into()))]),
+    };
+    for count in [999, 1000, 1001, 2001, 4330] {
+        let rows: Vec<Row> = (0..count).map(row).collect();
+        for (arrays, noise) in [(false, false), (true, false), (false, true)] {
+            let fields = fields(&rows, arrays).into_iter();
+            let state = fields.map(|(name, column)| (Py::Str(name.into()), column)).collect();
+            let message = pickle(Style { noise, ..PLAIN }, "BatchTokenIDOutput", state);
+            assert!(message.len() > 64 << 10, "{} bytes fill no frame", message.len());
+            let mut decoder = Decoder::new(Limits::default()).with_ids();
+            check(&decoder.decode(&message).unwrap(), &rows);
+        }
     }
 }

@@ -21,6 +21,11 @@ pub(super) enum Node {
     Bytes(u32),
     /// Index of a [`Seq`].
     List(u32),
+    /// A list of so many short integers, left in the message: where the first is. Nothing is added to it any more.
+    Ints {
+        len: u16,
+        at: u32,
+    },
     /// Index of a [`Seq`]; tuples and sets alike.
     Tuple(u32),
     /// Index of a [`Seq`] whose cells alternate key and value.
@@ -31,6 +36,11 @@ pub(super) enum Node {
     Object(u32),
     /// Position of the bytes opcode that holds an `array('q')`: signed 64-bit little endian.
     Array(u32),
+    /// An `array('q')` of so many words: where the first is.
+    Words {
+        words: u16,
+        at: u32,
+    },
     /// Position of a msgpack value.
     Pack(u32),
     /// A call's arguments or an object's empty state, left where they are. Nothing refers to them.
@@ -69,7 +79,7 @@ pub(super) struct Seq {
     /// The last of the chain, [`NONE`] while there is only the first; valid in the first entry only.
     pub(super) tail: u32,
     pub(super) flat: bool,
-    /// [`kinds`] of all items, valid in the chain's first entry only.
+    /// [`kinds`] of the run's items; in the chain's first entry of all items.
     pub(super) kinds: u8,
 }
 
@@ -85,7 +95,7 @@ impl Seq {
         kinds: 0,
     };
 
-    /// A run of lists in the cells.
+    /// A run of containers in the cells.
     pub(super) fn cells(start: u32, end: u32) -> Self {
         Self {
             start,
@@ -203,6 +213,7 @@ impl Arena {
         if !last.flat && !run.flat && last.end == run.start {
             last.end = run.end;
             last.len += run.len;
+            last.kinds |= run.kinds;
         } else {
             let new = self.new_seq(limits)?;
             self.seqs[new as usize] = run;

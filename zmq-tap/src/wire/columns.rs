@@ -5,7 +5,8 @@ use ascii::AsciiStr;
 use trace::event::{Chunk, Finish};
 
 use super::arena::Node;
-use super::doc::{Doc, Item, Small};
+use super::doc::Doc;
+use super::part::{Item, Small};
 use super::schema::Columns;
 use super::tokens::Tokens;
 use super::{Limits, Undecoded};
@@ -47,18 +48,22 @@ impl<'a> Table<'a, '_> {
             });
         }
         chunks.reserve(count);
-        self.doc.each_str(rids, |row, rid| {
-            chunks.push(chunk(self.text("rids", row, rid)?));
-            Ok(())
-        })?;
+        for part in self.doc.parts(rids) {
+            part.each_str(|row, rid| {
+                chunks.push(chunk(self.text("rids", row, rid)?));
+                Ok(())
+            })?;
+        }
         let Some(workers) = self.full(self.columns.workers, "http_worker_ipcs", chunks)? else {
             return Ok(());
         };
-        self.doc.each(workers, |row, worker| {
-            if !self.doc.is_nil(worker) {
-                chunks[row].worker = Some(self.text("http_worker_ipcs", row, self.doc.string(worker))?);
-            }
-            Ok(())
+        self.doc.parts(workers).try_for_each(|part| {
+            part.each(|row, worker| {
+                if !self.doc.is_nil(worker) {
+                    chunks[row].worker = Some(self.text("http_worker_ipcs", row, self.doc.string(worker))?);
+                }
+                Ok(())
+            })
         })
     }
 
@@ -71,7 +76,8 @@ impl<'a> Table<'a, '_> {
             };
             return self
                 .doc
-                .each(meta, |row, meta| self.meta(&mut chunks[row], row, meta, finished));
+                .parts(meta)
+                .try_for_each(|part| part.each(|row, meta| self.meta(&mut chunks[row], row, meta, finished)));
         }
         self.ints(chunks, self.columns.completion, "completion_tokens", |chunk| {
             &mut chunk.completion_tokens
@@ -88,10 +94,12 @@ impl<'a> Table<'a, '_> {
         let Some(reasons) = self.full(self.columns.finish, "finished_reasons", chunks)? else {
             return Ok(());
         };
-        self.doc.each(reasons, |row, reason| {
-            chunks[row].finish = self.finish(row, reason)?;
-            finished.push(reason);
-            Ok(())
+        self.doc.parts(reasons).try_for_each(|part| {
+            part.each(|row, reason| {
+                chunks[row].finish = self.finish(row, reason)?;
+                finished.push(reason);
+                Ok(())
+            })
         })
     }
 
@@ -101,38 +109,40 @@ impl<'a> Table<'a, '_> {
         let Some(ids) = self.full(place, "output_ids", chunks)? else {
             return Ok(self.present(place));
         };
-        // A pickle's lists and arrays lie side by side.
-        match self.doc.cells(ids) {
-            Some(cells) => self.count_all(cells.iter().copied(), chunks, listed)?,
-            None => self.count_all(self.doc.items(ids).into_iter().flatten(), chunks, listed)?,
+        let mut total = 0;
+        for part in self.doc.parts(ids) {
+            part.lists(listed);
+            let nodes = listed.get(part.rows()).unwrap_or_default();
+            for ((row, node), chunk) in part
+                .rows()
+                .zip(nodes)
+                .zip(chunks.get_mut(part.rows()).unwrap_or_default())
+            {
+                chunk.listed = match *node {
+                    Node::Ints { len, .. } | Node::Words { words: len, .. } => Some(u32::from(len)),
+                    node => self.count_listed(row, node)?,
+                };
+                total += chunk.listed.unwrap_or(0) as usize;
+                // References may list one long list many times over.
+                if total > self.limits.items {
+                    return Err(Undecoded::Limit {
+                        limit: "items",
+                        value: self.limits.items,
+                    });
+                }
+            }
         }
         Ok(true)
     }
 
-    fn count_all(
-        &self,
-        lists: impl Iterator<Item = Node>,
-        chunks: &mut [Chunk<'a>],
-        listed: &mut Vec<Node>,
-    ) -> Result<(), Undecoded> {
-        let mut total = 0;
-        listed.reserve(chunks.len());
-        for (row, (ids, chunk)) in lists.zip(chunks).enumerate() {
-            listed.push(ids);
-            chunk.listed = Tokens::count(self.doc, ids);
-            total += chunk.listed.unwrap_or(0) as usize;
-            if chunk.listed.is_none() && !self.doc.is_nil(ids) {
-                return Err(self.bad("output_ids", row, "not token ids"));
-            }
-            // References may list one long list many times over.
-            if total > self.limits.items {
-                return Err(Undecoded::Limit {
-                    limit: "items",
-                    value: self.limits.items,
-                });
-            }
+    /// How many ids the list of one request holds, `None` where there is no list.
+    #[inline(never)]
+    fn count_listed(&self, row: usize, ids: Node) -> Result<Option<u32>, Undecoded> {
+        let count = Tokens::count(self.doc, ids);
+        if count.is_none() && !self.doc.is_nil(ids) {
+            return Err(self.bad("output_ids", row, "not token ids"));
         }
-        Ok(())
+        Ok(count)
     }
 
     /// The requests that an `AbortReq` names.
@@ -188,25 +198,28 @@ impl<'a> Table<'a, '_> {
         let Some(column) = self.full(column, field, chunks)? else {
             return Ok(());
         };
-        match self.doc.small(column) {
-            Some(Small::Pickled(run)) => {
-                for (chunk, [_, value]) in chunks.iter_mut().zip(run) {
-                    *place(chunk) = Some((*value).into());
+        for part in self.doc.parts(column) {
+            let rows = chunks.get_mut(part.rows()).unwrap_or_default();
+            match part.small() {
+                Some(Small::Pickled(run)) => {
+                    for (chunk, [_, value]) in rows.iter_mut().zip(run) {
+                        *place(chunk) = Some((*value).into());
+                    }
                 }
-            }
-            Some(Small::Packed(run)) => {
-                for (chunk, value) in chunks.iter_mut().zip(run) {
-                    *place(chunk) = Some((*value).into());
+                Some(Small::Packed(run)) => {
+                    for (chunk, value) in rows.iter_mut().zip(run) {
+                        *place(chunk) = Some((*value).into());
+                    }
                 }
+                None => part.each_int(|row, item| {
+                    *place(&mut chunks[row]) = match item {
+                        Item::Int(value) => Some(self.within(field, row, value)?),
+                        Item::Nil => None,
+                        Item::Other => return Err(self.bad(field, row, "not a count")),
+                    };
+                    Ok(())
+                })?,
             }
-            None => self.doc.each_int(column, |row, item| {
-                *place(&mut chunks[row]) = match item {
-                    Item::Int(value) => Some(self.within(field, row, value)?),
-                    Item::Nil => None,
-                    Item::Other => return Err(self.bad(field, row, "not a count")),
-                };
-                Ok(())
-            })?,
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Reading a decoded message: one view of a value, whichever codec wrote it.
 
-use super::arena::{Arena, NONE, Node, Object, kinds};
+use super::arena::{Arena, NONE, Node, Object, Seq, kinds};
 use super::msgpack::{self, Head};
 use super::pickle;
 
@@ -56,6 +56,12 @@ impl<'a> Doc<'a> {
     pub(super) fn items(self, node: Node) -> Option<Items<'a>> {
         match node {
             Node::List(seq) | Node::Tuple(seq) => Some(self.seq(seq)),
+            Node::Ints { len, at } => Some(Items {
+                doc: self,
+                run: Run::Flat { at: at as usize },
+                left: u32::from(len),
+                next: NONE,
+            }),
             Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
                 (Head::Array { len }, at) => Some(Items {
                     doc: self,
@@ -73,20 +79,10 @@ impl<'a> Doc<'a> {
     pub(super) fn len(self, node: Node) -> Option<u32> {
         match node {
             Node::List(seq) | Node::Tuple(seq) => Some(self.arena.seqs[seq as usize].total),
+            Node::Ints { len, .. } => Some(u32::from(len)),
             Node::Pack(_) => self.items(node).map(|items| items.left),
             _ => None,
         }
-    }
-
-    /// The items of a list whose items are all containers of the arena.
-    pub(super) fn cells(self, list: Node) -> Option<&'a [Node]> {
-        let Node::List(seq) = list else { return None };
-        let seq = self.arena.seqs[seq as usize];
-        let whole = !seq.flat && seq.next == NONE;
-        self.arena
-            .cells
-            .get(seq.start as usize..seq.end as usize)
-            .filter(|_| whole)
     }
 
     /// True when a list holds nothing but `None`; false when it may hold more.
@@ -101,132 +97,6 @@ impl<'a> Doc<'a> {
                 _ => false,
             },
             _ => false,
-        }
-    }
-
-    /// Calls `f` with each item of a list and its place.
-    pub(super) fn each<E>(self, list: Node, mut f: impl FnMut(usize, Node) -> Result<(), E>) -> Result<(), E> {
-        let Some(items) = self.items(list) else { return Ok(()) };
-        match (items.run, items.next) {
-            // One run of one kind: the usual case, worth a loop of its own.
-            (Run::Cells { at }, NONE) => {
-                let cells = self.arena.cells.get(at..at + items.left as usize).unwrap_or_default();
-                cells.iter().enumerate().try_for_each(|(row, item)| f(row, *item))
-            }
-            (Run::Flat { mut at }, NONE) => {
-                for row in 0..items.left as usize {
-                    let Some((item, next)) = pickle::flat_item(self.bytes, at, &self.arena.memo) else {
-                        break;
-                    };
-                    f(row, item)?;
-                    at = next;
-                }
-                Ok(())
-            }
-            (Run::Pack { mut at }, _) => {
-                for row in 0..items.left as usize {
-                    let Some(next) = msgpack::next(self.bytes, at) else {
-                        break;
-                    };
-                    f(row, Node::Pack(at as u32))?;
-                    at = next;
-                }
-                Ok(())
-            }
-            _ => items.enumerate().try_for_each(|(row, item)| f(row, item)),
-        }
-    }
-
-    /// Calls `f` with the bytes of each string of a list of strings and its place; `None` for an item that is none.
-    pub(super) fn each_str<E>(
-        self,
-        list: Node,
-        mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let Some(items) = self.items(list) else { return Ok(()) };
-        match (items.run, items.next, list) {
-            (Run::Flat { mut at }, NONE, Node::List(seq)) if self.arena.seqs[seq as usize].kinds == kinds::STR => {
-                for row in 0..items.left as usize {
-                    let Some((text, next)) = pickle::flat_string(self.bytes, at) else {
-                        break;
-                    };
-                    f(row, Some(text))?;
-                    at = next;
-                }
-                Ok(())
-            }
-            (Run::Pack { mut at }, ..) => {
-                for row in 0..items.left as usize {
-                    let Some((text, next)) = msgpack::string(self.bytes, at) else {
-                        return f(row, None);
-                    };
-                    f(row, Some(text))?;
-                    at = next;
-                }
-                Ok(())
-            }
-            _ => self.each(list, |row, item| f(row, self.string(item))),
-        }
-    }
-
-    /// The integers of a list that holds nothing but such as fit a byte: most columns of counts.
-    pub(super) fn small(self, list: Node) -> Option<Small<'a>> {
-        match list {
-            Node::List(seq) => {
-                let seq = self.arena.seqs[seq as usize];
-                let (run, rest) = self.bytes.get(seq.start as usize..seq.end as usize)?.as_chunks();
-                // The shortest opcode takes two bytes: a run of two bytes an item is that one throughout.
-                let short = seq.flat && seq.next == NONE && seq.kinds == kinds::INT && run.len() == seq.len as usize;
-                (short && rest.is_empty()).then_some(Small::Pickled(run))
-            }
-            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
-                (Head::Array { len }, at) => {
-                    // As many small integers as items: those are the items.
-                    let run = self.bytes.get(at..at + len as usize)?;
-                    run.iter().all(|value| *value < 0x80).then_some(Small::Packed(run))
-                }
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// Calls `f` with each item of a list of integers and its place.
-    pub(super) fn each_int<E>(self, list: Node, mut f: impl FnMut(usize, Item) -> Result<(), E>) -> Result<(), E> {
-        let Some(items) = self.items(list) else { return Ok(()) };
-        match (items.run, items.next, list) {
-            (Run::Flat { mut at }, NONE, Node::List(seq)) if self.arena.seqs[seq as usize].kinds == kinds::INT => {
-                for row in 0..items.left as usize {
-                    let Some((value, next)) = pickle::short_int(self.bytes, at) else {
-                        break;
-                    };
-                    f(row, Item::Int(i64::from(value)))?;
-                    at = next;
-                }
-                Ok(())
-            }
-            (Run::Pack { mut at }, ..) => {
-                for row in 0..items.left as usize {
-                    let item = match msgpack::head(self.bytes, at) {
-                        Some((Head::Int(value), next)) => {
-                            at = next;
-                            Item::Int(value)
-                        }
-                        Some((Head::Nil, next)) => {
-                            at = next;
-                            Item::Nil
-                        }
-                        _ => Item::Other,
-                    };
-                    f(row, item)?;
-                }
-                Ok(())
-            }
-            _ => self.each(list, |row, item| match self.int(item) {
-                Some(value) => f(row, Item::Int(value)),
-                None if self.is_nil(item) => f(row, Item::Nil),
-                None => f(row, Item::Other),
-            }),
         }
     }
 
@@ -272,6 +142,7 @@ impl<'a> Doc<'a> {
     #[inline]
     pub(super) fn words_at(self, node: Node) -> Option<(usize, usize)> {
         let (start, end) = match node {
+            Node::Words { words, at } => (at as usize, at as usize + 8 * usize::from(words)),
             Node::Array(at) => pickle::payload(self.bytes, at as usize)?,
             Node::Pack(at) => msgpack::array_q(self.bytes, at as usize)?,
             _ => return None,
@@ -308,35 +179,20 @@ impl<'a> Doc<'a> {
     }
 }
 
-/// A list of integers that fit a byte, as it lies in the message.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Small<'a> {
-    /// Opcode and value.
-    Pickled(&'a [[u8; 2]]),
-    Packed(&'a [u8]),
-}
-
-/// An item of a list that should hold integers.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Item {
-    Int(i64),
-    Nil,
-    Other,
-}
-
 /// Items of a list, in order.
 #[derive(Clone, Debug)]
 pub(super) struct Items<'a> {
-    doc: Doc<'a>,
-    run: Run,
+    pub(super) doc: Doc<'a>,
+    pub(super) run: Run,
     /// Items left in this run.
-    left: u32,
+    pub(super) left: u32,
     /// The next run.
-    next: u32,
+    pub(super) next: u32,
 }
 
+/// Where the next item of a run is.
 #[derive(Clone, Copy, Debug)]
-enum Run {
+pub(super) enum Run {
     /// Next position in a flat run of pickle opcodes.
     Flat { at: usize },
     /// Next index in the cells.
@@ -346,7 +202,7 @@ enum Run {
 }
 
 impl Run {
-    fn of(seq: &super::arena::Seq) -> Self {
+    pub(super) fn of(seq: &Seq) -> Self {
         let at = seq.start as usize;
         if seq.flat {
             Self::Flat { at }

@@ -1,6 +1,7 @@
 //! A msgpack reader that builds nothing: one pass proves the message whole, later reads go straight to their place.
 
 use super::Undecoded;
+use super::runs::{repeats, words};
 
 /// The head of a value, and where its own bytes are.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -159,11 +160,7 @@ pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
         let rest = b.get(at..).unwrap_or_default();
         match *rest {
             [first, ..] if LENGTH[usize::from(first)] == 1 => {
-                let run = if left >= 8 {
-                    8 * same(&rest[1..], left as usize / 8)
-                } else {
-                    0
-                };
+                let run = alike(rest, left);
                 at += 1 + run;
                 left -= run as u64;
                 continue;
@@ -208,19 +205,16 @@ pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
     }
 }
 
-/// How many words, at most `most`, are eight values of one byte each: all small integers, all nil or all booleans.
-fn same(b: &[u8], most: usize) -> usize {
-    let single = |word: u64| {
-        word & 0x8080_8080_8080_8080 == 0
-            || word == 0xc0c0_c0c0_c0c0_c0c0
-            || word & 0xfefe_fefe_fefe_fefe == 0xc2c2_c2c2_c2c2_c2c2
-    };
-    b.as_chunks()
-        .0
-        .iter()
-        .take(most)
-        .take_while(|word| single(u64::from_le_bytes(**word)))
-        .count()
+/// How many more values of one byte, at most `left`, follow the one that `b` begins with: small integers as that is one, else
+/// its like.
+fn alike(b: &[u8], left: u64) -> usize {
+    let most = usize::try_from(left).map_or(b.len(), |left| b.len().min(left + 1));
+    let b = b.get(..most).unwrap_or_default();
+    if !matches!(b, [0x00..=0x7f, ..]) {
+        return repeats::<1>(b, 0);
+    }
+    let most = 8 * words(b, 0, 0x8080_8080_8080_8080, 0);
+    most + b[most..].iter().take_while(|first| **first < 0x80).count() - 1
 }
 
 fn broken(b: &[u8], at: usize) -> Undecoded {
@@ -233,16 +227,22 @@ fn broken(b: &[u8], at: usize) -> Undecoded {
     }
 }
 
+/// An `array('q')` as it nearly always is, up to 31 words behind two bytes of metadata: where the first is and how many there are.
+#[inline]
+pub(super) fn short_array(b: &[u8], at: usize) -> Option<(usize, u16)> {
+    // `c7 LENGTH 01 00000002 a1 71`.
+    let rest = b.get(at..)?;
+    let head = u64::from_le_bytes(*rest.first_chunk()?);
+    let len = usize::from(rest[1]);
+    let whole = head & !0xff00 == 0xa102_0000_0001_00c7 && rest.get(8) == Some(&b'q') && rest.len() >= 3 + len;
+    (whole && len % 8 == 6).then_some((at + 9, (len / 8) as u16))
+}
+
 /// The raw machine words of an `array('q')` that SGLang's encoder wrote: extension type 1 (0.5.19 and later), or the
 /// pair `["q", bytes]` (0.5.15 to 0.5.18). Gives where they begin and end.
 pub(super) fn array_q(b: &[u8], at: usize) -> Option<(usize, usize)> {
-    // As it nearly always is, `c7 LENGTH 01 00000002 a1 71`: up to 31 words behind two bytes of metadata.
-    if let Some([head @ .., b'q']) = b.get(at..)?.first_chunk::<9>()
-        && u64::from_le_bytes(*head) & !0xff00 == 0xa102_0000_0001_00c7
-    {
-        let [_, len, ..] = *head;
-        let end = at + 3 + usize::from(len);
-        return (end <= b.len() && len >= 6 && (len - 6) % 8 == 0).then_some((at + 9, end));
+    if let Some((start, words)) = short_array(b, at) {
+        return Some((start, start + 8 * usize::from(words)));
     }
     let (start, end) = match head(b, at)? {
         (Head::Ext { kind: 1, end }, start) => {

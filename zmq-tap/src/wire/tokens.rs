@@ -29,8 +29,10 @@ impl<'a> Tokens<'a> {
     }
 
     /// How many ids an entry of an id column lists; `None` when it is anything but integers of 64 bits.
-    #[inline]
     pub(super) fn count(doc: Doc<'a>, node: Node) -> Option<u32> {
+        if let Node::Ints { len, .. } | Node::Words { words: len, .. } = node {
+            return Some(u32::from(len));
+        }
         if let Node::List(seq) = node
             && let seq = doc.arena.seqs[seq as usize]
             && seq.kinds & !kinds::INT == 0

@@ -74,6 +74,7 @@ impl<'a> Value<'a> {
             Node::Bytes(at) | Node::Array(at) => pickle::payload(doc.bytes, at as usize)
                 .and_then(|(start, end)| doc.bytes.get(start..end))
                 .map_or(Self::Other("bytes"), Self::Bytes),
+            Node::Words { .. } => doc.words(node).map_or(Self::Other("bytes"), Self::Bytes),
             Node::Pack(at) => match msgpack::head(doc.bytes, at as usize) {
                 Some((Head::Nil, _)) => Self::Null,
                 Some((Head::Bool(value), _)) => Self::Bool(value),

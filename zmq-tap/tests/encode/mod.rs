@@ -28,7 +28,21 @@ pub(crate) struct Style {
     pub(crate) share: bool,
     /// Number everything that Python numbers.
     pub(crate) memo: bool,
+    /// Begin a new frame behind the value that fills one of so many bytes; none before protocol 4. Python takes 64 KiB.
+    pub(crate) frame: Option<usize>,
+    /// Push a value and drop it again behind each: the same message, with nothing in it that can be left where it is.
+    pub(crate) noise: bool,
 }
+
+/// As Python pickles by itself.
+pub(crate) const PLAIN: Style = Style {
+    protocol: 4,
+    batch: 1000,
+    share: true,
+    memo: true,
+    frame: Some(64 << 10),
+    noise: false,
+};
 
 /// Pickles `class()` of SGLang's `io_struct` with `state`.
 pub(crate) fn pickle(style: Style, class: &str, state: Vec<(Py, Py)>) -> Vec<u8> {
@@ -37,12 +51,15 @@ pub(crate) fn pickle(style: Style, class: &str, state: Vec<(Py, Py)>) -> Vec<u8>
         style,
         slots: 0,
         strings: HashMap::new(),
+        frame: None,
     };
+    to.begin_frame();
     to.global("sglang.srt.managers.io_struct", class);
     to.out.extend(b")\x81");
     to.memoize();
     to.value(&Py::Dict(state));
     to.out.extend(b"b.");
+    to.end_frame();
     to.out
 }
 
@@ -51,9 +68,26 @@ struct Pickler {
     style: Style,
     slots: u32,
     strings: HashMap<String, u32>,
+    /// Where the open frame's content begins.
+    frame: Option<usize>,
 }
 
 impl Pickler {
+    fn begin_frame(&mut self) {
+        if self.style.protocol >= 4 && self.style.frame.is_some() {
+            self.out.extend([0x95, 0, 0, 0, 0, 0, 0, 0, 0]);
+            self.frame = Some(self.out.len());
+        }
+    }
+
+    /// Writes the open frame's length before it.
+    fn end_frame(&mut self) {
+        if let Some(start) = self.frame.take() {
+            let length = (self.out.len() - start) as u64;
+            self.out[start - 8..start].copy_from_slice(&length.to_le_bytes());
+        }
+    }
+
     fn memoize(&mut self) {
         if !self.style.memo {
             return;
@@ -120,6 +154,18 @@ impl Pickler {
     }
 
     fn value(&mut self, value: &Py) {
+        self.content(value);
+        if self.style.noise {
+            self.out.extend(b"N0");
+        }
+        let full = self.style.frame.zip(self.frame);
+        if full.is_some_and(|(size, start)| self.out.len() - start >= size) {
+            self.end_frame();
+            self.begin_frame();
+        }
+    }
+
+    fn content(&mut self, value: &Py) {
         match value {
             Py::None => self.out.push(b'N'),
             Py::Bool(value) => self.out.push(if *value { 0x88 } else { 0x89 }),

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::super::arena::{Name, Node};
+use super::super::runs::repeats;
 use super::vm::Vm;
-use super::{flat, op, scalar};
+use super::{op, scalar};
 
 /// `array`'s name for signed 64-bit little endian (`MachineFormat` in the documentation of Python's `array`).
 const SIGNED_INT64_LE: i64 = 12;
@@ -14,7 +15,7 @@ const SIGNED_INT64_LE: i64 = 12;
 pub(super) struct Call {
     /// Where the call begins whose callable was fetched from the memo last.
     pub(super) latest: usize,
-    /// The bytes of one whole call, up to its data.
+    /// The bytes of one whole call, up to the length of its data.
     known: Range<usize>,
 }
 
@@ -49,16 +50,16 @@ impl Vm<'_, '_> {
     }
 
     /// Takes the calls from `at` on that are of the known kind: memo slots never change, so a call whose bytes equal an
-    /// earlier one's, up to the data, is the same call. False when there is none; the machine then goes on as ever.
+    /// earlier one's, up to the data's length, is the same call. False when there is none; the machine then goes on as ever.
     pub(super) fn calls_again(&mut self, at: usize) -> bool {
         self.call.latest = at;
         let known = self.b.get(self.call.known.clone()).unwrap_or_default();
-        // Three references of two or five bytes each, a mark and a number of two.
+        // Three references of two or five bytes each, a mark, a number of two and what says that bytes follow.
         let next = match known.len() {
-            9 => self.calls::<9>(at, known),
-            12 => self.calls::<12>(at, known),
-            15 => self.calls::<15>(at, known),
-            18 => self.calls::<18>(at, known),
+            10 => self.calls::<10>(at, known),
+            13 => self.calls::<13>(at, known),
+            16 => self.calls::<16>(at, known),
+            19 => self.calls::<19>(at, known),
             _ => at,
         };
         if next > at {
@@ -67,9 +68,10 @@ impl Vm<'_, '_> {
         next > at
     }
 
-    /// Where the calls from `at` on that begin with the `N` known bytes end.
+    /// Where the calls from `at` on that begin with the `N` known bytes and hold whole words end.
     fn calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
-        const CLOSE: [u8; 5] = [op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE];
+        /// `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`, and whatever is next.
+        const CLOSE: u64 = u64::from_le_bytes([op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE, 0, 0, 0]);
         let Some(known) = known.first_chunk::<N>() else {
             return at;
         };
@@ -79,18 +81,22 @@ impl Vm<'_, '_> {
         while room > 0
             && let Some((head, data)) = rest.split_first_chunk::<N>()
             && head == known
-            && let [op::SHORT_BINBYTES, len, bytes @ ..] = data
-            && let Some((_, close)) = bytes.split_at_checked(usize::from(*len))
-            && let Some((&CLOSE, after)) = close.split_first_chunk()
+            && let Some((&len, bytes)) = data.split_first()
+            && len % 8 == 0
+            && let Some((_, close)) = bytes.split_at_checked(usize::from(len))
+            && let Some(tail) = close.first_chunk()
+            && u64::from_le_bytes(*tail) & 0xff_ffff_ffff == CLOSE
         {
-            let data = (at + N) as u32;
-            let array = Node::Array(data);
-            self.arena
-                .memo
-                .extend_from_slice(&[Node::Bytes(data), Node::Unbuilt, array]);
+            let data = (at + N - 1) as u32;
+            let array = Node::Words {
+                words: u16::from(len / 8),
+                at: data + 2,
+            };
+            let numbered = [Node::Bytes(data), Node::Unbuilt, array];
+            self.arena.memo.extend_from_slice(&numbered);
             self.stack.push(array);
-            at += rest.len() - after.len();
-            rest = after;
+            rest = &close[5..];
+            at += N + 1 + usize::from(len) + 5;
             room -= 1;
         }
         at
@@ -101,8 +107,8 @@ impl Vm<'_, '_> {
     pub(super) fn objects_again(&mut self) {
         let from = self.call.latest;
         let times = match (self.at - from, &self.b[from..]) {
-            (8, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => flat::repeats::<8>(self.b, from),
-            (11, [op::LONG_BINGET, _, _, _, _, op::EMPTY_TUPLE, ..]) => flat::repeats::<11>(self.b, from),
+            (8, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => repeats::<8>(self.b, from),
+            (11, [op::LONG_BINGET, _, _, _, _, op::EMPTY_TUPLE, ..]) => repeats::<11>(self.b, from),
             _ => 0,
         };
         let (Some(Node::Object(last)), true) = (self.stack.last().copied(), times > 0) else {
@@ -126,7 +132,7 @@ impl Vm<'_, '_> {
         self.stack.extend(objects);
     }
 
-    /// Keeps the call that ends in the data at `data` if it is `GET MARK GET GET BININT1 12`, the whole of it.
+    /// Keeps the call that ends in the data at `data` if it is `GET MARK GET GET BININT1 12 SHORT_BINBYTES`, the whole of it.
     fn learn(&mut self, data: usize) {
         let get = |at: usize| match self.b.get(at) {
             Some(&op::BINGET) => Some(at + 2),
@@ -135,8 +141,9 @@ impl Vm<'_, '_> {
         };
         let mark = get(self.call.latest).filter(|at| self.b.get(*at) == Some(&op::MARK));
         let format = mark.and_then(|at| get(at + 1)).and_then(get);
-        if format.is_some_and(|at| self.b.get(at) == Some(&op::BININT1) && at + 2 == data) {
-            self.call.known = self.call.latest..data;
+        let short = self.b.get(data) == Some(&op::SHORT_BINBYTES);
+        if short && format.is_some_and(|at| self.b.get(at) == Some(&op::BININT1) && at + 2 == data) {
+            self.call.known = self.call.latest..data + 1;
         }
     }
 

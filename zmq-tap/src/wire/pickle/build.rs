@@ -32,8 +32,16 @@ impl Vm<'_, '_> {
             Node::List(seq) => self.arena.extend(seq, items, self.limits),
             // Items that a class adds to itself: nothing we read is such a class.
             Node::Object(_) => Ok(()),
-            _ => Err(self.malformed("items for something that is not a list")),
+            _ => Err(self.no_list(target)),
         }
+    }
+
+    /// Why nothing can be added to `target`. No pickler adds to a list after it wrote it and went on.
+    fn no_list(&self, target: Node) -> Undecoded {
+        self.malformed(match target {
+            Node::Ints { .. } => "items for a list that was whole before",
+            _ => "items for something that is not a list",
+        })
     }
 
     pub(super) fn set_items(&mut self, target: Node, pair: &[Node]) -> Result<(), Undecoded> {
@@ -49,7 +57,7 @@ impl Vm<'_, '_> {
         match self.below(mark)? {
             Node::List(seq) => self.arena.extend(seq, &self.stack[mark..], self.limits)?,
             Node::Object(_) => {}
-            _ => return Err(self.malformed("items for something that is not a list")),
+            target => return Err(self.no_list(target)),
         }
         self.stack.truncate(mark);
         Ok(())

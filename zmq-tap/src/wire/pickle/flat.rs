@@ -4,6 +4,7 @@
 //! strings inside. They are measured here and left where they are; a column that is read decodes them in place.
 
 use super::super::arena::{Node, Seq, kinds};
+use super::super::runs::{repeats, words};
 use super::{op, scalar};
 
 /// A batch that stays in the message.
@@ -41,25 +42,22 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
                 set |= kinds::INT;
                 at += 2;
                 if b.get(at) == Some(&op::BININT1) {
-                    let run = runs(b, at, |word| word & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b);
+                    let run = words(b, at, 0x00ff_00ff_00ff_00ff, 0x004b_004b_004b_004b);
                     len += 4 * run;
                     at += 8 * run;
                 }
             }
             op::NONE => {
                 set |= kinds::NIL;
-                at += 1;
-                if b.get(at) == Some(&op::NONE) {
-                    let run = 8 * runs(b, at, |word| word == 0x4e4e_4e4e_4e4e_4e4e);
-                    len += run;
-                    at += run;
-                }
+                let more = repeats::<1>(b, at);
+                len += more;
+                at += 1 + more;
             }
             op::NEWTRUE | op::NEWFALSE => {
                 set |= kinds::OTHER;
                 at += 1;
                 if matches!(b.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
-                    let run = 8 * runs(b, at, |word| word & 0xfefe_fefe_fefe_fefe == 0x8888_8888_8888_8888);
+                    let run = 8 * words(b, at, 0xfefe_fefe_fefe_fefe, 0x8888_8888_8888_8888);
                     len += run;
                     at += run;
                 }
@@ -74,24 +72,20 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
             }
             op::BINFLOAT => {
                 set |= kinds::OTHER;
-                let more = groups(b, at + 9, |float: &[u8; 9]| float[0] == op::BINFLOAT);
+                let more = floats(b, at + 9);
                 len += more;
                 at += 9 * (1 + more);
             }
-            op::SHORT_BINUNICODE => {
-                let end = at + 2 + usize::from(*b.get(at + 1)?);
+            op::SHORT_BINUNICODE | op::BINUNICODE => {
                 set |= kinds::STR;
-                if b.get(end) == Some(&op::MEMOIZE) && memo.len() < memo_limit {
-                    memo.push(Node::Str(at as u32));
-                    at = end + 1;
+                let (next, more) = strings(b, at, memo, memo_limit);
+                if more > 0 {
+                    len += more - 1;
+                    at = next;
                 } else {
+                    let (_, end) = scalar::payload(b, at)?;
                     at = remember(b, Node::Str(at as u32), end, memo, memo_limit)?;
                 }
-            }
-            op::BINUNICODE => {
-                let (_, end) = scalar::payload(b, at)?;
-                set |= kinds::STR;
-                at = remember(b, Node::Str(at as u32), end, memo, memo_limit)?;
             }
             op::BINGET | op::LONG_BINGET => {
                 let (slot, next) = slot(b, at)?;
@@ -120,88 +114,103 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
                     kinds: set,
                 });
             }
+            op::FRAME => {
+                at = frame(b, at)?;
+                continue;
+            }
             _ => return None,
         }
         len += 1;
     }
 }
 
-/// How many 8-byte words from `at` on satisfy `same`: long runs of one short opcode are most of a frame.
-fn runs(b: &[u8], at: usize, same: impl Fn(u64) -> bool) -> usize {
-    b[at..]
-        .as_chunks()
-        .0
-        .iter()
-        .take_while(|word| same(u64::from_le_bytes(**word)))
-        .count()
+/// Takes the short strings from `at` on that are numbered without a slot, as nearly all are; gives what follows and how many.
+fn strings(b: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> (usize, usize) {
+    let first = memo.len();
+    while memo.len() < memo_limit
+        && let Some(&[op::SHORT_BINUNICODE, len]) = b.get(at..at + 2)
+        && let next = at + 3 + usize::from(len)
+        && b.get(next - 1) == Some(&op::MEMOIZE)
+    {
+        memo.push(Node::Str(at as u32));
+        at = next;
+    }
+    (at, memo.len() - first)
 }
 
-/// How many groups of `N` bytes from `at` on satisfy `same`.
-fn groups<const N: usize>(b: &[u8], at: usize, same: impl Fn(&[u8; N]) -> bool) -> usize {
-    let rest = b.get(at..).unwrap_or_default();
-    rest.as_chunks().0.iter().take_while(|group| same(group)).count()
+/// How many `BINFLOAT` follow each other from `at` on.
+fn floats(b: &[u8], at: usize) -> usize {
+    let floats: &[[u8; 9]] = b.get(at..).unwrap_or_default().as_chunks().0;
+    let other = |bits, float: &[u8; 9]| bits | (float[0] ^ op::BINFLOAT);
+    let all = |floats: &&[[u8; 9]; 8]| floats.iter().fold(0, other) == 0;
+    let most = 8 * floats.as_chunks().0.iter().take_while(all).count();
+    most + floats[most..].iter().take_while(|float| other(0, float) == 0).count()
 }
 
-/// How often the `N` bytes at `at` are repeated at once.
-pub(super) fn repeats<const N: usize>(b: &[u8], at: usize) -> usize {
-    match b.get(at..).and_then(<[u8]>::first_chunk) {
-        Some(first) => groups(b, at + N, |next: &[u8; N]| next == first),
-        None => 0,
-    }
+/// What follows the `FRAME` at `at`, which CPython writes between any two items. `None` for one that the message does not hold or
+/// that is empty: frames are never looked at twice.
+pub(super) fn frame(b: &[u8], at: usize) -> Option<usize> {
+    let (length, rest) = b.get(at + 1..)?.split_first_chunk()?;
+    let whole = u64::from_le_bytes(*length) <= rest.len() as u64;
+    (whole && rest.first() != Some(&op::FRAME)).then_some(at + FRAME)
 }
 
-/// The list of short integers alone whose `EMPTY_LIST MEMOIZE` is at `at`, and what follows it. Told by its first eight bytes
-/// where it holds one number, as it does of a request that is decoding.
-pub(super) fn number_list(b: &[u8], at: usize) -> Option<(Seq, usize)> {
-    let head = u64::from_le_bytes(*b.get(at..)?.first_chunk()?);
-    let single = |end: usize| Some((Seq::flat(at as u32 + 2, end as u32, 1, kinds::INT), end + 1));
-    // The opcodes in the order of their bytes, from the lowest on; between number and APPEND any byte.
-    if head & 0xff00_0000_00ff_ffff == 0x6100_0000_004a_945d {
-        return single(at + 7);
+/// Length of the opcode `FRAME`.
+const FRAME: usize = 9;
+
+/// What is to be read at `at` of a batch that [`scan`] measured.
+fn past_frame(b: &[u8], at: usize) -> usize {
+    if b.get(at) == Some(&op::FRAME) { at + FRAME } else { at }
+}
+
+/// A list of short integers alone, by places in the bytes that begin with its `EMPTY_LIST MEMOIZE`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Numbers {
+    pub(super) len: u16,
+    /// Where the first is.
+    pub(super) first: usize,
+    /// What follows the list.
+    pub(super) next: usize,
+}
+
+/// The list of short integers alone at the beginning of `b`. Told by its first eight bytes where it holds one number, as it does
+/// of a request that is decoding.
+#[inline]
+pub(super) fn number_list(b: &[u8]) -> Option<Numbers> {
+    let head = u64::from_le_bytes(*b.first_chunk()?);
+    let byte = |place: u32| (head >> (8 * place)) as u8;
+    let list = |len, first, next| Some(Numbers { len, first, next });
+    if head as u16 != u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]) {
+        return None;
     }
-    if head & 0x0000_00ff_00ff_ffff == 0x0000_0061_004b_945d {
-        return single(at + 4);
-    }
-    if head & 0x0000_ff00_00ff_ffff == 0x0000_6100_004d_945d {
-        return single(at + 5);
-    }
-    match head.to_le_bytes() {
-        [op::EMPTY_LIST, op::MEMOIZE, op::MARK, ..] => {
-            let batch = numbers(b, at + 3)?;
-            Some((batch.run(), batch.end + 1))
+    match byte(2) {
+        op::BININT if byte(7) == op::APPEND => list(1, 2, 8),
+        op::BININT2 if byte(5) == op::APPEND => list(1, 2, 6),
+        op::BININT1 if byte(4) == op::APPEND => list(1, 2, 5),
+        op::MARK => {
+            let (len, end) = numbers(b, 3)?;
+            list(u16::try_from(len).ok()?, 3, end + 1)
         }
-        [op::EMPTY_LIST, op::MEMOIZE, op::EMPTY_LIST | op::APPENDS, ..] => Some((Seq::EMPTY, at + 2)),
+        op::EMPTY_LIST | op::APPENDS => list(0, 2, 2),
         _ => None,
     }
 }
 
-/// The batch of short integers alone that begins at `start`: most lists of token ids.
-fn numbers(b: &[u8], start: usize) -> Option<Flat> {
+/// How many short integers alone are in the batch that begins at `start`, as in most lists of token ids, and where it ends.
+#[inline]
+fn numbers(b: &[u8], start: usize) -> Option<(u32, usize)> {
     let (mut at, mut len) = (start, 0);
     loop {
-        match *b.get(at)? {
-            op::BININT1 => {
-                let run = bytes_ahead(b, at).max(1);
-                len += run;
-                at += 2 * run as usize;
-            }
-            op::BININT2 => {
-                len += 1;
-                at += 3;
-            }
-            op::BININT => {
-                len += 1;
-                at += 5;
-            }
-            op::APPENDS => {
-                return Some(Flat {
-                    start,
-                    end: at,
-                    len,
-                    kinds: kinds::INT,
-                });
-            }
-            _ => return None,
+        let op = *b.get(at)?;
+        if op == op::BININT {
+            (at, len) = (at + 5, len + 1);
+        } else if op == op::BININT2 {
+            (at, len) = (at + 3, len + 1);
+        } else if op == op::BININT1 {
+            let run = bytes_ahead(b, at).max(1);
+            (at, len) = (at + 2 * run as usize, len + run);
+        } else {
+            return (op == op::APPENDS).then_some((len, at));
         }
     }
 }
@@ -222,6 +231,7 @@ pub(super) fn single(b: &[u8], start: usize) -> Option<Flat> {
             op::BININT => 5,
             _ => return None,
         };
+    let end = if *b.get(end)? == op::FRAME { frame(b, end)? } else { end };
     (*b.get(end)? == op::APPEND).then_some(Flat {
         start,
         end,
@@ -256,6 +266,7 @@ fn remember(b: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: u
 
 /// The item at `at` of a batch that [`scan`] measured, and what follows it.
 pub(in super::super) fn item(b: &[u8], at: usize, memo: &[Node]) -> Option<(Node, usize)> {
+    let at = past_frame(b, at);
     let here = at as u32;
     let (node, next) = match *b.get(at)? {
         op::BININT1 => (Node::Int(here), at + 2),
@@ -283,8 +294,13 @@ pub(in super::super) fn string(b: &[u8], at: usize) -> Option<(&[u8], usize)> {
     {
         return Some((text, at + 3 + text.len()));
     }
-    let (start, end) = scalar::payload(b, at)?;
+    let (start, end) = scalar::payload(b, past_frame(b, at))?;
     Some((b.get(start..end)?, after_put(b, end)))
+}
+
+/// The integer at `at` of a batch that [`scan`] measured and found nothing but short ones in, and what follows it.
+pub(in super::super) fn short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
+    scalar::short_int(b, past_frame(b, at))
 }
 
 /// What follows the opcode at `at` if that one numbers a value, else `at`.
@@ -324,15 +340,11 @@ mod tests {
             let mut memo = Vec::new();
             let slowly = match bytes[2] {
                 op::MARK => walk(&bytes, 3, &mut memo, 1 << 20).filter(|flat| flat.kinds & !kinds::INT == 0),
-                op::EMPTY_LIST | op::APPENDS => Some(Flat { start: 0, end: 1, len: 0, kinds: 0 }),
+                op::EMPTY_LIST | op::APPENDS => Some(Flat { start: 2, end: 1, len: 0, kinds: 0 }),
                 _ => single(&bytes, 2),
             };
-            let quickly = number_list(&bytes, 0);
-            prop_assert_eq!(
-                quickly.map(|(list, next)| (list.total, next)),
-                slowly.map(|flat| (flat.len, flat.end + 1)),
-                "{:02x?}", bytes
-            );
+            let told = |flat: Flat| Numbers { len: flat.len as u16, first: flat.start, next: flat.end + 1 };
+            prop_assert_eq!(number_list(&bytes), slowly.map(told), "{:02x?}", bytes);
         }
     }
 }

@@ -12,8 +12,8 @@ mod scalar;
 mod tests;
 mod vm;
 
-pub(super) use flat::{item as flat_item, string as flat_string};
-pub(super) use scalar::{float, int, payload, short_int};
+pub(super) use flat::{item as flat_item, short_int as flat_int, string as flat_string};
+pub(super) use scalar::{float, int, payload};
 
 use super::arena::{Arena, Node};
 use super::{Limits, Undecoded};

@@ -7,6 +7,7 @@ use super::{flat, op};
 impl Vm<'_, '_> {
     /// Takes the batch of flat lists that begins at `self.at` and fills list `outer`. `None` when an item is anything else;
     /// all is then as it was and the machine takes the items one by one.
+    #[inline(never)]
     pub(super) fn lists(&mut self, outer: u32) -> Option<()> {
         let before = (self.arena.memo.len(), self.arena.seqs.len(), self.arena.cells.len());
         let end = self.take_lists();
@@ -44,27 +45,32 @@ impl Vm<'_, '_> {
                     at = batch.as_ref().map_or(at + 2, |batch| batch.end + 1);
                     arena.seqs.push(batch.map_or(Seq::EMPTY, |batch| batch.run()));
                 }
+                [op::FRAME, ..] => at = flat::frame(b, at)?,
                 [op::APPENDS, ..] => return Some(at + 1),
                 _ => return None,
             }
         }
     }
+
     /// Takes the lists of numbers alone from `at` on, as nearly all are; gives where the first other item begins. What lies
     /// inside them is not numbered, so that they are numbered in one go.
     fn number_lists(&mut self, mut at: usize) -> usize {
         let (b, limits, arena) = (self.b, self.limits, &mut *self.arena);
-        let held = arena.seqs.len().max(arena.cells.len());
-        let room = (limits.items.saturating_sub(held)).min(limits.memo.saturating_sub(arena.memo.len()));
-        let first = arena.seqs.len();
-        while arena.seqs.len() - first < room
-            && let Some((list, next)) = flat::number_list(b, at)
+        let first = arena.cells.len();
+        let mut room = (limits.items.saturating_sub(first)).min(limits.memo.saturating_sub(arena.memo.len()));
+        let mut rest = b.get(at..).unwrap_or_default();
+        while room > 0
+            && let Some(flat::Numbers { len, first, next }) = flat::number_list(rest)
+            && let Some(after) = rest.get(next..)
         {
-            arena.seqs.push(list);
-            at = next;
+            arena.cells.push(Node::Ints {
+                len,
+                at: (at + first) as u32,
+            });
+            (at, rest) = (at + next, after);
+            room -= 1;
         }
-        let lists = (first..arena.seqs.len()).map(|seq| Node::List(seq as u32));
-        arena.memo.extend(lists.clone());
-        arena.cells.extend(lists);
+        arena.memo.extend_from_slice(&arena.cells[first..]);
         at
     }
 }

@@ -32,7 +32,7 @@ pub(in super::super) fn int(b: &[u8], at: usize) -> Option<i64> {
 }
 
 /// The integer of at most 32 bits at `at`, and what follows it.
-pub(in super::super) fn short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
+pub(super) fn short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
     let rest = b.get(at..)?;
     Some(match *rest.first()? {
         op::BININT1 => (i32::from(*rest.get(1)?), at + 2),

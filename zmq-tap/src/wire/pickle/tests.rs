@@ -1,5 +1,7 @@
 //! Opcodes that recorded messages do not have, each read as CPython's unpickler would read it.
 
+use proptest::prelude::*;
+
 use super::super::arena::Arena;
 use super::super::doc::Doc;
 use super::super::value::Value;
@@ -175,4 +177,49 @@ fn the_second_array_is_known_by_the_bytes_of_the_first() {
     let bytes = |data: &[i64]| format!("Bytes({:?})", words(data));
     let want = [bytes(&[1]), bytes(&[2]), bytes(&[3, 4]), bytes(&[]), bytes(&[1])].join(" ");
     assert_eq!(shown(&lists), Ok(format!("[{want}]")));
+}
+
+/// What stands in lists, and what may go wrong between two items.
+fn opcodes() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => any::<u8>().prop_map(|value| vec![b'K', value]),
+        2 => any::<u16>().prop_map(|value| [b"M".as_slice(), &value.to_le_bytes()].concat()),
+        2 => any::<i32>().prop_map(|value| [b"J".as_slice(), &value.to_le_bytes()].concat()),
+        2 => "[a-z]{0,40}".prop_map(|text| [b"\x8c".as_slice(), &[text.len() as u8], text.as_bytes(), b"\x94"].concat()),
+        2 => prop::sample::select(vec![b"N".as_slice(), b"\x88", b"\x89", b"G\x3f\xf8\0\0\0\0\0\0", b"\x8a\x01\x05"])
+            .prop_map(<[u8]>::to_vec),
+        2 => (0..6u8).prop_map(|slot| vec![b'h', slot]),
+        3 => prop::collection::vec(any::<u8>(), 0..9).prop_map(|items| {
+            let items: Vec<u8> = items.iter().flat_map(|item| [b'K', *item]).collect();
+            match items.len() {
+                0 => b"]\x94".to_vec(),
+                2 => [b"]\x94".as_slice(), &items, b"a"].concat(),
+                _ => [b"]\x94(".as_slice(), &items, b"e"].concat(),
+            }
+        }),
+        2 => Just(b"\x95\x01\0\0\0\0\0\0\0".to_vec()),
+        3 => prop::sample::select(b"(ae]\x94".to_vec()).prop_map(|op| vec![op]),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// A value that is pushed and dropped between two opcodes changes nothing, and leaves nothing to take in one go.
+    #[test]
+    fn what_is_left_in_the_message_is_what_the_machine_would_build(
+        items in prop::collection::vec((opcodes(), 1..5usize), 0..12),
+        batches in 1..4usize,
+    ) {
+        let items: Vec<Vec<u8>> = items.into_iter().flat_map(|(op, times)| std::iter::repeat_n(op, times)).collect();
+        let list = |between: &[u8]| {
+            let batch = [b"(".as_slice(), between, &items.join(between), between, b"e"].concat();
+            [b"]\x94".as_slice(), between, &batch.repeat(batches)].concat()
+        };
+        match (shown(&list(b"")), shown(&list(b"N0"))) {
+            // The one thing that the machine alone would take: no pickler adds to a list that it is done with.
+            (Err(why), _) if why.to_string().contains("whole before") => {}
+            (quickly, slowly) => prop_assert_eq!(quickly.ok(), slowly.ok()),
+        }
+    }
 }
