@@ -67,7 +67,12 @@ def judged(message, data):
         value = Reader(io.BytesIO(data)).load()
     except UnicodeDecodeError:
         return "unread"
+    except TypeError:
+        # A call of what is no class, a key that cannot be one: found out by calling only, and nothing is called here.
+        return "unbuilt"
     except Exception as error:
+        if "class argument" in str(error):
+            return "unbuilt"
         raise Disagreement(f"CPython says {error!r}") from error
     ours = [chunk["rid"] for chunk in message["chunks"]]
     theirs = requests(value)
@@ -80,7 +85,7 @@ def judged(message, data):
 
 def main(tokengap, *folders):
     files = sorted(str(path) for folder in folders for path in Path(folder).rglob("*") if path.is_file())
-    accepted = compared = unread = 0
+    accepted = compared = unread = unbuilt = 0
     wrong = []
     for start in range(0, len(files), 500):
         batch = files[start : start + 500]
@@ -96,12 +101,16 @@ def main(tokengap, *folders):
                 wrong.append(f"{message['file']}: accepted here, and {disagreement}")
                 continue
             unread += verdict == "unread"
+            unbuilt += verdict == "unbuilt"
             compared += verdict == "compared"
     if wrong:
         sys.exit("\n".join(wrong[:SHOWN]))
     if not compared:
         sys.exit("nothing was compared")
-    print(f"{len(files)} messages: CPython reads all {accepted} pickles that were accepted, but {unread} with broken texts that are not read, and finds the same requests in {compared}")
+    print(
+        f"{len(files)} messages: all {accepted} pickles that were accepted are well formed for CPython, {unread} of them with broken texts "
+        f"and {unbuilt} with calls that it refuses, neither of which is read here; it finds the same requests in {compared}"
+    )
 
 
 main(*sys.argv[1:])
