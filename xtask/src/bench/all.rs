@@ -12,7 +12,7 @@ use crate::document;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Fewer turns and less of everything, and only what needs neither root nor an engine
+    /// Fewer turns and less of everything, and nothing that needs an engine
     #[arg(long)]
     quick: bool,
     /// Write what they print into docs/PERFORMANCE.md
@@ -21,14 +21,18 @@ pub(crate) struct Args {
 }
 
 /// What runs: all of it, and the words that make it quick where it can be.
-const ALL: [(&str, Option<&[&str]>); 12] = [
+const ALL: [(&str, Option<&[&str]>); 13] = [
     ("count", None),
     ("decode", Some(&["--rounds", "5", "--messages", "200"])),
     ("ledger", Some(&["--rounds", "3"])),
-    ("grow", Some(&["--rounds", "1", "--finished", "200000"])),
+    ("grow", Some(&["--rounds", "1", "--finished", "50000"])),
     ("record", Some(&["--rounds", "1", "--seconds", "2", "--minutes", "1"])),
     ("relay", Some(&["--rounds", "1", "--volume", "128", "--sizes", "64"])),
-    ("export", None),
+    (
+        "attach",
+        Some(&["--seconds", "5", "--burst", "2", "--times", "1,2", "--starts", "3"]),
+    ),
+    ("export", Some(&["--chunks", "200000"])),
     ("screen", None),
     ("probe", None),
     ("target", None),
