@@ -177,7 +177,7 @@ fn tap(folder: &Path, more: &[&str]) -> Told {
     sender.write_all(&hello("PUSH")).expect("said");
     receiver.write_all(&hello("PULL")).expect("said");
     // The watchers have come.
-    std::thread::sleep(Duration::from_millis(1_000));
+    std::thread::sleep(Duration::from_secs(1));
     let whole = message();
     let cut = [&whole[..whole.len() / 2], BROKEN.as_bytes()].concat();
     let strange = [b"\x80\x04\x95", BROKEN.as_bytes()].concat();

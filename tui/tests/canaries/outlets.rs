@@ -68,6 +68,10 @@ fn request(from: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
     Some((head, body))
 }
 
+const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+const EVENT: &str = "data: {\"text\":\"CanaryAnswer\",\"output_ids\":[151643],\"meta_info\":{\"id\":\"5b92c0ffee\",\
+                     \"completion_tokens\":COUNT,\"finish_reason\":null}}\n\n";
+
 /// An engine's HTTP side: it streams an answer.
 pub(crate) fn server() -> u16 {
     serve(|mut stream| {
@@ -75,13 +79,10 @@ pub(crate) fn server() -> u16 {
             return;
         };
         assert!(head.contains(SECRET), "the relay has changed the request: {head}");
-        let mut said = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n".to_owned();
-        for count in 1..=3 {
-            said.push_str(&format!(
-                "data: {{\"text\":\"CanaryAnswer\",\"output_ids\":[151643],\"meta_info\":{{\"id\":\"5b92c0ffee\",\"completion_tokens\":{count},\"finish_reason\":null}}}}\n\n"
-            ));
-        }
-        said.push_str("data: [DONE]\n\n");
+        let events: String = (1..=3)
+            .map(|count| EVENT.replace("COUNT", &count.to_string()))
+            .collect();
+        let said = format!("{ANSWER}{events}data: [DONE]\n\n");
         stream.write_all(said.as_bytes()).ok();
     })
 }

@@ -46,7 +46,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
         let relay = Relay::Tokengap(with_options(program, "--queue-frames 2", dir)?);
         let mut session = Session::start(home, &setting, &relay, dir)?;
         session.go()?;
-        judged(session.finish()?, checks)
+        judged(&session.finish()?, checks)
     });
     let name = "attach, tiny ring";
     match kernel::refusal() {
@@ -62,7 +62,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
             watch.signal(Signal::CONT)?;
             let mut outcome = session.finish()?;
             outcome.report = Some(watch.report()?);
-            judged(outcome, checks)
+            judged(&outcome, checks)
         }),
     }
 }
@@ -79,8 +79,8 @@ fn with_options(program: &Path, options: &str, dir: &Path) -> Result<PathBuf> {
 }
 
 /// Something escaped us, and nothing of that is told of the engine.
-fn judged(outcome: Outcome, checks: &mut Checks) -> Result<String> {
-    same_bytes(&outcome, checks);
+fn judged(outcome: &Outcome, checks: &mut Checks) -> Result<String> {
+    same_bytes(outcome, checks);
     let report = outcome.report.as_ref().context("there is no report")?;
     let number = |pointer: &str| report.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
     let lost = number("/self/events_lost");
@@ -113,6 +113,6 @@ fn judged(outcome: Outcome, checks: &mut Checks) -> Result<String> {
     checks.equal("the loss is a finding of its own", &true, &kinds.contains(&"own-loss"));
     Ok(format!(
         "{lost} observations lost, {told} of {sent} tokens seen; {}",
-        summary(&outcome)
+        summary(outcome)
     ))
 }
