@@ -185,15 +185,15 @@ pub(crate) fn watched() -> impl Strategy<Value = Shape> {
 /// Any server of which some stages may not be seen, perhaps from its middle on.
 pub(crate) fn glimpsed() -> impl Strategy<Value = Shape> {
     let late = prop_oneof![2 => Just(0_usize), 1 => 0_usize..80];
-    (watched(), any::<bool>(), any::<bool>(), late).prop_map(|(shape, takes_seen, deliveries_seen, attached_after)| {
+    let seen = (any::<bool>(), any::<bool>(), any::<bool>());
+    (watched(), seen, late).prop_map(|(shape, seen, attached_after)| Shape {
         // The others do not show what escaped us before them.
-        Shape {
-            column: Column::New,
-            takes_seen,
-            deliveries_seen,
-            attached_after,
-            ..shape
-        }
+        column: Column::New,
+        takes_seen: seen.0,
+        deliveries_seen: seen.1,
+        rids_again: seen.2,
+        attached_after,
+        ..shape
     })
 }
 
