@@ -41,7 +41,7 @@ impl Spent {
     /// Asleep: in its poll, on a lock, in I/O.
     pub fn blocked_ns(&self) -> Option<u64> {
         self.wait_ns
-            .map(|wait| self.interval_ns.saturating_sub(self.on_ns + wait))
+            .map(|wait| self.interval_ns.saturating_sub(self.on_ns.saturating_add(wait)))
     }
 
     /// The sum of both.
