@@ -3,8 +3,7 @@
 use std::io;
 
 /// Enough that a busy machine gives the traffic three times the share. Not more: a killed process closes its sockets when its last
-/// thread has had a CPU to die on, and until then senders write into them what is lost. At 10, beside builds, that took 12 to 16 ms
-/// on average and up to 176; at 5 it takes 3, at 0 it takes 2.
+/// thread has had a CPU to die on, and until then senders write into them what is lost (docs/RELIABILITY.md has numbers).
 const NICE: i32 = 5;
 
 /// Lowers the calling thread's priority, for the thread that polls and decodes. Where the engine needs all the CPU there is,
