@@ -133,6 +133,11 @@ impl Count {
             (true, Some(listed)) => match self.reads_as(said.claim) {
                 Evidence::Cumulative => self.cumulative(said.claim, listed, completion),
                 Evidence::Delta => self.delta(said, listed, completion, epoch),
+                // Who lists all has never fewer than it counts.
+                Evidence::Undecided if listed > 0 && listed < completion && said.finish.is_none() => {
+                    self.evidence = Evidence::Delta;
+                    self.delta(said, listed, completion, epoch)
+                }
                 Evidence::Undecided => self.undecided(listed, completion, epoch),
             },
         };
@@ -145,7 +150,7 @@ impl Count {
     }
 
     /// How the ids are to be read: by what the stream has shown, else by what the release claims.
-    fn reads_as(&self, claim: IdColumn) -> Evidence {
+    pub(crate) fn reads_as(&self, claim: IdColumn) -> Evidence {
         match (self.evidence, claim) {
             (Evidence::Undecided, IdColumn::Delta | IdColumn::DeltaAfterPromptTail) => Evidence::Delta,
             (Evidence::Undecided, IdColumn::Cumulative) => Evidence::Cumulative,
@@ -207,7 +212,8 @@ impl Count {
 
     fn cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> Step {
         // Counts never fall in the releases that send all ids (up to 0.4.6.post3): another request has the rid now.
-        if claim == IdColumn::Cumulative && listed == completion && completion < self.high {
+        let old = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
+        if old && listed == completion && completion < self.high {
             return Step::of(0, 0, Verdict::Restart);
         }
         let claimed_delta = self.contradictions >= CONTRADICTIONS;
@@ -235,14 +241,23 @@ impl Count {
             return Step::of(0, 0, Verdict::Restart);
         }
         let new = completion.saturating_sub(self.high);
-        if epoch == self.epoch && new > 0 {
+        if epoch != self.epoch {
+            // A lower count is another request's, whose beginning escaped us.
+            self.epoch = epoch;
+            self.high = if listed > 0 {
+                completion
+            } else {
+                self.high.max(completion)
+            };
+            return Step::of(new, new.min(listed), Verdict::Rebased);
+        }
+        if new > 0 {
             match (listed == new, listed == completion) {
                 (true, false) => self.evidence = Evidence::Delta,
                 (false, true) => self.evidence = Evidence::Cumulative,
                 _ => {}
             }
         }
-        self.epoch = epoch;
         self.high = self.high.max(completion);
         Step::of(new, new.min(listed), Verdict::Fits)
     }
@@ -500,8 +515,32 @@ mod tests {
         let column = IdColumn::Absent;
         let (count, _) = verdicts(column, &[(1, 1), (2, 2), (3, 3)]);
         assert_eq!(count.evidence, Evidence::Cumulative);
+        // A frame that vanished before the first that tells: the chunk was taken to carry all that is new.
+        let (count, steps) = verdicts(IdColumn::Undecided, &[(1, 1), (1, 3)]);
+        assert_eq!(
+            (count.evidence, steps[1].verdict),
+            (Evidence::Delta, Verdict::Loss { missing: 1 })
+        );
         let (count, steps) = verdicts(column, &[(1, 1), (1, 2), (1, 4)]);
         assert_eq!(count.evidence, Evidence::Delta);
         assert_eq!(steps[2].verdict, Verdict::Loss { missing: 1 });
+    }
+
+    #[test]
+    fn on_an_unknown_layout_all_ids_so_far_that_begin_again_are_another_request() {
+        let (_, steps) = verdicts(IdColumn::Undecided, &[(1, 1), (2, 2), (3, 3), (1, 1)]);
+        assert_eq!(steps[3].verdict, Verdict::Restart);
+    }
+
+    #[test]
+    fn on_an_unknown_layout_a_lower_count_behind_a_loss_of_ours_is_not_judged() {
+        let mut count = Count::default();
+        count.step(said(IdColumn::Undecided, 6, 6), 0);
+        let finish = Said {
+            finish: Some(Finish::Stop),
+            ..said(IdColumn::Undecided, 1, 2)
+        };
+        assert_eq!(count.step(finish, 1).verdict, Verdict::Rebased);
+        assert_eq!(count.high, 2);
     }
 }

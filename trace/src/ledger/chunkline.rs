@@ -27,6 +27,8 @@ struct Entry {
     nth: u32,
     /// Ids held of it in the line's `ids`: as many as tokens, or none.
     ids: u32,
+    /// Its column does not show its tokens: some of those counted may have come, or gone, by another chunk that nobody saw.
+    vague: bool,
 }
 
 /// A chunk that enters the line.
@@ -44,6 +46,8 @@ pub(crate) struct Entering<'a> {
     pub(crate) nth: u32,
     /// The ids of its tokens; empty where they are not kept.
     pub(crate) ids: &'a [i64],
+    /// What its count grew by is all that is known of its tokens: they are the last of these, and nobody knows how many.
+    pub(crate) vague: bool,
 }
 
 /// What became of chunks. Every chunk ends in exactly one field, or is still outstanding.
@@ -57,7 +61,7 @@ pub struct Fates {
     pub dropped: u64,
     /// Tokens in no delivery though later ones were delivered.
     pub tokens_lost: u64,
-    /// Delivered or lost while observations were lost: nothing can be said.
+    /// Delivered or lost while observations were lost, or where counts alone do not show which: nothing can be said.
     pub unjudged: u64,
 }
 
@@ -126,6 +130,8 @@ pub(crate) struct Line {
     pub(crate) inflated: bool,
 }
 
+mod vague;
+
 impl Line {
     pub(crate) fn new(epoch: u32) -> Self {
         Self {
@@ -184,6 +190,7 @@ impl Line {
                 self.behind += u32::from(last.said < last.end);
                 last.tokens = last.tokens.saturating_add(tokens);
                 last.missing = last.missing.saturating_add(chunk.missing);
+                last.vague |= chunk.vague;
                 last.chunks += 1;
             }
             _ => {
@@ -197,6 +204,7 @@ impl Line {
                     chunks: 1,
                     nth: chunk.nth,
                     ids: chunk.ids.len() as u32,
+                    vague: chunk.vague,
                 });
             }
         }
@@ -254,6 +262,9 @@ impl Line {
     /// `(to-n, to]` is with the client; what lies before and is still outstanding is not.
     fn range(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
         let from = self.begin(to, delivery.tokens);
+        if self.vague_before(from, to) {
+            return self.vaguely(delivery, to, broken);
+        }
         let (mut fates, mut carrier, mut inside) = (Fates::default(), false, 0_u32);
         let mut ranges = Vec::new();
         while let Some(entry) = self.outstanding.front().copied() {
@@ -315,6 +326,8 @@ impl Line {
         let (last, all) = found?;
         let (mut fates, mut carrier, mut new) = (Fates::default(), false, 0_u32);
         let mut lost = Vec::new();
+        // What vague chunks carry together cannot be told from what they were thought to.
+        let vague = self.outstanding.iter().take(last + 1).any(|entry| entry.vague);
         for at in 0..=last {
             let Some(entry) = self.pop_front() else { break };
             let chunks = u64::from(entry.chunks);
@@ -322,7 +335,7 @@ impl Line {
             if all || at == last || entry.tokens == 0 {
                 fates.inside(chunks, &mut carrier);
                 new = entry.tokens.saturating_add(new);
-            } else if broken {
+            } else if broken || vague {
                 fates.unjudged += chunks;
             } else {
                 fates.dropped += chunks;

@@ -414,24 +414,23 @@ impl Ledger {
                 .line
                 .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
             line.scarred |= !whole;
+            let vague = !request.streams[at].shows_tokens(seen.claim);
+            let tokens = if vague { step.new } else { step.carried };
             let before = line.entries();
             let room = before < self.limits.outstanding_per_rid && self.outstanding < self.limits.outstanding;
             let entering = Entering {
                 end,
                 said: chunk.completion_tokens.unwrap_or(end),
-                tokens: step.carried,
+                tokens,
+                vague,
                 missing: match step.verdict {
                     Verdict::Loss { missing } => missing,
                     _ => 0,
                 },
                 nth,
-                ids: kept_ids(
-                    chunk,
-                    step.carried,
-                    self.limits.token_ids.saturating_sub(self.shelf.ids),
-                ),
+                ids: kept_ids(chunk, tokens, self.limits.token_ids.saturating_sub(self.shelf.ids)),
             };
-            self.reached.token_ids += u64::from(entering.ids.is_empty() && !chunk.ids.is_empty() && step.carried > 0);
+            self.reached.token_ids += u64::from(entering.ids.is_empty() && !chunk.ids.is_empty() && tokens > 0);
             let ids = line.ids_held();
             let fates = line.push(entering, room);
             self.shelf.ids = self.shelf.ids + line.ids_held() - ids;

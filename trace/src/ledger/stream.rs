@@ -94,6 +94,11 @@ impl Stream {
         self.count.evidence
     }
 
+    /// Whether each of its chunks shows which tokens are its own, read as `claim` says or as it has shown itself.
+    pub(crate) fn shows_tokens(&self, claim: IdColumn) -> bool {
+        self.count.reads_as(claim) == Evidence::Delta
+    }
+
     /// Whether a finish has crossed the hop.
     pub fn finished(&self) -> bool {
         self.count.finished

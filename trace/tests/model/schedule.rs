@@ -51,8 +51,8 @@ impl Column {
         }
     }
 
-    /// Whether any chunk by itself shows how many came before it.
-    fn shows_beginnings(self) -> bool {
+    /// Whether any chunk by itself shows which tokens are its own, and so how many came before it.
+    pub(crate) fn shows_tokens(self) -> bool {
         self == Self::New
     }
 
@@ -178,7 +178,7 @@ pub(crate) fn watched() -> impl Strategy<Value = Shape> {
         equal_stamps: flags.0,
         attached_after: 0,
         // Counts alone do not show that another request has the rid.
-        rids_again: flags.1 && column.shows_beginnings(),
+        rids_again: flags.1 && column.shows_tokens(),
     })
 }
 
@@ -187,8 +187,6 @@ pub(crate) fn glimpsed() -> impl Strategy<Value = Shape> {
     let late = prop_oneof![2 => Just(0_usize), 1 => 0_usize..80];
     let seen = (any::<bool>(), any::<bool>(), any::<bool>());
     (watched(), seen, late).prop_map(|(shape, seen, attached_after)| Shape {
-        // The others do not show what escaped us before them.
-        column: Column::New,
         takes_seen: seen.0,
         deliveries_seen: seen.1,
         rids_again: seen.2,

@@ -13,8 +13,41 @@ fn put(line: &mut Line, end: u32, said: u32, tokens: u32, whole: bool) {
         missing: 0,
         nth,
         ids: &ids,
+        vague: false,
     };
     line.push(chunk, whole);
+}
+
+/// Chunks of which nothing but their counts is known.
+fn vague(ends: &[u32]) -> Line {
+    let mut line = Line::new(0);
+    let mut before = 0;
+    for (nth, &end) in (1..).zip(ends) {
+        let ids: Vec<i64> = (before..end).map(|place| i64::from(place) + 1).collect();
+        let chunk = Entering {
+            end,
+            said: end,
+            tokens: end - before,
+            missing: 0,
+            nth,
+            ids: &ids,
+            vague: true,
+        };
+        line.push(chunk, true);
+        before = end;
+    }
+    line
+}
+
+/// As (delivered, coalesced, dropped, tokens lost, unjudged).
+fn told(fates: Fates) -> [u64; 5] {
+    [
+        fates.delivered,
+        fates.coalesced,
+        fates.dropped,
+        fates.tokens_lost,
+        fates.unjudged,
+    ]
 }
 
 fn line(chunks: &[(u32, u32)]) -> Line {
@@ -192,5 +225,58 @@ fn a_full_line_keeps_exact_tokens() {
             tokens_lost: 4,
             ..Fates::default()
         }
+    );
+}
+
+/// Its column shows no beginning: what came before it was delivered before anybody looked, and was told as dropped.
+#[test]
+fn a_first_chunk_that_does_not_show_its_beginning_loses_nothing_before_it() {
+    let mut line = vague(&[5, 6]);
+    assert_eq!(told(line.deliver(&incremental(1, 5), 0).fates), [1, 0, 0, 0, 0]);
+    assert_eq!(told(line.deliver(&incremental(1, 6), 0).fates), [1, 0, 0, 0, 0]);
+}
+
+/// Counts do not show a frame that never left the scheduler: its tokens were told as dropped behind it, from the next chunk.
+#[test]
+fn tokens_of_a_frame_that_vanished_are_not_dropped_from_the_chunk_behind_it() {
+    let mut line = vague(&[1, 3]);
+    line.deliver(&incremental(1, 1), 0);
+    assert_eq!(told(line.deliver(&incremental(1, 3), 0).fates), [1, 0, 0, 0, 0]);
+}
+
+/// Two chunks that were merged across such a frame carry as much as the second alone may.
+#[test]
+fn a_merge_across_counts_that_do_not_tell_is_no_drop() {
+    let mut line = vague(&[1, 4]);
+    assert_eq!(told(line.deliver(&incremental(2, 4), 0).fates), [1, 0, 0, 0, 1]);
+}
+
+#[test]
+fn what_counts_alone_prove_dropped_is_each_chunks_last_token() {
+    let mut line = vague(&[1, 4, 5]);
+    let outcome = line.deliver(&incremental(1, 5), 0);
+    assert_eq!(told(outcome.fates), [1, 0, 2, 2, 0]);
+    let places: Vec<_> = outcome.lost.iter().map(|lost| (lost.tokens, &*lost.ids)).collect();
+    assert_eq!(places, [([1, 1], &[1][..]), ([4, 4], &[4][..])]);
+    // All of them in one delivery: their counts say no more than that.
+    assert_eq!(
+        told(vague(&[2, 5]).deliver(&incremental(5, 5), 0).fates),
+        [1, 1, 0, 0, 0]
+    );
+}
+
+/// A request's last chunk may carry none: what is delivered with it may be of the one before.
+#[test]
+fn a_finish_whose_tokens_are_not_shown_proves_no_drop() {
+    let mut line = vague(&[1, 2, 3]);
+    let last = delivery(Mode::Incremental, 1, 3, true);
+    assert_eq!(told(line.deliver(&last, 0).fates), [1, 0, 1, 1, 1]);
+    assert_eq!(
+        told(
+            vague(&[1, 2])
+                .deliver(&delivery(Mode::Incremental, 1, 2, true), 0)
+                .fates
+        ),
+        [1, 0, 0, 0, 1]
     );
 }

@@ -57,7 +57,7 @@ struct Lane {
 }
 
 pub(crate) struct World {
-    shape: Shape,
+    pub(crate) shape: Shape,
     now: u64,
     requests: BTreeMap<usize, Running>,
     born: BTreeMap<usize, u32>,

@@ -7,7 +7,7 @@ use trace::HopId;
 use trace::event::{Finish, Kind};
 
 use super::{Life, Running, World};
-use crate::schedule::Policy;
+use crate::schedule::{Column, Policy};
 use crate::told::Part;
 
 impl World {
@@ -134,9 +134,11 @@ impl World {
     }
 
     pub(super) fn retract(&mut self, request: usize) {
-        // Once a request, and not where a delivery says all so far: counts that run behind cannot be told apart there.
+        // Once a request, and not where a delivery says all so far: counts that run behind cannot be told apart there. Releases
+        // whose counts fall list new ids, and their layouts say so.
         let fit = |r: &&mut Running| r.retractions == 0 && r.sent > 0 && !r.finished;
         if self.shape.policy != Policy::Cumulative
+            && self.shape.column == Column::New
             && let Some(running) = self.requests.get_mut(&request).filter(fit)
         {
             running.made = 0;
