@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::thread;
 
 use aya::Ebpf;
 use aya::programs::raw_trace_point::RawTracePointLink;
@@ -43,12 +44,32 @@ pub(crate) enum AttachError {
     Multi(#[from] MultiError),
 }
 
-/// Something attached; detached when dropped, which takes the kernel a grace period.
+/// Most threads that take links away at once.
+const DETACHERS: usize = 32;
+
+/// Something attached; detached when dropped, which takes the kernel a grace period: see [`detach`].
 #[derive(Debug)]
 pub(crate) enum Link {
     Multi(#[expect(dead_code, reason = "held for its drop")] OwnedFd),
     Uprobe(#[expect(dead_code, reason = "held for its drop")] UProbeLink),
     RawTracepoint(#[expect(dead_code, reason = "held for its drop")] RawTracePointLink),
+}
+
+/// Takes links away side by side. The kernel makes each wait until no CPU can still be in its program; waits that begin together
+/// end together.
+pub(crate) fn detach(links: Vec<Link>) {
+    let mut shares: Vec<Vec<Link>> = std::iter::repeat_with(Vec::new)
+        .take(DETACHERS.min(links.len()))
+        .collect();
+    for (n, link) in links.into_iter().enumerate() {
+        shares[n % DETACHERS].push(link);
+    }
+    thread::scope(|scope| {
+        for share in shares {
+            // Where there can be no thread, its share is dropped here.
+            let _ = thread::Builder::new().spawn_scoped(scope, move || drop(share));
+        }
+    });
 }
 
 /// A program and its places in one library: offsets in the file, and what each is told.
@@ -156,7 +177,7 @@ pub(crate) enum Way {
 impl Way {
     /// Attaches a batch to process `pid`, which has the library at `path`.
     pub(crate) fn attach(
-        &self,
+        &mut self,
         ebpf: &mut Ebpf,
         batch: &Batch,
         path: &Path,

@@ -49,7 +49,7 @@ impl Floor {
 
 fn attach(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load(Settings::bare())?;
-    let way = Multi::load(&ebpf, &[NOTHING]).map_or(Way::Perf, Way::Multi);
+    let mut way = Multi::load(&ebpf, &[NOTHING]).map_or(Way::Perf, Way::Multi);
     let id = NonZeroU32::new(pid).ok_or("no process has this id")?;
     let (mut links, mut known) = (Vec::new(), Known::default());
     for library in library::libzmq(pid)? {

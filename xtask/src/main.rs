@@ -3,6 +3,7 @@
 mod bench;
 mod dist;
 mod docs;
+mod document;
 mod e2e;
 mod ebpf;
 mod faults;

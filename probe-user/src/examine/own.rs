@@ -24,7 +24,7 @@ pub fn own_uprobe() -> Result<bool, OwnError> {
 
 fn attempt() -> Result<bool, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load(Settings::bare())?;
-    let way = Multi::load(&ebpf, &[NOTHING]).map_or(Way::Perf, Way::Multi);
+    let mut way = Multi::load(&ebpf, &[NOTHING]).map_or(Way::Perf, Way::Multi);
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let address = attempt as *const () as u64;
     let offset = offset(&maps, address).ok_or("/proc/self/maps does not show this program")?;

@@ -332,6 +332,14 @@ impl Probe {
     }
 }
 
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let mut links = std::mem::take(&mut self.global);
+        links.extend(self.targets.iter_mut().flat_map(|slot| std::mem::take(&mut slot.links)));
+        attach::detach(links);
+    }
+}
+
 /// One link for many places where the kernel has that, else one for each.
 fn way(ebpf: &Ebpf) -> Way {
     match Multi::load(ebpf, &UPROBES) {

@@ -42,14 +42,42 @@ pub(crate) enum MultiError {
     },
 }
 
-/// Loaded programs, by name.
+/// Programs, by name.
 #[derive(Debug)]
 pub(crate) struct Multi {
-    programs: HashMap<&'static str, OwnedFd>,
+    programs: HashMap<&'static str, Program>,
+}
+
+/// A program, and its descriptor once it is loaded: the kernel verifies it for up to 50 ms, and no process may need it.
+#[derive(Debug)]
+struct Program {
+    name: &'static str,
+    instructions: Vec<bpf_insn>,
+    license: CString,
+    loaded: Option<OwnedFd>,
+}
+
+impl Program {
+    fn load(&mut self) -> Result<&OwnedFd, MultiError> {
+        if self.loaded.is_none() {
+            let loaded = load_program(&self.instructions, &self.license);
+            let loaded = loaded.map_err(|source| MultiError::Load {
+                name: self.name,
+                source,
+            })?;
+            self.loaded = Some(loaded);
+        }
+        self.loaded.as_ref().ok_or_else(|| unknown(self.name))
+    }
+}
+
+fn unknown(name: &str) -> MultiError {
+    MultiError::Object(format!("it has no program {name}"))
 }
 
 impl Multi {
-    /// Loads the programs of these names, with the maps of `ebpf`, all of which must still be in it.
+    /// The programs of these names, with the maps of `ebpf`, all of which must still be in it. The first is loaded, which shows
+    /// whether the kernel does this; the others are when they are first attached.
     pub(crate) fn load(ebpf: &Ebpf, names: &[&'static str]) -> Result<Self, MultiError> {
         let wrong = |error: &dyn std::error::Error| MultiError::Object(error.to_string());
         let mut object = Object::parse(load::OBJECT).map_err(|e| wrong(&e))?;
@@ -62,21 +90,27 @@ impl Multi {
         object.relocate_maps(placed.into_iter(), &text).map_err(|e| wrong(&e))?;
         object.relocate_calls(&text).map_err(|e| wrong(&e))?;
         let programs = names.iter().map(|name| {
-            let program = object.programs.get(*name);
-            let program = program.ok_or_else(|| MultiError::Object(format!("it has no program {name}")))?;
+            let program = object.programs.get(*name).ok_or_else(|| unknown(name))?;
             let function = &object.functions[&program.function_key()];
-            let loaded = load_program(&function.instructions, &program.license);
-            Ok((*name, loaded.map_err(|source| MultiError::Load { name, source })?))
+            let program = Program {
+                name,
+                instructions: function.instructions.clone(),
+                license: program.license.clone(),
+                loaded: None,
+            };
+            Ok((*name, program))
         });
-        Ok(Self {
-            programs: programs.collect::<Result<_, MultiError>>()?,
-        })
+        let mut programs: HashMap<_, _> = programs.collect::<Result<_, MultiError>>()?;
+        if let Some(first) = names.first().and_then(|name| programs.get_mut(name)) {
+            first.load()?;
+        }
+        Ok(Self { programs })
     }
 
     /// Attaches `name` at `points` (offsets in the file at `path`) of process `pid`, or at the returns of the functions that
     /// are entered there.
     pub(crate) fn attach(
-        &self,
+        &mut self,
         name: &'static str,
         returns: bool,
         path: &Path,
@@ -88,8 +122,7 @@ impl Multi {
             path: path.display().to_string(),
             source,
         };
-        let program = self.programs.get(name);
-        let program = program.ok_or_else(|| MultiError::Object(format!("it has no program {name}")))?;
+        let program = self.programs.get_mut(name).ok_or_else(|| unknown(name))?.load()?;
         let file = CString::new(path.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
         let offsets: Vec<u64> = points.iter().map(|(offset, _)| *offset).collect();
         let cookies: Vec<u64> = points.iter().map(|(_, cookie)| cookie.0).collect();

@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use trace::MonoNs;
 
 use super::{Probe, ProbeError, Slot};
+use crate::attach;
 use crate::observation::{Call, CpuTimes, Message, Observation, SocketId};
 use crate::plain::Plain;
 
@@ -72,7 +73,9 @@ impl Probe {
                 let slot = &mut self.targets[index];
                 slot.alive = None;
                 slot.free = true;
-                slot.links.clear();
+                let links = std::mem::take(&mut slot.links);
+                // The ring fills meanwhile: somebody else waits. Where there can be no thread, they are dropped here.
+                let _ = std::thread::Builder::new().spawn(move || attach::detach(links));
                 let pid = slot.pid;
                 // Its id may become another process's. Already gone from the map: nothing to forget.
                 let _ = self.tell_programs(pid, None);

@@ -12,6 +12,20 @@ fn push(buf: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     debug_assert!(written.is_ok(), "{written:?}");
 }
 
+/// Appends a text, as it is where nothing in it needs escaping.
+fn push_text(buf: &mut Vec<u8>, text: &str) {
+    // Counted to the end, so that the compiler looks at many bytes at once.
+    let escaped = |byte: &u8| *byte < b' ' || matches!(byte, b'"' | b'\\');
+    if text.bytes().filter(escaped).count() == 0 {
+        buf.reserve(text.len() + 2);
+        buf.push(b'"');
+        buf.extend_from_slice(text.as_bytes());
+        buf.push(b'"');
+    } else {
+        push(buf, text);
+    }
+}
+
 fn push_int(buf: &mut Vec<u8>, n: u64) {
     buf.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
@@ -30,7 +44,10 @@ impl<'a> Object<'a> {
         buf.push(b'}');
     }
 
+    #[inline]
     fn key(&mut self, name: &str) {
+        // Room for most values as well.
+        self.buf.reserve(name.len() + 32);
         if !std::mem::replace(&mut self.empty, false) {
             self.buf.push(b',');
         }
@@ -41,7 +58,7 @@ impl<'a> Object<'a> {
 
     pub(super) fn text(&mut self, name: &str, value: &str) -> &mut Self {
         self.key(name);
-        push(self.buf, value);
+        push_text(self.buf, value);
         self
     }
 
@@ -101,8 +118,12 @@ impl<'a> Object<'a> {
     /// As `"0x1f"`.
     pub(super) fn hex(&mut self, name: &str, value: u64) -> &mut Self {
         self.key(name);
-        // Writing to a vector cannot fail.
-        let _ = write!(self.buf, "\"0x{value:x}\"");
+        self.buf.extend_from_slice(b"\"0x");
+        let digits = (u64::BITS - value.leading_zeros()).div_ceil(4).max(1);
+        for place in (0..digits).rev() {
+            self.buf.push(b"0123456789abcdef"[(value >> (4 * place) & 15) as usize]);
+        }
+        self.buf.push(b'"');
         self
     }
 
@@ -300,14 +321,15 @@ mod tests {
         #[test]
         fn any_text_and_number_comes_back(text: String, name: String, n: u64, ns in 0_u64..1 << 60) {
             let line = written(|o| {
-                o.text("text", &text).int("n", n).micros("us", ns);
+                o.text("text", &text).int("n", n).micros("us", ns).hex("hex", n);
                 o.named(&name, &Value::Null);
             });
             let read: serde_json::Map<String, Value> = serde_json::from_str(&line).expect("JSON");
             prop_assert!(read.contains_key(&name));
-            if !["text", "n", "us"].contains(&name.as_str()) {
+            if !["text", "n", "us", "hex"].contains(&name.as_str()) {
                 prop_assert_eq!(read["text"].as_str(), Some(text.as_str()));
                 prop_assert_eq!(read["n"].as_u64(), Some(n));
+                prop_assert_eq!(read["hex"].as_str(), Some(&*format!("{n:#x}")));
                 let us = read["us"].as_f64().expect("a number");
                 prop_assert!((us - ns as f64 / 1e3).abs() <= us.abs() * 1e-12);
             }

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use crate::clock::MonoNs;
 use crate::event::AnswerEnd;
 use crate::id::{FrameId, HopId};
+use crate::ledger::Ticket;
 
 /// A chunk's way over one hop; `None` is "not observed".
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +87,8 @@ pub(super) struct Life {
     pub(super) rid: Box<str>,
     /// Each life has its own.
     pub(super) number: u64,
+    /// The ledger's record that it belongs to; `None` of a life that was begun at its end.
+    pub(super) ticket: Option<Ticket>,
     /// With the rid this is its name: a rid may come again.
     pub(super) first_at: MonoNs,
     /// Set when the rid was taken over from a request that had not been closed.

@@ -8,7 +8,7 @@ use super::pending::{Mark, Pending};
 use crate::clock::MonoNs;
 use crate::event::{Delivery, Event, Frame, Kind, Taken, What};
 use crate::id::FrameId;
-use crate::ledger::{Ledger, Request, Summary};
+use crate::ledger::{Ledger, Request, Summary, Ticket};
 
 /// Lives, each at the place of the ledger's record that it belongs to: bounded by the ledger's own limits.
 #[derive(Debug, Default)]
@@ -113,9 +113,14 @@ impl Lives {
     }
 
     /// The place of the life of the ledger's record for a rid, begun if need be; `None` for what the ledger does not follow.
-    fn of(&mut self, rid: &str, ledger: &Ledger) -> Option<usize> {
-        let (place, request) = ledger.placed(rid)?;
-        let first_at = request.first_at();
+    fn of(&mut self, rid: &str, record: Option<(Ticket, &Request)>) -> Option<usize> {
+        let (ticket, request) = record?;
+        let (place, first_at) = (ticket.slot as usize, request.first_at());
+        if let Some(Some(life)) = self.held.get(place)
+            && life.ticket == Some(ticket)
+        {
+            return Some(place);
+        }
         if self.held.len() <= place {
             self.held.resize_with(place + 1, || None);
         }
@@ -128,6 +133,7 @@ impl Lives {
         self.born += 1;
         self.living += 1;
         let mut life = Life::new(rid, self.born, first_at);
+        life.ticket = Some(ticket);
         if let Some(older) = self.by_rid.insert(rid.into(), place) {
             life.again = true;
             self.older.push(older);
@@ -176,8 +182,9 @@ impl Lives {
     /// Enters what a frame says; gives back whose first or finishing chunks it carries.
     fn content(&mut self, frame: &Frame<'_>, ledger: &Ledger, origin: bool, stamp: impl Fn(&mut Passage)) -> Vec<Mark> {
         let mut marks = Vec::new();
-        for chunk in frame.chunks {
-            let at = self.of(chunk.rid, ledger);
+        for (number, chunk) in frame.chunks.iter().enumerate() {
+            let record = ledger.met(number).or_else(|| ledger.placed(chunk.rid));
+            let at = self.of(chunk.rid, record);
             self.current.push(at);
             let life = at.and_then(|at| self.held[at].as_mut());
             let Some(life) = life.filter(|_| frame.kind != Kind::Abort) else {
@@ -232,7 +239,7 @@ impl Lives {
     }
 
     fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>, ledger: &Ledger) {
-        let at_place = self.of(delivery.rid, ledger);
+        let at_place = self.of(delivery.rid, ledger.placed(delivery.rid));
         self.current.push(at_place);
         let request = ledger.request(delivery.rid);
         let fates = request.and_then(Request::fates);

@@ -140,7 +140,9 @@ impl Ledger {
         let group = hop.group;
         let mut tokens = 0;
         for chunk in frame.chunks {
-            tokens += u64::from(self.chunk(&seen, chunk));
+            let (ticket, new) = self.chunk(&seen, chunk);
+            self.met.push(ticket);
+            tokens += u64::from(new);
         }
         let hop = &mut self.hops.all[place];
         hop.counts.tokens += tokens;
@@ -153,14 +155,14 @@ impl Ledger {
             .record(at, frame.chunks.len() as u64, tokens, bytes);
     }
 
-    /// Enters one chunk; gives back its new tokens.
-    fn chunk(&mut self, seen: &Seen, chunk: &Chunk<'_>) -> u32 {
+    /// Enters one chunk; gives back whose it is, and its new tokens.
+    fn chunk(&mut self, seen: &Seen, chunk: &Chunk<'_>) -> (Ticket, u32) {
         if chunk.rid.is_empty() {
-            return 0;
+            return (Ticket::NOBODY, 0);
         }
         if HealthChecks::is_one(chunk.rid) {
             self.totals.requests.health_checks += u64::from(self.health.is_new(chunk.rid));
-            return 0;
+            return (Ticket::NOBODY, 0);
         }
         let mut ticket = match self.table.find(chunk.rid) {
             Some(ticket) => ticket,
@@ -182,7 +184,7 @@ impl Ledger {
         if chunk.finish.is_some() {
             self.settle_if_over(ticket, seen.at);
         }
-        step.new
+        (ticket, step.new)
     }
 
     /// Whether the request was seen on this line from its first token to its end, on another connection, and the chunk is a first

@@ -60,7 +60,8 @@ use self::hop::Hops;
 use self::hot::Hot;
 use self::lane::{Load, PendingChunk};
 use self::losses::Shelf;
-use self::table::{Table, Ticket};
+use self::table::Table;
+pub(crate) use self::table::Ticket;
 use self::threads::Threads;
 use crate::clock::MonoNs;
 use crate::engine::EngineState;
@@ -124,6 +125,9 @@ pub struct Ledger {
     delivery_epoch: u32,
     #[serde(skip)]
     scratch: Vec<PendingChunk>,
+    /// Whose the chunks of the event are that was entered last.
+    #[serde(skip)]
+    met: Vec<Ticket>,
 }
 
 impl Ledger {
@@ -160,6 +164,7 @@ impl Ledger {
             shelf: Shelf::default(),
             delivery_epoch: 0,
             scratch: Vec::new(),
+            met: Vec::new(),
         }
     }
 
@@ -170,6 +175,7 @@ impl Ledger {
         self.started = Some(self.started.map_or(at, |started| started.min(at)));
         self.now = self.now.max(at);
         self.totals.events += 1;
+        self.met.clear();
         match &event.what {
             What::Engine(engine) => self.engine.set(engine),
             What::Hop(hop) => {
@@ -283,10 +289,18 @@ impl Ledger {
         self.hops.worker_of(request.streams())
     }
 
-    /// The same, with its place: no two records have one at the same time.
-    pub(crate) fn placed(&self, rid: &str) -> Option<(usize, &Request)> {
+    /// The same, with its ticket: no two records have one place at the same time, nor one ticket ever.
+    pub(crate) fn placed(&self, rid: &str) -> Option<(Ticket, &Request)> {
         let ticket = self.table.find(rid)?;
-        Some((ticket.slot as usize, self.table.get(ticket)?))
+        Some((ticket, self.table.get(ticket)?))
+    }
+
+    /// What [`Self::placed`] says of the rid of a chunk of the event that was entered last, without a look for it; `None` where
+    /// that has to be looked for.
+    pub(crate) fn met(&self, chunk: usize) -> Option<(Ticket, &Request)> {
+        let ticket = *self.met.get(chunk)?;
+        let request = self.table.get(ticket).filter(|request| request.mapped)?;
+        Some((ticket, request))
     }
 
     /// How many requests live: neither finished nor forgotten.

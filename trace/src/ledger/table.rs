@@ -16,6 +16,11 @@ pub(crate) struct Ticket {
     age: u32,
 }
 
+impl Ticket {
+    /// Of no record.
+    pub(crate) const NOBODY: Self = Self { slot: u32::MAX, age: 0 };
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Slot {
     age: u32,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use probe_user::matcher::Limits as MatcherLimits;
 use probe_user::{Call, Matcher, Message, SocketId};
 use trace::engine::Waiter;
-use trace::event::{Event, Frame, Hop, Kind, Sees, Taken, Undecoded, What};
+use trace::event::{Event, Frame, Hop, Kind, Lost, LostCause, Sees, Taken, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 use zmq_tap::wire::{Decoder, Limits};
 
@@ -32,6 +32,8 @@ pub(super) struct Lanes {
     /// What the messages' layout says of the release, told when discovery found none.
     wire: Option<Release>,
     pub(super) left_out: u64,
+    /// Messages told as lost by their sockets' numbers, which the kernel side's counter has not told yet.
+    ahead: u64,
 }
 
 /// What can be seen at the receiving end of a hop whose receiver is watched.
@@ -74,6 +76,7 @@ impl Lanes {
             unseen_senders: HashMap::new(),
             wire: None,
             left_out: 0,
+            ahead: 0,
         }
     }
 
@@ -107,7 +110,10 @@ impl Lanes {
 
     /// A message entered a socket.
     pub(super) fn sent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+        let before = self.matcher.misses().lost_sent;
         let name = self.matcher.sent(message);
+        let unseen = self.matcher.misses().lost_sent - before;
+        self.lost(name.lane, unseen, message.call.at, sink);
         let (at, from) = (message.call.at, self.roles.of(message.call.socket.pid));
         if from.sends_requests() {
             return;
@@ -207,9 +213,13 @@ impl Lanes {
             ..
         } = message.call;
         let by = Some(ThreadId { pid: socket.pid, tid });
-        let Some(found) = self.matcher.taken(message) else {
+        let before = self.matcher.misses().lost_taken;
+        let found = self.matcher.taken(message);
+        let unseen = self.matcher.misses().lost_taken - before;
+        let Some(found) = found else {
             return self.taken_unsent(message, sink);
         };
+        self.lost(found.frame.lane, unseen, at, sink);
         let Some(Some(known)) = self.hops.get_mut(found.frame.lane as usize) else {
             return;
         };
@@ -236,6 +246,27 @@ impl Lanes {
                 frame: None,
             }),
         });
+    }
+
+    /// Messages of a lane that its numbers show to have escaped us: told before what comes after them, so that nothing is concluded
+    /// from their absence.
+    fn lost(&mut self, lane: u32, count: u64, at: MonoNs, sink: Sink<'_>) {
+        if let Some(Some(known)) = self.hops.get(lane as usize).filter(|_| count > 0) {
+            self.ahead += count;
+            let hop = Some(known.id);
+            let cause = LostCause::QueueFull;
+            sink(&Event {
+                at,
+                what: What::Lost(Lost { hop, count, cause }),
+            });
+        }
+    }
+
+    /// The kernel side counts so many more records as lost: how many of them were not told yet.
+    pub(super) fn not_told(&mut self, count: u64) -> u64 {
+        let told = count.min(self.ahead);
+        self.ahead -= told;
+        count - told
     }
 
     /// The receiver asked for the next message.
@@ -391,3 +422,6 @@ fn announce(known: &Known, roles: &Roles, sight: Sight, at: MonoNs, sink: Sink<'
         what: What::Hop(hop),
     });
 }
+
+#[cfg(test)]
+mod tests;

@@ -292,8 +292,12 @@ impl Source for Attach {
         let side = self.engine.disaggregation.as_ref().map(|side| side.value);
         let side = side.map(|side| ("disaggregation", json!({"mode": side.word(), "sends": side.sends()})));
         let pairs = self.egress.pairs().map(|pairs| ("joined_by_content", pairs));
-        let told: serde_json::Map<String, Value> =
-            side.into_iter().chain(pairs).map(|(k, v)| (k.to_owned(), v)).collect();
+        // By the kernel side's numbering of each socket's messages, which goes on where a record is lost.
+        let misses = self.lanes.misses();
+        let unseen = (misses.lost_sent > 0 || misses.lost_taken > 0)
+            .then(|| ("unseen", json!({"sends": misses.lost_sent, "takes": misses.lost_taken})));
+        let told = side.into_iter().chain(pairs).chain(unseen);
+        let told: serde_json::Map<String, Value> = told.map(|(k, v)| (k.to_owned(), v)).collect();
         (!told.is_empty()).then_some(Value::Object(told))
     }
 
@@ -397,15 +401,17 @@ fn enter(lanes: &mut Lanes, egress: &mut Egress, observation: &Observation<'_>, 
         Observation::Egress { record, .. } => egress.enter(record, sink),
         Observation::Lost { cause, count } => {
             tracing::warn!("{count} observations lost: {}", cause.words());
-            let lost = Lost {
-                hop: None,
-                count: *count,
-                cause: LostCause::QueueFull,
+            let count = match cause {
+                Loss::RingFull => lanes.not_told(*count),
+                _ => *count,
             };
-            sink(&Event {
-                at: MonoNs::now(),
-                what: What::Lost(lost),
-            });
+            let (hop, cause) = (None, LostCause::QueueFull);
+            if count > 0 {
+                sink(&Event {
+                    at: MonoNs::now(),
+                    what: What::Lost(Lost { hop, count, cause }),
+                });
+            }
         }
         Observation::Exited { pid } => tracing::info!("process {pid} has ended"),
     }

@@ -1,26 +1,38 @@
 //! Every benchmark, one after the other, each in a process of its own. One that cannot run here says why, and the next follows.
 
-use std::process::Command;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+
+use crate::document;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Fewer turns and less of everything, and only what needs neither root nor an engine
+    /// Fewer turns and less of everything, and nothing that needs an engine
     #[arg(long)]
     quick: bool,
+    /// Write what they print into docs/PERFORMANCE.md
+    #[arg(long, conflicts_with = "quick")]
+    write: bool,
 }
 
 /// What runs: all of it, and the words that make it quick where it can be.
-const ALL: [(&str, Option<&[&str]>); 12] = [
+const ALL: [(&str, Option<&[&str]>); 13] = [
     ("count", None),
     ("decode", Some(&["--rounds", "5", "--messages", "200"])),
     ("ledger", Some(&["--rounds", "3"])),
-    ("grow", Some(&["--rounds", "1", "--finished", "200000"])),
+    ("grow", Some(&["--rounds", "1", "--finished", "50000"])),
     ("record", Some(&["--rounds", "1", "--seconds", "2", "--minutes", "1"])),
     ("relay", Some(&["--rounds", "1", "--volume", "128", "--sizes", "64"])),
-    ("export", None),
+    (
+        "attach",
+        Some(&["--seconds", "5", "--burst", "2", "--times", "1,2", "--starts", "3"]),
+    ),
+    ("export", Some(&["--chunks", "200000"])),
     ("screen", None),
     ("probe", None),
     ("target", None),
@@ -29,8 +41,12 @@ const ALL: [(&str, Option<&[&str]>); 12] = [
 ];
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    if cfg!(debug_assertions) {
+        bail!("a debug build measures nothing: cargo run --release -p xtask -- bench all");
+    }
     let program = std::env::current_exe()?;
     let mut left_out = Vec::new();
+    let mut text = format!("{}\n", machine()?);
     for (name, quick) in ALL {
         let words: &[&str] = match (args.quick, quick) {
             (false, _) => &[],
@@ -39,18 +55,52 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         };
         println!("\n== bench {name} {}", words.join(" "));
         let start = Instant::now();
-        let status = Command::new(&program)
+        let mut part = Command::new(&program)
             .args(["bench", name])
             .args(words)
-            .status()
+            .stdout(Stdio::piped())
+            .spawn()
             .with_context(|| program.display().to_string())?;
+        let printed = BufReader::new(part.stdout.take().context("its output is piped")?);
+        write!(text, "\n### {name}\n\n```text\n")?;
+        for line in printed.lines() {
+            let line = line?;
+            println!("{line}");
+            writeln!(text, "{line}")?;
+        }
+        text.push_str("```\n");
         println!("-- {:.0} s", start.elapsed().as_secs_f64());
-        if !status.success() {
+        if !part.wait()?.success() {
             left_out.push(name);
         }
     }
     if !left_out.is_empty() {
-        println!("\nLEFT OUT, for the reasons above: {}", left_out.join(", "));
+        let said = format!("LEFT OUT, for reasons of this machine: {}", left_out.join(", "));
+        println!("\n{said}");
+        write!(text, "\n{said}\n")?;
+    }
+    if args.write {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("the workspace")?;
+        document::write(root, "PERFORMANCE.md", "Bench", &text)?;
     }
     Ok(())
+}
+
+/// What it ran on: processor, cores, kernel, compiler.
+fn machine() -> anyhow::Result<String> {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").context("/proc/cpuinfo")?;
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").context("/proc/sys/kernel/osrelease")?;
+    let rustc = Command::new("rustc").arg("--version").output().context("rustc")?;
+    Ok(format!(
+        "{}, {} cores, Linux {}, {}.",
+        model.map_or("an unnamed processor", |(_, model)| model),
+        std::thread::available_parallelism()?,
+        kernel.trim(),
+        String::from_utf8_lossy(&rustc.stdout).trim()
+    ))
 }

@@ -1,12 +1,14 @@
 //! `cargo xtask bench`: measurements as ratios, the peers of each taking turns in one run.
 
 mod all;
+mod attach;
 mod count;
 mod decode;
 mod egress;
 mod export;
 mod grow;
 mod ledger;
+mod observed;
 mod probe;
 mod record;
 mod relay;
@@ -20,6 +22,8 @@ use clap::Subcommand;
 pub(crate) enum Bench {
     /// All of them, one after the other
     All(all::Args),
+    /// `attach` with its screen on 4,096 requests at 132,000 tokens a second, and at multiples until something is lost
+    Attach(attach::Args),
     /// Instructions of the hot paths, beside those that are written down
     Count(count::Args),
     /// Decoding a frame: ours, CPython's pickle, msgspec
@@ -49,6 +53,7 @@ pub(crate) enum Bench {
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::All(args) => all::run(args),
+        Bench::Attach(args) => attach::run(args),
         Bench::Count(args) => count::run(args),
         Bench::Decode(args) => decode::run(args),
         Bench::Egress(args) => egress::run(args),

@@ -14,6 +14,7 @@ use trace::event::{Event, Taken, What};
 use trace::record::{Closing, Header, RecordOptions, Recorder};
 use trace::{Config, MonoNs};
 
+use super::observed::Observed;
 use crate::screens;
 use crate::tmux::Tmux;
 
@@ -101,7 +102,7 @@ fn busy(args: &Args, binary: &Path, folder: &Path, recording: &Path) -> anyhow::
         log.display()
     );
     let tmux = Tmux::run(SIZE, &command)?;
-    let process = Process(tmux.pid()?);
+    let process = Observed(tmux.pid()?);
     wait_for(&tmux, "tok/s")?;
     tmux.press(&["2"])?;
     wait_for(&tmux, "flags")?;
@@ -148,7 +149,7 @@ fn at_rest(binary: &Path, folder: &Path) -> anyhow::Result<()> {
         dir = folder.display()
     );
     let tmux = Tmux::run(SIZE, &command)?;
-    let process = Process(tmux.pid()?);
+    let process = Observed(tmux.pid()?);
     wait_for(&tmux, "tokengap")?;
     sleep(Duration::from_secs(2));
     let (from, cpu) = (Instant::now(), process.cpu()?);
@@ -183,25 +184,4 @@ fn wait_for_log(log: &Path) -> anyhow::Result<String> {
         sleep(Duration::from_millis(50));
     }
     bail!("the screen did not say how long its frames took")
-}
-
-/// A process as /proc knows it.
-struct Process(u32);
-
-impl Process {
-    fn cpu(&self) -> anyhow::Result<Duration> {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).context("the program has ended")?;
-        let mut ns = 0;
-        for task in tasks {
-            let line = fs::read_to_string(task?.path().join("schedstat"))?;
-            ns += line.split(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
-        }
-        Ok(Duration::from_nanos(ns))
-    }
-
-    fn rss(&self) -> anyhow::Result<u64> {
-        let statm = fs::read_to_string(format!("/proc/{}/statm", self.0)).context("the program has ended")?;
-        let pages = statm.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
-        Ok(pages.context("statm is not what it was")? * rustix::param::page_size() as u64)
-    }
 }

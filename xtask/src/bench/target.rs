@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::observed::Observed;
 use crate::e2e::plan::{Engine, Plan};
 use crate::e2e::process::Process;
 use crate::e2e::session::{Session, Setting};
@@ -257,15 +258,11 @@ fn own_cost(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Result
     let attached = begun.elapsed();
     session.go()?;
     thread::sleep(SETTLE);
-    let (before, from) = (all_threads(process.pid())?, Instant::now());
+    let observed = Observed(process.pid());
+    let (before, from) = (observed.cpu()?, Instant::now());
     thread::sleep(Duration::from_secs(args.pace));
-    let (cpu, over) = (all_threads(process.pid())? - before, from.elapsed());
-    let status = fs::read_to_string(format!("/proc/{}/status", process.pid()))?;
-    let peak = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .context("VmHWM")?;
-    let peak: f64 = peak.trim().trim_end_matches(" kB").parse()?;
+    let (cpu, over) = (observed.cpu()?.saturating_sub(before), from.elapsed());
+    let peak = observed.peak()?;
     let outcome = session.finish()?;
     process.signal(Signal::INT)?;
     let begun = Instant::now();
@@ -278,8 +275,8 @@ fn own_cost(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Result
     println!(
         "{:.0} frames/s of 256 requests: {:.2} % of a core, {:.1} MiB at most, {} lost; attached in {} ms, ended in {} ms",
         (taken.len() - 1) as f64 * 1e9 / (last.at_ns - first.at_ns) as f64,
-        cpu as f64 * 100.0 / over.as_nanos() as f64,
-        peak / 1_024.0,
+        cpu.as_secs_f64() * 100.0 / over.as_secs_f64(),
+        peak as f64 / f64::from(1 << 20),
         report["self"]["events_lost"],
         attached.as_millis(),
         ended.as_millis()
@@ -291,14 +288,4 @@ fn own_cost(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Result
 fn on_cpu(pid: u32) -> Option<u64> {
     let spent = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     spent.split(' ').next()?.parse().ok().filter(|spent| *spent > 0)
-}
-
-/// Nanoseconds that all threads of a process were.
-fn all_threads(pid: u32) -> Result<u64> {
-    let mut sum = 0;
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let spent = fs::read_to_string(task?.path().join("schedstat"))?;
-        sum += spent.split(' ').next().context("schedstat")?.parse::<u64>()?;
-    }
-    Ok(sum)
 }

@@ -92,12 +92,12 @@ fn measure(binary: &PathBuf, scenario: &str, seconds: u32) -> Result<String> {
     ))
 }
 
-fn free_port() -> Result<u16> {
+pub(super) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// The body of one scrape, as Prometheus asks for it.
-fn scrape(port: u16) -> Result<String> {
+pub(super) fn scrape(port: u16) -> Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.write_all(
         b"GET /metrics HTTP/1.1\r\nHost: pod\r\nAccept: application/openmetrics-text;version=1.0.0\r\nConnection: close\r\n\r\n",

@@ -1,7 +1,6 @@
 //! `cargo xtask faults`: everything that may go wrong around tokengap, done to it on purpose, with real peers that keep their own
 //! truth. What came of it is the table in docs/RELIABILITY.md.
 
-pub(crate) mod document;
 mod peers;
 mod probe;
 mod raw;
@@ -16,6 +15,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::document;
 use crate::e2e::attach::kernel::refusal;
 use crate::e2e::check::Checks;
 use crate::e2e::setup::Home;
@@ -127,6 +127,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         };
         document::write(
             &bench.home.root,
+            "RELIABILITY.md",
             "Faults",
             &format!("`{command}`: {summary}.\n\n{rows}"),
         )?;

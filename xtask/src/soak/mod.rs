@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use self::load::Load;
+use crate::document;
 use crate::e2e::check::Checks;
 use crate::e2e::setup::Home;
-use crate::faults::{document, released};
+use crate::faults::released;
 
 /// Looks at what is held, over a whole run.
 const LOOKS: u32 = 200;
@@ -80,7 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "`cargo xtask soak`, {minutes:.0} minutes, {} comparisons:\n\n{rows}",
             checks.made
         );
-        document::write(&home.root, "Soak", &text)?;
+        document::write(&home.root, "RELIABILITY.md", "Soak", &text)?;
     }
     Ok(())
 }

@@ -1,13 +1,13 @@
-//! The part of docs/RELIABILITY.md that a command writes by itself.
+//! The parts of documents that commands write by themselves.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Replaces what stands between the two marks of `part`.
-pub(crate) fn write(root: &Path, part: &str, text: &str) -> Result<()> {
-    let path = root.join("docs/RELIABILITY.md");
+/// Replaces what stands between the two marks of `part` in a file of `docs`.
+pub(crate) fn write(root: &Path, file: &str, part: &str, text: &str) -> Result<()> {
+    let path = root.join("docs").join(file);
     let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let (begin, end) = (
         format!("<!-- {part}: written by the command -->\n"),

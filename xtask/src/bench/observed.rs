@@ -1,0 +1,40 @@
+//! A process as /proc knows it: CPU time by the scheduler's own account, memory.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Context;
+
+/// Some process.
+#[derive(Clone, Copy)]
+pub(super) struct Observed(pub(super) u32);
+
+impl Observed {
+    /// What all threads that it has now have spent, user and system.
+    pub(super) fn cpu(self) -> anyhow::Result<Duration> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).context("the program has ended")?;
+        let mut ns = 0;
+        for task in tasks {
+            let line = fs::read_to_string(task?.path().join("schedstat"))?;
+            ns += line.split(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(Duration::from_nanos(ns))
+    }
+
+    /// Bytes of resident memory.
+    pub(super) fn rss(self) -> anyhow::Result<u64> {
+        self.status("VmRSS:")
+    }
+
+    /// The most of them that there were.
+    pub(super) fn peak(self) -> anyhow::Result<u64> {
+        self.status("VmHWM:")
+    }
+
+    fn status(self, field: &str) -> anyhow::Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0)).context("the program has ended")?;
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        Ok(kib.with_context(|| format!("its status has no {field}"))? << 10)
+    }
+}
