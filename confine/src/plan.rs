@@ -4,6 +4,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::caps::{self, Kept};
 use crate::{files, seccomp};
@@ -61,6 +62,9 @@ pub enum Missing {
     /// Capabilities are there still.
     #[error("confinement: capabilities could not be given up: {0}")]
     Capabilities(Errno),
+    /// A crash could leave what is in memory on a disk.
+    #[error("confinement: core dumps could not be switched off: {0}")]
+    Cores(Errno),
     /// The flag could not be set, so neither Landlock nor seccomp could be.
     #[error("confinement: no_new_privs could not be set: {0}")]
     NewPrivileges(Errno),
@@ -144,6 +148,13 @@ impl Plan {
             outcome.missing.push(Missing::Threads(threads));
         }
         let rules = files::Rules::of(self);
+        let none = Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        if let Err(error) = setrlimit(Resource::Core, none) {
+            outcome.missing.push(Missing::Cores(error));
+        }
         match caps::give_up(self) {
             Ok(kept) => outcome.kept = kept,
             Err(error) => outcome.missing.push(Missing::Capabilities(error)),

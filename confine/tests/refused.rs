@@ -265,6 +265,14 @@ fn call(number: libc::c_long, with: [libc::c_long; 6]) -> io::Result<()> {
 
 /// What the kernel says of this process, and of a thread that was started later.
 fn status() -> io::Result<()> {
+    let limits = fs::read_to_string("/proc/self/limits")?;
+    let cores = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
+    let cores: Vec<&str> = cores.expect("a line").split_whitespace().take(2).collect();
+    assert_eq!(
+        cores,
+        ["0", "0"],
+        "nothing may be left of what is in memory, nor asked for again"
+    );
     let inside = std::thread::spawn(|| fs::read_to_string("/proc/thread-self/status"));
     for status in [
         fs::read_to_string("/proc/self/status")?,

@@ -1,7 +1,7 @@
 //! Any text as a configuration file: flags that the command line takes, or a mistake with its place. What is printed of them reads
 //! back as the same.
 #![no_main]
-#![allow(dead_code, reason = "reading is only a part of what these files are for")]
+#![allow(dead_code, unused_imports, reason = "reading is only a part of what these files are for")]
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -20,7 +20,10 @@ fn everything_is_given_up_before_the_first_byte_is_read() {
         let confined = (0..200).any(|_| {
             std::thread::sleep(Duration::from_millis(20));
             let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-            status.contains("NoNewPrivs:\t1") && status.contains("Seccomp:\t2")
+            let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap_or_default();
+            let cores = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
+            let cores = cores.is_some_and(|limits| limits.split_whitespace().take(2).all(|limit| limit == "0"));
+            status.contains("NoNewPrivs:\t1") && status.contains("Seccomp:\t2") && cores
         });
         let waits = child.try_wait().expect("asked").is_none();
         child.kill().expect("ended");

@@ -230,6 +230,10 @@ impl Count {
 
     /// The release is not known: the first chunk that can be read one way only decides.
     fn undecided(&mut self, listed: u32, completion: u32, epoch: u32) -> Step {
+        // However it is read, it begins at its first token: another request has the rid now.
+        if listed > 0 && listed == completion && completion < self.high {
+            return Step::of(0, 0, Verdict::Restart);
+        }
         let new = completion.saturating_sub(self.high);
         if epoch == self.epoch && new > 0 {
             match (listed == new, listed == completion) {

@@ -247,7 +247,7 @@ impl Ledger {
             completion_tokens: None,
             ..*chunk
         };
-        let summed = beyond.is_some_and(|n| self.totals.summed_up(seen.at, &self.hops, request, n));
+        let summed = beyond.is_some_and(|n| self.totals.summed_up(seen.at, &self.hops, request, n, at));
         let chunk = if summed { &uncounted } else { chunk };
         let stream = &mut request.streams[at];
         let before = stream.evidence();

@@ -31,23 +31,31 @@ impl IdCounts {
 }
 
 impl Request {
-    /// Tokens there were, if `claimed` is the sum of all counts that one of its hops has told. Behind a loss of ours more than was
-    /// seen is no surprise, and a sum that fits is chance.
-    fn summed(&self, hops: &Hops, claimed: u32) -> Option<u64> {
+    /// Tokens there were, if `claimed` is the sum of all counts that one of its first `before` hops has told: nobody adds up what
+    /// lies behind. Behind a loss of ours more than was seen is no surprise, and a sum that fits is chance.
+    fn summed(&self, hops: &Hops, claimed: u32, before: usize) -> Option<u64> {
         let sums = |stream: &&super::Stream| {
             let made = stream.count.high;
             let sum = claimed > made && u64::from(claimed) == stream.sum;
             stream.chunks >= CHUNKS && sum && hops.heard_all_since(stream)
         };
-        let stream = self.streams.iter().find(sums)?;
+        let stream = self.streams.iter().take(before).find(sums)?;
         Some(stream.count.high.into())
     }
 }
 
 impl Totals {
-    /// Somebody claims so many tokens of a request; whether that is the sum of its counts, which is noted.
-    pub(super) fn summed_up(&mut self, at: MonoNs, hops: &Hops, request: &mut Request, claimed: u32) -> bool {
-        let Some(made) = request.summed(hops, claimed) else {
+    /// Somebody behind its first `before` hops claims so many tokens of a request; whether that is the sum of its counts, which is
+    /// noted.
+    pub(super) fn summed_up(
+        &mut self,
+        at: MonoNs,
+        hops: &Hops,
+        request: &mut Request,
+        claimed: u32,
+        before: usize,
+    ) -> bool {
+        let Some(made) = request.summed(hops, claimed, before) else {
             return false;
         };
         let new_rid = !std::mem::replace(&mut request.sums_up, true);
@@ -64,8 +72,9 @@ impl Ledger {
     /// The same of a delivery or an answer.
     pub(super) fn summed_up(&mut self, at: MonoNs, rid: &str, claimed: Option<u32>) -> bool {
         let request = self.table.find(rid).and_then(|ticket| self.table.get_mut(ticket));
-        request
-            .zip(claimed)
-            .is_some_and(|(request, claimed)| self.totals.summed_up(at, &self.hops, request, claimed))
+        request.zip(claimed).is_some_and(|(request, claimed)| {
+            let all = request.streams.len();
+            self.totals.summed_up(at, &self.hops, request, claimed, all)
+        })
     }
 }

@@ -40,8 +40,12 @@ impl Spent {
 
     /// Asleep: in its poll, on a lock, in I/O.
     pub fn blocked_ns(&self) -> Option<u64> {
-        self.wait_ns
-            .map(|wait| self.interval_ns.saturating_sub(self.on_ns + wait))
+        self.wait_ns.map(|_| self.interval_ns.saturating_sub(self.wanted_ns()))
+    }
+
+    /// On a CPU, or waiting for one where that is known.
+    pub fn wanted_ns(&self) -> u64 {
+        self.on_ns.saturating_add(self.wait_ns.unwrap_or(0))
     }
 
     /// The sum of both.
@@ -149,6 +153,19 @@ mod tests {
             line.push(MonoNs((n as u64 + 1) * 100 * MS), sums, u64::MAX, usize::MAX);
         }
         line
+    }
+
+    /// A recording may claim any times; their sum ran over.
+    #[test]
+    fn times_that_nobody_can_have_do_not_run_over() {
+        let spent = Spent {
+            interval_ns: 5,
+            on_ns: u64::MAX,
+            wait_ns: Some(u64::MAX),
+            ..Spent::default()
+        };
+        assert_eq!((spent.wanted_ns(), spent.blocked_ns()), (u64::MAX, Some(0)));
+        assert_eq!(spent.plus(spent).wanted_ns(), u64::MAX);
     }
 
     #[test]

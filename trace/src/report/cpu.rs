@@ -26,7 +26,7 @@ pub(super) fn lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
 fn matters(thread: &Thread) -> bool {
     let busy = thread
         .total()
-        .is_some_and(|spent| spent.share(spent.on_ns + spent.wait_ns.unwrap_or(0)) >= WORTH_A_LINE);
+        .is_some_and(|spent| spent.share(spent.wanted_ns()) >= WORTH_A_LINE);
     busy || thread.takes() || thread.part() == Some(ThreadPart::Main)
 }
 

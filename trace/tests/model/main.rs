@@ -13,7 +13,7 @@ use schedule::Shape;
 use told::Told;
 use trace::ledger::{Limits, Losses};
 use trace::record::{BlockPacker, BlockReader, BlockWriter, Payload, Record};
-use trace::report::{Report, ReportInput};
+use trace::report::{AnswerCounts, Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
 use world::{Counts, Life, World};
 
@@ -72,6 +72,7 @@ fn accuses(report: &Report, kind: &str) -> bool {
 /// What the report says, in the model's words.
 fn counts(report: &Report) -> Counts {
     let (c, t, r) = (&report.chunks, &report.tokens, &report.requests);
+    let answers = |of: fn(&AnswerCounts) -> u64| report.answers.as_ref().map_or(0, of);
     Counts {
         requests: r.seen,
         finished: r.finished,
@@ -87,6 +88,9 @@ fn counts(report: &Report) -> Counts {
         tokens_lost: c.tokens_lost.unwrap_or(0),
         tokens_cut: t.missing_on_wire,
         outstanding: c.outstanding.unwrap_or(0),
+        answers: answers(|a| a.seen),
+        client_left: answers(|a| a.client_left),
+        server_left: answers(|a| a.server_left),
     }
 }
 
@@ -125,6 +129,10 @@ fn accuses_nobody_wrongly(world: &World, analysis: &Analysis) -> TestCaseResult 
     let sums = told.tokens_taken <= truth.tokens_taken + most && told.tokens_sent <= truth.tokens_sent + most;
     prop_assert!(sums || forgot, "{told:?} {truth:?}");
     prop_assert!(told.chunks_sent <= truth.chunks_sent, "{told:?} {truth:?}");
+    let answers = |told: &Counts| (told.answers, told.client_left, told.server_left);
+    prop_assert_eq!(answers(&told), answers(truth));
+    let short = report.answers.as_ref().map_or(0, |answers| answers.apart_tokens_lost);
+    prop_assert!(short <= world.short, "{short} {}", world.short);
     let lossy = ledger.lossy().map(|lossy| (&*lossy.rid, lossy.confirmed.as_deref()));
     let living = ledger.requests().map(|request| (request.rid(), request.losses()));
     for (rid, losses) in lossy.chain(living) {
@@ -140,7 +148,7 @@ fn accuses_nobody_wrongly(world: &World, analysis: &Analysis) -> TestCaseResult 
     for (kind, true_of_some) in [
         ("dropped-chunks", truth.dropped > 0),
         ("wire-loss", truth.tokens_cut > 0),
-        ("short-answers", false),
+        ("short-answers", world.short > 0),
         // Of a wire that loses the ends and beginnings of requests of one rid, the rest fits nothing.
         ("wire-arithmetic", truth.tokens_cut > 0),
         ("inflation", false),

@@ -2,6 +2,9 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use trace::event::IdColumn;
+
+use crate::told::Part;
 
 /// What a waiter of the tokenizer does with the chunks that it finds queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,46 @@ pub(crate) enum Path {
     Workers(u16),
 }
 
+/// What a release puts into the column of token ids, and what its layout says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Column {
+    /// The new ones.
+    New,
+    /// All so far.
+    All,
+    /// Either, of a layout that does not tell.
+    NewUntold,
+    AllUntold,
+    /// Nothing.
+    Absent,
+}
+
+impl Column {
+    /// What the layout says.
+    pub(crate) fn claim(self) -> IdColumn {
+        match self {
+            Self::New => IdColumn::Delta,
+            Self::All => IdColumn::Cumulative,
+            Self::NewUntold | Self::AllUntold => IdColumn::Undecided,
+            Self::Absent => IdColumn::Absent,
+        }
+    }
+
+    /// Whether any chunk by itself shows how many came before it.
+    fn shows_beginnings(self) -> bool {
+        self == Self::New
+    }
+
+    /// How many ids stand there for `part`.
+    pub(crate) fn listed(self, part: &Part) -> Option<u32> {
+        match self {
+            Self::New | Self::NewUntold => Some(part.tokens),
+            Self::All | Self::AllUntold => Some(part.said),
+            Self::Absent => None,
+        }
+    }
+}
+
 /// A server, and what of it can be observed at all.
 #[derive(Clone, Copy, Debug)]
 #[expect(
@@ -32,10 +75,14 @@ pub(crate) enum Path {
 pub(crate) struct Shape {
     pub(crate) policy: Policy,
     pub(crate) path: Path,
+    pub(crate) column: Column,
     /// Schedulers, each with a connection of its own.
     pub(crate) ranks: u32,
     pub(crate) takes_seen: bool,
     pub(crate) deliveries_seen: bool,
+    /// The ends of answers, and whether their tokens can be counted.
+    pub(crate) answers_seen: bool,
+    pub(crate) answers_counted: bool,
     /// The clock does not move between two events.
     pub(crate) equal_stamps: bool,
     /// Steps that are over when observation begins.
@@ -55,6 +102,8 @@ pub(crate) enum Sight {
     Content(usize),
     /// Deliveries.
     Deliveries,
+    /// Ends of answers.
+    Answers,
 }
 
 /// What happens next. Numbers choose among what there is.
@@ -95,6 +144,16 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     ])
 }
 
+fn columns() -> impl Strategy<Value = Column> {
+    prop::sample::select(vec![
+        Column::New,
+        Column::All,
+        Column::NewUntold,
+        Column::AllUntold,
+        Column::Absent,
+    ])
+}
+
 fn paths() -> impl Strategy<Value = Path> {
     prop_oneof![
         Just(Path::Direct),
@@ -105,29 +164,36 @@ fn paths() -> impl Strategy<Value = Path> {
 
 /// Any server of which everything is seen, from its beginning.
 pub(crate) fn watched() -> impl Strategy<Value = Shape> {
-    let flags = (any::<bool>(), any::<bool>());
-    (policies(), paths(), 1_u32..4, flags).prop_map(|(policy, path, ranks, (equal_stamps, rids_again))| Shape {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let release = (policies(), columns());
+    (release, paths(), 1_u32..4, flags).prop_map(|((policy, column), path, ranks, flags)| Shape {
         policy,
         path,
+        column,
         ranks,
         takes_seen: true,
         deliveries_seen: true,
-        equal_stamps,
+        answers_seen: flags.2,
+        answers_counted: flags.3,
+        equal_stamps: flags.0,
         attached_after: 0,
-        rids_again,
+        // Counts alone do not show that another request has the rid.
+        rids_again: flags.1 && column.shows_beginnings(),
     })
 }
 
 /// Any server of which some stages may not be seen, perhaps from its middle on.
 pub(crate) fn glimpsed() -> impl Strategy<Value = Shape> {
     let late = prop_oneof![2 => Just(0_usize), 1 => 0_usize..80];
-    (watched(), any::<bool>(), any::<bool>(), late).prop_map(|(shape, takes_seen, deliveries_seen, attached_after)| {
-        Shape {
-            takes_seen,
-            deliveries_seen,
-            attached_after,
-            ..shape
-        }
+    let seen = (any::<bool>(), any::<bool>(), any::<bool>());
+    (watched(), seen, late).prop_map(|(shape, seen, attached_after)| Shape {
+        // The others do not show what escaped us before them.
+        column: Column::New,
+        takes_seen: seen.0,
+        deliveries_seen: seen.1,
+        rids_again: seen.2,
+        attached_after,
+        ..shape
     })
 }
 
@@ -166,6 +232,7 @@ fn blinding() -> BoxedStrategy<Step> {
         (0_usize..3).prop_map(Sight::Takes),
         (0_usize..3).prop_map(Sight::Content),
         Just(Sight::Deliveries),
+        Just(Sight::Answers),
     ];
     (what, 1_u8..6, any::<bool>())
         .prop_map(|(what, count, at_once)| Step::Blind { what, count, at_once })

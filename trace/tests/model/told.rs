@@ -4,11 +4,12 @@ use std::rc::Rc;
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Sees, Taken, Undecoded, What,
+    Answer, AnswerEnd, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Kind, Lost, LostCause, Sees, Taken,
+    Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs};
 
-use crate::schedule::Policy;
+use crate::schedule::{Column, Policy};
 
 /// A request's part of a frame.
 #[derive(Clone, Debug)]
@@ -47,6 +48,7 @@ pub(crate) enum Told {
     Sent {
         id: FrameId,
         kind: Kind,
+        column: Column,
         parts: Rc<[Part]>,
     },
     Taken {
@@ -60,6 +62,12 @@ pub(crate) enum Told {
         mode: Mode,
         said: u32,
         finished: bool,
+    },
+    Answered {
+        rid: Rc<str>,
+        tokens: Option<u32>,
+        claimed: u32,
+        end: AnswerEnd,
     },
     Lost {
         hop: Option<HopId>,
@@ -108,13 +116,18 @@ impl Told {
                 last,
                 sees,
             })),
-            Self::Sent { id, kind, parts } => {
+            Self::Sent {
+                id,
+                kind,
+                column,
+                parts,
+            } => {
                 let abort = *kind == Kind::Abort;
                 let chunks: Vec<Chunk<'_>> = parts
                     .iter()
                     .map(|part| Chunk {
                         rid: &part.rid,
-                        listed: (!abort).then_some(part.tokens),
+                        listed: column.listed(part).filter(|_| !abort),
                         completion_tokens: (!abort).then_some(part.said),
                         prompt_tokens: None,
                         cached_tokens: None,
@@ -128,7 +141,7 @@ impl Told {
                     id: *id,
                     bytes: bytes(chunks.len()),
                     kind: *kind,
-                    ids: IdColumn::Delta,
+                    ids: column.claim(),
                     chunks: &chunks,
                 }));
             }
@@ -156,6 +169,19 @@ impl Told {
                 completion_tokens: Some(*said),
                 finished: *finished,
             })),
+            Self::Answered {
+                rid,
+                tokens,
+                claimed,
+                end,
+            } => say(What::Answered(Answer {
+                rid,
+                tokens: *tokens,
+                completion_tokens: Some(*claimed),
+                end: *end,
+                held_up: 0,
+                unacknowledged: None,
+            })),
             &Self::Lost { hop, count, cause } => say(What::Lost(Lost { hop, count, cause })),
         }
     }
@@ -165,7 +191,7 @@ impl Told {
         match self {
             Self::Sent { id, .. } | Self::Undecoded(id) => Some(Line::Sends(id.hop, id.lane)),
             Self::Taken { id, .. } => Some(Line::Takes(id.hop)),
-            Self::Delivered { .. } => Some(Line::Deliveries),
+            Self::Delivered { .. } | Self::Answered { .. } => Some(Line::Deliveries),
             Self::Engine(_) | Self::Hop { .. } | Self::Lost { .. } => None,
         }
     }

@@ -5,6 +5,7 @@ mod egress;
 mod follow;
 mod hopids;
 mod lanes;
+mod lookout;
 mod python;
 mod queues;
 mod requests;
@@ -14,7 +15,7 @@ mod trial;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use probe_user::discover::{Change, Engine, Process, Role, Watcher};
@@ -31,14 +32,13 @@ use egress::Egress;
 pub(crate) use follow::Follow;
 use hopids::HopIds;
 use lanes::{Lanes, Release, Sight, Sink};
+use lookout::Lookout;
 pub(crate) use python::PythonOptions;
 use python::PythonWatch;
 use queues::QueueWatch;
 use roles::Roles;
 pub(crate) use trial::{Outcome, State, reason};
 
-/// How often new workers and exits are looked for.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Copied of a message that is read where it was sent: enough to tell it from others. Frames of two ranks differ by their
 /// rids, which lie behind the names of a dozen columns: all of a small frame, and both ends of a large one.
 const TO_COMPARE: u32 = 4096;
@@ -60,7 +60,7 @@ pub(crate) struct AttachOptions {
 
 /// A probe on an engine that runs.
 pub(crate) struct Attach {
-    watcher: Watcher,
+    lookout: Lookout,
     probe: Probe,
     lanes: Lanes,
     egress: Egress,
@@ -77,7 +77,6 @@ pub(crate) struct Attach {
     /// Token ids are to go on to the events.
     ids_asked: bool,
     stopping: bool,
-    looked: Instant,
     /// Observations that the ring had no room for.
     unfit: u64,
     degraded: Vec<String>,
@@ -120,7 +119,7 @@ impl Attach {
         degraded.extend(watcher.topology().blind.iter().map(trial::with_remedy));
         degraded.extend(clocks());
         let mut attach = Self {
-            watcher,
+            lookout: Lookout::start(watcher).context("cannot start a thread that looks for new workers")?,
             probe,
             lanes: Lanes::new(roles, sight),
             egress,
@@ -134,7 +133,6 @@ impl Attach {
             engine_told: false,
             ids_asked: false,
             stopping: false,
-            looked: Instant::now(),
             unfit: 0,
             degraded,
         };
@@ -154,7 +152,7 @@ impl Attach {
     /// Whether none of the processes that were watched is left.
     fn has_ended(&self) -> bool {
         let there = |p: &Process| {
-            let engines = &self.watcher.topology().engines;
+            let engines = &self.lookout.topology().engines;
             engines
                 .iter()
                 .any(|e| e.process(p.id.pid).is_some_and(|now| now.id == p.id))
@@ -179,14 +177,7 @@ impl Attach {
 
     /// Workers that came, processes that went.
     fn look_around(&mut self) {
-        if self.looked.elapsed() < LOOK_EVERY {
-            return;
-        }
-        self.looked = Instant::now();
-        let changes = match self.watcher.poll() {
-            Ok(changes) => changes,
-            Err(error) => return tracing::warn!("cannot look for new workers: {error}"),
-        };
+        let changes = self.lookout.news();
         let rewired = !changes.is_empty();
         for change in changes {
             match change {
@@ -203,7 +194,7 @@ impl Attach {
 
     /// Connections came or went.
     fn rewire(&mut self) {
-        let engines = &self.watcher.topology().engines;
+        let engines = &self.lookout.topology().engines;
         let ours = |engine: &&Engine| engine.processes.iter().any(|p| self.engine.process(p.id.pid).is_some());
         if let Some(engine) = engines.iter().find(ours) {
             self.queues.rewire(engine);
@@ -220,7 +211,7 @@ impl Attach {
     /// Watches a process that appeared later, if it is of this engine.
     fn join(&mut self, process: &Process) {
         let pid = process.id.pid;
-        let ours = self.watcher.topology().engine_of(pid).is_some_and(|engine| {
+        let ours = self.lookout.topology().engine_of(pid).is_some_and(|engine| {
             engine
                 .processes
                 .iter()

@@ -191,7 +191,7 @@ impl Attach {
 
     /// What discovery may not see.
     fn blind(&self, why: &mut Vec<(String, Option<String>)>) {
-        let blind = self.watcher.topology().blind.iter();
+        let blind = self.lookout.topology().blind.iter();
         why.extend(blind.map(|blind| (blind.to_string(), blind.remedy())));
     }
 }

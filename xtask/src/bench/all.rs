@@ -27,7 +27,19 @@ const ALL: [(&str, Option<&[&str]>); 13] = [
     ("ledger", Some(&["--rounds", "3"])),
     ("grow", Some(&["--rounds", "1", "--finished", "50000"])),
     ("record", Some(&["--rounds", "1", "--seconds", "2", "--minutes", "1"])),
-    ("relay", Some(&["--rounds", "1", "--volume", "128", "--sizes", "64"])),
+    (
+        "relay",
+        Some(&[
+            "--rounds",
+            "1",
+            "--volume",
+            "128",
+            "--sizes",
+            "64",
+            "--only",
+            "throughput",
+        ]),
+    ),
     (
         "attach",
         Some(&["--seconds", "5", "--burst", "2", "--times", "1,2", "--starts", "3"]),

@@ -32,7 +32,7 @@ pub(crate) enum Bench {
     Egress(egress::Args),
     /// Exports: a million chunks in each format, beside Python's `json.dump` of the same trace
     Export(export::Args),
-    /// How costs grow: with requests, hops, connections; memory with very many requests
+    /// How costs grow: with requests, frames, hops, connections; memory with very many requests
     Grow(grow::Args),
     /// The ledger at 132,000 chunks a second, beside a hash map of counters
     Ledger(ledger::Args),
@@ -40,7 +40,7 @@ pub(crate) enum Bench {
     Probe(probe::Args),
     /// Recording: bytes a chunk and chunks a second, beside zstd of the raw frames; an hour's file
     Record(record::Args),
-    /// The relay: a direct connection, ours, `zmq_proxy`
+    /// The relay beside a direct connection, `zmq_proxy`, the `zeromq` crate, socat: throughput, latency, a stuck receiver
     Relay(relay::Args),
     /// The screen over 10,000 requests: drawing, answering a key, its cost at rest and under load
     Screen(screen::Args),

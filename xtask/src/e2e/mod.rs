@@ -6,6 +6,7 @@ pub(crate) mod attach;
 pub(crate) mod check;
 mod dynamo;
 mod moved;
+mod narrow;
 pub(crate) mod plain_relay;
 pub(crate) mod plan;
 pub(crate) mod process;
@@ -150,6 +151,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             table.group("served");
             served::rows(&mut table, options, &home, program, &engines);
         }
+        table.group("narrow");
+        narrow::rows(&mut table, options, &home, program, &engines);
         table.group("record");
         record::rows(&mut table, options, &home, program, &engines);
         table.group("moved");

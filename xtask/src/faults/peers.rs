@@ -17,7 +17,7 @@ use crate::e2e::process::Process;
 
 const STARTUP: Duration = Duration::from_secs(30);
 /// Sending what is left, over whatever was broken meanwhile.
-const FINISH: Duration = Duration::from_mins(3);
+const FINISH: Duration = Duration::from_mins(10);
 
 /// What a process of senders does.
 #[derive(Clone, Copy, Debug)]

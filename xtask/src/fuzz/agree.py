@@ -1,12 +1,17 @@
-"""What `tokengap decode` accepts of a folder of pickles, CPython reads too, with the same requests. Nothing is imported or called:
-classes are stand-ins, as the decoder's are."""
+"""What `tokengap decode` accepts of a folder of pickles is well formed for CPython's pickletools, and CPython reads it, too, with the
+same requests. Nothing is imported or called: classes are stand-ins, as the decoder's are."""
 
 import io
 import json
 import pickle
+import pickletools
 import subprocess
 import sys
 from pathlib import Path
+
+
+# Disagreements that are told.
+SHOWN = 20
 
 
 class StandIn:
@@ -43,9 +48,45 @@ def requests(value):
     return [rids] if isinstance(rids, str) else rids
 
 
+class Disagreement(Exception):
+    """What CPython says otherwise."""
+
+
+def judged(message, data):
+    """Whether there was something to compare; raises what CPython says otherwise."""
+    try:
+        ends = max(place for _, _, place in pickletools.genops(data)) + 1
+    except UnicodeDecodeError:
+        # A text that nothing is read from may be broken; ours are looked at when they are read.
+        return "unread"
+    except Exception as error:
+        raise Disagreement(f"pickletools says {error!r}") from error
+    if ends != len(data):
+        raise Disagreement(f"for pickletools {len(data) - ends} bytes are behind its end")
+    try:
+        value = Reader(io.BytesIO(data)).load()
+    except UnicodeDecodeError:
+        return "unread"
+    except TypeError:
+        # A call of what is no class, a key that cannot be one: found out by calling only, and nothing is called here.
+        return "unbuilt"
+    except Exception as error:
+        if "class argument" in str(error):
+            return "unbuilt"
+        raise Disagreement(f"CPython says {error!r}") from error
+    ours = [chunk["rid"] for chunk in message["chunks"]]
+    theirs = requests(value)
+    if not ours or theirs is None:
+        return "apart"
+    if list(theirs) != ours:
+        raise Disagreement(f"its requests are {theirs} for CPython and {ours} here")
+    return "compared"
+
+
 def main(tokengap, *folders):
-    files = sorted(str(path) for folder in folders for path in Path(folder).iterdir())
-    accepted = compared = unread = 0
+    files = sorted(str(path) for folder in folders for path in Path(folder).rglob("*") if path.is_file())
+    accepted = compared = unread = unbuilt = 0
+    wrong = []
     for start in range(0, len(files), 500):
         batch = files[start : start + 500]
         said = subprocess.run([tokengap, "decode", "--json", *batch], capture_output=True, text=True, check=False).stdout
@@ -54,24 +95,22 @@ def main(tokengap, *folders):
             if "error" in message or message["codec"] != "pickle":
                 continue
             accepted += 1
-            data = Path(message["file"]).read_bytes()
             try:
-                value = Reader(io.BytesIO(data)).load()
-            except UnicodeDecodeError:
-                # A text that nothing is read from may be broken; ours are looked at when they are read.
-                unread += 1
+                verdict = judged(message, Path(message["file"]).read_bytes())
+            except Disagreement as disagreement:
+                wrong.append(f"{message['file']}: accepted here, and {disagreement}")
                 continue
-            except Exception as error:
-                sys.exit(f"{message['file']}: accepted here, and CPython says {error!r}")
-            ours = [chunk["rid"] for chunk in message["chunks"]]
-            theirs = requests(value)
-            if ours and theirs is not None:
-                compared += 1
-                if list(theirs) != ours:
-                    sys.exit(f"{message['file']}: {ours} here, {theirs} by CPython")
+            unread += verdict == "unread"
+            unbuilt += verdict == "unbuilt"
+            compared += verdict == "compared"
+    if wrong:
+        sys.exit("\n".join(wrong[:SHOWN]))
     if not compared:
         sys.exit("nothing was compared")
-    print(f"{len(files)} messages: CPython reads all {accepted} pickles that were accepted, but {unread} with broken texts that are not read, and finds the same requests in {compared}")
+    print(
+        f"{len(files)} messages: all {accepted} pickles that were accepted are well formed for CPython, {unread} of them with broken texts "
+        f"and {unbuilt} with calls that it refuses, neither of which is read here; it finds the same requests in {compared}"
+    )
 
 
 main(*sys.argv[1:])

@@ -90,6 +90,10 @@ impl Pool {
         }
         let size = room.max(self.block);
         if stock.held + size > self.budget {
+            // One that is freed and allocated anew costs a fault for each of its pages.
+            if let Some(block) = stock.unused(room) {
+                return Some(block);
+            }
             stock.free_unused();
             if stock.held + size > self.budget {
                 return None;
@@ -143,6 +147,16 @@ impl Stock {
                 in_use += 1;
             }
         }
+    }
+
+    /// A block that nobody refers to, wherever it is.
+    fn unused(&mut self, room: usize) -> Option<Block> {
+        let mut fits = |block: &mut Block| block.renew() && block.room() >= room;
+        if let Some(place) = self.retired.iter_mut().position(&mut fits) {
+            return self.retired.remove(place);
+        }
+        let place = self.open.iter_mut().position(fits)?;
+        Some(self.open.remove(place))
     }
 
     /// Frees every block that nobody refers to.
@@ -203,6 +217,23 @@ mod tests {
             counters.held_bytes.get() <= 8 * 1024,
             "five, and a few that were not looked at in time"
         );
+    }
+
+    #[test]
+    fn at_the_limit_a_block_is_used_again_rather_than_allocated() {
+        let (pool, _) = pool(1024, 8 * 1024);
+        let mut messages = Vec::new();
+        for _ in 0..8 {
+            let mut block = pool.take(1000).expect("within the budget");
+            block.bytes.extend_from_slice(&[7; 1000]);
+            messages.push(block.bytes.split().freeze());
+            pool.give(block, 100);
+        }
+        // Behind those that are looked at first.
+        let place = messages.pop().map(|last| last.as_ptr());
+        let block = pool.take(1000).expect("one is free");
+        assert_eq!(Some(block.bytes.as_ptr()), place);
+        assert!(pool.take(1000).is_none(), "the others are in use");
     }
 
     #[test]

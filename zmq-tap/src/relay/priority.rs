@@ -2,8 +2,9 @@
 
 use std::io;
 
-/// Enough that a busy machine gives the traffic ten times the share.
-const NICE: i32 = 10;
+/// Enough that a busy machine gives the traffic three times the share. Not more: a killed process closes its sockets when its last
+/// thread has had a CPU to die on, and until then senders write into them what is lost (docs/RELIABILITY.md has numbers).
+const NICE: i32 = 5;
 
 /// Lowers the calling thread's priority, for the thread that polls and decodes. Where the engine needs all the CPU there is,
 /// observations then wait (up to the relay's budget) and messages do not. Needs no privilege, and cannot be taken back.

@@ -13,12 +13,12 @@ import struct
 import sys
 from pathlib import Path
 
-# Beside the other benchmarks.
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from relay_frame import Reader  # noqa: E402
+# The relay's benchmark reads the same frames.
+sys.path.insert(0, str(Path(__file__).parent.parent / "relay"))
+from frame import Reader  # noqa: E402
 
 
-def frame(recorded, group, requests, ends, name, tokens):
+def made_of(recorded, group, requests, ends, name, tokens):
     """The recorded frame with these requests instead of its own."""
     made = object.__new__(type(recorded))
     count = len(recorded.rids)
@@ -53,9 +53,9 @@ def main(fixture, groups, requests, out):
     with open(out, "wb") as file:
         for group in range(groups):
             for ends in (False, True):
-                made = frame(recorded, group, requests, ends, "0000", 1)
-                names = places(made, frame(recorded, group, requests, ends, "ffff", 1), 4)
-                tokens = places(made, frame(recorded, group, requests, ends, "0000", 254), 1)
+                made = made_of(recorded, group, requests, ends, "0000", 1)
+                names = places(made, made_of(recorded, group, requests, ends, "ffff", 1), 4)
+                tokens = places(made, made_of(recorded, group, requests, ends, "0000", 254), 1)
                 assert len(names) == len(tokens) == requests
                 file.write(struct.pack(f"<{2 + 2 * requests}I", len(made), requests, *names, *tokens))
                 file.write(made)

@@ -1,9 +1,10 @@
-//! How each cost grows: decoding with the requests in a frame, the ledger with live requests, hops and connections, and what
-//! its memory comes to. A table each; `--plot` draws them.
+//! How each cost grows: decoding with the requests in a frame, the ledger with live requests, hops and connections, the relay with
+//! frames and connections, and what the ledger's memory comes to. A table each; `--plot` draws them.
 
 mod costs;
 mod memory;
 mod plot;
+mod relay;
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,6 +30,9 @@ pub(crate) struct Args {
     hold: bool,
 }
 
+/// Turns of the relay's curves at most: each starts three processes.
+const RELAYED: u32 = 3;
+
 /// What one cost is over what grows.
 struct Curve {
     title: &'static str,
@@ -36,6 +40,14 @@ struct Curve {
     cost: &'static str,
     /// (how many, nanoseconds).
     points: Vec<(u32, f64)>,
+}
+
+/// The relay's curves need libzmq and a C compiler; the others need neither.
+fn relayed(rounds: u32) -> Vec<Curve> {
+    relay::curves(rounds.min(RELAYED)).unwrap_or_else(|why| {
+        println!("SKIPPED, the relay: {why:#}");
+        Vec::new()
+    })
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -52,6 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         costs::hops(args.rounds),
         costs::connections(args.rounds),
     ];
+    let curves: Vec<Curve> = curves.into_iter().chain(relayed(args.rounds)).collect();
     for curve in &curves {
         println!("\n{}\n{:>12}  {:>16}", curve.title, curve.grows, curve.cost);
         for (many, ns) in &curve.points {

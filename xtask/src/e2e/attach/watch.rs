@@ -57,6 +57,11 @@ impl Watch {
         self.0.pid()
     }
 
+    /// Sends it a signal that does not end it.
+    pub(in super::super) fn signal(&self, signal: Signal) -> Result<()> {
+        self.0.signal(signal)
+    }
+
     /// Ends it as from a terminal and gives its report.
     pub(in super::super) fn report(self) -> Result<Value> {
         self.0.signal(Signal::INT)?;

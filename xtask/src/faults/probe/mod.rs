@@ -146,9 +146,9 @@ impl Told {
         self.read_until(probe, |_| Instant::now() >= until)
     }
 
-    /// Reads until `done`, at most half a minute.
+    /// Reads until `done`, at most three minutes.
     fn read_until(&mut self, probe: &mut Probe, done: impl Fn(&Self) -> bool) -> Result<()> {
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_mins(3);
         while !done(self) && Instant::now() < until {
             probe.poll(Duration::from_millis(2), |seen| self.see(&seen))?;
         }

@@ -12,7 +12,11 @@ use super::super::peers::{Load, Loss, Receiver, Sender};
 use super::super::tap::{Around, Ends, Held, Tap};
 use super::{Bench, Checks, Seen, Transport};
 
-const BREAKS: usize = 3;
+/// How often; a night's run has enough of them for a mean.
+fn breaks(bench: &Bench) -> usize {
+    if bench.long { 30 } else { 3 }
+}
+
 /// Between a death and the next start.
 const CLOSED: Duration = Duration::from_millis(300);
 const BETWEEN: Duration = Duration::from_millis(900);
@@ -78,7 +82,7 @@ fn compared(
     let [(sent, ours), (plain_sent, plain)] = losses[..] else {
         unreachable!("two were tried")
     };
-    let held = Options::default().buffer_bytes as u64 * u64::from(LOAD.connections) * BREAKS as u64;
+    let held = Options::default().buffer_bytes as u64 * u64::from(LOAD.connections) * breaks(bench) as u64;
     checks.equal(
         &format!(
             "lost at most the relay's own {held} bytes more than with a plain relay ({} and {})",
@@ -90,8 +94,10 @@ fn compared(
     Ok(Seen {
         messages,
         told: format!(
-            "lost {} of {sent} messages; a plain relay {} of {plain_sent}",
-            ours.messages, plain.messages
+            "lost {} of {sent} messages at {} breaks; a plain relay {} of {plain_sent}",
+            ours.messages,
+            breaks(bench),
+            plain.messages
         ),
     })
 }
@@ -109,7 +115,7 @@ fn one(
     let mut relay = start(0, &ends)?;
     let mut sender = Sender::start(bench, "sender", &ends.front, LOAD, dir)?;
     sender.go()?;
-    for number in 1..=BREAKS {
+    for number in 1..=breaks(bench) {
         thread::sleep(BETWEEN);
         end(relay)?;
         thread::sleep(CLOSED);
@@ -123,7 +129,7 @@ fn one(
         &(files < 32),
     );
     let arrived = receiver.end(sender.end()?)?;
-    let loss = arrived.but_for_breaks(BREAKS, checks);
+    let loss = arrived.but_for_breaks(breaks(bench), checks);
     relay.kill()?;
     Ok((arrived.messages(), loss))
 }

@@ -32,7 +32,7 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "killed ipc",
-        what: "SIGKILL for the tap, another one started, 3 times; the same with a relay that only copies",
+        what: "SIGKILL for the tap, another one started, 3 times (30 with --long); the same with a relay that only copies",
         run: |bench, dir, checks| broken::killed(bench, Transport::Ipc, dir, checks),
     },
     Fault {

@@ -1,0 +1,169 @@
+//! A server as simple as can be: it knows where each token is, and what became of it. What of it we saw, it writes down in the words
+//! of a source.
+
+mod hops;
+mod scheduler;
+mod sight;
+mod tokenizer;
+mod truth;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use trace::event::{AnswerEnd, Kind, LostCause};
+use trace::{FrameId, HopId};
+
+use crate::schedule::{Shape, Sight, Step};
+use crate::told::{Part, Told};
+pub(crate) use truth::{Counts, HopTruth, Life};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000 * US;
+
+/// A request that runs.
+#[derive(Clone, Debug)]
+struct Running {
+    life: usize,
+    made: u32,
+    sent: u32,
+    retractions: u32,
+    left: bool,
+    finished: bool,
+    /// Its answer is complete, or nobody waits for it: the rid may come again.
+    closed: bool,
+    out: VecDeque<Part>,
+    /// Tokens that its waiter has been given, and those that its answer carries.
+    received: u32,
+    carried: u32,
+    /// The count that its answer has claimed last.
+    claimed: Option<u32>,
+}
+
+#[derive(Clone, Debug)]
+struct Flight {
+    /// The source's number for it; `None` when it was sent before we looked.
+    id: Option<FrameId>,
+    /// Its take will not be observed either.
+    unseen: bool,
+    kind: Kind,
+    parts: Rc<[Part]>,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// The source's number of the next frame.
+    seq: u64,
+    queue: VecDeque<Flight>,
+}
+
+pub(crate) struct World {
+    shape: Shape,
+    now: u64,
+    requests: BTreeMap<usize, Running>,
+    born: BTreeMap<usize, u32>,
+    queued_aborts: u32,
+    cut: BTreeSet<u32>,
+    lanes: BTreeMap<(HopId, u32), Lane>,
+    /// Grows with each restart: connections are new then.
+    incarnation: u32,
+    wakeup: u64,
+    pub(crate) lives: Vec<Life>,
+    pub(crate) counts: Counts,
+    pub(crate) hops: BTreeMap<&'static str, HopTruth>,
+    /// Tokens that whole answers lack of what they claim, where that was observed.
+    pub(crate) short: u64,
+    attached: bool,
+    /// Observations that will be lost: how many, and whether that is said at once.
+    blind: Vec<(Sight, u8, bool)>,
+    /// Losses that are still to be told.
+    owed: BTreeMap<Option<HopId>, u64>,
+    /// Anything was hidden from us.
+    pub(crate) hidden: bool,
+    /// What the source says; ticks are empty.
+    pub(crate) told: Vec<(u64, Option<Told>)>,
+}
+
+impl World {
+    /// Lets all of it happen.
+    pub(crate) fn run(shape: Shape, steps: &[Step]) -> Self {
+        let mut world = Self {
+            shape,
+            now: 1_000 * MS,
+            requests: BTreeMap::new(),
+            born: BTreeMap::new(),
+            queued_aborts: 0,
+            cut: BTreeSet::new(),
+            lanes: BTreeMap::new(),
+            incarnation: 0,
+            wakeup: 0,
+            lives: Vec::new(),
+            counts: Counts::default(),
+            hops: BTreeMap::new(),
+            short: 0,
+            attached: false,
+            blind: Vec::new(),
+            owed: BTreeMap::new(),
+            hidden: shape.attached_after > 0 || !shape.takes_seen || !shape.deliveries_seen,
+            told: Vec::new(),
+        };
+        for (number, step) in steps.iter().enumerate() {
+            if number >= shape.attached_after {
+                world.attach();
+            }
+            world.step(step);
+        }
+        world.attach();
+        world
+    }
+
+    /// The time now.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Send { rank, parts } => self.schedule(rank % self.shape.ranks, parts),
+            Step::Pass { hop, frames } => (0..*frames).for_each(|_| self.pass(*hop)),
+            Step::Take { lane, frames } => {
+                self.wakeup += 1;
+                (0..*frames).for_each(|_| self.take_last(*lane));
+            }
+            Step::Serve { request } => self.serve(*request),
+            Step::Leave { request } => self.leave(*request),
+            Step::Retract { request } => self.retract(*request),
+            Step::AbortQueued { rank } => self.abort_queued(rank % self.shape.ranks),
+            Step::Cut { rank } => {
+                self.cut.insert(rank % self.shape.ranks);
+            }
+            Step::Blind { what, count, at_once } => self.blind.push((*what, *count, *at_once)),
+            Step::Restart => self.restart(),
+            Step::Wait(ms) => self.now += u64::from(*ms) * MS,
+            Step::Tick => {
+                if self.attached {
+                    self.told.push((self.now, None));
+                }
+            }
+        }
+    }
+
+    fn restart(&mut self) {
+        self.incarnation += 1;
+        self.lanes.clear();
+        for running in std::mem::take(&mut self.requests).into_values() {
+            if !running.closed && !running.left {
+                self.answered(&running, AnswerEnd::ServerLeft);
+            }
+        }
+        self.cut.clear();
+        let owed: Vec<_> = self.owed.keys().copied().collect();
+        for hop in owed {
+            self.own_up(hop);
+        }
+        self.say(Told::Lost {
+            hop: None,
+            count: 0,
+            cause: LostCause::Ended,
+        });
+    }
+}

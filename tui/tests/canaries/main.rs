@@ -1,0 +1,316 @@
+//! Words that must not get out are put into everything that is read, messages whole and broken, clients' requests and answers and
+//! the environment, and every output is searched for them: log at its most talkative, report, recording, exports, metrics, what is
+//! pushed and published, the screen. Request ids are shown by design.
+
+#![cfg(target_os = "linux")]
+
+mod outlets;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// As long as a text of the recorded message, which it replaces.
+const TEXT: &[u8; 14] = b" CanaryText007";
+const RECORDED_TEXT: &[u8; 14] = b" t65535 t65536";
+const BROKEN: &str = "CanaryBroken";
+const SECRET: &str = "CanarySecret";
+const WORD: &str = "Canary";
+/// Token ids of the recorded message.
+const IDS: [&str; 2] = ["151643", "199999"];
+/// A request of the recorded message.
+const RID: &str = "da7231f9ebd455a494d508416fc22d7a";
+
+fn tokengap() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokengap"));
+    let headers = format!("authorization=Bearer%20{SECRET}");
+    command
+        .env("OTEL_EXPORTER_OTLP_HEADERS", headers)
+        .env("API_KEY", SECRET)
+        .env_remove("TOKENGAP_LOG");
+    command
+}
+
+/// The recorded message with text that is not to get out.
+fn message() -> Vec<u8> {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../zmq-tap/fixtures/messages/0.5.19-msgpack/str_delta_3rid.msgpack"
+    );
+    let mut message = std::fs::read(path).expect("a recorded message");
+    let at = message.windows(TEXT.len()).position(|part| part == RECORDED_TEXT);
+    let at = at.expect("its text");
+    message[at..at + TEXT.len()].copy_from_slice(TEXT);
+    message
+}
+
+/// What a peer of ZMTP 3.1 says first: the greeting, with NULL for its mechanism, and READY.
+fn hello(kind: &str) -> Vec<u8> {
+    let mut said = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
+    said.extend_from_slice(b"NULL");
+    said.resize(64, 0);
+    let mut ready = b"\x05READY\x0bSocket-Type".to_vec();
+    ready.extend_from_slice(&(kind.len() as u32).to_be_bytes());
+    ready.extend_from_slice(kind.as_bytes());
+    said.extend_from_slice(&[4, ready.len() as u8]);
+    said.extend_from_slice(&ready);
+    said
+}
+
+fn frame(payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2];
+    frame.extend_from_slice(&(payload.len() as u64).to_be_bytes());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// A port that is free now.
+fn port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("bound").port()
+}
+
+fn connect(port: u16) -> TcpStream {
+    for _ in 0..500 {
+        if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+            return stream;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("nobody listens at {port}");
+}
+
+/// `output` holds no word that must not get out.
+fn search_words(what: &str, output: &[u8]) {
+    let text = String::from_utf8_lossy(output);
+    let found = text.find(WORD).map(|at| {
+        let around = text.get(at.saturating_sub(80)..(at + 80).min(text.len()));
+        around.unwrap_or(WORD).to_owned()
+    });
+    assert_eq!(found, None, "{what} holds a canary");
+}
+
+/// Ids count where they are whole numbers.
+fn holds_an_id(text: &str) -> bool {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    numbers.any(|number| IDS.contains(&number))
+}
+
+/// `output` holds no canary at all.
+fn search(what: &str, output: &[u8]) {
+    search_words(what, output);
+    let text = String::from_utf8_lossy(output);
+    assert!(!holds_an_id(&text), "{what} holds a token id:\n{text}");
+}
+
+/// What is told of a run, by where.
+struct Told {
+    /// Report and log.
+    said: Vec<u8>,
+    metrics: Vec<u8>,
+    /// The bodies of what was pushed.
+    pushed: Vec<u8>,
+    /// All topics of the feed, as any subscriber reads them.
+    published: Vec<u8>,
+    /// Report and log of one who watches.
+    watcher: Vec<u8>,
+}
+
+/// Lets a tap in `folder` see the messages, and a client's request and answer; `more` flags are given to it.
+fn tap(folder: &Path, more: &[&str]) -> Told {
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (listen, metrics, publish, clients) = (port(), port(), port(), port());
+    let (collector, server) = (outlets::Collector::start(), outlets::server());
+    let tcp = |port| format!("tcp://127.0.0.1:{port}");
+    let child = tokengap()
+        .current_dir(folder)
+        .args([
+            "-vvv",
+            "tap",
+            "--headless",
+            "--json",
+            "--duration",
+            "6s",
+            "--record",
+            "run.tgap",
+        ])
+        .args([
+            "--listen",
+            &tcp(listen),
+            "--upstream",
+            &tcp(upstream.local_addr().expect("bound").port()),
+        ])
+        .args([
+            "--listen",
+            &format!("http://127.0.0.1:{clients}"),
+            "--upstream",
+            &format!("http://127.0.0.1:{server}"),
+        ])
+        .args(["--metrics", &metrics.to_string(), "--publish", &tcp(publish)])
+        .args(["--otlp", &format!("http://127.0.0.1:{}", collector.port)])
+        .args(["--otlp-requests", "all", "--otlp-interval", "1s"])
+        .args(more)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("tokengap runs");
+    let mut sender = connect(listen);
+    let subscriber = outlets::subscribe(publish);
+    let watcher = tokengap()
+        .current_dir(folder)
+        .args([
+            "-vvv",
+            "watch",
+            "--headless",
+            "--json",
+            "--record",
+            "watched.tgap",
+            &tcp(publish),
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("tokengap runs");
+    let (mut receiver, _) = upstream.accept().expect("the relay connects");
+    sender.write_all(&hello("PUSH")).expect("said");
+    receiver.write_all(&hello("PULL")).expect("said");
+    // The watchers have come.
+    std::thread::sleep(Duration::from_secs(1));
+    let whole = message();
+    let cut = [&whole[..whole.len() / 2], BROKEN.as_bytes()].concat();
+    let strange = [b"\x80\x04\x95", BROKEN.as_bytes()].concat();
+    for payload in [&whole, &cut, &strange] {
+        sender.write_all(&frame(payload)).expect("sent");
+    }
+    outlets::chat(clients);
+    std::thread::sleep(Duration::from_millis(1_500));
+    let mut scraped = Vec::new();
+    let mut scrape = connect(metrics);
+    write!(scrape, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("asked");
+    scrape.read_to_end(&mut scraped).expect("answered");
+    sender.shutdown(Shutdown::Both).ok();
+    let all = |child: std::process::Child| {
+        let ended = child.wait_with_output().expect("it ends");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        [ended.stdout, ended.stderr].concat()
+    };
+    let told = Told {
+        said: all(child),
+        metrics: scraped,
+        watcher: all(watcher),
+        pushed: collector.bodies(),
+        published: subscriber.join().expect("it reads to the end"),
+    };
+    for (what, said, word) in [
+        ("the report", &told.said, RID),
+        ("metrics", &told.metrics, "tokengap_requests_seen_total"),
+        ("what is pushed", &told.pushed, RID),
+        ("what is published", &told.published, RID),
+        ("the watcher's report", &told.watcher, RID),
+    ] {
+        let said = String::from_utf8_lossy(said);
+        assert!(
+            said.contains(word),
+            "{what} tells nothing, so nothing is shown by it: {said}"
+        );
+    }
+    told
+}
+
+impl Told {
+    fn search(&self) {
+        search("the tap", &self.said);
+        search("metrics", &self.metrics);
+        search("what is pushed", &self.pushed);
+        search("what is published", &self.published);
+        search("a watcher", &self.watcher);
+    }
+}
+
+/// Searches what every command makes of the recordings.
+fn search_what_is_made(folder: &Path) {
+    for file in ["run.tgap", "watched.tgap"] {
+        search(file, &std::fs::read(folder.join(file)).expect("recorded"));
+        let made = |args: &[&str]| {
+            let out = tokengap().current_dir(folder).arg("-vvv").args(args).output();
+            let out = out.expect("tokengap runs");
+            assert!(
+                out.status.success(),
+                "{args:?}: {}",
+                String::from_utf8_lossy(&out.stderr)
+            );
+            search(&args.join(" "), &[out.stdout, out.stderr].concat());
+        };
+        for format in ["text", "json", "markdown", "html"] {
+            made(&["report", file, "--format", format]);
+        }
+        for format in ["perfetto", "otlp", "events", "csv"] {
+            made(&["export", file, "--format", format]);
+        }
+        made(&["replay", file, "--json"]);
+        made(&["diff", file, file]);
+    }
+}
+
+#[test]
+fn no_text_no_token_id_and_no_secret_gets_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    tap(folder.path(), &[]).search();
+    search_what_is_made(folder.path());
+    if let Some(shown) = outlets::screen(folder.path(), &tokengap()) {
+        let text = String::from_utf8_lossy(&shown);
+        assert!(text.contains(&RID[..8]), "the request is on the screen: {text}");
+        search("the screen", &shown);
+    }
+}
+
+/// Ids are recorded then, and told to who asks for them once more; texts and secrets are nowhere.
+#[test]
+fn with_payload_tokens_ids_are_there_for_who_asks_again_and_nothing_else_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    tap(folder.path(), &["--payload", "tokens"]).search();
+    search_what_is_made(folder.path());
+    let mut asked = tokengap();
+    asked.current_dir(folder.path());
+    asked.args([
+        "-vvv",
+        "export",
+        "run.tgap",
+        "--format",
+        "events",
+        "--payload",
+        "tokens",
+    ]);
+    let out = asked.output().expect("tokengap runs");
+    search_words("the events with their ids", &[&out.stdout[..], &out.stderr].concat());
+    assert!(
+        holds_an_id(&String::from_utf8_lossy(&out.stdout)),
+        "the ids that were asked for"
+    );
+}
+
+#[test]
+fn errors_name_no_content() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = message();
+    // Behind the class's name: an unknown class is told by it.
+    for cut in [40, 80, 120, 200, whole.len() - 1] {
+        let broken = [&whole[..cut], BROKEN.as_bytes(), &whole[cut..]].concat();
+        std::fs::write(folder.path().join("broken"), broken).expect("written");
+        let out = tokengap()
+            .args(["-vvv", "decode"])
+            .arg(folder.path().join("broken"))
+            .output();
+        let out = out.expect("tokengap runs");
+        search("decode's errors", &out.stderr);
+        for command in ["report", "replay"] {
+            let out = tokengap()
+                .args(["-vvv", command])
+                .arg(folder.path().join("broken"))
+                .output();
+            search(command, &out.expect("tokengap runs").stderr);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! A receiver that takes nothing, and a hundred connections that press: how much each way takes in beyond a direct connection,
+//! and with how much memory.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::process::Process;
+use super::way::Way;
+
+const CONNECTIONS: u32 = 100;
+/// Enough to tell a queue from none, and no more than the machine's memory: what a proxy takes in it keeps.
+const MOST: u32 = 20_000;
+
+pub(super) fn run(ways: &[(Way, &str)], peer: &Path, message: &Path) -> Result<()> {
+    let bytes = std::fs::metadata(message)?.len();
+    println!(
+        "\nreceiver that takes nothing, {CONNECTIONS} connections, {bytes} bytes a message, at most {MOST} are sent"
+    );
+    println!("{:26} {:>9} {:>12} {:>9}", "", "taken in", "beyond direct", "peak MiB");
+    let mut direct = 0;
+    for &(way, name) in ways {
+        let (taken, peak) = press(way, peer, message)?;
+        if way == Way::Direct {
+            direct = taken;
+        }
+        let peak = peak.map_or_else(|| "-".into(), |mib| format!("{mib:.1}"));
+        println!("{name:26} {taken:9} {:13} {peak:>9}", taken.saturating_sub(direct));
+    }
+    Ok(())
+}
+
+/// Messages that the senders got rid of, and the memory of what stands between.
+fn press(way: Way, peer: &Path, message: &Path) -> Result<(u32, Option<f64>)> {
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| format!("ipc://{}", folder.path().join(name).display());
+    let (front, back) = (at("front"), at("back"));
+    let mut receiver = Process::start(Command::new(peer).args(["stuck", &back]))?;
+    receiver.expect("READY")?;
+    let between = way.start(peer, &front, &back, CONNECTIONS)?;
+    let to = if between.is_some() { &front } else { &back };
+    let [connections, most] = [CONNECTIONS, MOST].map(|n| n.to_string());
+    let mut senders = Command::new(peer);
+    senders.args(["press", to]).arg(message).args([connections, most]);
+    let mut senders = Process::start(&mut senders)?;
+    let taken = senders.line()?.parse().context("how many were taken")?;
+    Ok((taken, between.and_then(|between| between.peak_mib())))
+}

@@ -1,0 +1,99 @@
+//! Throughput, cost and latency, way by way, in turns.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::turn::{Cost, Traffic, Turn, turn};
+use super::way::Way;
+
+type Named = (Way, &'static str);
+
+/// As fast as it goes (or at `rate`): messages a second and what each costs.
+pub(super) fn throughput(
+    ways: &[Named],
+    peer: &Path,
+    message: &Path,
+    volume: u64,
+    rate: u64,
+    rounds: usize,
+) -> Result<()> {
+    let bytes = std::fs::metadata(message)?.len();
+    let count = volume.div_ceil(bytes).max(2);
+    let traffic = Traffic {
+        peer,
+        message,
+        count,
+        rate,
+        connections: 1,
+    };
+    let turns = turns(ways, traffic, rounds)?;
+    let rate = |turns: &[Turn]| median(turns.iter().map(|turn| turn.rate)).unwrap_or(f64::NAN);
+    let direct = rate(&turns[0]);
+    for (turns, (_, name)) in turns.iter().zip(ways) {
+        let costs = |what: fn(&Cost) -> Option<f64>| {
+            median(turns.iter().filter_map(|turn| turn.between.as_ref()).filter_map(what))
+        };
+        let ratios = || turns.iter().map(|turn| turn.rate / direct);
+        let spread = format!(
+            "{:.2}-{:.2}",
+            ratios().fold(f64::INFINITY, f64::min),
+            ratios().fold(0.0, f64::max)
+        );
+        println!(
+            "{name:26} {bytes:9} {:9.0} {:7.2} {spread:>11} {:>12} {:>12} {:>9} {:>9}",
+            rate(turns),
+            rate(turns) / direct,
+            shown(costs(|cost| Some(cost.copying_us))),
+            shown(costs(|cost| Some(cost.all_us))),
+            shown(costs(|cost| cost.peak_mib)),
+            shown(costs(|cost| cost.observed.map(|share| share * 100.0))),
+        );
+    }
+    Ok(())
+}
+
+/// At a pace that leaves every way time: how long a message is under way, and how much of that is the way's.
+pub(super) fn latency(ways: &[Named], traffic: Traffic<'_>, rounds: usize) -> Result<()> {
+    let bytes = std::fs::metadata(traffic.message)?.len();
+    let turns = turns(ways, traffic, rounds)?;
+    let p50 = |turns: &[Turn]| median(turns.iter().map(|turn| turn.p50_us));
+    let p99 = |turns: &[Turn]| median(turns.iter().map(|turn| turn.p99_us));
+    let beyond = |one: Option<f64>, direct: Option<f64>| Some(one? - direct?);
+    for (turns_, (_, name)) in turns.iter().zip(ways) {
+        let cpu = turns_.iter().filter_map(|turn| Some(turn.between.as_ref()?.all_us));
+        println!(
+            "{name:26} {bytes:9} {:>9} {:>9} {:>9} {:>9} {:>12}",
+            shown(p50(turns_)),
+            shown(beyond(p50(turns_), p50(&turns[0]))),
+            shown(p99(turns_)),
+            shown(beyond(p99(turns_), p99(&turns[0]))),
+            shown(median(cpu)),
+        );
+    }
+    Ok(())
+}
+
+/// The ways take turns; the first round warms up.
+fn turns(ways: &[Named], traffic: Traffic<'_>, rounds: usize) -> Result<Vec<Vec<Turn>>> {
+    let mut turns: Vec<Vec<Turn>> = ways.iter().map(|_| Vec::new()).collect();
+    for round in 0..=rounds {
+        for (turns, &(way, _)) in turns.iter_mut().zip(ways) {
+            let turn = turn(way, traffic)?;
+            if round > 0 {
+                turns.push(turn);
+            }
+        }
+    }
+    Ok(turns)
+}
+
+fn shown(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.1}"))
+}
+
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
