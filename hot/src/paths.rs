@@ -44,9 +44,15 @@ pub fn path(name: &str) -> anyhow::Result<Lap> {
         "ledger-sends" => Ok(ledger(false)),
         "ledger-sends-and-takes" => Ok(ledger(true)),
         "record" => Ok(record()),
-        _ => bail!("no path {name:?}; one of {NAMES:?}"),
+        _ => match name.strip_prefix(DECODE) {
+            Some(file) => Ok(any(std::fs::read(file).with_context(|| file.to_string())?)),
+            None => bail!("no path {name:?}; one of {NAMES:?}, or {DECODE}FILE"),
+        },
     }
 }
+
+/// Before the file of any message: decoding it is a path, too.
+pub const DECODE: &str = "decode:";
 
 /// A message that a release wrote.
 pub fn message(file: &str) -> anyhow::Result<Vec<u8>> {
@@ -62,6 +68,15 @@ fn decode(file: &str) -> anyhow::Result<Lap> {
         ensure!(black_box(decoder.decode(black_box(&message))?.len()) == REQUESTS);
         Ok(())
     }))
+}
+
+/// A message of any number of requests.
+fn any(message: Vec<u8>) -> Lap {
+    let mut decoder = Decoder::new(Limits::default());
+    Box::new(move || {
+        black_box(decoder.decode(black_box(&message))?.len());
+        Ok(())
+    })
 }
 
 /// The frame scanner over a connection's bytes, read in pieces of 16 KiB.
@@ -164,6 +179,17 @@ fn record() -> Lap {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_file_is_a_path() {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl"
+        );
+        let mut lap = super::path(&format!("decode:{file}")).expect("it is ready");
+        lap().expect("it is a message");
+        assert!(super::path("decode:").is_err(), "no file");
+    }
+
     #[test]
     fn every_path_runs() {
         for name in super::NAMES {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use feed::Key;
 
-use both::{Source, finish, options, report};
+use both::{Source, Watched, finish, options, report};
 
 fn watched_to_the_end(key: Option<&Key>) {
     let mut source = Source::new(options(key.cloned()));
@@ -63,9 +63,9 @@ fn who_has_another_key_or_none_learns_nothing_and_is_told_why() {
     assert!(keyed.analysis.is_none());
 }
 
-/// What a watcher that has stopped costs: nothing beyond its queue, and it goes on with the state when it comes back.
-#[test]
-fn a_watcher_that_stands_still_is_left_behind_and_catches_up() {
+/// A watcher that has stopped reading, and a source that had to drop what its queue had no room for: of the last it says, the watcher
+/// can have nothing but by a state.
+fn left_behind() -> (Source, Watched) {
     let mut source = Source::new(options(None));
     let mut watched = source.watch(None);
     watched.until("the first state", Some(&mut source), |w| w.analysis.is_some());
@@ -79,6 +79,13 @@ fn a_watcher_that_stands_still_is_left_behind_and_catches_up() {
         assert!(steps < 10_000, "{:?}", source.publisher.status());
     }
     (0..20).for_each(|_| source.step(2));
+    (source, watched)
+}
+
+/// What a watcher that has stopped costs: nothing beyond its queue, and it goes on with the state when it comes back.
+#[test]
+fn a_watcher_that_stands_still_is_left_behind_and_catches_up() {
+    let (mut source, mut watched) = left_behind();
     watched.until("the next state", Some(&mut source), |w| w.starts >= 2);
     assert!(watched.reader.lost() > 0, "the hole is known");
     let (publisher, analysis) = (source.publisher, source.analysis);
@@ -92,19 +99,7 @@ fn a_watcher_that_stands_still_is_left_behind_and_catches_up() {
 /// Without the end, a watcher that has no time of its own to stop at would wait for ever.
 #[test]
 fn a_watcher_that_is_behind_when_the_run_ends_has_the_last_state_and_the_end() {
-    let mut source = Source::new(options(None));
-    let mut watched = source.watch(None);
-    watched.until("the first state", Some(&mut source), |w| w.analysis.is_some());
-    let mut steps = 0;
-    while source.publisher.status().dropped == 0 {
-        source.babble();
-        source.step(2);
-        thread::sleep(Duration::from_millis(1));
-        steps += 1;
-        assert!(steps < 10_000, "{:?}", source.publisher.status());
-    }
-    // Of these it can have nothing but by a state.
-    (0..20).for_each(|_| source.step(2));
+    let (source, mut watched) = left_behind();
     assert_eq!(watched.starts, 1);
     let at_the_source = report(&source.analysis);
     let (publisher, analysis) = (source.publisher, source.analysis);

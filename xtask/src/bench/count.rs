@@ -8,12 +8,17 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 
+use super::relay;
+
 /// Lines of `PATH INSTRUCTIONS`, the compiler on top.
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/count.txt");
 /// Laps of the two runs whose difference is counted: what comes before the first lap is in both.
 const LAPS: [u64; 2] = [256, 512];
 /// By how much a count may differ, in percent: hash tables are seeded anew in each run.
 const TOLERANCE: f64 = 3.0;
+/// A frame of a thousand requests, which Python writes in two batches and two frames: it is to cost what four short ones do.
+const LONG: &str = "decode-0.5.9-pickle-long";
+const LONG_BYTES: u64 = 107_000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -32,9 +37,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let program = build()?;
     let names = match args.paths.as_slice() {
-        [] => text(&mut Command::new(&program))?.lines().map(String::from).collect(),
+        [] => {
+            let names = text(&mut Command::new(&program))?;
+            names.lines().chain([LONG]).map(String::from).collect()
+        }
         some => some.to_vec(),
     };
+    let folder = tempfile::tempdir()?;
+    let long = folder.path().join("long.pkl");
+    relay::frame(
+        &Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("the workspace")?
+            .join(relay::FIXTURE),
+        LONG_BYTES,
+        &long,
+    )?;
+    let long = format!("{}{}", hot::paths::DECODE, long.display());
     let (compiler, known) = baseline()?;
     let here = compiler_here()?;
     let (mut written, mut wrong) = (format!("# {here}\n"), Vec::new());
@@ -43,7 +62,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         "instructions a frame", "written down", "counted", ""
     );
     for name in &names {
-        let [few, many] = LAPS.map(|laps| instructions(&program, name, laps));
+        let path = if name == LONG { &long } else { name };
+        let [few, many] = LAPS.map(|laps| instructions(&program, path, laps));
         let counted = many?.saturating_sub(few?) / (LAPS[1] - LAPS[0]);
         let before = known.get(name).copied();
         let change = before.map(|before| (counted as f64 / before as f64 - 1.0) * 100.0);

@@ -9,7 +9,6 @@ mod seeds;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -107,6 +106,9 @@ pub(crate) struct Options {
     /// Targets that run at once
     #[arg(long, value_name = "N", default_value_t = 2)]
     jobs: usize,
+    /// Where libFuzzer's random numbers begin, for a run that looks at the same inputs again; 0 is elsewhere every time
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u32,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -129,7 +131,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for target in &wanted {
         seeds::write(root, target.name, &place.seeds(target.name))?;
     }
-    let results = run::all(&place, &wanted, Duration::from_secs(options.time), options.jobs.max(1));
+    let results = run::all(&place, &wanted, options);
     println!("| target | what | executions | edges | features | corpus | largest memory |");
     println!("|---|---|---|---|---|---|---|");
     let mut found = Vec::new();

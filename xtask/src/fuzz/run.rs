@@ -5,11 +5,10 @@ use std::fs;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{Place, Target};
+use super::{Options, Place, Target};
 
 /// What a run came to.
 pub(super) struct Stats {
@@ -33,18 +32,18 @@ impl fmt::Display for Stats {
     }
 }
 
-/// Runs all of `targets` for `time` each; the results are in their order.
-pub(super) fn all(place: &Place, targets: &[&Target], time: Duration, jobs: usize) -> Vec<Result<Stats>> {
+/// Runs all of `targets`; the results are in their order.
+pub(super) fn all(place: &Place, targets: &[&Target], options: &Options) -> Vec<Result<Stats>> {
     let next = AtomicUsize::new(0);
     let results: Vec<Mutex<Option<Result<Stats>>>> = targets.iter().map(|_| Mutex::new(None)).collect();
     std::thread::scope(|scope| {
-        for _ in 0..jobs.min(targets.len()) {
+        for _ in 0..options.jobs.clamp(1, targets.len().max(1)) {
             scope.spawn(|| {
                 while let Some((target, slot)) = {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     targets.get(index).zip(results.get(index))
                 } {
-                    let result = one(place, target, time);
+                    let result = one(place, target, options);
                     *slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(result);
                 }
             });
@@ -59,7 +58,7 @@ pub(super) fn all(place: &Place, targets: &[&Target], time: Duration, jobs: usiz
         .collect()
 }
 
-fn one(place: &Place, target: &Target, time: Duration) -> Result<Stats> {
+fn one(place: &Place, target: &Target, options: &Options) -> Result<Stats> {
     let (corpus, findings) = (place.corpus(target.name), place.findings(target.name));
     for dir in [&corpus, &findings] {
         fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
@@ -69,12 +68,13 @@ fn one(place: &Place, target: &Target, time: Duration) -> Result<Stats> {
     command
         .arg(&corpus)
         .arg(place.seeds(target.name))
-        .arg(format!("-max_total_time={}", time.as_secs()))
+        .arg(format!("-max_total_time={}", options.time))
+        .arg(format!("-seed={}", options.seed))
         .arg(format!("-max_len={}", target.longest))
         .arg(format!("-rss_limit_mb={}", target.memory))
         .arg(format!("-artifact_prefix={}/", findings.display()))
         // A hostile length must not be believed, nor a small input keep a thread busy.
-        .args(["-malloc_limit_mb=256", "-timeout=10", "-print_final_stats=1"])
+        .args(["-malloc_limit_mb=256", "-timeout=30", "-print_final_stats=1"])
         .env("ASAN_OPTIONS", "detect_leaks=0");
     let output = command
         .output()

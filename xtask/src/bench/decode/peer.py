@@ -1,6 +1,6 @@
 """The peer of `cargo xtask bench decode`: Python decodes the same bytes.
 
-usage: decode.py FILE FIELD...   then one line "N" on stdin at a time: decodes N times, prints nanoseconds a message
+usage: peer.py FILE CLASS FIELD...   then one line "N" on stdin at a time: decodes N times, prints nanoseconds a message
 (of CPU time: a turn may be longer than a slice of a busy machine, and waiting is not decoding).
 The classes are stand-ins with the fields of the release, so nothing of SGLang is imported.
 """
