@@ -173,7 +173,7 @@ pub(super) const CHUNKS_UNJUDGED: Definition = counter(
     "tokengap.chunks.unjudged",
     Of("{chunk}"),
     &[],
-    "Chunks whose delivery fell into a time of lost observations",
+    "Chunks whose delivery fell into a time of lost observations, or of which counts alone do not show whether they were delivered",
 );
 pub(super) const CHUNKS_OUTSTANDING: Definition = gauge(
     "tokengap.chunks.outstanding",

@@ -233,7 +233,7 @@ pub struct Chunks {
     pub tokens_lost: Option<u64>,
     /// Not delivered at the end of the window, or when their request was closed.
     pub outstanding: Option<u64>,
-    /// Their delivery fell into a time of lost observations.
+    /// Their delivery fell into a time of lost observations, or counts alone do not show which it carried.
     pub unjudged: Option<u64>,
 }
 

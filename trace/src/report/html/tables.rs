@@ -47,7 +47,7 @@ pub(super) fn losses(report: &Report) -> String {
     row(
         "Unjudged",
         c.unjudged,
-        "their delivery fell into a time for which observations were lost",
+        "their delivery fell into a time for which observations were lost, or counts alone do not show which it carried",
     );
     let wire = report.tokens.missing_on_wire;
     let _ = writeln!(

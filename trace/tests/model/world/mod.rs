@@ -77,6 +77,8 @@ pub(crate) struct World {
     blind: Vec<(Sight, u8, bool)>,
     /// Losses that are still to be told.
     owed: BTreeMap<Option<HopId>, u64>,
+    /// A frame never left its scheduler; the last of a request carries no token, perhaps.
+    pub(crate) vanished: bool,
     /// Anything was hidden from us.
     pub(crate) hidden: bool,
     /// What the source says; ticks are empty.
@@ -103,6 +105,7 @@ impl World {
             attached: false,
             blind: Vec::new(),
             owed: BTreeMap::new(),
+            vanished: false,
             hidden: shape.attached_after > 0 || !shape.takes_seen || !shape.deliveries_seen,
             told: Vec::new(),
         };

@@ -79,6 +79,7 @@ impl World {
 
     /// A frame of `parts` never leaves the scheduler.
     fn vanish(&mut self, parts: &[Part]) {
+        self.vanished = true;
         for part in parts {
             self.counts.tokens_cut += u64::from(part.tokens);
             self.lives[part.life].cut.extend(part.places());
