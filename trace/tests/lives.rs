@@ -213,6 +213,22 @@ fn a_rid_used_again_after_its_end_is_another_request() {
     assert_eq!(path.analysis.ledger().totals().wire_loss.1, 0);
 }
 
+/// The first of both was met behind the scheduler, as when observation begins in its middle: the other's frame that vanished was
+/// missing on two hops.
+#[test]
+fn a_rid_used_again_at_the_scheduler_is_another_request_wherever_the_first_was_met() {
+    let mut path = Path::text();
+    path.send(1, "a", 1, 1, None);
+    path.send(0, "a", 0, 1, STOP);
+    path.send(1, "a", 0, 1, STOP);
+    for hop in 0..2 {
+        path.send(hop, "a", 1, 1, None);
+        path.send(hop, "a", 1, 3, None);
+    }
+    assert_eq!(path.analysis.ledger().totals().wire_loss.1, 1);
+    assert_eq!(path.requests().seen, 2);
+}
+
 #[test]
 fn a_finish_said_twice_ends_one_request() {
     let mut path = Path::relay();

@@ -272,12 +272,12 @@ impl Ledger {
     }
 
     /// The stream begins again. If it had been seen from its start, the rid belongs to another request now; a stream that began
-    /// with stragglers of an earlier request is started afresh.
+    /// with stragglers of an earlier request is started afresh; at the scheduler there are none.
     fn restart(&mut self, ticket: Ticket, stream: usize, seen: &Seen, rid: &str) -> Ticket {
         let Some(request) = self.table.get_mut(ticket) else {
             return ticket;
         };
-        if stream > 0 && !request.streams[stream].whole() {
+        if stream > 0 && !seen.origin && !request.streams[stream].whole() {
             request.streams[stream] = Stream::new(seen.hop, seen.group, seen.ends, seen.at);
             return ticket;
         }
