@@ -42,7 +42,7 @@ fn one(link: &Link, roles: &[Option<(Role, RoleSource)>], bound: &Bound<'_>) -> 
     use Role::{Detokenizer, DetokenizerRouter, DpController, Scheduler, Tokenizer, TokenizerRouter, TokenizerWorker};
     let (to, to_source) = roles[link.acceptor.candidate]?;
     let Some(connector) = link.connector else {
-        return one_sided(to);
+        return if bound.is_of_others(link) { None } else { one_sided(to) };
     };
     let (from, from_source) = roles[connector.candidate]?;
     let stated = from_source < RoleSource::Sockets && to_source < RoleSource::Sockets;
@@ -84,6 +84,16 @@ impl<'a> Bound<'a> {
         Self(bound)
     }
 
+    /// Whether nobody of the engine can be behind an end that is not seen: an engine binds all its sockets with one transport, and
+    /// its own processes reach this one by another. Clients over TCP are such, by the thousand.
+    fn is_of_others(&self, link: &Link) -> bool {
+        let mut reached = self
+            .0
+            .keys()
+            .filter(|(acceptor, _)| *acceptor == link.acceptor.candidate);
+        reached.any(|(_, endpoint)| transport(endpoint) != transport(&link.endpoint))
+    }
+
     /// Schedulers connect to several sockets of the main process: output, requests, RPC, metrics. The one for output is
     /// the one that detokenizers connect to as well (they are started even where they stay idle).
     fn scheduler_to_main(&self, link: &Link, sure: Confidence) -> Option<Reading> {
@@ -108,7 +118,7 @@ impl<'a> Bound<'a> {
             return Some(Reading::forward(carries, Confidence::Inferred));
         };
         // An engine binds all its sockets with one transport; the server for transfers of a prefill engine is TCP.
-        if output.split(':').next() != own.1.split(':').next() {
+        if transport(output) != transport(own.1) {
             return None;
         }
         if others == 1 && with(Role::DpController).is_empty() {
@@ -116,6 +126,11 @@ impl<'a> Bound<'a> {
         }
         Some(Reading::forward(Carries::Unknown, Confidence::Inferred))
     }
+}
+
+/// `ipc` or `tcp`.
+fn transport(endpoint: &str) -> Option<&str> {
+    endpoint.split(':').next()
 }
 
 /// Only the accepting side is seen.
@@ -177,6 +192,21 @@ mod tests {
         assert_eq!(one[0].unwrap().carries, Carries::Output);
         let two = read(&[link(0, 1, "tok"), link(0, 1, "input")], &roles);
         assert_eq!(two.map_carries(), [Carries::Unknown, Carries::Unknown]);
+    }
+
+    #[test]
+    fn clients_whose_end_is_not_seen_are_no_hop_of_an_engine_on_socket_files() {
+        let roles = titled([Role::Scheduler, Role::Tokenizer]);
+        let unseen = |endpoint: &str| Link {
+            connector: None,
+            ..link(0, 1, endpoint)
+        };
+        let links = [link(0, 1, "ipc:tok"), unseen("tcp:30000"), unseen("ipc:tok")];
+        let carried: Vec<_> = read(&links, &roles).into_iter().map(|r| r.map(|r| r.carries)).collect();
+        assert_eq!(carried, [Some(Carries::Output), None, Some(Carries::Unknown)]);
+        // Where nobody of the engine is seen, whoever connects may be.
+        let alone = read(&[unseen("tcp:5555")], &roles);
+        assert_eq!(alone[0].map(|r| r.carries), Some(Carries::Unknown));
     }
 
     #[test]
