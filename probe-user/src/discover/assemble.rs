@@ -26,6 +26,8 @@ pub(crate) fn engines(
             zmq: c.libzmq.is_some() || !c.refused.is_empty(),
         })
         .collect();
+    let stated: Vec<Option<Played>> = nodes.iter().map(|node| node.stated).collect();
+    let links = &hops::without_clients(links, &stated);
     let mut edges: Vec<(usize, usize)> = links
         .iter()
         .filter_map(|l| Some((l.connector?.candidate, l.acceptor.candidate)))

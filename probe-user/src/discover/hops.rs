@@ -32,6 +32,23 @@ impl Reading {
     }
 }
 
+/// Leaves out whoever is only a client: an engine binds all its sockets with one transport, so where processes that say what they are
+/// reach one over socket files, others that come over TCP want answers. There may be thousands, and their end may not be seen.
+pub(crate) fn without_clients(links: &[Link], stated: &[Option<(Role, RoleSource)>]) -> Vec<Link> {
+    let is_named = |link: &Link| {
+        link.connector
+            .is_some_and(|connector| stated[connector.candidate].is_some())
+    };
+    let way = |link: &Link| (link.acceptor.candidate, transport(&link.endpoint).map(str::to_owned));
+    let named: BTreeSet<_> = links.iter().filter(|link| is_named(link)).map(way).collect();
+    let is_client = |link: &Link| {
+        let (acceptor, transport) = way(link);
+        let reached = named.iter().any(|(candidate, _)| *candidate == acceptor);
+        reached && !is_named(link) && !named.contains(&(acceptor, transport))
+    };
+    links.iter().filter(|link| !is_client(link)).cloned().collect()
+}
+
 /// Reads every link; `None` for a connection that is no hop of the token or request path.
 pub(crate) fn read(links: &[Link], roles: &[Option<(Role, RoleSource)>]) -> Vec<Option<Reading>> {
     let bound = Bound::of(links, roles);
@@ -42,7 +59,7 @@ fn one(link: &Link, roles: &[Option<(Role, RoleSource)>], bound: &Bound<'_>) -> 
     use Role::{Detokenizer, DetokenizerRouter, DpController, Scheduler, Tokenizer, TokenizerRouter, TokenizerWorker};
     let (to, to_source) = roles[link.acceptor.candidate]?;
     let Some(connector) = link.connector else {
-        return if bound.is_of_others(link) { None } else { one_sided(to) };
+        return one_sided(to);
     };
     let (from, from_source) = roles[connector.candidate]?;
     let stated = from_source < RoleSource::Sockets && to_source < RoleSource::Sockets;
@@ -82,16 +99,6 @@ impl<'a> Bound<'a> {
             }
         }
         Self(bound)
-    }
-
-    /// Whether nobody of the engine can be behind an end that is not seen: an engine binds all its sockets with one transport, and
-    /// its own processes reach this one by another. Clients over TCP are such, by the thousand.
-    fn is_of_others(&self, link: &Link) -> bool {
-        let mut reached = self
-            .0
-            .keys()
-            .filter(|(acceptor, _)| *acceptor == link.acceptor.candidate);
-        reached.any(|(_, endpoint)| transport(endpoint) != transport(&link.endpoint))
     }
 
     /// Schedulers connect to several sockets of the main process: output, requests, RPC, metrics. The one for output is
@@ -195,18 +202,20 @@ mod tests {
     }
 
     #[test]
-    fn clients_whose_end_is_not_seen_are_no_hop_of_an_engine_on_socket_files() {
-        let roles = titled([Role::Scheduler, Role::Tokenizer]);
+    fn who_comes_over_tcp_to_an_engine_on_socket_files_is_a_client() {
+        let stated = [Role::Scheduler, Role::Tokenizer].map(|role| Some((role, RoleSource::Title)));
+        let stated = [&stated[..], &[None]].concat();
         let unseen = |endpoint: &str| Link {
             connector: None,
             ..link(0, 1, endpoint)
         };
-        let links = [link(0, 1, "ipc:tok"), unseen("tcp:30000"), unseen("ipc:tok")];
-        let carried: Vec<_> = read(&links, &roles).into_iter().map(|r| r.map(|r| r.carries)).collect();
-        assert_eq!(carried, [Some(Carries::Output), None, Some(Carries::Unknown)]);
-        // Where nobody of the engine is seen, whoever connects may be.
-        let alone = read(&[unseen("tcp:5555")], &roles);
-        assert_eq!(alone[0].map(|r| r.carries), Some(Carries::Unknown));
+        let output = link(0, 1, "ipc:tok");
+        let clients = [unseen("tcp:30000"), link(2, 1, "tcp:30000")];
+        let others = [unseen("ipc:tok"), link(2, 1, "ipc:tok")];
+        let all = [&[output.clone()][..], &clients, &others].concat();
+        assert_eq!(without_clients(&all, &stated), [&[output][..], &others].concat());
+        // Where nobody says what it is, whoever connects may be of the engine.
+        assert_eq!(without_clients(&clients, &stated), clients);
     }
 
     #[test]
