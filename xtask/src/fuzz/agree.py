@@ -52,23 +52,39 @@ class Disagreement(Exception):
     """What CPython says otherwise."""
 
 
+def unframed(data, opcodes):
+    """The pickle without its frames. They say how far to read ahead, which is nothing to whoever has all of it: one may end within an
+    opcode here, and may not reach beyond the end."""
+    parts, start = [], 0
+    for name, length, place in opcodes:
+        if name == "FRAME":
+            rest = place + 9
+            if length > len(data) - rest:
+                raise Disagreement(f"the frame at {place} is longer than what is left")
+            parts.append(data[start:place])
+            start = rest
+    return b"".join([*parts, data[start:]])
+
+
 def judged(message, data):
     """Whether there was something to compare; raises what CPython says otherwise."""
     try:
-        ends = max(place for _, _, place in pickletools.genops(data)) + 1
+        opcodes = [(code.name, value, place) for code, value, place in pickletools.genops(data)]
     except UnicodeDecodeError:
         # A text that nothing is read from may be broken; ours are looked at when they are read.
         return "unread"
     except Exception as error:
         raise Disagreement(f"pickletools says {error!r}") from error
+    ends = opcodes[-1][2] + 1
     if ends != len(data):
         raise Disagreement(f"for pickletools {len(data) - ends} bytes are behind its end")
     try:
-        value = Reader(io.BytesIO(data)).load()
+        value = Reader(io.BytesIO(unframed(data, opcodes))).load()
     except UnicodeDecodeError:
         return "unread"
-    except TypeError:
-        # A call of what is no class, a key that cannot be one: found out by calling only, and nothing is called here.
+    except (TypeError, AttributeError):
+        # A call of what is no class, a key that cannot be one, a state for what has none: found out by doing only, and nothing is
+        # done here.
         return "unbuilt"
     except Exception as error:
         if "class argument" in str(error):
