@@ -14,6 +14,7 @@ mod record;
 mod relay;
 mod screen;
 mod target;
+mod venv;
 mod volume;
 
 use clap::Subcommand;
