@@ -17,10 +17,6 @@ use crate::event::Finish;
 /// A request that lives, or waits for its last take or delivery. Its fields are in the order in which they are written here: what
 /// every chunk reads or writes comes first, in four lines of the cache.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one fact about the request, read by its name"
-)]
 #[repr(C)]
 pub struct Request {
     pub(crate) rid: Box<str>,

@@ -252,7 +252,9 @@ impl Ledger {
         let chunks = std::mem::take(&mut self.scratch);
         let last = self.hops.all[take.place].last;
         for block in chunks.chunks(AHEAD) {
-            block.iter().for_each(|chunk| self.table.fetch(chunk.ticket));
+            for chunk in block {
+                self.table.fetch(chunk.ticket);
+            }
             for chunk in block {
                 if last {
                     self.take_chunk(take, *chunk);
