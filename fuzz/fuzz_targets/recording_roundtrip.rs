@@ -90,6 +90,9 @@ fuzz_target!(|bytes: &[u8]| {
     while reader.next(&mut next).expect("a whole block") {}
     assert_eq!(at, said.len());
     let input = ReportInput::of("model");
-    let report = |analysis: &Analysis| analysis.report(&input).to_json();
-    assert_eq!(report(&live), report(&again));
+    let (live, again) = (live.report(&input), again.report(&input));
+    // Equal reports print alike, which takes long; a number that is none equals nothing.
+    if live != again {
+        assert_eq!(live.to_json(), again.to_json());
+    }
 });

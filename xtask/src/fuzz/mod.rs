@@ -23,6 +23,8 @@ pub(crate) struct Target {
     longest: usize,
     /// Most memory, in MiB. What leaks by design (strategies of property tests) may have more.
     memory: u32,
+    /// The input is only where random numbers begin: which inputs reach rare code says nothing about their neighbours.
+    seeded: bool,
 }
 
 const fn target(name: &'static str, what: &'static str, longest: usize) -> Target {
@@ -31,6 +33,7 @@ const fn target(name: &'static str, what: &'static str, longest: usize) -> Targe
         what,
         longest,
         memory: 1024,
+        seeded: false,
     }
 }
 
@@ -62,6 +65,7 @@ const TARGETS: &[Target] = &[
     target("block", "any columns of a block, with a right header", 8 << 10),
     Target {
         memory: 4096,
+        seeded: true,
         ..target(
             "recording_roundtrip",
             "any events: written against read, live report against replay's",
