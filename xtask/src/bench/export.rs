@@ -10,6 +10,7 @@ use trace::export::{Export, Format, Opening, Options};
 use trace::report::ReportInput;
 use trace::{Config, HopId, MonoNs, ThreadId};
 
+use super::aims;
 use super::ledger::{SECOND, timed};
 
 /// Python is timed on this many events; its time for each does not depend on how many there are.
@@ -66,6 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 "perfetto, an event: ours with the analysis {ns_an_event:.0} ns, Python's json.dump alone {python:.0} ns, ratio {:.1}",
                 python / ns_an_event
             );
+            aims::came("export", python / ns_an_event, &[])?;
         }
     }
     ensure!(ns_an_event > 0.0, "nothing was exported");
