@@ -7,6 +7,7 @@
 
 mod about;
 mod action;
+mod advice;
 mod app;
 #[cfg(target_os = "linux")]
 mod attach;
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tokengap: {}", in_one_line(&error));
+            eprintln!("tokengap: {}", advice::line(&error));
             ExitCode::from(2)
         }
     }
@@ -101,18 +102,6 @@ fn asked() -> anyhow::Result<Option<cli::Cli>> {
     Ok(Some(
         cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()),
     ))
-}
-
-/// The error and its causes, without those that an earlier one has already told.
-fn in_one_line(error: &anyhow::Error) -> String {
-    error
-        .chain()
-        .map(ToString::to_string)
-        .fold(String::new(), |line, cause| match line.as_str() {
-            "" => cause,
-            told if told.contains(&cause) => line,
-            _ => format!("{line}: {cause}"),
-        })
 }
 
 /// A reader that closed early (`tokengap ... | head`) has what it wanted.

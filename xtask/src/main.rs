@@ -32,7 +32,6 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Measure: ratios, the peers taking turns
-    #[command(subcommand)]
     Bench(bench::Bench),
     /// Build the static program and pack it: archive, Debian package, checksums
     Dist(dist::Options),

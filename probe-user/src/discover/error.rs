@@ -25,7 +25,7 @@ pub enum DiscoverError {
 
 fn inside(outside: &[u32]) -> String {
     match outside {
-        [] => String::new(),
+        [] => String::from("; give one as ps shows it here"),
         [one] => format!("; pid {one} calls itself that inside its container: write --pid {one}"),
         several => {
             let pids: Vec<String> = several.iter().map(u32::to_string).collect();
@@ -44,7 +44,10 @@ mod tests {
     #[test]
     fn a_pid_from_inside_a_container_is_translated() {
         let said = |outside| DiscoverError::NoSuchProcess { pid: 17, outside }.to_string();
-        assert_eq!(said(vec![]), "--pid 17: there is no such process here");
+        assert_eq!(
+            said(vec![]),
+            "--pid 17: there is no such process here; give one as ps shows it here"
+        );
         assert!(said(vec![22336]).ends_with("; pid 22336 calls itself that inside its container: write --pid 22336"));
     }
 }

@@ -44,6 +44,27 @@ impl<'a> Object<'a> {
         buf.push(b'}');
     }
 
+    /// The fields of an object, for [`Self::append`].
+    pub(super) fn fields(fill: impl FnOnce(&mut Object<'_>)) -> Vec<u8> {
+        let mut buf = Vec::new();
+        fill(&mut Object {
+            buf: &mut buf,
+            empty: true,
+        });
+        buf
+    }
+
+    /// Adds fields that [`Self::fields`] has written.
+    pub(super) fn append(&mut self, fields: &[u8]) -> &mut Self {
+        if !fields.is_empty() {
+            if !std::mem::replace(&mut self.empty, false) {
+                self.buf.push(b',');
+            }
+            self.buf.extend_from_slice(fields);
+        }
+        self
+    }
+
     #[inline]
     fn key(&mut self, name: &str) {
         // Room for most values as well.
@@ -299,11 +320,15 @@ mod tests {
             o.array("list", |l| {
                 l.object(|_| {}).object(|_| {});
             });
+            let more = Object::fields(|o| {
+                o.int("a", 1_u32).int("b", 2_u32);
+            });
+            o.append(&more).append(&[]);
         });
         assert_eq!(
             line,
             "{\"rid\":\"a\\\"b\\n\",\"n\":7,\"none\":null,\"ts\":12345.006,\"whole\":5,\"wall\":\"18\",\
-             \"args\":{\"on\":true,\"share\":0.5},\"list\":[{},{}]}"
+             \"args\":{\"on\":true,\"share\":0.5},\"list\":[{},{}],\"a\":1,\"b\":2}"
         );
     }
 

@@ -40,6 +40,7 @@ impl Passage {
 
 /// A request on one hop.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(super) struct OnHop {
     pub(super) hop: HopId,
     /// Its first chunk that was seen here.
@@ -81,28 +82,29 @@ pub(super) enum Said {
 /// Notes kept of one request; further ones are counted.
 const NOTES: usize = 64;
 
-/// One request.
+/// One request. In this order, so that what every chunk reads or writes lies side by side.
 #[derive(Clone, Debug, Default)]
+#[repr(C)]
 pub(super) struct Life {
     pub(super) rid: Box<str>,
-    /// Each life has its own.
-    pub(super) number: u64,
     /// The ledger's record that it belongs to; `None` of a life that was begun at its end.
     pub(super) ticket: Option<Ticket>,
+    /// Chunks sent by the scheduler, and deliveries, so far.
+    pub(super) points: u32,
+    pub(super) cached_tokens: Option<u32>,
+    pub(super) hops: SmallVec<[OnHop; 2]>,
+    /// Each life has its own.
+    pub(super) number: u64,
     /// With the rid this is its name: a rid may come again.
     pub(super) first_at: MonoNs,
     /// Set when the rid was taken over from a request that had not been closed.
     pub(super) again: bool,
-    pub(super) hops: SmallVec<[OnHop; 2]>,
     pub(super) first_delivered: Option<MonoNs>,
     pub(super) last_delivered: Option<MonoNs>,
-    pub(super) cached_tokens: Option<u32>,
     pub(super) notes: Vec<Note>,
     pub(super) notes_left_out: u32,
     /// Chunks and tokens known to be lost so far.
     pub(super) dropped: (u64, u64),
-    /// Chunks sent by the scheduler, and deliveries, so far.
-    pub(super) points: u32,
 }
 
 impl Life {

@@ -115,12 +115,13 @@ impl Lives {
     /// The place of the life of the ledger's record for a rid, begun if need be; `None` for what the ledger does not follow.
     fn of(&mut self, rid: &str, record: Option<(Ticket, &Request)>) -> Option<usize> {
         let (ticket, request) = record?;
-        let (place, first_at) = (ticket.slot as usize, request.first_at());
+        let place = ticket.slot as usize;
         if let Some(Some(life)) = self.held.get(place)
             && life.ticket == Some(ticket)
         {
             return Some(place);
         }
+        let first_at = request.first_at();
         if self.held.len() <= place {
             self.held.resize_with(place + 1, || None);
         }

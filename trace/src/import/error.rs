@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// A path leads nowhere, or may not be read.
-    #[error("cannot read {}: {source}; give log files, or folders that hold them", path.display())]
+    #[error("cannot read {}: {source}", path.display())]
     Path {
         /// Which.
         path: PathBuf,

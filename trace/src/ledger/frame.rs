@@ -9,10 +9,12 @@ use super::lane::{Lane, Load, PendingChunk};
 use super::passage::{Ends, Room};
 use super::request::Request;
 use super::stream::Stream;
-use super::table::Ticket;
+use super::sums::IdCounts;
+use super::table::{AHEAD, Ticket};
 use crate::clock::MonoNs;
 use crate::event::{Chunk, Finish, Frame, IdColumn, Kind};
 use crate::id::{FrameId, HopId};
+use crate::stats::Run;
 
 /// Where and how a frame is seen: what its chunks need to know of the hop.
 #[derive(Clone, Copy)]
@@ -36,6 +38,18 @@ pub(super) struct Seen {
     watched: u64,
     /// By its send; otherwise by its take, and the send is unseen.
     sent: bool,
+}
+
+/// What the chunks of one frame add up to, entered when it ends.
+#[derive(Default)]
+struct Sums {
+    /// New tokens.
+    tokens: u64,
+    /// Chunks that the scheduler sent, and tokens in them.
+    origin: [u64; 2],
+    ids: IdCounts,
+    itl: Run,
+    itl_by_token: Run,
 }
 
 impl Ledger {
@@ -137,36 +151,45 @@ impl Ledger {
             return;
         }
         hop.counts.chunks += frame.chunks.len() as u64;
-        let group = hop.group;
-        let mut tokens = 0;
-        for chunk in frame.chunks {
-            let (ticket, new) = self.chunk(&seen, chunk);
-            self.met.push(ticket);
-            tokens += u64::from(new);
+        let mut sums = Sums::default();
+        for block in frame.chunks.chunks(AHEAD) {
+            let Self { met, table, .. } = self;
+            let first = met.len();
+            met.extend(block.iter().map(|chunk| table.foresee(chunk.rid)));
+            for (number, chunk) in (first..).zip(block) {
+                self.met[number] = self.chunk(&seen, chunk, self.met[number], &mut sums);
+            }
         }
+        sums.itl.end(&mut self.itl_sent, at);
+        sums.itl_by_token.end(&mut self.itl_sent_by_token, at);
+        self.totals.chunks.sent += sums.origin[0];
+        self.totals.tokens.sent += sums.origin[1];
+        let tokens = sums.tokens;
         let hop = &mut self.hops.all[place];
         hop.counts.tokens += tokens;
         if let Some(lane) = hop.lanes.get_mut(&frame.id.lane) {
             lane.counts.chunks += frame.chunks.len() as u64;
             lane.counts.tokens += tokens;
         }
-        self.hops.groups[group]
-            .rate
-            .record(at, frame.chunks.len() as u64, tokens, bytes);
+        let group = &mut self.hops.groups[seen.group];
+        group.ids.merge(sums.ids);
+        group.rate.record(at, frame.chunks.len() as u64, tokens, bytes);
     }
 
-    /// Enters one chunk; gives back whose it is, and its new tokens.
-    fn chunk(&mut self, seen: &Seen, chunk: &Chunk<'_>) -> (Ticket, u32) {
+    /// Enters one chunk, whose rid led to `foreseen` before the frame; gives back whose it is.
+    fn chunk(&mut self, seen: &Seen, chunk: &Chunk<'_>, foreseen: Ticket, sums: &mut Sums) -> Ticket {
         if chunk.rid.is_empty() {
-            return (Ticket::NOBODY, 0);
+            return Ticket::NOBODY;
         }
         if HealthChecks::is_one(chunk.rid) {
             self.totals.requests.health_checks += u64::from(self.health.is_new(chunk.rid));
-            return (Ticket::NOBODY, 0);
+            return Ticket::NOBODY;
         }
-        let mut ticket = match self.table.find(chunk.rid) {
-            Some(ticket) => ticket,
-            None => self.admit(chunk.rid, seen.at),
+        let mut ticket = if self.table.is_mapped(foreseen) {
+            foreseen
+        } else {
+            let found = self.table.find(chunk.rid);
+            found.unwrap_or_else(|| self.admit(chunk.rid, seen.at))
         };
         if self.begins_another(ticket, seen, chunk) {
             ticket = self.restart(ticket, 0, seen, chunk.rid);
@@ -180,32 +203,31 @@ impl Ledger {
             self.totals.chunks.repeats += 1;
         }
         self.judge(ticket, at, seen, chunk.rid, step);
-        self.enter_chunk(ticket, at, seen, chunk, step);
+        sums.tokens += u64::from(step.new);
+        self.enter_chunk(ticket, at, seen, chunk, step, sums);
         if chunk.finish.is_some() {
             self.settle_if_over(ticket, seen.at);
         }
-        (ticket, step.new)
+        ticket
     }
 
     /// Whether the request was seen on this line from its first token to its end, on another connection, and the chunk is a first
     /// one: what it had before on the way here has escaped us.
     fn begins_another(&self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> bool {
-        let from_zero = chunk
-            .listed
-            .is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed));
+        let first = |listed: u32| listed > 0 && chunk.completion_tokens == Some(listed);
+        if !chunk.listed.is_some_and(first) {
+            return false;
+        }
         let over = |request: &Request| {
             let mut streams = request.streams.iter();
             streams.all(|s| s.hop != seen.hop)
                 && request
                     .streams
                     .iter()
-                    .any(|s| s.group == seen.group && s.finished() && s.whole())
+                    .any(|s| s.on_line(seen.group) && s.finished() && s.whole())
         };
-        from_zero
-            && self
-                .table
-                .get(ticket)
-                .is_some_and(|request| request.finish_seen && over(request))
+        let request = self.table.get(ticket);
+        request.is_some_and(|request| request.finish_seen && over(request))
     }
 
     /// Checks the chunk against its stream; gives back the stream's place in the request.
@@ -223,7 +245,7 @@ impl Ledger {
             .iter()
             .position(|s| s.hop == seen.hop)
             .unwrap_or_else(|| {
-                let same_line = |s: &Stream| s.group == seen.group && !s.finished() && self.hops.heard_all_since(s);
+                let same_line = |s: &Stream| s.on_line(seen.group) && !s.finished() && self.hops.heard_all_since(s);
                 if request.streams.iter().any(same_line) {
                     self.hops.groups[seen.group].moved.enter(seen.at, chunk.rid, 1, true);
                 }
@@ -234,21 +256,27 @@ impl Ledger {
         // What another connection carried before a loss of ours may have been of an earlier request with the rid.
         let known = |s: &Stream| self.hops.heard_all_since(s) && (s.whole() || !s.finished());
         let comparable = |s: &Stream| s.hop == seen.hop || known(s);
-        let on_line = request
-            .streams
-            .iter()
-            .filter(|s| s.group == seen.group && comparable(s));
-        let high = on_line.map(Stream::completion_tokens).max().unwrap_or(0);
+        let mut high = 0;
+        for stream in request.streams.iter().filter(|s| s.on_line(seen.group)) {
+            if comparable(stream) {
+                high = high.max(stream.completion_tokens());
+            }
+        }
         // A process on the way may tell a sum of counts for a count: only a later hop can.
         let beyond = chunk
             .completion_tokens
             .filter(|&n| at > 0 && !seen.origin && n > request.streams[0].count.high);
-        let uncounted = Chunk {
-            completion_tokens: None,
-            ..*chunk
-        };
+        let uncounted;
         let summed = beyond.is_some_and(|n| self.totals.summed_up(seen.at, &self.hops, request, n, at));
-        let chunk = if summed { &uncounted } else { chunk };
+        let chunk = if summed {
+            uncounted = Chunk {
+                completion_tokens: None,
+                ..*chunk
+            };
+            &uncounted
+        } else {
+            chunk
+        };
         let stream = &mut request.streams[at];
         let before = stream.evidence();
         let step = stream.step(chunk, seen.claim, seen.epoch, seen.watched);
@@ -334,7 +362,7 @@ impl Ledger {
         }
     }
 
-    fn enter_chunk(&mut self, ticket: Ticket, at: usize, seen: &Seen, chunk: &Chunk<'_>, step: Step) {
+    fn enter_chunk(&mut self, ticket: Ticket, at: usize, seen: &Seen, chunk: &Chunk<'_>, step: Step, sums: &mut Sums) {
         let origin_known = self.hops.any_origin;
         let Some(request) = self.table.get_mut(ticket) else {
             return;
@@ -347,8 +375,8 @@ impl Ledger {
         let stream = &mut request.streams[at];
         let first = stream.chunks == 0;
         if origin && step.verdict != Verdict::Repeat {
-            self.totals.chunks.sent += 1;
-            self.totals.tokens.sent += u64::from(step.new);
+            sums.origin[0] += 1;
+            sums.origin[1] += u64::from(step.new);
             request.chunks_sent += 1;
             request.tokens_sent = request.tokens_sent.saturating_add(step.new);
             if first && seen.sent && stream.whole() {
@@ -356,9 +384,10 @@ impl Ledger {
             }
             if !first && step.new > 0 && step.verdict != Verdict::Rebased {
                 let silence = seen.at.since(stream.last_at);
-                self.itl_sent.record(seen.at, silence);
+                sums.itl.record_n(&mut self.itl_sent, seen.at, silence, 1);
                 let by_token = silence / u64::from(step.new);
-                self.itl_sent_by_token.record_n(seen.at, by_token, step.new.into());
+                sums.itl_by_token
+                    .record_n(&mut self.itl_sent_by_token, seen.at, by_token, step.new.into());
                 if self.hops.any_delivered {
                     let pace = request.pace.get_or_insert_default();
                     pace.sent.record(by_token, step.new);
@@ -370,8 +399,7 @@ impl Ledger {
         let said = chunk.completion_tokens.unwrap_or(0);
         if step.verdict != Verdict::Repeat {
             stream.sum += u64::from(said);
-            let ids = &mut self.hops.groups[seen.group].ids;
-            ids.add(step.carried, chunk.listed.unwrap_or(0), said);
+            sums.ids.add(step.carried, chunk.listed.unwrap_or(0), said);
         }
         stream.last_at = seen.at;
         let (whole, end, nth) = (stream.whole(), stream.count.high, stream.chunks);

@@ -103,6 +103,15 @@ impl Lane {
         self.frames.push_back(PendingFrame { seq, at, chunks, load });
     }
 
+    /// Moves the oldest `count` chunks to `to`.
+    pub(crate) fn pop_chunks(&mut self, count: usize, to: &mut Vec<PendingChunk>) {
+        let (front, back) = self.chunks.as_slices();
+        let split = count.min(front.len());
+        to.extend_from_slice(&front[..split]);
+        to.extend_from_slice(&back[..(count - split).min(back.len())]);
+        self.chunks.drain(..count.min(self.chunks.len()));
+    }
+
     /// Chunks and bytes of the frames that wait for their take; `None` once some were given up for a limit.
     pub(crate) fn waiting_load(&self) -> Option<(u64, u64)> {
         let sum = |(chunks, bytes): (u64, u64), f: &PendingFrame| {

@@ -14,43 +14,20 @@ use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::event::Finish;
 
-/// A request that lives, or waits for its last take or delivery.
+/// A request that lives, or waits for its last take or delivery. Its fields are in the order in which they are written here: what
+/// every chunk reads or writes comes first, in four lines of the cache.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one fact about the request, read by its name"
-)]
+#[repr(C)]
 pub struct Request {
     pub(crate) rid: Box<str>,
-    pub(crate) streams: SmallVec<[Stream; 4]>,
-    /// Chunks of it inside what stands between two hops.
-    pub(crate) passing: Vec<Passing>,
-    pub(crate) first_at: MonoNs,
-    pub(crate) last_at: MonoNs,
-    /// First send at the origin, if it was the request's very first chunk.
-    pub(crate) sent_first: Option<MonoNs>,
-    pub(crate) taken_first: Option<MonoNs>,
+    /// The rid map leads here; not so once another request has taken the rid over.
+    pub(crate) mapped: bool,
     /// The take of its first chunk was not seen, or not when it was.
     pub(crate) first_take_missed: bool,
     /// Its engine has ended.
     pub(crate) outlived: bool,
-    pub(crate) gap_ns: Option<u64>,
-    pub(crate) tokens_sent: u32,
-    pub(crate) tokens_taken: u32,
-    pub(crate) tokens_delivered: u32,
-    pub(crate) chunks_sent: u32,
-    pub(crate) wire_missing: u32,
-    pub(crate) prompt_tokens: Option<u32>,
-    pub(crate) cached_tokens: Option<u32>,
-    pub(crate) retractions: u32,
-    pub(crate) finish: Option<Finish>,
-    /// The take that called its waiter last.
-    pub(crate) called: Option<Trip>,
     /// Its final chunk has left the tokenizer's inbox.
     pub(crate) final_taken: bool,
-    pub(crate) line: Option<Box<Line>>,
-    /// The rid map leads here; not so once another request has taken the rid over.
-    pub(crate) mapped: bool,
     /// In the queue of requests that are over.
     pub(crate) queued: bool,
     /// A stream of it lists more than its tokens.
@@ -61,24 +38,45 @@ pub struct Request {
     pub(crate) sums_up: bool,
     /// A frame has said that it is finished.
     pub(crate) finish_seen: bool,
-    /// Chunks of it that its waiter finds when it runs.
-    pub(crate) burst: u32,
     /// Some wakeup took more than one chunk of it.
     pub(crate) burst_seen: bool,
+    pub(crate) finish: Option<Finish>,
+    pub(crate) retractions: u32,
+    pub(crate) last_at: MonoNs,
     /// Longest time between two of its chunks at the scheduler, in nanoseconds.
     pub(crate) silence_ns: Option<u64>,
-    /// The stages its engine told of.
-    pub(crate) marks: Option<Box<Marks>>,
-    /// When its first tokens were accepted for its client, if those were the first.
-    pub(crate) delivered_first: Option<MonoNs>,
+    pub(crate) prompt_tokens: Option<u32>,
+    pub(crate) cached_tokens: Option<u32>,
+    pub(crate) chunks_sent: u32,
+    pub(crate) tokens_sent: u32,
+    pub(crate) tokens_taken: u32,
+    /// The chunk taken last: the count after it, its tokens, and which it is.
+    pub(crate) taken_last: [u32; 3],
+    /// Chunks of it that its waiter finds when it runs.
+    pub(crate) burst: u32,
+    pub(crate) wire_missing: u32,
+    pub(crate) taken_first: Option<MonoNs>,
+    /// The take that called its waiter last.
+    pub(crate) called: Option<Trip>,
+    pub(crate) line: Option<Box<Line>>,
     /// Inter-token latency, where deliveries are seen.
     pub(crate) pace: Option<Box<Pace>>,
+    pub(crate) streams: SmallVec<[Stream; 2]>,
+    /// Chunks of it inside what stands between two hops.
+    pub(crate) passing: Vec<Passing>,
+    pub(crate) first_at: MonoNs,
+    /// First send at the origin, if it was the request's very first chunk.
+    pub(crate) sent_first: Option<MonoNs>,
+    pub(crate) gap_ns: Option<u64>,
+    pub(crate) tokens_delivered: u32,
+    /// When its first tokens were accepted for its client, if those were the first.
+    pub(crate) delivered_first: Option<MonoNs>,
+    /// The stages its engine told of.
+    pub(crate) marks: Option<Box<Marks>>,
     /// What deliveries prove lost.
     pub(crate) losses: Option<Box<Losses>>,
     /// What is expected to be lost.
     pub(crate) predicted: Option<Box<Losses>>,
-    /// The chunk taken last: the count after it, its tokens, and which it is.
-    pub(crate) taken_last: [u32; 3],
 }
 
 impl Request {
@@ -122,6 +120,17 @@ impl Request {
             predicted: None,
             taken_last: [0; 3],
         }
+    }
+
+    /// Something of each line of the cache that every chunk needs.
+    pub(crate) fn lines(&self) -> [u64; 4] {
+        let stream = self.streams.first();
+        [
+            self.last_at.0,
+            u64::from(self.tokens_taken),
+            self.called.map_or(0, |called| called.wakeup),
+            stream.map_or(0, |stream| stream.last_at.0),
+        ]
     }
 
     /// SGLang's request id.

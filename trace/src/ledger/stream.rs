@@ -8,32 +8,34 @@ use crate::clock::MonoNs;
 use crate::event::{Chunk, IdColumn};
 use crate::id::HopId;
 
-/// What one hop has carried of one request.
+/// What one hop has carried of one request. In this order the first of a request ends, but for `first_at`, where the lines of the
+/// cache that every chunk touches do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[repr(C)]
 pub struct Stream {
-    pub(crate) hop: HopId,
     /// The line that its hop was told under when it began.
-    pub(crate) group: usize,
+    pub(crate) group: u32,
+    pub(crate) hop: HopId,
     /// The roles at the hop's ends then.
     pub(crate) ends: Ends,
+    /// Tokens that did not come to this hop, by its own arithmetic.
+    pub(crate) missing: u32,
+    retractions: u32,
+    /// The hop's epoch when its last chunk was seen.
+    pub(crate) epoch: u32,
     pub(crate) count: Count,
     pub(crate) chunks: u32,
     /// The sum of the counts that its chunks told.
     pub(crate) sum: u64,
-    /// Tokens that did not come to this hop, by its own arithmetic.
-    pub(crate) missing: u32,
-    /// The hop's epoch when its last chunk was seen.
-    pub(crate) epoch: u32,
-    retractions: u32,
-    pub(crate) first_at: MonoNs,
     pub(crate) last_at: MonoNs,
+    pub(crate) first_at: MonoNs,
 }
 
 impl Stream {
     pub(crate) fn new(hop: HopId, group: usize, ends: Ends, at: MonoNs) -> Self {
         Self {
             hop,
-            group,
+            group: group as u32,
             ends,
             count: Count::default(),
             chunks: 0,
@@ -62,6 +64,11 @@ impl Stream {
             watched,
         };
         self.count.step(said, epoch)
+    }
+
+    /// Whether it is told under the line at that place.
+    pub(crate) fn on_line(&self, group: usize) -> bool {
+        self.group as usize == group
     }
 
     /// The hop.

@@ -28,6 +28,12 @@ impl IdCounts {
         self.listed += u64::from(listed);
         self.cumulative += u64::from(completion);
     }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.listed += other.listed;
+        self.cumulative += other.cumulative;
+    }
 }
 
 impl Request {

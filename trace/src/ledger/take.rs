@@ -4,6 +4,7 @@ use super::Ledger;
 use super::hop::{EarlyTake, Taker, Trip};
 use super::lane::{Load, PendingChunk, Sent};
 use super::passage::Room;
+use super::table::AHEAD;
 use super::waits::{Wait, Waits};
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
@@ -94,7 +95,8 @@ impl Ledger {
             }
         }
         lane.push(id.seq, at, chunks as u32, load);
-        lane.chunks.extend(self.scratch.drain(..));
+        lane.chunks.extend(&self.scratch);
+        self.scratch.clear();
         self.pending_frames += 1;
         self.pending_chunks += chunks;
         hop.counts.backlog += 1;
@@ -242,18 +244,23 @@ impl Ledger {
         self.pending_chunks -= chunks as usize;
         self.scratch.clear();
         if let Some(lane) = hop.lanes.get_mut(&lane) {
-            self.scratch.extend(lane.chunks.drain(..chunks as usize));
+            lane.pop_chunks(chunks as usize, &mut self.scratch);
         }
     }
 
     fn take_scratch(&mut self, take: Take) {
         let chunks = std::mem::take(&mut self.scratch);
         let last = self.hops.all[take.place].last;
-        for chunk in &chunks {
-            if last {
-                self.take_chunk(take, *chunk);
-            } else if take.seen {
-                self.pass_chunk(take, *chunk);
+        for block in chunks.chunks(AHEAD) {
+            for chunk in block {
+                self.table.fetch(chunk.ticket);
+            }
+            for chunk in block {
+                if last {
+                    self.take_chunk(take, *chunk);
+                } else if take.seen {
+                    self.pass_chunk(take, *chunk);
+                }
             }
         }
         self.scratch = chunks;
@@ -308,9 +315,8 @@ impl Ledger {
                 }
             }
         }
-        if trip
-            .zip(request.called)
-            .is_some_and(|(now, called)| meet(called, now, &self.engine))
+        if let (Some(now), Some(called)) = (trip, request.called)
+            && meet(called, now, &self.engine)
         {
             request.burst += 1;
             let predicted = &mut self.totals.predicted;

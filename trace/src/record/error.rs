@@ -88,7 +88,9 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// It ends before its first block, or its header is damaged.
-    #[error("{path} was cut or damaged in its first {bytes} bytes: nothing in it can be read")]
+    #[error(
+        "{path} was cut or damaged in its first {bytes} bytes: nothing in it can be read; if it is a copy, copy it again"
+    )]
     NoHeader {
         /// The file.
         path: PathBuf,

@@ -3,12 +3,14 @@
 mod buckets;
 mod distribution;
 mod rate;
+mod run;
 mod series;
 mod trend;
 
 pub use buckets::{Buckets, Tally};
 pub use distribution::Distribution;
 pub use rate::{PerSecond, Rate};
+pub(crate) use run::Run;
 pub use series::{Series, Slot};
 pub use trend::Trend;
 

@@ -59,9 +59,17 @@ impl<S: Slot> Series<S> {
         MonoNs(self.running_from().0.saturating_add(self.width_ns))
     }
 
-    /// Closes the running slot with what it holds, and as many quiet ones as it takes for the running one to contain `now`.
+    /// Closes the running slot with what it holds, and as many quiet ones as it takes for the running one to contain `now`. Two quiet
+    /// ones joined must be a quiet one.
     pub fn close(&mut self, now: MonoNs, running: S, mut quiet: impl FnMut() -> S) {
         self.push(running);
+        // Of a long silence no more slots are made than are kept.
+        while now.0 >= self.end() && self.end() < u64::MAX {
+            if self.slots.len() % 2 == 1 {
+                self.slots.push(quiet());
+            }
+            self.halve();
+        }
         while now >= self.due() && self.due().0 < u64::MAX {
             self.push(quiet());
         }
@@ -74,18 +82,29 @@ impl<S: Slot> Series<S> {
         most && self.width_ns > 0 && self.slots.len() < self.most
     }
 
+    /// Where there is room for no more slots of this length.
+    fn end(&self) -> u64 {
+        self.begun
+            .0
+            .saturating_add(self.width_ns.saturating_mul(self.most as u64))
+    }
+
     fn push(&mut self, slot: S) {
         self.slots.push(slot);
         if self.slots.len() == self.most {
-            let mut old = std::mem::take(&mut self.slots).into_iter();
-            while let Some(mut slot) = old.next() {
-                if let Some(next) = old.next() {
-                    slot.join(next);
-                }
-                self.slots.push(slot);
-            }
-            self.width_ns = self.width_ns.saturating_mul(2);
+            self.halve();
         }
+    }
+
+    fn halve(&mut self) {
+        let mut old = std::mem::take(&mut self.slots).into_iter();
+        while let Some(mut slot) = old.next() {
+            if let Some(next) = old.next() {
+                slot.join(next);
+            }
+            self.slots.push(slot);
+        }
+        self.width_ns = self.width_ns.saturating_mul(2);
     }
 }
 
@@ -125,7 +144,29 @@ mod tests {
             made += 1;
             Sum(0)
         });
-        assert!(series.slots().len() < 600 && made < 20_000, "{made}");
+        assert!(series.slots().len() < 600 && made < 640, "{made}");
         assert_eq!(series.slots()[0], Sum(1));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_silence_at_once_is_the_same_as_slot_by_slot(
+            begun in 0..50_u64, width in 1..20_u64, most in 2..9_usize, jumps in proptest::collection::vec((0..2000_u64, 0..5_u64), 1..20),
+        ) {
+            let mut at_once = Series::new(MonoNs(begun), width, most);
+            let (mut one_by_one, mut now) = (at_once.clone(), begun);
+            for (jump, held) in jumps {
+                now += jump;
+                if MonoNs(now) >= at_once.due() {
+                    at_once.close(MonoNs(now), Sum(held), || Sum(0));
+                    one_by_one.push(Sum(held));
+                    while MonoNs(now) >= one_by_one.due() {
+                        one_by_one.push(Sum(0));
+                    }
+                }
+                proptest::prop_assert_eq!(&at_once.slots, &one_by_one.slots);
+                proptest::prop_assert_eq!(at_once.width_ns, one_by_one.width_ns);
+            }
+        }
     }
 }

@@ -122,6 +122,9 @@ pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<
             if !topology.engines.is_empty() || !topology.blind.is_empty() {
                 eprint!("{topology}");
             }
+            if error == PickError::None && !rustix::process::geteuid().is_root() {
+                bail!("{error}; or run this as root: other users' processes are not seen whole");
+            }
             bail!(error)
         }
     }

@@ -74,11 +74,19 @@ fn parse(text: &[u8]) -> anyhow::Result<Report> {
     struct Head {
         schema: Option<String>,
     }
-    let head: Head = serde_json::from_slice(text)?;
+    let head: Head = serde_json::from_slice(text).map_err(unread)?;
     match head.schema.as_deref() {
-        Some(SCHEMA) => Ok(serde_json::from_slice(text)?),
+        Some(SCHEMA) => serde_json::from_slice(text).map_err(unread),
         Some(other) => bail!("its schema is {other:?}, this tokengap reads {SCHEMA}"),
         None => bail!("it has no schema; give what --json or report --format json printed"),
+    }
+}
+
+fn unread(error: serde_json::Error) -> anyhow::Error {
+    if error.is_eof() {
+        anyhow::Error::from(error).context("it breaks off; print it again, or copy it whole")
+    } else {
+        error.into()
     }
 }
 
@@ -103,7 +111,7 @@ mod tests {
             ),
             (b"{}", "it has no schema"),
             (b"{\"schema\": \"tokengap.report/1\"}", "missing field"),
-            (b"{\"schema\": ", "EOF"),
+            (b"{\"schema\": ", "it breaks off; print it again"),
         ] {
             let error = told(content);
             assert!(error.contains(said), "{error}");

@@ -9,6 +9,7 @@ mod reload;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
@@ -33,8 +34,8 @@ pub(crate) fn resolve(command: &Command, line: Vec<OsString>) -> anyhow::Result<
     let Some((section, matches, path)) = asked(command, &line) else {
         return Ok(line);
     };
-    let text = std::fs::read_to_string(&path)
-        .map_err(|error| anyhow::anyhow!("--config {}: it cannot be read: {error}", path.display()))?;
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("--config {}: it cannot be read", path.display()))?;
     Ok(with_file(command, line, &section, &matches, &path, &text)?)
 }
 

@@ -1,5 +1,6 @@
 //! Exports of a busy engine's traffic, in CPU time, beside Python's `json.dump` of the trace that was written.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::process::Command;
 
@@ -10,10 +11,11 @@ use trace::export::{Export, Format, Opening, Options};
 use trace::report::ReportInput;
 use trace::{Config, HopId, MonoNs, ThreadId};
 
+use super::aims;
 use super::ledger::{SECOND, timed};
 
-/// Python is timed on this many events; its time for each does not depend on how many there are.
-const SAMPLE: usize = 100_000;
+/// Python is timed on the events of so many chunks; its time for each does not depend on how many there are.
+const SAMPLE: u64 = 131_000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -50,7 +52,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ("events", Format::Events),
         ("perfetto", Format::Perfetto),
     ] {
-        let (counted, chunks, ns) = export(args, format)?;
+        let mut counted = Counted::new(File::create("/dev/null")?);
+        let (chunks, ns) = export(args, format, args.chunks, &mut counted)?;
         println!(
             "{name:10} {chunks:9} {:10} {:9.1} {:10.2} {:10.0} {:12.0}",
             counted.lines,
@@ -61,56 +64,56 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         );
         if format == Format::Perfetto {
             ns_an_event = ns as f64 / counted.lines as f64;
-            let python = json_dump(args, &counted.head)?;
+            let python = json_dump(args)?;
             println!(
                 "perfetto, an event: ours with the analysis {ns_an_event:.0} ns, Python's json.dump alone {python:.0} ns, ratio {:.1}",
                 python / ns_an_event
             );
+            aims::came("export", python / ns_an_event, &[])?;
         }
     }
     ensure!(ns_an_event > 0.0, "nothing was exported");
     Ok(())
 }
 
-/// Bytes and lines, and the beginning of them.
-#[derive(Default)]
-struct Counted {
+/// Bytes and lines of what goes through.
+struct Counted<W> {
+    to: W,
     bytes: u64,
     lines: u64,
-    head: Vec<u8>,
-    head_lines: usize,
 }
 
-impl Write for Counted {
+impl<W> Counted<W> {
+    fn new(to: W) -> Self {
+        Self { to, bytes: 0, lines: 0 }
+    }
+}
+
+impl<W: Write> Write for Counted<W> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.bytes += buf.len() as u64;
-        let lines = buf.split(|&b| b == b'\n').count() - 1;
-        self.lines += lines as u64;
-        if self.head_lines < SAMPLE {
-            self.head.extend_from_slice(buf);
-            self.head_lines += lines;
-        }
-        Ok(buf.len())
+        let written = self.to.write(buf)?;
+        self.bytes += written as u64;
+        self.lines += memchr::memchr_iter(b'\n', &buf[..written]).count() as u64;
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        self.to.flush()
     }
 }
 
-/// Exports the traffic; gives back what was written, how many chunks went in and the CPU time it took.
-fn export(args: &Args, format: Format) -> anyhow::Result<(Counted, u64, u64)> {
-    let mut counted = Counted::default();
+/// Exports at least `most` chunks of the traffic; gives back how many went in and the CPU time it took.
+fn export(args: &Args, format: Format, most: u64, out: &mut impl Write) -> anyhow::Result<(u64, u64)> {
     let mut traffic = Traffic::new(args.rids, args.frame, args.tokens);
     let options = Options {
         chunks: 64,
         ..Options::default()
     };
     let opening = Opening::new("bench", env!("CARGO_PKG_VERSION"), MonoNs(SECOND), 0);
-    let mut export = Export::new(format, options, Config::default(), &opening, &mut counted)?;
+    let mut export = Export::new(format, options, Config::default(), &opening, out)?;
     announce(&mut export)?;
     let (mut seq, mut chunks, mut spent) = (0, 0, 0);
-    while chunks < args.chunks {
+    while chunks < most {
         traffic.advance();
         let frames = traffic.borrow();
         let mut done = Ok(());
@@ -126,7 +129,7 @@ fn export(args: &Args, format: Format) -> anyhow::Result<(Counted, u64, u64)> {
         report.chunks.sent == chunks && report.chunks.taken == Some(chunks),
         "the analysis misread the bench's own traffic"
     );
-    Ok((counted, chunks, spent + ended))
+    Ok((chunks, spent + ended))
 }
 
 fn announce(export: &mut Export<'_>) -> io::Result<()> {
@@ -181,15 +184,16 @@ fn second(export: &mut Export<'_>, frames: &[Vec<Chunk<'_>>], first: u64) -> io:
     Ok(())
 }
 
-/// Nanoseconds that `json.dump` takes for one event of `head`, a trace that breaks off.
-fn json_dump(args: &Args, head: &[u8]) -> anyhow::Result<f64> {
+/// Nanoseconds that `json.dump` takes for one event of such a trace, a shorter one.
+fn json_dump(args: &Args) -> anyhow::Result<f64> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("trace.json");
-    let whole = head
-        .windows(2)
-        .rposition(|pair| pair == b",\n")
-        .context("no event was written")?;
-    std::fs::write(&path, [&head[..whole], b"]"].concat())?;
+    export(
+        args,
+        Format::Perfetto,
+        SAMPLE.min(args.chunks),
+        &mut File::create(&path)?,
+    )?;
     let script = "import json, sys, time\n\
                   events = json.load(open(sys.argv[1]))\n\
                   best = float('inf')\n\

@@ -10,6 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 use trace::event::{Chunk, Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
 use trace::{Analysis, Config, FrameId, HopId, MonoNs};
 
+use super::aims;
+
 pub(super) const SECOND: u64 = 1_000_000_000;
 
 #[derive(clap::Args)]
@@ -65,20 +67,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         "{:34} {:>9} {:>7} {:>14} {:>13}",
         "", "ns/chunk", "ratio", "share at 132k", "max chunks/s"
     );
+    let share = |ns: f64| 100.0 * ns * CHUNKS_PER_S as f64 / SECOND as f64;
     for (name, ns) in [
         ("hash map of counters", floor),
         ("ledger: sends", sends),
         ("ledger: sends and takes", takes),
     ] {
-        let share = ns * CHUNKS_PER_S as f64 / SECOND as f64;
         println!(
             "{name:34} {ns:9.1} {:7.1} {:12.2} % {:13.0}",
             ns / floor,
-            100.0 * share,
+            share(ns),
             1e9 / ns
         );
     }
-    Ok(())
+    aims::came("ledger.rate", 1e3 / takes, &[("a hash map of counters", 1e3 / floor)])?;
+    aims::came(
+        "ledger.share",
+        share(takes),
+        &[("a hash map of counters", share(floor))],
+    )
 }
 
 /// A ledger, and the clock and numbering of the frames it is given.

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measurements as ratios, the peers of each taking turns in one run.
 
+mod aims;
 mod all;
 mod attach;
 mod count;
@@ -17,12 +18,24 @@ mod target;
 mod venv;
 mod volume;
 
+use std::env;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
 use clap::Subcommand;
 
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Bench {
+    /// Only one of them; all when none is named
+    #[command(subcommand)]
+    one: Option<One>,
+    #[command(flatten)]
+    all: all::Args,
+}
+
 #[derive(Subcommand)]
-pub(crate) enum Bench {
-    /// All of them, one after the other
-    All(all::Args),
+enum One {
     /// `attach` with its screen on 4,096 requests at 132,000 tokens a second, and at multiples until something is lost
     Attach(attach::Args),
     /// Instructions of the hot paths, beside those that are written down
@@ -52,20 +65,34 @@ pub(crate) enum Bench {
 }
 
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
-    match bench {
-        Bench::All(args) => all::run(args),
-        Bench::Attach(args) => attach::run(args),
-        Bench::Count(args) => count::run(args),
-        Bench::Decode(args) => decode::run(args),
-        Bench::Egress(args) => egress::run(args),
-        Bench::Export(args) => export::run(args),
-        Bench::Grow(args) => grow::run(args),
-        Bench::Ledger(args) => ledger::run(args),
-        Bench::Probe(args) => probe::run(args),
-        Bench::Record(args) => record::run(args),
-        Bench::Relay(args) => relay::run(args),
-        Bench::Screen(args) => screen::run(args),
-        Bench::Target(args) => target::run(args),
-        Bench::Volume(args) => volume::run(args),
+    // What is counted is a program of its own, which is always optimised.
+    if cfg!(debug_assertions) && !matches!(bench.one, Some(One::Count(_))) {
+        return optimised();
     }
+    match &bench.one {
+        None => all::run(&bench.all),
+        Some(One::Attach(args)) => attach::run(args),
+        Some(One::Count(args)) => count::run(args),
+        Some(One::Decode(args)) => decode::run(args),
+        Some(One::Egress(args)) => egress::run(args),
+        Some(One::Export(args)) => export::run(args),
+        Some(One::Grow(args)) => grow::run(args),
+        Some(One::Ledger(args)) => ledger::run(args),
+        Some(One::Probe(args)) => probe::run(args),
+        Some(One::Record(args)) => record::run(args),
+        Some(One::Relay(args)) => relay::run(args),
+        Some(One::Screen(args)) => screen::run(args),
+        Some(One::Target(args)) => target::run(args),
+        Some(One::Volume(args)) => volume::run(args),
+    }
+}
+
+/// A debug build measures nothing: the same command in a release build.
+fn optimised() -> anyhow::Result<()> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut same = Command::new(cargo);
+    same.args(["run", "--quiet", "--release", "--package", "xtask", "--"]);
+    let status = same.args(env::args_os().skip(1)).status().context("cargo")?;
+    ensure!(status.success(), "the benchmark's release build: {status}");
+    Ok(())
 }

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use probe_user::floor::{Floor, Traps};
 use probe_user::{Capture, Observation, Options, Probe, Target};
 
+use super::aims;
 use crate::e2e::setup::Home;
 
 #[derive(clap::Args)]
@@ -80,16 +81,13 @@ fn ways() -> Vec<(usize, &'static str, Way)> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    ensure!(
-        !cfg!(debug_assertions),
-        "a debug build measures nothing: cargo run --release -p xtask -- bench probe"
-    );
     let python = args.python.clone().unwrap_or_else(|| Home::find().python);
     println!(
         "{:38} {:>8} {:>9} {:>18} {:>10} {:>10}",
         "CPU ns per pyzmq send and recv", "without", "added", "(least..most)", "attach ms", "detach ms"
     );
     let ways = ways();
+    let mut medians = Vec::new();
     let sizes = ways.iter().map(|(size, ..)| *size);
     for size in sizes.collect::<std::collections::BTreeSet<_>>() {
         let mut peer = Peer::start(&python, size)?;
@@ -105,11 +103,28 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                     .with_context(|| (*name).to_owned())?;
             }
         }
-        for ((_, name, _), mut row) in rows {
+        for ((_, name, way), mut row) in rows {
             row.print(name);
+            if let (Some(us), 100) = (row.us(), size) {
+                medians.push((way, us));
+            }
         }
     }
-    Ok(())
+    said(&medians)
+}
+
+/// Ours beside the traps alone and beside bpftrace.
+fn said(medians: &[(&Way, f64)]) -> Result<()> {
+    let of = |is: fn(&Way) -> bool| medians.iter().find(|(way, _)| is(way)).map(|(_, us)| *us);
+    let Some(ours) = of(|way| matches!(way, Way::Probe(..))) else {
+        return Ok(());
+    };
+    let traps = of(|way| matches!(way, Way::Traps(Traps::Sites)));
+    let bpftrace = of(|way| matches!(way, Way::Bpftrace));
+    let beside = [("the traps alone", traps), ("bpftrace", bpftrace)];
+    let beside: Vec<_> = beside.into_iter().filter_map(|(what, us)| Some((what, us?))).collect();
+    aims::came("probe.pair", ours, &beside)?;
+    bpftrace.map_or(Ok(()), |us| aims::came("probe.bpftrace", ours / us, &[]))
 }
 
 /// What the turns of one way measured.
@@ -141,6 +156,11 @@ impl Row {
         self.without.push(without);
         self.added.push(with - without);
         Ok(())
+    }
+
+    /// The median of what was added, in microseconds, once it was printed.
+    fn us(&self) -> Option<f64> {
+        self.added.get(self.added.len() / 2).map(|ns| ns / 1e3)
     }
 
     fn print(&mut self, name: &str) {

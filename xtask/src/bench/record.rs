@@ -14,6 +14,8 @@ use trace::event::{Chunk, Event, Frame, IdColumn, Kind, Taken, What};
 use trace::record::{Closing, Header, Record, RecordOptions, Recorder, Recording, Summary, analyse};
 use trace::{Config, FrameId, HopId, MonoNs};
 
+use super::aims;
+
 const SECOND: u64 = 1_000_000_000;
 /// A frame of 256 requests, recorded from 0.5.9.
 const FRAME: &str = "zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl";
@@ -111,6 +113,12 @@ fn compare(args: &Args, rids: usize, folder: &Path) -> anyhow::Result<()> {
     };
     row("zstd of the raw frames", bytes(&theirs)?, raw_written, raw_read);
     row("recording", bytes(&ours)?, written, read);
+    if rids > REQUESTS {
+        let zstd = |value| [("zstd of the raw frames", value)];
+        aims::came("record.size", bytes(&ours)?, &zstd(bytes(&theirs)?))?;
+        aims::came("record.written", written / 1e6, &zstd(raw_written / 1e6))?;
+        aims::came("record.read", read / 1e6, &zstd(raw_read / 1e6))?;
+    }
     Ok(())
 }
 
@@ -313,6 +321,9 @@ fn read_alone(path: &Path, analysed: bool) -> anyhow::Result<()> {
         "  the block in its middle read in {:.1} ms",
         start.elapsed().as_secs_f64() * 1e3
     );
+    if recording.is_indexed() {
+        aims::came("record.open", (opened + start.elapsed()).as_secs_f64() * 1e3, &[])?;
+    }
     let start = Instant::now();
     read(path, recording.chunks())?;
     let took = start.elapsed().as_secs_f64();

@@ -14,6 +14,7 @@ use trace::event::{Event, Taken, What};
 use trace::record::{Closing, Header, RecordOptions, Recorder};
 use trace::{Config, MonoNs};
 
+use super::aims;
 use super::observed::Observed;
 use crate::screens;
 use crate::tmux::Tmux;
@@ -128,6 +129,10 @@ fn busy(args: &Args, binary: &Path, folder: &Path, recording: &Path) -> anyhow::
         args.rids, SIZE.0, SIZE.1
     );
     println!("  {said}");
+    // 812 frames, drawn in 1834 us, p99 ...
+    let us = said.split("drawn in ").nth(1).and_then(|rest| rest.split(' ').next());
+    let us: f64 = us.and_then(|us| us.parse().ok()).context("how long a frame took")?;
+    aims::came("screen.draw", us / 1e3, &[])?;
     println!(
         "  a key is answered in {:.0} ms, at most {:.0} ms of {KEYS} (through tmux)",
         answers[answers.len() / 2].as_secs_f64() * 1e3,
@@ -160,7 +165,7 @@ fn at_rest(binary: &Path, folder: &Path) -> anyhow::Result<()> {
         share * 100.0,
         process.rss()? >> 20
     );
-    Ok(())
+    aims::came("screen.idle", share * 100.0, &[])
 }
 
 fn wait_for(tmux: &Tmux, sign: &str) -> anyhow::Result<()> {

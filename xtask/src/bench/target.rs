@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::aims;
 use super::observed::Observed;
 use super::venv;
 use crate::e2e::plan::{Engine, Plan};
@@ -146,7 +147,12 @@ fn full_speed(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Resu
             None => println!("{name:28} SKIPPED"),
         }
     }
-    Ok(())
+    let speed = |median: Option<(f64, f64)>| median.map(|(_, cpu_us)| cpu_alone / cpu_us);
+    let py_spy: Vec<_> = speed(medians[2])
+        .map(|speed| ("py-spy record", speed))
+        .into_iter()
+        .collect();
+    speed(medians[1]).map_or(Ok(()), |speed| aims::came("target", speed, &py_spy))
 }
 
 struct Turn {

@@ -17,17 +17,22 @@ pub(super) fn sent(out: &mut Stream<'_>, at: MonoNs, frame: &Frame<'_>, look: &L
     if !look.hops.is_origin(frame.id.hop) || frame.kind == Message::Abort {
         return Ok(());
     }
+    // All but their rows and counts is the same for the chunks of a frame.
+    let same = Object::fields(|o| moment(o, "n", "chunk sent", at, look));
     for (place, chunk) in frame.chunks.iter().enumerate() {
         let Some(life) = shows(place, chunk.finish.is_some(), look) else {
             continue;
         };
-        point(out, "chunk sent", life, at, look, |args| {
-            if let Some(count) = chunk.completion_tokens {
-                args.int("completion_tokens", count);
-            }
-            if let Some(finish) = chunk.finish {
-                args.word("finish", words::finish(finish));
-            }
+        out.object(|o| {
+            row(o.append(&same), life, look);
+            o.object("args", |args| {
+                if let Some(count) = chunk.completion_tokens {
+                    args.int("completion_tokens", count);
+                }
+                if let Some(finish) = chunk.finish {
+                    args.word("finish", words::finish(finish));
+                }
+            });
         })?;
     }
     Ok(())
@@ -167,8 +172,18 @@ fn close_last(out: &mut Stream<'_>, life: &Life, open: &mut Vec<(String, MonoNs)
 
 /// The fields that put an event on a request's row.
 fn on_row(o: &mut Object<'_>, phase: &'static str, name: &str, life: &Life, at: MonoNs, look: &Look<'_>) {
+    moment(o, phase, name, at, look);
+    row(o, life, look);
+}
+
+/// Those of them that say what and when.
+fn moment(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, look: &Look<'_>) {
     head(o, phase, REQUESTS, name, look.clock.at(at));
     o.word("cat", "request");
+}
+
+/// Those of them that say whose.
+fn row(o: &mut Object<'_>, life: &Life, look: &Look<'_>) {
     // Local to the process: otherwise it is drawn apart from it.
     o.object("id2", |id| {
         if life.again {

@@ -8,9 +8,10 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use zmq_tap::wire::{Decoder, Limits};
+use anyhow::Context as _;
+use zmq_tap::wire::{Decoder, Limits, Undecoded};
 
-use crate::confinement;
+use crate::{advice, confinement};
 
 /// Show what captured messages say: class, codec, release and, of every request, its tokens, counts and finish reason.
 ///
@@ -52,8 +53,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         };
         let message = read(file, args.max_bytes);
         let batch = match &message {
-            Ok(message) => decoder.decode(message).map_err(|why| why.to_string()),
-            Err(why) => Err(why.to_string()),
+            Ok(message) if message.is_empty() => Err(String::from("it is empty; give a message as recv() returned it")),
+            Ok(message) => decoder.decode(message).map_err(|why| match why {
+                Undecoded::Codec { .. } => format!("{why}; give one message as recv() returned it"),
+                _ => why.to_string(),
+            }),
+            Err(why) => Err(advice::line(why)),
         };
         match (&batch, args.json) {
             (Ok(batch), true) => json::batch(&mut out, &name, batch)?,
@@ -74,13 +79,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The whole message, or one byte more than is allowed, for the decoder to say so.
-fn read(file: &Path, most: usize) -> io::Result<Vec<u8>> {
+fn read(file: &Path, most: usize) -> anyhow::Result<Vec<u8>> {
     let mut message = Vec::new();
     let most = (most as u64).saturating_add(1);
     if file.as_os_str() == "-" {
-        io::stdin().lock().take(most).read_to_end(&mut message)?;
+        io::stdin().lock().take(most).read_to_end(&mut message)
     } else {
-        File::open(file)?.take(most).read_to_end(&mut message)?;
+        File::open(file).and_then(|file| file.take(most).read_to_end(&mut message))
     }
+    .context("it cannot be read")?;
     Ok(message)
 }

@@ -17,6 +17,7 @@ use hot::traffic::CHUNKS_PER_S;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::aims;
 use super::observed::Observed;
 use super::volume::{free_port, scrape};
 use crate::e2e::process::Process;
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Multiples of that rate, each without a screen and held against the sender's count to the frame
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32")]
+    #[arg(long, value_delimiter = ',', default_value = "2,16,64")]
     times: Vec<u64>,
     /// Seconds at each multiple
     #[arg(long, default_value_t = 10)]
@@ -93,9 +94,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "records lost",
         "tokens missing"
     );
+    let (mut unaccounted, mut missing) = (0, 0);
     for times in &args.times {
-        held_to_account(&kit, &binary, folder.path(), *times, args.burst)?;
+        let told = held_to_account(&kit, &binary, folder.path(), *times, args.burst)?;
+        unaccounted = unaccounted.max(told.0);
+        missing = missing.max(told.1);
     }
+    aims::came("attach.unaccounted", unaccounted as f64, &[])?;
+    aims::came("attach.false", missing as f64, &[])?;
     if args.starts > 0 {
         println!();
         starts::measure(&kit, &binary, folder.path(), args.starts)?;
@@ -183,11 +189,19 @@ fn with_screen(kit: &Kit, binary: &Path, folder: &Path, (times, seconds): (u64, 
         unattached[1],
         attached[1],
     );
+    for (what, value) in [
+        ("cpu", cpu * 100.0),
+        ("memory", observed.peak()? as f64 / f64::from(1 << 20)),
+        ("lost", of("self_events_lost")?),
+    ] {
+        aims::came(&format!("attach.{times}.{what}"), value, &[])?;
+    }
     Ok(())
 }
 
-/// No screen, and a report: each frame was seen, or is counted as unseen.
-fn held_to_account(kit: &Kit, binary: &Path, folder: &Path, times: u64, seconds: u64) -> Result<()> {
+/// No screen, and a report: each frame was seen, or is counted as unseen. Gives back the frames that are in neither, and the tokens
+/// said to be missing.
+fn held_to_account(kit: &Kit, binary: &Path, folder: &Path, times: u64, seconds: u64) -> Result<(u64, u64)> {
     let folder = tempfile::tempdir_in(folder)?;
     let mut peers = Peers::start(kit, folder.path())?;
     let process = attached(binary, &peers, folder.path())?;
@@ -208,19 +222,19 @@ fn held_to_account(kit: &Kit, binary: &Path, folder: &Path, times: u64, seconds:
     let unseen = &report["source"]["wire"]["unseen"];
     let (unseen_sent, unseen_taken) = (number(&unseen["sends"]), number(&unseen["takes"]));
     let truth = peers.truth;
+    let missing = number(&report["tokens"]["missing_on_wire"]) + number(&report["chunks"]["tokens_lost"]);
     let exact =
         seen + unseen_sent == truth.frames && (unseen_sent > 0 || number(&report["tokens"]["sent"]) == truth.tokens);
     println!(
-        "{times:5} {:9.0} {:6.1} {:9} {:9} {seen:9} {unseen_sent:9} {unseen_taken:12} {:>13} {:15}  {}",
+        "{times:5} {:9.0} {:6.1} {:9} {:9} {seen:9} {unseen_sent:9} {unseen_taken:12} {:>13} {missing:15}  {}",
         sent.tokens as f64 / sent.seconds,
         cpu * 100.0,
         peak >> 20,
         truth.frames,
         number(&report["self"]["events_lost"]),
-        number(&report["tokens"]["missing_on_wire"]) + number(&report["chunks"]["tokens_lost"]),
         if exact { "yes" } else { "NO" },
     );
-    Ok(())
+    Ok((truth.frames.abs_diff(seen + unseen_sent), missing))
 }
 
 /// `attach` in a terminal.

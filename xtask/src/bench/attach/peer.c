@@ -16,6 +16,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "../peer.h"
+
 enum { MOST_GROUPS = 64, LONGEST = 250, RCVTIMEO_OPTION = 27 };
 
 struct frame {
@@ -24,19 +26,6 @@ struct frame {
 };
 
 static struct frame frames[MOST_GROUPS][2];
-
-static void check(int failed, const char *what) {
-    if (failed) {
-        fprintf(stderr, "%s: %s\n", what, zmq_strerror(zmq_errno()));
-        exit(1);
-    }
-}
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec / 1e9;
-}
 
 static void *read_all(FILE *file, size_t bytes) {
     void *room = malloc(bytes);

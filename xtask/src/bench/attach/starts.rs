@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::super::aims;
 use super::peers::{Kit, Peers};
 use super::{PATIENCE, frames_per_s, on_screen, wait_for};
 
@@ -30,9 +31,9 @@ pub(super) fn measure(kit: &Kit, binary: &Path, folder: &Path, times: usize) -> 
         rustix::event::poll(&mut [PollFd::new(&process, PollFlags::IN)], patience.as_ref())?;
         went.push(asked.elapsed());
     }
-    for (what, times) in [
-        ("started, to the first number on the screen", &mut came),
-        ("`q` pressed, to the end of the process", &mut went),
+    for (key, what, times) in [
+        ("attach.first", "started, to the first number on the screen", &mut came),
+        ("attach.gone", "`q` pressed, to the end of the process", &mut went),
     ] {
         times.sort();
         let ms = |time: Option<&Duration>| time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e3);
@@ -43,6 +44,7 @@ pub(super) fn measure(kit: &Kit, binary: &Path, folder: &Path, times: usize) -> 
             ms(times.last()),
             times.len()
         );
+        aims::came(key, ms(times.get(times.len() / 2)), &[])?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use zmq_tap::wire::{Decoder, Limits};
 
+use super::aims;
 use super::ledger::timed;
 use super::venv;
 use python::Peer;
@@ -46,19 +47,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         "{:26} {:>10} {:>10} {:>10} {:>7}",
         "microseconds a frame", "median", "quarter", "3 quarters", "ratio"
     );
+    let mut pickles = Vec::new();
     for frame in FRAMES {
-        one(
+        let ratio = one(
             args,
             &python,
             &root.join("zmq-tap/fixtures/messages").join(frame),
             frame,
         )?;
+        if !frame.ends_with(".msgpack") {
+            pickles.push(ratio);
+        }
     }
-    Ok(())
+    aims::came("decode.pickle", pickles.into_iter().fold(f64::INFINITY, f64::min), &[])
 }
 
-/// Every reader of one frame in turn.
-fn one(args: &Args, python: &Path, path: &Path, frame: &str) -> anyhow::Result<()> {
+/// Every reader of one frame in turn; how many times as long Python takes.
+fn one(args: &Args, python: &Path, path: &Path, frame: &str) -> anyhow::Result<f64> {
     let message = std::fs::read(path).with_context(|| path.display().to_string())?;
     let mut decoder = Decoder::new(Limits::default());
     let (class, schema) = decoder.decode(&message).map(|batch| (batch.class(), batch.schema()))?;
@@ -92,14 +97,22 @@ fn one(args: &Args, python: &Path, path: &Path, frame: &str) -> anyhow::Result<(
         }
     }
     println!("{frame}, {} bytes", message.len());
-    let mut ours = None;
+    let mut medians: Vec<(&str, f64)> = Vec::new();
     for (name, turns) in &mut readers {
         turns.sort_by(f64::total_cmp);
         let at = |quarter: usize| turns[(turns.len() - 1) * quarter / 4];
-        let ratio = at(2) / *ours.get_or_insert(at(2));
+        let ratio = at(2) / medians.first().map_or(at(2), |ours| ours.1);
+        medians.push((name, at(2)));
         println!("  {name:24} {:10.2} {:10.2} {:10.2} {ratio:7.1}", at(2), at(1), at(3));
     }
-    Ok(())
+    let ours = medians.remove(0).1;
+    let release = frame.split('/').next().unwrap_or(frame);
+    aims::came(&format!("decode.{release}"), ours, &medians)?;
+    let ratio = medians[0].1 / ours;
+    if frame.ends_with(".msgpack") {
+        aims::came("decode.msgspec", ratio, &[])?;
+    }
+    Ok(ratio)
 }
 
 /// Nanoseconds of CPU time that `work` takes.

@@ -7,6 +7,7 @@ use hot::traffic::{CHUNKS_PER_S, HOP, Traffic, frame};
 use trace::event::{Event, Taken, What};
 use trace::{Analysis, Config, MonoNs};
 
+use super::super::aims;
 use super::super::ledger::SECOND;
 
 /// Tokens of a request: short ones, so that many come and go.
@@ -38,6 +39,7 @@ pub(super) fn hold(live: usize, finished: u64) -> anyhow::Result<()> {
         what: What::Hop(HOP),
     });
     let (mut seq, mut at, mut told) = (0, SECOND, 0);
+    let mut readings: Vec<f64> = Vec::new();
     println!("{:>12} {:>12} {:>12}", "live", "finished", "ledger MiB");
     loop {
         let frames = traffic.borrow();
@@ -62,10 +64,14 @@ pub(super) fn hold(live: usize, finished: u64) -> anyhow::Result<()> {
         if requests.finished >= finished * told / READINGS {
             let mib = resident_mib()? - without;
             println!("{:12} {:12} {mib:12.1}", analysis.ledger().live(), requests.finished);
+            readings.push(mib);
             told += 1;
         }
         if requests.finished >= finished {
-            return Ok(());
+            let last = readings[readings.len() - 1];
+            aims::came("ledger.memory", readings.iter().copied().fold(0.0, f64::max), &[])?;
+            // The first is taken before anything has ended.
+            return aims::came("ledger.grows", last / readings.get(1).copied().unwrap_or(last), &[]);
         }
         traffic.advance();
     }

@@ -9,7 +9,7 @@ mod relay;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -54,10 +54,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.hold {
         return memory::hold(args.live, args.finished);
     }
-    ensure!(
-        !cfg!(debug_assertions),
-        "a debug build measures nothing: cargo run --release -p xtask -- bench grow"
-    );
     let curves = [
         costs::decode(args.rounds)?,
         costs::requests(args.rounds),

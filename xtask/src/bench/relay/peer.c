@@ -25,18 +25,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-static void check(int failed, const char *what) {
-    if (failed) {
-        fprintf(stderr, "%s: %s\n", what, zmq_strerror(zmq_errno()));
-        exit(1);
-    }
-}
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec / 1e9;
-}
+#include "../peer.h"
 
 // When each message was sent, in memory that both peers share.
 static double *stamps(const char *path, long count) {

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::super::aims;
 use super::process::Process;
 use super::way::Way;
 
@@ -19,16 +20,26 @@ pub(super) fn run(ways: &[(Way, &str)], peer: &Path, message: &Path) -> Result<(
         "\nreceiver that takes nothing, {CONNECTIONS} connections, {bytes} bytes a message, at most {MOST} are sent"
     );
     println!("{:26} {:>9} {:>12} {:>9}", "", "taken in", "beyond direct", "peak MiB");
-    let mut direct = 0;
+    let (mut direct, mut ours, mut floor) = (0, None, None);
     for &(way, name) in ways {
         let (taken, peak) = press(way, peer, message)?;
         if way == Way::Direct {
             direct = taken;
         }
+        let beyond = f64::from(taken.saturating_sub(direct)) / f64::from(CONNECTIONS);
+        match way {
+            Way::Decoding => ours = peak.map(|peak| (beyond, peak)),
+            Way::Floor("copy") => floor = peak.map(|peak| (beyond, peak)),
+            _ => {}
+        }
         let peak = peak.map_or_else(|| "-".into(), |mib| format!("{mib:.1}"));
         println!("{name:26} {taken:9} {:13} {peak:>9}", taken.saturating_sub(direct));
     }
-    Ok(())
+    let (Some(ours), Some(floor)) = (ours, floor) else {
+        return Ok(());
+    };
+    aims::came("relay.stuck.memory", ours.1, &[("read, write", floor.1)])?;
+    aims::came("relay.stuck.beyond", ours.0, &[("read, write", floor.0)])
 }
 
 /// Messages that the senders got rid of, and the memory of what stands between.

@@ -9,7 +9,7 @@ use super::way::Way;
 
 type Named = (Way, &'static str);
 
-/// As fast as it goes (or at `rate`): messages a second and what each costs.
+/// As fast as it goes (or at `rate`): messages a second over those of a direct connection, and CPU microseconds of each.
 pub(super) fn throughput(
     ways: &[Named],
     peer: &Path,
@@ -17,7 +17,7 @@ pub(super) fn throughput(
     volume: u64,
     rate: u64,
     rounds: usize,
-) -> Result<()> {
+) -> Result<Vec<(Way, f64, Option<f64>)>> {
     let bytes = std::fs::metadata(message)?.len();
     let count = volume.div_ceil(bytes).max(2);
     let traffic = Traffic {
@@ -30,7 +30,8 @@ pub(super) fn throughput(
     let turns = turns(ways, traffic, rounds)?;
     let rate = |turns: &[Turn]| median(turns.iter().map(|turn| turn.rate)).unwrap_or(f64::NAN);
     let direct = rate(&turns[0]);
-    for (turns, (_, name)) in turns.iter().zip(ways) {
+    let mut rows = Vec::new();
+    for (turns, &(way, name)) in turns.iter().zip(ways) {
         let costs = |what: fn(&Cost) -> Option<f64>| {
             median(turns.iter().filter_map(|turn| turn.between.as_ref()).filter_map(what))
         };
@@ -49,18 +50,20 @@ pub(super) fn throughput(
             shown(costs(|cost| cost.peak_mib)),
             shown(costs(|cost| cost.observed.map(|share| share * 100.0))),
         );
+        rows.push((way, rate(turns) / direct, costs(|cost| Some(cost.all_us))));
     }
-    Ok(())
+    Ok(rows)
 }
 
-/// At a pace that leaves every way time: how long a message is under way, and how much of that is the way's.
-pub(super) fn latency(ways: &[Named], traffic: Traffic<'_>, rounds: usize) -> Result<()> {
+/// At a pace that leaves every way time: how long a message is under way. Given back is what of the median is the way's own.
+pub(super) fn latency(ways: &[Named], traffic: Traffic<'_>, rounds: usize) -> Result<Vec<(Way, f64)>> {
     let bytes = std::fs::metadata(traffic.message)?.len();
     let turns = turns(ways, traffic, rounds)?;
     let p50 = |turns: &[Turn]| median(turns.iter().map(|turn| turn.p50_us));
     let p99 = |turns: &[Turn]| median(turns.iter().map(|turn| turn.p99_us));
     let beyond = |one: Option<f64>, direct: Option<f64>| Some(one? - direct?);
-    for (turns_, (_, name)) in turns.iter().zip(ways) {
+    let mut rows = Vec::new();
+    for (turns_, &(way, name)) in turns.iter().zip(ways) {
         let cpu = turns_.iter().filter_map(|turn| Some(turn.between.as_ref()?.all_us));
         println!(
             "{name:26} {bytes:9} {:>9} {:>9} {:>9} {:>9} {:>12}",
@@ -70,8 +73,9 @@ pub(super) fn latency(ways: &[Named], traffic: Traffic<'_>, rounds: usize) -> Re
             shown(beyond(p99(turns_), p99(&turns[0]))),
             shown(median(cpu)),
         );
+        rows.extend(beyond(p50(turns_), p50(&turns[0])).map(|us| (way, us)));
     }
-    Ok(())
+    Ok(rows)
 }
 
 /// The ways take turns; the first round warms up.

@@ -1,0 +1,53 @@
+//! Equal durations in a row, entered at once.
+
+use super::Distribution;
+use crate::clock::MonoNs;
+
+/// What waits to be entered. The requests of a scheduler's step all go on from the step before, so that most chunks of a frame
+/// tell the same duration.
+#[derive(Debug, Default)]
+pub(crate) struct Run {
+    ns: u64,
+    times: u64,
+}
+
+impl Run {
+    /// Enters a duration `times` times, now or with those that follow. All end at `at`.
+    pub(crate) fn record_n(&mut self, to: &mut Distribution, at: MonoNs, ns: u64, times: u64) {
+        if ns != self.ns {
+            self.end(to, at);
+            self.ns = ns;
+        }
+        self.times += times;
+    }
+
+    /// Enters what waits.
+    pub(crate) fn end(&mut self, to: &mut Distribution, at: MonoNs) {
+        if self.times > 0 {
+            to.record_n(at, self.ns, self.times);
+            self.times = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn runs_are_what_their_durations_are_one_by_one(values in prop::collection::vec((0_u64..4, 1_u64..3), 0..60)) {
+            let (at, mut run) = (MonoNs(7), Run::default());
+            let (mut together, mut single) = (Distribution::default(), Distribution::default());
+            for &(ns, times) in &values {
+                run.record_n(&mut together, at, ns, times);
+                (0..times).for_each(|_| single.record(at, ns));
+            }
+            run.end(&mut together, at);
+            let told = |d: &Distribution| (d.count(), d.sum(), d.max(), d.classes(), d.recent(at).len());
+            prop_assert_eq!(told(&together), told(&single));
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What came out, beside what was aimed at: of the sizes that have an aim.
+
+use anyhow::Result;
+
+use super::super::aims;
+use super::way::Way;
+
+/// The ways that somebody might take instead of tokengap.
+fn is_peer(way: Way) -> bool {
+    matches!(way, Way::ZmqProxy(_) | Way::Crate | Way::Socat)
+}
+
+/// (way, rate over that of a direct connection, CPU microseconds a message), for messages of `size` KiB.
+pub(super) fn throughput(size: u64, rows: &[(Way, f64, Option<f64>)]) -> Result<()> {
+    let rate = |of| rows.iter().find(|row| row.0 == of).map(|row| row.1);
+    let cpu = |of| rows.iter().find(|row| row.0 == of).and_then(|row| row.2);
+    let (Some(ours), true) = (rate(Way::Decoding), [16, 64, 256].contains(&size)) else {
+        return Ok(());
+    };
+    let floor = rate(Way::Floor("copy")).map(|rate| ("read, write", rate));
+    let counted = rate(Way::Counting).map(|rate| ("frames counted", rate));
+    let beside: Vec<_> = counted.into_iter().chain(floor).collect();
+    aims::came(&format!("relay.{size}.rate"), ours, &beside)?;
+    let peers = || rows.iter().filter(|row| is_peer(row.0)).map(|row| row.1);
+    if let Some(best) = peers().reduce(f64::max) {
+        aims::came(&format!("relay.{size}.peers"), ours / best, &[])?;
+    }
+    let (Some(proxy), 64) = (cpu(Way::ZmqProxy("proxy")), size) else {
+        return Ok(());
+    };
+    let floor: Vec<_> = cpu(Way::Floor("copy"))
+        .map(|us| ("read, write", us / proxy))
+        .into_iter()
+        .collect();
+    for (way, key) in [(Way::Decoding, "cpu"), (Way::Counting, "counting")] {
+        cpu(way).map_or(Ok(()), |us| aims::came(&format!("relay.64.{key}"), us / proxy, &floor))?;
+    }
+    Ok(())
+}
+
+/// (way, microseconds beyond a direct connection), for messages of `size` KiB.
+pub(super) fn latency(size: u64, rows: &[(Way, f64)]) -> Result<()> {
+    let of = |of| rows.iter().find(|row| row.0 == of).map(|row| row.1);
+    let (Some(ours), true) = (of(Way::Decoding), [1, 4, 16, 64].contains(&size)) else {
+        return Ok(());
+    };
+    let beside = [
+        ("read, write", of(Way::Floor("copy"))),
+        (
+            "the best peer",
+            rows.iter()
+                .filter(|row| is_peer(row.0))
+                .map(|row| row.1)
+                .reduce(f64::min),
+        ),
+    ];
+    let beside: Vec<_> = beside.into_iter().filter_map(|(what, us)| Some((what, us?))).collect();
+    aims::came(&format!("relay.{size}.latency"), ours, &beside)
+}
