@@ -169,7 +169,7 @@ fn turn(home: &Home, setting: &Setting, way: Way, program: &Path) -> Result<Turn
     let attached = match way {
         Way::Alone => None,
         Way::Tokengap => Some(Attached::Tokengap(attach(program, pid, dir.path())?)),
-        Way::PySpy => Some(Attached::PySpy(py_spy(program, pid, dir.path())?)),
+        Way::PySpy => Some(py_spy(program, pid, dir.path())?),
     };
     let before = on_cpu(pid).context("the tokenizer's CPU time")?;
     session.go()?;
@@ -200,7 +200,8 @@ fn turn(home: &Home, setting: &Setting, way: Way, program: &Path) -> Result<Turn
 
 enum Attached {
     Tokengap(Process),
-    PySpy(Child),
+    /// With the file that it writes.
+    PySpy(Child, PathBuf),
 }
 
 impl Attached {
@@ -212,12 +213,14 @@ impl Attached {
                 let lost = &report["self"]["events_lost"];
                 ensure!(lost == 0, "{lost} observations were lost");
             }
-            Self::PySpy(mut child) => {
+            Self::PySpy(mut child, samples) => {
                 if let Some(pid) = Pid::from_raw(child.id() as i32) {
                     // It ends with its target.
                     let _ = kill_process(pid, Signal::INT);
                 }
                 child.wait()?;
+                let samples = fs::metadata(&samples).map_or(0, |file| file.len());
+                ensure!(samples > 0, "py-spy sampled nothing");
             }
         }
         Ok(())
@@ -234,19 +237,18 @@ fn attach(program: &Path, pid: u32, dir: &Path) -> Result<Process> {
 }
 
 /// Samples the process's stacks until it ends.
-fn py_spy(program: &Path, pid: u32, dir: &Path) -> Result<Child> {
+fn py_spy(program: &Path, pid: u32, dir: &Path) -> Result<Attached> {
+    let samples = dir.join("py-spy.txt");
     let mut command = Command::new(program);
     command.args(["record", "--rate", "100", "--format", "raw"]);
-    command
-        .args(["--pid", &pid.to_string(), "--output"])
-        .arg(dir.join("py-spy.txt"));
+    command.args(["--pid", &pid.to_string(), "--output"]).arg(&samples);
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut child = child.with_context(|| program.display().to_string())?;
     thread::sleep(SETTLE);
     if let Some(status) = child.try_wait()? {
         bail!("{command:?}: {status}: it does not sample");
     }
-    Ok(child)
+    Ok(Attached::PySpy(child, samples))
 }
 
 /// tokengap's own CPU and memory, and how long it takes to come and go, at an engine's pace.
