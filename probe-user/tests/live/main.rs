@@ -19,6 +19,8 @@ use serde_json::Value;
 
 const PYZMQ: &str = "27.1.0";
 const OLDER_PYZMQ: &str = "25.1.2";
+/// Its libzmq is compiled with optimization.
+const NEWER_PYZMQ: &str = "27.3.0";
 /// Its wheel holds libzmq 4.3.2.
 const OLDEST_PYZMQ: &str = "19.0.2";
 
@@ -257,6 +259,11 @@ fn libzmq_4_3_4() {
         300,
         9_000,
     );
+}
+
+#[test]
+fn libzmq_4_3_5_with_optimization() {
+    one_hop("newer", "ipc", NEWER_PYZMQ, &["--loop", "asyncio"], &[], 300, 9_000);
 }
 
 #[test]
