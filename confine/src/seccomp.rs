@@ -29,8 +29,6 @@ const TYPING: [u64; 2] = [0x5412, 0x541c];
 
 /// The kind of namespace that `setns` may enter.
 const NETWORK: u64 = libc::CLONE_NEWNET as u64;
-/// What the relay's thread may leave: the table of open files, so that a killed relay closes its sockets at once.
-const OPEN_FILES: u64 = libc::CLONE_FILES as u64;
 
 /// Installs both, on every thread.
 pub(crate) fn install(work: Work) -> Result<(), String> {
@@ -70,13 +68,6 @@ fn never(work: Work) -> Built<Rules> {
         Work::Files | Work::Network => Vec::new(),
     };
     rules.insert(libc::SYS_setns, elsewhere);
-    let apart = match work {
-        Work::Network | Work::Probe => vec![SeccompRule::new(vec![SeccompCondition::new(
-            0, Dword, Ne, OPEN_FILES,
-        )?])?],
-        Work::Files => Vec::new(),
-    };
-    rules.insert(libc::SYS_unshare, apart);
     // A process of its own, and memory that can be run.
     rules.insert(libc::SYS_clone, vec![flag(0, libc::CLONE_THREAD as u64, false)?]);
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
@@ -116,7 +107,6 @@ fn done(work: Work) -> Built<Rules> {
         rules.insert(libc::SYS_kill, vec![only(0, own)?]);
     }
     if work != Work::Files {
-        rules.insert(libc::SYS_unshare, vec![only(0, OPEN_FILES)?]);
         let mut families = vec![libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
         // getaddrinfo asks the kernel which addresses there are; probes ask it which sockets.
         families.push(libc::AF_NETLINK);

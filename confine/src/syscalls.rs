@@ -243,6 +243,7 @@ pub(crate) const NEVER: &[c_long] = &[
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
     libc::SYS_mount_setattr,
+    libc::SYS_unshare,
     libc::SYS_mknodat,
     libc::SYS_open_by_handle_at,
     libc::SYS_name_to_handle_at,
