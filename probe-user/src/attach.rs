@@ -104,7 +104,7 @@ pub(crate) fn messages(
 ) -> Result<Vec<Batch>, SitesError> {
     let (mut entries, mut returns) = (Points::new(), Points::new());
     let at = |site| Cookie::new(site, target);
-    let (recv, send) = (sites.entry("zmq_msg_recv")?, sites.send()?);
+    let (recv, send) = (sites.entry("zmq_msg_recv")?, sites.entry("zmq_msg_send")?);
     if let Some(done) = sites.received {
         entries.push((done.at, Cookie::received(target, done.socket, done.message)));
         if options.handled {
@@ -117,7 +117,7 @@ pub(crate) fn messages(
     match sites.refused.filter(|_| options.refused) {
         None if options.refused => {
             entries.push((send, at(Site::Send).and_return()));
-            returns.push((sites.entry("zmq_msg_send")?, at(Site::SendReturn)));
+            returns.push((send, at(Site::SendReturn)));
         }
         refused => {
             entries.push((send, at(Site::Send)));

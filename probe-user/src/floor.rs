@@ -56,7 +56,7 @@ fn attach(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error
         let sites = known.of(&library.path)?;
         let (send, recv) = (sites.entry("zmq_msg_send")?, sites.entry("zmq_msg_recv")?);
         let batches = match (traps, sites.received) {
-            (Traps::Sites, Some(done)) => vec![Batch::of(NOTHING, false, [sites.send()?, done.at])],
+            (Traps::Sites, Some(done)) => vec![Batch::of(NOTHING, false, [send, done.at])],
             _ => vec![
                 Batch::of(NOTHING, false, [send, recv]),
                 Batch::of(NOTHING, true, [recv]),

@@ -52,8 +52,6 @@ pub(crate) struct Sites {
     path: String,
     /// Where to probe the entry of each function.
     functions: Vec<(&'static str, u64)>,
-    /// Where `zmq_msg_send` has its arguments still, if not for its return; `None` where no place is cheaper than its entry.
-    send: Option<u64>,
     /// Inside `zmq_msg_recv`; `None` where it was compiled in a way that is not understood.
     pub(crate) received: Option<Received>,
     /// Inside what `zmq_msg_send` calls; likewise.
@@ -68,11 +66,6 @@ impl Sites {
             path: self.path.clone(),
             symbol,
         })
-    }
-
-    /// Where to probe `zmq_msg_send` for its arguments.
-    pub(crate) fn send(&self) -> Result<u64, SitesError> {
-        self.send.map_or_else(|| self.entry("zmq_msg_send"), Ok)
     }
 
     /// Reads an ELF image.
@@ -113,7 +106,6 @@ impl Sites {
                 });
             }
             if cfg!(target_arch = "x86_64") && name == "zmq_msg_send" {
-                sites.send = find::arguments(code.text, first).map(in_file);
                 sites.refused = find::refused(code.text, first).map(|found| Refused {
                     at: in_file(found.at),
                     ..found
