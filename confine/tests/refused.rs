@@ -48,6 +48,7 @@ const ATTEMPTS: &[(&str, [End; 3])] = {
         ("open a pidfd", [Killed, Refused, Done]),
         ("signal another", [Refused, Refused, Done]),
         ("enter a network namespace", [Killed, Refused, Done]),
+        ("have its own open files", [Done, Done, Done]),
         // Files beside those named: a process that watches others has no Landlock.
         ("read a secret", [Refused, Refused, Done]),
         ("write beside", [Refused, Refused, Done]),
@@ -226,6 +227,10 @@ impl Place<'_> {
                 let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
                 call(libc::SYS_mmap, [0, size, of.into(), kind.into(), -1, 0])
             }
+            "have its own open files" => call(
+                libc::SYS_close_range,
+                [-1, -1, libc::CLOSE_RANGE_UNSHARE.into(), 0, 0, 0],
+            ),
             "leave its namespace" => call(libc::SYS_unshare, [libc::CLONE_NEWNS.into(), 0, 0, 0, 0, 0]),
             "enter a network namespace" => enter(libc::CLONE_NEWNET),
             "enter a namespace of mounts" => enter(libc::CLONE_NEWNS),

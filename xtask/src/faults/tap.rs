@@ -143,6 +143,7 @@ impl Tap {
 pub(crate) struct Held {
     /// KiB.
     pub(crate) memory: u64,
+    /// The most that one of its threads has open: the relay's has a table of its own.
     pub(crate) files: usize,
     pub(crate) threads: u64,
     /// Mappings of memory.
@@ -160,11 +161,20 @@ impl Held {
         };
         Ok(Self {
             memory: number("VmRSS:"),
-            files: fs::read_dir(proc.join("fd"))?.count(),
+            files: open_files(&proc.join("task"))?,
             threads: number("Threads:"),
             mappings: fs::read_to_string(proc.join("maps"))?.lines().count(),
         })
     }
+}
+
+/// Of the threads in `tasks`, the most that one has open. A thread may end meanwhile.
+fn open_files(tasks: &Path) -> Result<usize> {
+    let mut most = 0;
+    for task in fs::read_dir(tasks)? {
+        most = most.max(fs::read_dir(task?.path().join("fd")).map_or(0, Iterator::count));
+    }
+    Ok(most)
 }
 
 /// What the report says was not as it should be.

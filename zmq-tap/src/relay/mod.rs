@@ -21,6 +21,7 @@ mod connection;
 mod dial;
 mod endpoint;
 mod error;
+mod files;
 mod gate;
 mod journal;
 mod listener;
@@ -34,12 +35,12 @@ mod responses;
 mod socket;
 mod stats;
 mod stop;
+mod thread;
 mod watch;
 mod window;
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -55,10 +56,12 @@ pub use queue::Observations;
 pub use stats::Stats;
 
 use connection::Way;
+use files::{Giver, Taker};
 use listener::Listener;
 use pool::Pool;
 use stats::Counters;
 use stop::{Stop, Stopper};
+use thread::Thread;
 
 /// Added to `Options::drain` before what is left is cut off.
 const GRACE: Duration = Duration::from_millis(500);
@@ -95,18 +98,18 @@ impl Shared {
 pub struct Relay {
     shared: Arc<Shared>,
     stop: Stopper,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
     listening: Vec<Endpoint>,
     late: UnboundedSender<Late>,
+    giver: Giver,
     pairs: usize,
 }
 
-/// A pair that joins a running relay.
+/// A pair that joins a running relay; its listener comes through the [`Taker`].
 #[derive(Debug)]
 struct Late {
     place: u16,
     pair: Pair,
-    listener: UnixListener,
     gate: Gate,
 }
 
@@ -126,17 +129,18 @@ impl Relay {
 
     /// Relays one more pair, whose listener is bound already; connections wait at `gate` before they are led on. Gives the
     /// pair's place.
+    #[expect(clippy::needless_pass_by_value, reason = "the caller is done with the listener")]
     pub fn add(&mut self, pair: Pair, listener: UnixListener, gate: Gate) -> Result<u16, RelayError> {
         // Places are numbered in two directions by hop ids of 16 bits.
         let place = u16::try_from(self.pairs).ok().filter(|place| *place < MOST_PAIRS);
         let place = place.ok_or(RelayError::Pairs(self.pairs + 1))?;
-        let late = Late {
-            place,
-            pair,
-            listener,
-            gate,
-        };
-        self.late.send(late).map_err(|_| RelayError::Stopped)?;
+        self.giver.give(&listener).map_err(|source| RelayError::Bind {
+            endpoint: pair.listen.clone(),
+            source,
+        })?;
+        self.late
+            .send(Late { place, pair, gate })
+            .map_err(|_| RelayError::Stopped)?;
         self.pairs += 1;
         Ok(place)
     }
@@ -147,43 +151,20 @@ impl Relay {
             return Err(RelayError::Pairs(pairs.len()));
         }
         let count = pairs.len();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(RelayError::Thread)?;
-        let context = runtime.enter();
-        let mut listening = Vec::new();
-        let mut listeners = Vec::new();
-        for (place, pair) in (0_u16..).zip(pairs) {
-            if pair.listen == pair.upstream {
-                return Err(RelayError::Itself(pair.listen));
-            }
-            if pair.listen.speaks_http() != pair.upstream.speaks_http() {
-                let Pair { listen, upstream } = pair;
-                return Err(RelayError::Mixed { listen, upstream });
-            }
-            let (listener, actual) = Listener::bind(&pair.listen)?;
-            listening.push(actual);
-            listeners.push((place, pair, listener));
-        }
-        drop(context);
         let shared = Shared::new(options);
         let (stop, stopped) = stop::pair();
-        let (its, drain) = (shared.clone(), shared.options.drain);
         let (late, joining) = unbounded_channel();
-        let thread = std::thread::Builder::new()
-            .name("tokengap-relay".into())
-            .spawn(move || {
-                runtime.block_on(run(its, listeners, joining, stopped, drain));
-                runtime.shutdown_timeout(GRACE);
-            })
-            .map_err(RelayError::Thread)?;
+        let (giver, taker) = files::handover().map_err(RelayError::Thread)?;
+        let its = shared.clone();
+        let work = async move |listeners, taker: &Taker| run(its, listeners, joining, taker, stopped).await;
+        let (thread, listening) = Thread::start(taker, move || bind(pairs), work)?;
         Ok(Self {
             shared,
             stop,
             thread: Some(thread),
             listening,
             late,
+            giver,
             pairs: count,
         })
     }
@@ -217,10 +198,8 @@ impl Relay {
 
     fn end(&mut self) {
         self.stop.say();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the relay's thread panicked");
+        if let Some(thread) = self.thread.take() {
+            thread.join();
         }
     }
 }
@@ -231,12 +210,33 @@ impl Drop for Relay {
     }
 }
 
+/// The pairs in their places, with their listeners.
+type Bound = Vec<(u16, Pair, Listener)>;
+
+/// Binds every listener; gives also where each of them listens. Needs a runtime's context.
+fn bind(pairs: Vec<Pair>) -> Result<(Bound, Vec<Endpoint>), RelayError> {
+    let mut bound = (Vec::new(), Vec::new());
+    for (place, pair) in (0_u16..).zip(pairs) {
+        if pair.listen == pair.upstream {
+            return Err(RelayError::Itself(pair.listen));
+        }
+        if pair.listen.speaks_http() != pair.upstream.speaks_http() {
+            let Pair { listen, upstream } = pair;
+            return Err(RelayError::Mixed { listen, upstream });
+        }
+        let (listener, actual) = Listener::bind(&pair.listen)?;
+        bound.0.push((place, pair, listener));
+        bound.1.push(actual);
+    }
+    Ok(bound)
+}
+
 async fn run(
     shared: Arc<Shared>,
-    listeners: Vec<(u16, Pair, Listener)>,
+    listeners: Bound,
     mut joining: UnboundedReceiver<Late>,
+    taker: &Taker,
     mut stop: Stop,
-    drain: Duration,
 ) {
     let mut pairs = JoinSet::new();
     for (place, pair, listener) in listeners {
@@ -248,7 +248,7 @@ async fn run(
             Some(late) = joining.recv() => late,
             () = stop.heard() => break,
         };
-        match Listener::given(late.listener) {
+        match taker.take().and_then(Listener::given) {
             Ok(listener) => {
                 let way = Way::new(late.place, late.pair, late.gate);
                 pairs.spawn(listener::serve(shared.clone(), way, listener, stop.clone()));
@@ -257,5 +257,5 @@ async fn run(
         }
     }
     let all = async { while pairs.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(drain + GRACE, all).await;
+    let _ = tokio::time::timeout(shared.options.drain + GRACE, all).await;
 }

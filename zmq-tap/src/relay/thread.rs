@@ -1,0 +1,102 @@
+//! The thread that copies, and its table of files.
+//!
+//! Whoever holds a file closes it by its number, so each is dropped where its number is its own: sockets and listeners, made
+//! on the thread, end there; the runtime, whose wake-ups come from other threads, is made before the tables part and goes back.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+
+use tokio::runtime::Runtime;
+use tokio::task::yield_now;
+use tokio::time::timeout;
+
+use super::GRACE;
+use super::endpoint::Endpoint;
+use super::error::RelayError;
+use super::files::{Taker, separate};
+
+/// What is in both tables.
+#[derive(Debug)]
+struct Lent {
+    runtime: Runtime,
+    taker: Taker,
+}
+
+/// A relay's thread.
+#[derive(Debug)]
+pub(super) struct Thread(JoinHandle<Option<Lent>>);
+
+impl Thread {
+    /// Starts it: `bind` and then `work` run on it, in the context of its runtime. Returns when all is bound.
+    pub(super) fn start<B>(
+        taker: Taker,
+        bind: impl FnOnce() -> Result<(B, Vec<Endpoint>), RelayError> + Send + 'static,
+        work: impl AsyncFnOnce(B, &Taker) + Send + 'static,
+    ) -> Result<(Self, Vec<Endpoint>), RelayError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(RelayError::Thread)?;
+        let (tell, told) = sync_channel(1);
+        let lent = Lent { runtime, taker };
+        let thread = std::thread::Builder::new()
+            .name("tokengap-relay".into())
+            .spawn(move || {
+                if let Err(error) = separate(&lent.taker) {
+                    tracing::debug!("the relay shares its files with the other threads: {error}");
+                }
+                let relayed = catch_unwind(AssertUnwindSafe(|| {
+                    let context = lent.runtime.enter();
+                    let bound = bind().map(|(bound, listening)| (tell.send(Ok(listening)), bound));
+                    drop(context);
+                    match bound {
+                        Ok((_, bound)) => lent.runtime.block_on(work(bound, &lent.taker)),
+                        Err(error) => drop(tell.send(Err(error))),
+                    }
+                }));
+                if relayed.is_err() {
+                    tracing::error!("the relay's thread panicked");
+                }
+                lent.emptied()
+            })
+            .map_err(RelayError::Thread)?;
+        let thread = Self(thread);
+        match told.recv() {
+            Ok(Ok(listening)) => Ok((thread, listening)),
+            Ok(Err(error)) => {
+                thread.join();
+                Err(error)
+            }
+            Err(_) => Err(RelayError::Thread(std::io::Error::other("it ended before it listened"))),
+        }
+    }
+
+    /// Waits for its end.
+    pub(super) fn join(self) {
+        if let Ok(Some(Lent { runtime, taker })) = self.0.join() {
+            drop(taker);
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Lent {
+    /// Without tasks, and so without the sockets that these hold. `None`: some do not end, and their sockets do with the table.
+    fn emptied(self) -> Option<Self> {
+        let metrics = self.runtime.handle().metrics();
+        let all = async {
+            while metrics.num_alive_tasks() > 0 {
+                yield_now().await;
+            }
+        };
+        let ended = self.runtime.block_on(async { timeout(GRACE, all).await.is_ok() });
+        if ended {
+            Some(self)
+        } else {
+            tracing::error!("a connection's task does not end");
+            std::mem::forget(self);
+            None
+        }
+    }
+}
