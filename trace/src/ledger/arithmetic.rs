@@ -161,12 +161,12 @@ impl Count {
     fn uncounted(&mut self, said: Said) -> Step {
         self.begun = true;
         self.finished |= said.finish.is_some();
-        match (said.claim, said.listed) {
-            (IdColumn::Delta | IdColumn::DeltaAfterPromptTail, Some(listed)) => {
+        match (self.reads_as(said.claim), said.listed) {
+            (Evidence::Delta, Some(listed)) => {
                 self.high = self.high.saturating_add(listed);
                 Step::fits(listed)
             }
-            (IdColumn::Cumulative, Some(listed)) => self.absent(listed),
+            (Evidence::Cumulative, Some(listed)) => self.absent(listed),
             _ => Step::fits(0),
         }
     }
@@ -530,6 +530,18 @@ mod tests {
     fn on_an_unknown_layout_all_ids_so_far_that_begin_again_are_another_request() {
         let (_, steps) = verdicts(IdColumn::Undecided, &[(1, 1), (2, 2), (3, 3), (1, 1)]);
         assert_eq!(steps[3].verdict, Verdict::Restart);
+    }
+
+    /// A count that was taken for a sum of counts left the stream behind by its tokens, which the next chunk seemed to lack.
+    #[test]
+    fn on_an_unknown_layout_new_ids_count_where_no_count_is_believed() {
+        let (mut count, _) = verdicts(IdColumn::Undecided, &[(1, 1), (2, 3)]);
+        let uncounted = Said {
+            completion: None,
+            ..said(IdColumn::Undecided, 4, 0)
+        };
+        assert_eq!(count.step(uncounted, 0), Step::fits(4));
+        assert_eq!(count.step(said(IdColumn::Undecided, 1, 8), 0), Step::fits(1));
     }
 
     #[test]

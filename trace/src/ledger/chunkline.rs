@@ -265,6 +265,9 @@ impl Line {
         if self.vague_before(from, to) {
             return self.vaguely(delivery, to, broken);
         }
+        // What it reaches to was sent unseen: what the wire lost there is not in it either, and it begins nobody knows where.
+        let unseen = self.covered_to(to).is_some_and(|end| end < to);
+        let broken = broken || unseen;
         let (mut fates, mut carrier, mut inside) = (Fates::default(), false, 0_u32);
         let mut ranges = Vec::new();
         while let Some(entry) = self.outstanding.front().copied() {
@@ -294,13 +297,18 @@ impl Line {
                 ranges.push(self.range_of(&entry, start, start + lost));
             }
         }
-        self.doubt = self.scarred && inside != delivery.tokens;
+        self.doubt = (self.scarred || unseen) && inside != delivery.tokens;
         Outcome {
             fates,
             lost: ranges,
             new: self.advance(to, delivery.tokens),
             ..Outcome::default()
         }
+    }
+
+    /// The end of the last chunk that a delivery up to `to` may hold.
+    fn covered_to(&self, to: u32) -> Option<u32> {
+        self.outstanding.iter().map(|e| e.end).rfind(|&end| end <= to)
     }
 
     /// Where a delivery of so many tokens that ends at `to` begins: what the wire has lost on the way there is not among them.

@@ -195,18 +195,29 @@ pub(crate) fn glimpsed() -> impl Strategy<Value = Shape> {
     })
 }
 
+/// A server whose chunks do not show what came before them, seen from its middle on.
+pub(crate) fn joined_late() -> impl Strategy<Value = Shape> {
+    let vague = columns().prop_filter("it shows", |column| !column.shows_tokens());
+    (glimpsed(), vague, 1_usize..80).prop_map(|(shape, column, attached_after)| Shape {
+        column,
+        attached_after,
+        ..shape
+    })
+}
+
 fn request() -> impl Strategy<Value = usize> {
     0_usize..9
 }
 
-fn sends() -> impl Strategy<Value = Step> {
-    let part = (0_usize..3, 0_u32..5, prop::bool::weighted(0.06));
+/// Frames of up to so many new tokens a request.
+fn sends(tokens: u32) -> impl Strategy<Value = Step> {
+    let part = (0_usize..3, 0_u32..=tokens, prop::bool::weighted(0.06));
     (0_u32..3, vec(part, 1..4)).prop_map(|(rank, parts)| Step::Send { rank, parts })
 }
 
 fn ordinary() -> BoxedStrategy<Step> {
     prop_oneof![
-        8 => sends(),
+        8 => sends(4),
         6 => (0_usize..2, 1_u8..5).prop_map(|(hop, frames)| Step::Pass { hop, frames }),
         6 => (0_usize..4, 1_u8..5).prop_map(|(lane, frames)| Step::Take { lane, frames }),
         8 => request().prop_map(|request| Step::Serve { request }),
@@ -265,6 +276,15 @@ pub(crate) fn blinded() -> impl Strategy<Value = Vec<Step>> {
     let retract = request().prop_map(|request| Step::Retract { request });
     vec(
         prop_oneof![48 => ordinary(), 2 => unusual(), 1 => retract, 4 => blinding()],
+        1..250,
+    )
+}
+
+/// A server that sends many tokens at once, and whatever can happen to it, and to us: counts come to where a first chunk seen is no
+/// more taken for a beginning, and pass it.
+pub(crate) fn long_chunks() -> impl Strategy<Value = Vec<Step>> {
+    vec(
+        prop_oneof![8 => sends(40), 16 => ordinary(), 1 => unusual(), 1 => trouble(), 2 => blinding()],
         1..250,
     )
 }

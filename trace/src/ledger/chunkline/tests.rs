@@ -280,3 +280,10 @@ fn a_finish_whose_tokens_are_not_shown_proves_no_drop() {
         [1, 0, 0, 0, 1]
     );
 }
+
+/// The wire lost token 2, and the frame of token 3 escaped us: a delivery of tokens 1 and 3 dropped the first.
+#[test]
+fn a_delivery_that_reaches_past_what_was_seen_proves_no_drop() {
+    let mut line = line(&[(1, 1)]);
+    assert_eq!(told(line.deliver(&incremental(2, 3), 0).fates), [0, 0, 0, 0, 1]);
+}
