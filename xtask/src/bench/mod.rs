@@ -15,6 +15,7 @@ mod record;
 mod relay;
 mod screen;
 mod target;
+mod venv;
 mod volume;
 
 use std::env;

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::aims;
 use super::observed::Observed;
+use super::venv;
 use crate::e2e::plan::{Engine, Plan};
 use crate::e2e::process::Process;
 use crate::e2e::session::{Session, Setting};
@@ -93,12 +94,26 @@ fn full_speed(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Resu
     };
     setting.gap_ms = 0;
     setting.backlog = true;
+    let py_spy = match venv::with("py-spy") {
+        Ok(programs) => Some(programs.join("py-spy")),
+        Err(error) => {
+            println!("SKIPPED: py-spy cannot be installed: {error:#}");
+            None
+        }
+    };
     let mut turns = WAYS.map(|_| Vec::new());
     for round in 0..=args.rounds {
-        for (turns, (way, _)) in turns.iter_mut().zip(WAYS) {
-            let turn = turn(home, &setting, way, program)?;
+        for (turns, (way, name)) in turns.iter_mut().zip(WAYS) {
+            let program = match way {
+                Way::Alone | Way::Tokengap => program,
+                Way::PySpy => match &py_spy {
+                    Some(py_spy) => py_spy,
+                    None => continue,
+                },
+            };
+            let turn = turn(home, &setting, way, program).context(name)?;
             // The first round warms up.
-            if let Some(turn) = turn.filter(|_| round > 0) {
+            if round > 0 {
                 turns.push(turn);
             }
         }
@@ -129,7 +144,7 @@ fn full_speed(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Resu
                 frames_s / alone,
                 cpu_alone / cpu_us
             ),
-            None => println!("{name:28} not installed"),
+            None => println!("{name:28} SKIPPED"),
         }
     }
     let speed = |median: Option<(f64, f64)>| median.map(|(_, cpu_us)| cpu_alone / cpu_us);
@@ -146,17 +161,15 @@ struct Turn {
     cpu_us: f64,
 }
 
-fn turn(home: &Home, setting: &Setting, way: Way, program: &Path) -> Result<Option<Turn>> {
+/// One turn, with `program` attached where something is.
+fn turn(home: &Home, setting: &Setting, way: Way, program: &Path) -> Result<Turn> {
     let dir = tempfile::tempdir()?;
     let mut session = Session::start(home, setting, &Relay::Absent, dir.path())?;
     let pid = session.tokenizer_pid();
     let attached = match way {
         Way::Alone => None,
         Way::Tokengap => Some(Attached::Tokengap(attach(program, pid, dir.path())?)),
-        Way::PySpy => match py_spy(pid, dir.path())? {
-            Some(child) => Some(Attached::PySpy(child)),
-            None => return Ok(None),
-        },
+        Way::PySpy => Some(py_spy(program, pid, dir.path())?),
     };
     let before = on_cpu(pid).context("the tokenizer's CPU time")?;
     session.go()?;
@@ -179,15 +192,16 @@ fn turn(home: &Home, setting: &Setting, way: Way, program: &Path) -> Result<Opti
     let (Some(first), Some(last)) = (taken.first(), taken.last()) else {
         bail!("the tokenizer took nothing")
     };
-    Ok(Some(Turn {
+    Ok(Turn {
         frames_s: (taken.len() - 1) as f64 * 1e9 / (last.at_ns - first.at_ns) as f64,
         cpu_us: cpu_ns as f64 / 1e3 / taken.len() as f64,
-    }))
+    })
 }
 
 enum Attached {
     Tokengap(Process),
-    PySpy(Child),
+    /// With the file that it writes.
+    PySpy(Child, PathBuf),
 }
 
 impl Attached {
@@ -199,12 +213,14 @@ impl Attached {
                 let lost = &report["self"]["events_lost"];
                 ensure!(lost == 0, "{lost} observations were lost");
             }
-            Self::PySpy(mut child) => {
+            Self::PySpy(mut child, samples) => {
                 if let Some(pid) = Pid::from_raw(child.id() as i32) {
                     // It ends with its target.
                     let _ = kill_process(pid, Signal::INT);
                 }
                 child.wait()?;
+                let samples = fs::metadata(&samples).map_or(0, |file| file.len());
+                ensure!(samples > 0, "py-spy sampled nothing");
             }
         }
         Ok(())
@@ -220,31 +236,19 @@ fn attach(program: &Path, pid: u32, dir: &Path) -> Result<Process> {
     Ok(process)
 }
 
-/// `None` where it is not installed.
-fn py_spy(pid: u32, dir: &Path) -> Result<Option<Child>> {
-    let child = Command::new("py-spy")
-        .args([
-            "record",
-            "--rate",
-            "100",
-            "--format",
-            "raw",
-            "--pid",
-            &pid.to_string(),
-            "--output",
-        ])
-        .arg(dir.join("py-spy.txt"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    match child {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        child => {
-            let child = child.context("py-spy")?;
-            thread::sleep(SETTLE);
-            Ok(Some(child))
-        }
+/// Samples the process's stacks until it ends.
+fn py_spy(program: &Path, pid: u32, dir: &Path) -> Result<Attached> {
+    let samples = dir.join("py-spy.txt");
+    let mut command = Command::new(program);
+    command.args(["record", "--rate", "100", "--format", "raw"]);
+    command.args(["--pid", &pid.to_string(), "--output"]).arg(&samples);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut child = child.with_context(|| program.display().to_string())?;
+    thread::sleep(SETTLE);
+    if let Some(status) = child.try_wait()? {
+        bail!("{command:?}: {status}: it does not sample");
     }
+    Ok(Attached::PySpy(child, samples))
 }
 
 /// tokengap's own CPU and memory, and how long it takes to come and go, at an engine's pace.

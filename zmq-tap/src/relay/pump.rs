@@ -11,6 +11,10 @@ use super::window::Window;
 /// Bytes after which a busy direction lets the others run.
 const TURN: usize = 1 << 20;
 
+/// A receiver that has taken so much will take more: from then on the kernel may hold for it what it holds for anybody. Before, little,
+/// since what waits for a receiver that never reads cannot be called back.
+const TRUSTED: u64 = 1 << 20;
+
 /// How a direction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -29,6 +33,7 @@ pub(super) enum End {
 /// Copies until the source ends or one of the two fails. The sink is told of an ordinary end as `from` was: by a shutdown.
 pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Onlooker, mut window: Window) -> End {
     let mut turn = 0;
+    let mut narrowed = to.narrow();
     loop {
         if let Err(error) = from.readable().await {
             return source_failed(&error, to, watch);
@@ -56,6 +61,11 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Onlooker, 
                     window.wrote(written);
                     watch.count(written);
                     watch.wrote(&mut window, MonoNs::now());
+                    if window.written() >= TRUSTED
+                        && let Some(held) = narrowed.take()
+                    {
+                        to.widen(held);
+                    }
                 }
                 Err(error) if waits(&error) => {
                     watch.held_up();

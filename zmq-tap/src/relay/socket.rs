@@ -4,8 +4,12 @@ use std::io;
 
 use bytes::BufMut;
 use rustix::net::Shutdown;
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
+
+/// What the kernel is to hold for a receiver of whom nothing is known yet; it doubles the number.
+const NARROW: usize = 16 << 10;
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -52,6 +56,25 @@ impl Socket {
 
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         either!(self, stream => stream.try_write(bytes))
+    }
+
+    /// Lets the kernel hold little of what is written; gives what it would hold, for [`Socket::widen`]. `None`: TCP, where the kernel
+    /// finds its own measure unless it is given one.
+    pub(super) fn narrow(&self) -> Option<usize> {
+        let Self::Unix(stream) = self else {
+            return None;
+        };
+        let held = socket_send_buffer_size(stream).ok()?;
+        set_socket_send_buffer_size(stream, NARROW).ok()?;
+        Some(held)
+    }
+
+    /// Lets the kernel hold `held` bytes again.
+    pub(super) fn widen(&self, held: usize) {
+        if let Self::Unix(stream) = self {
+            // What is asked for is doubled, and told doubled.
+            let _ = set_socket_send_buffer_size(stream, held / 2);
+        }
     }
 
     /// Tells the peer that nothing more comes. A peer that is gone need not be told.

@@ -76,7 +76,8 @@ fn each_direction_ends_in_its_own_time() {
 fn parts_of_a_message_are_told_as_one() {
     let bench = Bench::new();
     let upstream = bench.upstream();
-    let (mut sender, _receiver) = bench.through(&upstream);
+    let (mut sender, receiver) = bench.through(&upstream);
+    std::thread::spawn(move || read_all(receiver));
     let parts = [noise(1, 5), noise(2, 0), noise(3, 70_000)];
     let stream = [
         handshake(),

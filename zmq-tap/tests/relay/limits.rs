@@ -160,7 +160,8 @@ fn observations_that_nobody_takes_use_no_more_than_the_budget() {
     assert!(kept >= 20, "most of the budget holds messages: {kept}");
     assert_eq!(kept + not_kept, 200);
     // The budget is free again.
-    let (sender, _receiver) = bench.through(&upstream);
+    let (sender, receiver) = bench.through(&upstream);
+    std::thread::spawn(move || read_all(receiver));
     let _sender = write_all(sender, [handshake(), message(&noise(7, 50_000))].concat());
     bench.watch(|observation| {
         matches!(

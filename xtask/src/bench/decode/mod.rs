@@ -11,6 +11,7 @@ use zmq_tap::wire::{Decoder, Limits};
 
 use super::aims;
 use super::ledger::timed;
+use super::venv;
 use python::Peer;
 
 /// Frames of 256 requests that real releases wrote.
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .context("the workspace")?;
     let python = match &args.python {
         Some(python) => python.clone(),
-        None => python::environment(&root.join("target/bench-venv"))?,
+        None => venv::with("msgspec")?.join("python"),
     };
     println!(
         "{:26} {:>10} {:>10} {:>10} {:>7}",

@@ -1,28 +1,10 @@
 //! CPython's `pickle.loads` and msgspec, in a process of their own that decodes when told to.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use anyhow::{Context, bail};
-
-/// A Python with msgspec, made in `folder` if there is none yet.
-pub(super) fn environment(folder: &Path) -> anyhow::Result<PathBuf> {
-    let python = folder.join("bin/python");
-    if !python.exists() {
-        step(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
-        step(Command::new(&python).args(["-m", "pip", "install", "-q", "msgspec"]))?;
-    }
-    Ok(python)
-}
-
-fn step(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("{command:?}"))?;
-    if !status.success() {
-        bail!("{command:?}: {status}");
-    }
-    Ok(())
-}
+use anyhow::Context;
 
 /// A Python process that decodes when told to.
 pub(super) struct Peer {

@@ -184,8 +184,7 @@ pub(super) fn number_list(b: &[u8]) -> Option<Numbers> {
         return None;
     }
     match byte(2) {
-        op::BININT if byte(7) == op::APPEND => list(1, 2, 8),
-        op::BININT2 if byte(5) == op::APPEND => list(1, 2, 6),
+        op @ (op::BININT | op::BININT2) if byte(2 + wide(op) as u32) == op::APPEND => list(1, 2, 3 + wide(op)),
         op::BININT1 if byte(4) == op::APPEND => list(1, 2, 5),
         op::MARK => {
             let (len, end) = numbers(b, 3)?;
@@ -197,29 +196,38 @@ pub(super) fn number_list(b: &[u8]) -> Option<Numbers> {
 }
 
 /// How many short integers alone are in the batch that begins at `start`, as in most lists of token ids, and where it ends.
+///
+/// Which of two widths a token id has is a coin's toss, which no processor foretells: it is reckoned, not branched on. Only a
+/// run of bytes, as small numbers come, is worth a guess.
 #[inline]
 fn numbers(b: &[u8], start: usize) -> Option<(u32, usize)> {
     let (mut at, mut len) = (start, 0);
     loop {
         let op = *b.get(at)?;
-        if op == op::BININT {
-            (at, len) = (at + 5, len + 1);
-        } else if op == op::BININT2 {
-            (at, len) = (at + 3, len + 1);
-        } else if op == op::BININT1 {
-            let run = bytes_ahead(b, at).max(1);
-            (at, len) = (at + 2 * run as usize, len + run);
+        if op == op::BININT1 {
+            (at, len) = (at + 2, len + 1);
+            while four_bytes(b, at) {
+                (at, len) = (at + 8, len + 4);
+            }
+        } else if op == op::BININT || op == op::BININT2 {
+            (at, len) = (at + wide(op), len + 1);
         } else {
             return (op == op::APPENDS).then_some((len, at));
         }
     }
 }
 
-/// How many `BININT1` follow each other at `at`, as far as eight bytes tell: at most four.
-fn bytes_ahead(b: &[u8], at: usize) -> u32 {
+/// Length of a `BININT` or a `BININT2`.
+#[inline]
+fn wide(op: u8) -> usize {
+    3 + 2 * usize::from(op == op::BININT)
+}
+
+/// Whether four `BININT1` follow each other at `at`.
+#[inline]
+fn four_bytes(b: &[u8], at: usize) -> bool {
     let next = b.get(at..).and_then(<[u8]>::first_chunk);
-    let other = |word: [u8; 8]| (u64::from_le_bytes(word) ^ 0x004b_004b_004b_004b) & 0x00ff_00ff_00ff_00ff;
-    next.map_or(0, |word| other(*word).trailing_zeros() / 16)
+    next.is_some_and(|word| u64::from_le_bytes(*word) & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b)
 }
 
 /// The batch of one number before an `APPEND`.
