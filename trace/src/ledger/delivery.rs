@@ -35,6 +35,8 @@ impl Ledger {
         }
         let Some(ticket) = self.table.find(delivery.rid) else {
             self.totals.deliveries_unmatched += 1;
+            self.early
+                .keep(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
         let Some(request) = self.table.get_mut(ticket) else {
@@ -43,7 +45,7 @@ impl Ledger {
         request.last_at = request.last_at.max(at);
         let line = request
             .line
-            .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
+            .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch, None)));
         let entries = line.entries();
         let (before, ids) = (line.fates, line.ids_held());
         // A first delivery of all tokens so far is the same in either mode.

@@ -9,6 +9,7 @@ mod bounds;
 mod chunkline;
 mod consumer;
 mod delivery;
+mod early;
 mod frame;
 mod health;
 mod hop;
@@ -55,6 +56,7 @@ pub use waits::{Attribution, Waits};
 
 use serde::{Deserialize, Serialize};
 
+use self::early::EarlyDeliveries;
 use self::health::HealthChecks;
 use self::hop::Hops;
 use self::hot::Hot;
@@ -123,6 +125,7 @@ pub struct Ledger {
     shelf: Shelf,
     /// Grows whenever deliveries may have been missed.
     delivery_epoch: u32,
+    early: EarlyDeliveries,
     #[serde(skip)]
     scratch: Vec<PendingChunk>,
     /// Whose the chunks of the event are that was entered last.
@@ -163,6 +166,7 @@ impl Ledger {
             outstanding: 0,
             shelf: Shelf::default(),
             delivery_epoch: 0,
+            early: EarlyDeliveries::default(),
             scratch: Vec::new(),
             met: Vec::new(),
         }

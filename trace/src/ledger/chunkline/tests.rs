@@ -20,7 +20,7 @@ fn put(line: &mut Line, end: u32, said: u32, tokens: u32, whole: bool) {
 
 /// Chunks of which nothing but their counts is known.
 fn vague(ends: &[u32]) -> Line {
-    let mut line = Line::new(0);
+    let mut line = Line::new(0, None);
     let mut before = 0;
     for (nth, &end) in (1..).zip(ends) {
         let ids: Vec<i64> = (before..end).map(|place| i64::from(place) + 1).collect();
@@ -51,7 +51,7 @@ fn told(fates: Fates) -> [u64; 5] {
 }
 
 fn line(chunks: &[(u32, u32)]) -> Line {
-    let mut line = Line::new(0);
+    let mut line = Line::new(0, None);
     for &(end, tokens) in chunks {
         put(&mut line, end, end, tokens, true);
     }
@@ -286,4 +286,27 @@ fn a_finish_whose_tokens_are_not_shown_proves_no_drop() {
 fn a_delivery_that_reaches_past_what_was_seen_proves_no_drop() {
     let mut line = line(&[(1, 1)]);
     assert_eq!(told(line.deliver(&incremental(2, 3), 0).fates), [0, 0, 0, 0, 1]);
+}
+
+#[test]
+fn a_delivery_told_before_its_chunk_is_no_drop_of_it() {
+    let mut line = Line::new(0, Some(1));
+    put(&mut line, 1, 1, 1, true);
+    put(&mut line, 2, 2, 1, true);
+    assert_eq!(told(line.fates), [0, 0, 0, 0, 1]);
+    assert_eq!(told(line.deliver(&incremental(1, 2), 0).fates), [1, 0, 0, 0, 0]);
+}
+
+#[test]
+fn what_waits_for_another_worker_is_no_drop_of_this_one() {
+    let mut line = line(&[]);
+    line.comes_by(HopId(1));
+    put(&mut line, 1, 1, 1, true);
+    line.comes_by(HopId(2));
+    put(&mut line, 2, 2, 1, true);
+    assert_eq!(told(line.deliver(&incremental(1, 2), 0).fates), [1, 0, 0, 0, 1]);
+    line.comes_by(HopId(2));
+    put(&mut line, 3, 3, 1, true);
+    put(&mut line, 4, 4, 1, true);
+    assert_eq!(told(line.deliver(&incremental(1, 4), 0).fates), [1, 0, 1, 1, 0]);
 }
