@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::Delivery;
+use crate::id::HopId;
 
 /// A chunk sent and not yet delivered, or several neighbours once the line is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,6 +117,8 @@ pub(crate) struct Line {
     delivered_to: u32,
     begun: bool,
     epoch: u32,
+    /// The hop by which its last chunk came.
+    by: Option<HopId>,
     /// The last delivery fitted no chunk: what comes next may follow something unseen.
     doubt: bool,
     /// Some of the request's chunks or deliveries may have escaped us.
@@ -133,10 +136,23 @@ pub(crate) struct Line {
 mod vague;
 
 impl Line {
-    pub(crate) fn new(epoch: u32) -> Self {
+    /// `early`: the count that a delivery reached which was told before its first chunk.
+    pub(crate) fn new(epoch: u32, early: Option<u32>) -> Self {
         Self {
             epoch,
+            delivered_to: early.unwrap_or(0),
+            doubt: early.is_some(),
+            scarred: early.is_some(),
             ..Self::default()
+        }
+    }
+
+    /// The next chunk comes by this hop. By another one than before, it is on its way to another worker's waiter, who was not given
+    /// what waits here, or of another request of that rid.
+    pub(crate) fn comes_by(&mut self, hop: HopId) {
+        if self.by.replace(hop).is_some_and(|before| before != hop) {
+            self.doubt = true;
+            self.scarred = true;
         }
     }
 

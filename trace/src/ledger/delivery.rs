@@ -23,6 +23,8 @@ impl Ledger {
         }
         let Some(ticket) = self.table.find(delivery.rid) else {
             self.totals.deliveries_unmatched += 1;
+            self.early
+                .keep(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
         let Some(request) = self.table.get_mut(ticket) else {
@@ -31,7 +33,7 @@ impl Ledger {
         request.last_at = request.last_at.max(at);
         let met_late = request.streams.first().is_some_and(|stream| !stream.whole());
         let line = request.line.get_or_insert_with(|| {
-            let mut line = Line::new(self.delivery_epoch);
+            let mut line = Line::new(self.delivery_epoch, None);
             line.scarred = met_late;
             Box::new(line)
         });

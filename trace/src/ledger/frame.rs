@@ -442,7 +442,8 @@ impl Ledger {
         if seen.lines_up && step.verdict != Verdict::Repeat && chunk.completion_tokens.is_some() {
             let line = request
                 .line
-                .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch)));
+                .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch, self.early.of(chunk.rid, seen.at))));
+            line.comes_by(request.streams[at].hop);
             line.scarred |= !whole;
             let vague = !request.streams[at].shows_tokens(seen.claim);
             let tokens = if vague { step.new } else { step.carried };

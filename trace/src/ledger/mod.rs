@@ -9,6 +9,7 @@ mod bounds;
 mod chunkline;
 mod consumer;
 mod delivery;
+mod early;
 mod frame;
 mod health;
 mod hop;
@@ -55,6 +56,7 @@ pub use waits::{Attribution, Waits};
 
 use serde::{Deserialize, Serialize};
 
+use self::early::EarlyDeliveries;
 use self::health::HealthChecks;
 use self::hop::Hops;
 use self::hot::Hot;
@@ -125,6 +127,7 @@ pub struct Ledger {
     forgot: Option<MonoNs>,
     /// Grows whenever deliveries may have been missed.
     delivery_epoch: u32,
+    early: EarlyDeliveries,
     #[serde(skip)]
     scratch: Vec<PendingChunk>,
     /// Whose the chunks of the event are that was entered last.
@@ -166,6 +169,7 @@ impl Ledger {
             shelf: Shelf::default(),
             forgot: None,
             delivery_epoch: 0,
+            early: EarlyDeliveries::default(),
             scratch: Vec::new(),
             met: Vec::new(),
         }

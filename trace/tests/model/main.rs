@@ -123,6 +123,8 @@ fn accuses_nobody_wrongly(world: &World, analysis: &Analysis) -> TestCaseResult 
     let again = forgot || (world.hidden && world.shape.rids_again);
     let most = truth.tokens_cut * if again { 3 } else { 1 };
     prop_assert!(told.tokens_cut <= most, "{told:?} {truth:?}");
+    // So has the time for the last takes and deliveries of a request that ended.
+    let forgot = forgot || world.now() > Limits::default().settle_ns;
     // Of a request that was forgotten, a count that begins again is taken for a beginning; so is one that shows none, of a rid that
     // is used again.
     let forgot = forgot || (world.hidden && world.shape.rids_again && !world.shape.column.shows_tokens());

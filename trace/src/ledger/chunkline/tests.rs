@@ -20,7 +20,7 @@ fn put(line: &mut Line, end: u32, said: u32, tokens: u32, whole: bool) {
 
 /// Chunks of which nothing but their counts is known.
 fn vague(ends: &[u32]) -> Line {
-    let mut line = Line::new(0);
+    let mut line = Line::new(0, None);
     let mut before = 0;
     for (nth, &end) in (1..).zip(ends) {
         let ids: Vec<i64> = (before..end).map(|place| i64::from(place) + 1).collect();
@@ -51,7 +51,7 @@ fn told(fates: Fates) -> [u64; 5] {
 }
 
 fn line(chunks: &[(u32, u32)]) -> Line {
-    let mut line = Line::new(0);
+    let mut line = Line::new(0, None);
     for &(end, tokens) in chunks {
         put(&mut line, end, end, tokens, true);
     }
@@ -304,11 +304,34 @@ fn neighbours_whose_counts_run_behind_are_found_by_none() {
 
 #[test]
 fn a_client_who_is_met_in_mid_stream_is_given_nothing_new_by_all_so_far() {
-    let mut line = Line::new(0);
+    let mut line = Line::new(0, None);
     line.scarred = true;
     let outcome = line.deliver(&delivery(Mode::Cumulative, 7, 7, false), 0);
     assert_eq!((outcome.new, outcome.missed), (0, true));
     put(&mut line, 8, 8, 1, true);
     let outcome = line.deliver(&delivery(Mode::Cumulative, 8, 8, false), 0);
     assert_eq!((outcome.new, told(outcome.fates)), (1, [1, 0, 0, 0, 0]));
+}
+
+#[test]
+fn a_delivery_told_before_its_chunk_is_no_drop_of_it() {
+    let mut line = Line::new(0, Some(1));
+    put(&mut line, 1, 1, 1, true);
+    put(&mut line, 2, 2, 1, true);
+    assert_eq!(told(line.fates), [0, 0, 0, 0, 1]);
+    assert_eq!(told(line.deliver(&incremental(1, 2), 0).fates), [1, 0, 0, 0, 0]);
+}
+
+#[test]
+fn what_waits_for_another_worker_is_no_drop_of_this_one() {
+    let mut line = line(&[]);
+    line.comes_by(HopId(1));
+    put(&mut line, 1, 1, 1, true);
+    line.comes_by(HopId(2));
+    put(&mut line, 2, 2, 1, true);
+    assert_eq!(told(line.deliver(&incremental(1, 2), 0).fates), [1, 0, 0, 0, 1]);
+    line.comes_by(HopId(2));
+    put(&mut line, 3, 3, 1, true);
+    put(&mut line, 4, 4, 1, true);
+    assert_eq!(told(line.deliver(&incremental(1, 4), 0).fates), [1, 0, 1, 1, 0]);
 }

@@ -1,0 +1,92 @@
+//! Deliveries told before the first chunk of their request: sources keep no order between connections.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::MonoNs;
+
+/// How many are kept, and for how long a chunk may be told late, in nanoseconds.
+const KEPT: usize = 256;
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// A delivery of a request that was not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Early {
+    /// Of its rid: a request with the same one is doubted for nothing.
+    hash: u64,
+    at: MonoNs,
+    /// The count it delivered to.
+    to: u32,
+}
+
+/// The last of them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct EarlyDeliveries {
+    told: VecDeque<Early>,
+    /// When the newest was that had to make room.
+    gone: Option<MonoNs>,
+}
+
+impl EarlyDeliveries {
+    /// Keeps one; without a count it delivered up to 0, as far as anybody knows.
+    pub(super) fn keep(&mut self, rid: &str, at: MonoNs, to: u32) {
+        while self.told.front().is_some_and(|early| at.since(early.at) > PATIENCE_NS) {
+            self.told.pop_front();
+        }
+        if self.told.len() >= KEPT {
+            self.gone = self.gone.max(self.told.pop_front().map(|early| early.at));
+        }
+        self.told.push_back(Early {
+            hash: hash(rid),
+            at,
+            to,
+        });
+    }
+
+    /// The count that a request was delivered to whose first chunk was sent at `since`; `None` where no delivery was told of it.
+    pub(super) fn of(&self, rid: &str, since: MonoNs) -> Option<u32> {
+        let may_be_gone = self.gone.is_some_and(|gone| gone >= since).then_some(0);
+        let hash = (!self.told.is_empty()).then(|| hash(rid));
+        // Before its first chunk was sent, it was another request of that rid.
+        let its = |early: &&Early| Some(early.hash) == hash && early.at >= since;
+        self.told.iter().filter(its).map(|early| early.to).max().or(may_be_gone)
+    }
+}
+
+fn hash(rid: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    rid.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_before_its_send_is_of_the_request_that_was_sent_before_it() {
+        let mut early = EarlyDeliveries::default();
+        early.keep("a", MonoNs(20), 3);
+        assert_eq!(early.of("a", MonoNs(10)), Some(3));
+        assert_eq!(
+            early.of("a", MonoNs(21)),
+            None,
+            "that of another one, who had the rid before"
+        );
+        assert_eq!(early.of("b", MonoNs(10)), None);
+    }
+
+    #[test]
+    fn what_made_room_leaves_a_doubt_and_what_is_old_does_not() {
+        let mut early = EarlyDeliveries::default();
+        for at in 0..=KEPT as u64 {
+            early.keep("a", MonoNs(at), 1);
+        }
+        assert_eq!(early.of("b", MonoNs(0)), Some(0), "its own may have been the first");
+        assert_eq!(early.of("b", MonoNs(1)), None);
+        early.keep("c", MonoNs(2 * PATIENCE_NS), 1);
+        assert_eq!(early.told.len(), 1);
+    }
+}
