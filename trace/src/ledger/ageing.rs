@@ -55,7 +55,7 @@ impl Ledger {
     fn make_room(&mut self) -> bool {
         // What is over goes first, without a loss of knowledge.
         while let Some((_, ticket)) = self.lingering.pop_front() {
-            if self.close(ticket, Closed::Over) {
+            if self.give_up(ticket, Closed::Over) {
                 return true;
             }
         }
@@ -63,20 +63,35 @@ impl Ledger {
         while let Some(ticket) = self.stages.passed() {
             let silent = self.table.get(ticket).map_or(0, |r| self.now.since(r.last_at));
             self.reached.live_rids += u64::from(self.table.get(ticket).is_some() && silent < self.limits.settle_ns);
-            if self.close(ticket, Closed::Over) {
+            if self.give_up(ticket, Closed::Over) {
                 return true;
             }
         }
         self.reached.live_rids += 1;
         while let Some((_, ticket)) = self.settling.pop_front() {
-            if self.close(ticket, Closed::Over) {
+            if self.give_up(ticket, Closed::Over) {
                 return true;
             }
         }
         let candidates: [Option<Ticket>; CANDIDATES] = std::array::from_fn(|_| self.table.next());
         let silent_since = |t: &Ticket| self.table.get(*t).map_or(MonoNs(u64::MAX), |r| r.last_at);
         let quietest = candidates.into_iter().flatten().min_by_key(silent_since);
-        quietest.is_some_and(|ticket| self.close(ticket, Closed::Forgotten))
+        quietest.is_some_and(|ticket| self.give_up(ticket, Closed::Forgotten))
+    }
+
+    /// Closes a record for want of room: more of its request may come, under a new record that would take it for the beginning.
+    fn give_up(&mut self, ticket: Ticket, why: Closed) -> bool {
+        let closed = self.close(ticket, why);
+        if closed {
+            self.forgot = Some(self.now);
+        }
+        closed
+    }
+
+    /// Whether a request that was forgotten for want of room may still go on: who lives is not silent for as long as orphans are.
+    pub(super) fn may_meet_forgotten(&self, at: MonoNs) -> bool {
+        let recent = |forgot: MonoNs| at.since(forgot) <= self.limits.orphan_after_ns;
+        self.forgot.is_some_and(recent)
     }
 
     /// The request has ended; its last takes and deliveries may be under way.
@@ -89,7 +104,7 @@ impl Ledger {
         if self.settling.len() >= self.limits.live_rids.max(1)
             && let Some((_, oldest)) = self.settling.pop_front()
         {
-            self.close(oldest, Closed::Over);
+            self.give_up(oldest, Closed::Over);
         }
         self.settling
             .push_back((MonoNs(at.0.saturating_add(self.limits.settle_ns)), ticket));
@@ -159,5 +174,119 @@ impl Ledger {
             self.finished.push_back(request.summary(worker));
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::MonoNs;
+    use crate::event::{Chunk, Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+    use crate::id::{FrameId, HopId};
+    use crate::ledger::{Ledger, Limits};
+
+    /// A scheduler whose chunks list all ids so far, and room for two of its requests.
+    struct Crowd {
+        ledger: Ledger,
+        claim: IdColumn,
+        frames: u64,
+    }
+
+    impl Crowd {
+        fn new(claim: IdColumn) -> Self {
+            let ledger = Ledger::new(Limits {
+                live_rids: 2,
+                ..Limits::default()
+            });
+            let (sent, taken) = (true, true);
+            let mut crowd = Self {
+                ledger,
+                claim,
+                frames: 0,
+            };
+            crowd.say(
+                0,
+                What::Hop(Hop {
+                    id: HopId(0),
+                    name: "scheduler->tokenizer",
+                    endpoint: "",
+                    worker: None,
+                    origin: true,
+                    last: true,
+                    sees: Sees {
+                        sent,
+                        taken,
+                        ..Sees::default()
+                    },
+                }),
+            );
+            crowd
+        }
+
+        fn say(&mut self, at: u64, what: What<'_>) {
+            self.ledger.apply(&Event { at: MonoNs(at), what });
+        }
+
+        /// A frame of (rid, count so far) each, taken 5 ns later.
+        fn pass(&mut self, at: u64, chunks: &[(&str, u32)]) {
+            let chunk = |&(rid, count)| Chunk {
+                rid,
+                listed: Some(count),
+                completion_tokens: Some(count),
+                prompt_tokens: None,
+                cached_tokens: None,
+                finish: None,
+                retractions: None,
+                worker: None,
+                ids: &[],
+            };
+            let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
+            let id = FrameId {
+                hop: HopId(0),
+                lane: 0,
+                seq: self.frames,
+            };
+            self.frames += 1;
+            self.say(
+                at,
+                What::Sent(Frame {
+                    id,
+                    bytes: 900,
+                    kind: Kind::TokenIds,
+                    ids: self.claim,
+                    chunks: &chunks,
+                }),
+            );
+            self.say(
+                at + 5,
+                What::Taken(Taken {
+                    id,
+                    wakeup: None,
+                    by: None,
+                    frame: None,
+                }),
+            );
+        }
+
+        fn gap(&self, rid: &str) -> Option<u64> {
+            self.ledger.request(rid).expect("it lives").gap_ns()
+        }
+    }
+
+    #[test]
+    fn who_was_forgotten_does_not_begin_again_with_a_later_chunk() {
+        for claim in [IdColumn::Cumulative, IdColumn::Undecided] {
+            let mut crowd = Crowd::new(claim);
+            crowd.pass(0, &[("a", 1)]);
+            crowd.pass(10, &[("b", 3)]);
+            assert_eq!((crowd.gap("a"), crowd.gap("b")), (Some(5), Some(5)));
+            // In one frame, c costs a its record, and a costs b its own.
+            crowd.pass(20, &[("c", 1), ("a", 2)]);
+            assert_eq!((crowd.gap("c"), crowd.gap("a")), (Some(5), None), "{claim:?}");
+            // Who is not back after the time that an orphan gets will not be.
+            let later = 20 + crowd.ledger.limits.orphan_after_ns + 1;
+            crowd.ledger.tick(MonoNs(later));
+            crowd.pass(later, &[("d", 2)]);
+            assert_eq!(crowd.gap("d"), Some(5));
+        }
     }
 }

@@ -31,8 +31,8 @@ pub(crate) struct Said {
     pub(crate) finish: Option<Finish>,
     /// The retraction counter has grown since the last chunk.
     pub(crate) retracted: bool,
-    /// Frames of its connection seen in a row before this one.
-    pub(crate) watched: u64,
+    /// Frames of its connection seen in a row before this one; `None` while one who was forgotten for want of room may go on.
+    pub(crate) watched: Option<u64>,
 }
 
 /// What follows from it.
@@ -175,15 +175,20 @@ impl Count {
         let claim = said.claim;
         self.epoch = epoch;
         self.high = completion;
+        // Who was forgotten goes on with a later chunk, or with a finish that brings no token.
+        let goes_on = said.watched.is_none() && (completion > 1 || said.finish.is_some());
         let Some(listed) = listed.filter(|_| claim != IdColumn::Cumulative) else {
-            let paused = said.retracted;
-            self.whole = completion <= PLAUSIBLE_START || (said.watched >= WATCHED_LONG && !paused);
+            let watched_long = said.watched >= Some(WATCHED_LONG) && !said.retracted;
+            self.whole = (completion <= PLAUSIBLE_START || watched_long) && !goes_on;
             let verdict = if self.whole { Verdict::Fits } else { Verdict::JoinedLate };
             return Step::of(completion, completion, verdict);
         };
         if listed < completion {
             self.catch_up = if listed == 0 { CatchUp::SinceJoin } else { CatchUp::No };
             return Step::of(listed, listed, Verdict::JoinedLate);
+        }
+        if goes_on && claim == IdColumn::Undecided {
+            return Step::of(completion, completion, Verdict::JoinedLate);
         }
         // Nothing so far of a request that was retracted is no beginning.
         self.whole = completion > 0 || !said.retracted;
@@ -355,7 +360,7 @@ mod tests {
             completion: Some(completion),
             finish: None,
             retracted: false,
-            watched: 0,
+            watched: Some(0),
         }
     }
 

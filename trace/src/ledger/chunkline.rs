@@ -18,7 +18,7 @@ use crate::id::HopId;
 struct Entry {
     /// The stream's high-water count after it.
     end: u32,
-    /// The count it says, below `end` while a retracted request recomputes.
+    /// The count it says, below `end` while a retracted request recomputes; 0 of several of which one is.
     said: u32,
     tokens: u32,
     /// Tokens before its own, or between them, that never came to its hop.
@@ -202,10 +202,12 @@ impl Line {
                     self.ids.truncate(self.ids.len() - last.ids as usize);
                     last.ids = 0;
                 }
-                self.behind -= u32::from(last.said < last.end);
+                let (was_behind, behind) = (last.said < last.end, said < end);
                 last.end = last.end.max(end);
-                last.said = said;
-                self.behind += u32::from(last.said < last.end);
+                // Where counts run behind, one entry cannot be found by what each of several says: it is by none.
+                last.said = if was_behind || behind { 0 } else { said };
+                self.behind += u32::from(behind && !was_behind);
+                self.scarred |= was_behind || behind;
                 last.tokens = last.tokens.saturating_add(tokens);
                 last.missing = last.missing.saturating_add(chunk.missing);
                 last.vague |= chunk.vague;
@@ -253,7 +255,7 @@ impl Line {
         } else {
             self.claimed + claimed
         };
-        outcome.missed = missed;
+        outcome.missed |= missed;
         outcome.repeated = delivery.tokens.saturating_sub(outcome.new);
         self.finished |= delivery.finished;
         self.fates.add(outcome.fates);
@@ -270,9 +272,12 @@ impl Line {
             self.pop_front();
             fates.inside(u64::from(entry.chunks), &mut carrier);
         }
+        // Of all so far to one who is met in mid-stream, nobody knows what he had before.
+        let missed = self.scarred && !self.begun;
         Outcome {
             fates,
-            new: self.advance(to, u32::MAX),
+            new: self.advance(to, if missed { 0 } else { u32::MAX }),
+            missed,
             ..Outcome::default()
         }
     }

@@ -43,9 +43,12 @@ impl Ledger {
             return;
         };
         request.last_at = request.last_at.max(at);
-        let line = request
-            .line
-            .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch, None)));
+        let met_late = request.streams.first().is_some_and(|stream| !stream.whole());
+        let line = request.line.get_or_insert_with(|| {
+            let mut line = Line::new(self.delivery_epoch, None);
+            line.scarred = met_late;
+            Box::new(line)
+        });
         let entries = line.entries();
         let (before, ids) = (line.fates, line.ids_held());
         // A first delivery of all tokens so far is the same in either mode.
@@ -64,7 +67,9 @@ impl Ledger {
         totals.chunks.fates.add(outcome.fates);
         totals.tokens.delivered += u64::from(outcome.new);
         let count = delivery.completion_tokens.unwrap_or(0);
-        totals.delivered_ids.add(outcome.new, delivery.tokens, count);
+        if outcome.new > 0 || !outcome.missed {
+            totals.delivered_ids.add(outcome.new, delivery.tokens, count);
+        }
         request.tokens_delivered = request.tokens_delivered.saturating_add(outcome.new);
         if outcome.missed {
             line.last_at = None;

@@ -237,6 +237,8 @@ impl Ledger {
             carried: 0,
             verdict: Verdict::Fits,
         };
+        // Admitting the chunk may have cost another one of the frame its record.
+        let watched = (!self.may_meet_forgotten(seen.at)).then_some(seen.watched);
         let Some(request) = self.table.get_mut(ticket) else {
             return (0, nothing);
         };
@@ -281,7 +283,7 @@ impl Ledger {
         };
         let stream = &mut request.streams[at];
         let before = stream.evidence();
-        let step = stream.step(chunk, seen.claim, seen.epoch, seen.watched);
+        let step = stream.step(chunk, seen.claim, seen.epoch, watched);
         // A retracted request's empty chunks count up to where it was: they are no later ones come early.
         let behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
         let judged = !matches!(step.verdict, Verdict::Restart | Verdict::Rebased);

@@ -123,6 +123,8 @@ pub struct Ledger {
     pending_chunks: usize,
     outstanding: usize,
     shelf: Shelf,
+    /// When a request was last forgotten for want of room.
+    forgot: Option<MonoNs>,
     /// Grows whenever deliveries may have been missed.
     delivery_epoch: u32,
     early: EarlyDeliveries,
@@ -165,6 +167,7 @@ impl Ledger {
             pending_chunks: 0,
             outstanding: 0,
             shelf: Shelf::default(),
+            forgot: None,
             delivery_epoch: 0,
             early: EarlyDeliveries::default(),
             scratch: Vec::new(),

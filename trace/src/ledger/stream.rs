@@ -50,7 +50,7 @@ impl Stream {
 
     /// Checks a chunk against the stream, before which `watched` frames of its connection were seen in a row; the times are
     /// the caller's to move.
-    pub(crate) fn step(&mut self, chunk: &Chunk<'_>, claim: IdColumn, epoch: u32, watched: u64) -> Step {
+    pub(crate) fn step(&mut self, chunk: &Chunk<'_>, claim: IdColumn, epoch: u32, watched: Option<u64>) -> Step {
         let retractions = chunk.retractions.unwrap_or(self.retractions);
         let retracted = retractions > self.retractions;
         self.retractions = retractions;

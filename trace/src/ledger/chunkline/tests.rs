@@ -288,6 +288,31 @@ fn a_delivery_that_reaches_past_what_was_seen_proves_no_drop() {
     assert_eq!(told(line.deliver(&incremental(2, 3), 0).fates), [0, 0, 0, 0, 1]);
 }
 
+/// Merged: tokens 1 to 3 and the empty chunk that says 1, then the one that says 3. For want of room the last two share an entry, and
+/// the second delivery was found in the one that says 3, behind two chunks that it seemed to have dropped.
+#[test]
+fn neighbours_whose_counts_run_behind_are_found_by_none() {
+    let mut line = line(&[(2, 2), (3, 1)]);
+    put(&mut line, 3, 1, 0, true);
+    put(&mut line, 3, 3, 0, false);
+    assert_eq!(told(line.deliver(&incremental(3, 1), 0).fates), [0; 5]);
+    assert_eq!(told(line.deliver(&incremental(0, 3), 0).fates), [0, 0, 0, 0, 4]);
+    assert_eq!((line.outstanding(), line.behind), (0, 0));
+    put(&mut line, 4, 4, 1, true);
+    assert_eq!(told(line.deliver(&incremental(1, 4), 0).fates), [1, 0, 0, 0, 0]);
+}
+
+#[test]
+fn a_client_who_is_met_in_mid_stream_is_given_nothing_new_by_all_so_far() {
+    let mut line = Line::new(0, None);
+    line.scarred = true;
+    let outcome = line.deliver(&delivery(Mode::Cumulative, 7, 7, false), 0);
+    assert_eq!((outcome.new, outcome.missed), (0, true));
+    put(&mut line, 8, 8, 1, true);
+    let outcome = line.deliver(&delivery(Mode::Cumulative, 8, 8, false), 0);
+    assert_eq!((outcome.new, told(outcome.fates)), (1, [1, 0, 0, 0, 0]));
+}
+
 #[test]
 fn a_delivery_told_before_its_chunk_is_no_drop_of_it() {
     let mut line = Line::new(0, Some(1));
