@@ -19,6 +19,9 @@ pub(crate) struct Args {
     /// Write what they print into docs/PERFORMANCE.md
     #[arg(long, conflicts_with = "quick")]
     write: bool,
+    /// Only these of them
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    only: Vec<String>,
 }
 
 /// What runs: all of it, and the words that make it quick where it can be.
@@ -58,7 +61,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let gathered = tempfile::NamedTempFile::new()?;
     let mut left_out = Vec::new();
     let mut text = format!("{}\n", machine()?);
-    for (name, quick) in ALL {
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    for (name, quick) in ALL.into_iter().filter(|(name, _)| wanted(name)) {
         let words: &[&str] = match (args.quick, quick) {
             (false, _) => &[],
             (true, Some(words)) => words,

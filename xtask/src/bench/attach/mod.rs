@@ -33,16 +33,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Seconds at 132,000 tokens a second
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 30)]
     seconds: u64,
     /// Multiples of that rate, each without a screen and held against the sender's count to the frame
     #[arg(long, value_delimiter = ',', default_value = "2,16,64")]
     times: Vec<u64>,
     /// Seconds at each multiple
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 4)]
     burst: u64,
     /// How often to come and go
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 5)]
     starts: usize,
     /// The tokengap to measure; by default a release build of this tree
     #[arg(long, value_name = "FILE")]

@@ -23,7 +23,7 @@ pub(super) const FIXTURE: &str = "zmq-tap/fixtures/messages/0.5.9/skip_delta_256
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Turns each way takes; the medians are compared
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Bytes that pass in one turn, in MiB
     #[arg(long, default_value_t = 512)]
