@@ -99,6 +99,19 @@ mod tests {
     }
 
     #[test]
+    fn counts_that_begin_again_after_an_unseen_retraction_inflate_nothing() {
+        let mut scene = Scene::delivering();
+        scene.send(1, &[("a", 4, 4)]);
+        scene.send(2, &[("a", 2, 6)]);
+        // Up to 20 and retracted, none of it seen: merged, it is 20 tokens that end where the count says 1.
+        scene.deliver(3, "a", 20, 1, false);
+        assert!(scene.check(&Inflation, 4).is_empty());
+        // Up to 40, retracted and back at 20.
+        scene.deliver(5, "a", 20, 20, false);
+        assert!(scene.check(&Inflation, 6).is_empty());
+    }
+
+    #[test]
     fn a_usage_that_is_the_sum_of_all_counts_is_found_and_is_no_loss() {
         use crate::event::{Answer, AnswerEnd, What};
         let mut scene = Scene::delivering();

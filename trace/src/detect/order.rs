@@ -51,4 +51,20 @@ mod tests {
         let found = scene.check(&OutOfOrder);
         assert_eq!((&*found[0].rid, &found[0].evidence["chunks"]), ("a", &1.into()));
     }
+
+    #[test]
+    fn what_may_be_of_the_next_request_with_the_rid_is_not_late() {
+        let mut scene = Workers::new(2);
+        for rid in ["late", "again"] {
+            (1..=3).for_each(|n| scene.send(0, n, rid, n as u32));
+            scene.finish(0, 4, rid, 4);
+        }
+        scene.send(1, 5, "late", 3);
+        let found = scene.check(&OutOfOrder);
+        assert_eq!((&*found[0].rid, &found[0].evidence["chunks"]), ("late", &1.into()));
+        // Its beginning may be in what could not be read.
+        scene.garble(1, 6);
+        scene.send(1, 7, "again", 2);
+        assert_eq!(scene.check(&OutOfOrder), found);
+    }
 }

@@ -4,8 +4,8 @@ use super::{Detector, Look, Thresholds, Verdict};
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{
-    Chunk, CpuSample, Delivery, Engine, Event, Frame, Hop, IdColumn, Kind, Lost, LostCause, QueueSample, Sees, Taken,
-    ThreadPart, Undecoded, What,
+    Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, QueueSample, Sees,
+    Taken, ThreadPart, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::ledger::{Ledger, Limits};
@@ -271,22 +271,46 @@ impl Workers {
         }
     }
 
-    /// A frame with one new token of one request, to that worker.
-    pub(super) fn send(&mut self, worker: u64, at: u64, rid: &str, completion: u32) {
-        let seq = &mut self.sent[worker as usize];
-        let id = FrameId {
+    fn next(&mut self, worker: u64) -> FrameId {
+        let seq = self.sent[worker as usize];
+        self.sent[worker as usize] += 1;
+        FrameId {
             hop: HopId(worker as u16),
             lane: 0,
-            seq: *seq,
+            seq,
+        }
+    }
+
+    /// A frame with one new token of one request, to that worker.
+    pub(super) fn send(&mut self, worker: u64, at: u64, rid: &str, completion: u32) {
+        self.send_with(worker, at, rid, completion, None);
+    }
+
+    /// The same, with the request's last token.
+    pub(super) fn finish(&mut self, worker: u64, at: u64, rid: &str, completion: u32) {
+        self.send_with(worker, at, rid, completion, Some(Finish::Stop));
+    }
+
+    /// A frame to that worker that cannot be read.
+    pub(super) fn garble(&mut self, worker: u64, at: u64) {
+        let id = self.next(worker);
+        let undecoded = Undecoded {
+            id,
+            bytes: 10,
+            reason: "truncated",
         };
-        *seq += 1;
+        self.scene.say(at, What::Undecoded(undecoded));
+    }
+
+    fn send_with(&mut self, worker: u64, at: u64, rid: &str, completion: u32, finish: Option<Finish>) {
+        let id = self.next(worker);
         let chunk = Chunk {
             rid,
             listed: Some(1),
             completion_tokens: Some(completion),
             prompt_tokens: None,
             cached_tokens: None,
-            finish: None,
+            finish,
             retractions: None,
             worker: None,
             ids: &[],

@@ -129,7 +129,9 @@ pub(crate) struct Line {
     pub(crate) finished: bool,
     /// Tokens its consumer has counted, by its own deliveries.
     pub(crate) claimed: u64,
-    /// Which is more than there were.
+    /// Deliveries that gave it what it had once more, and went on behind that.
+    pub(crate) all_again: u8,
+    /// It has counted more than there were.
     pub(crate) inflated: bool,
 }
 

@@ -1,8 +1,10 @@
 //! Deliveries, matched against the chunks that were sent.
 
 use super::Ledger;
+use super::arithmetic::Evidence;
 use super::chunkline::Line;
 use super::health::HealthChecks;
+use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::Delivery;
@@ -10,6 +12,16 @@ use crate::event::Delivery;
 /// A consumer may count this many tokens more than there are without cause for concern: ids of the prompt's tail, and the one
 /// that a release repeats when it makes up an aborted request's last chunk.
 const SLACK: u64 = 8;
+/// So many deliveries of all tokens so far, as if all were new, are no chance.
+const ADDED_UP: u8 = 2;
+
+/// Whether it goes on behind what the client has, `before`, and gives that once more.
+fn gives_all_again(delivery: &Delivery<'_>, before: u64) -> bool {
+    let (tokens, Some(to)) = (u64::from(delivery.tokens), delivery.completion_tokens.map(u64::from)) else {
+        return false;
+    };
+    delivery.mode == Mode::Incremental && before > 0 && to > before && (to..=to + SLACK).contains(&tokens)
+}
 
 impl Ledger {
     pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
@@ -46,6 +58,8 @@ impl Ledger {
                 Mode::Cumulative => self.totals.deliveries.1 += 1,
             }
         }
+        let all_again = gives_all_again(&delivery, line.delivered_to());
+        line.all_again = line.all_again.saturating_add(u8::from(all_again));
         let outcome = line.deliver(&delivery, self.delivery_epoch);
         self.outstanding -= entries - line.entries();
         self.shelf.ids -= ids - line.ids_held();
@@ -94,19 +108,27 @@ impl Ledger {
             };
             whose.enter(at, &request.rid, line.fates.coalesced, before.coalesced == 0);
         }
-        let made = u64::from(delivery.completion_tokens.unwrap_or(0)).max(line.delivered_to());
-        // A request that was retracted behind our back counts from the start again.
+        let mut made = u64::from(count).max(line.delivered_to());
         if delivery.completion_tokens.is_some() && !line.scarred && line.claimed > made + SLACK {
-            let inflation = &mut totals.claimed_inflation;
-            let new_rid = !std::mem::replace(&mut line.inflated, true);
-            let (counted, made) = if new_rid {
-                (line.claimed, made)
-            } else {
-                (u64::from(delivery.tokens), u64::from(outcome.new))
-            };
-            inflation.counted += counted;
-            inflation.made += made;
-            inflation.seen.enter(at, &request.rid, line.claimed, new_rid);
+            made = request
+                .streams
+                .iter()
+                .fold(made, |made, s| made.max(s.count.high.into()));
+            // A request that was retracted behind our back counts from the start again: what it had is more than its counts.
+            let lists_all = |s: &Stream| s.evidence() == Evidence::Cumulative;
+            let added_up = line.all_again >= ADDED_UP || request.streams.iter().any(lists_all);
+            if added_up && line.claimed > made + SLACK {
+                let inflation = &mut totals.claimed_inflation;
+                let new_rid = !std::mem::replace(&mut line.inflated, true);
+                let (counted, made) = if new_rid {
+                    (line.claimed, made)
+                } else {
+                    (u64::from(delivery.tokens), u64::from(outcome.new))
+                };
+                inflation.counted += counted;
+                inflation.made += made;
+                inflation.seen.enter(at, &request.rid, line.claimed, new_rid);
+            }
         }
         if delivery.finished {
             self.settle_if_over(ticket, at);

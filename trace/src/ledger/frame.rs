@@ -256,7 +256,9 @@ impl Ledger {
                 request.streams.len() - 1
             });
         // What another connection carried before a loss of ours may have been of an earlier request with the rid.
-        let known = |s: &Stream| self.hops.heard_all_since(s) && (s.whole() || !s.finished());
+        // So may what it carried to an end, where this one's beginning may have escaped us.
+        let followed = request.streams[at].whole() || seen.epoch == 0;
+        let known = |s: &Stream| self.hops.heard_all_since(s) && (!s.finished() || (s.whole() && followed));
         let comparable = |s: &Stream| s.hop == seen.hop || known(s);
         let mut high = 0;
         for stream in request.streams.iter().filter(|s| s.on_line(seen.group)) {
