@@ -335,3 +335,14 @@ fn what_waits_for_another_worker_is_no_drop_of_this_one() {
     put(&mut line, 4, 4, 1, true);
     assert_eq!(told(line.deliver(&incremental(1, 4), 0).fates), [1, 0, 1, 1, 0]);
 }
+
+/// For want of room 2, 3 and 5 share an entry, and token 4 never came: behind the delivery of 3, that of 5 does not show it dropped.
+#[test]
+fn behind_a_delivery_of_what_is_not_here_by_itself_nothing_is_dropped() {
+    let mut line = vague(&[1]);
+    put(&mut line, 2, 2, 1, true);
+    put(&mut line, 3, 3, 1, false);
+    put(&mut line, 5, 5, 1, false);
+    line.deliver(&incremental(1, 3), 1);
+    assert_eq!(told(line.deliver(&incremental(1, 5), 1).fates), [0, 0, 0, 0, 3]);
+}

@@ -27,6 +27,9 @@ impl Line {
 
     /// As [`Self::range`], of chunks that are vague and do not all fit into the delivery.
     pub(super) fn vaguely(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
+        // What it reaches to is not here by itself: what it is matched with is not what was delivered.
+        let unseen = self.covered_to(to).is_some_and(|end| end < to);
+        let broken = broken || unseen;
         let mut covered = self.outstanding.iter().take_while(|e| e.end <= to).count();
         while covered > 1 && may_follow(&self.outstanding[covered - 1], to, true, delivery.finished) {
             covered -= 1;
@@ -53,7 +56,7 @@ impl Line {
             }
         }
         // What it was matched with is not certain: the next one may follow something unseen.
-        self.doubt = self.scarred && fewest < most;
+        self.doubt = unseen || (self.scarred && fewest < most);
         Outcome {
             fates,
             lost,
