@@ -30,6 +30,8 @@ struct Entry {
     ids: u32,
     /// Its column does not show its tokens: some of those counted may have come, or gone, by another chunk that nobody saw.
     vague: bool,
+    /// What came between it and the entry before escaped us.
+    after_unseen: bool,
 }
 
 /// A chunk that enters the line.
@@ -49,6 +51,8 @@ pub(crate) struct Entering<'a> {
     pub(crate) ids: &'a [i64],
     /// What its count grew by is all that is known of its tokens: they are the last of these, and nobody knows how many.
     pub(crate) vague: bool,
+    /// Its count leads on from nothing that was seen.
+    pub(crate) rebased: bool,
 }
 
 /// What became of chunks. Every chunk ends in exactly one field, or is still outstanding.
@@ -182,6 +186,7 @@ impl Line {
     /// Gives back what is known of it at once: its delivery may have been seen before its send.
     pub(crate) fn push(&mut self, chunk: Entering<'_>, whole: bool) -> Fates {
         let Entering { end, said, tokens, .. } = chunk;
+        let after_unseen = chunk.rebased && self.begun;
         if !self.begun {
             self.begun = true;
             self.delivered_to = self.delivered_to.max(end.saturating_sub(tokens));
@@ -211,6 +216,7 @@ impl Line {
                 last.tokens = last.tokens.saturating_add(tokens);
                 last.missing = last.missing.saturating_add(chunk.missing);
                 last.vague |= chunk.vague;
+                last.after_unseen |= after_unseen;
                 last.chunks += 1;
             }
             _ => {
@@ -225,6 +231,7 @@ impl Line {
                     nth: chunk.nth,
                     ids: chunk.ids.len() as u32,
                     vague: chunk.vague,
+                    after_unseen,
                 });
             }
         }
@@ -237,7 +244,11 @@ impl Line {
         self.scarred |= missed;
         // While counts run behind, a delivery may be matched with a chunk that says the same and is long gone.
         let ambiguous = self.scarred && self.behind > 0;
-        let broken = std::mem::take(&mut self.doubt) || missed || ambiguous;
+        // A delivery may hold what nobody saw before a chunk that it reaches.
+        let to = delivery.completion_tokens.unwrap_or(0);
+        let mut reached = self.outstanding.iter().take_while(|entry| entry.end <= to);
+        let unseen = reached.any(|entry| entry.after_unseen);
+        let broken = std::mem::take(&mut self.doubt) || missed || ambiguous || unseen;
         let mut outcome = match (delivery.mode, delivery.completion_tokens) {
             (Mode::Cumulative, to) => self.cover(to.unwrap_or(delivery.tokens), delivery.finished),
             (Mode::Incremental, None) => self.by_count(delivery.tokens),

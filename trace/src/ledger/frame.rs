@@ -456,6 +456,7 @@ impl Ledger {
                 said: chunk.completion_tokens.unwrap_or(end),
                 tokens,
                 vague,
+                rebased: step.verdict == Verdict::Rebased,
                 missing: match step.verdict {
                     Verdict::Loss { missing } => missing,
                     _ => 0,

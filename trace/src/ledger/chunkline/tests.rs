@@ -14,6 +14,7 @@ fn put(line: &mut Line, end: u32, said: u32, tokens: u32, whole: bool) {
         nth,
         ids: &ids,
         vague: false,
+        rebased: false,
     };
     line.push(chunk, whole);
 }
@@ -32,6 +33,7 @@ fn vague(ends: &[u32]) -> Line {
             nth,
             ids: &ids,
             vague: true,
+            rebased: false,
         };
         line.push(chunk, true);
         before = end;
@@ -345,4 +347,23 @@ fn behind_a_delivery_of_what_is_not_here_by_itself_nothing_is_dropped() {
     put(&mut line, 5, 5, 1, false);
     line.deliver(&incremental(1, 3), 1);
     assert_eq!(told(line.deliver(&incremental(1, 5), 1).fates), [0, 0, 0, 0, 3]);
+}
+
+#[test]
+fn what_was_merged_with_tokens_that_nobody_saw_is_not_dropped() {
+    let mut line = line(&[(1, 1), (2, 1)]);
+    line.deliver(&incremental(1, 1), 0);
+    let rebased = Entering {
+        end: 4,
+        said: 4,
+        tokens: 1,
+        missing: 0,
+        nth: 3,
+        ids: &[4],
+        vague: false,
+        rebased: true,
+    };
+    line.push(rebased, true);
+    // It holds the second and the fourth: the third is what the wire lost.
+    assert_eq!(told(line.deliver(&incremental(2, 4), 0).fates), [1, 0, 0, 0, 1]);
 }
