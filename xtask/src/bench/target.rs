@@ -57,7 +57,7 @@ enum Way {
 
 const WAYS: [(Way, &str); 3] = [
     (Way::Alone, "nothing attached"),
-    (Way::Tokengap, "tokengap attach"),
+    (Way::Tokengap, "attached"),
     (Way::PySpy, "py-spy record, 100 Hz"),
 ];
 
