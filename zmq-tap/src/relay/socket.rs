@@ -12,8 +12,8 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
-/// What the kernel is to hold for a receiver of whom nothing is known yet; it doubles the number.
-const NARROW: usize = 16 << 10;
+/// What the kernel is to hold for a receiver of whom nothing is known yet; it doubles the number, and may have a least of its own.
+const NARROW: usize = 2 << 10;
 
 /// How long a writer waits where no file is left to wait with.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
