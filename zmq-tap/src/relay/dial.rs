@@ -36,11 +36,11 @@ pub(super) async fn dial(upstream: &Endpoint, for_whom: &Socket, patience: Durat
 
 async fn connect(endpoint: &Endpoint) -> io::Result<Socket> {
     match endpoint {
-        Endpoint::Path(path) => Ok(Socket::Unix(UnixStream::connect(path).await?)),
+        Endpoint::Path(path) => Socket::unix(UnixStream::connect(path).await?),
         Endpoint::Abstract(name) => {
             // A leading zero byte is the kernel's way, and tokio's, to write an abstract name.
             let address = OsString::from_vec([b"\0", name.as_bytes()].concat());
-            Ok(Socket::Unix(UnixStream::connect(address).await?))
+            Socket::unix(UnixStream::connect(address).await?)
         }
         Endpoint::Tcp { host, port } | Endpoint::Http { host, port } => {
             let host = host.as_deref().unwrap_or("127.0.0.1");

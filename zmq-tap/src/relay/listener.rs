@@ -80,7 +80,7 @@ impl Listener {
 
     async fn accept(&self) -> io::Result<Socket> {
         match self {
-            Self::Unix(listener, _) => Ok(Socket::Unix(listener.accept().await?.0)),
+            Self::Unix(listener, _) => Socket::unix(listener.accept().await?.0),
             Self::Tcp(listener) => Socket::tcp(listener.accept().await?.0),
         }
     }

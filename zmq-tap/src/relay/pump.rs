@@ -13,7 +13,11 @@ const TURN: usize = 1 << 20;
 
 /// A receiver that has taken so much will take more: from then on the kernel may hold for it what it holds for anybody. Before, little,
 /// since what waits for a receiver that never reads cannot be called back.
-const TRUSTED: u64 = 1 << 20;
+const TRUSTED: u64 = 128 << 10;
+
+/// What is read at once before. With what the kernel then holds it is less than libzmq sends at once of a longer message (8 KiB), and so
+/// makes room for nothing more at the sender.
+const UNTRUSTED: usize = 2 << 10;
 
 /// How a direction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,9 @@ pub(super) enum End {
 pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Onlooker, mut window: Window) -> End {
     let mut turn = 0;
     let mut narrowed = to.narrow();
+    if narrowed.is_some() {
+        window.read_at_once(UNTRUSTED);
+    }
     loop {
         if let Err(error) = from.readable().await {
             return source_failed(&error, to, watch);
@@ -65,6 +72,7 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Onlooker, 
                         && let Some(held) = narrowed.take()
                     {
                         to.widen(held);
+                        window.read_at_once(usize::MAX);
                     }
                 }
                 Err(error) if waits(&error) => {

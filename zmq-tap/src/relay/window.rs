@@ -24,8 +24,10 @@ pub(super) struct Window {
     base: u64,
     written: u64,
     end: u64,
-    /// The most to read at once.
+    /// The most to read at once, ever.
     buffer: usize,
+    /// The same now.
+    at_once: usize,
 }
 
 impl Window {
@@ -37,7 +39,13 @@ impl Window {
             written: 0,
             end: 0,
             buffer,
+            at_once: buffer,
         }
+    }
+
+    /// Reads no more than `most` at once, as far as the buffer goes.
+    pub(super) fn read_at_once(&mut self, most: usize) {
+        self.at_once = most.min(self.buffer);
     }
 
     /// Less room than this and a block is done with.
@@ -85,10 +93,11 @@ impl Window {
 
     /// Where the next read goes.
     pub(super) fn spare(&mut self) -> Limit<&mut BytesMut> {
-        let most = self.buffer;
-        let Self { block, pool, .. } = self;
-        let block = block.get_or_insert_with(|| pool.outside(most));
-        let limit = block.room().min(most);
+        let Self {
+            block, pool, buffer, ..
+        } = self;
+        let block = block.get_or_insert_with(|| pool.outside(*buffer));
+        let limit = block.room().min(self.at_once);
         (&mut block.bytes).limit(limit)
     }
 

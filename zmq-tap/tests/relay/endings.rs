@@ -246,7 +246,7 @@ fn stopping_does_not_wait_for_a_receiver_that_hangs() {
     let (sender, _receiver) = bench.through(&upstream);
     let mut writer = sender.try_clone().expect("cloned");
     let writing = std::thread::spawn(move || writer.write_all(&noise(1, 16 << 20)));
-    eventually("bytes are under way", || bench.relay.stats().bytes_forward > 10_000);
+    eventually("bytes are under way", || bench.relay.stats().bytes_forward > 1_000);
     let begun = std::time::Instant::now();
     bench.relay.stop();
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
@@ -254,7 +254,7 @@ fn stopping_does_not_wait_for_a_receiver_that_hangs() {
 }
 
 #[test]
-fn a_receiver_that_never_reads_takes_little() {
+fn for_a_receiver_that_never_reads_no_message_more_is_taken() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let (mut sender, receiver) = bench.through(&upstream);
@@ -272,9 +272,8 @@ fn a_receiver_that_never_reads_takes_little() {
         taken
     };
     let (beyond, direct) = (taken(&mut sender), taken(&mut direct.0));
-    // Its buffer, and little of the kernel's.
-    let most = direct + Options::default().buffer_bytes + (64 << 10);
-    assert!(beyond <= most, "{beyond} bytes, and {direct} without a relay");
+    // What the relay holds, and the kernel for it, is less than one of these; the last one's place is free when all of it has been read.
+    assert_eq!(beyond, direct, "bytes with a relay and without");
     drop(receiver);
 }
 
