@@ -18,14 +18,13 @@ use crate::cli::LiveArgs;
 use crate::config::Configured;
 use crate::drive::Drive;
 use crate::observer::{Observer, Progress, Stage, Wish};
+use crate::rest::{self, Rest};
 use crate::screen::Screen;
 use crate::service::{self, Watchdog};
 use crate::sink::{Sink, Tokens};
 use crate::source::{Flow, Source};
 use crate::telemetry::{self, Telemetry};
 
-/// Sleep when a source has nothing: short beside a frame interval, long beside a wake-up.
-const IDLE: Duration = Duration::from_millis(4);
 /// How often time-dependent detectors look.
 const TICK: Duration = Duration::from_millis(100);
 /// How long a source may take to hand over what is under way once it was asked to end.
@@ -102,6 +101,7 @@ fn drive(
     let mut next_tick = start;
     let mut deadline = None;
     let mut flow = Flow::Idle;
+    let mut rest = Rest::default();
     let mut wishes = 0;
     loop {
         let ticks = Instant::now() >= next_tick;
@@ -147,8 +147,8 @@ fn drive(
         }
         match flow {
             Flow::Ended if deadline.is_some() || wish != Wish::Stay => return,
-            Flow::Ended | Flow::Idle => thread::sleep(IDLE),
-            Flow::Busy => {}
+            Flow::Ended | Flow::Idle => run.rest(rest.length(now)),
+            Flow::Busy => rest.end(),
         }
         if asked > 1 || deadline.is_some_and(|d| now >= d) {
             run.give_up("end: what was still under way was not waited for".into());
@@ -183,7 +183,7 @@ fn go_on_unobserved(source: &mut impl Source, over: Option<Instant>, signals: &S
         // What is observed is handed over to nobody: a source in the path has its own work to do there.
         match catch_unwind(AssertUnwindSafe(|| source.poll(&mut |_| {}))) {
             Ok(Flow::Ended) => return,
-            Ok(Flow::Idle) => thread::sleep(IDLE),
+            Ok(Flow::Idle) => thread::sleep(rest::SHORT),
             Ok(Flow::Busy) | Err(_) => {}
         }
         if signals.seen() > 1 || deadline.is_some_and(|deadline| now >= deadline) {

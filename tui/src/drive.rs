@@ -1,6 +1,7 @@
 //! What every event and every tick of a run passes, live or recorded: the analysis, what is written of it, who looks on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use serde_json::Value;
 use trace::report::{Report, ReportInput};
@@ -174,6 +175,11 @@ impl Drive {
                 Wish::None
             }
         }
+    }
+
+    /// Sleeps so long, or until who looks on has something to do.
+    pub(crate) fn rest(&mut self, time: Duration) {
+        self.observer.rest(time);
     }
 
     /// Ends the run: the recording is closed with what the report says.

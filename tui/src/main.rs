@@ -30,6 +30,7 @@ mod output;
 mod own;
 mod progress;
 mod replay;
+mod rest;
 #[cfg(target_os = "linux")]
 mod run;
 mod screen;

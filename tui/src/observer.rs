@@ -1,5 +1,6 @@
 //! What looks on while a source is driven.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use trace::report::Report;
@@ -69,6 +70,11 @@ pub(crate) trait Observer {
 
     /// Between two turns of the loop, every few milliseconds. Must be brief: the source waits meanwhile.
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish>;
+
+    /// The source has nothing: sleeps so long, or until there is something to do in the next turn.
+    fn rest(&mut self, time: Duration) {
+        thread::sleep(time);
+    }
 }
 
 /// Looks at nothing.

@@ -3,8 +3,7 @@
 //! It runs inside the reader's callback, so a block is decoded once and nothing is copied, however slowly it is played.
 
 use std::collections::HashSet;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use trace::MonoNs;
 use trace::record::{ReadError, Record, Recording};
@@ -14,12 +13,12 @@ use super::recorded::Recorded;
 use crate::app::Signals;
 use crate::drive::Drive;
 use crate::observer::{Stage, Wish};
+use crate::rest;
 
 /// Keys are looked for this often in recorded time, whatever is recorded.
 const STEP_NS: u64 = 50_000_000;
 /// At most so many records are analysed anew to go back; beyond it the playing begins nearer, and says so.
 const MOST_ANEW: u64 = 8_000_000;
-const NAP: Duration = Duration::from_millis(5);
 
 /// Plays the recording until the reader leaves.
 pub(crate) fn drive(
@@ -49,7 +48,7 @@ pub(crate) fn drive(
         }
         while !stage.player.interrupted() {
             stage.turn(Stage::Ended);
-            thread::sleep(NAP);
+            stage.run.rest(rest::LONG);
         }
         if player.leaves() {
             return Ok(());
@@ -115,7 +114,7 @@ impl Playing<'_> {
                 return;
             }
             match self.player.wait(Instant::now()) {
-                Some(time) => thread::sleep(time),
+                Some(time) => self.run.rest(time),
                 None => return,
             }
         }

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use trace::MonoNs;
 
 use super::{Doing, Play, Position};
+use crate::rest;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Longest sleep before keys are looked for again.
-const NAP: Duration = Duration::from_millis(2);
 
 /// How fast a recording is played: a place in [`Speed::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,13 +148,13 @@ impl Player {
             return None;
         }
         if !self.playing {
-            return Some(NAP);
+            return Some(rest::LONG);
         }
         let played = self.at.since(self.paced.1) as f64 / self.speed.factor();
         let due = self.paced.0 + Duration::from_nanos(played as u64);
         due.checked_duration_since(now)
             .filter(|d| !d.is_zero())
-            .map(|d| d.min(NAP))
+            .map(|d| d.min(rest::LONG))
     }
 
     /// Something else is wanted than what comes next.

@@ -1,9 +1,10 @@
 //! The live screen: an observer that reads keys, refreshes the model and draws.
 //!
-//! It never holds up the source: keys are looked for every 10 ms, the model is read at most 5 times a second and less often
-//! when that is dear, and bytes go to the terminal on a thread of their own. A terminal that does not keep up misses frames.
+//! It never holds up the source: keys are looked for every 10 ms, the model is read at most 5 times a second, less often
+//! when that is dear or nothing is new, and bytes go to the terminal on a thread of their own. A terminal that does not keep up misses frames.
 
 mod clipboard;
+mod news;
 mod outlet;
 pub(crate) mod pick;
 mod terminal;
@@ -24,6 +25,7 @@ use crate::keys;
 use crate::log::Hold;
 use crate::observer::{Observer, Run, Stage, Wish};
 use crate::own;
+use crate::rest;
 use crate::state::Model;
 use crate::state::journal::Journal;
 use crate::state::pods::PodLine;
@@ -32,6 +34,7 @@ use crate::state::ui::{Tab, Ui};
 use crate::theme::{Surroundings, Theme};
 use crate::view::{self, Hits};
 
+use news::News;
 use terminal::Terminal;
 
 /// How often keys are looked for.
@@ -60,6 +63,7 @@ pub(crate) struct Screen {
     next_refresh: Instant,
     next_rows: Instant,
     next_keep: Instant,
+    news: News,
     /// Something changed since the last draw.
     stale: bool,
     /// What the reader wishes of the run, oldest first.
@@ -124,6 +128,7 @@ impl Screen {
             next_refresh: now,
             next_rows: now,
             next_keep: now,
+            news: News::default(),
             stale: true,
             wishes: VecDeque::new(),
             notice: 0,
@@ -194,8 +199,14 @@ impl Screen {
         self.aside[self.shown] = Some(face);
         self.shown = run;
         self.ui.other_run();
-        (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
+        self.hurry();
         self.stale = true;
+    }
+
+    /// The run is to be read at once, whether it has news or not.
+    fn hurry(&mut self) {
+        (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
+        self.news = News::default();
     }
 
     fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
@@ -238,9 +249,7 @@ impl Screen {
         match (before.1, self.ui.paused.is_some()) {
             // The view stands still as of now, the table with it.
             (false, true) => self.model.refresh_rows(run.analysis, self.ui.rows),
-            (_, false) if before.0 != self.ui.tab => {
-                (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
-            }
+            (_, false) if before.0 != self.ui.tab || before.1 => self.hurry(),
             _ => {}
         }
         match effect {
@@ -354,7 +363,7 @@ impl Observer for Screen {
         self.model = Model::default();
         self.journal = Journal::new(self.ui.journal);
         self.ui.back = 0;
-        (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
+        self.hurry();
     }
 
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish> {
@@ -374,15 +383,28 @@ impl Observer for Screen {
             self.stale = true;
         }
         self.read_keys(run)?;
+        // A key may have asked for a refresh.
+        let now = Instant::now();
         let due = now >= self.next_refresh;
         if due {
             self.next_refresh = now + REFRESH;
+        }
+        let refreshed = due && self.news.come(run, now);
+        if refreshed {
             self.refresh(run, now);
         }
         if self.stale {
-            self.show(run, due)?;
+            self.show(run, refreshed)?;
         }
         Ok(self.wishes.pop_front().unwrap_or(Wish::Stay))
+    }
+
+    fn rest(&mut self, time: Duration) {
+        // A frame that the terminal was not ready for is drawn soon.
+        let time = if self.stale { time.min(rest::SHORT) } else { time };
+        if self.wishes.is_empty() && terminal::wait(time) {
+            self.next_keys = Instant::now();
+        }
     }
 }
 

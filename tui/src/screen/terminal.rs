@@ -1,8 +1,10 @@
 //! The terminal taken over, and given back on every way out: end, error, panic, signal.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use ratatui::Frame;
 use ratatui::backend::CrosstermBackend;
@@ -77,6 +79,18 @@ impl Drop for Terminal {
         }
         give_back();
     }
+}
+
+/// Waits for input, so long at most; whether there is some, or an end to it.
+pub(super) fn wait(time: Duration) -> bool {
+    let stdin = io::stdin();
+    // Keys come from elsewhere where it is a file, which has always something to read.
+    let most = Timespec::try_from(time).ok().filter(|_| stdin.is_terminal());
+    let Some(most) = most else {
+        thread::sleep(time);
+        return false;
+    };
+    poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&most)).is_ok_and(|ready| ready > 0)
 }
 
 /// Whether whoever held the terminal has closed it. Asked before every look for input: crossterm would read the end of it

@@ -1,23 +1,43 @@
 //! The request table: rows, and which of them are shown in what order.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::query::Query;
 use super::row::{Column, Key, Row};
 use super::ui::Sort;
 
 /// Rows and their order. Rows are reused from one refresh to the next, so a steady table allocates nothing.
+///
+/// No more is put in order than somebody looks at: of ten thousand requests a screen shows fifty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Row>,
     used: usize,
-    /// Places in `rows` of those that pass the filter, pinned ones first.
-    order: Vec<u32>,
+    /// The rows that are shown: pinned ones first and in order, the others as they came.
+    shown: Vec<Entry>,
     pinned: usize,
-    /// What each row is sorted by, at its place.
-    keys: Vec<Key>,
-    /// What the order was made for; `None` when rows have changed since.
+    sort: Sort,
+    /// What `shown` was made for; `None` when rows have changed since.
     made_for: Option<(Query, Sort, BTreeSet<String>)>,
+}
+
+/// What a row is sorted by.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: Key,
+    /// How its rid begins: most ties are over there.
+    start: u64,
+    /// Its place in `rows`.
+    row: u32,
+}
+
+/// The first bytes of a rid, in the order of rids.
+fn start(rid: &str) -> u64 {
+    let mut start = [0; 8];
+    std::iter::zip(&mut start, rid.bytes()).for_each(|(to, from)| *to = from);
+    u64::from_be_bytes(start)
 }
 
 impl Table {
@@ -37,45 +57,74 @@ impl Table {
         &mut self.rows[self.used - 1]
     }
 
-    /// Puts the rows in order: pinned ones, then those that pass the filter, sorted. Ties go by rid, so that nothing jumps.
+    /// Chooses what is shown, and in what order: pinned rows, then those that pass the filter, sorted. Ties go by rid, so that
+    /// nothing jumps.
     pub(crate) fn arrange(&mut self, filter: &Query, sort: Sort, pins: &BTreeSet<String>) {
         let made_for = self.made_for.as_ref();
         if made_for.is_some_and(|(q, s, p)| q == filter && *s == sort && p == pins) {
             return;
         }
-        let rows = &self.rows[..self.used];
-        let keys = &mut self.keys;
-        keys.clear();
-        keys.extend(rows.iter().map(|row| sort.column.key(row)));
-        let by_rid = sort.column == Column::Rid && sort.descending;
-        let compare = |&a: &u32, &b: &u32| {
-            let (a, b) = (a as usize, b as usize);
-            let by = keys[a].cmp(&keys[b]);
-            let rids = || rows[a].rid.cmp(&rows[b].rid);
-            (if sort.descending { by.reverse() } else { by })
-                .then_with(|| if by_rid { rids().reverse() } else { rids() })
-        };
+        let mut shown = std::mem::take(&mut self.shown);
+        shown.clear();
+        let rows = || self.rows[..self.used].iter().enumerate();
         let is_pinned = |row: &Row| !pins.is_empty() && pins.contains(&row.rid);
-        self.order.clear();
-        self.order
-            .extend((0..rows.len() as u32).filter(|&i| is_pinned(&rows[i as usize])));
-        self.order.sort_unstable_by(compare);
-        self.pinned = self.order.len();
+        let entry = |(place, row): (usize, &Row)| Entry {
+            key: sort.column.key(row),
+            start: start(&row.rid),
+            row: place as u32,
+        };
+        shown.extend(rows().filter(|(_, row)| is_pinned(row)).map(entry));
+        self.pinned = shown.len();
         let passes = |row: &Row| !is_pinned(row) && filter.matches(row);
-        self.order
-            .extend((0..rows.len() as u32).filter(|&i| passes(&rows[i as usize])));
-        self.order[self.pinned..].sort_unstable_by(compare);
+        shown.extend(rows().filter(|(_, row)| passes(row)).map(entry));
+        self.sort = sort;
+        shown[..self.pinned].sort_unstable_by(|a, b| self.compare(a, b));
+        self.shown = shown;
         self.made_for = Some((filter.clone(), sort, pins.clone()));
+    }
+
+    fn compare(&self, a: &Entry, b: &Entry) -> Ordering {
+        let by = a.key.cmp(&b.key);
+        let rid = |entry: &Entry| self.rows[entry.row as usize].rid.as_str();
+        let rids = a.start.cmp(&b.start).then_with(|| rid(a).cmp(rid(b)));
+        match self.sort {
+            Sort {
+                column: Column::Rid,
+                descending: true,
+            } => rids.reverse(),
+            Sort { descending: true, .. } => by.reverse().then(rids),
+            _ => by.then(rids),
+        }
     }
 
     /// The row shown at `place`, counted from the top.
     pub(crate) fn visible(&self, place: usize) -> Option<&Row> {
-        self.rows.get(*self.order.get(place)? as usize)
+        self.visible_at(place..place + 1).pop()
+    }
+
+    /// The rows shown at `places`, counted from the top, as far as there are any.
+    pub(crate) fn visible_at(&self, places: Range<usize>) -> Vec<&Row> {
+        let (pinned, others) = self.shown.split_at(self.pinned);
+        let first = places.start.min(pinned.len())..places.end.min(pinned.len());
+        let from = places.start.saturating_sub(pinned.len());
+        let to = places.end.saturating_sub(pinned.len()).min(others.len());
+        let mut others: Vec<&Entry> = others.iter().collect();
+        let mut rest: &mut [&Entry] = &mut [];
+        if from < to {
+            let compare = |a: &&Entry, b: &&Entry| self.compare(a, b);
+            others.select_nth_unstable_by(to - 1, compare);
+            rest = &mut others[..to];
+            rest.select_nth_unstable_by(from, compare);
+            rest = &mut rest[from..];
+            rest.sort_unstable_by(compare);
+        }
+        let all = pinned[first].iter().chain(rest.iter().copied());
+        all.map(|entry| &self.rows[entry.row as usize]).collect()
     }
 
     /// How many rows are shown.
     pub(crate) fn visible_count(&self) -> usize {
-        self.order.len()
+        self.shown.len()
     }
 
     /// How many rows there are, shown or not.
@@ -90,18 +139,33 @@ impl Table {
 
     /// Where `rid` is shown. A rid that was used twice is found where it stands first.
     pub(crate) fn place(&self, rid: &str) -> Option<usize> {
-        self.order.iter().position(|&i| self.rows[i as usize].rid == rid)
+        let start = start(rid);
+        let is_it = |entry: &&Entry| entry.start == start && self.rows[entry.row as usize].rid == rid;
+        let (pinned, others) = self.shown.split_at(self.pinned);
+        if let Some(place) = pinned.iter().position(|entry| is_it(&entry)) {
+            return Some(place);
+        }
+        let it = others.iter().filter(is_it).min_by(|a, b| self.compare(a, b))?;
+        let before = others.iter().filter(|other| self.compare(other, it).is_lt());
+        Some(self.pinned + before.count())
     }
 
     /// The worst of the rows that are shown; `None` when nothing is wrong with any.
     pub(crate) fn worst(&self) -> Option<&Row> {
-        let shown = self.order.iter().map(|&i| &self.rows[i as usize]);
-        shown.filter(|r| r.is_ill()).max_by_key(|r| r.badness())
+        let shown = self.shown.iter().map(|entry| &self.rows[entry.row as usize]);
+        let ill = shown.filter(|row| row.is_ill());
+        ill.max_by(|a, b| a.badness().cmp(&b.badness()).then_with(|| a.rid.cmp(&b.rid)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Reverse;
+    use std::collections::BTreeMap;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn table(gaps: &[(&str, u64)]) -> Table {
@@ -139,6 +203,32 @@ mod tests {
             (table.pinned(), table.place("c"), table.worst().map(|r| &*r.rid)),
             (1, Some(2), Some("b"))
         );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_looked_at_stands_where_sorting_all_would_put_it(
+            rows in vec(("[ab]{0,9}", 0..4_u64), 0..40), from in 0..45_usize, length in 0..45_usize, descending: bool, rids: bool,
+        ) {
+            let column = if rids { Column::Rid } else { Column::Gap };
+            let rows: BTreeMap<String, u64> = rows.into_iter().collect();
+            let mut expected: Vec<(&str, u64)> = rows.iter().map(|(rid, gap)| (rid.as_str(), *gap)).collect();
+            let mut table = table(&expected);
+            match (rids, descending) {
+                (true, true) => expected.reverse(),
+                (true, false) => {}
+                (false, true) => expected.sort_by_key(|row| Reverse(row.1)),
+                (false, false) => expected.sort_by_key(|row| row.1),
+            }
+            table.arrange(&Query::default(), Sort { column, descending }, &BTreeSet::new());
+            let seen: Vec<&str> = table.visible_at(from..from + length).iter().map(|row| row.rid.as_str()).collect();
+            let expected: Vec<&str> = expected.iter().map(|row| row.0).collect();
+            prop_assert_eq!(seen, expected.iter().copied().skip(from).take(length).collect::<Vec<_>>());
+            prop_assert_eq!(table.visible(from).map(|row| row.rid.as_str()), expected.get(from).copied());
+            for (place, rid) in expected.iter().enumerate() {
+                prop_assert_eq!(table.place(rid), Some(place));
+            }
+        }
     }
 
     #[test]

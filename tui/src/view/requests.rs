@@ -66,9 +66,9 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     }
     let selected = ui.selected.as_ref().and_then(|rid| model.place(rid));
     let top = first_shown(selected.unwrap_or(0), model.visible_count(), rows.into());
-    for line in 0..rows {
+    let shown = model.table.visible_at(top..top + usize::from(rows));
+    for (line, row) in (0..rows).zip(shown) {
         let place = top + usize::from(line);
-        let Some(row) = model.visible(place) else { break };
         let y = 2 + line;
         row_line(pad, y, &columns, row, place < model.table.pinned());
         if selected == Some(place) {

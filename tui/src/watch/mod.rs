@@ -19,10 +19,9 @@ use self::pod::Pod;
 use self::view::PodView;
 use crate::app::Signals;
 use crate::observer::{Observer, Progress, Stage, Wish};
+use crate::rest::Rest;
 use crate::screen::Screen;
 
-/// Sleep when no source has said anything.
-const IDLE: Duration = Duration::from_millis(4);
 /// How often connections are judged and the list of runs is made.
 const LOOK: Duration = Duration::from_millis(500);
 /// Messages of one source in one turn, so that the others and the keys have theirs.
@@ -77,6 +76,7 @@ pub(crate) fn run(options: &Options, screen: Option<Screen>) -> anyhow::Result<V
 fn drive(pods: &mut [Pod], screen: Option<&Rc<RefCell<Screen>>>, duration: Option<Duration>, signals: &Signals) {
     let start = Instant::now();
     let mut next_look = start;
+    let mut rest = Rest::default();
     loop {
         let mut busy = false;
         for (place, pod) in pods.iter_mut().enumerate() {
@@ -113,8 +113,13 @@ fn drive(pods: &mut [Pod], screen: Option<&Rc<RefCell<Screen>>>, duration: Optio
         if over || ended || wishes.contains(&Wish::End) {
             return;
         }
-        if !busy {
-            thread::sleep(IDLE);
+        if busy {
+            rest.end();
+            continue;
+        }
+        match screen {
+            Some(screen) => screen.borrow_mut().rest(rest.length(now)),
+            None => thread::sleep(rest.length(now)),
         }
     }
 }

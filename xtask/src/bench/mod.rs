@@ -11,6 +11,7 @@ mod grow;
 mod ledger;
 mod observed;
 mod probe;
+mod quartiles;
 mod record;
 mod relay;
 mod screen;

@@ -149,3 +149,23 @@ fn with_engine(page: &mut Page, block: &Block) -> Result<()> {
     page.engine = None;
     outcome
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `cargo xtask docs` would say before it has run anything.
+    #[test]
+    fn the_blocks_of_every_page_are_understood() -> Result<()> {
+        let root = dist::root()?;
+        let pages = pages(&root)?;
+        assert!(pages.len() > 2, "{pages:?}");
+        for path in pages {
+            let blocks = block::blocks(&std::fs::read_to_string(&path)?).with_context(|| path.display().to_string())?;
+            for block in blocks {
+                ours(&block.commands).with_context(|| format!("{}:{}", path.display(), block.line))?;
+            }
+        }
+        Ok(())
+    }
+}

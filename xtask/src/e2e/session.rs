@@ -300,7 +300,7 @@ impl<'a> Session<'a> {
 }
 
 /// The clock of the harness's truth.
-pub(super) fn mono_ns() -> u64 {
+pub(crate) fn mono_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -13,7 +13,7 @@ const TURN: usize = 1 << 20;
 
 /// A receiver that has taken so much will take more: from then on the kernel may hold for it what it holds for anybody. Before, little,
 /// since what waits for a receiver that never reads cannot be called back.
-const TRUSTED: u64 = 1 << 20;
+const TRUSTED: u64 = 128 << 10;
 
 /// What is read at once before. With what the kernel then holds it is less than libzmq sends at once of a longer message (8 KiB), and so
 /// makes room for nothing more at the sender.

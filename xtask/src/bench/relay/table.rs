@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::turn::{Cost, Traffic, Turn, turn};
 use super::way::Way;
+use crate::bench::quartiles::Quartiles;
 
 type Named = (Way, &'static str);
 
@@ -97,7 +98,5 @@ fn shown(value: Option<f64>) -> String {
 }
 
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    Quartiles::of(values).map(|values| values.median)
 }
