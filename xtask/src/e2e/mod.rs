@@ -3,6 +3,7 @@
 
 mod accidents;
 pub(crate) mod attach;
+mod beside;
 pub(crate) mod check;
 mod dynamo;
 mod moved;
@@ -15,23 +16,25 @@ mod scenario;
 mod served;
 pub(crate) mod session;
 pub(crate) mod setup;
+mod table;
 pub(crate) mod tap;
 pub(crate) mod truth;
 mod verdicts;
 mod workers;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use self::accidents::{killed, stranger};
-use self::check::{Checks, exact};
+use self::check::exact;
 use self::plan::Engine;
 use self::scenario::{RELEASES, SCENARIOS, engines};
 use self::session::{Outcome, Session, Setting};
 use self::setup::Home;
+use self::table::{Needs, Pass, Table};
 use self::tap::{Relay, Transport};
 
 /// Options of `cargo xtask e2e`.
@@ -58,6 +61,12 @@ pub(crate) struct Options {
     /// Keep the engine's recordings in this folder.
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
+    /// Scenarios that run at once, of those that need no more than a core; the others have the machine to themselves.
+    #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
+    jobs: usize,
+    /// Run this row of the table and print it for the program that asked for it.
+    #[arg(long, value_name = "NAME", hide = true)]
+    row: Option<String>,
 }
 
 /// Options of `cargo xtask engine`.
@@ -95,16 +104,34 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     } else {
         Relay::Tokengap(tokengap(&home, options)?)
     };
-    let mut table = Table::default();
+    if let Some(name) = &options.row {
+        let mut table = Table::new(Pass::One(name.clone(), None));
+        rows(&mut table, options, &home, &relay, &engines)?;
+        let row = table.one().with_context(|| format!("there is no {name}"))?;
+        println!("{}", serde_json::to_string(&row)?);
+        return Ok(());
+    }
     Table::head();
-    table.group("tap");
-    for engine in &engines {
+    let mut table = Table::new(Pass::Rest(BTreeSet::new()));
+    if options.jobs > 1 {
+        let mut noted = Table::new(Pass::Note(Vec::new()));
+        rows(&mut noted, options, &home, &relay, &engines)?;
+        beside::run(&mut table, options, &relay, noted.noted());
+    }
+    rows(&mut table, options, &home, &relay, &engines)?;
+    table.end()
+}
+
+/// Goes through all rows of the table.
+fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Relay, engines: &[Engine]) -> Result<()> {
+    table.group("tap", Needs::Core);
+    for engine in engines {
         let wanted = if options.quick { 1 } else { SCENARIOS.len() };
         for (name, change) in &SCENARIOS[..wanted] {
             let mut setting = Setting::new(engine);
             change(&mut setting);
             table.row(options, engine, name, |checks, dir| {
-                let mut session = Session::start(&home, &setting, &relay, dir)?;
+                let mut session = Session::start(home, &setting, relay, dir)?;
                 session.go()?;
                 let outcome = session.finish()?;
                 exact(&outcome, checks);
@@ -116,18 +143,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let engine = engines.last().context("no release to run with")?;
         for (name, transport) in [("stranger ipc", Transport::Ipc), ("stranger tcp", Transport::Tcp)] {
             table.row(options, engine, name, |checks, dir| {
-                Ok(summary(&stranger(&home, engine, transport, &relay, dir, checks)?))
+                Ok(summary(&stranger(home, engine, transport, relay, dir, checks)?))
             });
         }
+        table.needs(Needs::Machine);
         for (name, transport) in [("killed ipc", Transport::Ipc), ("killed tcp", Transport::Tcp)] {
             table.row(options, engine, name, |checks, dir| {
-                let tolls: Vec<_> = [&relay, &Relay::Plain]
+                let tolls: Vec<_> = [relay, &Relay::Plain]
                     .iter()
                     .enumerate()
                     .map(|(number, relay)| {
                         let dir = dir.join(number.to_string());
                         std::fs::create_dir(&dir)?;
-                        killed(&home, engine, transport, relay, &dir, checks)
+                        killed(home, engine, transport, relay, &dir, checks)
                     })
                     .collect::<Result<_>>()?;
                 let [ours, plain] = &tolls[..] else {
@@ -140,27 +168,27 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             });
         }
     }
-    table.group("workers");
-    workers::rows(&mut table, options, &home, &relay, &engines);
-    if let Relay::Tokengap(program) = &relay {
-        table.group("attach");
-        attach::rows(&mut table, options, &home, program, &engines);
-        table.group("dynamo");
-        dynamo::rows(&mut table, options, &home, program);
+    table.group("workers", Needs::Core);
+    workers::rows(table, options, home, relay, engines);
+    if let Relay::Tokengap(program) = relay {
+        table.group("attach", Needs::Machine);
+        attach::rows(table, options, home, program, engines);
+        table.group("dynamo", Needs::Core);
+        dynamo::rows(table, options, home, program);
         if !options.quick {
-            table.group("served");
-            served::rows(&mut table, options, &home, program, &engines);
+            table.group("served", Needs::Core);
+            served::rows(table, options, home, program, engines);
         }
-        table.group("narrow");
-        narrow::rows(&mut table, options, &home, program, &engines);
-        table.group("record");
-        record::rows(&mut table, options, &home, program, &engines);
-        table.group("moved");
-        moved::rows(&mut table, options, &home, program, &engines);
-        table.group("verdicts");
-        verdicts::rows(&mut table, options, &home, program, &engines);
+        table.group("narrow", Needs::Machine);
+        narrow::rows(table, options, home, program, engines);
+        table.group("record", Needs::Machine);
+        record::rows(table, options, home, program, engines);
+        table.group("moved", Needs::Machine);
+        moved::rows(table, options, home, program, engines);
+        table.group("verdicts", Needs::Machine);
+        verdicts::rows(table, options, home, program, engines);
     }
-    table.end()
+    Ok(())
 }
 
 /// The program under test: given, or built from this workspace.
@@ -193,110 +221,4 @@ fn summary(outcome: &Outcome) -> String {
         "{} frames, {} chunks, {} tokens; {} clients got {} outputs, {lost}",
         outcome.receiver.totals.frames, output.chunks, output.tokens, client.finished, client.outputs
     )
-}
-
-/// The table of results, printed as it grows.
-#[derive(Default)]
-struct Table {
-    failed: u32,
-    passed: u32,
-    skipped: u32,
-    comparisons: u32,
-    /// How well drops were predicted, a run each.
-    scores: Vec<String>,
-    /// The rows that run now belong to the last of these; how long each took.
-    groups: Vec<(&'static str, Duration)>,
-}
-
-impl Table {
-    fn head() {
-        println!(
-            "{:<16} {:<25} {:>6}  {:<6} what the engine says",
-            "release", "scenario", "time", "checks"
-        );
-    }
-
-    /// What runs from here on is told as one sum in the end.
-    fn group(&mut self, name: &'static str) {
-        self.groups.push((name, Duration::ZERO));
-    }
-
-    /// Runs one scenario in a folder of its own and prints its row, and below it what differs.
-    fn row(
-        &mut self,
-        options: &Options,
-        engine: &Engine,
-        name: &str,
-        scenario: impl FnOnce(&mut Checks, &std::path::Path) -> Result<String>,
-    ) {
-        let full = format!("{} {name}", engine.name());
-        if options.only.as_ref().is_some_and(|text| !full.contains(text.as_str())) {
-            return;
-        }
-        let started = Instant::now();
-        let mut checks = Checks::default();
-        let result = tempfile::tempdir()
-            .context("making a folder")
-            .and_then(|dir| scenario(&mut checks, dir.path()));
-        let good = result.is_ok() && checks.mismatches.is_empty();
-        let verdict = format!("{}{}", checks.made, if good { " ok" } else { " FAIL" });
-        let told = result.as_ref().map_or("did not run to its end", String::as_str);
-        let took = started.elapsed();
-        if let Some((_, sum)) = self.groups.last_mut() {
-            *sum += took;
-        }
-        let seconds = took.as_secs_f64();
-        println!("{:<16} {name:<25} {seconds:>5.1}s  {verdict:<6} {told}", engine.name());
-        for mismatch in &checks.mismatches {
-            println!("    {mismatch}");
-        }
-        if let Err(error) = &result {
-            println!("    {error:#}");
-        }
-        self.comparisons += checks.made;
-        *(if good { &mut self.passed } else { &mut self.failed }) += 1;
-    }
-
-    /// Whether a scenario is among those asked for.
-    fn wants(options: &Options, engine: &Engine, name: &str) -> bool {
-        let full = format!("{} {name}", engine.name());
-        options.only.as_ref().is_none_or(|text| full.contains(text.as_str()))
-    }
-
-    /// Says that a scenario cannot run here.
-    fn skip(&mut self, options: &Options, engine: &Engine, name: &str, why: &str) {
-        let full = format!("{} {name}", engine.name());
-        if options.only.as_ref().is_some_and(|text| !full.contains(text.as_str())) {
-            return;
-        }
-        println!("{:<16} {name:<25} SKIPPED: {why}", engine.name());
-        self.skipped += 1;
-    }
-
-    fn end(&self) -> Result<()> {
-        if !self.scores.is_empty() {
-            println!("\nPredicted drops against what clients miss:");
-            println!(
-                "| release | consumer | tokens lost | predicted | precision, requests | recall | precision, tokens | recall | right places |"
-            );
-            println!("|---|---|--:|--:|--:|--:|--:|--:|--:|");
-            self.scores.iter().for_each(|line| println!("{line}"));
-            println!();
-        }
-        let sums = self.groups.iter().filter(|(_, sum)| !sum.is_zero());
-        let sums: Vec<_> = sums
-            .map(|(name, sum)| format!("{name} {:.0} s", sum.as_secs_f64()))
-            .collect();
-        println!("time: {}", sums.join(", "));
-        println!(
-            "{} scenarios passed, {} failed, {} SKIPPED; {} comparisons",
-            self.passed, self.failed, self.skipped, self.comparisons
-        );
-        ensure!(
-            self.passed + self.failed + self.skipped > 0,
-            "no scenario has that name"
-        );
-        ensure!(self.failed == 0, "the report and the engine differ");
-        Ok(())
-    }
 }

@@ -16,8 +16,9 @@ use super::check::{Checks, same_bytes};
 use super::plan::{Engine, Plan};
 use super::session::{Outcome, Session, Setting};
 use super::setup::Home;
+use super::table::Table;
 use super::tap::Relay;
-use super::{Options, Table, summary};
+use super::{Options, summary};
 
 /// Findings that say that the engine loses or mixes up tokens.
 const ACCUSATIONS: [&str; 8] = [

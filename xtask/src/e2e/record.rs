@@ -13,8 +13,9 @@ use super::check::Checks;
 use super::plan::Engine;
 use super::session::{Session, Setting};
 use super::setup::Home;
+use super::table::Table;
 use super::tap::Relay;
-use super::{Options, Table, attach, summary};
+use super::{Options, attach, summary};
 use crate::validate::Readers;
 
 /// All rows of the table that are about recordings.

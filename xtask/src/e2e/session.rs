@@ -320,6 +320,8 @@ pub(crate) fn role(home: &Home, setting: &Setting, name: &str) -> Role {
     command.args([setting.engine.release.as_str(), name]);
     // Where an installation would be: it tells whoever looks at the process which release it runs.
     command.env("PYTHONPATH", home.source(&setting.engine.release));
+    // What a release compiles to may be kept: every process imports hundreds of its modules.
+    command.env_remove("PYTHONDONTWRITEBYTECODE");
     command.env("SGLANG_USE_PICKLE_IPC", if setting.engine.msgpack { "0" } else { "1" });
     command.args(["--wait-go", "--deadline", &DEADLINE_S.to_string()]);
     Role(command)

@@ -17,9 +17,10 @@ use super::plan::{Engine, Plan};
 use super::process::Process;
 use super::session::{STARTUP, Session, Setting, mono_ns, role};
 use super::setup::Home;
+use super::table::Table;
 use super::tap::{Relay, Splice, Tap, Transport};
 use super::truth::{ReceiverTotals, RelayTotals, SenderTotals, Truth};
-use super::{Options, Table, summary};
+use super::{Options, summary};
 
 /// Releases that split a batch differently: a message for each request, and one for each worker.
 const RELEASES: [&str; 2] = ["0.5.13", "0.5.23"];

@@ -33,6 +33,7 @@ impl<'a> Table<'a, '_> {
     }
 
     /// One chunk a request, with its id. `http_worker_ipcs` are filled in here, too.
+    #[inline(never)]
     pub(super) fn requests(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
         if self.columns.rids.is_none() {
             return Err(self.unfit("no rids"));
@@ -104,6 +105,7 @@ impl<'a> Table<'a, '_> {
     }
 
     /// How many ids each request lists. False when the column is absent.
+    #[inline(never)]
     pub(super) fn listed(&self, chunks: &mut [Chunk<'a>], listed: &mut Vec<Node>) -> Result<bool, Undecoded> {
         let place = self.columns.ids;
         let Some(ids) = self.full(place, "output_ids", chunks)? else {

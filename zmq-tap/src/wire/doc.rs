@@ -52,6 +52,15 @@ impl<'a> Doc<'a> {
         }
     }
 
+    /// Whether it is the string `text`.
+    #[inline]
+    pub(super) fn says(self, node: Node, text: &[u8]) -> bool {
+        match node {
+            Node::Str(at) => pickle::says(self.bytes, at as usize, text),
+            _ => self.string(node) == Some(text),
+        }
+    }
+
     /// The items of a list or tuple.
     pub(super) fn items(self, node: Node) -> Option<Items<'a>> {
         match node {
@@ -118,6 +127,16 @@ impl<'a> Doc<'a> {
             },
             _ => None,
         }
+    }
+
+    /// Keys and values of a pickle's dict where they lie side by side, as those of most do.
+    pub(super) fn pairs(self, node: Node) -> Option<&'a [[Node; 2]]> {
+        let Node::Dict(seq) = node else { return None };
+        let seq = self.arena.seqs[seq as usize];
+        let cells = self.arena.cells.get(seq.start as usize..seq.end as usize);
+        cells
+            .filter(|_| !seq.flat && seq.next == NONE)
+            .map(|cells| cells.as_chunks().0)
     }
 
     /// The value under `key` of a dict or map. Looks at its first 64 entries only: the dicts read here have ten, and a

@@ -91,6 +91,11 @@ fn instance(doc: Doc<'_>, value: Node) -> Result<(&[u8], Form, Node), Undecoded>
 fn spread(doc: Doc<'_>, state: Node, rows: &mut Rowwise) -> bool {
     rows.names.clear();
     rows.values.clear();
+    if let Some(pairs) = doc.pairs(state) {
+        rows.names.extend(pairs.iter().map(|[name, _]| *name));
+        rows.values.extend(pairs.iter().map(|[_, value]| *value));
+        return true;
+    }
     let Some(mut entries) = doc.entries(state) else {
         return doc.is_nil(state);
     };
@@ -115,7 +120,7 @@ fn by_names(
                 .fields
                 .iter()
                 .zip(names)
-                .all(|(field, name)| doc.string(*name) == Some(field.as_bytes()))
+                .all(|(field, name)| doc.says(*name, field.as_bytes()))
     };
     if let Some(layout) = last.filter(|last| last.class.as_bytes() == class).filter(fits) {
         return Ok(Found::Listed(layout));

@@ -147,13 +147,14 @@ impl<'a> Part<'a> {
     pub(super) fn each_str<E>(self, mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
-            Run::Flat { mut at } if self.kinds == kinds::STR => {
+            Run::Flat { at } if self.kinds == kinds::STR => {
+                let mut rest = doc.bytes.get(at..).unwrap_or_default();
                 for row in self.rows() {
-                    let Some((text, next)) = pickle::flat_string(doc.bytes, at) else {
+                    let Some((text, next)) = pickle::flat_string(rest) else {
                         return f(row, None);
                     };
                     f(row, Some(text))?;
-                    at = next;
+                    rest = next;
                 }
                 Ok(())
             }

@@ -21,8 +21,9 @@ use super::check::{Checks, same_bytes};
 use super::plan::{Engine, Plan};
 use super::session::{Outcome, Session, Setting};
 use super::setup::Home;
+use super::table::{Needs, Table};
 use super::tap::{Relay, Transport};
-use super::{Options, Table, summary};
+use super::{Options, summary};
 
 /// Releases that differ in how their processes look and in what they put on the wire, of those that `e2e` runs with.
 const RELEASES: [&str; 3] = ["0.5.6", "0.5.9", "0.5.23"];
@@ -85,6 +86,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     let Some(engine) = engines.last().filter(|_| !options.quick) else {
         return;
     };
+    table.needs(Needs::Core);
     score::rows(table, options, home, program, engines);
     for engine in engines.iter().filter(usual) {
         let name = "attach, against none";
@@ -95,6 +97,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
             }),
         }
     }
+    table.needs(Needs::Machine);
     let name = "attach, following three lives";
     match &refusal {
         Some(why) => table.skip(options, engine, name, why),

@@ -11,7 +11,8 @@ use super::super::plan::Engine;
 use super::super::served::backlog;
 use super::super::session::{Outcome, Setting};
 use super::super::setup::Home;
-use super::super::{Options, Table, summary};
+use super::super::table::Table;
+use super::super::{Options, summary};
 use super::{RELEASES, Scenario, check, kernel, watched};
 
 /// Consumers that need different turns of the tokenizer's event loop. The flag stands on the command line, as it would on a
@@ -69,7 +70,9 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
                 scored = Some(score);
                 Ok(summary(&outcome))
             });
-            table.scores.extend(scored.map(|score| score.line(engine, name)));
+            if let Some(score) = scored {
+                table.score(score.line(engine, name));
+            }
         }
     }
 }

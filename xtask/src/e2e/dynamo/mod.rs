@@ -11,11 +11,12 @@ use serde_json::Value;
 
 use self::bench::{Bench, Clients, Setting};
 use self::expected::{accidents, apart, joined, quiet_but_for};
+use super::Options;
 use super::attach::kernel;
 use super::check::Checks;
 use super::plan::{Engine, Plan};
 use super::setup::Home;
-use super::{Options, Table};
+use super::table::{Needs, Table};
 
 /// Releases that differ in what they put on a response plane: JSON, JSON without an error for an empty chunk, msgpack.
 const RELEASES: [&str; 3] = ["0.9.0", "1.0.0", "1.6.1"];
@@ -144,7 +145,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
                 release: format!("{release}+{sglang}"),
                 msgpack: false,
             };
-            if !Table::wants(options, &engine, name) {
+            if !table.wants(options, &engine, name) {
                 continue;
             }
             let missing = kernel::refusal().or_else(|| {
@@ -166,6 +167,11 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
                 ..Setting::default()
             };
             change(&mut setting);
+            table.needs(if setting.standstill {
+                Needs::Machine
+            } else {
+                Needs::Core
+            });
             table.row(options, &engine, name, |checks, dir| {
                 let outcome = Bench::run(home, program, &setting, dir)?;
                 judge(&outcome, checks);

@@ -6,10 +6,11 @@ mod splice;
 
 use std::path::Path;
 
+use super::Options;
 use super::attach::kernel;
 use super::plan::Engine;
 use super::setup::Home;
-use super::{Options, Table};
+use super::table::Table;
 
 /// All rows of the table that are about moved sockets; one release is enough, the bytes are libzmq's.
 pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &Path, engines: &[Engine]) {

@@ -15,8 +15,9 @@ use super::check::{Checks, exact_but_for_drops};
 use super::plan::{Engine, Plan};
 use super::session::{Outcome, Session, Setting};
 use super::setup::Home;
+use super::table::{Needs, Table};
 use super::tap::Relay;
-use super::{Options, Table, attach, summary};
+use super::{Options, attach, summary};
 
 /// Releases with a consumer that keeps the last chunk, and the one that merges.
 const RELEASES: [&str; 4] = ["0.4.6.post4", "0.5.6", "0.5.9", "0.5.23"];
@@ -156,6 +157,9 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
         for &way in Way::of(engine, asked) {
             let runs = |releases: &[&str]| asked || releases.contains(&engine.release.as_str());
             let mut row = |name: &str, run: &dyn Fn(&mut Checks, &Path) -> Result<String>| {
+                // Who loses something there is a matter of time.
+                let timed = ["http, stalls", "http, leavers"].contains(&name);
+                table.needs(if timed { Needs::Machine } else { Needs::Core });
                 let name = format!("{}, {name}", way.name());
                 match way.refusal() {
                     Some(why) => table.skip(options, engine, &name, &why),

@@ -12,14 +12,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::Options;
 use super::attach::kernel;
 use super::attach::watch::Watch;
 use super::check::{Checks, same_bytes};
 use super::plan::{Engine, Plan};
 use super::session::{Session, Setting};
 use super::setup::Home;
+use super::table::Table;
 use super::tap::Relay;
-use super::{Options, Table};
 use pressure::{Neighbours, Quota, after_all, before_all, cpus, pin, threads};
 
 /// How long the tokenizer is watched while it is late.

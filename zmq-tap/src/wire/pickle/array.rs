@@ -10,6 +10,9 @@ use super::{op, scalar};
 /// `array`'s name for signed 64-bit little endian (`MachineFormat` in the documentation of Python's `array`).
 const SIGNED_INT64_LE: i64 = 12;
 
+/// Calls that are taken at once.
+const FEW: usize = 32;
+
 /// Calls of `array`'s reconstructor that were seen in this message.
 #[derive(Default)]
 pub(super) struct Call {
@@ -78,28 +81,49 @@ impl Vm<'_, '_> {
         let memo = self.limits.memo.saturating_sub(self.arena.memo.len()) / 3;
         let mut room = memo.min(self.limits.stack.saturating_sub(self.stack.len()));
         let mut rest = self.b.get(at..).unwrap_or_default();
-        while room > 0
-            && let Some((head, data)) = rest.split_first_chunk::<N>()
-            && head == known
-            && let Some((&len, bytes)) = data.split_first()
-            && len % 8 == 0
-            && let Some((_, close)) = bytes.split_at_checked(usize::from(len))
-            && let Some(tail) = close.first_chunk()
-            && u64::from_le_bytes(*tail) & 0xff_ffff_ffff == CLOSE
-        {
-            let data = (at + N - 1) as u32;
-            let array = Node::Words {
-                words: u16::from(len / 8),
-                at: data + 2,
-            };
-            let numbered = [Node::Bytes(data), Node::Unbuilt, array];
-            self.arena.memo.extend_from_slice(&numbered);
-            self.stack.push(array);
-            rest = &close[5..];
-            at += N + 1 + usize::from(len) + 5;
-            room -= 1;
+        loop {
+            // Slots and values for a few calls at once: the tables need not ask for room at each.
+            let (slots, values) = (self.arena.memo.len(), self.stack.len());
+            let few = room.min(FEW);
+            self.arena.memo.resize(slots + 3 * few, Node::Unbuilt);
+            self.stack.resize(values + few, Node::Unbuilt);
+            let places = self.arena.memo[slots..].as_chunks_mut().0.iter_mut();
+            let mut count = 0;
+            for (numbered, value) in places.zip(&mut self.stack[values..]) {
+                let Some((head, data)) = rest.split_first_chunk::<N>() else {
+                    break;
+                };
+                if head != known {
+                    break;
+                }
+                let Some((&len, bytes)) = data.split_first() else { break };
+                let Some((_, close)) = bytes.split_at_checked(usize::from(len)) else {
+                    break;
+                };
+                let Some((tail, _)) = close.split_first_chunk() else {
+                    break;
+                };
+                if len % 8 != 0 || u64::from_le_bytes(*tail) & 0xff_ffff_ffff != CLOSE {
+                    break;
+                }
+                let data = (at + N - 1) as u32;
+                let array = Node::Words {
+                    words: u16::from(len / 8),
+                    at: data + 2,
+                };
+                *numbered = [Node::Bytes(data), Node::Unbuilt, array];
+                *value = array;
+                rest = &close[5..];
+                at += N + 1 + usize::from(len) + 5;
+                count += 1;
+            }
+            self.arena.memo.truncate(slots + 3 * count);
+            self.stack.truncate(values + count);
+            room -= count;
+            if count < FEW {
+                return at;
+            }
         }
-        at
     }
 
     /// Makes the objects from here on that are made like the one just made: `GET EMPTY_TUPLE NEWOBJ` and an empty state, over

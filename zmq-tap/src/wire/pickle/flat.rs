@@ -127,13 +127,14 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
 /// Takes the short strings from `at` on that are numbered without a slot, as nearly all are; gives what follows and how many.
 fn strings(b: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> (usize, usize) {
     let first = memo.len();
+    let mut rest = b.get(at..).unwrap_or_default();
     while memo.len() < memo_limit
-        && let Some(&[op::SHORT_BINUNICODE, len]) = b.get(at..at + 2)
-        && let next = at + 3 + usize::from(len)
-        && b.get(next - 1) == Some(&op::MEMOIZE)
+        && let [op::SHORT_BINUNICODE, len, text @ ..] = rest
+        && let Some((_, [op::MEMOIZE, after @ ..])) = text.split_at_checked(usize::from(*len))
     {
         memo.push(Node::Str(at as u32));
-        at = next;
+        at += 3 + usize::from(*len);
+        rest = after;
     }
     (at, memo.len() - first)
 }
@@ -180,16 +181,17 @@ pub(super) fn number_list(b: &[u8]) -> Option<Numbers> {
     let head = u64::from_le_bytes(*b.first_chunk()?);
     let byte = |place: u32| (head >> (8 * place)) as u8;
     let list = |len, first, next| Some(Numbers { len, first, next });
+    // Several, as a rule.
+    if head as u32 & 0xff_ffff == u32::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE, op::MARK, 0]) {
+        let (len, end) = numbers(b, 3)?;
+        return list(u16::try_from(len).ok()?, 3, end + 1);
+    }
     if head as u16 != u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]) {
         return None;
     }
     match byte(2) {
         op @ (op::BININT | op::BININT2) if byte(2 + wide(op) as u32) == op::APPEND => list(1, 2, 3 + wide(op)),
         op::BININT1 if byte(4) == op::APPEND => list(1, 2, 5),
-        op::MARK => {
-            let (len, end) = numbers(b, 3)?;
-            list(u16::try_from(len).ok()?, 3, end + 1)
-        }
         op::EMPTY_LIST | op::APPENDS => list(0, 2, 2),
         _ => None,
     }
@@ -197,20 +199,21 @@ pub(super) fn number_list(b: &[u8]) -> Option<Numbers> {
 
 /// How many short integers alone are in the batch that begins at `start`, as in most lists of token ids, and where it ends.
 ///
-/// Which of two widths a token id has is a coin's toss, which no processor foretells: it is reckoned, not branched on. Only a
+/// Which of two widths a token id has is a coin's toss, which no processor foretells: it is looked up, not branched on. Only a
 /// run of bytes, as small numbers come, is worth a guess.
 #[inline]
 fn numbers(b: &[u8], start: usize) -> Option<(u32, usize)> {
     let (mut at, mut len) = (start, 0);
     loop {
         let op = *b.get(at)?;
+        let width = short(op);
         if op == op::BININT1 {
             (at, len) = (at + 2, len + 1);
             while four_bytes(b, at) {
                 (at, len) = (at + 8, len + 4);
             }
-        } else if op == op::BININT || op == op::BININT2 {
-            (at, len) = (at + wide(op), len + 1);
+        } else if width > 0 {
+            (at, len) = (at + width, len + 1);
         } else {
             return (op == op::APPENDS).then_some((len, at));
         }
@@ -223,6 +226,19 @@ fn wide(op: u8) -> usize {
     3 + 2 * usize::from(op == op::BININT)
 }
 
+/// Length of the short integer that begins with `op`, 0 where none does.
+#[inline]
+fn short(op: u8) -> usize {
+    static LENGTHS: [u8; 256] = {
+        let mut lengths = [0; 256];
+        lengths[op::BININT1 as usize] = 2;
+        lengths[op::BININT2 as usize] = 3;
+        lengths[op::BININT as usize] = 5;
+        lengths
+    };
+    LENGTHS[usize::from(op)].into()
+}
+
 /// Whether four `BININT1` follow each other at `at`.
 #[inline]
 fn four_bytes(b: &[u8], at: usize) -> bool {
@@ -232,13 +248,11 @@ fn four_bytes(b: &[u8], at: usize) -> bool {
 
 /// The batch of one number before an `APPEND`.
 pub(super) fn single(b: &[u8], start: usize) -> Option<Flat> {
-    let end = start
-        + match *b.get(start)? {
-            op::BININT1 => 2,
-            op::BININT2 => 3,
-            op::BININT => 5,
-            _ => return None,
-        };
+    let width = short(*b.get(start)?);
+    if width == 0 {
+        return None;
+    }
+    let end = start + width;
     let end = if *b.get(end)? == op::FRAME { frame(b, end)? } else { end };
     (*b.get(end)? == op::APPEND).then_some(Flat {
         start,
@@ -294,16 +308,23 @@ pub(in super::super) fn item(b: &[u8], at: usize, memo: &[Node]) -> Option<(Node
     Some((node, next))
 }
 
-/// The bytes of the string at `at` of a batch that [`scan`] measured, and what follows it.
-pub(in super::super) fn string(b: &[u8], at: usize) -> Option<(&[u8], usize)> {
+/// The bytes of the string at the beginning of `b`, which lies in a batch that [`scan`] measured, and what follows it.
+#[inline]
+pub(in super::super) fn string(b: &[u8]) -> Option<(&[u8], &[u8])> {
     // As nearly every one is written.
-    if let [op::SHORT_BINUNICODE, len, rest @ ..] = b.get(at..)?
-        && let Some((text, [op::MEMOIZE, ..])) = rest.split_at_checked(usize::from(*len))
+    if let [op::SHORT_BINUNICODE, len, rest @ ..] = b
+        && let Some((text, [op::MEMOIZE, after @ ..])) = rest.split_at_checked(usize::from(*len))
     {
-        return Some((text, at + 3 + text.len()));
+        return Some((text, after));
     }
-    let (start, end) = scalar::payload(b, past_frame(b, at))?;
-    Some((b.get(start..end)?, after_put(b, end)))
+    other_string(b)
+}
+
+/// [`string`] of any form.
+#[cold]
+fn other_string(b: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (start, end) = scalar::payload(b, past_frame(b, 0))?;
+    Some((b.get(start..end)?, b.get(after_put(b, end)..)?))
 }
 
 /// The integer at `at` of a batch that [`scan`] measured and found nothing but short ones in, and what follows it.

@@ -13,7 +13,7 @@ mod tests;
 mod vm;
 
 pub(super) use flat::{item as flat_item, short_int as flat_int, string as flat_string};
-pub(super) use scalar::{float, int, payload};
+pub(super) use scalar::{float, int, payload, says};
 
 use super::arena::{Arena, Node};
 use super::{Limits, Undecoded};

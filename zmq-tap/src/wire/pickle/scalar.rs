@@ -18,6 +18,16 @@ pub(in super::super) fn payload(b: &[u8], at: usize) -> Option<(usize, usize)> {
     (end <= b.len()).then_some((start, end))
 }
 
+/// Whether the string at `at` is `text`.
+#[inline]
+pub(in super::super) fn says(b: &[u8], at: usize, text: &[u8]) -> bool {
+    // As names are written.
+    if let Some([op::SHORT_BINUNICODE, len, rest @ ..]) = b.get(at..) {
+        return usize::from(*len) == text.len() && rest.starts_with(text);
+    }
+    payload(b, at).and_then(|(start, end)| b.get(start..end)) == Some(text)
+}
+
 /// The integer of the opcode at `at`; `None` when it does not fit 64 bits.
 pub(in super::super) fn int(b: &[u8], at: usize) -> Option<i64> {
     let rest = b.get(at + 1..)?;

@@ -1,0 +1,274 @@
+//! What the engine loses at full speed to who watches it. One engine takes what waits for it; by turns nothing is attached,
+//! then tokengap, then nothing, then py-spy. A stretch that is watched is compared with those beside it that are not: the
+//! same process with the same memory, a second ago and a second later. Two processes of the same program differ by more
+//! than what is measured here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::{ATTACHING, Args, SETTLE, attach};
+use crate::bench::quartiles::Quartiles;
+use crate::bench::{aims, venv};
+use crate::e2e::plan::{Engine, Plan};
+use crate::e2e::process::Process;
+use crate::e2e::session::{Session, Setting, mono_ns};
+use crate::e2e::setup::Home;
+use crate::e2e::tap::Relay;
+use crate::e2e::truth::Taken;
+
+/// How long the engine runs with one of them, or none.
+const STRETCH: Duration = Duration::from_millis(600);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Alone,
+    Tokengap,
+    PySpy,
+}
+
+const TURNS: [Way; 4] = [Way::Alone, Way::Tokengap, Way::Alone, Way::PySpy];
+
+pub(super) fn measure(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Result<()> {
+    let mut setting = Setting::new(engine);
+    setting.plan = Plan {
+        requests: args.requests,
+        tokens: args.frames,
+        ..Plan::PLAIN
+    };
+    setting.gap_ms = 0;
+    setting.backlog = true;
+    let py_spy = match venv::with("py-spy") {
+        Ok(programs) => Some(programs.join("py-spy")),
+        Err(error) => {
+            println!("SKIPPED: py-spy cannot be installed: {error:#}");
+            None
+        }
+    };
+    let mut rounds = Vec::new();
+    for _ in 0..args.rounds {
+        rounds.push(round(home, &setting, program, py_spy.as_deref())?);
+    }
+    println!(
+        "{:28} {:>9} {:>9} {:>16} {:>13} {:>9} {:>16}",
+        format!("{} TokenizerManager", args.release),
+        "stretches",
+        "frames/s",
+        "over unwatched",
+        "CPU us/frame",
+        "speed",
+        "(quarters)"
+    );
+    let alone = rounds.iter().flatten().filter(|(way, _)| *way == Way::Alone);
+    let medians = |of: fn(&Speed) -> f64| Quartiles::of(alone.clone().map(|(_, speed)| of(speed)));
+    let (Some(frames_s), Some(cpu_us)) = (medians(|speed| speed.frames_s), medians(|speed| speed.cpu_us)) else {
+        bail!("the engine took too few frames for a single stretch: more --frames")
+    };
+    println!(
+        "{:28} {:9} {:9.0} {:>16} {:13.1}",
+        "nothing attached",
+        alone.count(),
+        frames_s.median,
+        "",
+        cpu_us.median
+    );
+    let watched = |way, name: &str| {
+        let threes = rounds.iter().flat_map(|speeds| speeds.windows(3));
+        let pairs: Vec<_> = threes.filter_map(|three| pair(three, way)).collect();
+        let of = |of: fn(&Pair) -> f64| Quartiles::of(pairs.iter().map(of));
+        let (frames_s, cpu_us) = (of(|pair| pair.watched.frames_s)?, of(|pair| pair.watched.cpu_us)?);
+        let (rate, speed) = (of(|pair| pair.rate)?, of(|pair| pair.speed)?);
+        println!(
+            "{name:28} {:9} {:9.0} {:16.3} {:13.1} {:9.3} {:>16}",
+            pairs.len(),
+            frames_s.median,
+            rate.median,
+            cpu_us.median,
+            speed.median,
+            format!("({:.3}..{:.3})", speed.low, speed.high)
+        );
+        Some(speed.median)
+    };
+    let tokengap = watched(Way::Tokengap, "tokengap, attached");
+    let py_spy: Vec<_> = watched(Way::PySpy, "py-spy record, 100 Hz")
+        .map(|speed| ("py-spy record", speed))
+        .into_iter()
+        .collect();
+    let speed = tokengap.context("no stretch with tokengap lies between two without: more --frames")?;
+    aims::came("target", speed, &py_spy)
+}
+
+/// What an engine did in one stretch.
+#[derive(Clone, Copy)]
+struct Speed {
+    frames_s: f64,
+    /// CPU time of the tokenizer's thread per frame.
+    cpu_us: f64,
+}
+
+/// A watched stretch and its share of the speed of those before and behind it.
+struct Pair {
+    watched: Speed,
+    /// By frames a second.
+    rate: f64,
+    /// By CPU time.
+    speed: f64,
+}
+
+fn pair(three: &[(Way, Speed)], wanted: Way) -> Option<Pair> {
+    let &[(Way::Alone, before), (way, watched), (Way::Alone, after)] = three else {
+        return None;
+    };
+    (way == wanted).then(|| Pair {
+        watched,
+        rate: watched.frames_s * 2.0 / (before.frames_s + after.frames_s),
+        speed: f64::midpoint(before.cpu_us, after.cpu_us) / watched.cpu_us,
+    })
+}
+
+/// A stretch of time and the CPU time that the tokenizer's thread spent in it, ns.
+struct Stretch {
+    way: Way,
+    from_ns: u64,
+    to_ns: u64,
+    cpu_ns: u64,
+}
+
+impl Stretch {
+    /// `None` when the engine had nothing to take in some of it.
+    fn speed(&self, taken: &[Taken]) -> Option<Speed> {
+        let (first, last) = (taken.first()?, taken.last()?);
+        if self.from_ns < first.at_ns || self.to_ns > last.at_ns {
+            return None;
+        }
+        let at = |ns| taken.partition_point(|taken| taken.at_ns < ns);
+        let frames = at(self.to_ns)
+            .checked_sub(at(self.from_ns))
+            .filter(|frames| *frames > 0)? as f64;
+        Some(Speed {
+            frames_s: frames * 1e9 / (self.to_ns - self.from_ns) as f64,
+            cpu_us: self.cpu_ns as f64 / 1e3 / frames,
+        })
+    }
+}
+
+/// One engine and its stretches, in order.
+fn round(home: &Home, setting: &Setting, program: &Path, py_spy: Option<&Path>) -> Result<Vec<(Way, Speed)>> {
+    let dir = tempfile::tempdir()?;
+    let mut session = Session::start(home, setting, &Relay::Absent, dir.path())?;
+    let pid = session.tokenizer_pid();
+    session.go()?;
+    thread::scope(|scope| {
+        let stretches = scope.spawn(|| stretches(pid, program, py_spy, dir.path()));
+        let outcome = session.finish()?;
+        let stretches = stretches.join().map_err(|_| anyhow::anyhow!("watching failed"))??;
+        let taken = outcome.receiver.taken;
+        anyhow::Ok(
+            stretches
+                .into_iter()
+                .filter_map(|stretch| Some((stretch.way, stretch.speed(&taken)?)))
+                .collect(),
+        )
+    })
+}
+
+/// Attaches and detaches until the engine has ended.
+fn stretches(pid: u32, program: &Path, py_spy: Option<&Path>, dir: &Path) -> Result<Vec<Stretch>> {
+    let mut stretches = Vec::new();
+    for way in TURNS.into_iter().cycle() {
+        let attached = match (way, py_spy) {
+            (Way::Alone, _) => Ok(None),
+            (Way::Tokengap, _) => attach(program, pid, dir).map(|process| Some(Attached::Tokengap(process))),
+            (Way::PySpy, Some(py_spy)) => sampled(py_spy, pid, dir).map(Some),
+            (Way::PySpy, None) => continue,
+        };
+        let attached = match attached {
+            Ok(attached) => attached,
+            Err(_) if ends(pid) => break,
+            Err(error) => return Err(error),
+        };
+        let (from_ns, before) = (mono_ns(), on_cpu(pid));
+        thread::sleep(STRETCH);
+        let (to_ns, after) = (mono_ns(), on_cpu(pid));
+        let (Some(before), Some(after)) = (before, after) else {
+            break;
+        };
+        if let Some(attached) = attached {
+            attached.end()?;
+        }
+        stretches.push(Stretch {
+            way,
+            from_ns,
+            to_ns,
+            cpu_ns: after - before,
+        });
+    }
+    Ok(stretches)
+}
+
+/// Whether it is about to end: it closes its sockets some time before.
+fn ends(pid: u32) -> bool {
+    (0..100).any(|_| {
+        thread::sleep(Duration::from_millis(50));
+        on_cpu(pid).is_none()
+    })
+}
+
+enum Attached {
+    Tokengap(Process),
+    /// With the file that it writes.
+    PySpy(Child, PathBuf),
+}
+
+impl Attached {
+    fn end(self) -> Result<()> {
+        match self {
+            Self::Tokengap(process) => {
+                process.signal(Signal::INT)?;
+                let report: Value = serde_json::from_str(&process.end_well(ATTACHING)?.join("\n"))?;
+                let lost = &report["self"]["events_lost"];
+                ensure!(lost == 0, "{lost} observations were lost");
+            }
+            Self::PySpy(mut child, samples) => {
+                if let Some(pid) = Pid::from_raw(child.id() as i32) {
+                    // It ends with its target.
+                    let _ = kill_process(pid, Signal::INT);
+                }
+                child.wait()?;
+                let samples = fs::metadata(&samples).map_or(0, |file| file.len());
+                ensure!(samples > 0, "py-spy sampled nothing");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Samples the process's stacks until it is told to end.
+fn sampled(program: &Path, pid: u32, dir: &Path) -> Result<Attached> {
+    let samples = dir.join("py-spy.txt");
+    let mut command = Command::new(program);
+    command.args(["record", "--rate", "100", "--format", "raw"]);
+    command.args(["--pid", &pid.to_string(), "--output"]).arg(&samples);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut child = child.with_context(|| program.display().to_string())?;
+    thread::sleep(SETTLE);
+    if let Some(status) = child.try_wait()? {
+        bail!("{command:?}: {status}: it does not sample");
+    }
+    Ok(Attached::PySpy(child, samples))
+}
+
+/// Nanoseconds that a process's main thread was on a CPU; `None` when it has ended: then it has no command line, reaped or not.
+fn on_cpu(pid: u32) -> Option<u64> {
+    fs::read(format!("/proc/{pid}/cmdline"))
+        .ok()
+        .filter(|line| !line.is_empty())?;
+    let spent = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    spent.split(' ').next()?.parse().ok().filter(|spent| *spent > 0)
+}

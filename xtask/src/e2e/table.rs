@@ -1,0 +1,256 @@
+//! The table of results, printed as it grows.
+//!
+//! A row whose checks are times has the machine to itself. One whose checks are counts needs a core, and runs beside others in
+//! a process of its own ([`super::beside`]). So the functions that know the rows go through them in more than one [`Pass`].
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::Options;
+use super::check::Checks;
+use super::plan::Engine;
+
+/// What a row needs to say the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// A core: it counts, and counts are the same whatever else runs.
+    Core,
+    /// The machine: it judges times, or looks at everything that runs on it.
+    Machine,
+}
+
+/// What becomes of the rows when all are gone through.
+#[derive(Debug)]
+pub(super) enum Pass {
+    /// Those that need a core are noted.
+    Note(Vec<Place>),
+    /// This one is run and kept, with no word of it.
+    One(String, Option<Row>),
+    /// All are run but these, which have been.
+    Rest(BTreeSet<String>),
+}
+
+/// Where a row stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    pub(super) group: String,
+    pub(super) engine: String,
+    pub(super) name: String,
+}
+
+impl Place {
+    /// What `--only` looks into.
+    pub(super) fn full(&self) -> String {
+        format!("{} {}", self.engine, self.name)
+    }
+}
+
+/// A row that has run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) place: Place,
+    pub(super) took: Duration,
+    /// How many comparisons were made.
+    pub(super) made: u32,
+    pub(super) mismatches: Vec<String>,
+    /// What the engine says, or why it did not run to its end.
+    pub(super) told: Result<String, String>,
+    /// Lines of the table of scores.
+    pub(super) scores: Vec<String>,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Table {
+    pass: Pass,
+    needs: Needs,
+    started: Instant,
+    failed: u32,
+    passed: u32,
+    skipped: u32,
+    comparisons: u32,
+    /// How well drops were predicted, a run each.
+    scores: Vec<String>,
+    /// The rows that are gone through now belong to the last of these; how long each took.
+    groups: Vec<(String, Duration)>,
+}
+
+impl Table {
+    pub(super) fn new(pass: Pass) -> Self {
+        Self {
+            pass,
+            needs: Needs::Machine,
+            started: Instant::now(),
+            failed: 0,
+            passed: 0,
+            skipped: 0,
+            comparisons: 0,
+            scores: Vec::new(),
+            groups: Vec::new(),
+        }
+    }
+
+    pub(super) fn head() {
+        println!(
+            "{:<16} {:<25} {:>6}  {:<6} what the engine says",
+            "release", "scenario", "time", "checks"
+        );
+    }
+
+    /// The rows from here on are told as one sum in the end.
+    pub(super) fn group(&mut self, name: &str, needs: Needs) {
+        self.sum(name);
+        self.needs = needs;
+    }
+
+    /// The same for the rows of the group from here on.
+    pub(super) fn needs(&mut self, needs: Needs) {
+        self.needs = needs;
+    }
+
+    /// A group's sum. It is the last one then.
+    fn sum(&mut self, name: &str) -> &mut Duration {
+        let at = self.groups.iter().position(|(known, _)| known == name);
+        let group = at.map_or_else(|| (name.to_owned(), Duration::ZERO), |at| self.groups.remove(at));
+        &mut self.groups.push_mut(group).1
+    }
+
+    /// Runs one scenario in a folder of its own, if this pass is about it.
+    pub(super) fn row(
+        &mut self,
+        options: &Options,
+        engine: &Engine,
+        name: &str,
+        scenario: impl FnOnce(&mut Checks, &Path) -> Result<String>,
+    ) {
+        if !self.wants(options, engine, name) {
+            return;
+        }
+        let place = Place {
+            group: self.groups.last().map(|(group, _)| group.clone()).unwrap_or_default(),
+            engine: engine.name(),
+            name: name.to_owned(),
+        };
+        if let Pass::Note(places) = &mut self.pass {
+            if self.needs == Needs::Core {
+                places.push(place);
+            }
+            return;
+        }
+        let started = Instant::now();
+        let mut checks = Checks::default();
+        let told = tempfile::tempdir()
+            .context("making a folder")
+            .and_then(|dir| scenario(&mut checks, dir.path()));
+        let row = Row {
+            place,
+            took: started.elapsed(),
+            made: checks.made,
+            mismatches: checks.mismatches.iter().map(ToString::to_string).collect(),
+            told: told.map_err(|error| format!("{error:#}")),
+            scores: Vec::new(),
+        };
+        match &mut self.pass {
+            Pass::One(_, kept) => *kept = Some(row),
+            Pass::Note(_) | Pass::Rest(_) => self.ran(row),
+        }
+    }
+
+    /// Prints a row that has run, and below it what differs.
+    pub(super) fn ran(&mut self, row: Row) {
+        let good = row.told.is_ok() && row.mismatches.is_empty();
+        let verdict = format!("{}{}", row.made, if good { " ok" } else { " FAIL" });
+        let told = row.told.as_ref().map_or("did not run to its end", String::as_str);
+        let Place { group, engine, name } = &row.place;
+        println!(
+            "{engine:<16} {name:<25} {:>5.1}s  {verdict:<6} {told}",
+            row.took.as_secs_f64()
+        );
+        for line in row.mismatches.iter().chain(row.told.as_ref().err()) {
+            println!("    {line}");
+        }
+        *self.sum(group) += row.took;
+        self.comparisons += row.made;
+        self.scores.extend(row.scores);
+        *(if good { &mut self.passed } else { &mut self.failed }) += 1;
+        if let Pass::Rest(done) = &mut self.pass {
+            done.insert(row.place.full());
+        }
+    }
+
+    /// A line of the table of scores, of the row before.
+    pub(super) fn score(&mut self, line: String) {
+        match &mut self.pass {
+            Pass::One(_, Some(row)) => row.scores.push(line),
+            _ => self.scores.push(line),
+        }
+    }
+
+    /// Whether a scenario is among those asked for, and this pass is about it.
+    pub(super) fn wants(&self, options: &Options, engine: &Engine, name: &str) -> bool {
+        let full = format!("{} {name}", engine.name());
+        let asked = options.only.as_ref().is_none_or(|text| full.contains(text.as_str()));
+        asked
+            && match &self.pass {
+                Pass::Note(_) => true,
+                Pass::One(one, _) => *one == full,
+                Pass::Rest(done) => !done.contains(&full),
+            }
+    }
+
+    /// Says that a scenario cannot run here.
+    pub(super) fn skip(&mut self, options: &Options, engine: &Engine, name: &str, why: &str) {
+        if matches!(self.pass, Pass::Rest(_)) && self.wants(options, engine, name) {
+            println!("{:<16} {name:<25} SKIPPED: {why}", engine.name());
+            self.skipped += 1;
+        }
+    }
+
+    /// What was noted.
+    pub(super) fn noted(self) -> Vec<Place> {
+        match self.pass {
+            Pass::Note(places) => places,
+            Pass::One(..) | Pass::Rest(_) => Vec::new(),
+        }
+    }
+
+    /// The one row.
+    pub(super) fn one(self) -> Option<Row> {
+        match self.pass {
+            Pass::One(_, row) => row,
+            Pass::Note(_) | Pass::Rest(_) => None,
+        }
+    }
+
+    pub(super) fn end(&self) -> Result<()> {
+        if !self.scores.is_empty() {
+            println!("\nPredicted drops against what clients miss:");
+            println!(
+                "| release | consumer | tokens lost | predicted | precision, requests | recall | precision, tokens | recall | right places |"
+            );
+            println!("|---|---|--:|--:|--:|--:|--:|--:|--:|");
+            self.scores.iter().for_each(|line| println!("{line}"));
+            println!();
+        }
+        let sums = self.groups.iter().filter(|(_, sum)| !sum.is_zero());
+        let sums: Vec<_> = sums
+            .map(|(name, sum)| format!("{name} {:.0} s", sum.as_secs_f64()))
+            .collect();
+        let all = self.started.elapsed().as_secs_f64();
+        println!("time: {}; all of it {all:.0} s", sums.join(", "));
+        println!(
+            "{} scenarios passed, {} failed, {} SKIPPED; {} comparisons",
+            self.passed, self.failed, self.skipped, self.comparisons
+        );
+        ensure!(
+            self.passed + self.failed + self.skipped > 0,
+            "no scenario has that name"
+        );
+        ensure!(self.failed == 0, "the report and the engine differ");
+        Ok(())
+    }
+}
