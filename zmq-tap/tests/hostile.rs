@@ -214,6 +214,42 @@ fn each_limit_is_reached_by_its_name() {
     }
 }
 
+/// The paths that take many values at once stop at a limit like those that take one: a frame of 256 requests, whose columns are runs
+/// of strings, of arrays and of objects, is read exactly from the limit on that it needs.
+#[test]
+fn a_limit_inside_a_run_is_reached_by_its_name() {
+    let frame = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/fixtures/messages/0.5.23/skip_delta_256rid.pkl"
+    );
+    let message = std::fs::read(frame).unwrap();
+    let read = |limits, limit: &str| match Decoder::new(limits).decode(&message) {
+        Ok(batch) => {
+            assert_eq!(batch.len(), 256);
+            true
+        }
+        Err(Undecoded::Limit { limit: reached, .. }) => {
+            assert_eq!(reached, limit);
+            false
+        }
+        Err(why) => panic!("{limit}: {why}"),
+    };
+    let memo = |memo| Limits {
+        memo,
+        ..Limits::default()
+    };
+    let stack = |stack| Limits {
+        stack,
+        ..Limits::default()
+    };
+    for limit in ["memo", "stack"] {
+        let limits = |most| if limit == "memo" { memo(most) } else { stack(most) };
+        let outcomes: Vec<bool> = (0..4000).map(|most| read(limits(most), limit)).collect();
+        let needed = outcomes.iter().position(|read| *read).expect("4,000 are enough");
+        assert!(needed > 256 && outcomes[needed..].iter().all(|read| *read), "{needed}");
+    }
+}
+
 /// Found by fuzzing: CPython reads a frame whole before anything in it, and refuses one that the message does not hold.
 #[test]
 fn a_frame_longer_than_the_message_is_cut_short() {

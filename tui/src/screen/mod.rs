@@ -170,6 +170,7 @@ impl Screen {
 
     /// An event of a run, whether it is shown or not.
     pub(crate) fn observe(&mut self, run: usize, event: &Event<'_>) {
+        self.news.note(event);
         match self.aside.get_mut(run) {
             Some(Some(face)) => face.journal.observe(event),
             _ => self.journal.observe(event),
@@ -206,7 +207,7 @@ impl Screen {
     /// The run is to be read at once, whether it has news or not.
     fn hurry(&mut self) {
         (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
-        self.news = News::default();
+        self.news.forget();
     }
 
     fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
@@ -352,6 +353,7 @@ impl Screen {
 
 impl Observer for Screen {
     fn event(&mut self, event: &Event<'_>) {
+        self.news.note(event);
         self.journal.observe(event);
     }
 

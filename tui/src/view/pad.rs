@@ -67,8 +67,18 @@ impl<'a> Pad<'a> {
             return x;
         }
         let width = width.min(self.area.width - x);
-        let clean = clean(text);
         let (x0, y0) = (self.area.x + x, self.area.y + y);
+        if text.bytes().all(is_plain) {
+            let taken = (text.len() as u64).min(width.into()) as u16;
+            for (x, byte) in (x0..x0 + taken).zip(text.bytes()) {
+                self.buffer[(x, y0)].set_char(byte.into()).set_style(style);
+            }
+            if width > 1 && text.len() > width.into() {
+                self.buffer[(x0 + width - 1, y0)].set_symbol(self.theme.pick("…", "~"));
+            }
+            return x + taken;
+        }
+        let clean = clean(text);
         let end = self.buffer.set_stringn(x0, y0, &clean, width.into(), style).0;
         if width > 1 && ratatui::text::Span::raw(&*clean).width() > width.into() {
             let cut = self.theme.pick("…", "~");
@@ -145,6 +155,11 @@ impl<'a> Pad<'a> {
         self.text(x, at, &line, style);
         at + 1
     }
+}
+
+/// One cell wide, whatever stands beside it: nearly all there is to write.
+fn is_plain(byte: u8) -> bool {
+    (b' '..=b'~').contains(&byte)
 }
 
 /// Text from the wire may hold anything; a terminal must see none of its control characters.

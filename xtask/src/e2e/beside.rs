@@ -12,7 +12,7 @@ use super::Options;
 use super::table::{Place, Row, Table};
 use super::tap::Relay;
 
-/// Runs `places` in `options.jobs` processes at a time and adds each to the table as it ends.
+/// Runs `places` in `options.jobs` processes at a time and adds each to the table as it ends, unless it has to run again.
 pub(super) fn run(table: &mut Table, options: &Options, relay: &Relay, places: Vec<Place>) {
     let jobs = options.jobs.clamp(1, places.len().max(1));
     let left = Mutex::new(places.into_iter());
@@ -34,7 +34,7 @@ pub(super) fn run(table: &mut Table, options: &Options, relay: &Relay, places: V
         }
         drop(sender);
         for row in rows {
-            table.ran(row);
+            table.ran_beside(row);
         }
     });
 }

@@ -63,6 +63,17 @@ pub(super) struct Row {
     pub(super) scores: Vec<String>,
 }
 
+impl Row {
+    fn is_good(&self) -> bool {
+        self.wrong().next().is_none()
+    }
+
+    /// What differs, and what ended it.
+    fn wrong(&self) -> impl Iterator<Item = &String> {
+        self.mismatches.iter().chain(self.told.as_ref().err())
+    }
+}
+
 /// The table.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -160,9 +171,21 @@ impl Table {
         }
     }
 
+    /// Takes a row that ran beside others. One that did not come out well then is told of and runs again by itself, which decides.
+    pub(super) fn ran_beside(&mut self, row: Row) {
+        if row.is_good() {
+            return self.ran(row);
+        }
+        println!(
+            "{:<16} {:<25} not well beside others, so again:",
+            row.place.engine, row.place.name
+        );
+        row.wrong().for_each(|line| println!("    {line}"));
+    }
+
     /// Prints a row that has run, and below it what differs.
-    pub(super) fn ran(&mut self, row: Row) {
-        let good = row.told.is_ok() && row.mismatches.is_empty();
+    fn ran(&mut self, row: Row) {
+        let good = row.is_good();
         let verdict = format!("{}{}", row.made, if good { " ok" } else { " FAIL" });
         let told = row.told.as_ref().map_or("did not run to its end", String::as_str);
         let Place { group, engine, name } = &row.place;
@@ -170,9 +193,7 @@ impl Table {
             "{engine:<16} {name:<25} {:>5.1}s  {verdict:<6} {told}",
             row.took.as_secs_f64()
         );
-        for line in row.mismatches.iter().chain(row.told.as_ref().err()) {
-            println!("    {line}");
-        }
+        row.wrong().for_each(|line| println!("    {line}"));
         *self.sum(group) += row.took;
         self.comparisons += row.made;
         self.scores.extend(row.scores);

@@ -1,5 +1,6 @@
 //! `cargo xtask screens`: docs/SCREENS.md, the real screens of the demo as tmux shows them, and those in the guide.
 
+mod built;
 mod retake;
 
 use std::fmt::Write;
@@ -157,13 +158,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A release build of this tree's tokengap.
+/// A release build of this tree's tokengap: the one that is there, if it is younger than its sources.
 pub(crate) fn build() -> anyhow::Result<PathBuf> {
-    let built = Command::new("cargo").args(["build", "--release", "-p", "tui"]).status();
-    ensure!(
-        built.context("cargo does not run")?.success(),
-        "tokengap does not build"
-    );
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
-    std::fs::canonicalize(Path::new(&target).join("release/tokengap")).context("no tokengap was built")
+    let program = Path::new(&target).join("release/tokengap");
+    if !built::is_current(&program, Path::new(".")) {
+        let built = Command::new("cargo").args(["build", "--release", "-p", "tui"]).status();
+        ensure!(
+            built.context("cargo does not run")?.success(),
+            "tokengap does not build"
+        );
+    }
+    std::fs::canonicalize(program).context("no tokengap was built")
 }

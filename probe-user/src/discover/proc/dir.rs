@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlinkat};
 use rustix::io::Errno;
 
+/// What a read of /proc gives at most.
+const PIECE: usize = 4096;
+
 /// Why something under `/proc` could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
@@ -231,7 +234,8 @@ fn open_if_regular(located: &OwnedFd) -> Result<File, ReadError> {
 }
 
 pub(crate) fn read_to_limit(file: File, limit: usize) -> Result<Vec<u8>, ReadError> {
-    let mut bytes = Vec::new();
+    // As much as /proc hands over at a time: with every piece more it looks for its place anew, in a table of sockets from the start.
+    let mut bytes = Vec::with_capacity(PIECE.min(limit));
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > limit {
         Err(ReadError::TooLong(limit))

@@ -1,6 +1,7 @@
 //! The relay against a direct connection, `zmq_proxy`, the `zeromq` crate, socat and the least that a relay can do: libzmq peers on
 //! both sides, real frames, taking turns.
 
+mod least;
 mod process;
 mod said;
 mod serve;
@@ -43,8 +44,8 @@ pub(crate) struct Args {
     /// Only ways whose name contains one of these; a direct connection is always there
     #[arg(long, value_delimiter = ',')]
     ways: Vec<String>,
-    /// Be what stands between in one turn: LISTEN UPSTREAM decode|count|crate
-    #[arg(long, hide = true, num_args = 3)]
+    /// Be what stands between in one turn: LISTEN UPSTREAM decode|count|crate|least MESSAGE
+    #[arg(long, hide = true, num_args = 4)]
     serve: Vec<String>,
 }
 
@@ -54,8 +55,8 @@ const PACED: u64 = 1_500;
 const PACED_ROUNDS: usize = 3;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    if let [listen, upstream, mode] = &args.serve[..] {
-        return serve::serve(listen, upstream, mode);
+    if let [listen, upstream, mode, message] = &args.serve[..] {
+        return serve::serve(listen, upstream, mode, message);
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -91,7 +92,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     // What is behind is about the ways that somebody would take.
-    ways.retain(|(way, _)| !matches!(way, Way::Floor("splice" | "tee")));
+    ways.retain(|(way, _)| !matches!(way, Way::Least | Way::Floor("splice" | "tee")));
     if wanted("latency") {
         println!(
             "\n{:26} {:>9} {:>9} {:>9} {:>9} {:>9} {:>12}",

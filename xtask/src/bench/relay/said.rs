@@ -19,7 +19,8 @@ pub(super) fn throughput(size: u64, rows: &[(Way, f64, Option<f64>)]) -> Result<
     };
     let floor = rate(Way::Floor("copy")).map(|rate| ("read, write", rate));
     let counted = rate(Way::Counting).map(|rate| ("frames counted", rate));
-    let beside: Vec<_> = counted.into_iter().chain(floor).collect();
+    let least = rate(Way::Least).map(|rate| ("read, write, decode", rate));
+    let beside: Vec<_> = counted.into_iter().chain(floor).chain(least).collect();
     aims::came(&format!("relay.{size}.rate"), ours, &beside)?;
     let peers = || rows.iter().filter(|row| is_peer(row.0)).map(|row| row.1);
     if let Some(best) = peers().reduce(f64::max) {
@@ -28,11 +29,12 @@ pub(super) fn throughput(size: u64, rows: &[(Way, f64, Option<f64>)]) -> Result<
     let (Some(proxy), 64) = (cpu(Way::ZmqProxy("proxy")), size) else {
         return Ok(());
     };
-    let floor: Vec<_> = cpu(Way::Floor("copy"))
-        .map(|us| ("read, write", us / proxy))
-        .into_iter()
-        .collect();
-    for (way, key) in [(Way::Decoding, "cpu"), (Way::Counting, "counting")] {
+    let ours = [
+        (Way::Decoding, "cpu", (Way::Least, "read, write, decode")),
+        (Way::Counting, "counting", (Way::Floor("copy"), "read, write")),
+    ];
+    for (way, key, (least, name)) in ours {
+        let floor: Vec<_> = cpu(least).map(|us| (name, us / proxy)).into_iter().collect();
         cpu(way).map_or(Ok(()), |us| aims::came(&format!("relay.64.{key}"), us / proxy, &floor))?;
     }
     Ok(())

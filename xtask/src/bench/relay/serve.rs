@@ -8,12 +8,13 @@ use zeromq::{PullSocket, PushSocket, Socket as _, SocketRecv as _, SocketSend as
 use zmq_tap::relay::{Observation, Options, Pair, Payload, Relay, step_aside};
 use zmq_tap::wire::{Decoder, Limits};
 
-pub(super) fn serve(listen: &str, upstream: &str, mode: &str) -> Result<()> {
+pub(super) fn serve(listen: &str, upstream: &str, mode: &str, message: &str) -> Result<()> {
     match mode {
         "count" => relay(listen, upstream, false),
         "decode" => relay(listen, upstream, true),
         "crate" => other(listen, upstream),
-        _ => bail!("{mode} is neither count, decode nor crate"),
+        "least" => super::least::serve(listen, upstream, message),
+        _ => bail!("{mode} is neither count, decode, crate nor least"),
     }
 }
 

@@ -49,7 +49,7 @@ fn press(way: Way, peer: &Path, message: &Path) -> Result<(u32, Option<f64>)> {
     let (front, back) = (at("front"), at("back"));
     let mut receiver = Process::start(Command::new(peer).args(["stuck", &back]))?;
     receiver.expect("READY")?;
-    let between = way.start(peer, &front, &back, CONNECTIONS)?;
+    let between = way.start(peer, (&front, &back), message, CONNECTIONS)?;
     let to = if between.is_some() { &front } else { &back };
     let [connections, most] = [CONNECTIONS, MOST].map(|n| n.to_string());
     let mut senders = Command::new(peer);

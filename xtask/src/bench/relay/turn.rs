@@ -39,7 +39,7 @@ pub(super) struct Cost {
     pub(super) copying_us: f64,
     pub(super) all_us: f64,
     pub(super) peak_mib: Option<f64>,
-    /// Share of the messages that were decoded (or seen); only tokengap looks at any.
+    /// Share of the messages that were decoded (or seen); `None`: of those who look at none.
     pub(super) observed: Option<f64>,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn turn(way: Way, traffic: Traffic<'_>) -> Result<Turn> {
     let [bytes, count, rate] = [bytes, traffic.count, traffic.rate].map(|n| n.to_string());
     let mut receiver = Process::start(Command::new(peer).args(["recv", &back, &bytes, &count]).arg(&stamps))?;
     receiver.expect("READY")?;
-    let mut between = way.start(peer, &front, &back, traffic.connections)?;
+    let mut between = way.start(peer, (&front, &back), message, traffic.connections)?;
     let to = if between.is_some() { &front } else { &back };
     let mut sender = Command::new(peer);
     sender
@@ -86,7 +86,7 @@ pub(super) fn turn(way: Way, traffic: Traffic<'_>) -> Result<Turn> {
 }
 
 fn cost(between: &mut Process, way: Way, count: f64) -> Result<Cost> {
-    let observed = if way.is_ours() {
+    let observed = if way.tells_seen() {
         Some(between.line()?.parse::<f64>()? / count)
     } else {
         None

@@ -23,10 +23,12 @@ pub(super) enum Way {
     Socat,
     /// A loop of system calls in C, by its name there.
     Floor(&'static str),
+    /// That of `read` and `write`, and the decoder.
+    Least,
 }
 
 /// All of them, as the tables name them. Direct comes first.
-pub(super) const WAYS: [(Way, &str); 10] = [
+pub(super) const WAYS: [(Way, &str); 11] = [
     (Way::Direct, "direct"),
     (Way::Counting, "tokengap, frames counted"),
     (Way::Decoding, "tokengap, frames decoded"),
@@ -37,6 +39,7 @@ pub(super) const WAYS: [(Way, &str); 10] = [
     (Way::Floor("copy"), "floor: read, write"),
     (Way::Floor("splice"), "floor: splice"),
     (Way::Floor("tee"), "floor: splice, tee, read"),
+    (Way::Least, "floor: read, write, decode"),
 ];
 
 /// The ways that can be taken here; says which cannot, and why.
@@ -54,22 +57,29 @@ pub(super) fn possible() -> Vec<(Way, &'static str)> {
 }
 
 impl Way {
-    /// Whether it is tokengap's relay, which says at its end what it has seen.
-    pub(super) fn is_ours(self) -> bool {
-        matches!(self, Self::Counting | Self::Decoding)
+    /// Whether it says at its end how many messages it has seen.
+    pub(super) fn tells_seen(self) -> bool {
+        matches!(self, Self::Counting | Self::Decoding | Self::Least)
     }
 
-    /// Starts whatever stands between `front`, where senders connect, and `back`, where the receiver listens.
-    pub(super) fn start(self, peer: &Path, front: &str, back: &str, connections: u32) -> Result<Option<Process>> {
+    /// Starts whatever stands between `front`, where senders connect, and `back`, where the receiver listens. `message` is what will pass.
+    pub(super) fn start(
+        self,
+        peer: &Path,
+        (front, back): (&str, &str),
+        message: &Path,
+        connections: u32,
+    ) -> Result<Option<Process>> {
         let ours = |mode| -> Result<Process> {
             let serve = ["bench", "relay", "--serve", front, back, mode];
-            Process::start(Command::new(std::env::current_exe()?).args(serve))
+            Process::start(Command::new(std::env::current_exe()?).args(serve).arg(message))
         };
         let mut between = match self {
             Self::Direct => return Ok(None),
             Self::Counting => ours("count")?,
             Self::Decoding => ours("decode")?,
             Self::Crate => ours("crate")?,
+            Self::Least => ours("least")?,
             Self::ZmqProxy(role) | Self::Floor(role) => Process::start(Command::new(peer).args([role, front, back]))?,
             Self::Socat => {
                 // As much at once as the others. For one connection it needs no child, whose CPU time nobody could read.
