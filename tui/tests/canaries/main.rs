@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 /// As long as a text of the recorded message, which it replaces.
@@ -66,10 +67,15 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A port that is free now.
+/// A port that is free now, each time another one. It is none of those that the kernel gives to whoever connects or asks for any, as all
+/// do that run beside this.
 fn port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").port()
+    const FIRST: u16 = 20_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let place = (std::process::id() % 1_000) as u16 * 10;
+    let next = || FIRST + (place + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(next).take(10_000).find(free).expect("a port")
 }
 
 fn connect(port: u16) -> TcpStream {
