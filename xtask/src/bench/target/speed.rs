@@ -199,8 +199,13 @@ fn stretches(pid: u32, program: &Path, py_spy: Option<&Path>, dir: &Path) -> Res
         let (Some(before), Some(after)) = (before, after) else {
             break;
         };
-        if let Some(attached) = attached {
-            attached.end()?;
+        let watched = match attached.map(Attached::end) {
+            Some(Err(_)) if ends(pid) => break,
+            Some(watched) => watched?,
+            None => true,
+        };
+        if !watched {
+            continue;
         }
         stretches.push(Stretch {
             way,
@@ -227,7 +232,8 @@ enum Attached {
 }
 
 impl Attached {
-    fn end(self) -> Result<()> {
+    /// Ends it; whether it had watched. py-spy, told to end, sometimes has no samples.
+    fn end(self) -> Result<bool> {
         match self {
             Self::Tokengap(process) => {
                 process.signal(Signal::INT)?;
@@ -241,11 +247,10 @@ impl Attached {
                     let _ = kill_process(pid, Signal::INT);
                 }
                 child.wait()?;
-                let samples = fs::metadata(&samples).map_or(0, |file| file.len());
-                ensure!(samples > 0, "py-spy sampled nothing");
+                return Ok(fs::metadata(&samples).is_ok_and(|file| file.len() > 0));
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
