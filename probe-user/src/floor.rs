@@ -41,7 +41,7 @@ pub struct Floor {
 
 impl Floor {
     /// Sets them in process `pid`.
-    pub fn set(pid: u32, traps: Traps) -> Result<Self, FloorError> {
+    pub fn attach(pid: u32, traps: Traps) -> Result<Self, FloorError> {
         let links = set(pid, traps);
         links.map(|links| Self { _links: links }).map_err(|error| FloorError {
             pid,
