@@ -112,17 +112,14 @@ pub(crate) fn messages(
     let (recv, send) = (sites.entry("zmq_msg_recv")?, sites.entry("zmq_msg_send")?);
     if let Some(done) = sites.received {
         let cookie = Cookie::received(target, done.socket, done.message);
-        match sites.waits.filter(|_| options.handled) {
+        if let Some(waits) = sites.waits.filter(|_| options.handled) {
             // A receive that need not wait asks for its message when it has it.
-            Some(waits) => {
-                entries.push((done.at, cookie.and_handled()));
-                entries.push((waits.at, Cookie::within(Site::Waits, target, waits.socket)));
-            }
-            None => {
-                entries.push((done.at, cookie));
-                if options.handled {
-                    entries.push((recv, at(Site::Recv)));
-                }
+            entries.push((done.at, cookie.and_handled()));
+            entries.push((waits.at, Cookie::within(Site::Waits, target, waits.socket)));
+        } else {
+            entries.push((done.at, cookie));
+            if options.handled {
+                entries.push((recv, at(Site::Recv)));
             }
         }
     } else {

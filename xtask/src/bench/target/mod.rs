@@ -27,7 +27,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Engines that one after the other take frames at full speed
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 6)]
     rounds: usize,
     /// The engine's release (cargo xtask engine RELEASE makes it ready)
     #[arg(long, default_value = "0.5.9")]
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 64)]
     requests: u32,
     /// Frames that each of them takes
-    #[arg(long, default_value_t = 30_000)]
+    #[arg(long, default_value_t = 80_000)]
     frames: u32,
     /// Seconds at 200 frames a second of 256 requests each, for tokengap's own cost; 0 leaves that out
     #[arg(long, default_value_t = 20)]
