@@ -10,8 +10,8 @@ pub struct Offsets {
     pub task_tgid: u32,
     /// `task_struct.__state` (5.14 and later) or `.state`.
     pub task_state: u32,
-    /// Keeps the struct a multiple of 8 bytes.
-    pub reserved: u32,
+    /// In `struct pt_regs`: the number of the system call that the thread is in.
+    pub call: u32,
 }
 
 impl Offsets {
@@ -23,7 +23,7 @@ impl Offsets {
         task_pid: Self::ABSENT,
         task_tgid: Self::ABSENT,
         task_state: Self::ABSENT,
-        reserved: 0,
+        call: Self::ABSENT,
     };
 
     /// Every field that the scheduler programs need is known.

@@ -33,6 +33,11 @@ pub enum Site {
     Epoll = 12,
     /// Return of either.
     EpollReturn = 13,
+    /// Inside what `zmq_getsockopt` calls, where few options come by and `ZMQ_EVENTS` does not: the option is the second
+    /// argument, the socket where [`Cookie`] says.
+    OptionAsked = 14,
+    /// Inside a receive that may wait and finds nothing: the socket is where [`Cookie`] says.
+    Waits = 15,
 }
 
 impl Site {
@@ -52,6 +57,8 @@ impl Site {
             11 => Self::Poll,
             12 => Self::Epoll,
             13 => Self::EpollReturn,
+            14 => Self::OptionAsked,
+            15 => Self::Waits,
             _ => return None,
         })
     }
@@ -119,13 +126,14 @@ impl Kept {
     }
 }
 
-/// An attach cookie: 8 bits of site, 16 of target, 16 each of where socket and message are, and whether the return of the
-/// call is probed as well.
+/// An attach cookie: 8 bits of site, 16 of target, 16 each of where socket and message are, whether a receive that is done
+/// says as well that the message before was handled, and whether the return of the call is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cookie(pub u64);
 
 impl Cookie {
     const RETURNS: u64 = 1 << 63;
+    const HANDLES: u64 = 1 << 62;
 
     /// Of a site that finds all it needs in the arguments' registers.
     pub const fn new(site: Site, target: u32) -> Self {
@@ -144,9 +152,21 @@ impl Cookie {
         Self(Self::new(Site::Received, target).0 | places)
     }
 
-    /// Of [`Site::Refused`].
-    pub const fn refused(target: u32, socket: Kept) -> Self {
-        Self(Self::new(Site::Refused, target).0 | (socket.encode() as u64) << 24)
+    /// The same, where no other site sees the application ask for the next message.
+    #[must_use]
+    pub const fn and_handled(self) -> Self {
+        Self(self.0 | Self::HANDLES)
+    }
+
+    /// Of [`Site::Refused`], [`Site::OptionAsked`] and [`Site::Waits`].
+    pub const fn within(site: Site, target: u32, socket: Kept) -> Self {
+        Self(Self::new(site, target).0 | (socket.encode() as u64) << 24)
+    }
+
+    /// Whether a receive that is done says that the message before was handled.
+    #[inline(always)]
+    pub fn handles(self) -> bool {
+        self.0 & Self::HANDLES != 0
     }
 
     /// Whether the return of the call is probed.
@@ -204,8 +224,10 @@ mod tests {
             let cookie = Cookie::received(target, socket, message);
             prop_assert_eq!((cookie.site(), cookie.target()), (Some(Site::Received), target));
             prop_assert_eq!((said(cookie.socket()), said(cookie.message())), (socket, message));
-            prop_assert!(!cookie.returns());
-            let refused = Cookie::refused(target, socket);
+            prop_assert!(!cookie.returns() && !cookie.handles());
+            let handles = cookie.and_handled();
+            prop_assert!(handles.handles() && !handles.returns() && handles.message() == cookie.message());
+            let refused = Cookie::within(Site::Refused, target, socket);
             prop_assert_eq!((refused.site(), said(refused.socket())), (Some(Site::Refused), socket));
             let entry = Cookie::new(Site::Send, target).and_return();
             prop_assert_eq!((entry.site(), entry.target(), entry.returns()), (Some(Site::Send), target, true));
@@ -216,7 +238,7 @@ mod tests {
     fn every_site_has_its_number() {
         let known = (0..=u8::MAX).filter_map(|byte| Some((byte, Site::of(byte)?)));
         assert!(known.clone().all(|(byte, site)| site as u8 == byte));
-        assert_eq!(known.count(), 13);
+        assert_eq!(known.count(), 15);
         assert_eq!(Cookie::new(Site::Option, 255).site(), Some(Site::Option));
     }
 }

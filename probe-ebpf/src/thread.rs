@@ -24,7 +24,7 @@ pub struct Thread {
     pub tid: u32,
     /// [`State`] as a number; 0 is [`State::Unknown`].
     pub state: u32,
-    /// 1 while it is inside `epoll_wait` or `epoll_pwait`.
+    /// 1 while it sleeps in `epoll_wait` or `epoll_pwait`, or, where no scheduler is observed, is inside of them.
     pub polling: u32,
     /// `CLOCK_MONOTONIC` of the last change of state.
     pub since_ns: u64,
@@ -38,13 +38,15 @@ pub struct Thread {
     pub switches: u64,
     /// Times it left a CPU although it could have gone on.
     pub preempted: u64,
-    /// Poll calls (`epoll_wait`, `epoll_pwait`, `poll`) that it made.
-    pub polls: u64,
-    /// Those that were allowed to sleep (timeout not 0): its wakeups. An event loop with work to do polls with timeout 0.
+    /// Calls of `epoll_wait` and `epoll_pwait` that it made: it is an event loop.
+    pub epolls: u64,
+    /// Poll calls (those and `poll`) that were allowed to sleep (timeout not 0): its wakeups. An event loop with work to do
+    /// polls with timeout 0.
     pub waits: u64,
-    /// Time inside `epoll_wait` and `epoll_pwait`, up to the last return.
+    /// Time asleep in `epoll_wait` and `epoll_pwait` and until it had a CPU again, up to the last time; where no scheduler is
+    /// observed, time inside of them.
     pub polled_ns: u64,
-    /// When it entered the poll call it is in.
+    /// Since when it is polling.
     pub poll_ns: u64,
 }
 
@@ -75,10 +77,14 @@ impl Thread {
         (on, wait, blocked)
     }
 
-    /// It left a CPU at `now_ns`; `runnable` when it was preempted or yielded.
+    /// It left a CPU at `now_ns`: to sleep in an event loop's poll, or `runnable` when it was preempted or yielded.
     #[inline(always)]
-    pub fn switched_out(&mut self, now_ns: u64, runnable: bool) {
+    pub fn switched_out(&mut self, now_ns: u64, runnable: bool, polls: bool) {
         self.close(now_ns);
+        if polls {
+            self.poll_ns = now_ns;
+            self.polling = 1;
+        }
         self.switches += 1;
         self.preempted += u64::from(runnable);
         self.state = if runnable { State::Waiting } else { State::Blocked } as u32;
@@ -89,6 +95,7 @@ impl Thread {
     pub fn switched_in(&mut self, now_ns: u64) {
         self.close(now_ns);
         self.state = State::Running as u32;
+        self.poll_left(now_ns);
     }
 
     /// It was woken at `now_ns`. The kernel says so of a running thread as well, which changes nothing.
@@ -101,22 +108,14 @@ impl Thread {
         self.state = State::Waiting as u32;
     }
 
-    /// It entered a poll call at `now_ns`, one that may sleep if `may_sleep`.
+    /// It entered an event loop's poll at `now_ns`, whose return is observed.
     #[inline(always)]
-    pub fn poll_entered(&mut self, now_ns: u64, may_sleep: bool) {
-        self.polled(may_sleep);
+    pub fn poll_entered(&mut self, now_ns: u64) {
         self.poll_ns = now_ns;
         self.polling = 1;
     }
 
-    /// It made a poll call whose return is not observed.
-    #[inline(always)]
-    pub fn polled(&mut self, may_sleep: bool) {
-        self.polls += 1;
-        self.waits += u64::from(may_sleep);
-    }
-
-    /// It returned from its poll call at `now_ns`; a return whose entry was before the attach counts for nothing.
+    /// It has slept in its poll, or returned from it, at `now_ns`; what began before the attach counts for nothing.
     #[inline(always)]
     pub fn poll_left(&mut self, now_ns: u64) {
         if self.polling == 1 {
@@ -140,9 +139,9 @@ mod tests {
     fn time_goes_to_the_state_it_was_spent_in() {
         let mut t = Thread::default();
         t.switched_in(1_000); // what was before is unknown, so nobody's
-        t.switched_out(1_300, true);
+        t.switched_out(1_300, true, false);
         t.switched_in(1_350);
-        t.switched_out(1_400, false);
+        t.switched_out(1_400, false, false);
         t.woken(2_400);
         t.switched_in(2_410);
         assert_eq!((t.on_ns, t.wait_ns, t.blocked_ns), (350, 60, 1_000));
@@ -167,14 +166,23 @@ mod tests {
     }
 
     #[test]
-    fn only_polls_that_may_sleep_are_wakeups() {
+    fn what_was_slept_in_a_poll_was_polled() {
+        let mut t = Thread::default();
+        t.switched_in(5); // asleep since before the attach
+        t.switched_out(10, false, true);
+        t.woken(30);
+        t.switched_in(40);
+        t.switched_out(50, false, false); // on a lock
+        t.switched_in(90);
+        assert_eq!((t.polling, t.polled_ns), (0, 30));
+    }
+
+    #[test]
+    fn without_a_scheduler_its_returns_end_a_poll() {
         let mut t = Thread::default();
         t.poll_left(5); // entered before the attach
-        t.poll_entered(10, true);
+        t.poll_entered(10);
         t.poll_left(40);
-        t.poll_entered(50, false);
-        t.poll_left(51);
-        t.polled(true);
-        assert_eq!((t.polls, t.waits, t.polled_ns), (3, 2, 31));
+        assert_eq!(t.polled_ns, 30);
     }
 }

@@ -62,12 +62,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     for (pid, thread) in probe.threads()? {
         println!(
-            "thread {pid}/{}: on {} wait {} blocked {} us, {} polls of which {} may sleep, {} us in them",
+            "thread {pid}/{}: on {} wait {} blocked {} us, {} polls of event loops, {} of any that may sleep, {} us in them",
             thread.tid,
             thread.on_ns / 1000,
             thread.wait_ns / 1000,
             thread.blocked_ns / 1000,
-            thread.polls,
+            thread.epolls,
             thread.waits,
             thread.polled_ns / 1000
         );

@@ -14,7 +14,7 @@ use probe_ebpf::{Cookie, Site};
 use crate::library::Library;
 use crate::probe::Options;
 use crate::probe::multi::{Multi, MultiError};
-use crate::sites::{Sites, SitesError};
+use crate::sites::{Refused, Sites, SitesError};
 
 /// A program and the raw tracepoint it goes to.
 type Tracepoint = (&'static str, &'static str);
@@ -90,6 +90,11 @@ impl Batch {
             points: offsets.map(|offset| (offset, Cookie(0))).to_vec(),
         }
     }
+
+    /// The same places with another program.
+    pub(crate) fn with(self, program: &'static str) -> Self {
+        Self { program, ..self }
+    }
 }
 
 /// Offsets in a library's file, and what the program is told at each.
@@ -106,9 +111,16 @@ pub(crate) fn messages(
     let at = |site| Cookie::new(site, target);
     let (recv, send) = (sites.entry("zmq_msg_recv")?, sites.entry("zmq_msg_send")?);
     if let Some(done) = sites.received {
-        entries.push((done.at, Cookie::received(target, done.socket, done.message)));
-        if options.handled {
-            entries.push((recv, at(Site::Recv)));
+        let cookie = Cookie::received(target, done.socket, done.message);
+        if let Some(waits) = sites.waits.filter(|_| options.handled) {
+            // A receive that need not wait asks for its message when it has it.
+            entries.push((done.at, cookie.and_handled()));
+            entries.push((waits.at, Cookie::within(Site::Waits, target, waits.socket)));
+        } else {
+            entries.push((done.at, cookie));
+            if options.handled {
+                entries.push((recv, at(Site::Recv)));
+            }
         }
     } else {
         entries.push((recv, at(Site::Recv).and_return()));
@@ -121,11 +133,15 @@ pub(crate) fn messages(
         }
         refused => {
             entries.push((send, at(Site::Send)));
-            entries.extend(refused.map(|refused| (refused.at, Cookie::refused(target, refused.socket))));
+            let within = |refused: Refused| (refused.at, Cookie::within(Site::Refused, target, refused.socket));
+            entries.extend(refused.map(within));
         }
     }
     if options.handled {
-        entries.push((sites.entry("zmq_getsockopt")?, at(Site::Option)));
+        entries.push(match sites.option_asked {
+            Some(asked) => (asked.at, Cookie::within(Site::OptionAsked, target, asked.socket)),
+            None => (sites.entry("zmq_getsockopt")?, at(Site::Option)),
+        });
     }
     if library.buffers {
         let recv = sites.entry("zmq_recv")?;
@@ -144,13 +160,19 @@ pub(crate) fn messages(
     Ok(batches([(ZMQ, false, entries), (ZMQ_RETURNED, true, returns)]))
 }
 
-/// What goes into libc. Returns first: the return of a poll that was entered before is not a poll of ours.
-pub(crate) fn polls(sites: &Sites, target: u32) -> Result<Vec<Batch>, SitesError> {
+/// What goes into libc; its returns as well where no scheduler tells how long a thread was in its poll. Returns first: the return
+/// of a poll that was entered before is not a poll of ours.
+pub(crate) fn polls(sites: &Sites, target: u32, with_returns: bool) -> Result<Vec<Batch>, SitesError> {
     let at = |site| Cookie::new(site, target);
     let epolls = [sites.entry("epoll_wait")?, sites.entry("epoll_pwait")?];
-    let mut entries = epolls.map(|entry| (entry, at(Site::Epoll))).to_vec();
+    let (entered, returns) = if with_returns {
+        let returns = epolls.map(|entry| (entry, at(Site::EpollReturn)));
+        (at(Site::Epoll).and_return(), returns.to_vec())
+    } else {
+        (at(Site::Epoll), Points::new())
+    };
+    let mut entries = epolls.map(|entry| (entry, entered)).to_vec();
     entries.push((sites.entry("poll")?, at(Site::Poll)));
-    let returns = epolls.map(|entry| (entry, at(Site::EpollReturn))).to_vec();
     Ok(batches([(POLL_LEFT, true, returns), (POLL_ENTERED, false, entries)]))
 }
 

@@ -128,7 +128,7 @@ impl Btf {
             task_pid: of("task_struct", &["pid"]),
             task_tgid: of("task_struct", &["tgid"]),
             task_state: of("task_struct", &["__state", "state"]),
-            reserved: 0,
+            call: of("pt_regs", &["orig_ax", "syscallno"]),
         }
     }
 

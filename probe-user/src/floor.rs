@@ -4,9 +4,10 @@ use std::num::NonZeroU32;
 
 use aya::Ebpf;
 
-use crate::attach::{Batch, Link, Way};
+use crate::attach::{self, Batch, Link, Way};
 use crate::library;
 use crate::load::{self, Settings};
+use crate::probe::Options;
 use crate::probe::multi::Multi;
 use crate::sites::Known;
 
@@ -20,6 +21,8 @@ pub enum Traps {
     Sites,
     /// At the entries of send and receive and at the receive's return: what it takes without knowing the code.
     Calls,
+    /// At every place that [`crate::Probe`] takes with all that it can observe.
+    All,
 }
 
 /// Why there are no traps.
@@ -39,7 +42,7 @@ pub struct Floor {
 impl Floor {
     /// Sets them in process `pid`.
     pub fn attach(pid: u32, traps: Traps) -> Result<Self, FloorError> {
-        let links = attach(pid, traps);
+        let links = set(pid, traps);
         links.map(|links| Self { _links: links }).map_err(|error| FloorError {
             pid,
             why: error.to_string(),
@@ -47,7 +50,7 @@ impl Floor {
     }
 }
 
-fn attach(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
+fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load(Settings::bare())?;
     let mut way = Multi::load(&ebpf, &[NOTHING]).map_or(Way::Perf, Way::Multi);
     let id = NonZeroU32::new(pid).ok_or("no process has this id")?;
@@ -57,17 +60,25 @@ fn attach(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error
         let (send, recv) = (sites.entry("zmq_msg_send")?, sites.entry("zmq_msg_recv")?);
         let batches = match (traps, sites.received) {
             (Traps::Sites, Some(done)) => vec![Batch::of(NOTHING, false, [send, done.at])],
+            (Traps::All, _) => attach::messages(&library, &sites, 0, &Options::default())?,
             _ => vec![
                 Batch::of(NOTHING, false, [send, recv]),
                 Batch::of(NOTHING, true, [recv]),
             ],
         };
-        for batch in &batches {
-            links.extend(way.attach(&mut ebpf, batch, &library.path, id)?);
+        for batch in batches {
+            links.extend(way.attach(&mut ebpf, &batch.with(NOTHING), &library.path, id)?);
         }
     }
     if links.is_empty() {
         return Err("it has no libzmq mapped".into());
+    }
+    if traps == Traps::All {
+        for library in library::libc(pid)? {
+            for batch in attach::polls(&*known.of(&library.path)?, 0, false)? {
+                links.extend(way.attach(&mut ebpf, &batch.with(NOTHING), &library.path, id)?);
+            }
+        }
     }
     Ok(links)
 }

@@ -1,4 +1,5 @@
-//! When a watched thread goes to its poll and comes back: its wakeups, and how long it stays away.
+//! When a watched thread goes to its poll: its wakeups. How long it stays away is what the scheduler tells of it, or, where
+//! that is not observed, the return from its poll.
 //!
 //! Uprobes on libc's functions: only the target pays for them, and no tracefs is needed, which containers seldom have.
 //! Minimum kernel: 5.15 (uprobes with attach cookies).
@@ -16,14 +17,20 @@ use crate::regs::Registers;
 pub(crate) fn poll_entered(ctx: ProbeContext) -> u32 {
     let cookie = here::cookie(&ctx);
     let regs = Registers::of(ctx.regs);
+    let (of_poll, of_epoll) = (regs.arg::<2>(), regs.arg::<3>());
     if let Some(mut caller) = Caller::of(cookie.target())
         && let Some(thread) = caller.thread()
     {
-        if matches!(cookie.site(), Some(Site::Epoll)) {
-            thread.poll_entered(here::now(), regs.arg::<3>() as i32 != 0);
+        let timeout = if matches!(cookie.site(), Some(Site::Epoll)) {
+            thread.epolls += 1;
+            if cookie.returns() {
+                thread.poll_entered(here::now());
+            }
+            of_epoll
         } else {
-            thread.polled(regs.arg::<2>() as i32 != 0);
-        }
+            of_poll
+        };
+        thread.waits += u64::from(timeout as i32 != 0);
     }
     0
 }

@@ -1,9 +1,11 @@
 //! Who runs, who waits for a CPU, who sleeps: the watched processes' threads.
 //!
 //! Raw tracepoints: they attach and detach in milliseconds, need no tracefs, and cost an unwatched switch about 0.1 us.
-//! Minimum kernel: 4.17; the order of the arguments is that of every release but 5.18.0.
+//! Minimum kernel: 5.15 (the registers of a thread that goes to sleep); the order of the arguments is that of every release
+//! but 5.18.0.
 
 use aya_ebpf::helpers::bpf_probe_read_kernel;
+use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_pt_regs};
 use aya_ebpf::macros::raw_tracepoint;
 use aya_ebpf::programs::RawTracePointContext;
 use probe_ebpf::{Offsets, Thread};
@@ -20,8 +22,9 @@ pub(crate) fn sched_switch(ctx: RawTracePointContext) -> i32 {
     if let Some(thread) = watched(prev, &offsets) {
         // State 0 is TASK_RUNNING: it yielded. Unknown state counts as asleep only if it was not preempted.
         let runnable = preempted || field(prev, offsets.task_state) == Some(0);
+        let polls = !runnable && polls(&offsets);
         // SAFETY: a map value, checked for null; only this switch writes the state of the thread that leaves.
-        unsafe { (*thread).switched_out(now, runnable) };
+        unsafe { (*thread).switched_out(now, runnable, polls) };
     }
     if let Some(thread) = watched(next, &offsets) {
         // SAFETY: as above.
@@ -38,6 +41,21 @@ pub(crate) fn sched_wakeup(ctx: RawTracePointContext) -> i32 {
         unsafe { (*thread).woken(here::now()) };
     }
     0
+}
+
+/// `epoll_wait`, `epoll_pwait`, `epoll_pwait2`; `arch/x86/entry/syscalls/syscall_64.tbl`.
+#[cfg(bpf_target_arch = "x86_64")]
+const POLLS: [u32; 3] = [232, 281, 441];
+/// `epoll_pwait`, `epoll_pwait2`; `include/uapi/asm-generic/unistd.h`.
+#[cfg(bpf_target_arch = "aarch64")]
+const POLLS: [u32; 2] = [22, 441];
+
+/// Whether the current thread, which leaves its CPU, is in a poll of an event loop.
+#[inline(always)]
+fn polls(offsets: &Offsets) -> bool {
+    // SAFETY: helpers on the current task, which stays while this program runs.
+    let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
+    field(registers, offsets.call).is_some_and(|call| POLLS.contains(&call))
 }
 
 /// The accounting of `task`, if its process is watched; created at its first event.
@@ -62,10 +80,10 @@ fn watched(task: u64, offsets: &Offsets) -> Option<*mut Thread> {
 }
 
 #[inline(always)]
-fn field(task: u64, offset: u32) -> Option<u32> {
+fn field(at: u64, offset: u32) -> Option<u32> {
     if offset == Offsets::ABSENT {
         return None;
     }
     // SAFETY: a read of kernel memory; a fault is an error value.
-    unsafe { bpf_probe_read_kernel((task + u64::from(offset)) as *const u32) }.ok()
+    unsafe { bpf_probe_read_kernel((at + u64::from(offset)) as *const u32) }.ok()
 }

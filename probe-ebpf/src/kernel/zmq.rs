@@ -61,6 +61,8 @@ fn at_site(ctx: &ProbeContext) -> Option<()> {
             enters(cookie, socket, regs.arg::<1>(), regs.arg::<2>());
             return report::handled(target, socket);
         }
+        Site::OptionAsked if regs.arg::<1>() as i32 != RCVTIMEO => return None,
+        Site::OptionAsked | Site::Waits => return report::handled(target, regs.kept(cookie.socket())?),
         Site::Refused => return report::refused(target, regs.kept(cookie.socket())?),
         _ => return None,
     };
@@ -99,11 +101,14 @@ fn message(ctx: &ProbeContext, watched: &Watched, cookie: Cookie, site: Site) ->
         enters(cookie, socket, place, 0);
         (Kind::Sent, socket, place, true)
     } else {
+        let (socket, place) = regs.both(cookie.socket(), cookie.message())?;
+        if cookie.handles() {
+            let _ = report::handled(cookie.target(), socket);
+        }
         // Negative: nothing to take, or interrupted.
         if regs.result() < 0 {
             return None;
         }
-        let (socket, place) = regs.both(cookie.socket(), cookie.message())?;
         (Kind::Taken, socket, place, watched.capture.taken != 0)
     };
     let body = if look {

@@ -49,6 +49,8 @@ pub struct Probe {
     global: Vec<Link>,
     /// Thread states are observed; what is not observed is `None` in every observation.
     scheduler: bool,
+    /// And with them which threads sleep in a poll.
+    sleeps: bool,
     degraded: Vec<Degraded>,
     permissions: Permissions,
     options: Options,
@@ -113,6 +115,7 @@ impl Probe {
             targets: Vec::new(),
             global: Vec::new(),
             scheduler: false,
+            sleeps: false,
             degraded,
             permissions,
             options,
@@ -209,6 +212,7 @@ impl Probe {
                     Ok(links) => {
                         self.global.extend(links);
                         self.scheduler = true;
+                        self.sleeps = offsets.call != Offsets::ABSENT;
                     }
                     Err(error) => self.lacking(Feature::Scheduler, None, &error),
                 }
@@ -311,7 +315,7 @@ impl Probe {
     fn places(&mut self, feature: Feature, index: usize, library: &Library) -> Result<Vec<Link>, attach::AttachError> {
         let (sites, target) = (self.libraries.of(&library.path)?, index as u32);
         let batches: Vec<Batch> = match feature {
-            Feature::Polls => attach::polls(&sites, target)?,
+            Feature::Polls => attach::polls(&sites, target, !self.sleeps)?,
             _ => attach::messages(library, &sites, target, &self.options)?,
         };
         let Some(pid) = NonZeroU32::new(self.targets[index].pid) else {

@@ -23,6 +23,20 @@ pub(crate) struct Refused {
     pub(crate) socket: Kept,
 }
 
+/// Where a call comes by that asks for the next message, and where its socket is kept there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) at: u64,
+    pub(crate) socket: Kept,
+}
+
+/// `ZMQ_RCVTIMEO`, which pyzmq reads before each receive.
+const RCVTIMEO: i32 = 27;
+/// `ZMQ_EVENTS`, which it reads several times for each.
+const EVENTS: i32 = 15;
+/// A flag of receives: do not wait.
+const DONTWAIT: i32 = 1;
+
 /// Message and socket are the first two arguments of `zmq_msg_send` and `zmq_msg_recv`.
 const ARGUMENTS: [Value; 2] = [Value::Message, Value::Socket];
 
@@ -77,6 +91,64 @@ pub(super) fn refused(code: Code64<'_>, function: u64) -> Option<Refused> {
         let (call, state) = message_call(code, call.near_branch_target(), inner)?;
         behind(code, &call, state)
     })
+}
+
+/// Where `zmq_getsockopt` hands on `ZMQ_RCVTIMEO` and not `ZMQ_EVENTS`: the socket's own function, which
+/// `zmq_getsockopt` calls, knows a few options itself and asks another for the rest.
+pub(super) fn option_asked(code: Code64<'_>, function: u64) -> Option<Asked> {
+    let called = |option| State::entry(&[Value::Socket, Value::Number(option)]);
+    let hands_on =
+        |instruction: &Instruction, state: &State| calls(instruction) && state.get(Reg::RSI) == Value::Number(RCVTIMEO);
+    let mut inner = Vec::new();
+    code.walk(function, called(RCVTIMEO), |instruction, state| {
+        if hands_on(instruction, state) {
+            inner.push(instruction.near_branch_target());
+        }
+        None::<()>
+    });
+    // The check of the socket is called first, with the option still in its register.
+    inner
+        .into_iter()
+        .find_map(|inner| alone(code, inner, called(RCVTIMEO), called(EVENTS), hands_on))
+}
+
+/// Where a receive that may wait finds that there is nothing yet: it goes through the socket's commands, over and over.
+pub(super) fn waits(code: Code64<'_>, function: u64) -> Option<Asked> {
+    let outer = State::entry(&ARGUMENTS);
+    let called = |flags| State::entry(&[Value::Socket, Value::Message, Value::Number(flags)]);
+    let on_socket =
+        |instruction: &Instruction, state: &State| calls(instruction) && state.get(Reg::RDI) == Value::Socket;
+    let within = |function| alone(code, function, called(0), called(DONTWAIT), on_socket);
+    let (call, _) = message_call(code, function, outer)?;
+    within(call.near_branch_target()).or_else(|| {
+        // Not inlined: the call is `s_recvmsg(socket, message, flags)`.
+        let (call, _) = message_call(code, call.near_branch_target(), called(0))?;
+        within(call.near_branch_target())
+    })
+}
+
+/// The first instruction like this that a call in the state `wanted` comes by, and none in the state `other`.
+fn alone(
+    code: Code64<'_>,
+    function: u64,
+    wanted: State,
+    other: State,
+    is: impl Fn(&Instruction, &State) -> bool,
+) -> Option<Asked> {
+    let others = code.reached(function, other)?;
+    code.walk(function, wanted, |instruction, state| {
+        let found = is(instruction, state) && !others.contains(&instruction.ip());
+        let socket = found.then(|| state.kept(Value::Socket)).flatten()?;
+        Some(Asked {
+            at: instruction.ip(),
+            socket,
+        })
+    })
+}
+
+/// A call, or a jump that is the last of a function: the kernel emulates both.
+fn calls(instruction: &Instruction) -> bool {
+    matches!(instruction.code(), Code::Call_rel32_64 | Code::Jmp_rel32_64)
 }
 
 fn behind(code: Code64<'_>, call: &Instruction, state: State) -> Option<Refused> {

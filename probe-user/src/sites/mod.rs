@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
 
-pub(crate) use find::{Received, Refused};
+pub(crate) use find::{Asked, Received, Refused};
 use walk::Code64;
 
 /// libzmq has about 1 MB, libc 2 MB; an extension module with all of libzmq in it a few.
@@ -56,6 +56,10 @@ pub(crate) struct Sites {
     pub(crate) received: Option<Received>,
     /// Inside what `zmq_msg_send` calls; likewise.
     pub(crate) refused: Option<Refused>,
+    /// Inside what `zmq_getsockopt` calls; likewise.
+    pub(crate) option_asked: Option<Asked>,
+    /// Inside what `zmq_msg_recv` calls; likewise.
+    pub(crate) waits: Option<Asked>,
 }
 
 impl Sites {
@@ -99,17 +103,31 @@ impl Sites {
                 first
             };
             sites.functions.push((name, in_file(entry)));
-            if cfg!(target_arch = "x86_64") && name == "zmq_msg_recv" {
-                sites.received = find::received(code.text, first).map(|found| Received {
-                    at: in_file(found.at),
-                    ..found
-                });
+            if !cfg!(target_arch = "x86_64") {
+                continue;
             }
-            if cfg!(target_arch = "x86_64") && name == "zmq_msg_send" {
-                sites.refused = find::refused(code.text, first).map(|found| Refused {
+            let asked = |found: Option<Asked>| {
+                found.map(|found| Asked {
                     at: in_file(found.at),
                     ..found
-                });
+                })
+            };
+            match name {
+                "zmq_msg_recv" => {
+                    sites.received = find::received(code.text, first).map(|found| Received {
+                        at: in_file(found.at),
+                        ..found
+                    });
+                    sites.waits = asked(find::waits(code.text, first));
+                }
+                "zmq_msg_send" => {
+                    sites.refused = find::refused(code.text, first).map(|found| Refused {
+                        at: in_file(found.at),
+                        ..found
+                    });
+                }
+                "zmq_getsockopt" => sites.option_asked = asked(find::option_asked(code.text, first)),
+                _ => {}
             }
         }
         Ok(sites)

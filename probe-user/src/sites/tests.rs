@@ -3,8 +3,8 @@
 use probe_ebpf::{Kept, Register};
 use proptest::prelude::*;
 
-use super::find::{Received, Refused, entry, received, refused};
-use super::walk::Code64;
+use super::find::{Asked, Received, Refused, entry, option_asked, received, refused, waits};
+use super::walk::{Code64, State, Value};
 use super::{Known, Sites};
 
 /// `zmq_msg_recv` of libzmq 4.3.5 in the wheel of pyzmq 27.1.0, compiled without optimization.
@@ -105,6 +105,66 @@ fn an_entry_is_probed_where_the_kernel_need_not_step() {
     assert_eq!(entry(code(&bytes("48 89 f7 55")), AT), AT);
 }
 
+/// The functions in one of the files of `code`, at their places from the returned address on; nothing between them.
+fn functions(listing: &str) -> (u64, Vec<u8>) {
+    let lines: Vec<(u64, Vec<u8>)> = listing
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once(": "))
+        .filter_map(|(at, hex)| {
+            let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+            let bytes = pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+            Some((u64::from_str_radix(at, 16).ok()?, bytes))
+        })
+        .collect();
+    let first = lines[0].0;
+    let mut image = Vec::new();
+    for (at, bytes) in lines {
+        image.resize((at - first) as usize, 0xcc);
+        image.extend(bytes);
+    }
+    (first, image)
+}
+
+#[test]
+fn what_asks_for_the_next_message_is_found_without_optimization() {
+    let (at, image) = functions(include_str!("code/plain.txt"));
+    let code = Code64 { bytes: &image, at };
+    let socket = Kept::At(Register::Rbp, -0x38);
+    // The call of `options_t::getsockopt`, behind every option that the socket itself knows.
+    assert_eq!(option_asked(code, 0x95c43), Some(Asked { at: 0x6b1bf, socket }));
+    // The call of `process_commands`, in the loop that waits.
+    assert_eq!(waits(code, 0x96cca), Some(Asked { at: 0x6e621, socket }));
+}
+
+#[test]
+fn and_with_it() {
+    let (at, image) = functions(include_str!("code/optimized.txt"));
+    let code = Code64 { bytes: &image, at };
+    let socket = Kept::In(Register::Rbx);
+    assert_eq!(option_asked(code, 0x8cfc0), Some(Asked { at: 0x64644, socket }));
+    assert_eq!(waits(code, 0x8d6e0), Some(Asked { at: 0x64224, socket }));
+}
+
+#[test]
+fn and_nowhere_in_other_code() {
+    let plain = bytes(PLAIN_RECV);
+    assert_eq!((option_asked(code(&plain), AT), waits(code(&plain), AT)), (None, None));
+}
+
+#[test]
+fn a_number_that_is_known_decides_a_branch() {
+    // cmp esi, 15; jne +1; push rbx; push rbp; and edx, 1; je +1; ret; push r12
+    let bytes = bytes("83 fe 0f 75 01 53 55 83 e2 01 74 01 c3 41 54");
+    let reached = |option, flags| {
+        let arguments = [Value::Socket, Value::Number(option), Value::Number(flags)];
+        code(&bytes).reached(AT, State::entry(&arguments)).unwrap()
+    };
+    let (events, other) = (reached(15, 0), reached(27, 1));
+    assert!(events.contains(&(AT + 5)) && !events.contains(&(AT + 12)));
+    assert!(!other.contains(&(AT + 5)) && other.contains(&(AT + 12)) && !other.contains(&(AT + 13)));
+}
+
 #[test]
 fn the_c_library_of_this_process() {
     let libraries = crate::library::libc(std::process::id()).unwrap();
@@ -132,5 +192,6 @@ proptest! {
     fn any_bytes_end_somewhere(bytes in prop::collection::vec(any::<u8>(), 0..400), from in 0_u64..400) {
         let code = code(&bytes);
         let _ = (entry(code, AT + from), received(code, AT + from), refused(code, AT + from));
+        let _ = (option_asked(code, AT + from), waits(code, AT + from));
     }
 }

@@ -4,16 +4,17 @@
 //! A probed instruction that the kernel can emulate (`nop`, `push`, `call`, `jmp`, `jcc`: arch/x86/kernel/uprobes.c) costs
 //! one trap, any other a second one for the single step, which under a hypervisor may be ten times as dear.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use iced_x86::Register as Reg;
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Code, ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind,
 };
 use probe_ebpf::{Kept, Register};
 
 /// Instructions looked at in one function.
-const FAR: usize = 200;
+const FAR: usize = 400;
 
 /// What a register or a word of the stack holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +22,17 @@ pub(super) enum Value {
     Unknown,
     Socket,
     Message,
+    /// An `int` of the call that is followed: it decides branches.
+    Number(i32),
     /// An address in the function's frame: bytes from where its return address is.
     Frame(i64),
+}
+
+impl Value {
+    /// Bytes of it in memory.
+    const fn size(self) -> i64 {
+        if matches!(self, Self::Number(_)) { 4 } else { 8 }
+    }
 }
 
 /// Everything that is known before an instruction.
@@ -31,6 +41,8 @@ pub(super) struct State {
     registers: [Value; 16],
     /// Words of the frame, by their place in it.
     slots: BTreeMap<i64, Value>,
+    /// The two numbers that the flags are the comparison of.
+    compared: Option<(i32, i32)>,
 }
 
 /// The code of one function as the library has it in its file.
@@ -51,6 +63,16 @@ impl Code64<'_> {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
+    /// Every instruction of the function that a call which begins in `state` may come by; `None` if they are too many to know.
+    pub(super) fn reached(&self, from: u64, state: State) -> Option<BTreeSet<u64>> {
+        let mut reached = BTreeSet::new();
+        self.walk(from, state, |instruction, _| {
+            reached.insert(instruction.ip());
+            None::<()>
+        });
+        (reached.len() < FAR).then_some(reached)
+    }
+
     /// Goes through the function from `from` on, every way that `state` may take, each instruction once, until `look` finds
     /// something.
     pub(super) fn walk<T>(
@@ -59,7 +81,7 @@ impl Code64<'_> {
         state: State,
         mut look: impl FnMut(&Instruction, &State) -> Option<T>,
     ) -> Option<T> {
-        let (mut open, mut been) = (vec![(from, state)], std::collections::BTreeSet::new());
+        let (mut open, mut been) = (vec![(from, state)], BTreeSet::new());
         while let Some((ip, mut state)) = open.pop() {
             if been.len() == FAR || !been.insert(ip) {
                 continue;
@@ -74,8 +96,13 @@ impl Code64<'_> {
                 FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => open.push((next, state)),
                 FlowControl::UnconditionalBranch => open.push((instruction.near_branch_target(), state)),
                 FlowControl::ConditionalBranch => {
-                    open.push((instruction.near_branch_target(), state.clone()));
-                    open.push((next, state));
+                    let jumps = state.jumps(&instruction);
+                    if jumps != Some(false) {
+                        open.push((instruction.near_branch_target(), state.clone()));
+                    }
+                    if jumps != Some(true) {
+                        open.push((next, state));
+                    }
                 }
                 _ => {}
             }
@@ -111,6 +138,7 @@ impl State {
         let mut state = Self {
             registers: [Value::Unknown; 16],
             slots: BTreeMap::new(),
+            compared: None,
         };
         let passed = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
         for (register, value) in passed.into_iter().zip(arguments) {
@@ -171,7 +199,8 @@ impl State {
     }
 
     fn forget(&mut self, at: i64, size: i64) {
-        self.slots.retain(|slot, _| *slot + 8 <= at || *slot >= at + size);
+        self.slots
+            .retain(|slot, held| *slot + held.size() <= at || *slot >= at + size);
     }
 
     fn push(&mut self, value: Value) {
@@ -197,8 +226,63 @@ impl State {
         self
     }
 
+    /// Whether a conditional branch is taken, where that is decided by a number that is known.
+    fn jumps(&self, branch: &Instruction) -> Option<bool> {
+        let (left, right) = self.compared?;
+        let (below, order) = ((left as u32) < right as u32, left.cmp(&right));
+        Some(match branch.condition_code() {
+            ConditionCode::e => order.is_eq(),
+            ConditionCode::ne => order.is_ne(),
+            ConditionCode::l => order.is_lt(),
+            ConditionCode::le => order.is_le(),
+            ConditionCode::g => order.is_gt(),
+            ConditionCode::ge => order.is_ge(),
+            ConditionCode::b => below,
+            ConditionCode::ae => !below,
+            ConditionCode::be => below || order.is_eq(),
+            ConditionCode::a => !below && order.is_ne(),
+            _ => return None,
+        })
+    }
+
+    /// The number that an operand of 32 bits is.
+    fn number(&self, instruction: &Instruction, operand: u32) -> Option<i32> {
+        let value = match instruction.op_kind(operand) {
+            OpKind::Register => self.get(instruction.op_register(operand)),
+            OpKind::Memory => *self.slots.get(&self.place(instruction)?)?,
+            OpKind::Immediate8 | OpKind::Immediate8to32 | OpKind::Immediate32 => {
+                return Some(instruction.immediate(operand) as i32);
+            }
+            _ => return None,
+        };
+        match value {
+            Value::Number(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// What an instruction on two operands of 32 bits compares, and what its first is behind it, if it is another.
+    fn compares(&self, instruction: &Instruction) -> Option<((i32, i32), Option<i32>)> {
+        let both = || Some((self.number(instruction, 0)?, self.number(instruction, 1)?));
+        match instruction.code() {
+            Code::Cmp_rm32_imm8 | Code::Cmp_rm32_imm32 | Code::Cmp_EAX_imm32 => Some((both()?, None)),
+            Code::Test_rm32_r32 | Code::Test_rm32_imm32 | Code::Test_EAX_imm32 => {
+                let (left, right) = both()?;
+                Some(((left & right, 0), None))
+            }
+            Code::And_rm32_imm8 | Code::And_rm32_imm32 | Code::And_EAX_imm32
+                if instruction.op0_kind() == OpKind::Register =>
+            {
+                let (left, right) = both()?;
+                Some(((left & right, 0), Some(left & right)))
+            }
+            _ => None,
+        }
+    }
+
     /// Forgets what System V lets a callee change.
     fn clobber(&mut self) {
+        self.compared = None;
         for register in [Reg::RAX, Reg::RCX, Reg::RDX, Reg::RSI, Reg::RDI] {
             self.set(register, Value::Unknown);
         }
@@ -207,6 +291,16 @@ impl State {
 
     /// What is known after `instruction`.
     pub(super) fn step(&mut self, instruction: &Instruction) {
+        if instruction.rflags_modified() != 0 {
+            self.compared = None;
+        }
+        if let Some((compared, result)) = self.compares(instruction) {
+            self.compared = Some(compared);
+            if let Some(result) = result {
+                self.set(instruction.op0_register(), Value::Number(result));
+            }
+            return;
+        }
         match instruction.code() {
             Code::Push_r64 => return self.push(self.get(instruction.op0_register())),
             Code::Pop_r64 => {
@@ -219,6 +313,10 @@ impl State {
                 return self.set(Reg::RBP, value);
             }
             Code::Mov_r64_rm64 | Code::Mov_rm64_r64 | Code::Lea_r64_m => return self.moves(instruction),
+            Code::Mov_r32_rm32 | Code::Mov_rm32_r32 => {
+                let moved = self.number(instruction, 1).map_or(Value::Unknown, Value::Number);
+                return self.put(instruction, moved, 4);
+            }
             Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Add_rm64_imm8 | Code::Add_rm64_imm32
                 if instruction.op0_register() == Reg::RSP =>
             {
@@ -264,11 +362,16 @@ impl State {
             (_, Some(at)) => self.slots.get(&at).copied().unwrap_or(Value::Unknown),
             _ => Value::Unknown,
         };
-        match (instruction.op0_kind(), place) {
-            (OpKind::Register, _) => self.set(instruction.op0_register(), from),
+        self.put(instruction, from, 8);
+    }
+
+    /// The instruction's first operand, of `size` bytes, is `value` now.
+    fn put(&mut self, instruction: &Instruction, value: Value, size: i64) {
+        match (instruction.op0_kind(), self.place(instruction)) {
+            (OpKind::Register, _) => self.set(instruction.op0_register(), value),
             (_, Some(at)) => {
-                self.forget(at, 8);
-                self.slots.insert(at, from);
+                self.forget(at, size);
+                self.slots.insert(at, value);
             }
             _ => {}
         }

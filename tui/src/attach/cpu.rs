@@ -137,7 +137,7 @@ impl Polls {
         });
         let now: HashMap<ThreadId, Polled> = threads
             .into_iter()
-            .filter(|(_, thread)| thread.polled_ns > 0)
+            .filter(|(_, thread)| thread.epolls > 0)
             .map(|(pid, thread)| {
                 let inside = if thread.polling == 1 {
                     at.0.saturating_sub(thread.poll_ns)

@@ -9,7 +9,7 @@ use confine::Work;
 use probe_user::Options;
 use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher};
 
-use crate::app;
+use crate::app::{self, Signals};
 use crate::attach::{Attach, AttachOptions, Follow, PythonOptions};
 use crate::cli::LiveArgs;
 use crate::confinement;
@@ -106,9 +106,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             side.origin
         );
     }
+    // Whoever reads that it is attached may interrupt it at once, and has a report.
+    let signals = Signals::install().context("cannot listen for signals")?;
     let attach = Attach::start(watcher, engine, args.options())?;
     eprintln!("tokengap: attached to {} processes", attach.watched());
-    app::run(attach, &args.live)
+    let report = app::watch(attach, &args.live, &signals)?;
+    app::conclude(&report, args.live.json, args.live.fail_on)
 }
 
 /// The engine to watch: that of the processes named, or the only one there is, or the one the user picks from a list.

@@ -27,7 +27,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Engines that one after the other take frames at full speed
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 6)]
     rounds: usize,
     /// The engine's release (cargo xtask engine RELEASE makes it ready)
     #[arg(long, default_value = "0.5.9")]
@@ -36,35 +36,42 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 64)]
     requests: u32,
     /// Frames that each of them takes
-    #[arg(long, default_value_t = 30_000)]
+    #[arg(long, default_value_t = 80_000)]
     frames: u32,
     /// Seconds at 200 frames a second of 256 requests each, for tokengap's own cost; 0 leaves that out
     #[arg(long, default_value_t = 20)]
     pace: u64,
-    /// The tokengap program
+    /// The tokengap program; given more than once, each has its turns in every engine
     #[arg(long, value_name = "FILE")]
-    tokengap: Option<PathBuf>,
+    tokengap: Vec<PathBuf>,
+    /// Leave out py-spy, so that there are more turns for tokengap
+    #[arg(long)]
+    no_peer: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let home = Home::find();
-    let program = args
-        .tokengap
-        .clone()
-        .unwrap_or_else(|| home.root.join("target/release/tokengap"));
-    ensure!(
-        program.exists(),
-        "{}: cargo build --release -p tui makes it",
-        program.display()
-    );
+    let mut programs = args.tokengap.clone();
+    if programs.is_empty() {
+        programs.push(home.root.join("target/release/tokengap"));
+    }
+    for program in &programs {
+        ensure!(
+            program.exists(),
+            "{}: cargo build --release -p tui makes it",
+            program.display()
+        );
+    }
     home.prepare(&[&args.release])?;
     let engine = Engine {
         release: args.release.clone(),
         msgpack: false,
     };
-    speed::measure(args, &home, &engine, &program)?;
+    speed::measure(args, &home, &engine, &programs)?;
     if args.pace > 0 {
-        own_cost(args, &home, &engine, &program)?;
+        for program in &programs {
+            own_cost(args, &home, &engine, program)?;
+        }
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! What the engine loses at full speed to who watches it. One engine takes what waits for it; by turns nothing is attached,
-//! then tokengap, then nothing, then py-spy. A stretch that is watched is compared with those beside it that are not: the
-//! same process with the same memory, a second ago and a second later. Two processes of the same program differ by more
-//! than what is measured here.
+//! What the engine loses at full speed to who watches it. One engine takes what waits for it; tokengap, traps with nothing
+//! behind them, and py-spy have their turns, and before and behind each nobody. A stretch that is watched is compared with
+//! those beside it that are not: the same process with the same memory, a second ago and a second later. Two processes of
+//! the same program differ by more than what is measured here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use probe_user::floor::{Floor, Traps};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -26,16 +27,34 @@ use crate::e2e::truth::Taken;
 /// How long the engine runs with one of them, or none.
 const STRETCH: Duration = Duration::from_millis(600);
 
+/// Who watches in a stretch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Alone,
-    Tokengap,
+    /// Which of the programs.
+    Tokengap(usize),
+    /// Empty programs at tokengap's places: what the kernel takes for its traps.
+    Traps,
     PySpy,
 }
 
-const TURNS: [Way; 4] = [Way::Alone, Way::Tokengap, Way::Alone, Way::PySpy];
+/// What has its turns.
+struct Watchers<'a> {
+    programs: &'a [PathBuf],
+    py_spy: Option<&'a Path>,
+}
 
-pub(super) fn measure(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Result<()> {
+impl Watchers<'_> {
+    /// Each of them between two stretches that nobody watches, for ever.
+    fn turns(&self) -> impl Iterator<Item = Way> {
+        let programs = (0..self.programs.len()).map(Way::Tokengap);
+        let peers = self.py_spy.map(|_| Way::PySpy);
+        let watched: Vec<_> = programs.chain([Way::Traps]).chain(peers).collect();
+        watched.into_iter().cycle().flat_map(|way| [Way::Alone, way])
+    }
+}
+
+pub(super) fn measure(args: &Args, home: &Home, engine: &Engine, programs: &[PathBuf]) -> Result<()> {
     let mut setting = Setting::new(engine);
     setting.plan = Plan {
         requests: args.requests,
@@ -44,16 +63,19 @@ pub(super) fn measure(args: &Args, home: &Home, engine: &Engine, program: &Path)
     };
     setting.gap_ms = 0;
     setting.backlog = true;
-    let py_spy = match venv::with("py-spy") {
-        Ok(programs) => Some(programs.join("py-spy")),
-        Err(error) => {
-            println!("SKIPPED: py-spy cannot be installed: {error:#}");
-            None
-        }
+    let py_spy = (!args.no_peer).then(|| venv::with("py-spy")).and_then(|installed| {
+        installed
+            .map(|programs| programs.join("py-spy"))
+            .inspect_err(|error| println!("SKIPPED: py-spy cannot be installed: {error:#}"))
+            .ok()
+    });
+    let watchers = Watchers {
+        programs,
+        py_spy: py_spy.as_deref(),
     };
     let mut rounds = Vec::new();
     for _ in 0..args.rounds {
-        rounds.push(round(home, &setting, program, py_spy.as_deref())?);
+        rounds.push(round(home, &setting, &watchers)?);
     }
     println!(
         "{:28} {:>9} {:>9} {:>16} {:>13} {:>9} {:>16}",
@@ -95,13 +117,28 @@ pub(super) fn measure(args: &Args, home: &Home, engine: &Engine, program: &Path)
         );
         Some(speed.median)
     };
-    let tokengap = watched(Way::Tokengap, "tokengap, attached");
-    let py_spy: Vec<_> = watched(Way::PySpy, "py-spy record, 100 Hz")
-        .map(|speed| ("py-spy record", speed))
-        .into_iter()
+    let own: Vec<_> = programs
+        .iter()
+        .enumerate()
+        .map(|(n, program)| {
+            let name = match programs {
+                [_] => "tokengap, attached".to_owned(),
+                _ => program.display().to_string(),
+            };
+            watched(Way::Tokengap(n), &name)
+        })
         .collect();
-    let speed = tokengap.context("no stretch with tokengap lies between two without: more --frames")?;
-    aims::came("target", speed, &py_spy)
+    let beside = [
+        ("the traps alone", watched(Way::Traps, "empty traps at its places")),
+        ("py-spy record", watched(Way::PySpy, "py-spy record, 100 Hz")),
+    ];
+    let beside: Vec<_> = beside
+        .into_iter()
+        .filter_map(|(name, speed)| Some((name, speed?)))
+        .collect();
+    let [speed] = own[..] else { return Ok(()) };
+    let speed = speed.context("no stretch with tokengap lies between two without: more --frames")?;
+    aims::came("target", speed, &beside)
 }
 
 /// What an engine did in one stretch.
@@ -159,13 +196,13 @@ impl Stretch {
 }
 
 /// One engine and its stretches, in order.
-fn round(home: &Home, setting: &Setting, program: &Path, py_spy: Option<&Path>) -> Result<Vec<(Way, Speed)>> {
+fn round(home: &Home, setting: &Setting, watchers: &Watchers<'_>) -> Result<Vec<(Way, Speed)>> {
     let dir = tempfile::tempdir()?;
     let mut session = Session::start(home, setting, &Relay::Absent, dir.path())?;
     let pid = session.tokenizer_pid();
     session.go()?;
     thread::scope(|scope| {
-        let stretches = scope.spawn(|| stretches(pid, program, py_spy, dir.path()));
+        let stretches = scope.spawn(|| stretches(pid, watchers, dir.path()));
         let outcome = session.finish()?;
         let stretches = stretches.join().map_err(|_| anyhow::anyhow!("watching failed"))??;
         let taken = outcome.receiver.taken;
@@ -179,14 +216,18 @@ fn round(home: &Home, setting: &Setting, program: &Path, py_spy: Option<&Path>) 
 }
 
 /// Attaches and detaches until the engine has ended.
-fn stretches(pid: u32, program: &Path, py_spy: Option<&Path>, dir: &Path) -> Result<Vec<Stretch>> {
+fn stretches(pid: u32, watchers: &Watchers<'_>, dir: &Path) -> Result<Vec<Stretch>> {
     let mut stretches = Vec::new();
-    for way in TURNS.into_iter().cycle() {
-        let attached = match (way, py_spy) {
-            (Way::Alone, _) => Ok(None),
-            (Way::Tokengap, _) => attach(program, pid, dir).map(|process| Some(Attached::Tokengap(process))),
+    for way in watchers.turns() {
+        let attached = match (way, watchers.py_spy) {
+            (Way::Tokengap(n), _) => {
+                attach(&watchers.programs[n], pid, dir).map(|process| Some(Attached::Tokengap(process)))
+            }
+            (Way::Traps, _) => Floor::attach(pid, Traps::All)
+                .map(|floor| Some(Attached::Traps(floor)))
+                .map_err(Into::into),
             (Way::PySpy, Some(py_spy)) => sampled(py_spy, pid, dir).map(Some),
-            (Way::PySpy, None) => continue,
+            (Way::Alone, _) | (Way::PySpy, None) => Ok(None),
         };
         let attached = match attached {
             Ok(attached) => attached,
@@ -227,6 +268,7 @@ fn ends(pid: u32) -> bool {
 
 enum Attached {
     Tokengap(Process),
+    Traps(Floor),
     /// With the file that it writes.
     PySpy(Child, PathBuf),
 }
@@ -241,6 +283,7 @@ impl Attached {
                 let lost = &report["self"]["events_lost"];
                 ensure!(lost == 0, "{lost} observations were lost");
             }
+            Self::Traps(floor) => drop(floor),
             Self::PySpy(mut child, samples) => {
                 if let Some(pid) = Pid::from_raw(child.id() as i32) {
                     // It ends with its target.
