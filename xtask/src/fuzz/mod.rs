@@ -113,6 +113,9 @@ pub(crate) struct Options {
     /// Where libFuzzer's random numbers begin, for a run that looks at the same inputs again; 0 is elsewhere every time
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u32,
+    /// Build the targets and run none
+    #[arg(long)]
+    no_run: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -132,6 +135,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .collect();
     let place = Place::at(root);
     place.build()?;
+    if options.no_run {
+        return Ok(());
+    }
     for target in &wanted {
         seeds::write(root, target.name, &place.seeds(target.name))?;
     }
