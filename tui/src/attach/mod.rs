@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::Context;
 use probe_user::discover::{Change, Engine, Process, Role, Watcher};
 use probe_user::examine::namespace;
-use probe_user::{Capture, Loss, Observation, Options, Probe, Target};
+use probe_user::{Capture, Feature, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::event::{Chunk, Event, Frame, Lost, LostCause, What};
@@ -115,6 +115,9 @@ impl Attach {
             .iter()
             .map(|d| format!("{d}; {}", d.remedy()))
             .collect();
+        if !options.probe.polls {
+            degraded.push(format!("{} (--no-wakeups)", Feature::Polls.without()));
+        }
         degraded.extend(unserved.iter().map(|why| format!("egress: {why}")));
         degraded.extend(watcher.topology().blind.iter().map(trial::with_remedy));
         degraded.extend(clocks());

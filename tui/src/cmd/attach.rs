@@ -21,6 +21,7 @@ use crate::confinement;
 #[command(
     after_help = "Examples:\n  tokengap attach\n  tokengap attach --pid 4711=scheduler --pid 4712=tokenizer --duration 30s"
 )]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// A process to watch, and its part if its title does not tell: scheduler, detokenizer, tokenizer, worker, router,
     /// detokenizer-router. Repeatable; without it the engine that runs here.
@@ -38,6 +39,11 @@ pub(crate) struct Args {
     /// Leave out what the serving processes write to their clients: nothing is said to be delivered, and no drop is confirmed.
     #[arg(long)]
     no_egress: bool,
+
+    /// Leave out the polls of the engine's event loops, which are most of what the probe costs a tokenizer at full speed:
+    /// how many frames a wakeup takes is unknown, and no drop is predicted.
+    #[arg(long)]
+    no_wakeups: bool,
 
     /// The log file of a Dynamo worker of release 1.6 or later, followed for how SGLang calls each request; repeatable. What
     /// a worker writes to files as standard output and error is followed without it.
@@ -74,6 +80,7 @@ impl Args {
             logs: self.worker_log.clone(),
             probe: Options {
                 ring_bytes: self.ring,
+                polls: !self.no_wakeups,
                 ..Options::default()
             },
             python: self.python_stacks.map(|hertz| PythonOptions {

@@ -76,11 +76,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn attach(program: &Path, pid: u32, dir: &Path) -> Result<Process> {
+fn attach(program: &Path, pid: u32, dir: &Path, more: &[&str]) -> Result<Process> {
     let mut command = Command::new(program);
     command.args(["attach", "--headless", "--json", "--duration", "120s"]);
     // Who sends to it may have ended: there are no sockets then to know it by.
-    command.args(["--pid", &format!("{pid}=tokenizer")]);
+    command.args(["--pid", &format!("{pid}=tokenizer")]).args(more);
     let mut process = Process::start("attach", command, dir)?;
     process.remark("attached to", ATTACHING)?;
     Ok(process)
@@ -99,7 +99,7 @@ fn own_cost(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Result
     let dir = tempfile::tempdir()?;
     let mut session = Session::start(home, &setting, &Relay::Absent, dir.path())?;
     let begun = Instant::now();
-    let process = attach(program, session.tokenizer_pid(), dir.path())?;
+    let process = attach(program, session.tokenizer_pid(), dir.path(), &[])?;
     let attached = begun.elapsed();
     session.go()?;
     thread::sleep(SETTLE);

@@ -33,6 +33,8 @@ enum Way {
     Alone,
     /// Which of the programs.
     Tokengap(usize),
+    /// The first of them without the event loops' polls.
+    NoWakeups,
     /// Empty programs at tokengap's places: what the kernel takes for its traps.
     Traps,
     PySpy,
@@ -49,7 +51,7 @@ impl Watchers<'_> {
     fn turns(&self) -> impl Iterator<Item = Way> {
         let programs = (0..self.programs.len()).map(Way::Tokengap);
         let peers = self.py_spy.map(|_| Way::PySpy);
-        let watched: Vec<_> = programs.chain([Way::Traps]).chain(peers).collect();
+        let watched: Vec<_> = programs.chain([Way::NoWakeups, Way::Traps]).chain(peers).collect();
         watched.into_iter().cycle().flat_map(|way| [Way::Alone, way])
     }
 }
@@ -129,6 +131,7 @@ pub(super) fn measure(args: &Args, home: &Home, engine: &Engine, programs: &[Pat
         })
         .collect();
     let beside = [
+        ("`--no-wakeups`", watched(Way::NoWakeups, "the same, --no-wakeups")),
         ("the traps alone", watched(Way::Traps, "empty traps at its places")),
         ("py-spy record", watched(Way::PySpy, "py-spy record, 100 Hz")),
     ];
@@ -221,8 +224,10 @@ fn stretches(pid: u32, watchers: &Watchers<'_>, dir: &Path) -> Result<Vec<Stretc
     for way in watchers.turns() {
         let attached = match (way, watchers.py_spy) {
             (Way::Tokengap(n), _) => {
-                attach(&watchers.programs[n], pid, dir).map(|process| Some(Attached::Tokengap(process)))
+                attach(&watchers.programs[n], pid, dir, &[]).map(|process| Some(Attached::Tokengap(process)))
             }
+            (Way::NoWakeups, _) => attach(&watchers.programs[0], pid, dir, &["--no-wakeups"])
+                .map(|process| Some(Attached::Tokengap(process))),
             (Way::Traps, _) => Floor::attach(pid, Traps::All)
                 .map(|floor| Some(Attached::Traps(floor)))
                 .map_err(Into::into),

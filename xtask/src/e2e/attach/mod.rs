@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
 
 use self::watch::Watch;
 use super::check::{Checks, same_bytes};
@@ -86,6 +87,15 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     let Some(engine) = engines.last().filter(|_| !options.quick) else {
         return;
     };
+    for engine in engines.iter().filter(usual) {
+        let name = "attach, no wakeups";
+        match &refusal {
+            Some(why) => table.skip(options, engine, name, why),
+            None => table.row(options, engine, name, |checks, dir| {
+                without_wakeups(home, program, engine, dir, checks)
+            }),
+        }
+    }
     table.needs(Needs::Core);
     score::rows(table, options, home, program, engines);
     for engine in engines.iter().filter(usual) {
@@ -122,6 +132,29 @@ pub(super) fn watched(home: &Home, program: &Path, setting: &Setting, dir: &Path
     let mut outcome = session.finish()?;
     outcome.report = Some(watch.report()?);
     Ok(outcome)
+}
+
+/// `--no-wakeups`: everything but what rests on wakeups, and of that not a number.
+fn without_wakeups(home: &Home, program: &Path, engine: &Engine, dir: &Path, checks: &mut Checks) -> Result<String> {
+    let mut setting = Setting::new(engine);
+    slow(&mut setting);
+    let mut session = Session::start(home, &setting, &Relay::Absent, dir)?;
+    let watch = Watch::start_with(program, session.tokenizer_pid(), dir, &["--no-wakeups"])?;
+    session.go()?;
+    let mut outcome = session.finish()?;
+    let report = watch.report()?;
+    for field in [
+        "/chunks/dropped_predicted",
+        "/hops/0/wakeup_frames_max",
+        "/hops/0/wakeup_frames",
+    ] {
+        checks.equal(field, &Some(&Value::Null), &report.pointer(field));
+    }
+    let degraded = report["self"]["degraded"].to_string();
+    checks.equal("it says why", &true, &degraded.contains("(--no-wakeups)"));
+    outcome.report = Some(report);
+    let accuracy = check::exact(&outcome, checks);
+    Ok(format!("{accuracy}; {}", summary(&outcome)))
 }
 
 /// SIGKILL for tokengap in the middle of a run: the engine goes on, and the kernel keeps nothing of ours.
