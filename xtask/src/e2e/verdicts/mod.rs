@@ -122,8 +122,9 @@ const CASES: [Case; 4] = [
                     before_all(tid)?;
                 }
             }
+            // A thread of no priority waits for a share of its own: the longer, the more there are beside it.
             Ok(Pressure {
-                _neighbours: Some(Neighbours::on(io, 4)?),
+                _neighbours: Some(Neighbours::on(io, 16)?),
                 ..Pressure::default()
             })
         },
