@@ -244,6 +244,15 @@ pub(super) struct Workers {
 
 impl Workers {
     pub(super) fn new(count: u16) -> Self {
+        Self::behind((0..count).map(|worker| (Some(worker), "")))
+    }
+
+    /// Hops to receivers at these endpoints, whose numbers are not known.
+    pub(super) fn at(endpoints: &[&str]) -> Self {
+        Self::behind(endpoints.iter().map(|endpoint| (None, *endpoint)))
+    }
+
+    fn behind<'a>(receivers: impl Iterator<Item = (Option<u16>, &'a str)>) -> Self {
         let sees = Sees {
             sent: true,
             taken: true,
@@ -253,21 +262,23 @@ impl Workers {
             ledger: Ledger::new(Limits::default()),
             next: 0,
         };
-        for worker in 0..count {
+        let mut hops = 0;
+        for (worker, endpoint) in receivers {
             let hop = Hop {
-                id: HopId(worker),
+                id: HopId(hops),
                 name: "router->detokenizer",
-                endpoint: "",
-                worker: Some(worker),
+                endpoint,
+                worker,
                 origin: false,
                 last: false,
                 sees,
             };
             scene.say(0, What::Hop(hop));
+            hops += 1;
         }
         Self {
             scene,
-            sent: vec![0; count.into()],
+            sent: vec![0; hops.into()],
         }
     }
 

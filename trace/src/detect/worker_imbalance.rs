@@ -1,6 +1,9 @@
 //! Several workers behind one line, of which one has much more to do than the others.
 
+use std::collections::BTreeMap;
+
 use super::{Detector, Look, Severity, Verdict};
+use crate::id::HopId;
 use crate::ledger::Hop;
 use crate::words::{count, percent};
 
@@ -8,9 +11,37 @@ pub(super) struct WorkerImbalance;
 
 /// Chunks of the busiest receiver over the mean of all; `None` with a single one, or when nothing came.
 pub(crate) fn imbalance(members: &[&Hop]) -> Option<f64> {
-    let chunks = members.iter().map(|hop| hop.counts().chunks);
+    uneven(&receivers(members))
+}
+
+fn uneven(receivers: &[Receiver<'_>]) -> Option<f64> {
+    let chunks = receivers.iter().map(|one| one.chunks);
     let (most, sum) = (chunks.clone().max()?, chunks.sum::<u64>());
-    (members.len() > 1 && sum > 0).then(|| (u128::from(most) * members.len() as u128) as f64 / sum as f64)
+    (receivers.len() > 1 && sum > 0).then(|| (u128::from(most) * receivers.len() as u128) as f64 / sum as f64)
+}
+
+/// One receiver, and what came to it by every hop: a scheduler has several sockets, and several schedulers may send into one.
+struct Receiver<'a> {
+    hop: &'a Hop,
+    chunks: u64,
+    backlog_max: u64,
+}
+
+fn receivers<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
+    let mut receivers: BTreeMap<(Option<u16>, &str, Option<HopId>), Receiver<'a>> = BTreeMap::new();
+    for hop in members {
+        let (worker, endpoint) = (hop.worker(), hop.endpoint());
+        // Nothing tells whether it is the receiver of another hop.
+        let alone = (worker.is_none() && endpoint.is_empty()).then(|| hop.id());
+        let one = receivers.entry((worker, endpoint, alone)).or_insert(Receiver {
+            hop,
+            chunks: 0,
+            backlog_max: 0,
+        });
+        one.chunks += hop.counts().chunks;
+        one.backlog_max = one.backlog_max.max(hop.counts().backlog_max);
+    }
+    receivers.into_values().collect()
 }
 
 impl Detector for WorkerImbalance {
@@ -22,43 +53,42 @@ impl Detector for WorkerImbalance {
         let limits = look.thresholds;
         for (place, group) in look.ledger.groups().iter().enumerate() {
             let members: Vec<&Hop> = look.ledger.members(place).collect();
-            let sum: u64 = members.iter().map(|hop| hop.counts().chunks).sum();
-            let Some(uneven) = imbalance(&members).filter(|&n| n >= limits.imbalance) else {
+            let receivers = receivers(&members);
+            let sum: u64 = receivers.iter().map(|one| one.chunks).sum();
+            let Some(uneven) = uneven(&receivers).filter(|&n| n >= limits.imbalance) else {
                 continue;
             };
-            let Some(busiest) = members.iter().max_by_key(|hop| hop.counts().chunks) else {
+            let Some(busiest) = receivers.iter().max_by_key(|one| one.chunks) else {
                 continue;
             };
             if sum < limits.imbalance_chunks {
                 continue;
             }
-            let counts = busiest.counts();
             // Uneven work that everybody gets done is worth knowing; frames that wait for the busiest are worth a look.
-            let severity = if counts.backlog_max >= limits.backlog_frames {
+            let severity = if busiest.backlog_max >= limits.backlog_frames {
                 Severity::Warning
             } else {
                 Severity::Info
             };
-            let idle = members.iter().filter(|hop| hop.counts().chunks == 0).count();
-            let who = busiest
-                .worker()
-                .map_or_else(|| busiest.endpoint().to_owned(), |n| format!("worker {n}"));
+            let idle = receivers.iter().filter(|one| one.chunks == 0).count();
+            let worker = busiest.hop.worker();
+            let who = worker.map_or_else(|| busiest.hop.endpoint().to_owned(), |n| format!("worker {n}"));
             let summary = format!(
                 "{who} of {} on {} has {} of {} chunks, {uneven:.1} times an even part",
-                members.len(),
+                receivers.len(),
                 group.name,
-                percent(counts.chunks as f64 / sum as f64),
+                percent(busiest.chunks as f64 / sum as f64),
                 count(sum),
             );
             found.push(
                 Verdict::new(severity, summary)
                     .hop(&group.name)
-                    .with("workers", members.len())
+                    .with("workers", receivers.len())
                     .with("workers_idle", idle)
                     .with("imbalance", (uneven * 100.0).round() / 100.0)
-                    .with("busiest_worker", busiest.worker())
-                    .with("busiest_chunks", counts.chunks)
-                    .with("busiest_backlog_max_frames", counts.backlog_max)
+                    .with("busiest_worker", worker)
+                    .with("busiest_chunks", busiest.chunks)
+                    .with("busiest_backlog_max_frames", busiest.backlog_max)
                     .with("chunks", sum)
                     .advice(
                         "detokenizers are chosen by crc32 of the tokenizer worker's endpoint modulo their number: fewer tokenizer \
@@ -93,5 +123,28 @@ mod tests {
             (&3.0.into(), &0.into())
         );
         assert_eq!(found[0].severity, Severity::Warning, "900 frames wait for it");
+    }
+
+    #[test]
+    fn sockets_that_send_to_one_endpoint_are_one_receiver() {
+        let mut one = Workers::at(&["ipc:///tmp/tokenizer", "ipc:///tmp/tokenizer"]);
+        let mut two = Workers::at(&["ipc:///tmp/tokenizer", "ipc:///tmp/other"]);
+        let mut unknown = Workers::at(&["", ""]);
+        for n in 0..1_200 {
+            for scene in [&mut one, &mut two, &mut unknown] {
+                scene.send(0, n, &format!("{n}"), 1);
+            }
+        }
+        assert!(
+            one.check(&WorkerImbalance).is_empty(),
+            "a second socket has nothing to send"
+        );
+        for scene in [&mut two, &mut unknown] {
+            let found = scene.check(&WorkerImbalance);
+            assert_eq!(
+                (&found[0].evidence["workers"], &found[0].evidence["workers_idle"]),
+                (&2.into(), &1.into())
+            );
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The path's legs and the workers behind a line, as people read them.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::hostile::plain;
@@ -39,6 +40,18 @@ pub(super) fn render(out: &mut String, report: &Report) {
         );
     }
     let _ = writeln!(out);
+}
+
+/// How many receivers are behind a line, where it has several hops: those of one endpoint are one.
+pub(super) fn behind(hop: &HopLine) -> Option<String> {
+    let hops = hop.workers.as_ref()?;
+    let apart = hops.iter().filter(|h| h.worker.is_none() && h.endpoint.is_empty());
+    let places: BTreeSet<_> = hops.iter().map(|h| (h.worker, h.endpoint.as_str())).collect();
+    let known = places.iter().filter(|place| **place != (None, ""));
+    Some(match apart.count() + known.count() {
+        1 => format!("{} sockets send into one", hops.len()),
+        workers => format!("{workers} workers"),
+    })
 }
 
 /// The workers behind a line and the connections into it, the load of each.

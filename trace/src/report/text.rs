@@ -267,9 +267,7 @@ fn detail(out: &mut String, hop: &HopLine) {
     if let Some(busy) = hop.busy {
         parts.push(format!("receiver busy for {}", percent(busy)));
     }
-    if let Some(workers) = &hop.workers {
-        parts.push(format!("{} workers", workers.len()));
-    }
+    parts.extend(path_text::behind(hop));
     if let Some(lanes) = &hop.lanes {
         parts.push(format!("{} connections", lanes.len()));
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::hostile::{Html, plain};
-use super::super::{HopLine, LossList, Report, brief};
+use super::super::{HopLine, LossList, Report, brief, path_text};
 use crate::words::{bytes, count, duration, plural, share};
 
 fn opt(n: Option<u64>) -> String {
@@ -187,11 +187,9 @@ pub(super) fn hops(report: &Report) -> String {
 }
 
 fn workers(hop: &HopLine) -> String {
-    let workers = hop
-        .workers
-        .as_ref()
-        .map(|w| format!("<br><small class=\"dim\">{} workers</small>", w.len()));
-    workers.unwrap_or_default()
+    path_text::behind(hop).map_or_else(String::new, |workers| {
+        format!("<br><small class=\"dim\">{workers}</small>")
+    })
 }
 
 pub(super) fn cpu(report: &Report) -> String {

@@ -53,6 +53,10 @@ pub(in super::super) fn exact(outcome: &Outcome, checks: &mut Checks) -> Accurac
     hops(outcome, report, checks, &mut accuracy);
     requests(outcome, report, checks, &mut accuracy);
     release_is_right(outcome, report, checks);
+    // Every hop has one receiver here, whatever the scheduler's sockets.
+    let findings = report["findings"].as_array().into_iter().flatten();
+    let uneven = findings.filter(|finding| finding["kind"] == "worker-imbalance");
+    checks.equal("uneven workers where there is one", &0, &uneven.count());
     let mut alarms = alarms(report);
     // A slow tokenizer of a release that keeps the last chunk does lose tokens.
     alarms.retain(|alarm| !alarm.starts_with("dropped-chunks"));
