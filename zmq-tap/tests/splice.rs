@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use zmq_tap::relay::{Endpoint, Gate, Observation, Options, Pair, Relay};
@@ -37,6 +37,16 @@ fn leads_to(folder: &TempDir, listener: &UnixListener) -> bool {
     listener.set_nonblocking(true).expect("set");
     while listener.accept().is_ok() {}
     UnixStream::connect(folder.path().join(NAME)).is_ok() && listener.accept().is_ok()
+}
+
+/// Waits until a listener that was closed is gone: a process that another test starts meanwhile has every file of this one until it
+/// executes its own program.
+fn nobody_listens(path: &Path) {
+    let until = Instant::now() + PATIENCE;
+    while UnixStream::connect(path).is_ok() {
+        assert!(Instant::now() < until, "somebody listens at {}", path.display());
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -77,6 +87,7 @@ fn an_engine_that_listens_anew_keeps_its_new_socket() {
     let (_ours, place) = Place::take(&held, NAME).expect("taken");
     assert!(place.is_held());
     drop(engine);
+    nobody_listens(&place.aside());
     fs::remove_file(folder.path().join(NAME)).expect("removed, as libzmq does before it binds");
     let anew = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens anew");
     assert!(!place.is_held());
@@ -152,6 +163,7 @@ fn a_killed_tokengap_is_undone() {
 
     take_and_die(folder.path());
     drop(engine);
+    nobody_listens(&folder.path().join(format!("{NAME}.engine-1")));
     fs::remove_file(folder.path().join(NAME)).expect("removed");
     let anew = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens anew");
     let restored = restore(&held).expect("restored");
@@ -231,7 +243,7 @@ fn a_sender_that_is_asked_to_leave_loses_nothing() {
     let (relay, place) = relay_in_place(&held, &Gate::open());
     let mut sender = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
     let (mut taken, _) = engine.accept().expect("led on");
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     // Before that it is no connection yet, and a ZMQ peer has not been greeted.
     while !matches!(relay.poll(), Some(Observation::Opened { .. })) {
         assert!(began.elapsed() < PATIENCE);
@@ -256,7 +268,7 @@ fn a_sender_that_does_not_leave_is_cut_off() {
     let (relay, place) = relay_in_place(&held, &Gate::open());
     let _stays = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
     let (_taken, _) = engine.accept().expect("led on");
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     relay.stop();
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     place.give_back().expect("given back");
