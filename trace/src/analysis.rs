@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
 use crate::course::Course;
+use crate::detect::attribution::Attribution;
 use crate::detect::{Finding, Findings, Look, Thresholds};
 use crate::event::Event;
 use crate::fault;
@@ -100,9 +101,20 @@ impl Analysis {
         self.findings.sorted()
     }
 
+    /// Where the time of chunks and first tokens has gone so far.
+    pub fn attribution(&self) -> Attribution<'_> {
+        Attribution::of(&self.ledger, &self.thresholds)
+    }
+
     /// The report of what has been seen and found so far, after a last look.
     pub fn report(&self, input: &ReportInput) -> Report {
-        report::build(&self.ledger, &self.course, &self.last_look(), input)
+        report::build(
+            &self.ledger,
+            &self.course,
+            &self.last_look(),
+            &self.attribution(),
+            input,
+        )
     }
 
     /// The same as metrics.

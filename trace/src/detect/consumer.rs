@@ -3,8 +3,6 @@
 
 use super::{Look, Severity, Verdict};
 use crate::clock::MonoNs;
-use crate::event::ThreadPart;
-use crate::id::ThreadId;
 use crate::ledger::{Group, Spent, Thread};
 use crate::words::{duration, percent, plural};
 
@@ -99,7 +97,7 @@ pub(super) fn late<'a>(look: &Look<'a>) -> Vec<Late<'a>> {
     for (place, group) in ledger.groups().iter().enumerate() {
         let first = late.len();
         for hop in ledger.members(place) {
-            let taker = hop.taker().or_else(|| only_receiver(look, group));
+            let taker = hop.taker().or_else(|| ledger.only_receiver(hop));
             let (Some(oldest), Some(by)) = (hop.oldest_waiting(), taker) else {
                 continue;
             };
@@ -128,16 +126,6 @@ pub(super) fn late<'a>(look: &Look<'a>) -> Vec<Late<'a>> {
         }
     }
     late
-}
-
-/// Who is to take from a hop that nobody was seen to take from: the main thread of the only process of that part. A consumer
-/// that is far behind at the attach takes for long what was sent before it, and a stuck one nothing.
-fn only_receiver(look: &Look<'_>, group: &Group) -> Option<ThreadId> {
-    let role = group.name.rsplit("->").next()?;
-    let is_it = |t: &&Thread| t.role() == role && t.part() == Some(ThreadPart::Main);
-    let mut mains = look.ledger.threads().iter().filter(is_it);
-    let only = mains.next()?;
-    mains.next().is_none().then(|| only.id())
 }
 
 /// The worst of each line by `share`, among those whose share is at least `least`: one verdict a line.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::consumer::{late, rounded, worst_of_each_line};
-use super::{Detector, Look, Verdict};
+use super::{Detector, Look, Verdict, advice};
 use crate::words::{bytes, duration, percent};
 
 pub(super) struct ConsumerCpuBound;
@@ -43,10 +43,7 @@ impl Detector for ConsumerCpuBound {
             let mut verdict = one
                 .verdict(look, summary)
                 .with("process_cpus", rounded(process))
-                .advice(
-                    "its own work is the limit, not the sockets: --tokenizer-worker-num spreads it, a larger \
-                     --stream-interval makes fewer and larger chunks",
-                );
+                .advice(advice::own_work(one.thread.role()));
             if let Some(ns) = recv_wait {
                 verdict = verdict.with("recv_wait_p50_ns", ns);
             }

@@ -1,7 +1,7 @@
 //! A consumer that could work and gets no CPU: others have it.
 
 use super::consumer::{Late, late, rest, worst_of_each_line};
-use super::{Detector, Look, Verdict};
+use super::{Detector, Look, Verdict, advice};
 use crate::words::percent;
 
 pub(super) struct ConsumerStarved;
@@ -26,9 +26,7 @@ impl Detector for ConsumerStarved {
                 percent(one.spent.share(one.spent.on_ns)),
                 rest(&one.spent),
             );
-            found.push(one.verdict(look, summary).advice(
-                "other threads have its CPU: give the engine's host processes CPUs of their own, or fewer threads beside them",
-            ));
+            found.push(one.verdict(look, summary).advice(advice::STARVED));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A consumer that may not run: the CPU limit of its container is used up.
 
 use super::consumer::{Late, late, rest, worst_of_each_line};
-use super::{Detector, Look, Verdict};
+use super::{Detector, Look, Verdict, advice};
 use crate::words::percent;
 
 pub(super) struct ConsumerThrottled;
@@ -26,10 +26,7 @@ impl Detector for ConsumerThrottled {
                 percent(one.spent.share(one.spent.on_ns)),
                 rest(&one.spent),
             );
-            found.push(
-                one.verdict(look, summary)
-                    .advice("raise or remove the container's CPU limit (resources.limits.cpu; cpu.max of its cgroup)"),
-            );
+            found.push(one.verdict(look, summary).advice(advice::THROTTLED));
         }
     }
 }

@@ -161,7 +161,7 @@ impl Findings {
         if let Some(known) = self
             .list
             .iter_mut()
-            .find(|f| f.kind == kind && f.verdict.hop == verdict.hop)
+            .find(|f| f.kind == kind && (detector.is_single() || f.verdict.hop == verdict.hop))
         {
             known.active = true;
             known.began = verdict.since.map_or(known.began, |since| since.min(known.began));

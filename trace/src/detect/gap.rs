@@ -1,11 +1,14 @@
-//! First tokens that wait between the scheduler's send and the tokenizer's take.
+//! First tokens that wait between the scheduler's send and the tokenizer's receive.
 
 use std::fmt::Write as _;
 
-use super::consumer::rest;
-use super::{Detector, Look, Severity, Verdict};
+use serde_json::json;
+
+use super::attribution::Attribution;
+use super::consumer::{rest, rounded};
+use super::{Detector, Look, Severity, Verdict, advice};
 use crate::clock::MonoNs;
-use crate::ledger::Attribution;
+use crate::ledger::WaitBreakdown;
 use crate::words::{count, duration, percent, plural};
 
 pub(super) struct FirstTokenGap;
@@ -13,6 +16,10 @@ pub(super) struct FirstTokenGap;
 impl Detector for FirstTokenGap {
     fn kind(&self) -> &'static str {
         "first-token-gap"
+    }
+
+    fn is_single(&self) -> bool {
+        true
     }
 
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
@@ -43,7 +50,7 @@ impl Detector for FirstTokenGap {
         let quantile = |q| gap.quantile(q).unwrap_or(0);
         let over = gap.above(limits.gap_warning_ns);
         let mut summary = if gap.count() == 0 {
-            String::from("no first token has been taken by the tokenizer yet")
+            String::from("the tokenizer has received no first token yet")
         } else {
             format!(
                 "first tokens wait up to {} between scheduler and tokenizer: median {}, p95 {}; {} of {} above {}",
@@ -68,8 +75,13 @@ impl Detector for FirstTokenGap {
             Some(gap) if gap.ns >= oldest_ns => (&*gap.rid, gap.at.0.saturating_sub(gap.ns)),
             _ => (oldest_rid, look.now.0.saturating_sub(oldest_ns)),
         };
+        let attribution = Attribution::of(ledger, limits);
+        let bottleneck = attribution.bottleneck();
+        let _ = write!(summary, "; {}", attribution.first_token_words());
         let waits = ledger.waits();
-        if waits.total.requests > 0 {
+        // What the tokenizer's thread did explains a wait for the tokenizer alone.
+        let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));
+        if explained {
             let _ = write!(summary, "; meanwhile {}", meanwhile(&waits.total));
         }
         let mut verdict = Verdict::new(severity, summary)
@@ -80,10 +92,17 @@ impl Detector for FirstTokenGap {
             .with("requests_above_warning", over)
             .with("waiting_now", waiting)
             .with("oldest_waiting_ns", oldest_ns)
-            .advice(
-                "the tokenizer takes frames more slowly than they are sent; --tokenizer-worker-num spreads its work, \
-                 a larger --stream-interval makes fewer and larger chunks",
-            );
+            .advice(advice::first_token(bottleneck));
+        if let Some(leg) = bottleneck {
+            verdict = verdict
+                .hop(leg.name)
+                .with("bottleneck", leg.words())
+                .with("bottleneck_share", rounded(leg.first_token[0].share))
+                .with("bottleneck_thread", json!(leg.thread));
+            if let Some(worker) = &leg.worker {
+                verdict = verdict.with("bottleneck_worker", worker.as_str());
+            }
+        }
         // Where nothing has been taken yet, there is no distribution of what was.
         if gap.count() > 0 {
             verdict = verdict
@@ -105,7 +124,7 @@ impl Detector for FirstTokenGap {
 }
 
 /// What the taking thread did, in words.
-fn meanwhile(what: &Attribution) -> String {
+fn meanwhile(what: &WaitBreakdown) -> String {
     let spent = &what.spent;
     let mut words = format!(
         "the thread that takes them was on a CPU {} of the time, {}",
@@ -120,7 +139,7 @@ fn meanwhile(what: &Attribution) -> String {
 }
 
 /// The same by name, each with `of` before it.
-fn causes(verdict: Verdict, of: &str, what: &Attribution) -> Verdict {
+fn causes(verdict: Verdict, of: &str, what: &WaitBreakdown) -> Verdict {
     let spent = &what.spent;
     let numbers = [
         ("gap_ns", Some(what.gap_ns)),

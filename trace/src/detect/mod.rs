@@ -1,6 +1,8 @@
 //! Verdicts on what the ledger holds: one file a detector, each a pure look at the state.
 
+mod advice;
 mod arithmetic;
+pub mod attribution;
 mod backlog;
 mod burst;
 mod coalescing;
@@ -54,6 +56,10 @@ pub trait Detector {
     fn kind(&self) -> &'static str;
     /// Whether the trouble comes and goes, so that its worst moment is worth keeping; else the latest verdict stands.
     fn comes_and_goes(&self) -> bool {
+        false
+    }
+    /// Whether there is one finding for all hops, which names the hop it is about now.
+    fn is_single(&self) -> bool {
         false
     }
     /// Adds a verdict for each place where the trouble is; none when there is none.

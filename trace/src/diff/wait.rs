@@ -154,7 +154,7 @@ fn legs(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{ReportInput, Spread};
+    use crate::report::ReportInput;
     use crate::{Analysis, Config};
 
     const MS: u64 = 1_000_000;
@@ -165,16 +165,16 @@ mod tests {
         let line = |&(name, kind, ms): &(&str, LegKind, u64)| LegLine {
             name: name.to_owned(),
             kind,
-            ns: Spread {
-                count: 1,
-                p50: ms * MS,
-                p90: ms * MS,
-                p99: ms * MS,
-                max: ms * MS,
-            },
+            ns: None,
             mean_ns: ms * MS,
             share: ms as f64 / whole as f64,
+            recent_share: None,
+            first_token_mean_ns: None,
+            first_token_share: None,
+            recent_first_token_share: None,
             busy: None,
+            thread: None,
+            worker: None,
         };
         report.path = legs.iter().map(line).collect();
         report

@@ -1,7 +1,8 @@
 //! What the receivers' threads and sockets were doing.
 
 use super::hop::{Taker, Trip};
-use super::{Ledger, Thread, Waits};
+use super::timeline::Spent;
+use super::{Hop, Ledger, Thread, Waits};
 use crate::clock::MonoNs;
 use crate::event::{CpuSample, QueueSample};
 use crate::id::ThreadId;
@@ -18,6 +19,26 @@ impl Ledger {
         }
         if self.threads.get(sample.thread).is_some_and(Thread::takes) {
             self.waits.sampled(sample.thread, &self.threads, &self.hops.groups);
+        }
+        let begun = MonoNs(at.0.saturating_sub(sample.interval_ns));
+        let (threads, roles) = (&self.threads, &self.hops.passages.all);
+        for hop in &mut self.hops.all {
+            let receives = hop.by.map_or_else(
+                || {
+                    let role = roles.get(usize::from(hop.ends.to));
+                    role.is_some_and(|role| threads.only_main(&role.role) == Some(sample.thread))
+                },
+                |by| by == sample.thread,
+            );
+            if receives && hop.oldest_waiting().is_some_and(|oldest| oldest <= begun) {
+                hop.while_waiting = hop.while_waiting.plus(Spent {
+                    interval_ns: sample.interval_ns,
+                    on_ns: sample.on_ns,
+                    wait_ns: sample.wait_ns,
+                    throttled_ns: sample.throttled_ns,
+                    handling_ns: 0,
+                });
+            }
         }
     }
 
@@ -51,6 +72,13 @@ impl Ledger {
             let group = self.hops.all[place].group;
             self.hops.groups[group].recv_wait.record(at, waited);
         }
+    }
+
+    /// Who is to receive from a hop that nobody was seen to receive from: the main thread of the only process of that role. A
+    /// consumer that is far behind at the attach receives for long what was sent before it, and a stuck one nothing.
+    pub fn only_receiver(&self, hop: &Hop) -> Option<ThreadId> {
+        let role = self.hops.passages.all.get(usize::from(hop.ends.to))?;
+        self.threads.only_main(&role.role)
     }
 
     /// Threads of the engine that samples or takes have told of.

@@ -9,11 +9,12 @@ use super::kernel::KernelQueue;
 use super::lane::{Lane, LaneCounts};
 use super::passage::{Ends, Passages};
 use super::stream::Stream;
+use super::timeline::Spent;
 use super::totals::Sightings;
 use crate::clock::MonoNs;
 use crate::event::{self, Sees};
 use crate::id::{FrameId, HopId, ThreadId};
-use crate::stats::{Buckets, Distribution, Rate, Tally, Trend};
+use crate::stats::{Buckets, Distribution, Rate, Tally, Trend, WindowedSum};
 
 /// Frames taken and not yet handled that are remembered per hop.
 const UNHANDLED: usize = 1_024;
@@ -110,6 +111,12 @@ pub struct Hop {
     pub(crate) by: Option<ThreadId>,
     /// Taken minus sent, of this hop alone.
     pub(crate) residence: Buckets,
+    /// The same, counted once for each chunk of the frame.
+    pub(crate) chunk_waits: WindowedSum,
+    /// Waits of requests' first chunks.
+    pub(crate) first_waits: WindowedSum,
+    /// What the receiving thread did while frames waited for it.
+    pub(crate) while_waiting: Spent,
     wakeup: Option<(u64, u32)>,
 }
 
@@ -134,6 +141,9 @@ impl Hop {
             unhandled: VecDeque::new(),
             by: None,
             residence: Buckets::default(),
+            chunk_waits: WindowedSum::default(),
+            first_waits: WindowedSum::default(),
+            while_waiting: Spent::default(),
             wakeup: None,
         }
     }
@@ -141,6 +151,21 @@ impl Hop {
     /// Taken minus sent, of this hop alone.
     pub fn residence(&self) -> Tally {
         self.residence.tally()
+    }
+
+    /// The same, counted once for each chunk of the frame.
+    pub fn chunk_waits(&self) -> &WindowedSum {
+        &self.chunk_waits
+    }
+
+    /// Waits of requests' first chunks, of those that have been received.
+    pub fn first_waits(&self) -> &WindowedSum {
+        &self.first_waits
+    }
+
+    /// What the receiving thread did while frames waited for it; an empty stretch where that was not sampled.
+    pub fn while_waiting(&self) -> Spent {
+        self.while_waiting
     }
 
     /// What each connection has carried, by its number; of those that are remembered.
@@ -247,8 +272,6 @@ pub struct Group {
     pub(crate) backlog_slot: u64,
     /// Taken minus sent.
     pub residence: Distribution,
-    /// The same, counted once for each chunk in the frame: chunks, and nanoseconds in sum.
-    pub waited: (u64, u128),
     /// The same since the running slot of time began.
     pub(crate) residence_slot: Buckets,
     /// Forwarded minus sent.
@@ -278,9 +301,7 @@ pub struct Group {
 }
 
 impl Group {
-    pub(crate) fn resided(&mut self, until: MonoNs, ns: u64, chunks: usize) {
-        self.waited.0 += chunks as u64;
-        self.waited.1 += u128::from(ns) * chunks as u128;
+    pub(crate) fn resided(&mut self, until: MonoNs, ns: u64) {
         self.residence.record(until, ns);
         self.residence_slot.record(ns);
     }

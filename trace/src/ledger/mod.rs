@@ -52,7 +52,7 @@ pub use sums::IdCounts;
 pub use threads::Thread;
 pub use timeline::Spent;
 pub use totals::{ChunkCounts, Inflation, OwnLosses, Predictions, RequestCounts, Sightings, TokenCounts, Totals};
-pub use waits::{Attribution, Waits};
+pub use waits::{WaitBreakdown, Waits};
 
 use serde::{Deserialize, Serialize};
 
@@ -419,6 +419,14 @@ impl Ledger {
         let chunks = self.totals.chunks;
         let f = chunks.fates;
         chunks.lined_up - f.delivered - f.coalesced - f.dropped - f.unjudged
+    }
+
+    /// Whether the hops of this name are the path's last: those into the tokenizer.
+    pub fn is_last(&self, name: &str) -> bool {
+        self.hops
+            .all
+            .iter()
+            .any(|hop| hop.last && self.hops.groups[hop.group].name == name)
     }
 
     /// Whether some hop is said to be the path's last: only then can takes be the tokenizer's.

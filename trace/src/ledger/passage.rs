@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::limits::{Limits, ReachedCounts};
 use super::request::Request;
 use crate::clock::MonoNs;
-use crate::stats::Distribution;
+use crate::stats::{Distribution, WindowedSum};
 
 /// Roles told apart; ends of further ones are nobody's.
 const ROLES: usize = 1_024;
@@ -38,12 +38,14 @@ pub struct Passage {
     pub role: String,
     /// Sent on minus taken, of every chunk whose both times were seen.
     pub inside: Distribution,
-    /// The sum of these, in nanoseconds.
-    pub inside_ns: u128,
+    /// Sums of these.
+    pub inside_sum: WindowedSum,
+    /// The same of each request's first chunk.
+    pub first_inside: WindowedSum,
     /// Sent on minus sent to it, of each request's first chunk: the wait for it included.
     pub through: Distribution,
-    /// The sum of these, in nanoseconds.
-    pub through_ns: u128,
+    /// Sums of these.
+    pub through_sum: WindowedSum,
     /// A hop that leads to it shows its takes.
     pub(crate) shows_takes: bool,
 }
@@ -51,12 +53,12 @@ pub struct Passage {
 impl Passage {
     fn inside(&mut self, until: MonoNs, ns: u64) {
         self.inside.record(until, ns);
-        self.inside_ns += u128::from(ns);
+        self.inside_sum.record_n(until, ns, 1);
     }
 
     fn through(&mut self, until: MonoNs, ns: u64) {
         self.through.record(until, ns);
-        self.through_ns += u128::from(ns);
+        self.through_sum.record_n(until, ns, 1);
     }
 }
 
@@ -79,6 +81,15 @@ pub(crate) struct Passing {
 }
 
 impl Passing {
+    /// When the oldest chunk was received that `role` has not sent on yet.
+    pub(crate) fn since(&self, role: u16) -> Option<MonoNs> {
+        let oldest = self
+            .waiting
+            .front()
+            .filter(|_| self.role == role && self.side == Side::Taken)?;
+        Some(oldest.1)
+    }
+
     /// The other time of the chunk of `count` tokens, now that the one of `side` is told.
     fn meet(&mut self, side: Side, count: u32, at: MonoNs) -> Option<MonoNs> {
         if self.side != side {
@@ -148,18 +159,31 @@ impl Passages {
             let taken = meet(&mut self.waiting, request, by, (Side::SentOn, count, at), room);
             if let Some(taken) = taken.filter(|&taken| taken <= at) {
                 passage.inside(at, at.since(taken));
+                if first {
+                    passage.first_inside.record_n(at, at.since(taken), 1);
+                }
             }
         }
     }
 
-    /// A chunk of `count` tokens so far was taken by role `to`, to be sent on.
-    pub(crate) fn taken(&mut self, request: &mut Request, to: u16, count: u32, at: MonoNs, room: &mut Room<'_>) {
+    /// A chunk of `count` tokens so far, the request's `first` or a later one, was taken by role `to`, to be sent on.
+    pub(crate) fn taken(
+        &mut self,
+        request: &mut Request,
+        to: u16,
+        (count, first): (u32, bool),
+        at: MonoNs,
+        room: &mut Room<'_>,
+    ) {
         let Some(passage) = self.all.get_mut(usize::from(to)) else {
             return;
         };
         let sent = meet(&mut self.waiting, request, to, (Side::Taken, count, at), room);
         if let Some(sent) = sent.filter(|&sent| sent >= at) {
             passage.inside(sent, sent.since(at));
+            if first {
+                passage.first_inside.record_n(sent, sent.since(at), 1);
+            }
         }
     }
 
@@ -307,8 +331,14 @@ mod tests {
             path.take(100 * u64::from(number), number);
             path.send(100 * u64::from(number) + 7, 1, number);
         }
-        assert_eq!((path.router().inside.count(), path.router().inside_ns), (3, 21));
-        assert_eq!((path.router().through.count(), path.router().through_ns), (1, 106));
+        assert_eq!(
+            (path.router().inside.count(), path.router().inside_sum.whole().ns),
+            (3, 21)
+        );
+        assert_eq!(
+            (path.router().through.count(), path.router().through_sum.whole().ns),
+            (1, 106)
+        );
     }
 
     #[test]
@@ -317,7 +347,7 @@ mod tests {
         path.send(1, 0, 1);
         path.send(50, 1, 1);
         path.take(40, 1);
-        assert_eq!(path.router().inside_ns, 10);
+        assert_eq!(path.router().inside_sum.whole().ns, 10);
         path.send(60, 0, 2);
         path.send(90, 1, 2);
         assert_eq!(path.router().inside.count(), 1);
@@ -335,7 +365,10 @@ mod tests {
         for number in 1..=5 {
             path.take(1_000 * u64::from(number) - 3, number);
         }
-        assert_eq!((path.router().inside.count(), path.router().inside_ns), (5, 15));
+        assert_eq!(
+            (path.router().inside.count(), path.router().inside_sum.whole().ns),
+            (5, 15)
+        );
         assert_eq!(path.0.hops.passages.waiting, 0);
     }
 
@@ -357,7 +390,10 @@ mod tests {
         for number in 1..=5 {
             path.send(30 + u64::from(number), 1, number);
         }
-        assert_eq!((path.router().inside.count(), path.router().inside_ns), (3, 60));
+        assert_eq!(
+            (path.router().inside.count(), path.router().inside_sum.whole().ns),
+            (3, 60)
+        );
         let reached = path.0.limits();
         assert!(
             reached.iter().any(|l| (l.name, l.times) == ("passing", 2)),
@@ -372,6 +408,9 @@ mod tests {
         path.send(2, 0, 2);
         path.send(31, 1, 1);
         path.send(99, 1, 2);
-        assert_eq!((path.router().inside.count(), path.router().through_ns), (0, 30));
+        assert_eq!(
+            (path.router().inside.count(), path.router().through_sum.whole().ns),
+            (0, 30)
+        );
     }
 }

@@ -122,6 +122,12 @@ impl Request {
         }
     }
 
+    /// When its oldest chunk was received that the process at the end of this stream's hop has not sent on yet; `None` when there
+    /// is none.
+    pub(crate) fn inside_since(&self, stream: &Stream) -> Option<MonoNs> {
+        self.passing.iter().find_map(|passing| passing.since(stream.ends.to))
+    }
+
     /// Something of each line of the cache that every chunk needs.
     pub(crate) fn lines(&self) -> [u64; 4] {
         let stream = self.streams.first();

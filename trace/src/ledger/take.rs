@@ -64,8 +64,9 @@ impl Ledger {
         if let Some(early) = early {
             let group = &mut self.hops.groups[hop.group];
             let ns = early.at.since(at);
-            group.resided(early.at, ns, chunks);
+            group.resided(early.at, ns);
             hop.residence.record(ns);
+            hop.chunk_waits.record_n(early.at, ns, chunks as u64);
             self.take_scratch(Take {
                 at: early.at,
                 place,
@@ -188,7 +189,8 @@ impl Ledger {
                 self.left(place, id.lane, chunks);
                 let hop = &mut self.hops.all[place];
                 hop.residence.record(at.since(sent));
-                self.hops.groups[hop.group].resided(at, at.since(sent), chunks as usize);
+                hop.chunk_waits.record_n(at, at.since(sent), chunks.into());
+                self.hops.groups[hop.group].resided(at, at.since(sent));
                 take.sent = Some(sent);
                 self.take_scratch(take);
             }
@@ -256,6 +258,9 @@ impl Ledger {
                 self.table.fetch(chunk.ticket);
             }
             for chunk in block {
+                if chunk.nth == 1 && take.seen {
+                    self.first_received(take, *chunk);
+                }
                 if last {
                     self.take_chunk(take, *chunk);
                 } else if take.seen {
@@ -267,6 +272,16 @@ impl Ledger {
         self.scratch.clear();
     }
 
+    /// A receiver has the first chunk of a request.
+    fn first_received(&mut self, take: Take, chunk: PendingChunk) {
+        let hop = &mut self.hops.all[take.place];
+        let request = self.table.get_mut(chunk.ticket);
+        let whole = request.is_some_and(|r| r.streams.iter().any(|s| s.hop == hop.id && s.whole()));
+        if let Some(sent) = take.sent.filter(|_| whole) {
+            hop.first_waits.record_n(take.at, take.at.since(sent), 1);
+        }
+    }
+
     /// A process that is not the tokenizer takes a chunk, to send it on.
     fn pass_chunk(&mut self, take: Take, chunk: PendingChunk) {
         let by = self.hops.all[take.place].ends.to;
@@ -275,7 +290,10 @@ impl Ledger {
                 limits: &self.limits,
                 reached: &mut self.reached,
             };
-            self.hops.passages.taken(request, by, chunk.end, take.at, &mut room);
+            let first = chunk.nth == 1;
+            self.hops
+                .passages
+                .taken(request, by, (chunk.end, first), take.at, &mut room);
         }
     }
 

@@ -168,6 +168,14 @@ impl Threads {
         self.by_id.get(&id).map(|&place| &self.all[place])
     }
 
+    /// The main thread of the only process of a role: who is to receive where nobody was seen to.
+    pub(crate) fn only_main(&self, role: &str) -> Option<ThreadId> {
+        let is_it = |t: &&Thread| *t.role == *role && t.part == Some(ThreadPart::Main);
+        let mut mains = self.all.iter().filter(is_it);
+        let only = mains.next()?;
+        mains.next().is_none().then_some(only.id)
+    }
+
     pub(crate) fn get_mut(&mut self, id: ThreadId) -> Option<&mut Thread> {
         self.by_id.get(&id).map(|&place| &mut self.all[place])
     }

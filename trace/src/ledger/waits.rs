@@ -36,7 +36,7 @@ pub(crate) struct Wait {
 
 /// Waits and what was done meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attribution {
+pub struct WaitBreakdown {
     /// How many requests.
     pub requests: u64,
     /// Their gaps, summed, in nanoseconds.
@@ -54,9 +54,9 @@ pub struct Attribution {
 pub struct Waits {
     pending: VecDeque<Wait>,
     /// All that could be judged.
-    pub total: Attribution,
+    pub total: WaitBreakdown,
     /// The longest of them, and whose it was.
-    pub worst: Option<(Box<str>, Attribution)>,
+    pub worst: Option<(Box<str>, WaitBreakdown)>,
     /// Waits for which no samples of the thread came.
     pub unjudged: u64,
 }
@@ -103,7 +103,7 @@ impl Waits {
         };
         let gap_ns = wait.taken.since(wait.sent);
         let kernel = group.kernel.max_between(wait.arrived, wait.taken);
-        let one = Attribution {
+        let one = WaitBreakdown {
             requests: 1,
             gap_ns,
             upstream_ns: wait.arrived.since(wait.sent),
@@ -111,7 +111,7 @@ impl Waits {
             kernel_bytes_max: kernel,
         };
         let total = &mut self.total;
-        *total = Attribution {
+        *total = WaitBreakdown {
             requests: total.requests + 1,
             gap_ns: total.gap_ns.saturating_add(gap_ns),
             upstream_ns: total.upstream_ns.saturating_add(one.upstream_ns),

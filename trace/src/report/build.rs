@@ -9,8 +9,8 @@ use super::{
 };
 use crate::clock::MonoNs;
 use crate::course::Course;
-use crate::detect::Findings;
-use crate::detect::imbalance;
+use crate::detect::attribution::{Attribution, busy};
+use crate::detect::{Findings, imbalance};
 use crate::engine::{EngineState, Waiter};
 use crate::event::Sees;
 use crate::ledger::{Group, Hop, Ledger, Predictions};
@@ -20,7 +20,13 @@ use crate::stats::{Distribution, Tally};
 const LANES: usize = 64;
 
 /// Builds the report of what has been seen so far.
-pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, input: &ReportInput) -> Report {
+pub fn build(
+    ledger: &Ledger,
+    course: &Course,
+    findings: &Findings,
+    attribution: &Attribution<'_>,
+    input: &ReportInput,
+) -> Report {
     let (from, to) = input
         .window
         .unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
@@ -63,7 +69,7 @@ pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, input: &Repo
         hops: (0..ledger.groups().len())
             .filter_map(|place| hop(ledger, place, to.since(from)))
             .collect(),
-        path: path::legs(ledger, to.since(from)),
+        path: path::legs(attribution),
         cpu: cpu::lines(ledger),
         stages: stages::stages(ledger, input.slowest, from),
         hot: hot::lines(ledger),
@@ -213,7 +219,7 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
         kernel_bytes_max: group.kernel.bytes_max,
         inbox_max_frames: group.kernel.inbox_max,
         undecoded: group.undecoded.clone(),
-        busy: path::busy(members.iter().copied(), window_ns),
+        busy: busy(members.iter().copied(), window_ns),
         imbalance: imbalance(&members),
         rids_moved: Some(group.moved.rids),
         out_of_order: Some(group.out_of_order.rids),
@@ -254,7 +260,7 @@ fn worker(hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
         tokens: Some(counts.tokens),
         share: share(counts.chunks, chunks),
         residence_ns: tally(&hop.residence()),
-        busy: path::busy(std::iter::once(hop), window_ns),
+        busy: busy(std::iter::once(hop), window_ns),
         worker: hop.worker(),
         endpoint: hop.endpoint().to_owned(),
         frames_sent: sees.sent.then_some(counts.frames_sent),

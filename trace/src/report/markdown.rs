@@ -3,12 +3,14 @@
 use std::fmt::Write as _;
 
 use super::hostile::{markdown, markdown_code};
-use super::{Clock, Report, brief};
+use super::{Clock, Report, ThreadState, bar, brief};
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, percent, plural, share};
 
 /// Requests and findings listed.
 const MOST: usize = 10;
+/// Cells of the bar of where time goes.
+const BAR: usize = 40;
 
 pub(super) fn render(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
@@ -16,6 +18,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     findings(&mut out, report, clock);
     lossy(&mut out, report);
     slowest(&mut out, report);
+    path(&mut out, report);
     hops(&mut out, report);
     cpu(&mut out, report);
     functions(&mut out, report);
@@ -168,6 +171,32 @@ fn slowest(out: &mut String, report: &Report) {
             count(line.tokens_sent),
             opt(line.tokens_lost),
             markdown(line.finish.as_deref().unwrap_or("-"))
+        );
+    }
+    out.push('\n');
+}
+
+/// Where the time of first tokens and chunks went.
+fn path(out: &mut String, report: &Report) {
+    let Some(bar) = bar::line(&report.path, BAR) else {
+        return;
+    };
+    let _ = writeln!(out, "### Where the time goes\n\n{}\n", markdown_code(&bar));
+    let _ = writeln!(
+        out,
+        "| leg | first tokens | chunks | mean of a chunk | receiver busy | its thread |\n|---|--:|--:|--:|--:|---|"
+    );
+    for leg in &report.path {
+        let share = |share: Option<f64>| share.map_or_else(|| String::from("-"), percent);
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} |",
+            markdown(&leg.words()),
+            share(leg.first_token_share),
+            percent(leg.share),
+            duration(leg.mean_ns),
+            share(leg.busy),
+            leg.thread.map_or("", ThreadState::as_str)
         );
     }
     out.push('\n');

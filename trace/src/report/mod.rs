@@ -1,6 +1,7 @@
 //! The report of a run, schema `tokengap.report/1`: fields may be added, never change their meaning. `null` is "not observable
 //! with what was attached", never 0. All times are nanoseconds; `window_ns` and `at_ns` count from the start of the capture.
 
+pub mod bar;
 pub(crate) mod brief;
 mod build;
 mod cpu;
@@ -27,6 +28,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use crate::detect::attribution::{LegKind, ThreadState};
 pub use build::build;
 pub(crate) use build::dropped_predicted;
 pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
@@ -34,7 +36,7 @@ pub use input::ReportInput;
 pub use losses::{LossLine, LossList, Losses, RangeLine, ids, places};
 pub use modes::{ModeLine, Modes};
 pub use moment::Clock;
-pub use path::{LegKind, LegLine};
+pub use path::LegLine;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::{SlowLine, TokenItl};
 pub(crate) use text::wrap;

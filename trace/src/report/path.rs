@@ -1,23 +1,10 @@
-//! Where a chunk's time goes between scheduler and tokenizer: it waits on hops, and is worked on by what stands between them.
+//! The attribution of time as the report carries it.
 
 use serde::{Deserialize, Serialize};
 
 use super::Spread;
 use super::build::spread;
-use crate::ledger::{Group, Hop, Ledger, Passage};
-use crate::path;
-
-/// What a chunk does on a leg.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LegKind {
-    /// Waits on a hop: taken minus sent, of every chunk.
-    Wait,
-    /// Is inside a process that sends it on: sent on minus taken, of every chunk.
-    Inside,
-    /// Both, where takes are not seen: sent on minus sent to it, of each request's first chunk.
-    WaitAndInside,
-}
+use crate::detect::attribution::{Attribution, Leg, LegKind, ThreadState, Time};
 
 /// One leg of the path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,81 +13,60 @@ pub struct LegLine {
     pub name: String,
     /// What a chunk does there.
     pub kind: LegKind,
-    /// How long; of a hop, over frames.
-    pub ns: Spread,
-    /// The mean over chunks.
+    /// How long, in nanoseconds; of a hop, over frames. `null` where nothing has left the leg.
+    pub ns: Option<Spread>,
+    /// Mean over chunks, in nanoseconds.
     pub mean_ns: u64,
-    /// Its part of the means of all legs, from 0 to 1.
+    /// Part of the means of all legs, from 0 to 1.
     pub share: f64,
+    /// The same over the last ten seconds of the run.
+    #[serde(default)]
+    pub recent_share: Option<f64>,
+    /// Mean over requests' first chunks, those that wait at the end of the run included, in nanoseconds; `null` of none.
+    #[serde(default)]
+    pub first_token_mean_ns: Option<u64>,
+    /// Part of the time of all first chunks on all legs, from 0 to 1; `null` of none.
+    #[serde(default)]
+    pub first_token_share: Option<f64>,
+    /// The same over the last ten seconds of the run.
+    #[serde(default)]
+    pub recent_first_token_share: Option<f64>,
     /// Share of the window for which the process had a frame in hand, mean over its siblings; `null` where that is not seen.
     pub busy: Option<f64>,
+    /// State of the thread that receives, while frames waited for it; `null` of a process.
+    #[serde(default)]
+    pub thread: Option<ThreadState>,
+    /// The receiver that stands out among several.
+    #[serde(default)]
+    pub worker: Option<String>,
 }
 
-/// The legs in the order of the path; empty where nothing between two stages was seen.
-pub(super) fn legs(ledger: &Ledger, window_ns: u64) -> Vec<LegLine> {
-    let groups: Vec<(usize, &Group)> = ledger.groups().iter().enumerate().collect();
-    let ends: Vec<(&str, &str)> = groups.iter().map(|(_, g)| path::ends(&g.name)).collect();
-    let mut order: Vec<usize> = (0..groups.len()).collect();
-    order.sort_by_key(|&at| path::depth(&ends, ends[at].0));
-    let mut legs: Vec<LegLine> = Vec::new();
-    let mut seen: Vec<&str> = Vec::new();
-    for at in order {
-        let (place, group) = groups[at];
-        legs.extend(wait(group));
-        let role = ends[at].1;
-        if !seen.contains(&role) {
-            seen.push(role);
-            let into = |hop: &&Hop| ends[hop.group()].1 == role;
-            let busy = busy(ledger.hops().iter().filter(into), window_ns);
-            let passage = ledger.passages().iter().find(|p| p.role == role);
-            legs.extend(passage.and_then(|p| inside(p, busy, ledger.members(place).any(|h| h.sees().taken))));
-        }
+impl LegLine {
+    /// The leg in words: `waiting on scheduler->tokenizer`.
+    pub fn words(&self) -> String {
+        self.kind.of(&self.name)
     }
-    let whole = legs.iter().fold(0_u64, |sum, leg| sum.saturating_add(leg.mean_ns));
-    for leg in &mut legs {
-        leg.share = if whole > 0 {
-            leg.mean_ns as f64 / whole as f64
-        } else {
-            0.0
-        };
-    }
-    legs
 }
 
-fn leg(name: &str, kind: LegKind, ns: Spread, mean_ns: u128, busy: Option<f64>) -> LegLine {
+/// The legs in the order of the path.
+pub(super) fn legs(attribution: &Attribution<'_>) -> Vec<LegLine> {
+    attribution.legs.iter().map(line).collect()
+}
+
+fn line(leg: &Leg<'_>) -> LegLine {
+    let share = |time: Time| (time.sum.count > 0).then_some(time.share);
     LegLine {
-        name: name.to_owned(),
-        kind,
-        ns,
-        mean_ns: u64::try_from(mean_ns).unwrap_or(u64::MAX),
-        share: 0.0,
-        busy,
+        name: leg.name.to_owned(),
+        kind: leg.kind,
+        ns: spread(leg.spread),
+        mean_ns: leg.chunk[0].sum.mean().unwrap_or(0),
+        share: leg.chunk[0].share,
+        recent_share: share(leg.chunk[1]),
+        first_token_mean_ns: leg.first_token[0].sum.mean(),
+        first_token_share: share(leg.first_token[0]),
+        recent_first_token_share: share(leg.first_token[1]),
+        busy: leg.busy,
+        thread: (leg.kind == LegKind::Wait).then_some(leg.thread),
+        worker: leg.worker.clone(),
     }
-}
-
-fn wait(group: &Group) -> Option<LegLine> {
-    let (chunks, ns) = group.waited;
-    let mean = ns.checked_div(chunks.into())?;
-    Some(leg(&group.name, LegKind::Wait, spread(&group.residence)?, mean, None))
-}
-
-fn inside(passage: &Passage, busy: Option<f64>, sees_takes: bool) -> Option<LegLine> {
-    let (kind, of, ns) = if sees_takes {
-        (LegKind::Inside, &passage.inside, passage.inside_ns)
-    } else {
-        (LegKind::WaitAndInside, &passage.through, passage.through_ns)
-    };
-    let mean = ns.checked_div(of.count().into())?;
-    Some(leg(&passage.role, kind, spread(of)?, mean, busy))
-}
-
-/// How much of the window the receivers of these hops had a frame in hand, mean over those where that is seen.
-pub(super) fn busy<'h>(hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
-    let (mut sum, mut count) = (0_u64, 0_u64);
-    for hop in hops.filter(|hop| hop.sees().handled) {
-        sum = sum.saturating_add(hop.counts().busy_ns);
-        count += 1;
-    }
-    let whole = window_ns.saturating_mul(count);
-    (whole > 0).then(|| (sum as f64 / whole as f64).min(1.0))
 }

@@ -5,12 +5,14 @@ use std::fmt::Write as _;
 
 use super::hostile::plain;
 use super::text::wrap;
-use super::{HopLine, LegKind, Report};
+use super::{HopLine, LegKind, Report, ThreadState, bar};
 use crate::words::{count, duration, percent};
 
 /// Workers and connections told of one line; the JSON lists more.
 const MOST: usize = 16;
-const NAME: usize = 40;
+const NAME: usize = 38;
+/// Cells of the bar of where time goes.
+const BAR: usize = 40;
 
 /// Where a chunk's time goes.
 pub(super) fn render(out: &mut String, report: &Report) {
@@ -19,7 +21,7 @@ pub(super) fn render(out: &mut String, report: &Report) {
     }
     let _ = writeln!(
         out,
-        "{:NAME$}  {:>9} {:>9} {:>9} {:>8} {:>8}",
+        "{:NAME$}  {:>9} {:>9} {:>9} {:>8} {:>8}  THREAD",
         "WHERE A CHUNK'S TIME GOES", "MEAN", "P50", "P99", "SHARE", "BUSY"
     );
     for leg in &report.path {
@@ -31,13 +33,17 @@ pub(super) fn render(out: &mut String, report: &Report) {
         let name: String = name.chars().take(NAME).collect();
         let _ = writeln!(
             out,
-            "{name:NAME$}  {:>9} {:>9} {:>9} {:>8} {:>8}",
+            "{name:NAME$}  {:>9} {:>9} {:>9} {:>8} {:>8}  {}",
             duration(leg.mean_ns),
-            duration(leg.ns.p50),
-            duration(leg.ns.p99),
+            leg.ns.map_or_else(|| String::from("-"), |ns| duration(ns.p50)),
+            leg.ns.map_or_else(|| String::from("-"), |ns| duration(ns.p99)),
             percent(leg.share),
             leg.busy.map_or_else(|| String::from("-"), percent),
+            leg.thread.map_or("", ThreadState::as_str),
         );
+    }
+    if let Some(bar) = bar::line(&report.path, BAR) {
+        wrap(out, &bar, "first tokens  ", "              ");
     }
     let _ = writeln!(out);
 }

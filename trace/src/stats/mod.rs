@@ -5,6 +5,7 @@ mod distribution;
 mod rate;
 mod run;
 mod series;
+mod sum;
 mod trend;
 
 pub use buckets::{Buckets, Tally};
@@ -12,6 +13,7 @@ pub use distribution::Distribution;
 pub use rate::{PerSecond, Rate};
 pub(crate) use run::Run;
 pub use series::{Series, Slot};
+pub use sum::{Sum, WindowedSum};
 pub use trend::Trend;
 
 /// Length of the sliding window that live views show.

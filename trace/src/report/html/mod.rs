@@ -3,6 +3,7 @@
 
 mod engine;
 mod over_time;
+mod path;
 mod plot;
 mod requests;
 mod spread;
@@ -33,6 +34,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     head(&mut out, report, clock, &verdict);
     facts(&mut out, report);
     section(&mut out, "Findings", &findings(report, clock));
+    section(&mut out, "Where the time goes", &path::draw(report));
     section(&mut out, "Worst requests", &requests::table(report, clock));
     section(&mut out, "Lost tokens", &tables::losses(report));
     section(&mut out, "What the mode costs", &tables::modes(report));

@@ -1,0 +1,391 @@
+//! Where the time of chunks and of first tokens goes between scheduler and tokenizer: waiting on hops, and inside the processes
+//! that send them on. One computation for banner, findings, report, screen and metrics.
+
+use serde::{Deserialize, Serialize};
+
+use super::Thresholds;
+use crate::clock::MonoNs;
+use crate::ledger::{Group, Hop, Ledger, Passage, Spent};
+use crate::path;
+use crate::stats::{Distribution, Sum, WindowedSum};
+use crate::words::percent;
+
+/// Share of the whole from which on one leg is the bottleneck.
+const BOTTLENECK: f64 = 0.5;
+/// Samples of a thread shorter than this in total do not show its state.
+const SHORTEST_NS: u64 = 200_000_000;
+
+/// What a chunk does on a leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LegKind {
+    /// Waits on a hop: received minus sent.
+    Wait,
+    /// Is inside a process that sends it on: sent on minus received.
+    Inside,
+    /// Both, where receives are not seen: sent on minus sent to it, of each request's first chunk.
+    WaitAndInside,
+}
+
+impl LegKind {
+    /// The leg of this kind and name in words.
+    pub fn of(self, name: &str) -> String {
+        match self {
+            Self::Wait => format!("waiting on {name}"),
+            Self::Inside => format!("inside the {name}"),
+            Self::WaitAndInside => format!("before and inside the {name}"),
+        }
+    }
+}
+
+/// State of the thread that a leg waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ThreadState {
+    /// On a CPU nearly all the time while frames wait: its own work is the limit.
+    CpuBound,
+    /// Runnable without a CPU.
+    Starved,
+    /// Held back by the CPU quota of its cgroup.
+    Throttled,
+    /// It has a frame in hand nearly all the time; its CPU time is not sampled.
+    Busy,
+    /// Neither computing nor runnable while frames wait.
+    Waiting,
+    /// Not observed: no samples of its time.
+    Unknown,
+}
+
+impl ThreadState {
+    /// In words, as a column shows it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::CpuBound => "CPU-bound",
+            Self::Starved => "lacks a CPU",
+            Self::Throttled => "throttled",
+            Self::Busy => "busy",
+            Self::Waiting => "not running",
+            Self::Unknown => "not sampled",
+        }
+    }
+}
+
+/// One leg of the path.
+#[derive(Clone, Debug)]
+pub struct Leg<'l> {
+    /// The hop, or the role of the process.
+    pub name: &'l str,
+    /// Role of the process that receives from the hop, or that is meant.
+    pub role: &'l str,
+    /// What a chunk does there.
+    pub kind: LegKind,
+    /// How long; of a hop, over frames.
+    pub spread: &'l Distribution,
+    /// Time of chunks: over the run, and over the last ten seconds.
+    pub chunk: [Time; 2],
+    /// Time of requests' first chunks, of those that wait now as well: over the run, and over the last ten seconds.
+    pub first_token: [Time; 2],
+    /// Share of the run for which the process had a frame in hand, mean over its siblings; `None` where that is not seen.
+    pub busy: Option<f64>,
+    /// State of the thread that receives while frames wait for it.
+    pub thread: ThreadState,
+    /// Shares of that thread's time while frames waited for it; an empty stretch where that is not sampled.
+    pub spent: Spent,
+    /// The receiver that stands out among several, as `worker 2` or its endpoint.
+    pub worker: Option<String>,
+}
+
+/// Time spent on a leg.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Time {
+    /// Number and sum.
+    pub sum: Sum,
+    /// Part of all legs, from 0 to 1; of chunks by their means, of first tokens by their sums.
+    pub share: f64,
+}
+
+/// All legs.
+#[derive(Clone, Debug, Default)]
+pub struct Attribution<'l> {
+    /// In the order of the path; empty where nothing between two processing stages was seen.
+    pub legs: Vec<Leg<'l>>,
+}
+
+impl<'l> Attribution<'l> {
+    /// Computes the attribution of all that has been seen so far.
+    pub fn of(ledger: &'l Ledger, thresholds: &Thresholds) -> Self {
+        let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
+        let groups: Vec<(usize, &Group)> = ledger.groups().iter().enumerate().collect();
+        let ends: Vec<(&str, &str)> = groups.iter().map(|(_, g)| path::ends(&g.name)).collect();
+        let mut order: Vec<usize> = (0..groups.len()).collect();
+        order.sort_by_key(|&at| path::depth(&ends, ends[at].0));
+        let open = open_waits(ledger);
+        let mut legs: Vec<Leg<'l>> = Vec::new();
+        let mut seen: Vec<&str> = Vec::new();
+        for at in order {
+            let (place, group) = groups[at];
+            let role = ends[at].1;
+            let into: Vec<&Hop> = ledger.hops().iter().filter(|h| ends[h.group()].1 == role).collect();
+            let busy = busy(into.iter().copied(), window_ns);
+            let members: Vec<&Hop> = ledger.members(place).collect();
+            legs.extend(wait(ledger, (group, role), &members, (busy, window_ns), thresholds));
+            if !seen.contains(&role) {
+                seen.push(role);
+                let passage = ledger.passages().iter().find(|p| p.role == role);
+                let receives = members.iter().any(|h| h.sees().taken);
+                legs.extend(passage.and_then(|p| inside(ledger, p, busy, receives)));
+            }
+        }
+        for leg in &mut legs {
+            let here = |o: &&Open<'_>| o.leg == leg.name && o.inside == (leg.kind != LegKind::Wait);
+            for open in open.iter().filter(here) {
+                for time in &mut leg.first_token {
+                    time.sum.add(open.sum);
+                }
+            }
+        }
+        for window in 0..2 {
+            let mean = |s: &Leg<'_>| s.chunk[window].sum.mean().unwrap_or(0) as f64;
+            let sum = |s: &Leg<'_>| s.first_token[window].sum.ns as f64;
+            let (means, sums) = (legs.iter().map(mean).sum(), legs.iter().map(sum).sum());
+            for leg in &mut legs {
+                leg.chunk[window].share = part(mean(leg), means);
+                leg.first_token[window].share = part(sum(leg), sums);
+            }
+        }
+        Self { legs }
+    }
+
+    /// Where the first tokens' time went, in words: the bottleneck, or the two legs with most of it.
+    pub fn first_token_words(&self) -> String {
+        let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[0].sum.ns > 0).collect();
+        legs.sort_by(|a, b| b.first_token[0].share.total_cmp(&a.first_token[0].share));
+        let most = if self.bottleneck().is_some() { 1 } else { 2 };
+        let told: Vec<String> = legs.iter().take(most).map(|leg| leg.first_token_words()).collect();
+        match told.is_empty() {
+            true => String::from("where they wait is not seen"),
+            false => told.join(", "),
+        }
+    }
+
+    /// The leg where most of the first tokens' time over the run went; `None` where none has half of it.
+    pub fn bottleneck(&self) -> Option<&Leg<'l>> {
+        let share = |s: &&Leg<'_>| s.first_token[0].share;
+        let most = self.legs.iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
+        (share(&most) >= BOTTLENECK).then_some(most)
+    }
+}
+
+impl Leg<'_> {
+    /// Its share of first tokens' time, and what its receivers do.
+    fn first_token_words(&self) -> String {
+        let of = self
+            .worker
+            .as_deref()
+            .map_or(String::new(), |worker| format!(" of {worker}"));
+        let share = percent(self.first_token[0].share);
+        let thread = match (self.thread, self.busy) {
+            (ThreadState::CpuBound, _) => format!(" (the {} is CPU-bound)", self.role),
+            (ThreadState::Starved, _) => format!(" (the {} lacks a CPU)", self.role),
+            (ThreadState::Throttled, _) => format!(" (the {} is throttled)", self.role),
+            (ThreadState::Waiting, _) => format!(" (the {} is away and not running)", self.role),
+            (ThreadState::Busy, Some(busy)) => format!(" (the {} is busy {} of the time)", self.role, percent(busy)),
+            _ => String::new(),
+        };
+        format!("{share} of it {}{of}{thread}", self.words())
+    }
+
+    /// The leg in words: `waiting on scheduler->tokenizer`.
+    pub fn words(&self) -> String {
+        self.kind.of(self.name)
+    }
+}
+
+fn part(of: f64, whole: f64) -> f64 {
+    if whole > 0.0 { of / whole } else { 0.0 }
+}
+
+fn wait<'l>(
+    ledger: &'l Ledger,
+    (group, role): (&'l Group, &'l str),
+    members: &[&'l Hop],
+    (busy, window_ns): (Option<f64>, u64),
+    thresholds: &Thresholds,
+) -> Option<Leg<'l>> {
+    let now = ledger.now();
+    let (mut chunk, mut first_token) = ([Time::default(); 2], [Time::default(); 2]);
+    for hop in members {
+        chunk[0].sum.add(hop.chunk_waits().whole());
+        chunk[1].sum.add(hop.chunk_waits().recent(now));
+        first_token[0].sum.add(hop.first_waits().whole());
+        first_token[1].sum.add(hop.first_waits().recent(now));
+    }
+    let waits = members
+        .iter()
+        .any(|hop| hop.sees().taken && hop.oldest_waiting().is_some());
+    if chunk[0].sum.count == 0 && !waits {
+        return None;
+    }
+    let worker = standing_out(members, now);
+    let whose: Vec<&Hop> = members
+        .iter()
+        .copied()
+        .filter(|hop| worker.is_none_or(|w| key(w) == key(hop)))
+        .collect();
+    let spent = whose
+        .iter()
+        .map(|hop| hop.while_waiting())
+        .fold(Spent::default(), Spent::plus);
+    let busy = worker.map_or(busy, |_| self::busy(whose.iter().copied(), window_ns));
+    Some(Leg {
+        name: &group.name,
+        role,
+        kind: LegKind::Wait,
+        spread: &group.residence,
+        chunk,
+        first_token,
+        busy,
+        thread: state(&spent, busy, thresholds),
+        spent,
+        worker: worker.map(|hop| {
+            hop.worker()
+                .map_or_else(|| hop.endpoint().to_owned(), |n| format!("worker {n}"))
+        }),
+    })
+}
+
+fn inside<'l>(ledger: &Ledger, passage: &'l Passage, busy: Option<f64>, receives: bool) -> Option<Leg<'l>> {
+    let (kind, spread, of_chunks, of_first) = if receives {
+        (
+            LegKind::Inside,
+            &passage.inside,
+            &passage.inside_sum,
+            &passage.first_inside,
+        )
+    } else {
+        (
+            LegKind::WaitAndInside,
+            &passage.through,
+            &passage.through_sum,
+            &passage.through_sum,
+        )
+    };
+    let times = |of: &WindowedSum| [of.whole(), of.recent(ledger.now())].map(|sum| Time { sum, share: 0.0 });
+    (spread.count() > 0).then(|| Leg {
+        name: &passage.role,
+        role: &passage.role,
+        kind,
+        spread,
+        chunk: times(of_chunks),
+        first_token: times(of_first),
+        busy,
+        thread: ThreadState::Unknown,
+        spent: Spent::default(),
+        worker: None,
+    })
+}
+
+/// State of a thread by its time while frames waited for it.
+fn state(spent: &Spent, busy: Option<f64>, thresholds: &Thresholds) -> ThreadState {
+    let at_least = |ns: Option<u64>, share: f64| ns.is_some_and(|ns| spent.share(ns) >= share);
+    if spent.interval_ns < SHORTEST_NS {
+        return match busy {
+            Some(busy) if busy >= thresholds.consumer_busy_share => ThreadState::Busy,
+            _ => ThreadState::Unknown,
+        };
+    }
+    if at_least(spent.held_ns(), thresholds.throttled_share) {
+        ThreadState::Throttled
+    } else if at_least(spent.starved_ns(), thresholds.starved_share) {
+        ThreadState::Starved
+    } else if at_least(Some(spent.on_ns), thresholds.consumer_busy_share) {
+        ThreadState::CpuBound
+    } else if spent.wait_ns.is_some() {
+        ThreadState::Waiting
+    } else {
+        ThreadState::Unknown
+    }
+}
+
+type Key<'h> = (Option<u16>, &'h str);
+
+fn key(hop: &Hop) -> Key<'_> {
+    (hop.worker(), hop.endpoint())
+}
+
+/// The receiver of most of the wait, if there are several and it has both half of it and half as much again as an even part.
+fn standing_out<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
+    let waits = |hop: &Hop| {
+        let counts = hop.counts();
+        let open = hop
+            .oldest_waiting()
+            .map_or(0, |at| u128::from(now.since(at)) * u128::from(counts.backlog) / 2);
+        hop.chunk_waits().whole().ns + open
+    };
+    let mut receivers: Vec<(&Hop, u128)> = Vec::new();
+    for hop in members {
+        match receivers.iter_mut().find(|(known, _)| key(known) == key(hop)) {
+            Some((_, ns)) => *ns += waits(hop),
+            None => receivers.push((hop, waits(hop))),
+        }
+    }
+    let whole: u128 = receivers.iter().map(|(_, ns)| ns).sum();
+    let (hop, most) = receivers.iter().max_by_key(|(_, ns)| *ns)?;
+    let share = part(*most as f64, whole as f64);
+    let named = hop.worker().is_some() || !hop.endpoint().is_empty();
+    (receivers.len() > 1 && named && share >= BOTTLENECK && share * receivers.len() as f64 >= 1.5).then_some(*hop)
+}
+
+/// First tokens that wait now on one leg.
+struct Open<'l> {
+    leg: &'l str,
+    inside: bool,
+    sum: Sum,
+}
+
+/// First tokens that have not reached the tokenizer: how long each has been where it was seen last.
+fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
+    let mut open: Vec<Open<'_>> = Vec::new();
+    if !ledger.sees_gaps() {
+        return open;
+    }
+    for request in ledger.requests().filter(|r| r.waiting_since().is_some()) {
+        let Some(stream) = request
+            .streams()
+            .iter()
+            .filter(|s| s.whole())
+            .max_by_key(|s| s.first_at())
+        else {
+            continue;
+        };
+        let Some(hop) = ledger.hops().iter().find(|h| h.id() == stream.hop()) else {
+            continue;
+        };
+        let name = ledger.groups()[hop.group()].name.as_str();
+        let (inside, since) = match request.inside_since(stream) {
+            Some(at) => (true, at),
+            None => (!hop.sees().taken, stream.first_at()),
+        };
+        let leg = if inside { path::ends(name).1 } else { name };
+        let sum = Sum {
+            count: 1,
+            ns: ledger.now().since(since).into(),
+        };
+        match open.iter_mut().find(|o| o.leg == leg && o.inside == inside) {
+            Some(known) => known.sum.add(sum),
+            None => open.push(Open { leg, inside, sum }),
+        }
+    }
+    open
+}
+
+/// Share of the window for which the receivers of these hops had a frame in hand, mean over those where that is seen.
+pub(crate) fn busy<'h>(hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
+    let (mut sum, mut count) = (0_u64, 0_u64);
+    for hop in hops.filter(|hop| hop.sees().handled) {
+        sum = sum.saturating_add(hop.counts().busy_ns);
+        count += 1;
+    }
+    let whole = window_ns.saturating_mul(count);
+    (whole > 0).then(|| (sum as f64 / whole as f64).min(1.0))
+}
