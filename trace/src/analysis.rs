@@ -63,11 +63,7 @@ impl Analysis {
         if self.looked.is_none_or(|at| now.since(at) >= LOOK_EVERY_NS) {
             self.looked = Some(now);
             fault::here("detectors");
-            self.findings.look(&Look {
-                ledger: &self.ledger,
-                thresholds: &self.thresholds,
-                now,
-            });
+            self.findings.look(&Look::at(&self.ledger, &self.thresholds, now));
         }
     }
 
@@ -106,15 +102,14 @@ impl Analysis {
         Attribution::of(&self.ledger, &self.thresholds)
     }
 
+    /// The same, as the report carries it.
+    pub fn path(&self) -> Vec<report::LegLine> {
+        report::legs(&self.attribution())
+    }
+
     /// The report of what has been seen and found so far, after a last look.
     pub fn report(&self, input: &ReportInput) -> Report {
-        report::build(
-            &self.ledger,
-            &self.course,
-            &self.last_look(),
-            &self.attribution(),
-            input,
-        )
+        report::build(&self.ledger, &self.course, &self.last_look(), self.path(), input)
     }
 
     /// The same as metrics.
@@ -124,11 +119,7 @@ impl Analysis {
 
     fn last_look(&self) -> Findings {
         let mut findings = self.findings.clone();
-        findings.look(&Look {
-            ledger: &self.ledger,
-            thresholds: &self.thresholds,
-            now: self.ledger.now(),
-        });
+        findings.look(&Look::at(&self.ledger, &self.thresholds, self.ledger.now()));
         findings
     }
 }

@@ -1,6 +1,6 @@
 //! What to do about a bottleneck: one text for each role and cause.
 
-use super::attribution::{Leg, LegKind, ThreadState};
+use super::attribution::{Attribution, Leg, LegKind, ThreadState};
 
 /// For a thread whose own work is the limit.
 pub(super) fn own_work(role: &str) -> &'static str {
@@ -29,14 +29,32 @@ pub(super) const STARVED: &str =
 pub(super) const THROTTLED: &str =
     "raise or remove the container's CPU limit (resources.limits.cpu; cpu.max of its cgroup)";
 
+/// For frames that wait on a hop.
+pub(super) fn of_hop(attribution: &Attribution<'_>, hop: &str) -> String {
+    let leg = attribution
+        .legs
+        .iter()
+        .find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
+    leg.map_or_else(
+        || String::from("the receiver of this hop is slower than its senders"),
+        of_leg,
+    )
+}
+
 /// For first tokens that wait, by where they wait.
 pub(super) fn first_token(bottleneck: Option<&Leg<'_>>) -> String {
-    let Some(leg) = bottleneck else {
-        return String::from(
-            "no single hop or process has half of the wait: the table of where time goes lists each; a larger --stream-interval \
-             makes fewer and larger chunks for all of them",
-        );
-    };
+    bottleneck.map_or_else(
+        || {
+            String::from(
+                "no single hop or process has half of the wait: the table of where time goes lists each; a larger \
+                 --stream-interval makes fewer and larger chunks for all of them",
+            )
+        },
+        of_leg,
+    )
+}
+
+fn of_leg(leg: &Leg<'_>) -> String {
     let one = leg
         .worker
         .as_deref()

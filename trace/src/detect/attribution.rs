@@ -192,7 +192,7 @@ impl Leg<'_> {
             (ThreadState::Busy, Some(busy)) => format!(" (the {} is busy {} of the time)", self.role, percent(busy)),
             _ => String::new(),
         };
-        format!("{share} of it {}{of}{thread}", self.words())
+        format!("{share} of that time is spent {}{of}{thread}", self.words())
     }
 
     /// The leg in words: `waiting on scheduler->tokenizer`.

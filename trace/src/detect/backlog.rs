@@ -1,6 +1,6 @@
 //! Frames that pile up between send and take.
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{Detector, Look, Severity, Verdict, advice};
 use crate::words::{duration, plural};
 
 pub(super) struct BacklogGrowing;
@@ -51,7 +51,7 @@ impl Detector for BacklogGrowing {
                     .with("backlog_frames_before", from)
                     .with("seconds", seconds)
                     .with("oldest_waiting_ns", waited)
-                    .advice("the receiver of this hop is the bottleneck: compare its handling time with the frames' interval"),
+                    .advice(advice::of_hop(&look.attribution, &group.name)),
             );
         }
     }

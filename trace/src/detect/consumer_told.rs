@@ -175,12 +175,8 @@ mod tests {
             ledger.apply(&Event { at: MonoNs(at), what });
         }
         let mut found = Vec::new();
-        let look = Look {
-            ledger: &ledger,
-            thresholds: &Thresholds::default(),
-            now: MonoNs(now),
-        };
-        ConsumerCpuTold.check(&look, &mut found);
+        let thresholds = Thresholds::default();
+        ConsumerCpuTold.check(&Look::at(&ledger, &thresholds, MonoNs(now)), &mut found);
         found
     }
 

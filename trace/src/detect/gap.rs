@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::attribution::Attribution;
 use super::consumer::{rest, rounded};
 use super::{Detector, Look, Severity, Verdict, advice};
 use crate::clock::MonoNs;
@@ -75,9 +74,8 @@ impl Detector for FirstTokenGap {
             Some(gap) if gap.ns >= oldest_ns => (&*gap.rid, gap.at.0.saturating_sub(gap.ns)),
             _ => (oldest_rid, look.now.0.saturating_sub(oldest_ns)),
         };
-        let attribution = Attribution::of(ledger, limits);
-        let bottleneck = attribution.bottleneck();
-        let _ = write!(summary, "; {}", attribution.first_token_words());
+        let bottleneck = look.attribution.bottleneck();
+        let _ = write!(summary, "; {}", look.attribution.first_token_words());
         let waits = ledger.waits();
         // What the tokenizer's thread did explains a wait for the tokenizer alone.
         let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));

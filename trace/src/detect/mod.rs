@@ -32,6 +32,7 @@ mod would_drop;
 #[cfg(test)]
 mod scene;
 
+use attribution::Attribution;
 pub use finding::{Finding, Findings, Severity, Verdict};
 pub use thresholds::Thresholds;
 pub(crate) use worker_imbalance::imbalance;
@@ -40,14 +41,28 @@ use crate::clock::MonoNs;
 use crate::ledger::Ledger;
 
 /// What a detector may look at.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Look<'a> {
     /// The state.
     pub ledger: &'a Ledger,
     /// What counts as too much.
     pub thresholds: &'a Thresholds,
+    /// Where the time of chunks and first tokens has gone so far.
+    pub attribution: Attribution<'a>,
     /// The time of the look.
     pub now: MonoNs,
+}
+
+impl<'a> Look<'a> {
+    /// A look at this state now.
+    pub fn at(ledger: &'a Ledger, thresholds: &'a Thresholds, now: MonoNs) -> Self {
+        Self {
+            ledger,
+            thresholds,
+            attribution: Attribution::of(ledger, thresholds),
+            now,
+        }
+    }
 }
 
 /// One kind of trouble.

@@ -224,14 +224,7 @@ impl Scene {
     pub(super) fn check(&self, detector: &dyn Detector, now: u64) -> Vec<Verdict> {
         let mut found = Vec::new();
         let thresholds = Thresholds::default();
-        detector.check(
-            &Look {
-                ledger: &self.ledger,
-                thresholds: &thresholds,
-                now: MonoNs(now),
-            },
-            &mut found,
-        );
+        detector.check(&Look::at(&self.ledger, &thresholds, MonoNs(now)), &mut found);
         found
     }
 }

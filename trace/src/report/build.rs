@@ -4,12 +4,12 @@ use super::losses::losses;
 use super::series::series;
 use super::slowest::slowest;
 use super::{
-    AnswerCounts, Chunks, FindingLine, Gap, HopLine, Itl, LaneLine, LimitLine, Own, Report, ReportInput, Requests,
-    SCHEMA, Source, Spread, Tokens, WorkerLine, cpu, hot, modes, path, stages,
+    AnswerCounts, Chunks, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, ReportInput,
+    Requests, SCHEMA, Source, Spread, Tokens, WorkerLine, cpu, hot, modes, stages,
 };
 use crate::clock::MonoNs;
 use crate::course::Course;
-use crate::detect::attribution::{Attribution, busy};
+use crate::detect::attribution::busy;
 use crate::detect::{Findings, imbalance};
 use crate::engine::{EngineState, Waiter};
 use crate::event::Sees;
@@ -20,13 +20,7 @@ use crate::stats::{Distribution, Tally};
 const LANES: usize = 64;
 
 /// Builds the report of what has been seen so far.
-pub fn build(
-    ledger: &Ledger,
-    course: &Course,
-    findings: &Findings,
-    attribution: &Attribution<'_>,
-    input: &ReportInput,
-) -> Report {
+pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, path: Vec<LegLine>, input: &ReportInput) -> Report {
     let (from, to) = input
         .window
         .unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
@@ -69,7 +63,7 @@ pub fn build(
         hops: (0..ledger.groups().len())
             .filter_map(|place| hop(ledger, place, to.since(from)))
             .collect(),
-        path: path::legs(attribution),
+        path,
         cpu: cpu::lines(ledger),
         stages: stages::stages(ledger, input.slowest, from),
         hot: hot::lines(ledger),

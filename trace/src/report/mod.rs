@@ -37,6 +37,7 @@ pub use losses::{LossLine, LossList, Losses, RangeLine, ids, places};
 pub use modes::{ModeLine, Modes};
 pub use moment::Clock;
 pub use path::LegLine;
+pub(crate) use path::legs;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::{SlowLine, TokenItl};
 pub(crate) use text::wrap;

@@ -49,7 +49,7 @@ impl LegLine {
 }
 
 /// The legs in the order of the path.
-pub(super) fn legs(attribution: &Attribution<'_>) -> Vec<LegLine> {
+pub(crate) fn legs(attribution: &Attribution<'_>) -> Vec<LegLine> {
     attribution.legs.iter().map(line).collect()
 }
 

@@ -5,7 +5,7 @@ use trace::ledger::{Group, Hop, Ledger};
 use trace::path;
 use trace::stats::Distribution;
 
-use super::model::{CLASSES, Health, HopLine, Member};
+use super::model::{CLASSES, FindingLine, Health, HopLine, Member};
 use super::refresh::whole;
 use super::request::HopEnds;
 
@@ -15,10 +15,14 @@ const REASONS: usize = 4;
 const MEMBERS: usize = 64;
 
 /// The hops by name, from the scheduler on.
-pub(crate) fn read(ledger: &Ledger, thresholds: &Thresholds) -> Vec<HopLine> {
+pub(crate) fn read(ledger: &Ledger, thresholds: &Thresholds, findings: &[FindingLine]) -> Vec<HopLine> {
+    let found = |name: &str| {
+        let here = findings.iter().filter(|f| f.active && f.hop == name);
+        here.map(|f| f.health).max().unwrap_or_default()
+    };
     let lines = ledger.groups().iter().enumerate().filter_map(|(place, group)| {
         let members: Vec<&Hop> = ledger.members(place).collect();
-        (!members.is_empty()).then(|| line(ledger, thresholds, group, &members))
+        (!members.is_empty()).then(|| line(ledger, thresholds, found(&group.name), (group, &members)))
     });
     let mut lines: Vec<HopLine> = lines.collect();
     let names: Vec<(String, String)> = lines.iter().map(|l| (l.from.clone(), l.to.clone())).collect();
@@ -49,7 +53,7 @@ fn split(name: &str) -> (String, String) {
     (from.to_owned(), to.to_owned())
 }
 
-fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop]) -> HopLine {
+fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members): (&Group, &[&Hop])) -> HopLine {
     let now = ledger.now();
     let sum = |count: fn(&trace::ledger::HopCounts) -> u64| members.iter().map(|h| count(&h.counts())).sum();
     let sees = |stage: fn(&trace::event::Sees) -> bool| members.iter().any(|h| stage(&h.sees()));
@@ -78,7 +82,8 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, group: &Group, members: &[&Hop
             oldest_ns,
             sum(|c| c.frames_sent.max(c.frames_taken)),
             thresholds,
-        ),
+        )
+        .max(found),
         frames_per_s: rates.frames,
         chunks_per_s: rates.chunks,
         bytes_per_s: rates.bytes,
@@ -123,7 +128,7 @@ fn busy(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
     (whole > 0).then(|| (ns as f64 / whole as f64).min(1.0))
 }
 
-/// A hop is as well as the frame that waits longest on it, measured by what a first token may wait.
+/// Health by the frame that waits longest, measured by what a first token may wait.
 fn health(group: &Group, takes: bool, oldest_ns: Option<u64>, frames: u64, thresholds: &Thresholds) -> Health {
     match oldest_ns {
         Some(wait) if wait >= thresholds.gap_critical_ns => Health::Critical,
@@ -164,7 +169,7 @@ mod tests {
             ("detokenizer->router", sees),
             ("scheduler->detokenizer", sees),
         ]);
-        let lines = read(scene.analysis.ledger(), scene.analysis.thresholds());
+        let lines = read(scene.analysis.ledger(), scene.analysis.thresholds(), &[]);
         let from: Vec<&str> = lines.iter().map(|l| l.from.as_str()).collect();
         assert_eq!(from, ["scheduler", "detokenizer", "router"]);
     }
@@ -175,7 +180,7 @@ mod tests {
         scene.send(0, &[("a", 1, 1)]);
         scene.take(3 * MS, 0, 1);
         scene.send(5 * MS, &[("a", 1, 2)]);
-        let at = |scene: &Scene| read(scene.analysis.ledger(), scene.analysis.thresholds()).remove(0);
+        let at = |scene: &Scene| read(scene.analysis.ledger(), scene.analysis.thresholds(), &[]).remove(0);
         assert_eq!(
             (at(&scene).health, at(&scene).residence_classes),
             (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0])

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use trace::ThreadId;
 use trace::detect::Severity;
+use trace::report::bar::Segment;
 
 use super::history::{History, HopSample, Sample, ThreadSample};
 use super::hot::HotTable;
@@ -75,6 +76,8 @@ pub(crate) struct Model {
     /// Hops of one name as one, in the order of the path.
     pub(crate) hops: Vec<HopLine>,
     pub(crate) ends: Vec<HopEnds>,
+    /// Where the time of first tokens went over the run.
+    pub(crate) path: Vec<Segment>,
     pub(crate) table: Table,
     /// Finished requests that the ledger keeps and the table leaves out.
     pub(crate) rows_left_out: u64,

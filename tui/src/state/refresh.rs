@@ -1,6 +1,7 @@
 //! Reads the analysis into the model. Everything is bounded: hops and findings are few, rows are capped, strings are reused.
 
 use trace::ledger::{Hop, Ledger, Request, Summary};
+use trace::report::bar;
 use trace::stats::Distribution;
 use trace::{Analysis, MonoNs};
 
@@ -44,9 +45,10 @@ impl Model {
             sent: percentiles(ledger.itl_sent_by_token()),
             client: percentiles(ledger.itl_delivered_by_token()).filter(|_| ledger.sees_deliveries()),
         };
-        self.hops = hops::read(ledger, analysis.thresholds());
-        self.ends = hops::ends(ledger);
         self.findings = findings::read(analysis, start);
+        self.hops = hops::read(ledger, analysis.thresholds(), &self.findings);
+        self.ends = hops::ends(ledger);
+        self.path = bar::segments(&analysis.path());
         self.threads = threads::read(ledger);
         self.hot = hot::read(ledger);
         self.verdict = self.judge();

@@ -1,0 +1,328 @@
+//! The headline names the slow process's hop, the worker that stands out and the state of its thread, whatever the topology, and
+//! nothing else is accused.
+
+use trace::clock::MonoNs;
+use trace::detect::{Finding, Severity};
+use trace::engine::{Mode, Waiter};
+use trace::event::{
+    Chunk, CpuSample, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, ThreadPart, What,
+};
+use trace::{Analysis, Config, FrameId, HopId, ThreadId};
+
+const MS: u64 = 1_000_000;
+/// A request with one token each.
+const INTERVAL: u64 = 10 * MS;
+const QUICK: u64 = MS / 2;
+const RUN: u64 = 6_000 * MS;
+
+/// Receivers on the path, in order: their role, and how many there are.
+type Path = [(&'static str, usize)];
+
+const PATHS: [&Path; 5] = [
+    &[("tokenizer", 1)],
+    &[("detokenizer", 1), ("tokenizer", 1)],
+    &[("detokenizer", 1), ("worker", 4)],
+    &[("detokenizer-router", 1), ("detokenizer", 2), ("tokenizer", 1)],
+    &[("detokenizer-router", 1), ("detokenizer", 4), ("worker", 4)],
+];
+
+/// Why a process is slow: shares of its thread's time on a CPU, runnable and throttled, in percent; `None` is not sampled.
+#[derive(Clone, Copy)]
+struct Cause {
+    thread: &'static str,
+    shares: Option<[u64; 3]>,
+    advice: &'static str,
+}
+
+const CAUSES: [Cause; 5] = [
+    Cause {
+        thread: "cpu-bound",
+        shares: Some([95, 3, 0]),
+        advice: "its own work is the limit",
+    },
+    Cause {
+        thread: "starved",
+        shares: Some([40, 55, 0]),
+        advice: "CPUs of their own",
+    },
+    Cause {
+        thread: "throttled",
+        shares: Some([30, 65, 60]),
+        advice: "CPU limit",
+    },
+    Cause {
+        thread: "waiting",
+        shares: Some([3, 1, 0]),
+        advice: "py-spy dump",
+    },
+    Cause {
+        thread: "busy",
+        shares: None,
+        advice: "its own work is the limit",
+    },
+];
+
+/// The process that is slow: its place on the path, one of its workers or all of them, and why.
+#[derive(Clone, Copy)]
+struct Slow {
+    place: usize,
+    worker: Option<usize>,
+    cause: Cause,
+}
+
+/// One frame on its way through a hop.
+struct Passage {
+    hop: HopId,
+    seq: u64,
+    request: usize,
+    sent: u64,
+    taken: u64,
+    handled: u64,
+    by: ThreadId,
+}
+
+fn thread(place: usize, worker: usize) -> ThreadId {
+    let id = (100 * (place + 1) + worker) as u32;
+    ThreadId { pid: id, tid: id }
+}
+
+fn name(path: &Path, place: usize) -> String {
+    let from = if place == 0 { "scheduler" } else { path[place - 1].0 };
+    format!("{from}->{}", path[place].0)
+}
+
+/// Every frame's times on every hop, each process serving its frames one after the other.
+fn passages(path: &Path, slow: Option<Slow>) -> Vec<Passage> {
+    let mut all = Vec::new();
+    let mut arrivals: Vec<(u64, usize)> = (0..)
+        .map(|n| (n as u64 * INTERVAL, n))
+        .take_while(|a| a.0 < RUN)
+        .collect();
+    let mut first_hop = 0;
+    for (place, &(_, workers)) in path.iter().enumerate() {
+        let mut free = vec![0; workers];
+        let mut seqs = vec![0; workers];
+        let mut next = Vec::new();
+        for &(sent, request) in &arrivals {
+            let worker = request % workers;
+            let is_slow = slow.is_some_and(|s| s.place == place && s.worker.is_none_or(|w| w == worker));
+            // Slower than its part of the requests comes.
+            let service = if is_slow {
+                5 * INTERVAL * workers as u64 / 2
+            } else {
+                QUICK
+            };
+            let taken = free[worker].max(sent + MS / 20);
+            free[worker] = taken + service;
+            all.push(Passage {
+                hop: HopId((first_hop + worker) as u16),
+                seq: seqs[worker],
+                request,
+                sent,
+                taken,
+                handled: free[worker],
+                by: thread(place, worker),
+            });
+            seqs[worker] += 1;
+            next.push((free[worker], request));
+        }
+        next.sort_unstable();
+        arrivals = next;
+        first_hop += workers;
+    }
+    all
+}
+
+fn play(path: &Path, slow: Option<Slow>) -> Vec<Finding> {
+    let mut analysis = Analysis::new(Config::default());
+    announce(&mut analysis, path);
+    let rids: Vec<String> = (0..RUN / INTERVAL).map(|n| format!("r{n}")).collect();
+    let passages = passages(path, slow);
+    // What happens, in order: 0 a send, 1 a receive, 2 a frame processed.
+    let mut steps: Vec<(u64, u8, usize)> = Vec::new();
+    for (n, passage) in passages.iter().enumerate() {
+        steps.extend([(passage.sent, 0, n), (passage.taken, 1, n), (passage.handled, 2, n)]);
+    }
+    steps.retain(|step| step.0 <= RUN);
+    steps.sort_unstable_by_key(|&(at, step, n)| (at, std::cmp::Reverse(step), n));
+    let mut sampled = 0;
+    for (at, step, n) in steps {
+        while sampled + 100 * MS <= at {
+            sampled += 100 * MS;
+            sample(&mut analysis, path, slow, sampled);
+            analysis.tick(MonoNs(sampled));
+        }
+        let passage = &passages[n];
+        let id = FrameId {
+            hop: passage.hop,
+            lane: 0,
+            seq: passage.seq,
+        };
+        let chunks = [chunk(&rids[passage.request])];
+        let what = match step {
+            0 => What::Sent(Frame {
+                id,
+                bytes: 300,
+                kind: Kind::TokenIds,
+                ids: IdColumn::Delta,
+                chunks: &chunks,
+            }),
+            1 => What::Taken(Taken {
+                id,
+                wakeup: None,
+                by: Some(passage.by),
+                frame: None,
+            }),
+            _ => What::Handled(id),
+        };
+        analysis.apply(&Event { at: MonoNs(at), what });
+    }
+    analysis.tick(MonoNs(RUN));
+    analysis.findings().into_iter().cloned().collect()
+}
+
+fn at_start(what: What<'_>) -> Event<'_> {
+    Event { at: MonoNs(0), what }
+}
+
+fn announce(analysis: &mut Analysis, path: &Path) {
+    analysis.apply(&at_start(What::Engine(Engine {
+        version: Some("0.5.23"),
+        mode: Some(Mode::Incremental),
+        waiter: Some(Waiter::Merges),
+        turnaround: Some(3),
+    })));
+    let mut id = 0;
+    for (place, &(_, workers)) in path.iter().enumerate() {
+        for worker in 0..workers {
+            let name = name(path, place);
+            let endpoint = format!("ipc:///tmp/{id}");
+            analysis.apply(&at_start(What::Hop(Hop {
+                id: HopId(id),
+                name: &name,
+                endpoint: &endpoint,
+                worker: (workers > 1).then_some(worker as u16),
+                origin: place == 0,
+                last: place + 1 == path.len(),
+                sees: Sees {
+                    sent: true,
+                    taken: true,
+                    handled: true,
+                    ..Sees::default()
+                },
+            })));
+            id += 1;
+        }
+    }
+}
+
+fn chunk(rid: &str) -> Chunk<'_> {
+    Chunk {
+        rid,
+        listed: Some(1),
+        completion_tokens: Some(1),
+        prompt_tokens: None,
+        cached_tokens: None,
+        finish: Some(Finish::Length),
+        retractions: None,
+        worker: None,
+        ids: &[],
+    }
+}
+
+/// A tenth of a second of every thread; of none where the slow one is not sampled.
+fn sample(analysis: &mut Analysis, path: &Path, slow: Option<Slow>, at: u64) {
+    for (place, &(role, workers)) in path.iter().enumerate() {
+        for worker in 0..workers {
+            let of = slow.filter(|s| s.place == place && s.worker.is_none_or(|w| w == worker));
+            if slow.is_some_and(|s| s.cause.shares.is_none()) {
+                return;
+            }
+            let [on, wait, held] = of.and_then(|s| s.cause.shares).unwrap_or([4, 1, 0]);
+            let what = What::Cpu(CpuSample {
+                thread: thread(place, worker),
+                role,
+                name: "python3",
+                part: ThreadPart::Main,
+                interval_ns: 100 * MS,
+                on_ns: on * MS,
+                wait_ns: Some(wait * MS),
+                throttled_ns: (held > 0).then_some(held * MS),
+                poll: None,
+            });
+            analysis.apply(&Event { at: MonoNs(at), what });
+        }
+    }
+}
+
+fn judge(path: &Path, slow: Slow) {
+    let hop = name(path, slow.place);
+    let told = format!("{hop}, worker {:?}, {}", slow.worker, slow.cause.thread);
+    let findings = play(path, Some(slow));
+    let gap = findings.iter().find(|f| f.kind == "first-token-gap");
+    let gap = gap.unwrap_or_else(|| panic!("{told}: no gap among {findings:#?}"));
+    let evidence = |name: &str| gap.verdict.evidence.get(name).and_then(|value| value.as_str());
+    assert_eq!(gap.verdict.hop, hop, "{told}: {gap:#?}");
+    assert!(gap.verdict.severity >= Severity::Warning, "{told}");
+    assert_eq!(evidence("bottleneck"), Some(&*format!("waiting on {hop}")), "{told}");
+    assert_eq!(
+        evidence("bottleneck_thread"),
+        Some(slow.cause.thread),
+        "{told}: {gap:#?}"
+    );
+    let worker = slow.worker.map(|worker| format!("worker {worker}"));
+    assert_eq!(evidence("bottleneck_worker"), worker.as_deref(), "{told}");
+    let advice = gap.verdict.advice.as_deref().unwrap_or_default();
+    assert!(advice.contains(slow.cause.advice), "{told}: {advice}");
+    for finding in findings.iter().filter(|f| f.verdict.severity >= Severity::Warning) {
+        assert_eq!(finding.verdict.hop, hop, "{told}: {finding:#?}");
+        assert!(finding.verdict.advice.is_some(), "{told}: {finding:#?}");
+        let expected = ["first-token-gap", "backlog-growing"].contains(&finding.kind)
+            || finding.kind.strip_prefix("consumer-") == Some(slow.cause.thread);
+        assert!(expected, "{told}: {finding:#?}");
+    }
+}
+
+#[test]
+fn every_slow_process_of_every_path_is_named_with_its_cause() {
+    for path in PATHS {
+        for place in 0..path.len() {
+            for cause in CAUSES {
+                judge(
+                    path,
+                    Slow {
+                        place,
+                        worker: None,
+                        cause,
+                    },
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn one_slow_worker_of_several_is_named() {
+    for path in PATHS {
+        for (place, _) in path.iter().enumerate().filter(|(_, (_, workers))| *workers == 4) {
+            for cause in CAUSES {
+                judge(
+                    path,
+                    Slow {
+                        place,
+                        worker: Some(2),
+                        cause,
+                    },
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_path_that_keeps_up_has_no_findings() {
+    for path in PATHS {
+        let findings = play(path, None);
+        assert!(findings.is_empty(), "{findings:#?}");
+    }
+}
