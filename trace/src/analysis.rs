@@ -114,7 +114,7 @@ impl Analysis {
 
     /// The same as metrics.
     pub fn metrics(&self, input: &metrics::Input<'_>) -> Vec<metrics::Family> {
-        metrics::collect(&self.ledger, &self.last_look(), input)
+        metrics::collect(&self.ledger, &self.last_look(), &self.attribution(), input)
     }
 
     fn last_look(&self) -> Findings {

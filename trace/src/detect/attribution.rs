@@ -28,6 +28,15 @@ pub enum LegKind {
 }
 
 impl LegKind {
+    /// As JSON spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Wait => "wait",
+            Self::Inside => "inside",
+            Self::WaitAndInside => "wait-and-inside",
+        }
+    }
+
     /// The leg of this kind and name in words.
     pub fn of(self, name: &str) -> String {
         match self {

@@ -6,6 +6,7 @@ use super::family::Families;
 use super::names as n;
 use super::{Family, HOPS, Histogram, ROLES, Value};
 use crate::MonoNs;
+use crate::detect::attribution::Attribution;
 use crate::detect::{ALL as DETECTORS, Findings};
 use crate::event::ThreadPart;
 use crate::export::words::{mode, waiter};
@@ -34,7 +35,7 @@ pub struct Pushed {
 }
 
 /// All that can be told now. `findings` have just looked.
-pub fn collect(ledger: &Ledger, findings: &Findings, input: &Input<'_>) -> Vec<Family> {
+pub fn collect(ledger: &Ledger, findings: &Findings, attribution: &Attribution<'_>, input: &Input<'_>) -> Vec<Family> {
     let mut f = Families::new();
     run(&mut f, ledger, input);
     requests(&mut f, ledger);
@@ -48,6 +49,7 @@ pub fn collect(ledger: &Ledger, findings: &Findings, input: &Input<'_>) -> Vec<F
         // A hop that was renamed leaves an empty line behind.
         .filter(|(_, members)| !members.is_empty())
         .collect();
+    path(&mut f, attribution);
     for (group, members) in lines.iter().take(HOPS) {
         hop(&mut f, group, members, ledger.now());
     }
@@ -184,6 +186,21 @@ fn hop(f: &mut Families, group: &Group, members: &[&Hop], now: MonoNs) {
     }
     if group.wakeups.count() > 0 {
         f.histogram(&n::HOP_WAKEUP, name, Histogram::counts(&group.wakeups));
+    }
+}
+
+/// Shares of the path's legs. A leg that no first token has passed has no share of them.
+fn path(f: &mut Families, attribution: &Attribution<'_>) {
+    for leg in attribution.legs.iter().take(HOPS) {
+        for (of, time) in [("first_token", leg.first_token[0]), ("chunk", leg.chunk[0])] {
+            if time.sum.count > 0 {
+                f.put(
+                    &n::PATH_SHARE,
+                    [leg.name, leg.kind.as_str(), of],
+                    Value::Float(time.share),
+                );
+            }
+        }
     }
 }
 

@@ -241,6 +241,12 @@ pub(super) const ANSWERS_TOKENS_LOST: Definition = counter(
 );
 
 // Hops.
+pub(super) const PATH_SHARE: Definition = gauge(
+    "tokengap.path.share",
+    Ratio,
+    &["leg", "kind", "of"],
+    "Part of the time between scheduler and tokenizer that went to a leg of the path over the run, of first tokens or of chunks",
+);
 pub(super) const HOP_FRAMES_SENT: Definition = counter(
     "tokengap.hop.frames.sent",
     Of("{frame}"),
@@ -472,6 +478,7 @@ pub const ALL: &[&Definition] = &[
     &ANSWERS_HELD_UP,
     &ANSWERS_UNCOUNTED,
     &ANSWERS_TOKENS_LOST,
+    &PATH_SHARE,
     &HOP_FRAMES_SENT,
     &HOP_FRAMES_FORWARDED,
     &HOP_FRAMES_TAKEN,

@@ -44,6 +44,8 @@ struct Pressure {
 /// One verdict, and how to bring it about.
 struct Case {
     verdict: &'static str,
+    /// The state that the thread's time shows.
+    thread: &'static str,
     /// The tokenizer's clients need CPU for every output.
     busy: bool,
     press: fn(u32) -> Result<Pressure>,
@@ -54,6 +56,7 @@ struct Case {
 const CASES: [Case; 4] = [
     Case {
         verdict: VERDICTS[0],
+        thread: "cpu-bound",
         busy: true,
         press: |pid| {
             threads(pid)?.into_keys().try_for_each(before_all)?;
@@ -83,6 +86,7 @@ const CASES: [Case; 4] = [
     },
     Case {
         verdict: VERDICTS[1],
+        thread: "throttled",
         busy: true,
         press: |pid| {
             Ok(Pressure {
@@ -94,6 +98,7 @@ const CASES: [Case; 4] = [
     },
     Case {
         verdict: VERDICTS[2],
+        thread: "starved",
         busy: true,
         press: |pid| {
             let (_, cpu) = cpus()?;
@@ -109,6 +114,7 @@ const CASES: [Case; 4] = [
     },
     Case {
         verdict: VERDICTS[3],
+        thread: "waiting",
         busy: false,
         press: |pid| {
             let (consumer, io) = cpus()?;
@@ -209,6 +215,25 @@ fn run(home: &Home, program: &Path, engine: &Engine, case: &Case, dir: &Path, ch
     }
     let hop = finding(&report, case.verdict).map(|f| &f["hop"]);
     checks.equal("on the hop", &Some(&Value::from("scheduler->tokenizer")), &hop);
+    let mut legs = report["path"].as_array().into_iter().flatten();
+    let leg = legs.find(|leg| leg["kind"] == "wait").unwrap_or(&Value::Null);
+    checks.equal(
+        "the thread's state on that hop",
+        &Value::from(case.thread),
+        &leg["thread"],
+    );
+    if let Some(gap) = finding(&report, "first-token-gap") {
+        checks.equal(
+            "the wait is attributed to the hop",
+            &"scheduler->tokenizer",
+            &gap["hop"].as_str().unwrap_or_default(),
+        );
+        checks.equal(
+            "and to the thread",
+            &leg["thread"],
+            &gap["evidence"]["bottleneck_thread"],
+        );
+    }
     (case.holds)(&report, checks);
     Ok(summary_of(&report, case.verdict).to_owned())
 }
