@@ -55,6 +55,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use signal_hook::consts::SIGXFSZ;
 
 fn main() -> ExitCode {
+    own::start();
     match run() {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

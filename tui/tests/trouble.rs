@@ -31,6 +31,24 @@ fn degraded(report: &Value) -> Vec<&str> {
     degraded.iter().filter_map(Value::as_str).collect()
 }
 
+#[test]
+fn cpu_time_of_the_program_that_executed_tokengap_is_not_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let burn = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done; cut -d' ' -f14,15 /proc/$$/stat >&2";
+    let output = shell(
+        folder.path(),
+        &format!("{burn}; exec \"$T\" demo --duration 200ms --json"),
+    );
+    let ticks = String::from_utf8_lossy(&output.stderr);
+    let ticks = ticks.lines().next().expect("user and system time").split(' ');
+    let burnt: u64 = ticks.map(|n| n.parse::<u64>().expect("clock ticks")).sum();
+    let own = report(&output)["self"]["cpu_ns"].as_u64().expect("CPU time");
+    assert!(
+        own < burnt * 10_000_000,
+        "{own} ns, and {burnt} ticks of 10 ms were used before"
+    );
+}
+
 fn chunks(report: &Value) -> u64 {
     report["chunks"]["sent"].as_u64().expect("chunks")
 }
