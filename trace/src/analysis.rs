@@ -109,15 +109,17 @@ impl Analysis {
 
     /// The report of what has been seen and found so far, after a last look.
     pub fn report(&self, input: &ReportInput) -> Report {
-        report::build(&self.ledger, &self.course, &self.last_look(), self.path(), input)
+        report::build(&self.ledger, &self.course, &self.findings_now(), self.path(), input)
     }
 
     /// The same as metrics.
     pub fn metrics(&self, input: &metrics::Input<'_>) -> Vec<metrics::Family> {
-        metrics::collect(&self.ledger, &self.last_look(), &self.attribution(), input)
+        metrics::collect(&self.ledger, &self.findings_now(), &self.attribution(), input)
     }
 
-    fn last_look(&self) -> Findings {
+    /// What is found at this instant. [`Self::findings`] are those of the last look, half a second ago at most: beside numbers
+    /// of the ledger they would differ from them.
+    pub fn findings_now(&self) -> Findings {
         let mut findings = self.findings.clone();
         findings.look(&Look::at(&self.ledger, &self.thresholds, self.ledger.now()));
         findings

@@ -53,7 +53,7 @@ pub enum What<'a> {
     Told(Told<'a>),
     /// The engine says that it merged queued chunks of a request: its log.
     Merged(Merged<'a>),
-    /// We lost observations: whatever rested on them is void from here on.
+    /// We missed observations: whatever rested on them is void from here on.
     Lost(Lost),
 }
 

@@ -24,20 +24,20 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// Bytes in the unit that fits: `812 B`, `25.5 KB`, `1.2 GB`.
+/// Bytes in the binary unit that fits: `812 B`, `24.9 KiB`, `1.2 GiB`.
 pub fn bytes(n: u64) -> String {
     let mut scaled = n as f64;
-    for unit in ["B", "KB", "MB", "GB"] {
-        if scaled < 1000.0 {
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if scaled < 1024.0 {
             return if unit == "B" {
                 format!("{n} B")
             } else {
                 format!("{scaled:.1} {unit}")
             };
         }
-        scaled /= 1000.0;
+        scaled /= 1024.0;
     }
-    format!("{scaled:.1} TB")
+    format!("{scaled:.1} TiB")
 }
 
 /// A share of a whole in percent: `49.5 %`; `0 %` of nothing.
@@ -72,7 +72,7 @@ mod tests {
             (count(7), count(12_800), count(1_000_000)),
             ("7".into(), "12,800".into(), "1,000,000".into())
         );
-        assert_eq!((bytes(812), bytes(25_500)), ("812 B".into(), "25.5 KB".into()));
+        assert_eq!((bytes(812), bytes(25_500)), ("812 B".into(), "24.9 KiB".into()));
         assert_eq!(
             (share(1, 2), share(0, 0), share(1, 100_000)),
             ("50.0 %".into(), "0.0 %".into(), "0.001 %".into())

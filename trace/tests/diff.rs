@@ -67,7 +67,7 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     *series = Series {
         to_ns: SLOTS as u64 * SECOND,
         gap_ns: Some(gap.clone()),
-        events_lost: vec![0; SLOTS],
+        events_missed: vec![0; SLOTS],
         ..series.clone()
     };
     series.requests.begun = vec![10; SLOTS];

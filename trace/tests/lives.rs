@@ -502,7 +502,11 @@ fn what_waits_when_the_engine_ends_waits_no_more_and_the_next_one_counts_on() {
     }));
     assert_eq!(backlog(&path), 0);
     assert_eq!(path.analysis.ledger().hops()[0].oldest_waiting(), None);
-    assert_eq!(path.analysis.ledger().totals().lost.reported(), 0, "nothing was missed");
+    assert_eq!(
+        path.analysis.ledger().totals().missed.reported(),
+        0,
+        "nothing was missed"
+    );
     let next = FrameId {
         hop: HopId(0),
         lane: 1,
@@ -520,5 +524,5 @@ fn what_waits_when_the_engine_ends_waits_no_more_and_the_next_one_counts_on() {
     path.take(next);
     assert_eq!(backlog(&path), 0);
     assert_eq!(path.analysis.ledger().totals().chunks.sent, 4);
-    assert_eq!(path.analysis.ledger().totals().lost.unannounced, 0);
+    assert_eq!(path.analysis.ledger().totals().missed.unannounced, 0);
 }

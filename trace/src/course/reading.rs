@@ -88,7 +88,7 @@ fn passed(ledger: &Ledger) -> Passed {
         chunks_coalesced: totals.chunks.fates.coalesced,
         chunks_dropped: totals.chunks.fates.dropped,
         dropped_predicted: totals.predicted.dropped,
-        events_lost: totals.lost.reported(),
+        events_missed: totals.missed.reported(),
     }
 }
 

@@ -28,8 +28,8 @@ pub struct Passed {
     pub chunks_dropped: u64,
     /// Chunks that should have been lost by what the release is known to do.
     pub dropped_predicted: u64,
-    /// Observations lost on our side.
-    pub events_lost: u64,
+    /// Observations missed by tokengap.
+    pub events_missed: u64,
 }
 
 impl Passed {
@@ -45,7 +45,7 @@ impl Passed {
             chunks_coalesced: by(self.chunks_coalesced, other.chunks_coalesced),
             chunks_dropped: by(self.chunks_dropped, other.chunks_dropped),
             dropped_predicted: by(self.dropped_predicted, other.dropped_predicted),
-            events_lost: by(self.events_lost, other.events_lost),
+            events_missed: by(self.events_missed, other.events_missed),
         }
     }
 }

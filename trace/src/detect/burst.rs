@@ -1,4 +1,5 @@
-//! Frames taken many at a time: the event loop was away from its poll, and what came meanwhile is handled in one go.
+//! Frames taken many at a time: the event loop was away from its poll, and what came meanwhile is processed in one go.
+//! Information only: whether tokens wait or are lost by it, other detectors measure.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::words::{count, percent, plural};
@@ -18,11 +19,6 @@ impl Detector for Burst {
             if most < look.thresholds.burst_frames {
                 continue;
             }
-            let usual = group
-                .wakeups
-                .quantile(0.9)
-                .is_none_or(|n| n >= look.thresholds.burst_frames);
-            let severity = if usual { Severity::Warning } else { Severity::Info };
             let frames = plural(most, "frame");
             let mut summary = match (group.wakeups.quantile(0.5), group.wakeups.quantile(0.99)) {
                 (Some(median), Some(p99)) => format!(
@@ -38,7 +34,7 @@ impl Detector for Burst {
                 summary += ": the receiver's event loop is away from its poll ";
                 summary += &percent(share);
             }
-            let mut verdict = Verdict::new(severity, summary)
+            let mut verdict = Verdict::new(Severity::Info, summary)
                 .hop(&group.name)
                 .weight(most)
                 .with("wakeups_ended", group.wakeups.count())
@@ -90,7 +86,7 @@ mod tests {
         let found = endless.check(&Burst, 20);
         assert_eq!(
             (found[0].severity, found[0].evidence.get("frames_p50")),
-            (Severity::Warning, None)
+            (Severity::Info, None)
         );
         for n in 7..57 {
             scene.send(n * MS, &[]);

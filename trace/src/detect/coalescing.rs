@@ -44,7 +44,11 @@ impl Detector for Coalescing {
                 .weight(chunks)
                 .with("requests", seen.rids)
                 .with("chunks", chunks)
-                .with("confirmed", confirmed),
+                .with("confirmed", confirmed)
+                .advice(
+                    "the tokenizer's event loop takes several frames in one wakeup: look at its CPU, and if that is the limit, \
+                     spread the work with --tokenizer-worker-num",
+                ),
         );
     }
 }

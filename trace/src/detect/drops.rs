@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_nobody_names_proves_its_own_loss() {
+    fn a_response_that_nobody_names_proves_its_missed_observations() {
         let mut scene = Scene::skip_path();
         let answer = |rid, tokens| Answer {
             rid,

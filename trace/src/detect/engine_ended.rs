@@ -20,7 +20,8 @@ impl Detector for EngineEnded {
             Verdict::new(Severity::Warning, summary)
                 .since(totals.engine_ended)
                 .weight(totals.engine_ends)
-                .with("times", totals.engine_ends),
+                .with("times", totals.engine_ends)
+                .advice("read the engine's log for the reason; --follow watches the next engine"),
         );
     }
 }
@@ -45,6 +46,10 @@ mod tests {
         }
         let found = scene.check(&EngineEnded, 6);
         assert_eq!(found[0].evidence["times"], 2);
-        assert!(scene.check(&super::super::own_loss::OwnLoss, 6).is_empty());
+        assert!(
+            scene
+                .check(&super::super::missed_observations::MissedObservations, 6)
+                .is_empty()
+        );
     }
 }

@@ -52,10 +52,10 @@ impl Detector for FirstTokenGap {
             String::from("the tokenizer has received no first token yet")
         } else {
             format!(
-                "first tokens wait up to {} between scheduler and tokenizer: median {}, p95 {}; {} of {} above {}",
+                "first tokens wait up to {} between scheduler and tokenizer: median {}, p90 {}; {} of {} above {}",
                 duration(taken_worst),
                 duration(quantile(0.5)),
-                duration(quantile(0.95)),
+                duration(quantile(0.9)),
                 count(over),
                 plural(gap.count(), "request"),
                 duration(limits.gap_warning_ns),
@@ -105,7 +105,7 @@ impl Detector for FirstTokenGap {
         if gap.count() > 0 {
             verdict = verdict
                 .with("p50_ns", quantile(0.5))
-                .with("p95_ns", quantile(0.95))
+                .with("p90_ns", quantile(0.9))
                 .with("p99_ns", quantile(0.99))
                 .with("max_ns", taken_worst);
         }

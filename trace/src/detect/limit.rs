@@ -22,7 +22,12 @@ impl Detector for LimitReached {
             worst.name,
             count(worst.limit as u64),
         );
-        let verdict = Verdict::new(Severity::Warning, summary).weight(reached.iter().map(|l| l.times).sum());
+        let verdict = Verdict::new(Severity::Warning, summary)
+            .weight(reached.iter().map(|l| l.times).sum())
+            .advice(format!(
+                "raise it with --limit {}=N if that is what you need to see; each entry costs memory",
+                worst.name
+            ));
         found.push(reached.iter().fold(verdict, |v, l| v.with(l.name, l.times)));
     }
 }

@@ -1,36 +1,63 @@
-//! Observations that we made and lost, or could not make.
+//! Observations that tokengap missed: never a loss of the engine.
 
 use super::{Detector, Look, Severity, Verdict};
+use crate::ledger::Missed;
 use crate::words::count;
 
-pub(super) struct OwnLoss;
+pub(super) struct MissedObservations;
 
-impl Detector for OwnLoss {
+impl Detector for MissedObservations {
     fn kind(&self) -> &'static str {
-        "own-loss"
+        "missed-observations"
     }
 
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let lost = look.ledger.totals().lost;
-        let all = lost.reported().saturating_add(lost.unannounced);
+        let missed = look.ledger.totals().missed;
+        let all = missed.reported().saturating_add(missed.unannounced);
         if all == 0 {
             return;
         }
         let summary = format!(
-            "{} observations lost on our side; the traffic was not touched, and counts of frames and chunks are too low",
+            "{} observations missed by tokengap; the traffic was not touched, and counts of frames and chunks are too low",
             count(all),
         );
         found.push(
             Verdict::new(Severity::Warning, summary)
-                .since(lost.since)
+                .since(missed.since)
                 .weight(all)
-                .with("queue_full", lost.queue_full)
-                .with("unframed", lost.unframed)
-                .with("too_large", lost.too_large)
-                .with("cut_short", lost.cut_short)
-                .with("unannounced", lost.unannounced),
+                .with("queue_full", missed.queue_full)
+                .with("unframed", missed.unframed)
+                .with("too_large", missed.too_large)
+                .with("cut_short", missed.cut_short)
+                .with("unannounced", missed.unannounced)
+                .advice(advice(&missed)),
         );
     }
+}
+
+/// What prevents the most frequent cause.
+fn advice(missed: &Missed) -> &'static str {
+    let causes = [
+        (
+            missed.queue_full,
+            "tokengap had too little CPU: give it a core, or a larger --ring",
+        ),
+        (
+            missed.unframed,
+            "start tokengap before the connection is made: it joined in the middle of a frame",
+        ),
+        (missed.too_large, "raise --capture: frames exceed the capture limit"),
+        (
+            missed.cut_short,
+            "read the engine's log: connections ended inside a frame",
+        ),
+        (
+            missed.unannounced,
+            "give tokengap a core, or a larger --ring: frames passed without a record",
+        ),
+    ];
+    let most = causes.into_iter().max_by_key(|(n, _)| *n);
+    most.map_or("", |(_, advice)| advice)
 }
 
 #[cfg(test)]
@@ -39,12 +66,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_is_told_once_whether_announced_or_numbered() {
+    fn a_miss_is_counted_once_whether_announced_or_numbered() {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 1, 1)]);
         scene.lose(1);
         scene.send(1, &[("a", 1, 3)]);
-        let found = scene.check(&OwnLoss, 2);
+        let found = scene.check(&MissedObservations, 2);
         assert_eq!(
             (&found[0].evidence["queue_full"], &found[0].evidence["unannounced"]),
             (&1.into(), &0.into())

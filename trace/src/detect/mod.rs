@@ -18,9 +18,9 @@ mod gap;
 mod inflation;
 mod io_starved;
 mod limit;
+mod missed_observations;
 mod mode_mix;
 mod order;
-mod own_loss;
 mod stalled;
 mod thresholds;
 mod undecoded;
@@ -107,6 +107,6 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &mode_mix::ModeMix,
     &arithmetic::WireArithmetic,
     &undecoded::UndecodedFrames,
-    &own_loss::OwnLoss,
+    &missed_observations::MissedObservations,
     &limit::LimitReached,
 ];

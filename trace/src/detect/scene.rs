@@ -1,6 +1,6 @@
 //! A small scene for the detectors' tests: one hop, one lane, events in words.
 
-use super::{Detector, Look, Thresholds, Verdict};
+use super::{Detector, Look, Severity, Thresholds, Verdict};
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{
@@ -225,6 +225,10 @@ impl Scene {
         let mut found = Vec::new();
         let thresholds = Thresholds::default();
         detector.check(&Look::at(&self.ledger, &thresholds, MonoNs(now)), &mut found);
+        for verdict in &found {
+            let harmless = verdict.severity == Severity::Info;
+            assert!(harmless || verdict.advice.is_some(), "no action for {verdict:?}");
+        }
         found
     }
 }

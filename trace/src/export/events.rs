@@ -126,7 +126,7 @@ impl Exporter for Events<'_> {
                     .int("chunks", merged.chunks)
                     .text("by", merged.by);
             }),
-            What::Lost(lost) => self.line("lost", at, look, |o| {
+            What::Lost(lost) => self.line("missed", at, look, |o| {
                 hop_fields(o, lost.hop, look);
                 o.int("count", lost.count).text("cause", words::cause(lost.cause));
             }),
@@ -156,7 +156,7 @@ impl Exporter for Events<'_> {
             o.maybe_int("chunks_dropped_predicted", chunks.dropped_predicted);
             o.maybe_int("chunks_dropped_confirmed", chunks.dropped_confirmed);
             o.int("events", report.own.events)
-                .int("events_lost", report.own.events_lost);
+                .int("events_missed", report.own.events_missed);
         })?;
         self.out.finish()
     }

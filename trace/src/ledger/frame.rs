@@ -79,8 +79,8 @@ impl Ledger {
             let excused = missed.min(hop.excused);
             hop.excused -= excused;
             if missed > excused {
-                self.totals.lost.since.get_or_insert(at);
-                let unannounced = &mut self.totals.lost.unannounced;
+                self.totals.missed.since.get_or_insert(at);
+                let unannounced = &mut self.totals.missed.unannounced;
                 *unannounced = unannounced.saturating_add(missed - excused);
             }
         }

@@ -50,7 +50,7 @@ pub struct HopCounts {
     pub backlog_max: u64,
     /// Most frames taken in one wakeup.
     pub wakeup_frames_max: u32,
-    /// Observations lost here.
+    /// Observations missed here.
     pub lost: u64,
 }
 

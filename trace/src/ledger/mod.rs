@@ -51,7 +51,7 @@ pub use stream::Stream;
 pub use sums::IdCounts;
 pub use threads::Thread;
 pub use timeline::Spent;
-pub use totals::{ChunkCounts, Inflation, OwnLosses, Predictions, RequestCounts, Sightings, TokenCounts, Totals};
+pub use totals::{ChunkCounts, Inflation, Missed, Predictions, RequestCounts, Sightings, TokenCounts, Totals};
 pub use waits::{WaitBreakdown, Waits};
 
 use serde::{Deserialize, Serialize};
@@ -234,7 +234,7 @@ impl Ledger {
 
     fn lost(&mut self, at: MonoNs, lost: &Lost) {
         let count = believable(lost.count);
-        self.totals.lost.enter(at, lost.cause, count);
+        self.totals.missed.enter(at, lost.cause, count);
         let mut deliveries = lost.hop.is_none();
         for hop in self
             .hops

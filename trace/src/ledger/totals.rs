@@ -115,9 +115,9 @@ pub struct Inflation {
     pub seen: Sightings,
 }
 
-/// Observations that were lost on our side.
+/// Observations that tokengap missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnLosses {
+pub struct Missed {
     /// Reported by the source: the queue was full.
     pub queue_full: u64,
     /// The stream could not be framed.
@@ -132,7 +132,7 @@ pub struct OwnLosses {
     pub since: Option<MonoNs>,
 }
 
-impl OwnLosses {
+impl Missed {
     pub(crate) fn enter(&mut self, at: MonoNs, cause: LostCause, count: u64) {
         let counter = match cause {
             LostCause::QueueFull => &mut self.queue_full,
@@ -203,8 +203,8 @@ pub struct Totals {
     pub answers: super::answer::Answers,
     /// Deliveries for requests that no frame has named.
     pub deliveries_unmatched: u64,
-    /// Our own losses.
-    pub lost: OwnLosses,
+    /// Observations missed by tokengap.
+    pub missed: Missed,
     /// Frames that could not be read.
     pub undecoded: u64,
     /// When the first of them was seen.

@@ -292,10 +292,10 @@ fn found(f: &mut Families, findings: &Findings) {
 fn own(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let totals = ledger.totals();
     f.int(&n::SELF_EVENTS, [], totals.events);
-    for (cause, lost) in totals.lost.by_cause() {
+    for (cause, lost) in totals.missed.by_cause() {
         f.int(&n::SELF_EVENTS_LOST, [cause], lost);
     }
-    f.int(&n::SELF_FRAMES_UNANNOUNCED, [], totals.lost.unannounced);
+    f.int(&n::SELF_FRAMES_UNANNOUNCED, [], totals.missed.unannounced);
     f.int(&n::SELF_FRAMES_UNDECODED, [], totals.undecoded);
     for limit in ledger.limits() {
         f.int(&n::SELF_LIMIT_REACHED, [limit.name], limit.times);

@@ -173,7 +173,7 @@ pub(super) const CHUNKS_UNJUDGED: Definition = counter(
     "tokengap.chunks.unjudged",
     Of("{chunk}"),
     &[],
-    "Chunks whose delivery fell into a time of lost observations, or of which counts alone do not show whether they were delivered",
+    "Chunks whose delivery fell into a time of missed observations, or of which counts alone do not show whether they were delivered",
 );
 pub(super) const CHUNKS_OUTSTANDING: Definition = gauge(
     "tokengap.chunks.outstanding",
@@ -392,10 +392,10 @@ pub(super) const FINDINGS_ACTIVE: Definition = gauge(
 // Tokengap itself.
 pub(super) const SELF_EVENTS: Definition = counter("tokengap.self.events", Of("{event}"), &[], "Observations entered");
 pub(super) const SELF_EVENTS_LOST: Definition = counter(
-    "tokengap.self.events_lost",
+    "tokengap.self.events_missed",
     Of("{event}"),
     &["cause"],
-    "Observations lost on our side: nothing is concluded from what they would have said",
+    "Observations missed by tokengap: nothing is concluded from what they would have said",
 );
 pub(super) const SELF_FRAMES_UNANNOUNCED: Definition = counter(
     "tokengap.self.frames.unannounced",

@@ -1,16 +1,18 @@
 //! What every form of the report says in the same words.
 
 use super::Report;
+use crate::detect::Severity;
 use crate::engine::{DROPS_FIXED_IN, Mode, Waiter};
 
 /// The worst, in one sentence.
 pub(crate) fn verdict(report: &Report) -> String {
-    match report.findings.first() {
+    match report.findings.first().filter(|worst| worst.severity > Severity::Info) {
         Some(worst) => format!("{}: {}", worst.severity.as_str().to_uppercase(), worst.summary),
         None if report.requests.seen == 0 => {
             String::from("NOTHING SEEN: no request crossed the hops that were watched")
         }
-        None => String::from("HEALTHY: nothing found"),
+        None if report.findings.is_empty() => String::from("HEALTHY: nothing found"),
+        None => String::from("HEALTHY: no warnings"),
     }
 }
 

@@ -56,9 +56,9 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
     );
     let gap = report.gap_ns.as_ref().map_or_else(unseen, |g| {
         format!(
-            "median {}, p95 {}, p99 {}, max {}",
+            "median {}, p90 {}, p99 {}, max {}",
             time(g.p50),
-            time(g.p95),
+            time(g.p90),
             time(g.p99),
             time(g.max)
         )
@@ -315,9 +315,9 @@ fn own(out: &mut String, report: &Report) {
     let own = &report.own;
     let _ = writeln!(
         out,
-        "- tokengap entered {} events, lost {}; {} frames could not be read",
+        "- tokengap observed {} events, missed {}; {} frames could not be read",
         count(own.events),
-        count(own.events_lost),
+        count(own.missed()),
         count(own.frames_undecoded)
     );
 }

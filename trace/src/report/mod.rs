@@ -204,8 +204,6 @@ pub struct Gap {
     pub p50: Option<u64>,
     /// 90th percentile.
     pub p90: Option<u64>,
-    /// 95th percentile.
-    pub p95: Option<u64>,
     /// 99th percentile.
     pub p99: Option<u64>,
     /// The worst.
@@ -236,7 +234,7 @@ pub struct Chunks {
     pub tokens_lost: Option<u64>,
     /// Not delivered at the end of the window, or when their request was closed.
     pub outstanding: Option<u64>,
-    /// Their delivery fell into a time of lost observations, or counts alone do not show which it carried.
+    /// Their delivery fell into a time of missed observations, or counts alone do not show which it carried.
     pub unjudged: Option<u64>,
 }
 
@@ -466,10 +464,10 @@ pub struct Own {
     pub rss_bytes: Option<u64>,
     /// Events entered.
     pub events: u64,
-    /// Observations lost, as the source counts them.
-    pub events_lost: u64,
+    /// Observations missed, as the source counts them. Lost tokens are the engine's: `chunks.tokens_lost`.
+    pub events_missed: u64,
     /// The same by cause.
-    pub lost_by_cause: BTreeMap<String, u64>,
+    pub missed_by_cause: BTreeMap<String, u64>,
     /// Frames that passed without any report, by their lane's numbering.
     pub frames_unannounced: u64,
     /// Frames that could not be read.
@@ -479,6 +477,13 @@ pub struct Own {
     /// What reading Python stacks cost; absent when none were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<SamplingCost>,
+}
+
+impl Own {
+    /// Observations missed, announced by the source or not.
+    pub fn missed(&self) -> u64 {
+        self.events_missed.saturating_add(self.frames_unannounced)
+    }
 }
 
 /// A limit of memory.

@@ -29,19 +29,19 @@ pub struct Series {
     pub hops: Vec<HopSeries>,
     /// Threads that take frames, and main threads.
     pub threads: Vec<ThreadSeries>,
-    /// Observations lost on our side.
-    pub events_lost: Vec<u64>,
+    /// Observations missed by tokengap.
+    pub events_missed: Vec<u64>,
 }
 
 impl Series {
     /// How many slots there are.
     pub fn len(&self) -> usize {
-        self.events_lost.len()
+        self.events_missed.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.events_lost.is_empty()
+        self.events_missed.is_empty()
     }
 
     /// Begin of a slot, from the start of the capture.
@@ -193,7 +193,7 @@ pub(super) fn series(ledger: &Ledger, course: &Course, (from, to): (MonoNs, Mono
             .enumerate()
             .filter_map(|(place, id)| thread(ledger.thread(id)?, place, &moments))
             .collect(),
-        events_lost: column(|p| p.events_lost),
+        events_missed: column(|p| p.events_missed),
     })
 }
 

@@ -108,9 +108,9 @@ fn numbers(out: &mut String, report: &Report) {
     if let Some(gap) = &report.gap_ns {
         let d = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
         let quantiles = format!(
-            "median {}, p95 {}, p99 {}, max {}",
+            "median {}, p90 {}, p99 {}, max {}",
             d(gap.p50),
-            d(gap.p95),
+            d(gap.p90),
             d(gap.p99),
             d(gap.max)
         );
@@ -157,9 +157,8 @@ fn chunks(c: &Chunks) -> String {
     line
 }
 
-/// The worst few; the JSON lists more.
+/// The slowest requests, as many as the report has.
 fn slowest(out: &mut String, report: &Report) {
-    const MOST: usize = 5;
     // Where gaps cannot be seen, no request is known to be slow; those a log told of follow stage by stage.
     if report.gap_ns.is_none() || report.slowest.is_empty() || report.is_told() {
         return;
@@ -170,7 +169,7 @@ fn slowest(out: &mut String, report: &Report) {
         "{:widest$}  {:>10} {:>10} {:>8} {:>8} {:>8}  FINISH",
         "SLOWEST", "SENT AT", "GAP", "SENT", "TAKEN", "LOST"
     );
-    for line in report.slowest.iter().take(MOST) {
+    for line in &report.slowest {
         let rid: String = plain(&line.rid).chars().take(widest).collect();
         let time = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
         let _ = writeln!(
@@ -336,7 +335,7 @@ fn unseen(out: &mut String, report: &Report) {
 fn own(out: &mut String, report: &Report) {
     let own = &report.own;
     let (events, undecoded) = (plural(own.events, "event"), plural(own.frames_undecoded, "frame"));
-    let mut line = format!("{events}, {} lost, {undecoded} undecoded", count(own.events_lost));
+    let mut line = format!("{events}, {} missed, {undecoded} undecoded", count(own.missed()));
     if let Some(cpu) = own.cpu_ns {
         let _ = write!(line, ", {} of CPU", duration(cpu));
     }

@@ -1,5 +1,5 @@
 //! A run with all that an export can show: two hops, a backlog, takes in bursts, a waiter that keeps the last chunk, samples, log
-//! lines, a frame that cannot be read, lost observations, an abort, and requests that are still open at the end.
+//! lines, a frame that cannot be read, missed observations, an abort, and requests that are still open at the end.
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{

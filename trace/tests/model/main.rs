@@ -282,7 +282,7 @@ proptest! {
             let lost = |counts: &Counts| Counts { dropped: 0, coalesced: 0, tokens_lost: 0, ..counts.clone() };
             prop_assert_eq!(lost(&told), lost(truth));
         }
-        let own = (report.own.events_lost, report.own.frames_unannounced, report.own.frames_undecoded);
+        let own = (report.own.events_missed, report.own.frames_unannounced, report.own.frames_undecoded);
         prop_assert_eq!(own, (0, 0, 0));
         let gaps = world.lives.iter().filter_map(|life| Some(life.first_taken? - life.first_sent?));
         let gap = report.gap_ns.as_ref().expect("sends and takes are seen");

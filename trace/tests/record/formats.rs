@@ -13,7 +13,7 @@ fn report(name: &str) -> Report {
     assert!(recording.is_indexed() && recording.missing().is_none());
     let (analysis, input) = analyse(&recording, &mut |_, _| {}).expect("it reads");
     let report = analysis.report(&input);
-    assert!(report.own.degraded.is_empty() && report.own.events_lost == 0);
+    assert!(report.own.degraded.is_empty() && report.own.events_missed == 0);
     report
 }
 

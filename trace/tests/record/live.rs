@@ -153,6 +153,6 @@ fn a_block_that_did_not_come_is_a_loss_of_ours_and_never_of_tokens() {
     assert_eq!((told, reader.lost()), (vec![(4, 200)], 200));
     assert!(hops > 0, "what stands is said again");
     let report = watcher.report(&ReportInput::of("model"));
-    assert_eq!(report.own.events_lost, 200);
+    assert_eq!(report.own.events_missed, 200);
     assert_eq!(report.chunks.tokens_lost.unwrap_or(0), 0);
 }

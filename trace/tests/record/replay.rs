@@ -60,7 +60,7 @@ fn a_damaged_block_is_passed_over_and_told() {
     let recording = Recording::open(&file).expect("a recording");
     let (analysis, input) = analyse(&recording, &mut |_, _| {}).expect("readable");
     let report = analysis.report(&input);
-    assert_eq!(report.own.events_lost, u64::from(block.records));
+    assert_eq!(report.own.events_missed, u64::from(block.records));
     assert!(
         !report.findings.iter().any(|f| f.kind == "wire-loss"),
         "our own hole accuses nobody"

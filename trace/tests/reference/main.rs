@@ -107,7 +107,7 @@ proptest! {
         each_chunk_has_one_fate(&world)?;
         let report = world.analysis.report(&ReportInput::of("model"));
         let accused = |kind: &str| report.findings.iter().any(|f| f.kind == kind);
-        prop_assert!(!accused("wire-loss") && !accused("wire-arithmetic") && !accused("own-loss"));
+        prop_assert!(!accused("wire-loss") && !accused("wire-arithmetic") && !accused("missed-observations"));
         prop_assert_eq!(accused("dropped-chunks"), world.truth.dropped > 0);
         let (proven, expected) = (report.losses.confirmed, report.losses.predicted);
         let told = World::listed(proven, true);
@@ -139,7 +139,7 @@ proptest! {
         prop_assert!(!report.findings.iter().any(|f| f.kind == "wire-loss"));
         let told = World::listed(report.losses.confirmed, true);
         prop_assert!(within(&told, &world.lost), "{told:?} {:?}", world.lost);
-        prop_assert_eq!(report.own.events_lost > 0, world.hidden);
+        prop_assert_eq!(report.own.events_missed > 0, world.hidden);
     }
 
     #[test]

@@ -394,7 +394,7 @@ fn enter(lanes: &mut Lanes, egress: &mut Egress, observation: &Observation<'_>, 
         Observation::Handled(call) => lanes.handled(call, sink),
         Observation::Egress { record, .. } => egress.enter(record, sink),
         Observation::Lost { cause, count } => {
-            tracing::warn!("{count} observations lost: {}", cause.words());
+            tracing::warn!("{count} observations missed: {}", cause.words());
             let count = match cause {
                 Loss::RingFull => lanes.not_told(*count),
                 _ => *count,

@@ -69,7 +69,7 @@ fn agree(script: Script, time: Duration) -> (Value, DemoTruth) {
         ("/chunks/dropped_confirmed", truth.chunks_dropped),
         ("/chunks/tokens_lost", truth.tokens_lost),
         ("/chunks/coalesced", truth.chunks_coalesced),
-        ("/self/events_lost", 0),
+        ("/self/events_missed", 0),
         ("/self/frames_undecoded", 0),
     ] {
         assert_eq!(
@@ -106,7 +106,7 @@ fn healthy_agrees_and_shows_no_loss() {
         "wire-arithmetic",
         "dropped-chunks",
         "inflation",
-        "own-loss",
+        "missed-observations",
         "undecoded",
     ] {
         assert!(!findings(&report).contains(&loss), "{report:#}");

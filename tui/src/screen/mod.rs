@@ -249,7 +249,7 @@ impl Screen {
         let effect = self.ui.apply(action, &self.model);
         match (before.1, self.ui.paused.is_some()) {
             // The view stands still as of now, the table with it.
-            (false, true) => self.model.refresh_rows(run.analysis, self.ui.rows),
+            (false, true) => self.read(run, true),
             (_, false) if before.0 != self.ui.tab || before.1 => self.hurry(),
             _ => {}
         }
@@ -294,6 +294,19 @@ impl Screen {
         if self.ui.paused.is_some() {
             return;
         }
+        let wanted = matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.model.table.count() == 0;
+        // Banner and rows are of one instant: while a large table is not due, neither is the rest of its frame.
+        if wanted && now < self.next_rows {
+            return;
+        }
+        self.read(run, wanted);
+        if wanted {
+            self.next_rows = now + now.elapsed() * ROWS_SHARE;
+        }
+    }
+
+    /// Reads the analysis as of now.
+    fn read(&mut self, run: &Run<'_>, rows: bool) {
         let outside = Outside {
             source: run.source.to_owned(),
             doing: match run.stage {
@@ -307,10 +320,13 @@ impl Screen {
             degraded: degraded(run),
         };
         self.model.refresh(run.analysis, &outside);
-        let wanted = matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.model.table.count() == 0;
-        if wanted && now >= self.next_rows {
-            self.model.refresh_rows(run.analysis, self.ui.rows);
-            self.next_rows = now + now.elapsed() * ROWS_SHARE;
+        if rows {
+            // A filter reaches all that the ledger keeps.
+            let most = match self.ui.filter.1.is_empty() {
+                true => self.ui.rows,
+                false => usize::MAX,
+            };
+            self.model.refresh_rows(run.analysis, most, &self.ui.pins);
         }
     }
 

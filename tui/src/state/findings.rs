@@ -7,9 +7,10 @@ use trace::{Analysis, MonoNs};
 use super::model::FindingLine;
 use super::units::{count, duration};
 
-/// What has been found, what still holds first, worst first.
+/// What has been found up to this instant, that of all other numbers of a frame; active findings first, worst first.
 pub(crate) fn read(analysis: &Analysis, start: MonoNs) -> Vec<FindingLine> {
-    let mut lines: Vec<FindingLine> = analysis.findings().into_iter().map(|f| line(f, start)).collect();
+    let now = analysis.findings_now();
+    let mut lines: Vec<FindingLine> = now.sorted().into_iter().map(|f| line(f, start)).collect();
     lines.sort_by_key(|f| !f.active);
     lines
 }
@@ -33,7 +34,7 @@ fn line(finding: &Finding, start: MonoNs) -> FindingLine {
     }
 }
 
-/// `wait_ns: 1500000000` as `wait: 1.50s`.
+/// `wait_ns: 1500000000` as `wait: 1.50 s`.
 fn number(name: &str, value: &Value) -> (String, String) {
     let shown = match (name.strip_suffix("_ns"), value) {
         (Some(stem), Value::Number(n)) => return (stem.replace('_', " "), n.as_u64().map_or(n.to_string(), duration)),
@@ -54,7 +55,7 @@ mod tests {
     fn evidence_is_told_in_its_unit() {
         assert_eq!(
             number("longest_wait_ns", &1_500_000_000_u64.into()),
-            ("longest wait".into(), "1.50s".into())
+            ("longest wait".into(), "1.50 s".into())
         );
         assert_eq!(number("requests", &12_345.into()), ("requests".into(), "12.3k".into()));
         assert_eq!(number("share", &0.125.into()), ("share".into(), "0.125".into()));

@@ -80,9 +80,15 @@ impl Flags {
         Flag::ALL.into_iter().filter(move |&f| self.has(f))
     }
 
-    /// Larger for worse. Only the worst flag counts: an abort does not make a loss worse, what was lost does.
+    /// Larger for worse. Only the worst flag counts, and an abort is none: nobody waits for its tokens.
     pub(crate) fn weight(self) -> u8 {
-        Flag::ALL.len() as u8 - self.0.trailing_zeros().min(Flag::ALL.len() as u32) as u8
+        let bad = self.0 & !Flag::Aborted.bit();
+        Flag::ALL.len() as u8 - bad.trailing_zeros().min(Flag::ALL.len() as u32) as u8
+    }
+
+    /// Whether any flag is set.
+    pub(crate) fn any(self) -> bool {
+        self.0 != 0
     }
 }
 

@@ -81,6 +81,8 @@ pub(crate) struct Model {
     pub(crate) table: Table,
     /// Finished requests that the ledger keeps and the table leaves out.
     pub(crate) rows_left_out: u64,
+    /// Finished requests that only the totals know of: no filter finds them.
+    pub(crate) rows_forgotten: u64,
     pub(crate) detail: Option<Detail>,
     pub(crate) findings: Vec<FindingLine>,
     /// The engine's threads; `None` where they are not watched.
@@ -130,7 +132,7 @@ pub(crate) struct Flow {
 pub(crate) struct Spread {
     pub(crate) count: u64,
     pub(crate) p50: u64,
-    pub(crate) p95: u64,
+    pub(crate) p90: u64,
     pub(crate) p99: u64,
     pub(crate) max: u64,
 }
@@ -255,7 +257,7 @@ pub(crate) struct Own {
     pub(crate) cpu: Option<f64>,
     pub(crate) rss_bytes: Option<u64>,
     pub(crate) events: u64,
-    pub(crate) lost: u64,
+    pub(crate) missed: u64,
     pub(crate) undecoded: u64,
     /// What could not be watched, or was given up, each with the line that fixes it where there is one.
     pub(crate) degraded: Vec<String>,

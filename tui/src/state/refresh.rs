@@ -1,5 +1,7 @@
 //! Reads the analysis into the model. Everything is bounded: hops and findings are few, rows are capped, strings are reused.
 
+use std::collections::BTreeSet;
+
 use trace::ledger::{Hop, Ledger, Request, Summary};
 use trace::report::bar;
 use trace::stats::Distribution;
@@ -117,26 +119,33 @@ impl Model {
         }
     }
 
-    /// Reads the rows of the table.
-    pub(crate) fn refresh_rows(&mut self, analysis: &Analysis, finished_shown: usize) {
+    /// Reads the rows of the table: every live request and at most `finished_shown` finished ones. Those with lost tokens, slow
+    /// and pinned ones come before the newest of the others.
+    pub(crate) fn refresh_rows(&mut self, analysis: &Analysis, finished_shown: usize, pins: &BTreeSet<String>) {
         let ledger = analysis.ledger();
         let look = Look::new(analysis);
         self.table.clear();
-        let (mut open, mut longest) = (0, 0);
         for request in ledger.requests() {
             let row = self.table.next();
             look.request(request, ledger.heard_all_since(request), row);
             row.worker = ledger.worker_of(request).map(u64::from);
-            if row.life == Life::Waiting {
-                open += 1;
-                longest = longest.max(row.gap_ns.unwrap_or(0));
-            }
         }
-        self.gap.open = ledger.sees_gaps().then_some((open, longest));
         let over = ledger.finished();
-        self.rows_left_out = over.len().saturating_sub(finished_shown) as u64;
-        for summary in over.rev().take(finished_shown) {
-            look.summary(summary, self.table.next());
+        let kept = over.len();
+        self.rows_left_out = kept.saturating_sub(finished_shown) as u64;
+        self.rows_forgotten = ledger.totals().requests.closed.saturating_sub(kept as u64);
+        let chosen = |s: &Summary| look.is_notable(s) || pins.contains(&*s.rid);
+        let notable = match self.rows_left_out {
+            0 => 0,
+            _ => ledger.finished().filter(|s| chosen(s)).count().min(finished_shown),
+        };
+        let mut rooms = [finished_shown - notable, notable];
+        for summary in over.rev() {
+            let room = &mut rooms[usize::from(self.rows_left_out > 0 && chosen(summary))];
+            if *room > 0 {
+                *room -= 1;
+                look.summary(summary, self.table.next());
+            }
         }
     }
 
@@ -169,7 +178,7 @@ impl Model {
     }
 
     fn judge(&self) -> Verdict {
-        if let Some(worst) = self.findings.iter().find(|f| f.active) {
+        if let Some(worst) = self.findings.iter().find(|f| f.active && f.health > Health::Info) {
             return Verdict {
                 health: worst.health,
                 text: worst.summary.clone(),
@@ -231,7 +240,7 @@ pub(crate) fn whole(of: &Distribution) -> Option<Spread> {
     Some(Spread {
         count: of.count(),
         p50: of.quantile(0.5)?,
-        p95: of.quantile(0.95)?,
+        p90: of.quantile(0.9)?,
         p99: of.quantile(0.99)?,
         max: of.max()?,
     })
@@ -249,7 +258,7 @@ pub(crate) fn recent(of: &Distribution, now: MonoNs) -> Option<Spread> {
     Some(Spread {
         count: window.len(),
         p50: at(0.5),
-        p95: at(0.95),
+        p90: at(0.9),
         p99: at(0.99),
         max: window.max().min(most),
     })
@@ -307,7 +316,11 @@ fn flow(ledger: &Ledger) -> Flow {
 
 fn gap(ledger: &Ledger) -> GapLine {
     let now = ledger.now();
-    let waits = ledger.requests().filter_map(Request::waiting_since);
+    let aborted = |r: &&Request| r.finish() == Some(trace::event::Finish::Abort);
+    let waits = ledger
+        .requests()
+        .filter(|r| !aborted(r))
+        .filter_map(Request::waiting_since);
     let open = waits.fold((0, 0), |(n, longest), at| (n + 1, now.since(at).max(longest)));
     GapLine {
         seen: ledger.sees_gaps(),
@@ -357,7 +370,7 @@ fn own(ledger: &Ledger, outside: &Outside) -> Own {
         cpu: outside.cpu,
         rss_bytes: outside.rss_bytes,
         events: totals.events,
-        lost: totals.lost.reported() + totals.lost.unannounced,
+        missed: totals.missed.reported() + totals.missed.unannounced,
         undecoded: totals.undecoded,
         degraded,
     }
@@ -432,6 +445,12 @@ impl Look {
         row.flags = self.flags(row, from.wire_missing(), from.bursts(), from.inflated(), stalled);
     }
 
+    /// Whether it lost tokens or was slow, so that somebody looks for it.
+    fn is_notable(&self, from: &Summary) -> bool {
+        let lost = from.tokens_lost.unwrap_or(0) > 0 || from.wire_missing > 0;
+        lost || (self.keeps_last && from.bursts) || from.gap_ns.is_some_and(|ns| ns >= self.gap_ns)
+    }
+
     fn summary(&self, from: &Summary, row: &mut Row) {
         row.rid.clear();
         row.rid.push_str(&from.rid);
@@ -481,12 +500,12 @@ fn lost(dropped: Option<u64>, missing: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
+    use proptest::prelude::*;
     use trace::event::Finish;
 
     use super::super::query::Query;
     use super::super::ui::Sort;
+    use super::super::units::count;
     use super::*;
     use crate::state::scene::{MS, Scene};
 
@@ -498,7 +517,7 @@ mod tests {
         scene.finish(10 * MS, &[("a", 1, 2)], Finish::Stop);
         scene.tick(5_000 * MS);
         let mut model = Model::default();
-        model.refresh_rows(&scene.analysis, FINISHED_SHOWN);
+        model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
         model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
         let row = model.visible(0).expect("a row");
         assert_eq!(
@@ -506,8 +525,84 @@ mod tests {
             (Life::Waiting, Some(5_000 * MS), 5_000 * MS, true)
         );
         scene.take(6_000 * MS, 0, 1);
-        model.refresh_rows(&scene.analysis, FINISHED_SHOWN);
+        model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
         model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
         assert_eq!(model.visible(0).map(|row| row.life), Some(Life::Done));
+    }
+
+    #[test]
+    fn requests_with_lost_tokens_and_pinned_ones_outlive_newer_ordinary_ones_in_the_table() {
+        let mut scene = Scene::delivering();
+        for n in 0..6_u64 {
+            let (rid, at) = (format!("r{n}"), n * 100 * MS);
+            scene.send(at, &[(&rid, 1, 1)]);
+            scene.send(at + MS, &[(&rid, 1, 2)]);
+            scene.finish(at + 2 * MS, &[(&rid, 1, 3)], Finish::Stop);
+            for frame in 0..3 {
+                scene.take(at + 3 * MS + frame, n * 3 + frame, n * 3 + frame);
+            }
+            // The first request's second token is in no delivery.
+            let delivered: &[u32] = if n == 0 { &[1, 3] } else { &[1, 2, 3] };
+            for &token in delivered {
+                scene.deliver(at + 4 * MS + u64::from(token), &rid, 1, token);
+            }
+        }
+        (1..10).for_each(|n| scene.tick(n * 60_000 * MS));
+        assert_eq!(scene.analysis.ledger().finished().count(), 6, "all are over");
+        let pins = BTreeSet::from(["r1".to_owned()]);
+        let mut model = Model::default();
+        model.refresh_rows(&scene.analysis, 3, &pins);
+        model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
+        let mut rids: Vec<&str> = model.table.visible_at(0..9).iter().map(|r| r.rid.as_str()).collect();
+        rids.sort_unstable();
+        assert_eq!(rids, ["r0", "r1", "r5"]);
+        assert_eq!((model.rows_left_out, model.rows_forgotten), (3, 0));
+    }
+
+    proptest! {
+        /// Detectors look every half a second and events come at any time: what the screen says twice it says alike.
+        #[test]
+        fn banner_findings_sums_and_rows_are_of_one_instant(
+            requests in prop::collection::vec((1_u32..6, any::<u8>(), 0_u64..700), 1..20),
+        ) {
+            let mut scene = Scene::delivering();
+            let (mut at, mut seq) = (0, 0);
+            for (n, &(tokens, lacking, pause)) in requests.iter().enumerate() {
+                let rid = format!("r{n}");
+                for token in 1..=tokens {
+                    scene.send(at, &[(&rid, 1, token)]);
+                    scene.take(at + MS, seq, seq);
+                    seq += 1;
+                    if lacking & (1 << token) == 0 {
+                        scene.deliver(at + 2 * MS, &rid, 1, token);
+                    }
+                    at += 3 * MS;
+                    scene.tick(at);
+                }
+                at += pause * MS;
+            }
+            let mut model = Model::default();
+            model.refresh(&scene.analysis, &Outside::default());
+            model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
+            model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
+            let rows = model.table.visible_at(0..model.visible_count());
+            let sum = |of: fn(&Row) -> Option<u64>| rows.iter().filter_map(|row| of(row)).sum::<u64>();
+            let lost = model.chunks.tokens_lost.unwrap_or(0);
+            prop_assert_eq!(sum(|row| row.lost), lost);
+            prop_assert_eq!(Some(sum(|row| row.dropped)), model.chunks.dropped);
+            prop_assert_eq!(sum(|row| Some(row.sent)), model.flow.tokens_sent);
+            prop_assert_eq!(Some(sum(|row| row.delivered)), model.flow.tokens_delivered);
+            prop_assert_eq!(rows.len() as u64, model.flow.seen);
+            let finding = model.findings.iter().find(|f| f.kind == "dropped-chunks");
+            prop_assert_eq!(finding.is_some(), lost > 0);
+            if let Some(finding) = finding {
+                let said = |name: &str| finding.evidence.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+                prop_assert_eq!(said("tokens lost"), Some(count(lost)));
+                prop_assert_eq!(said("chunks dropped"), model.chunks.dropped.map(count));
+                let harmed = rows.iter().filter(|row| row.lost > Some(0)).count();
+                prop_assert_eq!(said("requests"), Some(count(harmed as u64)));
+                prop_assert_eq!(&model.verdict.text, &finding.summary);
+            }
+        }
     }
 }

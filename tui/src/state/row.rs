@@ -180,7 +180,7 @@ impl Row {
 
     /// Whether there is anything to say against it.
     pub(crate) fn is_ill(&self) -> bool {
-        self.flags.weight() > 0 || self.lost.is_some_and(|n| n > 0) || self.gap_ns.is_some_and(|ns| ns > 0)
+        self.flags.any() || self.lost.is_some_and(|n| n > 0) || self.gap_ns.is_some_and(|ns| ns > 0)
     }
 }
 
@@ -210,6 +210,19 @@ mod tests {
         rows.sort_by_key(|row| std::cmp::Reverse(Column::Flags.key(row)));
         assert_eq!(rows.map(|r| r.lost), [Some(1), Some(7), Some(5), Some(9)]);
         assert!(!Row::default().is_ill());
+    }
+
+    #[test]
+    fn an_aborted_request_does_not_outrank_a_live_one_without_flags() {
+        use super::super::flags::Flag;
+        let mut aborted = Row {
+            life: Life::Aborted,
+            gap_ns: Some(9),
+            ..Row::default()
+        };
+        aborted.flags.set(Flag::Aborted, true);
+        assert!(aborted.badness() < Row::default().badness());
+        assert!(aborted.is_ill(), "it stays among requests with a flag");
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! Numbers as a person reads them in a narrow column: durations, counts, rates, bytes. Never wider than eight cells.
+//! Numbers as a person reads them in a narrow column: durations, counts, rates, bytes. Never wider than seven cells.
 
-/// A duration in nanoseconds with three significant digits: `850ns`, `12.3us`, `48.8s`, `2m05s`, `1h02m`.
+/// A duration in nanoseconds with three significant digits: `850 ns`, `12.3 us`, `48.8 s`, `2m05s`, `1h02m`.
 pub(crate) fn duration(ns: u64) -> String {
     const MINUTE: u64 = 60_000_000_000;
     match ns {
-        0..1_000 => format!("{ns}ns"),
-        1_000..999_500 => three(ns as f64 / 1e3, "us"),
-        999_500..999_500_000 => three(ns as f64 / 1e6, "ms"),
-        999_500_000..MINUTE => three((ns as f64 / 1e9).min(59.9), "s"),
+        0..1_000 => format!("{ns} ns"),
+        1_000..999_500 => three(ns as f64 / 1e3, " us"),
+        999_500..999_500_000 => three(ns as f64 / 1e6, " ms"),
+        999_500_000..MINUTE => three((ns as f64 / 1e9).min(59.9), " s"),
         _ => {
             let seconds = ns / 1_000_000_000;
             match seconds {
@@ -50,10 +50,10 @@ pub(crate) fn moment(text: &str) -> Option<u64> {
     (seconds <= LONGEST).then(|| seconds * 1_000_000_000)
 }
 
-/// A count: exact to 9999, then `12.3k`, `4.56M`.
+/// A count: exact to 9,999, then `12.3k`, `4.56M`.
 pub(crate) fn count(n: u64) -> String {
     match n {
-        0..10_000 => n.to_string(),
+        0..10_000 => trace::words::count(n),
         10_000..999_500 => three(n as f64 / 1e3, "k"),
         999_500..999_500_000 => three(n as f64 / 1e6, "M"),
         999_500_000..999_500_000_000 => three(n as f64 / 1e9, "G"),
@@ -71,24 +71,26 @@ pub(crate) fn rate(per_second: f64) -> String {
     }
 }
 
-/// Bytes in binary units: `512B`, `23.4KiB`.
+/// Bytes in binary units: `512 B`, `9.5 KiB`, `23 KiB`.
 pub(crate) fn bytes(n: u64) -> String {
     const KIB: f64 = 1024.0;
     let n = n as f64;
     if n < KIB {
-        return format!("{n:.0}B");
+        return format!("{n:.0} B");
     }
     let (scaled, unit) = [
-        ("KiB", KIB),
-        ("MiB", KIB * KIB),
-        ("GiB", KIB.powi(3)),
-        ("TiB", KIB.powi(4)),
+        (" KiB", KIB),
+        (" MiB", KIB * KIB),
+        (" GiB", KIB.powi(3)),
+        (" TiB", KIB.powi(4)),
+        (" PiB", KIB.powi(5)),
     ]
     .iter()
     .map(|&(unit, size)| (n / size, unit))
     .find(|&(scaled, _)| scaled < 1000.0)
-    .unwrap_or((n / KIB.powi(5), "PiB"));
-    three(scaled, unit)
+    .unwrap_or((n / KIB.powi(6), " EiB"));
+    let decimals = usize::from(scaled < 9.95);
+    format!("{scaled:.decimals$}{unit}")
 }
 
 /// What may not be observable: `-` says so.
@@ -128,7 +130,7 @@ mod tests {
         assert_eq!(
             shown,
             [
-                "0ns", "999ns", "1.00us", "12.3us", "999us", "1.00ms", "48.8s", "59.9s", "2m05s", "1h02m"
+                "0 ns", "999 ns", "1.00 us", "12.3 us", "999 us", "1.00 ms", "48.8 s", "59.9 s", "2m05s", "1h02m"
             ]
         );
     }
@@ -160,7 +162,7 @@ mod tests {
         for shift in 0..64 {
             let n = u64::MAX >> shift;
             assert!(
-                duration(n).len() <= 8 && bytes(n).len() <= 8,
+                duration(n).len() <= 7 && bytes(n).len() <= 7,
                 "{n}: {} {}",
                 duration(n),
                 bytes(n)
@@ -169,7 +171,7 @@ mod tests {
         }
         assert_eq!(
             (count(9_999), count(132_140), rate(12.34), rate(0.0)),
-            ("9999".into(), "132k".into(), "12.3".into(), "0".into())
+            ("9,999".into(), "132k".into(), "12.3".into(), "0".into())
         );
         assert_eq!(
             (clock(7_900_000_000), clock(3_723_000_000_000)),
@@ -177,7 +179,7 @@ mod tests {
         );
         assert_eq!(
             (bytes(512), bytes(24_000), bytes(1 << 30)),
-            ("512B".into(), "23.4KiB".into(), "1.00GiB".into())
+            ("512 B".into(), "23 KiB".into(), "1.0 GiB".into())
         );
     }
 }

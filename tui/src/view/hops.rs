@@ -118,9 +118,9 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
     let spread = |s: Option<Spread>| {
         known(s, |s| {
             format!(
-                "p50 {}  p95 {}  p99 {}  max {}",
+                "p50 {}  p90 {}  p99 {}  max {}",
                 duration(s.p50),
-                duration(s.p95),
+                duration(s.p90),
                 duration(s.p99),
                 duration(s.max)
             )

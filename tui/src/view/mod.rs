@@ -171,7 +171,7 @@ fn own_line(pad: &mut Pad<'_>, model: &Model) {
     let cost = format!("{whose}: cpu {cpu}  rss {}  ", known(own.rss_bytes, bytes));
     let x = writing(pad, 1, model);
     let mut x = pad.text(x, 0, &cost, theme.dim());
-    for (word, n) in [("lost", own.lost), ("undecoded", own.undecoded)] {
+    for (word, n) in [("missed", own.missed), ("undecoded", own.undecoded)] {
         let style = if n > 0 {
             theme.health(Health::Warning)
         } else {

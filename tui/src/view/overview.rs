@@ -79,7 +79,7 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         );
         return y + 1;
     }
-    for (place, name) in ["p50", "p95", "p99", "max", "requests"].iter().enumerate() {
+    for (place, name) in ["p50", "p90", "p99", "max", "requests"].iter().enumerate() {
         pad.number(18 + place as u16 * 9, y, 8, name, theme.dim());
     }
     for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)]
@@ -91,7 +91,7 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         let Some(Spread {
             count: n,
             p50,
-            p95,
+            p90,
             p99,
             max,
         }) = spread
@@ -99,7 +99,7 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
             pad.text(22, y, "none", theme.dim());
             continue;
         };
-        for (place, ns) in [p50, p95, p99, max].into_iter().enumerate() {
+        for (place, ns) in [p50, p90, p99, max].into_iter().enumerate() {
             pad.number(18 + place as u16 * 9, y, 8, &duration(ns), STRONG);
         }
         pad.number(18 + 4 * 9, y, 8, &count(n), PLAIN);
@@ -124,20 +124,19 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let theme = pad.theme();
     let (flow, chunks) = (&model.flow, &model.chunks);
     let x = pad.text(1, y, "flow", theme.head());
-    let now = format!(
-        "{} tok/s  {} frames/s  {} live",
-        rate(flow.tokens_per_s),
-        rate(flow.frames_per_s),
-        count(flow.live)
-    );
+    let mut now = format!("{} tok/s  ", rate(flow.tokens_per_s));
+    if pad.width() >= 100 {
+        now += &format!("{} frames/s  ", rate(flow.frames_per_s));
+    }
+    now += &format!("{} live", count(flow.live));
     let x = pad.text(x + 5, y, &now, STRONG);
     let sums = format!(
-        "of {} seen, {} done, {} aborted",
+        "of {}, {} finished upstream, {} aborted",
         count(flow.seen),
         count(flow.finished),
         count(flow.aborted)
     );
-    pad.text(x + 2, y, &sums, theme.dim());
+    pad.text(x + 1, y, &sums, theme.dim());
 
     let x = pad.text(1, y + 1, "tokens", theme.head());
     let tokens = format!(

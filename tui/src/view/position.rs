@@ -42,12 +42,12 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, position: &Position, hits: 
     } else if let Some(first) = model.own.degraded.first() {
         pad.text(x, 0, &format!("! {first}"), theme.health(Health::Warning));
     } else {
-        let lost = format!(
-            "lost {}  undecoded {}",
-            count(model.own.lost),
+        let missed = format!(
+            "missed {}  undecoded {}",
+            count(model.own.missed),
             count(model.own.undecoded)
         );
-        pad.text(x, 0, &lost, theme.dim());
+        pad.text(x, 0, &missed, theme.dim());
     }
 }
 

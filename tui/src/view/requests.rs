@@ -96,6 +96,11 @@ fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
             count(model.rows_left_out),
             ui.rows
         );
+    } else if model.rows_forgotten > 0 {
+        text = format!(
+            "{text} ({} older finished ones are beyond reach: only totals are left of them)",
+            count(model.rows_forgotten)
+        );
     }
     let mut x = pad.text(1, 0, &text, PLAIN);
     if !ui.filter.1.is_empty() {

@@ -42,7 +42,8 @@ impl Stand {
             degraded,
         };
         self.model.refresh(&self.scene.analysis, &outside);
-        self.model.refresh_rows(&self.scene.analysis, FINISHED_SHOWN);
+        self.model
+            .refresh_rows(&self.scene.analysis, FINISHED_SHOWN, &self.ui.pins);
         self.look();
     }
 

@@ -154,7 +154,7 @@ const AIMS: [Aim; 44] = [
         "% of a core",
     ),
     ("attach.1.memory", "the same", AtMost(96.0), "MiB"),
-    ("attach.1.lost", "the same, observations lost", AtMost(0.0), "events"),
+    ("attach.1.lost", "the same, observations missed", AtMost(0.0), "events"),
     (
         "attach.2.cpu",
         "the same at twice the rate",
@@ -162,7 +162,7 @@ const AIMS: [Aim; 44] = [
         "% of a core",
     ),
     ("attach.2.memory", "the same", AtMost(96.0), "MiB"),
-    ("attach.2.lost", "the same, observations lost", AtMost(0.0), "events"),
+    ("attach.2.lost", "the same, observations missed", AtMost(0.0), "events"),
     (
         "attach.unaccounted",
         "beyond: frames neither seen nor known to be unseen, at any rate",

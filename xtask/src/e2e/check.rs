@@ -64,7 +64,7 @@ impl Checks {
 pub(crate) fn exact(outcome: &Outcome, checks: &mut Checks) {
     arrives_and_adds_up(outcome, checks);
     if let Some(report) = &outcome.report {
-        checks.report_says(report, "/self/events_lost", 0);
+        checks.report_says(report, "/self/events_missed", 0);
         checks.equal("findings of loss on a lossless wire", &Vec::new(), &alarms(report));
     }
 }
@@ -73,7 +73,7 @@ pub(crate) fn exact(outcome: &Outcome, checks: &mut Checks) {
 pub(crate) fn exact_but_for_drops(outcome: &Outcome, checks: &mut Checks) {
     arrives_and_adds_up(outcome, checks);
     if let Some(report) = &outcome.report {
-        checks.report_says(report, "/self/events_lost", 0);
+        checks.report_says(report, "/self/events_missed", 0);
         let mut alarms = alarms(report);
         alarms.retain(|alarm| !alarm.starts_with("dropped-chunks"));
         checks.equal("findings of loss on a lossless wire", &Vec::new(), &alarms);
@@ -84,7 +84,7 @@ pub(crate) fn exact_but_for_drops(outcome: &Outcome, checks: &mut Checks) {
 pub(crate) fn exact_beside_strangers(outcome: &Outcome, strangers: u64, checks: &mut Checks) {
     arrives_and_adds_up(outcome, checks);
     if let Some(report) = &outcome.report {
-        let lost = report["self"]["events_lost"].as_u64();
+        let lost = report["self"]["events_missed"].as_u64();
         checks.equal(
             "at most the strangers were not observed",
             &true,
@@ -93,10 +93,10 @@ pub(crate) fn exact_beside_strangers(outcome: &Outcome, strangers: u64, checks: 
         checks.equal(
             "all of that unframed",
             &lost,
-            &report["self"]["lost_by_cause"]["unframed"].as_u64(),
+            &report["self"]["missed_by_cause"]["unframed"].as_u64(),
         );
         let mut alarms = alarms(report);
-        alarms.retain(|alarm| !alarm.starts_with("own-loss"));
+        alarms.retain(|alarm| !alarm.starts_with("missed-observations"));
         checks.equal("findings of loss on a lossless wire", &Vec::new(), &alarms);
     }
 }
@@ -262,7 +262,7 @@ pub(crate) fn alarms(report: &Value) -> Vec<String> {
         "dropped-chunks",
         "short-answers",
         "undecoded",
-        "own-loss",
+        "missed-observations",
         "limit-reached",
     ];
     let findings = report["findings"].as_array().into_iter().flatten();

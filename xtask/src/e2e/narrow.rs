@@ -84,7 +84,7 @@ fn judged(outcome: &Outcome, checks: &mut Checks) -> Result<String> {
     same_bytes(outcome, checks);
     let report = outcome.report.as_ref().context("there is no report")?;
     let number = |pointer: &str| report.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-    let lost = number("/self/events_lost");
+    let lost = number("/self/events_missed");
     let unannounced = number("/self/frames_unannounced");
     checks.equal("something escaped us, and is counted", &true, &(lost + unannounced > 0));
     let sent: u64 = outcome.senders.iter().map(|sender| sender.totals.output.tokens).sum();
@@ -111,9 +111,13 @@ fn judged(outcome: &Outcome, checks: &mut Checks) -> Result<String> {
         accused.retain(|kind| *kind != "dropped-chunks");
     }
     checks.equal("accusations", &Vec::<&str>::new(), &accused);
-    checks.equal("the loss is a finding of its own", &true, &kinds.contains(&"own-loss"));
+    checks.equal(
+        "the loss is a finding of its own",
+        &true,
+        &kinds.contains(&"missed-observations"),
+    );
     Ok(format!(
-        "{lost} observations lost, {told} of {sent} tokens seen; {}",
+        "{lost} observations missed, {told} of {sent} tokens seen; {}",
         summary(outcome)
     ))
 }

@@ -360,7 +360,7 @@ fn everything_adds_up(said: &Said, behind: Behind, from: u64, checks: &mut Check
         ("/chunks/sent", last.chunks),
         ("/tokens/sent", last.tokens),
         ("/self/frames_undecoded", 0),
-        ("/self/events_lost", 0),
+        ("/self/events_missed", 0),
     ] {
         checks.report_says(report, pointer, expected);
     }

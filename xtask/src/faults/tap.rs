@@ -195,6 +195,6 @@ pub(super) fn seen(report: &Value) -> u64 {
 /// Messages that the report says it lacks. What strangers left unframed is none.
 pub(super) fn lost(report: &Value) -> u64 {
     let own = &report["self"];
-    let unframed = own["lost_by_cause"]["unframed"].as_u64().unwrap_or(0);
-    own["events_lost"].as_u64().unwrap_or(0) - unframed
+    let unframed = own["missed_by_cause"]["unframed"].as_u64().unwrap_or(0);
+    own["events_missed"].as_u64().unwrap_or(0) - unframed
 }

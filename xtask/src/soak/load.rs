@@ -156,14 +156,14 @@ impl Load {
         }
         same(&self.recording, program, &report, checks)?;
         let size = std::fs::metadata(&self.recording)?.len();
-        let lost = &report["self"]["events_lost"];
+        let lost = &report["self"]["events_missed"];
         Ok(Told {
             carried: format!(
                 "{} requests, {} chunks, {} tokens",
                 report["requests"]["seen"], report["chunks"]["sent"], report["tokens"]["sent"]
             ),
             report: format!(
-                "sent, taken, delivered {}; {lost} observations lost; replay the same ({} KiB)",
+                "sent, taken, delivered {}; {lost} observations missed; replay the same ({} KiB)",
                 flow(&report),
                 size >> 10
             ),
@@ -199,7 +199,7 @@ fn demo_is_true(report: &Value, checks: &mut Checks) {
 
 /// The report says what the engine's processes say, or how much of it was not observed.
 fn engine_is_true(name: &str, totals: &Totals, report: &Value, checks: &mut Checks) {
-    let lost = report["self"]["events_lost"].as_u64().unwrap_or(u64::MAX);
+    let lost = report["self"]["events_missed"].as_u64().unwrap_or(u64::MAX);
     let frames = |stage: &str| -> u64 {
         let hops = report["hops"].as_array().into_iter().flatten();
         hops.filter_map(|hop| hop[stage].as_u64()).sum()
@@ -211,7 +211,7 @@ fn engine_is_true(name: &str, totals: &Totals, report: &Value, checks: &mut Chec
         &totals.receiver.frames,
     );
     checks.equal(
-        &format!("{name}: frames in the report, {lost} observations lost"),
+        &format!("{name}: frames in the report, {lost} observations missed"),
         &true,
         &(frames("frames_sent") <= sent && frames("frames_sent") + lost >= sent),
     );

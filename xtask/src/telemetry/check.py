@@ -219,8 +219,8 @@ def compare_prometheus(report, value):
         equal(f"findings {kind}", value(f'tokengap_findings_total{{kind="{kind}"}}'), found)
     equal("events", value("tokengap_self_events_total"), report["self"]["events"])
     equal("degraded", value("tokengap_self_degraded"), len(report["self"]["degraded"]))
-    for cause, lost in report["self"]["lost_by_cause"].items():
-        equal(f"lost {cause}", value(f'tokengap_self_events_lost_total{{cause="{cause}"}}'), lost)
+    for cause, lost in report["self"]["missed_by_cause"].items():
+        equal(f"missed {cause}", value(f'tokengap_self_events_missed_total{{cause="{cause}"}}'), lost)
     if not chunks["dropped_confirmed"]:
         sys.exit("the demo has lost nothing: there was nothing to compare")
 

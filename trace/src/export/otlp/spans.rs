@@ -292,5 +292,5 @@ fn totals(a: &mut Array<'_>, report: &Report) {
     int(a, "tokengap.chunks.dropped", chunks.dropped_confirmed);
     int(a, "tokengap.chunks.coalesced", chunks.coalesced);
     int(a, "tokengap.events", Some(report.own.events));
-    int(a, "tokengap.events_lost", Some(report.own.events_lost));
+    int(a, "tokengap.events_missed", Some(report.own.events_missed));
 }

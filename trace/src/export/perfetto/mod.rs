@@ -46,7 +46,7 @@ impl<'w> Perfetto<'w> {
 
     fn lost(&mut self, at: MonoNs, lost: &Lost, look: &Look<'_>) -> io::Result<()> {
         let ts = look.clock.at(at);
-        instant(&mut self.out, tracks::LOSSES, "observations lost", ts, |args| {
+        instant(&mut self.out, tracks::LOSSES, "observations missed", ts, |args| {
             args.int("count", lost.count).text("cause", words::cause(lost.cause));
             if let Some(hop) = lost.hop {
                 args.text("hop", look.hops.name(hop));

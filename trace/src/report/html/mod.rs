@@ -135,7 +135,7 @@ fn facts(out: &mut String, report: &Report) {
         "Gap, median",
         &d(gap.and_then(|g| g.p50)),
         &gap.map_or_else(unseen, |g| {
-            format!("p95 {}, p99 {}, max {}", d(g.p95), d(g.p99), d(g.max))
+            format!("p90 {}, p99 {}, max {}", d(g.p90), d(g.p99), d(g.max))
         }),
     );
     let tokens = &report.tokens;

@@ -14,7 +14,7 @@ pub(super) fn drawings(report: &Report) -> String {
     if let Some(gap) = &report.gap_ns {
         let uprights = [
             ("median", gap.p50),
-            ("p95", gap.p95),
+            ("p90", gap.p90),
             ("p99", gap.p99),
             ("max", gap.max),
         ];

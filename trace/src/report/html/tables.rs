@@ -47,7 +47,7 @@ pub(super) fn losses(report: &Report) -> String {
     row(
         "Unjudged",
         c.unjudged,
-        "their delivery fell into a time for which observations were lost, or counts alone do not show which it carried",
+        "their delivery fell into a time for which observations were missed, or counts alone do not show which it carried",
     );
     let wire = report.tokens.missing_on_wire;
     let _ = writeln!(
@@ -233,11 +233,10 @@ pub(super) fn own(report: &Report) -> String {
     }
     let _ = write!(
         out,
-        "<li>tokengap entered {} and lost {}; {} could not be read, {} passed without a report",
+        "<li>tokengap observed {} and missed {}; {} could not be read",
         plural(own.events, "event"),
-        count(own.events_lost),
-        plural(own.frames_undecoded, "frame"),
-        count(own.frames_unannounced)
+        count(own.missed()),
+        plural(own.frames_undecoded, "frame")
     );
     if let Some(ns) = own.cpu_ns {
         let _ = write!(out, "; it used {} of CPU", duration(ns));

@@ -69,5 +69,5 @@ fn a_loss_that_numbers_show_is_told_before_what_follows_it_and_only_once() {
     // Five of seven that the kernel side then counts are known already.
     assert_eq!((lanes.not_told(3), lanes.not_told(4), lanes.not_told(1)), (0, 2, 1));
     let report = analysis.report(&ReportInput::of("attach"));
-    assert_eq!((report.own.events_lost, report.own.frames_unannounced), (5, 0));
+    assert_eq!((report.own.events_missed, report.own.frames_unannounced), (5, 0));
 }

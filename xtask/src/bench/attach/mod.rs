@@ -183,7 +183,7 @@ fn with_screen(kit: &Kit, binary: &Path, folder: &Path, (times, seconds): (u64, 
         of("tokens_sent")?,
         truth.begun,
         of("requests_seen")?,
-        of("self_events_lost")?,
+        of("self_events_missed")?,
         unattached[0],
         attached[0],
         unattached[1],
@@ -192,7 +192,7 @@ fn with_screen(kit: &Kit, binary: &Path, folder: &Path, (times, seconds): (u64, 
     for (what, value) in [
         ("cpu", cpu * 100.0),
         ("memory", observed.peak()? as f64 / f64::from(1 << 20)),
-        ("lost", of("self_events_lost")?),
+        ("lost", of("self_events_missed")?),
     ] {
         aims::came(&format!("attach.{times}.{what}"), value, &[])?;
     }
@@ -231,7 +231,7 @@ fn held_to_account(kit: &Kit, binary: &Path, folder: &Path, times: u64, seconds:
         cpu * 100.0,
         peak >> 20,
         truth.frames,
-        number(&report["self"]["events_lost"]),
+        number(&report["self"]["events_missed"]),
         if exact { "yes" } else { "NO" },
     );
     Ok((truth.frames.abs_diff(seen + unseen_sent), missing))

@@ -122,7 +122,7 @@ fn own_cost(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Result
         (taken.len() - 1) as f64 * 1e9 / (last.at_ns - first.at_ns) as f64,
         cpu.as_secs_f64() * 100.0 / over.as_secs_f64(),
         peak as f64 / f64::from(1 << 20),
-        report["self"]["events_lost"],
+        report["self"]["events_missed"],
         attached.as_millis(),
         ended.as_millis()
     );

@@ -285,7 +285,7 @@ impl Attached {
             Self::Tokengap(process) => {
                 process.signal(Signal::INT)?;
                 let report: Value = serde_json::from_str(&process.end_well(ATTACHING)?.join("\n"))?;
-                let lost = &report["self"]["events_lost"];
+                let lost = &report["self"]["events_missed"];
                 ensure!(lost == 0, "{lost} observations were lost");
             }
             Self::Traps(floor) => drop(floor),

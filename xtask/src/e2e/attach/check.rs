@@ -76,7 +76,7 @@ fn totals(outcome: &Outcome, report: &Value, checks: &mut Checks) {
     checks.report_says(report, "/tokens/taken", output.tokens);
     checks.report_says(report, "/chunks/sent", output.chunks);
     checks.report_says(report, "/chunks/taken", to_tokenizer.chunks);
-    checks.report_says(report, "/self/events_lost", 0);
+    checks.report_says(report, "/self/events_missed", 0);
     checks.report_says(report, "/self/frames_undecoded", 0);
     checks.report_says(report, "/self/frames_unannounced", 0);
 }

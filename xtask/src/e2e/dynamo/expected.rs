@@ -95,7 +95,7 @@ pub(super) fn accidents(outcome: &Outcome, who: &str, checks: &mut Checks) {
     checks.report_says(report, "/answers/seen", outcome.clients.len() as u64);
     checks.report_says(report, &format!("/answers/{who}"), outcome.clients.len() as u64);
     checks.report_says(report, "/answers/apart_tokens_lost", 0);
-    checks.report_says(report, "/self/events_lost", 0);
+    checks.report_says(report, "/self/events_missed", 0);
     quiet_but_for(outcome, &[], checks);
 }
 
@@ -131,7 +131,7 @@ fn frames(outcome: &Outcome, checks: &mut Checks) {
     checks.report_says(report, "/tokens/sent", output.tokens);
     checks.report_says(report, "/tokens/taken", output.tokens);
     checks.report_says(report, "/chunks/taken", output.chunks);
-    checks.report_says(report, "/self/events_lost", 0);
+    checks.report_says(report, "/self/events_missed", 0);
     if outcome.clients.iter().all(|client| client.finish.is_some()) {
         let handed = outcome.worker.totals.given.ids;
         checks.equal("tokens at both ends of Dynamo", &handed, &ids(&outcome.clients));

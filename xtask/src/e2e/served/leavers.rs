@@ -47,7 +47,7 @@ pub(super) fn run(
         &true,
         &held_up.is_some_and(|n| n >= EACH),
     );
-    checks.report_says(report, "/self/events_lost", 0);
+    checks.report_says(report, "/self/events_missed", 0);
     checks.report_says(report, "/chunks/unjudged", 0);
     // Who stayed has the last word on what was lost; of who left, the server itself knows what it skipped.
     let stayed: Vec<_> = outcome
