@@ -11,6 +11,7 @@ mod narrow;
 pub(crate) mod plain_relay;
 pub(crate) mod plan;
 pub(crate) mod process;
+mod real;
 pub(crate) mod record;
 mod scenario;
 mod served;
@@ -55,6 +56,9 @@ pub(crate) struct Options {
     /// Relay with a plain copy instead: tries the engine and this driver, not tokengap.
     #[arg(long, conflicts_with = "tokengap")]
     plain: bool,
+    /// A real server with its model on the CPU, in place of the harness with stubs: installs 9 GB.
+    #[arg(long, conflicts_with_all = ["plain", "quick", "readers", "releases"])]
+    real: bool,
     /// Let the tools that traces are for read what is exported of the engine's recordings: `cargo xtask validate`.
     #[arg(long)]
     readers: bool,
@@ -97,6 +101,9 @@ pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
 /// `cargo xtask e2e`.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let home = Home::find();
+    if options.real {
+        return real::run(&home, options);
+    }
     let engines = engines(&options.releases);
     home.prepare(&engines.iter().map(|engine| engine.release.as_str()).collect::<Vec<_>>())?;
     let relay = if options.plain {

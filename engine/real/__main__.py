@@ -1,0 +1,221 @@
+"""`python -m engine.real --tokengap FILE --home DIR`: rows in which tokengap's report is compared with the clients' own count.
+
+Every number that both know must be equal. A row fails with one line for each that is not, and keeps its files in --keep.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+
+from .server import Server
+
+ROOT = Path(__file__).parents[2]
+# Findings that are true of a release that loses tokens under load, and of a loaded machine.
+LOSES = {"dropped-chunks"}
+SLOW = {"first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved", "consumer-told", "io-thread-starved"}
+# Parts of a report that the process that makes it decides, or how it was asked for.
+OWN = {"self", "slowest", "source"}
+
+
+class Checks:
+    """Comparisons of one row."""
+
+    def __init__(self):
+        self.made = 0
+        self.failed: list[str] = []
+
+    def equal(self, name: str, truth, reported) -> None:
+        self.made += 1
+        if truth != reported:
+            self.failed.append(f"{name}: the truth is {truth}, the report says {reported}")
+
+
+def records(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class Attach:
+    """`tokengap attach` beside a server, in a `with` block; its report is there afterwards."""
+
+    def __init__(self, tokengap: Path, server: Server, folder: Path):
+        self.recording = folder / "run.tgap"
+        self.errors = folder / "attach.err"
+        self.report_file = folder / "report.json"
+        pid = str(server.pids()["tokenizer"])
+        self.command = [
+            *(str(tokengap), "attach", "--pid", pid, "--headless", "--json", "--slowest", "100000"),
+            *("--duration", "120s", "--record", str(self.recording)),
+        ]
+
+    def __enter__(self):
+        with open(self.report_file, "wb") as out, open(self.errors, "wb") as errors:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
+        deadline = time.monotonic() + 30
+        while "attached to" not in self.errors.read_text():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"attach did not begin: {self.errors.read_text()}")
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        time.sleep(1)
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(60)
+        if kind is None and code != 0:
+            raise RuntimeError(f"attach ended with {code}: {self.errors.read_text()}")
+
+    def report(self) -> dict:
+        return json.loads(self.report_file.read_text())
+
+
+def load(server: Server, truth: Path, *flags: str) -> list[dict]:
+    command = [str(server.python), "-m", "engine.real.load", "--url", server.url, "--truth", str(truth), *flags]
+    subprocess.run(command, cwd=ROOT, check=True, stdin=subprocess.DEVNULL, timeout=300)
+    return records(truth)
+
+
+def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) -> None:
+    """Numbers that the clients know. Of a client that left, what was sent afterwards is the engine's alone."""
+    checks.equal("requests without an error", len(truth), sum(r["error"] is None for r in truth))
+    checks.equal("requests", len(truth), report["requests"]["seen"])
+    stayed = [r for r in truth if not r["left"]]
+    if len(stayed) == len(truth):
+        checks.equal("tokens sent", sum(r["completion"] for r in truth), report["tokens"]["sent"])
+    streams = [r for r in stayed if r["kind"] == "stream"]
+    if len(streams) == len(truth):
+        checks.equal("tokens delivered", sum(r["ids"] for r in truth), report["tokens"]["delivered"])
+        checks.equal("chunks unjudged", 0, report["chunks"]["unjudged"])
+        checks.equal("chunks outstanding", 0, report["chunks"]["outstanding"])
+    lost = {r["rid"]: r["completion"] - r["ids"] for r in streams if r["completion"] > r["ids"]}
+    confirmed = report["losses"]["confirmed"] or {"lines": []}
+    checks.equal("tokens lost by request", lost, {line["rid"]: line["tokens"] for line in confirmed["lines"]})
+    checks.equal("tokens lost", sum(lost.values()), report["chunks"]["tokens_lost"])
+    for finding in report["findings"]:
+        if finding["severity"] != "info":
+            checks.equal(f"finding {finding['kind']}: {finding['summary']}", True, finding["kind"] in allowed)
+
+
+def replayed(checks: Checks, tokengap: Path, recording: Path, live: dict) -> None:
+    """The recording gives the same report, and no difference to the live one."""
+    made = subprocess.run(
+        [str(tokengap), "replay", str(recording), "--json", "--slowest", "100000"], check=True, capture_output=True
+    )
+    replay = json.loads(made.stdout)
+    for name in sorted((live.keys() | replay.keys()) - OWN):
+        checks.equal(f"replayed {name}", live.get(name), replay.get(name))
+
+
+class Lane:
+    def __init__(self, wanted: argparse.Namespace):
+        self.wanted = wanted
+        self.tokengap = wanted.tokengap.resolve()
+        self.failed = 0
+
+    def row(self, name: str, run) -> None:
+        if self.wanted.only and self.wanted.only not in name:
+            return
+        started = time.monotonic()
+        folder = Path(tempfile.mkdtemp(prefix="real-", dir=self.wanted.keep))
+        checks = Checks()
+        try:
+            told = run(folder, checks)
+        except Exception as error:
+            traceback.print_exc()
+            told, checks.failed = "", [*checks.failed, repr(error)]
+        verdict = "FAILED" if checks.failed else "ok"
+        self.failed += bool(checks.failed)
+        print(f"{verdict:6} {time.monotonic() - started:5.0f} s  {name:44} {checks.made:4} compared  {told}", flush=True)
+        for line in checks.failed:
+            print(f"         {line[:400]}")
+        if checks.failed:
+            print(f"         files: {folder}", flush=True)
+
+    def attached(self, server: Server, flags: list[str], allowed: set[str], meanwhile=None):
+        """A row that attaches for the time of one load."""
+
+        def run(folder: Path, checks: Checks) -> str:
+            with Attach(self.tokengap, server, folder) as attach:
+                if meanwhile:
+                    threading.Thread(target=meanwhile, args=(server,), daemon=True).start()
+                truth = load(server, folder / "truth.jsonl", *flags)
+            report = attach.report()
+            compare(checks, truth, report, allowed)
+            replayed(checks, self.tokengap, attach.recording, report)
+            sent, lost = report["tokens"]["sent"], report["chunks"]["tokens_lost"]
+            return f"{len(truth)} requests, {sent} tokens sent, {lost} lost"
+
+        return run
+
+    def relayed(self, server: Server, flags: list[str], report_file: Path):
+        """A row behind `tokengap run`, whose report comes when the server has ended."""
+
+        def run(folder: Path, checks: Checks) -> str:
+            truth = load(server, folder / "truth.jsonl", *flags)
+            server.__exit__()
+            report = json.loads(report_file.read_text())
+            compare_sent(checks, truth, report)
+            return f"{len(truth)} requests, {report['tokens']['sent']} tokens relayed"
+
+        return run
+
+
+def compare_sent(checks: Checks, truth: list[dict], report: dict) -> None:
+    checks.equal("tokens sent", sum(r["completion"] for r in truth), report["tokens"]["sent"])
+    for finding in report["findings"]:
+        if finding["severity"] != "info":
+            checks.equal(f"finding {finding['kind']}: {finding['summary']}", True, finding["kind"] in SLOW)
+
+
+def stop_for_a_while(server: Server) -> None:
+    """The tokenizer is stopped for three seconds under load."""
+    pid = server.pids()["tokenizer"]
+    time.sleep(3)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(3)
+    os.kill(pid, signal.SIGCONT)
+
+
+def rows(lane: Lane, home: Path, logs: Path) -> None:
+    few = ["--streams", "8", "--seconds", "8"]
+    many = ["--streams", "64", "--seconds", "8"]
+    mixed = [*("--streams", "32", "--seconds", "8", "--chat", "0.3", "--whole", "0.3", "--leave", "0.1")]
+    with Server(home, "0.5.9", ["--stream-output"], logs / "incremental.log") as server:
+        load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2")
+        lane.row("0.5.9 incremental, 8 streams", lane.attached(server, few, LOSES | SLOW))
+        lane.row("0.5.9 incremental, 64 streams", lane.attached(server, [*many, "--seed", "2"], LOSES | SLOW))
+        lane.row("0.5.9 incremental, mixed", lane.attached(server, mixed, LOSES | SLOW))
+        stopped = lane.attached(server, [*many, "--seed", "3"], LOSES | SLOW | {"consumer-stopped"}, stop_for_a_while)
+        lane.row("0.5.9 incremental, tokenizer stopped", stopped)
+    with Server(home, "0.5.23", [], logs / "cumulative.log") as server:
+        load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")
+        lane.row("0.5.23, 8 streams", lane.attached(server, [*few, "--cumulative"], SLOW))
+        lane.row("0.5.23, mixed", lane.attached(server, [*mixed, "--cumulative"], SLOW))
+    report = logs / "run.json"
+    wrap = [str(lane.tokengap), "run", "--json", "--report", str(report), "--"]
+    with Server(home, "0.5.9", ["--stream-output"], logs / "run.log", wrap) as server:
+        lane.row("0.5.9 under run, 32 streams", lane.relayed(server, ["--streams", "32", "--seconds", "8"], report))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m engine.real", description=__doc__)
+    parser.add_argument("--tokengap", type=Path, required=True, help="the program to judge")
+    parser.add_argument("--home", type=Path, required=True, help="where install.sh put the servers")
+    parser.add_argument("--only", help="run only rows whose name contains this")
+    parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()), help="folder for the rows' files")
+    wanted = parser.parse_args()
+    lane = Lane(wanted)
+    rows(lane, wanted.home, Path(tempfile.mkdtemp(prefix="real-servers-", dir=wanted.keep)))
+    print(f"{lane.failed} rows failed")
+    return 1 if lane.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

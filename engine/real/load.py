@@ -1,0 +1,140 @@
+"""Clients of a real server that keep their own count of what arrives: `python -m engine.real.load --url URL ...`."""
+
+import argparse
+import asyncio
+import json
+import random
+import time
+import uuid
+
+import aiohttp
+
+# A client that leaves does so after this many events.
+LEAVES_AFTER = 5
+TIMEOUT_SECONDS = 300
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--streams", type=int, default=64, help="requests at once")
+    parser.add_argument("--seconds", type=float, default=10, help="new requests begin for this long")
+    parser.add_argument("--tokens", type=int, default=64, help="mean length of an answer; lengths vary by half")
+    parser.add_argument("--chat", type=float, default=0, help="share of chat requests")
+    parser.add_argument("--whole", type=float, default=0, help="share of requests with `stream: false`")
+    parser.add_argument("--leave", type=float, default=0, help="share of clients that hang up early")
+    parser.add_argument("--cumulative", action="store_true", help="the server sends all ids so far in each event")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--truth", required=True, help="file for one line of JSON a request")
+    return parser.parse_args()
+
+
+class Load:
+    def __init__(self, wanted: argparse.Namespace):
+        self.wanted = wanted
+        self.random = random.Random(wanted.seed)
+        self.done: list[dict] = []
+
+    def draw(self) -> dict:
+        """What one request asks for, and the record of what arrives."""
+        draw, wanted = self.random.random, self.wanted
+        kind = draw()
+        chat = kind < wanted.chat
+        return {
+            "rid": uuid.UUID(int=self.random.getrandbits(128)).hex,
+            "tokens": max(1, int(wanted.tokens * (0.5 + draw()))),
+            "prompt": " ".join(f"w{self.random.randrange(8000)}" for _ in range(16)),
+            "kind": "chat" if chat else "whole" if draw() < wanted.whole else "stream",
+            "leave": draw() < wanted.leave,
+            "ids": 0,
+            "events": 0,
+            "completion": None,
+            "finish": None,
+            "left": False,
+            "error": None,
+        }
+
+    async def ask(self, session: aiohttp.ClientSession, record: dict) -> None:
+        if record["kind"] == "chat":
+            path = "/v1/chat/completions"
+            body = {
+                "model": "m",
+                "rid": record["rid"],
+                "messages": [{"role": "user", "content": record["prompt"]}],
+                "stream": True,
+                "max_tokens": record["tokens"],
+                "ignore_eos": True,
+                "stream_options": {"include_usage": True},
+            }
+        else:
+            path = "/generate"
+            body = {
+                "rid": record["rid"],
+                "text": record["prompt"],
+                "stream": record["kind"] == "stream",
+                "sampling_params": {"max_new_tokens": record["tokens"], "ignore_eos": True},
+            }
+        try:
+            async with session.post(self.wanted.url + path, json=body) as response:
+                response.raise_for_status()
+                if record["kind"] == "whole":
+                    self.event(record, await response.json())
+                else:
+                    await self.read(record, response)
+        except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+            record["error"] = repr(error)[:200]
+        self.done.append(record)
+
+    async def read(self, record: dict, response: aiohttp.ClientResponse) -> None:
+        rest = b""
+        async for part in response.content.iter_any():
+            *events, rest = (rest + part).split(b"\n\n")
+            for event in events:
+                data = event.removeprefix(b"data: ")
+                if data == b"[DONE]" or data == event:
+                    continue
+                self.event(record, json.loads(data))
+                if record["leave"] and record["events"] >= LEAVES_AFTER:
+                    record["left"] = True
+                    response.close()
+                    return
+
+    def event(self, record: dict, event: dict) -> None:
+        if record["kind"] == "chat":
+            if event.get("usage"):
+                record["completion"] = event["usage"]["completion_tokens"]
+            for choice in event["choices"]:
+                record["finish"] = choice["finish_reason"] or record["finish"]
+                record["events"] += bool(choice["delta"].get("content"))
+            return
+        meta, ids = event["meta_info"], len(event["output_ids"])
+        record["ids"] = ids if self.wanted.cumulative else record["ids"] + ids
+        record["completion"] = meta["completion_tokens"]
+        if meta["finish_reason"]:
+            record["finish"] = meta["finish_reason"]["type"]
+        record["events"] += 1
+
+    async def run(self) -> None:
+        ends = time.monotonic() + self.wanted.seconds
+
+        async def client(session: aiohttp.ClientSession) -> None:
+            while time.monotonic() < ends:
+                await self.ask(session, self.draw())
+
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+            await asyncio.gather(*(client(session) for _ in range(self.wanted.streams)))
+
+
+def main() -> None:
+    wanted = options()
+    load = Load(wanted)
+    asyncio.run(load.run())
+    with open(wanted.truth, "w") as file:
+        for record in load.done:
+            del record["prompt"]
+            file.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""A real `python -m sglang.launch_server`, from its start to its end."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).parent
+# Everything runs on the CPU, with one thread, and asks nobody outside.
+ENVIRONMENT = {
+    "TORCHDYNAMO_DISABLE": "1",
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "SGLANG_CPU_OMP_THREADS_BIND": "all",
+    "PYTHONPATH": str(HERE / "stubs"),
+}
+FLAGS = [
+    *("--load-format", "dummy", "--device", "cpu", "--attention-backend", "torch_native"),
+    *("--sampling-backend", "pytorch", "--dtype", "float32", "--disable-cuda-graph", "--host", "127.0.0.1"),
+    *("--mem-fraction-static", "0.6", "--max-total-tokens", "60000", "--max-running-requests", "256"),
+]
+START_SECONDS = 400
+STOP_SECONDS = 30
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """A server that is up inside a `with` block. `wrap` is put before its command."""
+
+    def __init__(self, home: Path, release: str, flags: list[str], log: Path, wrap: list[str] = []):
+        self.python = home / f"venv-{release}" / "bin" / "python"
+        self.port = free_port()
+        self.log = log
+        self.command = [
+            *wrap,
+            *(str(self.python), "-m", "sglang.launch_server", "--model-path", str(home / "model"), *FLAGS),
+            *("--port", str(self.port), *flags),
+        ]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self):
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                env={**os.environ, **ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            self.wait_until_up()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def wait_until_up(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.process.returncode}: see {self.log}")
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                    return
+            except OSError:
+                time.sleep(0.5)
+        raise RuntimeError(f"the server was not up after {START_SECONDS} s: see {self.log}")
+
+    def __exit__(self, *_) -> None:
+        for how in (signal.SIGINT, signal.SIGKILL):
+            try:
+                os.killpg(self.process.pid, how)
+            except ProcessLookupError:
+                pass
+            try:
+                self.process.wait(STOP_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        # Children outlive the server for a moment.
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def pids(self) -> dict[str, int]:
+        """Process ids by role, from the titles that SGLang gives its processes."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                if os.getpgid(int(entry.name)) != self.process.pid:
+                    continue
+                title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            except OSError:
+                continue
+            for role in ("scheduler", "detokenizer"):
+                if title.startswith(f"sglang::{role}"):
+                    found[role] = int(entry.name)
+            # Its children have a title of their own, and who wraps it is no Python.
+            if title.startswith(str(self.python)) and "-m sglang.launch_server" in title:
+                found["tokenizer"] = int(entry.name)
+        return found

@@ -1,0 +1,50 @@
+//! `cargo xtask e2e --real`: a real SGLang server with its model on the CPU, and the report against what clients count.
+//!
+//! The rows are in `engine/real`; here is what they need: the servers' packages and the program to judge.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::setup::Home;
+use super::{Options, tokengap};
+
+const RELEASES: [&str; 2] = ["0.5.9", "0.5.23"];
+
+/// Installs what is missing, and runs the rows.
+pub(super) fn run(home: &Home, options: &Options) -> Result<()> {
+    let servers = folder()?;
+    for release in RELEASES {
+        let mut install = Command::new(home.root.join("engine/real/install.sh"));
+        install.arg(&servers).arg(release);
+        ensure!(
+            install.status().context("starting engine/real/install.sh")?.success(),
+            "the packages of SGLang {release} cannot be installed below {}",
+            servers.display()
+        );
+    }
+    let program = tokengap(home, options)?;
+    let mut rows = Command::new(servers.join("venv-0.5.9/bin/python"));
+    rows.args(["-m", "engine.real", "--tokengap"]).arg(program);
+    rows.arg("--home").arg(&servers).current_dir(&home.root);
+    if let Some(only) = &options.only {
+        rows.args(["--only", only]);
+    }
+    if let Some(keep) = &options.keep {
+        rows.arg("--keep").arg(keep);
+    }
+    ensure!(rows.status().context("starting engine.real")?.success(), "rows failed");
+    Ok(())
+}
+
+/// Where the servers' packages are: 9 GB, so one place for all checkouts.
+fn folder() -> Result<PathBuf> {
+    if let Some(folder) = env::var_os("TOKENGAP_SGLANG") {
+        return Ok(folder.into());
+    }
+    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cache")));
+    Ok(cache.context("neither TOKENGAP_SGLANG nor HOME is set")?.join("tokengap/sglang"))
+}
