@@ -46,5 +46,7 @@ fn folder() -> Result<PathBuf> {
     }
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cache")));
-    Ok(cache.context("neither TOKENGAP_SGLANG nor HOME is set")?.join("tokengap/sglang"))
+    Ok(cache
+        .context("neither TOKENGAP_SGLANG nor HOME is set")?
+        .join("tokengap/sglang"))
 }

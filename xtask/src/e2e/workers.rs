@@ -76,6 +76,16 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Re
             }),
             (None, _) => {}
         }
+        if let (None, Relay::Tokengap(program), SKIPS) = (kernel::refusal(), relay, engine.release.as_str()) {
+            for victim in VICTIMS {
+                table.row(
+                    options,
+                    engine,
+                    &format!("attach, {} stopped", victim.name),
+                    |checks, dir| stopped(home, engine, program, victim, dir, checks),
+                );
+            }
+        }
     }
     for engine in engines.iter().filter(|e| named(e, &[SKIPS])) {
         table.row(options, engine, "tokenizer router", |checks, dir| {
@@ -249,11 +259,19 @@ impl Cast {
 
     /// Lets one scheduler send all it has.
     fn send(&mut self, number: usize) -> Result<()> {
-        let sender = self.senders.get_mut(number).context("no such sender")?;
-        sender.say("go")?;
-        sender.line("DONE", PATIENCE)?;
+        self.begin(number)?;
+        self.done(number)?;
         std::thread::sleep(SETTLED);
         Ok(())
+    }
+
+    fn begin(&mut self, number: usize) -> Result<()> {
+        self.senders.get_mut(number).context("no such sender")?.say("go")
+    }
+
+    fn done(&mut self, number: usize) -> Result<()> {
+        let sender = self.senders.get_mut(number).context("no such sender")?;
+        sender.line("DONE", PATIENCE).map(|_| ())
     }
 
     /// Ends every process in the order of the path.
@@ -310,6 +328,83 @@ fn watched(home: &Home, engine: &Engine, program: &Path, dir: &Path, checks: &mu
     let mut said = cast.finish(dir)?;
     said.report = Some(report);
     everything_adds_up(&said, Behind::Detokenizers, from, checks)
+}
+
+/// A process that is stopped while others go on, and the hop that first tokens wait on then.
+#[derive(Clone, Copy)]
+struct Victim {
+    name: &'static str,
+    hop: usize,
+    of: fn(&Cast) -> &Process,
+}
+
+const VICTIMS: [Victim; 3] = [
+    Victim {
+        name: "router",
+        hop: 0,
+        of: |cast| &cast.router,
+    },
+    Victim {
+        name: "one detokenizer of two",
+        hop: 1,
+        of: |cast| &cast.detokenizers[1],
+    },
+    Victim {
+        name: "one worker of four",
+        hop: 2,
+        of: |cast| &cast.workers[2],
+    },
+];
+/// How long it is stopped: twice what a first token may wait.
+const STOPPED: Duration = Duration::from_secs(3);
+
+/// The report names the hop into the stopped process, and accuses nobody else.
+fn stopped(
+    home: &Home,
+    engine: &Engine,
+    program: &Path,
+    victim: Victim,
+    dir: &Path,
+    checks: &mut Checks,
+) -> Result<String> {
+    let behind = Behind::Detokenizers;
+    let mut cast = Cast::start(home, engine, plan(3), behind, &Relay::Absent, dir)?;
+    cast.send(0)?;
+    let watch = Watch::start_with(program, cast.workers[0].pid(), dir, &[])?;
+    // Who receives what is seen before it stops.
+    cast.send(1)?;
+    (victim.of)(&cast).signal(Signal::STOP)?;
+    let sent = cast.begin(2);
+    std::thread::sleep(STOPPED);
+    let report = watch.report();
+    (victim.of)(&cast).signal(Signal::CONT)?;
+    sent?;
+    cast.done(2)?;
+    std::thread::sleep(SETTLED);
+    cast.finish(dir)?;
+    let report = report?;
+    let findings = || report["findings"].as_array().into_iter().flatten();
+    let gap = findings()
+        .find(|f| f["kind"] == "first-token-gap")
+        .unwrap_or(&Value::Null);
+    let hop = behind.hops()[victim.hop];
+    checks.equal("the hop that first tokens wait on", &json!(hop), &gap["hop"]);
+    checks.equal(
+        "its thread neither runs nor wants to",
+        &json!("waiting"),
+        &gap["evidence"]["bottleneck_thread"],
+    );
+    let one_of_several = victim.hop > 0;
+    checks.equal(
+        "one of its receivers stands out",
+        &one_of_several,
+        &gap["evidence"]["bottleneck_worker"].is_string(),
+    );
+    for finding in findings().filter(|f| f["severity"] != "info") {
+        checks.equal("nobody else is accused", &json!(hop), &finding["hop"]);
+        checks.equal("and there is advice", &true, &finding["advice"].is_string());
+    }
+    Ok(gap["summary"].as_str().unwrap_or_default().to_owned())
 }
 
 /// Frames, chunks and tokens.
