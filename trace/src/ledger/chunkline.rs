@@ -79,6 +79,11 @@ impl Fates {
         self.unjudged += other.unjudged;
     }
 
+    /// Chunks that are no longer outstanding.
+    pub fn chunks(&self) -> u64 {
+        self.delivered + self.coalesced + self.dropped + self.unjudged
+    }
+
     /// Chunks that a delivery carried or covered.
     fn inside(&mut self, chunks: u64, carrier: &mut bool) {
         let first = u64::from(chunks > 0 && !std::mem::replace(carrier, true));
@@ -115,6 +120,8 @@ pub(crate) struct Line {
     gone: Vec<i64>,
     /// Chunks in `outstanding`.
     chunks: u64,
+    /// Chunks entered at all.
+    entered: u64,
     /// Entries whose count runs behind, while a retracted request recomputes.
     behind: u32,
     /// The count delivered so far.
@@ -162,6 +169,20 @@ impl Line {
         }
     }
 
+    /// Enters chunks whose deliveries cannot be recognised: later deliveries may hold them.
+    pub(crate) fn skip(&mut self, chunks: u64) {
+        self.entered += chunks;
+        self.fates.unjudged += chunks;
+        self.doubt = true;
+        self.scarred = true;
+    }
+
+    /// Whether every chunk entered is judged, unjudged or outstanding.
+    pub(crate) fn balances(&self) -> bool {
+        let held: u64 = self.outstanding.iter().map(|entry| u64::from(entry.chunks)).sum();
+        held == self.chunks && self.entered == self.fates.chunks() + self.chunks
+    }
+
     /// Chunks sent and not delivered.
     pub(crate) fn outstanding(&self) -> u64 {
         self.chunks
@@ -186,6 +207,7 @@ impl Line {
     /// Gives back what is known of it at once: its delivery may have been seen before its send.
     pub(crate) fn push(&mut self, chunk: Entering<'_>, whole: bool) -> Fates {
         let Entering { end, said, tokens, .. } = chunk;
+        self.entered += 1;
         let after_unseen = chunk.rebased && self.begun;
         if !self.begun {
             self.begun = true;

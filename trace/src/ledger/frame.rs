@@ -47,6 +47,9 @@ struct Sums {
     tokens: u64,
     /// Chunks that the scheduler sent, and tokens in them.
     origin: [u64; 2],
+    /// Chunks entered to wait for deliveries, and such that none is expected of.
+    lined_up: u64,
+    set_aside: u64,
     ids: IdCounts,
     itl: Run,
     itl_by_token: Run,
@@ -164,9 +167,12 @@ impl Ledger {
         sums.itl_by_token.end(&mut self.itl_sent_by_token, at);
         self.totals.chunks.sent += sums.origin[0];
         self.totals.tokens.sent += sums.origin[1];
+        self.totals.chunks.lined_up += sums.lined_up;
         let tokens = sums.tokens;
         let hop = &mut self.hops.all[place];
         hop.counts.tokens += tokens;
+        hop.lined_up += sums.lined_up;
+        hop.set_aside += sums.set_aside;
         if let Some(lane) = hop.lanes.get_mut(&frame.id.lane) {
             lane.counts.chunks += frame.chunks.len() as u64;
             lane.counts.tokens += tokens;
@@ -179,9 +185,11 @@ impl Ledger {
     /// Enters one chunk, whose rid led to `foreseen` before the frame; gives back whose it is.
     fn chunk(&mut self, seen: &Seen, chunk: &Chunk<'_>, foreseen: Ticket, sums: &mut Sums) -> Ticket {
         if chunk.rid.is_empty() {
+            sums.set_aside += 1;
             return Ticket::NOBODY;
         }
         if HealthChecks::is_one(chunk.rid) {
+            sums.set_aside += 1;
             self.totals.requests.health_checks += u64::from(self.health.is_new(chunk.rid));
             return Ticket::NOBODY;
         }
@@ -201,6 +209,7 @@ impl Ledger {
         }
         if step.verdict == Verdict::Repeat {
             self.totals.chunks.repeats += 1;
+            sums.set_aside += 1;
         }
         self.judge(ticket, at, seen, chunk.rid, step);
         sums.tokens += u64::from(step.new);
@@ -441,37 +450,43 @@ impl Ledger {
                 self.hops.passages.sent_on(request, at, count, seen.at, &mut room);
             }
         }
-        if seen.lines_up && step.verdict != Verdict::Repeat && chunk.completion_tokens.is_some() {
+        if seen.lines_up && step.verdict != Verdict::Repeat {
+            sums.lined_up += 1;
             let line = request
                 .line
                 .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch, self.early.of(chunk.rid, seen.at))));
-            line.comes_by(request.streams[at].hop);
-            line.scarred |= !whole;
-            let vague = !request.streams[at].shows_tokens(seen.claim);
-            let tokens = if vague { step.new } else { step.carried };
-            let before = line.entries();
-            let room = before < self.limits.outstanding_per_rid && self.outstanding < self.limits.outstanding;
-            let entering = Entering {
-                end,
-                said: chunk.completion_tokens.unwrap_or(end),
-                tokens,
-                vague,
-                rebased: step.verdict == Verdict::Rebased,
-                missing: match step.verdict {
-                    Verdict::Loss { missing } => missing,
-                    _ => 0,
-                },
-                nth,
-                ids: kept_ids(chunk, tokens, self.limits.token_ids.saturating_sub(self.shelf.ids)),
-            };
-            self.reached.token_ids += u64::from(entering.ids.is_empty() && !chunk.ids.is_empty() && tokens > 0);
-            let ids = line.ids_held();
-            let fates = line.push(entering, room);
-            self.shelf.ids = self.shelf.ids + line.ids_held() - ids;
-            self.reached.outstanding += u64::from(!room);
-            self.outstanding += line.entries() - before;
-            self.totals.chunks.lined_up += 1;
-            self.totals.chunks.fates.add(fates);
+            if chunk.completion_tokens.is_none() {
+                // Without a count it cannot be matched with a delivery.
+                line.skip(1);
+                self.totals.chunks.fates.unjudged += 1;
+            } else {
+                line.comes_by(request.streams[at].hop);
+                line.scarred |= !whole;
+                let vague = !request.streams[at].shows_tokens(seen.claim);
+                let tokens = if vague { step.new } else { step.carried };
+                let before = line.entries();
+                let room = before < self.limits.outstanding_per_rid && self.outstanding < self.limits.outstanding;
+                let entering = Entering {
+                    end,
+                    said: chunk.completion_tokens.unwrap_or(end),
+                    tokens,
+                    vague,
+                    rebased: step.verdict == Verdict::Rebased,
+                    missing: match step.verdict {
+                        Verdict::Loss { missing } => missing,
+                        _ => 0,
+                    },
+                    nth,
+                    ids: kept_ids(chunk, tokens, self.limits.token_ids.saturating_sub(self.shelf.ids)),
+                };
+                self.reached.token_ids += u64::from(entering.ids.is_empty() && !chunk.ids.is_empty() && tokens > 0);
+                let ids = line.ids_held();
+                let fates = line.push(entering, room);
+                self.shelf.ids = self.shelf.ids + line.ids_held() - ids;
+                self.reached.outstanding += u64::from(!room);
+                self.outstanding += line.entries() - before;
+                self.totals.chunks.fates.add(fates);
+            }
         }
         if let Some(finish) = chunk.finish.filter(|_| !request.finish_seen) {
             request.finish_seen = true;

@@ -99,6 +99,10 @@ pub struct Hop {
     pub(crate) sees: Sees,
     /// Its chunks wait for deliveries.
     pub(crate) lines_up: bool,
+    /// Chunks of it that were entered to wait for deliveries.
+    pub(crate) lined_up: u64,
+    /// Chunks that no delivery is expected of: health checks and repeats of a finish.
+    pub(crate) set_aside: u64,
     /// Grows with every loss of observation.
     pub(crate) epoch: u32,
     /// Frames whose absence a loss report has already told.
@@ -133,6 +137,8 @@ impl Hop {
             open: false,
             sees: Sees::default(),
             lines_up: false,
+            lined_up: 0,
+            set_aside: 0,
             epoch: 0,
             excused: 0,
             counts: HopCounts::default(),

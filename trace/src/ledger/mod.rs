@@ -2,6 +2,7 @@
 //!
 //! Events go in by [`Ledger::apply`], time by [`Ledger::tick`]; detectors, reports and screens read.
 
+mod adopt;
 mod ageing;
 mod answer;
 mod arithmetic;
@@ -14,6 +15,7 @@ mod frame;
 mod health;
 mod hop;
 mod hot;
+mod invariant;
 mod kernel;
 mod lane;
 mod limits;
@@ -185,11 +187,7 @@ impl Ledger {
         self.met.clear();
         match &event.what {
             What::Engine(engine) => self.engine.set(engine),
-            What::Hop(hop) => {
-                if !self.hops.announce(hop, self.limits.hops) {
-                    self.reached.hops += 1;
-                }
-            }
+            What::Hop(hop) => self.announced(hop),
             What::Sent(frame) => self.sent(at, frame),
             What::Forwarded(id) => self.forwarded(at, *id),
             What::Taken(taken) => self.taken(at, taken),
@@ -417,8 +415,7 @@ impl Ledger {
     /// Chunks sent and not yet delivered, those of closed requests included.
     pub fn undelivered(&self) -> u64 {
         let chunks = self.totals.chunks;
-        let f = chunks.fates;
-        chunks.lined_up - f.delivered - f.coalesced - f.dropped - f.unjudged
+        chunks.lined_up - chunks.fates.chunks()
     }
 
     /// Whether the hops of this name are the path's last: those into the tokenizer.

@@ -15,7 +15,7 @@ use crate::clock::MonoNs;
 pub(super) const AHEAD: usize = 32;
 
 /// A record's place. `age` tells a later tenant of the same slot apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Ticket {
     pub(crate) slot: u32,
     age: u32,
@@ -175,6 +175,15 @@ impl Table {
     pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Request> {
         let slot = self.slots.get_mut(ticket.slot as usize)?;
         slot.request.as_mut().filter(|_| slot.age == ticket.age)
+    }
+
+    /// Every record's ticket, in ascending order.
+    pub(crate) fn tickets(&self) -> Vec<Ticket> {
+        let taken = |slot: &u32| self.slots[*slot as usize].request.is_some();
+        (0..self.slots.len() as u32)
+            .filter(taken)
+            .map(|slot| self.ticket(slot))
+            .collect()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Request> {

@@ -64,7 +64,7 @@ pub struct ChunkCounts {
     pub sent: u64,
     /// Taken by the tokenizer.
     pub taken: u64,
-    /// Entered into lines that wait for deliveries.
+    /// Sent to the tokenizer where deliveries are seen: each ends as one of the fates or is outstanding.
     pub lined_up: u64,
     /// What became of those.
     pub fates: Fates,

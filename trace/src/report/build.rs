@@ -21,6 +21,7 @@ const LANES: usize = 64;
 
 /// Builds the report of what has been seen so far.
 pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, path: Vec<LegLine>, input: &ReportInput) -> Report {
+    ledger.debug_check();
     let (from, to) = input
         .window
         .unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));

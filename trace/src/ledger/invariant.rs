@@ -1,0 +1,46 @@
+//! What must add up whenever a report is made: every chunk sent is delivered, merged, lost, in flight or unjudged, and counted once.
+
+use super::Ledger;
+
+impl Ledger {
+    /// Panics where a sum does not hold, in debug builds.
+    pub(crate) fn debug_check(&self) {
+        if cfg!(debug_assertions)
+            && let Err(what) = self.balances()
+        {
+            panic!("the ledger does not balance: {what}");
+        }
+    }
+
+    /// Checks the sums over hops, lines of hops and requests; the error names the first that does not hold.
+    ///
+    /// # Errors
+    /// The sum that does not hold, with its terms.
+    pub fn balances(&self) -> Result<(), String> {
+        let chunks = self.totals.chunks;
+        let on_hops: u64 = self.hops.all.iter().map(|hop| hop.lined_up).sum();
+        equal("chunks expected, by hop and in total", on_hops, chunks.lined_up)?;
+        for hop in self.hops.all.iter().filter(|hop| hop.lines_up) {
+            let expected = hop.counts.chunks - hop.set_aside;
+            equal("chunks sent on a hop and expected", expected, hop.lined_up)?;
+        }
+        let lines = || self.table.iter().filter_map(|request| request.line.as_ref());
+        if let Some(line) = lines().find(|line| !line.balances()) {
+            return Err(format!("chunks of a request: {line:?}"));
+        }
+        let in_flight: u64 = lines().map(|line| line.outstanding()).sum();
+        let settled = chunks.fates.chunks() + in_flight + chunks.undelivered;
+        equal("chunks expected and their fates", chunks.lined_up, settled)?;
+        let waiting: u64 = self.hops.all.iter().map(|hop| hop.counts.backlog).sum();
+        let by_line = self.hops.groups.iter().map(|group| group.backlog).sum();
+        equal("frames that wait, by hop and by line", waiting, by_line)
+    }
+}
+
+fn equal(what: &str, one: u64, other: u64) -> Result<(), String> {
+    if one == other {
+        Ok(())
+    } else {
+        Err(format!("{what}: {one} and {other}"))
+    }
+}
