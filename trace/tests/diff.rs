@@ -3,7 +3,7 @@
 use trace::diff::{Diff, Options, Verdict};
 use trace::engine::Mode;
 use trace::event::{Event, Hop, Sees, What};
-use trace::report::{Report, ReportInput, Series, SpreadSeries};
+use trace::report::{Report, ReportInput, Series, Spread, SpreadSeries};
 use trace::{Analysis, Config, HopId, MonoNs};
 
 const SECOND: u64 = 1_000_000_000;
@@ -139,7 +139,7 @@ fn what_cannot_be_compared_says_why() {
         (Verdict::NotComparable, Some("the second run does not observe it"))
     );
     let sent = &diff.measures[0];
-    assert_eq!(sent.verdict, Verdict::NotComparable);
+    assert_eq!(sent.verdict, Verdict::NotEnoughData);
     assert!(
         sent.note
             .as_deref()
@@ -149,7 +149,7 @@ fn what_cannot_be_compared_says_why() {
     b.series = None;
     let diff = compared(&a, &b);
     assert!(
-        diff.measures.is_empty() && diff.verdict.starts_with("NOT COMPARABLE"),
+        diff.measures.is_empty() && diff.verdict.starts_with("NOT ENOUGH DATA"),
         "{}",
         diff.to_text()
     );
@@ -170,6 +170,86 @@ fn proven_losses_where_there_were_none_need_no_statistics() {
         (drops.name.as_str(), drops.verdict),
         ("chunks dropped, confirmed", Verdict::Worse)
     );
+}
+
+/// An engine that loses tokens, and the release that merges them.
+fn lossy_and_merging(slots: usize) -> (Report, Report) {
+    let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
+    for (report, dropped, merged) in [(&mut a, 700, 0), (&mut b, 0, 2_400)] {
+        let whole = (SLOTS as u64) * 8_000;
+        report.chunks.sent = whole;
+        report.chunks.dropped_confirmed = Some(dropped * SLOTS as u64);
+        report.chunks.tokens_lost = Some(dropped * SLOTS as u64);
+        report.chunks.coalesced = Some(merged * SLOTS as u64);
+        let series = report.series.as_mut().expect("slots");
+        series.chunks.dropped_confirmed = Some(vec![dropped; SLOTS]);
+        series.chunks.coalesced = Some(vec![merged; SLOTS]);
+        series.requests.begun[slots + 2..].fill(0);
+    }
+    (a, b)
+}
+
+#[test]
+fn the_fix_of_losses_is_fixed_though_chunks_are_merged_by_it() {
+    let (a, b) = lossy_and_merging(SLOTS - 2);
+    let (there, back) = (compared(&a, &b), compared(&b, &a));
+    assert!(
+        there
+            .verdict
+            .starts_with("FIXED: lost tokens FIXED (21,000 -> 0), merged chunks REGRESSED (0.0 % -> 30.0 %)"),
+        "{}",
+        there.verdict
+    );
+    assert!(!there.worse() && back.worse());
+    assert!(
+        back.verdict
+            .starts_with("REGRESSED: lost tokens REGRESSED (0 -> 21,000)"),
+        "{}",
+        back.verdict
+    );
+}
+
+#[test]
+fn merging_in_every_slot_of_a_short_run_is_no_noise() {
+    let (a, b) = lossy_and_merging(7);
+    let diff = compared(&a, &b);
+    let merged = diff.measures.iter().find(|m| m.name == "chunks coalesced");
+    assert_eq!(merged.map(|m| m.verdict), Some(Verdict::Worse), "{}", diff.to_text());
+}
+
+#[test]
+fn a_large_difference_in_a_short_run_is_not_called_noise() {
+    let (mut a, mut b) = lossy_and_merging(7);
+    for (report, merged) in [(&mut a, 0), (&mut b, 4_000)] {
+        let mut column = vec![merged; SLOTS];
+        (column[2], column[4]) = (0, 0);
+        report.series.as_mut().expect("slots").chunks.coalesced = Some(column);
+    }
+    let diff = compared(&a, &b);
+    let merged = diff.measures.iter().find(|m| m.name == "chunks coalesced");
+    let merged = merged.expect("a line");
+    assert_ne!(merged.verdict, Verdict::WithinNoise, "{}", diff.to_text());
+}
+
+#[test]
+fn inter_token_latency_is_compared_above_a_thousand_tokens() {
+    let spread = |count, p99| {
+        Some(Spread {
+            count,
+            p50: 40_000_000,
+            p90: 50_000_000,
+            p99,
+            max: p99,
+        })
+    };
+    for (tokens, verdict) in [(999, Verdict::NotEnoughData), (1_000, Verdict::Worse)] {
+        let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
+        a.itl_ns.delivered_by_token = spread(5_000, 60_000_000);
+        b.itl_ns.delivered_by_token = spread(tokens, 400_000_000);
+        let diff = compared(&a, &b);
+        let itl = diff.measures.iter().find(|m| m.name == "ITL, p99");
+        assert_eq!(itl.map(|m| m.verdict), Some(verdict), "{}", diff.to_text());
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The measures: what is taken in each slot, and what a change of it means.
 
 use super::samples::{cpu_per_token, hop, loaded, per_second, per_slot, quantile, ratio, share};
-use super::{Compared, Options, Unit, Verdict, bootstrap, rank};
+use super::{Compared, Options, Unit, Verdict, bootstrap, outcome, rank};
 use crate::report::{Report, Series};
 
 /// Which way is good.
@@ -31,12 +31,16 @@ pub(super) fn compare(a: &Report, b: &Report, options: &Options) -> Vec<Compared
     let ps: Vec<Option<f64>> = measures.iter().map(|m| p(m, options)).collect();
     let beyond = rank::beyond_noise(&ps, options.alpha);
     let few = [of_a, of_b].map(|s| loaded(s).len()).into_iter().min().unwrap_or(0);
-    measures
-        .into_iter()
-        .zip(ps)
-        .zip(beyond)
+    let judged = measures.into_iter().zip(ps).zip(beyond);
+    let mut all: Vec<Compared> = judged
         .map(|((m, p), beyond)| judge(m, p, beyond, few, options))
-        .collect()
+        .collect();
+    let behind_gaps = all
+        .iter()
+        .rposition(|m| m.name.starts_with("gap, "))
+        .map_or(0, |place| place + 1);
+    all.splice(behind_gaps..behind_gaps, outcome::latency(a, b, options.least_time_ns));
+    all
 }
 
 fn p(measure: &Measure, options: &Options) -> Option<f64> {
@@ -60,7 +64,7 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
             .a
             .as_ref()
             .zip(measure.b.as_ref())
-            .is_some_and(|(a, b)| rank::apart(a, b));
+            .is_some_and(|(a, b)| rank::apart(a, b) || (measure.unit == Unit::Share && rank::from_nothing(a, b)));
     let large = a.zip(b).is_some_and(|(a, b)| matters(measure.unit, a, b, options));
     let (verdict, note) = match (measure.exact, p) {
         // Proven losses where there were none are a fact, however many slots there are.
@@ -82,8 +86,15 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
             };
             (verdict, None)
         }
+        (_, Some(_)) if large && few < options.least_slots_for_noise => (
+            Verdict::NotEnoughData,
+            Some(format!(
+                "{few} slots under load do not tell this from noise, {} are needed: record for longer",
+                options.least_slots_for_noise
+            )),
+        ),
         (_, Some(_)) => (Verdict::WithinNoise, None),
-        (_, None) => (Verdict::NotComparable, Some(why_not(&measure, few, options))),
+        (_, None) => why_not(&measure, few, options),
     };
     Compared {
         name: measure.name,
@@ -98,15 +109,28 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
     }
 }
 
-fn why_not(measure: &Measure, few: usize, options: &Options) -> String {
+fn why_not(measure: &Measure, few: usize, options: &Options) -> (Verdict, Option<String>) {
     let least = options.least_slots;
-    match (&measure.a, &measure.b) {
-        (None, None) => String::from("neither run observes it"),
-        (None, _) => String::from("the first run does not observe it"),
-        (_, None) => String::from("the second run does not observe it"),
-        _ if few < least => format!("a run has only {few} slots under load, {least} are needed: record for longer"),
-        _ => format!("it has a value in fewer than {least} slots of a run"),
-    }
+    let (verdict, why) = match (&measure.a, &measure.b) {
+        (None, None) => (Verdict::NotComparable, String::from("neither run observes it")),
+        (None, _) => (
+            Verdict::NotComparable,
+            String::from("the first run does not observe it"),
+        ),
+        (_, None) => (
+            Verdict::NotComparable,
+            String::from("the second run does not observe it"),
+        ),
+        _ if few < least => (
+            Verdict::NotEnoughData,
+            format!("a run has only {few} slots under load, {least} are needed: record for longer"),
+        ),
+        _ => (
+            Verdict::NotEnoughData,
+            format!("it has a value in fewer than {least} slots of a run"),
+        ),
+    };
+    (verdict, Some(why))
 }
 
 /// Whether a change is large enough, were it certain.

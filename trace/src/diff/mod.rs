@@ -7,6 +7,7 @@
 mod bootstrap;
 mod markdown;
 mod measure;
+mod outcome;
 mod pattern;
 mod rank;
 mod samples;
@@ -16,6 +17,7 @@ mod wait;
 
 use serde::{Deserialize, Serialize};
 
+pub use outcome::{Outcome, State};
 pub use pattern::Pattern;
 pub use wait::{LegShift, WaitShift};
 
@@ -35,6 +37,8 @@ pub struct Options {
     pub least_time_ns: u64,
     /// Slots that each run needs.
     pub least_slots: usize,
+    /// Slots that each run needs before a large difference that the test does not confirm is called noise.
+    pub least_slots_for_noise: usize,
     /// Resamplings of the interval.
     pub resamples: usize,
     /// Of their randomness: the same reports give the same answer.
@@ -48,6 +52,7 @@ impl Default for Options {
             least_change: 0.1,
             least_time_ns: 20_000_000,
             least_slots: 6,
+            least_slots_for_noise: 15,
             resamples: 2_000,
             seed: 1,
         }
@@ -61,6 +66,9 @@ pub struct Diff {
     pub schema: String,
     /// In one sentence.
     pub verdict: String,
+    /// What became of each trouble that users feel, the gravest first; empty without measures.
+    #[serde(default)]
+    pub outcomes: Vec<Outcome>,
     /// How it was judged.
     pub method: String,
     /// What was asked.
@@ -105,7 +113,9 @@ pub enum Verdict {
     Changed,
     /// Not beyond noise, or too small to matter.
     WithinNoise,
-    /// It cannot be judged; the note says why.
+    /// Too few slots or samples for an answer; the note says how many are needed.
+    NotEnoughData,
+    /// A run does not observe it; the note says which.
     NotComparable,
 }
 
@@ -122,6 +132,7 @@ impl Verdict {
             Self::Worse => "worse",
             Self::Changed => "changed",
             Self::WithinNoise => "within noise",
+            Self::NotEnoughData => "not enough data",
             Self::NotComparable => "not comparable",
         }
     }
@@ -170,6 +181,7 @@ impl Diff {
         let measures = measure::compare(a, b, options);
         let patterns = pattern::find(a, b, &measures);
         let wait = wait::shift(a, b);
+        let outcomes = outcome::of(a, b, &measures);
         let (mut side_a, mut side_b) = (side(name_a, a), side(name_b, b));
         // Which is which must be seen where both are called the same.
         if side_a.name == side_b.name {
@@ -178,7 +190,8 @@ impl Diff {
         }
         Self {
             schema: SCHEMA.to_owned(),
-            verdict: verdict::verdict(&measures, &patterns),
+            verdict: verdict::verdict(&outcomes, &measures, &patterns),
+            outcomes,
             method: verdict::method(options),
             options: *options,
             a: side_a,
@@ -189,9 +202,12 @@ impl Diff {
         }
     }
 
-    /// Whether anything changed for the worse.
+    /// Whether the gravest trouble that changed is worse, or, where none changed, any measure.
     pub fn worse(&self) -> bool {
-        self.measures.iter().any(|m| m.verdict == Verdict::Worse)
+        match self.outcomes.iter().find(|o| o.state.counts()) {
+            Some(outcome) => outcome.state == State::Regressed,
+            None => self.measures.iter().any(|m| m.verdict == Verdict::Worse),
+        }
     }
 
     /// As one JSON document.

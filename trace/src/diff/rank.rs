@@ -84,6 +84,16 @@ pub(super) fn apart(a: &[f64], b: &[f64]) -> bool {
     !a.is_empty() && !b.is_empty() && (beyond(ends(a), ends(b)) || beyond(ends(b), ends(a)))
 }
 
+/// Least share of every slot of one run where the other has none of it.
+const SOME: f64 = 0.02;
+
+/// Whether no slot of one run has any and every slot of the other has some: among six slots each, one chance in 924.
+pub(super) fn from_nothing(a: &[f64], b: &[f64]) -> bool {
+    let none = |values: &[f64]| values.iter().all(|&v| v == 0.0);
+    let some = |values: &[f64]| values.iter().all(|&v| v >= SOME);
+    a.len().min(b.len()) >= 6 && ((none(a) && some(b)) || (some(a) && none(b)))
+}
+
 /// Which of `ps` are beyond noise by Benjamini and Hochberg: where nothing changed at all, `alpha` is the chance that any is.
 /// Those that are `None` take no part.
 pub(super) fn beyond_noise(ps: &[Option<f64>], alpha: f64) -> Vec<bool> {
@@ -146,6 +156,12 @@ mod tests {
     fn runs_are_apart_when_no_slot_is_near() {
         assert!(apart(&[1.0, 2.0], &[9.0, 2.5]) && apart(&[9.0, 2.5], &[1.0, 2.0]));
         assert!(!apart(&[1.0, 2.0], &[9.0, 2.4]) && !apart(&[0.0], &[1.0]) && !apart(&[], &[1.0]));
+    }
+
+    #[test]
+    fn some_in_every_slot_where_there_was_none_is_no_noise() {
+        assert!(from_nothing(&[0.0; 6], &[0.4; 6]) && from_nothing(&[0.4; 6], &[0.0; 6]));
+        assert!(!from_nothing(&[0.0; 5], &[0.4; 5]) && !from_nothing(&[0.0; 6], &[0.4, 0.4, 0.4, 0.4, 0.4, 0.0]));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The comparison in a sentence, and how it was made in another.
 
+use super::outcome::{Outcome, State};
 use super::{Compared, Options, Pattern, Unit, Verdict};
-use crate::words::{count, duration, percent, plural};
+use crate::words::{count, duration, percent};
 
 /// A measure's value in its unit.
 pub(super) fn value(unit: Unit, value: Option<f64>) -> String {
@@ -31,50 +32,55 @@ pub(super) fn change(of: &Compared) -> String {
     }
 }
 
-pub(super) fn verdict(measures: &[Compared], patterns: &[Pattern]) -> String {
-    let of = |verdict: Verdict| measures.iter().filter(move |m| m.verdict == verdict);
-    let judged = measures.iter().filter(|m| m.verdict != Verdict::NotComparable).count();
-    let (worse, better, changed) = (
-        of(Verdict::Worse).count(),
-        of(Verdict::Better).count(),
-        of(Verdict::Changed).count(),
-    );
-    let named: Vec<&str> = patterns.iter().map(|p| p.title.as_str()).collect();
-    let named = if named.is_empty() {
-        String::new()
-    } else {
-        format!("; {}", named.join("; "))
-    };
+/// What became of the gravest trouble that changed, then of the others; of measures that no trouble stands for only how many.
+pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[Pattern]) -> String {
+    let with = |verdict: Verdict| measures.iter().filter(move |m| m.verdict == verdict);
+    let judged = measures
+        .iter()
+        .filter(|m| !matches!(m.verdict, Verdict::NotComparable | Verdict::NotEnoughData))
+        .count();
+    let named: String = patterns.iter().map(|p| format!("; {}", p.title)).collect();
     if judged == 0 {
-        return format!("NOT COMPARABLE: no measure has enough slots under load in both runs{named}");
+        return format!("NOT ENOUGH DATA: no measure has enough slots under load in both runs{named}");
     }
-    let loudest: Vec<String> = of(Verdict::Worse)
-        .chain(of(Verdict::Better))
-        .take(3)
-        .map(|m| format!("{} {}", m.name, change(m)))
+    let changed = outcomes.iter().filter(|o| o.state.counts());
+    let quiet = outcomes.iter().filter(|o| !o.state.counts());
+    let said: Vec<String> = changed
+        .chain(quiet)
+        .map(|o| match o.numbers.as_str() {
+            "" => format!("{} {}", o.name, o.state.as_str()),
+            numbers => format!("{} {} ({numbers})", o.name, o.state.as_str()),
+        })
         .collect();
-    let counted = format!(
-        "{worse} worse, {better} better, {changed} changed of {}",
-        plural(judged as u64, "measure")
-    );
-    match (worse, better) {
-        (0, 0) if changed == 0 => format!("NO CHANGE beyond noise in {}{named}", plural(judged as u64, "measure")),
-        (0, 0) => format!("CHANGED, neither better nor worse: {counted}{named}"),
-        (0, _) => format!("BETTER: {}; {counted}{named}", loudest.join(", ")),
-        (_, 0) => format!("WORSE: {}; {counted}{named}", loudest.join(", ")),
-        _ => format!("WORSE in part: {}; {counted}{named}", loudest.join(", ")),
+    let mut others: Vec<String> = Vec::new();
+    if outcomes.iter().all(|o| !o.state.counts()) {
+        let loud = with(Verdict::Worse).chain(with(Verdict::Better)).take(3);
+        others = loud
+            .map(|m| format!("{} {} ({})", m.name, m.verdict.as_str(), change(m)))
+            .collect();
     }
+    let word = match outcomes.iter().find(|o| o.state.counts()) {
+        Some(outcome) => outcome.state,
+        None if with(Verdict::Worse).count() > 0 => State::Regressed,
+        None if with(Verdict::Better).count() > 0 => State::Improved,
+        None if outcomes.iter().all(|o| o.state == State::NotEnoughData) => State::NotEnoughData,
+        None => State::Unchanged,
+    };
+    others.extend(said);
+    format!("{}: {}{named}", word.as_str(), others.join(", "))
 }
 
 pub(super) fn method(options: &Options) -> String {
     format!(
-        "Mann-Whitney over slots of time, worth less where neighbours resemble each other, corrected to {} over all measures together (Benjamini-Hochberg), or every slot of one run a quarter beyond every slot of the other; \
+        "Mann-Whitney over slots of time, worth less where neighbours resemble each other, corrected to {} over all measures together (Benjamini-Hochberg), or every slot of one run a quarter beyond every slot of the other, \
+         or a share in every slot of one run and none in the other; \
          a change counts when a 99 % interval (block bootstrap, {} resamples, seed {}) does not hold zero and it is at least {}, \
-         of times at least {} and half as much again",
+         of times at least {} and half as much again; such a difference that is not confirmed needs {} slots before it is noise",
         percent(options.alpha),
         count(options.resamples as u64),
         options.seed,
         percent(options.least_change),
-        duration(options.least_time_ns)
+        duration(options.least_time_ns),
+        options.least_slots_for_noise
     )
 }

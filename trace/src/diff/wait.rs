@@ -10,6 +10,8 @@ use crate::words::{duration, percent};
 const MOVED: f64 = 0.2;
 /// A path that takes less than this part of the time it took has no wait left worth the name.
 const GONE: f64 = 0.1;
+/// A wait that doubles or halves has changed by at least this much.
+const CHANGED_NS: u64 = 20_000_000;
 
 /// The legs of both runs, and where most of the time went.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,6 +63,16 @@ pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
             duration(after),
             told(to)
         )
+    } else if after >= 2 * before && after - before >= CHANGED_NS {
+        format!(
+            "the wait grew from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
+            duration(before),
+            duration(after),
+            told(from),
+            percent(from.share),
+            told(to),
+            percent(to.share)
+        )
     } else if (&from.name, from.kind) != (&to.name, to.kind) && from.share - left >= MOVED {
         format!(
             "the wait moved from {} ({}) to {} ({})",
@@ -68,6 +80,16 @@ pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
             part(from, before),
             told(to),
             part(to, after)
+        )
+    } else if before >= 2 * after && before - after >= CHANGED_NS {
+        format!(
+            "the wait shrank from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
+            duration(before),
+            duration(after),
+            told(from),
+            percent(from.share),
+            told(to),
+            percent(to.share)
         )
     } else {
         format!(
@@ -231,6 +253,12 @@ mod tests {
                 .ends_with("21.0 ms is left, most of it inside the detokenizer"),
             "{}",
             gone.says
+        );
+        let grown = shift(&quick, &one).expect("legs");
+        assert_eq!(
+            grown.says,
+            "the wait grew from 21.0 ms to 921.0 ms a chunk: most of it was inside the detokenizer (95 %), and is \
+             scheduler->detokenizer (98 %)"
         );
         assert!(shift(&one, &run(&[])).is_none());
     }

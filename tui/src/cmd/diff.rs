@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// Exit with 1 when a measure became worse.
+    /// Exit with 1 when the gravest trouble that changed is worse; where none changed, when any measure is.
     #[arg(long)]
     fail_on_worse: bool,
 

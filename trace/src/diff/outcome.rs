@@ -1,0 +1,196 @@
+//! What became of each trouble a user feels, the gravest first: lost tokens, the wait for the first token, inter-token latency,
+//! merged chunks.
+
+use serde::{Deserialize, Serialize};
+
+use super::verdict::value;
+use super::{Compared, Verdict};
+use crate::report::Report;
+use crate::words::{count, duration, share};
+
+/// What became of one trouble.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The trouble: `lost tokens`, `first-token gap`, `inter-token latency`, `merged chunks`.
+    pub name: String,
+    /// What became of it.
+    pub state: State,
+    /// Its number before and after; empty where it is not known.
+    pub numbers: String,
+}
+
+/// What became of a trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It is gone.
+    Fixed,
+    /// It is less.
+    Improved,
+    /// It is new, or more.
+    Regressed,
+    /// No change beyond noise.
+    Unchanged,
+    /// A run does not observe it, or not for long enough.
+    NotEnoughData,
+}
+
+impl State {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fixed => "FIXED",
+            Self::Improved => "IMPROVED",
+            Self::Regressed => "REGRESSED",
+            Self::Unchanged => "UNCHANGED",
+            Self::NotEnoughData => "NOT ENOUGH DATA",
+        }
+    }
+
+    /// Whether it says that something changed.
+    pub fn counts(self) -> bool {
+        matches!(self, Self::Fixed | Self::Improved | Self::Regressed)
+    }
+}
+
+/// The four, the gravest first; none where there are no measures.
+pub(super) fn of(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Outcome> {
+    if measures.is_empty() {
+        return Vec::new();
+    }
+    let confirmed = a.chunks.dropped_confirmed.zip(b.chunks.dropped_confirmed).is_some();
+    let dropped = if confirmed { "confirmed" } else { "predicted" };
+    let slow = |report: &Report| report.findings.iter().any(|f| f.kind == "first-token-gap");
+    vec![
+        Outcome {
+            name: String::from("lost tokens"),
+            state: state(
+                measures,
+                &[&format!("chunks dropped, {dropped}")],
+                lost(b, confirmed) == Some(0),
+            ),
+            numbers: numbers(lost(a, confirmed), lost(b, confirmed), count),
+        },
+        Outcome {
+            name: String::from("first-token gap"),
+            state: state(measures, &["gap, p99", "gap, median"], !slow(b)),
+            numbers: told(measures, &["gap, p99", "gap, median"]),
+        },
+        Outcome {
+            name: String::from("inter-token latency"),
+            state: state(measures, &["ITL, p99", "ITL, median"], false),
+            numbers: told(measures, &["ITL, p99", "ITL, median"]),
+        },
+        Outcome {
+            name: String::from("merged chunks"),
+            state: state(measures, &["chunks coalesced"], b.chunks.coalesced == Some(0)),
+            numbers: numbers(merged(a), merged(b), |s| s),
+        },
+    ]
+}
+
+fn lost(report: &Report, confirmed: bool) -> Option<u64> {
+    match confirmed {
+        true => report.chunks.tokens_lost,
+        false => report.chunks.dropped_predicted,
+    }
+}
+
+fn merged(report: &Report) -> Option<String> {
+    Some(share(report.chunks.coalesced?, report.chunks.sent))
+}
+
+fn numbers<T>(a: Option<T>, b: Option<T>, show: impl Fn(T) -> String) -> String {
+    a.zip(b)
+        .map_or_else(String::new, |(a, b)| format!("{} -> {}", show(a), show(b)))
+}
+
+/// The first of these measures that changed, else the first: the mean over slots, as the table has it.
+fn told(measures: &[Compared], names: &[&str]) -> String {
+    let all = || named(measures, names);
+    let Some(measure) = all().find(|m| m.verdict.counts()).or_else(|| all().next()) else {
+        return String::new();
+    };
+    match (measure.a, measure.b) {
+        (Some(_), Some(_)) => format!(
+            "{} -> {}",
+            value(measure.unit, measure.a),
+            value(measure.unit, measure.b)
+        ),
+        _ => String::new(),
+    }
+}
+
+fn named<'m>(measures: &'m [Compared], names: &[&'m str]) -> impl Iterator<Item = &'m Compared> {
+    let found: Vec<&Compared> = names
+        .iter()
+        .filter_map(|name| measures.iter().find(|m| m.name == *name))
+        .collect();
+    found.into_iter()
+}
+
+/// What the first of these measures that changed says; `gone`: nothing of the trouble is left after.
+fn state(measures: &[Compared], names: &[&str], gone: bool) -> State {
+    let mut quiet = State::NotEnoughData;
+    for measure in named(measures, names) {
+        match measure.verdict {
+            Verdict::Better if gone => return State::Fixed,
+            Verdict::Better => return State::Improved,
+            Verdict::Worse => return State::Regressed,
+            Verdict::WithinNoise | Verdict::Changed => quiet = State::Unchanged,
+            Verdict::NotEnoughData | Verdict::NotComparable => {}
+        }
+    }
+    quiet
+}
+
+/// Inter-token latency as clients saw it, from the whole of both runs: slots hold none.
+pub(super) fn latency(a: &Report, b: &Report, least_time_ns: u64) -> Vec<Compared> {
+    /// Tokens that each run needs.
+    const LEAST: u64 = 1_000;
+    /// Least factor: without slots there is no measure of noise.
+    const LEAST_FACTOR: f64 = 2.0;
+    let (Some(of_a), Some(of_b)) = (a.itl_ns.delivered_by_token, b.itl_ns.delivered_by_token) else {
+        return Vec::new();
+    };
+    let enough = of_a.count.min(of_b.count) >= LEAST;
+    let line = |name: &str, from: u64, to: u64| {
+        let large = from.abs_diff(to) >= least_time_ns && from.max(to) as f64 >= LEAST_FACTOR * from.min(to) as f64;
+        let verdict = match (enough, large) {
+            (false, _) => Verdict::NotEnoughData,
+            (_, false) => Verdict::WithinNoise,
+            _ if to > from => Verdict::Worse,
+            _ => Verdict::Better,
+        };
+        let note = match verdict {
+            Verdict::WithinNoise => None,
+            Verdict::NotEnoughData => Some(format!(
+                "{} tokens before and {} after, {} are needed",
+                count(of_a.count),
+                count(of_b.count),
+                count(LEAST)
+            )),
+            _ => Some(format!(
+                "of all {} and {} tokens: at least twofold and {}",
+                count(of_a.count),
+                count(of_b.count),
+                duration(least_time_ns)
+            )),
+        };
+        Compared {
+            name: name.to_owned(),
+            unit: super::Unit::Ns,
+            a: Some(from as f64),
+            b: Some(to as f64),
+            change: (from > 0).then(|| to as f64 / from as f64 - 1.0),
+            interval: None,
+            p: None,
+            verdict,
+            note,
+        }
+    };
+    vec![
+        line("ITL, median", of_a.p50, of_b.p50),
+        line("ITL, p99", of_a.p99, of_b.p99),
+    ]
+}
