@@ -171,10 +171,10 @@ impl<'l> Attribution<'l> {
         legs.sort_by(|a, b| b.first_token[0].share.total_cmp(&a.first_token[0].share));
         let most = if self.bottleneck().is_some() { 1 } else { 2 };
         let told: Vec<String> = legs.iter().take(most).map(|leg| leg.first_token_words()).collect();
-        match told.is_empty() {
-            true => String::from("where they wait is not seen"),
-            false => told.join(", "),
+        if told.is_empty() {
+            return String::from("where they wait is not seen");
         }
+        told.join(", ")
     }
 
     /// The leg where most of the first tokens' time over the run went; `None` where none has half of it.

@@ -90,9 +90,10 @@ pub(super) fn of(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Outcome> 
 }
 
 fn lost(report: &Report, confirmed: bool) -> Option<u64> {
-    match confirmed {
-        true => report.chunks.tokens_lost,
-        false => report.chunks.dropped_predicted,
+    if confirmed {
+        report.chunks.tokens_lost
+    } else {
+        report.chunks.dropped_predicted
     }
 }
 

@@ -1,5 +1,7 @@
 //! The comparison in a sentence, and how it was made in another.
 
+use std::fmt::Write as _;
+
 use super::outcome::{Outcome, State};
 use super::{Compared, Options, Pattern, Unit, Verdict};
 use crate::words::{count, duration, percent};
@@ -39,7 +41,10 @@ pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[P
         .iter()
         .filter(|m| !matches!(m.verdict, Verdict::NotComparable | Verdict::NotEnoughData))
         .count();
-    let named: String = patterns.iter().map(|p| format!("; {}", p.title)).collect();
+    let mut named = String::new();
+    for pattern in patterns {
+        let _ = write!(named, "; {}", pattern.title);
+    }
     if judged == 0 {
         return format!("NOT ENOUGH DATA: no measure has enough slots under load in both runs{named}");
     }

@@ -322,9 +322,10 @@ impl Screen {
         self.model.refresh(run.analysis, &outside);
         if rows {
             // A filter reaches all that the ledger keeps.
-            let most = match self.ui.filter.1.is_empty() {
-                true => self.ui.rows,
-                false => usize::MAX,
+            let most = if self.ui.filter.1.is_empty() {
+                self.ui.rows
+            } else {
+                usize::MAX
             };
             self.model.refresh_rows(run.analysis, most, &self.ui.pins);
         }

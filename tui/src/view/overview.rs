@@ -124,11 +124,12 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let theme = pad.theme();
     let (flow, chunks) = (&model.flow, &model.chunks);
     let x = pad.text(1, y, "flow", theme.head());
-    let mut now = format!("{} tok/s  ", rate(flow.tokens_per_s));
-    if pad.width() >= 100 {
-        now += &format!("{} frames/s  ", rate(flow.frames_per_s));
-    }
-    now += &format!("{} live", count(flow.live));
+    let frames = if pad.width() >= 100 {
+        format!("{} frames/s  ", rate(flow.frames_per_s))
+    } else {
+        String::new()
+    };
+    let now = format!("{} tok/s  {frames}{} live", rate(flow.tokens_per_s), count(flow.live));
     let x = pad.text(x + 5, y, &now, STRONG);
     let sums = format!(
         "of {}, {} finished upstream, {} aborted",
