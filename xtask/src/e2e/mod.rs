@@ -40,6 +40,7 @@ use self::tap::{Relay, Transport};
 
 /// Options of `cargo xtask e2e`.
 #[derive(clap::Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one switch a flag, each read by its name")]
 pub(crate) struct Options {
     /// Run with these releases instead of the usual ones.
     #[arg(long = "release", value_name = "RELEASE")]
