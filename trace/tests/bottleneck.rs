@@ -94,10 +94,7 @@ fn name(path: &Path, place: usize) -> String {
 /// Every frame's times on every hop, each process serving its frames one after the other.
 fn passages(path: &Path, slow: Option<Slow>) -> Vec<Passage> {
     let mut all = Vec::new();
-    let mut arrivals: Vec<(u64, usize)> = (0..)
-        .map(|n| (n as u64 * INTERVAL, n))
-        .take_while(|a| a.0 < RUN)
-        .collect();
+    let mut arrivals: Vec<(u64, usize)> = (0..RUN / INTERVAL).map(|n| (n * INTERVAL, n as usize)).collect();
     let mut first_hop = 0;
     for (place, &(_, workers)) in path.iter().enumerate() {
         let mut free = vec![0; workers];
