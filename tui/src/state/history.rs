@@ -20,8 +20,10 @@ pub(crate) struct Sample {
     pub(crate) backlog: Option<f64>,
     /// p99 of the first-token gap over the sliding window, in nanoseconds.
     pub(crate) gap_p99: Option<f64>,
-    /// Chunks coalesced and dropped in this second, confirmed or predicted.
-    pub(crate) harmed: Option<f64>,
+    /// Chunks merged in this second, confirmed or predicted.
+    pub(crate) merged: Option<f64>,
+    /// Chunks lost in this second, confirmed or predicted.
+    pub(crate) lost: Option<f64>,
 }
 
 /// What is kept of one second of the hops of one name.
@@ -83,6 +85,11 @@ impl<T: Copy> History<T> {
         let beyond = self.samples.len().saturating_sub(KEPT);
         self.samples.drain(..beyond);
         self
+    }
+
+    /// The sample of the newest second, to be raised while that second lasts.
+    pub(crate) fn newest_mut(&mut self) -> Option<&mut T> {
+        self.samples.back_mut()
     }
 
     /// Whether nothing was entered yet.

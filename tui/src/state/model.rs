@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use serde::{Deserialize, Serialize};
 use trace::ThreadId;
 use trace::detect::Severity;
 use trace::report::bar::Segment;
@@ -101,8 +102,12 @@ pub(crate) struct Model {
     /// By the hops' name.
     pub(crate) hop_history: HashMap<String, History<HopSample>>,
     pub(crate) thread_history: HashMap<ThreadId, History<ThreadSample>>,
-    /// Chunks harmed when the history was last entered.
-    pub(super) harm_before: Option<u64>,
+    /// Wall clock at the start of the run, in nanoseconds since the epoch; `None` where it is not known.
+    pub(crate) wall_start_ns: Option<u64>,
+    /// Chunks merged and lost when the newest second of the history began.
+    pub(super) harm_before: Option<Harm>,
+    /// And when the history was last entered.
+    pub(super) harm: Option<Harm>,
 }
 
 /// The worst there is to say.
@@ -110,6 +115,13 @@ pub(crate) struct Model {
 pub(crate) struct Verdict {
     pub(crate) health: Health,
     pub(crate) text: String,
+}
+
+/// Chunks that did not leave by themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Harm {
+    pub(crate) merged: u64,
+    pub(crate) lost: u64,
 }
 
 /// What passes now, and what has passed.

@@ -7,6 +7,7 @@ use trace::ThreadId;
 
 use super::Model;
 use super::history::{History, HopSample, Sample, ThreadSample};
+use super::model::Harm;
 
 /// Hop names and threads whose past is taken over.
 const MOST: usize = 4_096;
@@ -17,7 +18,7 @@ pub(crate) struct Past<'a> {
     history: &'a History<Sample>,
     hops: &'a HashMap<String, History<HopSample>>,
     threads: &'a HashMap<ThreadId, History<ThreadSample>>,
-    harm_before: Option<u64>,
+    harm_before: Option<Harm>,
 }
 
 /// The same, received.
@@ -26,7 +27,7 @@ pub(crate) struct OwnPast {
     history: History<Sample>,
     hops: HashMap<String, History<HopSample>>,
     threads: HashMap<ThreadId, History<ThreadSample>>,
-    harm_before: Option<u64>,
+    harm_before: Option<Harm>,
 }
 
 impl Model {

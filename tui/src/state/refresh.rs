@@ -8,9 +8,9 @@ use trace::stats::Distribution;
 use trace::{Analysis, MonoNs};
 
 use super::flags::{Flag, Flags};
-use super::history::{HopSample, Sample, ThreadSample};
+use super::history::{History, HopSample, Sample, ThreadSample};
 use super::journal::Journal;
-use super::model::{ChunkSums, Flow, GapLine, Health, Itl, Model, Own, Spread, Verdict};
+use super::model::{ChunkSums, Flow, GapLine, Harm, Health, Itl, Model, Own, Spread, Verdict};
 use super::request::{Detail, Kept, Sources};
 use super::row::{Life, Row};
 use super::threads::Shares;
@@ -57,24 +57,52 @@ impl Model {
         self.own = own(ledger, outside);
     }
 
-    /// Enters this second into the history; done while the view stands still, too.
+    /// Enters this moment into the history, which keeps the largest numbers of each second; done while the view stands still,
+    /// too. Rates and quantiles are of a window, and read once a second.
     pub(crate) fn remember(&mut self, analysis: &Analysis) {
         let ledger = analysis.ledger();
         let second = ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000;
-        if second == self.history.newest() && !self.history.is_empty() {
+        let sees_backlog = ledger.hops().iter().any(|h| h.sees().taken);
+        let backlog = sees_backlog.then(|| ledger.groups().iter().map(|g| g.backlog).sum::<u64>() as f64);
+        let harm = harm(ledger);
+        let same = second == self.history.newest() && !self.history.is_empty();
+        let before = match (same, self.harm) {
+            (true, _) | (_, None) => self.harm_before,
+            (false, harm) => harm,
+        };
+        self.harm_before = before.or(harm);
+        self.harm = harm;
+        let since = |now: u64, before: u64| now.saturating_sub(before) as f64;
+        let (merged, lost) = harm
+            .zip(self.harm_before)
+            .map(|(now, before)| (since(now.merged, before.merged), since(now.lost, before.lost)))
+            .unzip();
+        if same {
+            if let Some(sample) = self.history.newest_mut() {
+                (sample.merged, sample.lost) = (merged, lost);
+                sample.live = sample.live.max(ledger.live() as f64);
+                sample.backlog = sample.backlog.zip(backlog).map(|(most, now)| most.max(now)).or(backlog);
+            }
+            for group in ledger.groups() {
+                let sample = self.hop_history.get_mut(&group.name).and_then(History::newest_mut);
+                if let Some(HopSample {
+                    backlog: Some(most), ..
+                }) = sample
+                {
+                    *most = most.max(group.backlog as f32);
+                }
+            }
             return;
         }
         let flow = flow(ledger);
-        let sees_backlog = ledger.hops().iter().any(|h| h.sees().taken);
-        let harm = harm(ledger);
-        let before = self.harm_before.replace(harm.unwrap_or(0));
         let sample = Sample {
             tokens: flow.tokens_per_s,
             frames: flow.frames_per_s,
             live: flow.live as f64,
-            backlog: sees_backlog.then(|| ledger.groups().iter().map(|g| g.backlog).sum::<u64>() as f64),
+            backlog,
             gap_p99: recent(ledger.gap(), ledger.now()).map(|s| s.p99 as f64),
-            harmed: harm.map(|h| h.saturating_sub(before.unwrap_or(h)) as f64),
+            merged,
+            lost,
         };
         self.history.enter(second, sample);
         for (place, group) in ledger.groups().iter().enumerate() {
@@ -348,13 +376,13 @@ fn chunks(ledger: &Ledger) -> ChunkSums {
     }
 }
 
-/// Chunks coalesced or dropped so far: confirmed where deliveries are seen, else predicted.
-fn harm(ledger: &Ledger) -> Option<u64> {
+/// Chunks merged and lost so far: confirmed where deliveries are seen, else predicted.
+fn harm(ledger: &Ledger) -> Option<Harm> {
     let sums = chunks(ledger);
     let confirmed = sums.coalesced.zip(sums.dropped);
     confirmed
         .or(sums.coalesced_predicted.zip(sums.dropped_predicted))
-        .map(|(c, d)| c + d)
+        .map(|(merged, lost)| Harm { merged, lost })
 }
 
 fn own(ledger: &Ledger, outside: &Outside) -> Own {
@@ -557,6 +585,36 @@ mod tests {
         rids.sort_unstable();
         assert_eq!(rids, ["r0", "r1", "r5"]);
         assert_eq!((model.rows_left_out, model.rows_forgotten), (3, 0));
+    }
+
+    #[test]
+    fn a_second_of_the_history_keeps_its_largest_backlog_and_losses_apart_from_merged_chunks() {
+        let mut scene = Scene::delivering();
+        let mut model = Model::default();
+        scene.send(0, &[("a", 1, 1)]);
+        scene.take(MS, 0, 0);
+        scene.tick(2 * MS);
+        model.remember(&scene.analysis);
+        for token in 2..29_u32 {
+            scene.send((1_100 + u64::from(token)) * MS, &[("a", 1, token)]);
+        }
+        for (at, from) in [(1_000, 0), (1_200, 0), (1_800, 1)] {
+            (from..28 * from).for_each(|seq| scene.take(1_700 * MS, seq, 1));
+            if from > 0 {
+                scene.deliver(1_750 * MS, "a", 1, 28);
+            }
+            scene.tick(at * MS);
+            model.remember(&scene.analysis);
+        }
+        let of = |metric: crate::state::history::Metric<Sample>| model.history.series(metric, 1, 1, 1)[0];
+        assert_eq!(
+            of(|s| s.backlog),
+            Some(27.0),
+            "all were taken before the second was over"
+        );
+        assert_eq!((of(|s| s.lost), of(|s| s.merged)), (Some(27.0), Some(0.0)));
+        let hop = model.hop_history["scheduler->tokenizer"].series(|s| s.backlog.map(f64::from), 1, 1, 1);
+        assert_eq!(hop, [Some(27.0)]);
     }
 
     proptest! {

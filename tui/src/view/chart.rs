@@ -3,6 +3,7 @@
 use ratatui::style::Style;
 
 use super::pad::Pad;
+use super::position::wall;
 use crate::state::Model;
 use crate::state::history::{History, Metric};
 use crate::state::model::Health;
@@ -15,7 +16,7 @@ const ASCII: [&str; 9] = [" ", ".", ".", ":", ":", "i", "i", "|", "|"];
 const SECOND_NS: u64 = 1_000_000_000;
 /// Cells kept for the label and for the scale.
 const LABEL: u16 = 13;
-const SCALE: u16 = 9;
+const SCALE: u16 = 11;
 
 /// One line over time.
 pub(super) struct Line<'a, T> {
@@ -24,6 +25,9 @@ pub(super) struct Line<'a, T> {
     pub(super) show: fn(f64) -> String,
     pub(super) health: Health,
 }
+
+/// Cell in which the columns of time begin.
+pub(super) const LEFT: u16 = LABEL + 1;
 
 /// The part of time that is shown: it ends at second `end`, a column is `step` seconds.
 #[derive(Clone, Copy)]
@@ -46,14 +50,59 @@ impl Window {
         }
     }
 
-    /// What `columns` of it are, in words.
-    pub(super) fn words(self, columns: u16, model: &Model, ui: &Ui) -> String {
-        let span = clock(u64::from(columns) * self.step * SECOND_NS);
-        if self.end == model.history.newest() && ui.paused.is_none() {
-            format!("the last {span}")
-        } else {
-            format!("{span} until {}", clock(self.end * SECOND_NS))
+    /// Slots of it that `columns` show: no more than were recorded.
+    fn slots<T: Copy>(self, history: &History<T>, columns: u16) -> u16 {
+        let since = history.newest().saturating_sub(history.depth());
+        let recorded = (self.end.saturating_sub(since) + 1).div_ceil(self.step.max(1));
+        columns.min(recorded.min(u64::from(u16::MAX)) as u16).max(1)
+    }
+
+    /// The largest number of each slot, stretched to `columns`.
+    pub(super) fn values<T: Copy>(self, history: &History<T>, metric: Metric<T>, columns: u16) -> Vec<Option<f64>> {
+        let slots = self.slots(history, columns);
+        let values = history.series(metric, self.end, self.step, slots.into());
+        let column = |at: u16| values[usize::from(at) * values.len() / usize::from(columns)];
+        (0..columns).map(column).collect()
+    }
+
+    /// What `columns` of it are, in words: from when to when, on the run's clock and by the wall clock.
+    pub(super) fn words(self, columns: u16, model: &Model) -> String {
+        let [from, to] = self.ends(columns, model);
+        let wall = match model.wall_start_ns {
+            Some(start) => wall(start + from).zip(wall(start + to)),
+            None => None,
+        };
+        let wall = wall.map_or_else(String::new, |(from, to)| format!(" ({from} to {to})"));
+        format!(
+            "{} to {}{wall}, maximum of each {} s",
+            clock(from),
+            clock(to),
+            self.step
+        )
+    }
+
+    /// Where `columns` of it begin and end, in nanoseconds since the start.
+    fn ends(self, columns: u16, model: &Model) -> [u64; 2] {
+        let slots = u64::from(self.slots(&model.history, columns));
+        let to = self.end + 1;
+        [to.saturating_sub(slots * self.step), to].map(|second| second * SECOND_NS)
+    }
+
+    /// A time axis under `columns` from `x` on: both ends, and the middle where there is room.
+    pub(super) fn axis(self, pad: &mut Pad<'_>, (x, y): (u16, u16), columns: u16, model: &Model) {
+        let style = pad.theme().dim();
+        let [from, to] = self.ends(columns, model);
+        let label = |ns: u64| {
+            let wall = model.wall_start_ns.and_then(|start| wall(start + ns));
+            wall.unwrap_or_else(|| clock(ns))
+        };
+        let texts = [from, u64::midpoint(from, to), to].map(label);
+        let [first, middle, last] = texts.each_ref().map(|text| text.chars().count() as u16);
+        pad.text(x, y, &texts[0], style);
+        if columns >= 3 * (first + middle + last) {
+            pad.text(x + columns / 2 - middle / 2, y, &texts[1], style);
         }
+        pad.text((x + columns).saturating_sub(last), y, &texts[2], style);
     }
 }
 
@@ -65,7 +114,7 @@ pub(super) fn draw<T: Copy>(pad: &mut Pad<'_>, line: &Line<'_, T>, history: &His
         return;
     }
     let width = columns(pad.width());
-    let values = history.series(line.metric, window.end, window.step, width.into());
+    let values = window.values(history, line.metric, width);
     let top = values.iter().flatten().copied().fold(0.0, f64::max);
     pad.fit(1, rows - 1, LABEL, line.label, theme.head());
     if values.iter().all(Option::is_none) {
@@ -91,7 +140,7 @@ pub(super) fn draw<T: Copy>(pad: &mut Pad<'_>, line: &Line<'_, T>, history: &His
             pad.width() - SCALE - 1,
             0,
             SCALE,
-            &format!("/{}", (line.show)(top)),
+            &format!("max {}", (line.show)(top)),
             theme.dim(),
         );
     }

@@ -107,9 +107,9 @@ fn functions(pad: &mut Pad<'_>, y: u16, table: &HotTable) {
 /// The selected thread over time, each line at most `most` rows high; gives back the row after it.
 fn over_time(pad: &mut Pad<'_>, y: u16, most: u16, thread: &ThreadLine, model: &Model, ui: &Ui) -> u16 {
     let window = Window::of(model, ui);
-    let when = window.words(chart::columns(pad.width()), model, ui);
+    let when = window.words(chart::columns(pad.width()), model);
     let who = format!("{} {} {}", thread.role, thread.name, thread.id.tid);
-    pad.rule(y, &format!("{who}: {when}, {} s a column", window.step));
+    pad.rule(y, &format!("{who}: {when}"));
     let Some(history) = model.thread_history.get(&thread.id) else {
         return y + 1;
     };

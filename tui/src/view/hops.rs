@@ -245,11 +245,13 @@ fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &
     let rows = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, lines.len() as u16);
     for (place, line) in lines.iter().take(rows.into()).enumerate() {
         let y = y + place as u16 * TREND_ROWS;
-        let values = history.series(line.metric, window.end, window.step, columns.into());
+        let values = window.values(history, line.metric, columns);
         let top = values.iter().flatten().copied().fold(0.0, f64::max);
-        let when = window.words(columns, model, ui);
-        pad.text(x, y, &format!("{}, {when}", line.label), theme.head());
-        pad.right(y, &format!("max {} ", (line.show)(top)), theme.dim());
+        let max = format!(" max {} ", (line.show)(top));
+        let room = columns.saturating_sub(max.len() as u16);
+        let title = format!("{}, {}", line.label, window.words(columns, model));
+        pad.fit(x, y, room, &title, theme.head());
+        pad.right(y, &max, theme.dim());
         let height = pad.height().saturating_sub(y + 1).min(TREND_ROWS - 1);
         chart::bars(&mut pad.below(y + 1, height), x, &values, theme.line());
     }

@@ -239,8 +239,8 @@ fn alarm(pad: &mut Pad<'_>, x: u16, y: u16, n: u64, text: &str) -> u16 {
 
 fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, model: &Model, ui: &Ui) -> u16 {
     let window = Window::of(model, ui);
-    let when = window.words(chart::columns(pad.width()), model, ui);
-    pad.rule(y, &format!("{when}, {} s a column", window.step));
+    let columns = chart::columns(pad.width());
+    pad.rule(y, &window.words(columns, model));
     let worst = model.hops.iter().map(|h| h.health).max().unwrap_or_default();
     let all = [
         Line {
@@ -262,20 +262,27 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, model: &Model, ui: &Ui) -> u1
             health: Health::Good,
         },
         Line {
-            label: "live rids",
-            metric: |s| Some(s.live),
+            label: "chunks lost",
+            metric: |s| s.lost,
+            show: |n| count(n as u64),
+            health: Health::Critical,
+        },
+        Line {
+            label: "chunks merged",
+            metric: |s| s.merged,
             show: |n| count(n as u64),
             health: Health::Good,
         },
         Line {
-            label: "merged+lost",
-            metric: |s| s.harmed,
+            label: "live requests",
+            metric: |s| Some(s.live),
             show: |n| count(n as u64),
             health: Health::Good,
         },
     ];
     let mut at = y + 1;
-    let left = pad.height().saturating_sub(at + reserved);
+    let axis = u16::from(pad.height() >= 30);
+    let left = pad.height().saturating_sub(at + reserved + axis);
     let rows = (left / all.len() as u16).clamp(1, CHART_ROWS);
     for line in &all {
         if at + rows > pad.height() {
@@ -283,6 +290,10 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, model: &Model, ui: &Ui) -> u1
         }
         chart::draw(&mut pad.below(at, rows), line, &model.history, window);
         at += rows;
+    }
+    if at + reserved < pad.height() {
+        window.axis(pad, (chart::LEFT, at), columns, model);
+        at += 1;
     }
     at
 }

@@ -110,9 +110,9 @@ fn hop(hop: &HopLine) -> Arrow {
         String::new()
     };
     let wait = match (hop.residence, hop.relay) {
-        (Some(spread), _) => format!("stay {} p99", duration(spread.p99)),
+        (Some(spread), _) => format!("wait p99 {} (run)", duration(spread.p99)),
         (None, Some(relay)) => format!("relay {} p99", duration(relay.p99)),
-        (None, None) => "stay not seen".into(),
+        (None, None) => "wait not seen".into(),
     };
     let backlog = match hop.backlog {
         Some(frames) => format!("backlog {}", count(frames)),

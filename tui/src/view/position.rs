@@ -81,7 +81,7 @@ fn bar(pad: &mut Pad<'_>, x: u16, length: u16, model: &Model, position: &Positio
 }
 
 /// The time of day, in UTC.
-fn wall(ns: u64) -> Option<String> {
+pub(super) fn wall(ns: u64) -> Option<String> {
     let at = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
     Some(at.strftime("%H:%M:%SZ").to_string())
 }
