@@ -220,6 +220,21 @@ pub struct Delivery<'a> {
     pub completion_tokens: Option<u32>,
     /// The delivery says the request is finished.
     pub finished: bool,
+    /// How its response carries tokens.
+    pub response: Response,
+}
+
+/// How a response to a client carries tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// Events, each with the ids of its tokens or all text so far.
+    #[default]
+    Streamed,
+    /// One body at the end: it delivers once by design.
+    Whole,
+    /// Events with text only: how many tokens they deliver is unknown. Said once, with 0 tokens, by the first of them.
+    Text,
 }
 
 /// One request's part of a response to a client, when the response is over.

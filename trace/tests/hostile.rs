@@ -5,7 +5,8 @@ use proptest::option::of;
 use proptest::prelude::*;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Sees, Taken, Undecoded, What,
+    Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Response, Sees, Taken,
+    Undecoded, What,
 };
 use trace::ledger::Limits;
 use trace::report::ReportInput;
@@ -183,6 +184,7 @@ fn apply(analysis: &mut Analysis, at: MonoNs, say: &Say) {
                 Mode::Cumulative
             },
             completion_tokens: *completion_tokens,
+            response: Response::Streamed,
             finished: *finished,
         })),
         Say::Undecoded(id) => what(What::Undecoded(Undecoded {

@@ -4,7 +4,8 @@ use serde_json::Value;
 use trace::clock::MonoNs;
 use trace::engine::Mode;
 use trace::event::{
-    Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Sees, Taken, Undecoded, What,
+    Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Response, Sees, Taken,
+    Undecoded, What,
 };
 use trace::report::{Clock, Report, ReportInput};
 use trace::{Analysis, Config, FrameId, HopId};
@@ -104,6 +105,7 @@ impl Run {
                 mode: Mode::Incremental,
                 completion_tokens,
                 finished,
+                response: Response::Streamed,
             }),
         );
     }

@@ -16,7 +16,8 @@ impl Detector for Coalescing {
         // What a cumulative delivery replaces is told by `would-drop`.
         let (chunks, of, seen) = if confirmed {
             let merged = totals.chunks.fates.coalesced - totals.replaced.0;
-            (merged, totals.chunks.lined_up, &totals.merges)
+            let streamed = totals.chunks.lined_up - totals.chunks.fates.unjudged - totals.chunks.unstreamed;
+            (merged, streamed, &totals.merges)
         } else {
             let merged = totals.predicted.coalesced - totals.predicted.replaced;
             (merged, totals.chunks.taken, &totals.bursts)
@@ -57,6 +58,7 @@ impl Detector for Coalescing {
 mod tests {
     use super::super::scene::Scene;
     use super::*;
+    use crate::event::Response;
 
     #[test]
     fn merged_deliveries_are_told_and_are_no_loss() {
@@ -72,5 +74,32 @@ mod tests {
             (&found[0].evidence["chunks"], &found[0].evidence["confirmed"]),
             (&1.into(), &true.into())
         );
+    }
+
+    #[test]
+    fn a_response_that_does_not_stream_merges_nothing() {
+        let mut scene = Scene::delivering();
+        (1..=3).for_each(|n| scene.send(n, &[("a", 1, n as u32)]));
+        scene.respond(5, Response::Whole, "a", 3);
+        assert!(scene.check(&Coalescing, 6).is_empty());
+        let fates = scene.ledger.totals().chunks.fates;
+        assert_eq!((fates.delivered, fates.coalesced), (3, 0));
+        assert_eq!(scene.ledger.balances(), Ok(()));
+    }
+
+    #[test]
+    fn a_response_with_text_only_is_unjudged_and_its_tokens_are_unknown() {
+        let mut scene = Scene::delivering();
+        scene.send(1, &[("a", 1, 1)]);
+        scene.respond(2, Response::Text, "a", 0);
+        scene.send(3, &[("a", 1, 2)]);
+        let totals = scene.ledger.totals();
+        assert_eq!((totals.chunks.fates.unjudged, totals.tokens.uncounted), (2, 2));
+        assert_eq!((scene.ledger.undelivered(), scene.ledger.tokens_delivered()), (0, None));
+        assert_eq!(scene.ledger.request("a").expect("it is live").fates(), None);
+        scene.send(4, &[("b", 1, 1)]);
+        scene.deliver(5, "b", 1, 1, false);
+        assert_eq!(scene.ledger.tokens_delivered(), Some(1));
+        assert_eq!(scene.ledger.balances(), Ok(()));
     }
 }

@@ -123,7 +123,7 @@ fn advice(look: &Look<'_>) -> String {
 mod tests {
     use super::super::scene::Scene;
     use super::*;
-    use crate::event::{Answer, AnswerEnd, What};
+    use crate::event::{Answer, AnswerEnd, Response, What};
 
     #[test]
     fn a_prediction_needs_a_shared_wakeup_and_stays_one() {
@@ -137,6 +137,21 @@ mod tests {
         assert_eq!(found[0].evidence["chunks_dropped_predicted"], 1);
         assert!(found[0].advice.as_deref().is_some_and(|a| a.contains("0.5.10")));
         assert!(scene.check(&DroppedChunks, 4).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_predicted_of_a_response_that_skips_nothing() {
+        for response in [Response::Text, Response::Whole] {
+            let mut scene = Scene::skip_path();
+            (1..=4).for_each(|n| scene.send(n, &[("a", 1, n as u32)]));
+            scene.take_in(5, 0, 7);
+            scene.take_in(6, 1, 7);
+            assert_eq!(scene.check(&DropsPredicted, 7).len(), 1);
+            scene.respond(8, response, "a", u32::from(response == Response::Whole) * 4);
+            scene.take_in(9, 2, 8);
+            scene.take_in(10, 3, 8);
+            assert!(scene.check(&DropsPredicted, 11).is_empty(), "{response:?}");
+        }
     }
 
     #[test]

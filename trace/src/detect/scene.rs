@@ -4,8 +4,8 @@ use super::{Detector, Look, Severity, Thresholds, Verdict};
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{
-    Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, QueueSample, Sees,
-    Taken, ThreadPart, Undecoded, What,
+    Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, QueueSample,
+    Response, Sees, Taken, ThreadPart, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::ledger::{Ledger, Limits};
@@ -14,7 +14,7 @@ pub(super) const MS: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1_000 * MS;
 
 pub(super) struct Scene {
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     next: u64,
 }
 
@@ -194,6 +194,22 @@ impl Scene {
                 mode,
                 completion_tokens: Some(completion),
                 finished,
+                response: Response::Streamed,
+            }),
+        );
+    }
+
+    /// A response of this kind says that it carries `tokens`, all there are.
+    pub(super) fn respond(&mut self, at: u64, response: Response, rid: &str, tokens: u32) {
+        self.say(
+            at,
+            What::Delivered(Delivery {
+                rid,
+                tokens,
+                mode: Mode::Incremental,
+                completion_tokens: (tokens > 0).then_some(tokens),
+                finished: tokens > 0,
+                response,
             }),
         );
     }

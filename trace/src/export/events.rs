@@ -5,7 +5,7 @@ use std::io;
 use super::json::{Object, Stream};
 use super::{Exporter, Look, Opening, Options, words};
 use crate::clock::MonoNs;
-use crate::event::{Chunk, CpuSample, Delivery, Event, Frame, HotSample, Taken, Told, What};
+use crate::event::{Chunk, CpuSample, Delivery, Event, Frame, HotSample, Response, Taken, Told, What};
 use crate::id::{FrameId, HopId};
 use crate::report::{FindingLine, Report};
 
@@ -92,7 +92,9 @@ impl Exporter for Events<'_> {
                 }
             }
             What::Handled(id) => self.line("handled", at, look, |o| frame(o, *id, look)),
-            What::Delivered(delivery) if look.options.wants_rid(delivery.rid) => {
+            What::Delivered(delivery)
+                if delivery.response != Response::Text && look.options.wants_rid(delivery.rid) =>
+            {
                 let received = look.lives.current(0).and_then(|life| life.first_delivered);
                 self.line("delivered", at, look, |o| {
                     delivery_fields(o, delivery);

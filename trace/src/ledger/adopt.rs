@@ -111,7 +111,7 @@ impl Ledger {
 mod tests {
     use crate::clock::MonoNs;
     use crate::engine::Mode;
-    use crate::event::{Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+    use crate::event::{Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Response, Sees, Taken, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Fates, Ledger, Limits};
 
@@ -184,6 +184,7 @@ mod tests {
             mode: Mode::Incremental,
             completion_tokens: Some(to),
             finished: false,
+            response: Response::Streamed,
         };
         say(ledger, 20 + u64::from(to), What::Delivered(delivery));
         assert_eq!(ledger.balances(), Ok(()));

@@ -121,7 +121,7 @@ impl Ledger {
             let at_last = request.streams.iter().find_map(|s| Some((s, last(&s)?)));
             arrived = at_last.is_some_and(|(s, hop)| s.finished() && (request.final_taken || !hop.sees.taken));
         }
-        if arrived && request.line.as_ref().is_none_or(|l| l.finished) {
+        if arrived && request.line.as_ref().is_none_or(|l| l.finished || l.text) {
             self.linger(ticket, at);
         }
     }

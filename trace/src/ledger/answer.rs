@@ -43,6 +43,9 @@ impl Ledger {
             !(unseen && r.tokens_delivered() == 0 && r.line.as_ref().is_none_or(|l| l.delivered_to() == 0))
         });
         self.summed_up(at, answer.rid, answer.completion_tokens);
+        if answer.tokens.is_none() {
+            self.carries_text(answer.rid);
+        }
         let answers = &mut self.totals.answers;
         answers.seen += 1;
         match answer.end {

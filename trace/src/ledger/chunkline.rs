@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
 use crate::engine::Mode;
-use crate::event::Delivery;
+use crate::event::{Delivery, Response};
 use crate::id::HopId;
 
 /// A chunk sent and not yet delivered, or several neighbours once the line is full.
@@ -58,7 +58,7 @@ pub(crate) struct Entering<'a> {
 /// What became of chunks. Every chunk ends in exactly one field, or is still outstanding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fates {
-    /// Carried by a delivery; the first of those that share one.
+    /// Carried by a delivery: the first of those that share one, and every one in a response that does not stream.
     pub delivered: u64,
     /// Left inside another chunk's delivery.
     pub coalesced: u64,
@@ -66,7 +66,7 @@ pub struct Fates {
     pub dropped: u64,
     /// Tokens in no delivery though later ones were delivered.
     pub tokens_lost: u64,
-    /// Delivered or lost while observations were lost, or where counts alone do not show which: nothing can be said.
+    /// Delivered or lost while observations were missed, in a response with text only, or where counts alone do not show which.
     pub unjudged: u64,
 }
 
@@ -144,6 +144,8 @@ pub(crate) struct Line {
     pub(crate) all_again: u8,
     /// It has counted more than there were.
     pub(crate) inflated: bool,
+    /// Its response carries text only: no delivery of its tokens is seen.
+    pub(crate) text: bool,
 }
 
 mod vague;
@@ -175,6 +177,18 @@ impl Line {
         self.fates.unjudged += chunks;
         self.doubt = true;
         self.scarred = true;
+    }
+
+    /// Its response carries text only. Returns the chunks in flight, which become unjudged, and their tokens.
+    pub(crate) fn carry_text(&mut self) -> (u64, u64) {
+        self.text = true;
+        let tokens = self.outstanding.iter().map(|entry| u64::from(entry.tokens)).sum();
+        let chunks = std::mem::take(&mut self.chunks);
+        self.outstanding.clear();
+        self.ids.clear();
+        self.behind = 0;
+        self.fates.unjudged += chunks;
+        (chunks, tokens)
     }
 
     /// Whether every chunk entered is judged, unjudged or outstanding.
@@ -215,6 +229,11 @@ impl Line {
         }
         let mut fates = Fates::default();
         if tokens > 0 && end <= self.delivered_to && self.outstanding.is_empty() {
+            fates.unjudged = 1;
+            self.fates.add(fates);
+            return fates;
+        }
+        if self.text {
             fates.unjudged = 1;
             self.fates.add(fates);
             return fates;
@@ -282,6 +301,10 @@ impl Line {
                 .unwrap_or_else(|| self.doubtful()),
             (Mode::Incremental, Some(to)) => self.range(delivery, to, broken),
         };
+        if delivery.response == Response::Whole {
+            // It delivers once by design: nothing is merged.
+            outcome.fates.delivered += std::mem::take(&mut outcome.fates.coalesced);
+        }
         let claimed = u64::from(delivery.tokens);
         self.claimed = if delivery.mode == Mode::Cumulative {
             claimed

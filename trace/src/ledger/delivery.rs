@@ -7,7 +7,7 @@ use super::health::HealthChecks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
-use crate::event::Delivery;
+use crate::event::{Delivery, Response};
 
 /// A consumer may count this many tokens more than there are without cause for concern: ids of the prompt's tail, and the one
 /// that a release repeats when it makes up an aborted request's last chunk.
@@ -28,6 +28,9 @@ impl Ledger {
         if delivery.rid.is_empty() || HealthChecks::is_one(delivery.rid) {
             return;
         }
+        if delivery.response == Response::Text {
+            return self.carries_text(delivery.rid);
+        }
         let mut delivery = *delivery;
         if self.summed_up(at, delivery.rid, delivery.completion_tokens) {
             // It says nothing of the place in the output.
@@ -43,6 +46,9 @@ impl Ledger {
             return;
         };
         request.last_at = request.last_at.max(at);
+        if delivery.response == Response::Whole {
+            self.totals.withdraw(request, &mut self.shelf);
+        }
         let met_late = request.streams.first().is_some_and(|stream| !stream.whole());
         let line = request.line.get_or_insert_with(|| {
             let mut line = Line::new(self.delivery_epoch, None);
@@ -61,6 +67,9 @@ impl Ledger {
         let all_again = gives_all_again(&delivery, line.delivered_to());
         line.all_again = line.all_again.saturating_add(u8::from(all_again));
         let outcome = line.deliver(&delivery, self.delivery_epoch);
+        if delivery.response == Response::Whole {
+            self.totals.chunks.unstreamed += outcome.fates.delivered;
+        }
         self.outstanding -= entries - line.entries();
         self.shelf.ids -= ids - line.ids_held();
         let totals = &mut self.totals;
@@ -133,5 +142,25 @@ impl Ledger {
         if delivery.finished {
             self.settle_if_over(ticket, at);
         }
+    }
+
+    /// The response of this request carries text only: what it delivers is unknown.
+    pub(super) fn carries_text(&mut self, rid: &str) {
+        let Some(request) = self.table.find(rid).and_then(|ticket| self.table.get_mut(ticket)) else {
+            return;
+        };
+        let line = request
+            .line
+            .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch, None)));
+        if line.text || request.tokens_delivered > 0 {
+            return;
+        }
+        self.outstanding -= line.entries();
+        self.shelf.ids -= line.ids_held();
+        let (chunks, tokens) = line.carry_text();
+        self.totals.chunks.fates.unjudged += chunks;
+        self.totals.tokens.uncounted += tokens;
+        // Such a server gives its client what the whole text grew by: a chunk that it skips is in the next.
+        self.totals.withdraw(request, &mut self.shelf);
     }
 }

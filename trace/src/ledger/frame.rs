@@ -481,6 +481,7 @@ impl Ledger {
                 };
                 self.reached.token_ids += u64::from(entering.ids.is_empty() && !chunk.ids.is_empty() && tokens > 0);
                 let ids = line.ids_held();
+                self.totals.tokens.uncounted += if line.text { u64::from(tokens) } else { 0 };
                 let fates = line.push(entering, room);
                 self.shelf.ids = self.shelf.ids + line.ids_held() - ids;
                 self.reached.outstanding += u64::from(!room);

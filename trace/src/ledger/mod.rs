@@ -437,6 +437,13 @@ impl Ledger {
         (self.sees_takes() && self.hops.all.iter().any(origin)) || self.stages.sees_gaps()
     }
 
+    /// Tokens delivered; `None` where deliveries are not seen, or every response carries text only.
+    pub fn tokens_delivered(&self) -> Option<u64> {
+        let tokens = self.totals.tokens;
+        let unseen = tokens.delivered == 0 && tokens.uncounted > 0;
+        (self.sees_deliveries() && !unseen).then_some(tokens.delivered)
+    }
+
     /// Whether deliveries are seen anywhere.
     pub fn sees_deliveries(&self) -> bool {
         self.hops.any_delivered

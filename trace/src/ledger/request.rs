@@ -40,6 +40,9 @@ pub struct Request {
     pub(crate) finish_seen: bool,
     /// Some wakeup took more than one chunk of it.
     pub(crate) burst_seen: bool,
+    /// Its response gives all that there is, whichever chunks its waiter skips: text, or one body at the end.
+    #[serde(default)]
+    pub(crate) skips_nothing: bool,
     pub(crate) finish: Option<Finish>,
     pub(crate) retractions: u32,
     pub(crate) last_at: MonoNs,
@@ -112,6 +115,7 @@ impl Request {
             finish_seen: false,
             burst: 0,
             burst_seen: false,
+            skips_nothing: false,
             silence_ns: None,
             marks: None,
             delivered_first: None,
@@ -220,14 +224,19 @@ impl Request {
         &self.streams
     }
 
-    /// What became of its chunks; `None` where deliveries are not seen.
-    pub fn fates(&self) -> Option<Fates> {
-        self.line.as_ref().map(|l| l.fates)
+    /// What is seen of its deliveries; `None` where nothing is, or its response carries text only.
+    fn seen_line(&self) -> Option<&Line> {
+        self.line.as_deref().filter(|line| !line.text)
     }
 
-    /// Chunks sent and not yet delivered; `None` where deliveries are not seen.
+    /// What became of its chunks; `None` where its deliveries are not seen.
+    pub fn fates(&self) -> Option<Fates> {
+        self.seen_line().map(|l| l.fates)
+    }
+
+    /// Chunks sent and not yet delivered; `None` where its deliveries are not seen.
     pub fn outstanding(&self) -> Option<u64> {
-        self.line.as_ref().map(|l| l.outstanding())
+        self.seen_line().map(Line::outstanding)
     }
 
     /// Tokens that never crossed the wire, by its streams' own arithmetic.
@@ -294,15 +303,19 @@ impl Request {
             first_at: self.first_at,
             finish: self.finish,
             tokens_sent: self.tokens_sent,
-            tokens_delivered: self.line.as_ref().map(|_| self.tokens_delivered),
+            tokens_delivered: self.seen_line().map(|_| self.tokens_delivered),
             confirmed,
             predicted,
         })
     }
 
     pub(crate) fn summary(self, worker: Option<u16>) -> Summary {
-        let paces = self.paces();
+        let (paces, fates) = (self.paces(), self.fates());
         Summary {
+            tokens_delivered: self.seen_line().map(|_| self.tokens_delivered),
+            coalesced: fates.map(|f| f.coalesced as u32),
+            dropped: fates.map(|f| f.dropped as u32),
+            tokens_lost: fates.map(|f| f.tokens_lost as u32),
             rid: self.rid,
             first_at: self.first_at,
             last_at: self.last_at,
@@ -314,10 +327,6 @@ impl Request {
             prompt_tokens: self.prompt_tokens,
             finish: self.finish,
             tokens_taken: self.tokens_taken,
-            tokens_delivered: self.line.as_ref().map(|_| self.tokens_delivered),
-            coalesced: self.line.as_ref().map(|l| l.fates.coalesced as u32),
-            dropped: self.line.as_ref().map(|l| l.fates.dropped as u32),
-            tokens_lost: self.line.as_ref().map(|l| l.fates.tokens_lost as u32),
             wire_missing: self.wire_missing,
             retractions: self.retractions,
             inflated: self.inflated,

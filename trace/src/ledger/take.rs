@@ -334,6 +334,7 @@ impl Ledger {
             }
         }
         if let (Some(now), Some(called)) = (trip, request.called)
+            && !request.skips_nothing
             && meet(called, now, &self.engine)
         {
             request.burst += 1;

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::chunkline::Fates;
+use super::losses::Shelf;
+use super::request::Request;
 use crate::clock::MonoNs;
 use crate::event::LostCause;
 
@@ -70,6 +72,9 @@ pub struct ChunkCounts {
     pub fates: Fates,
     /// Sent, and their request closed before they were delivered.
     pub undelivered: u64,
+    /// Of those delivered, the ones in responses that do not stream.
+    #[serde(default)]
+    pub unstreamed: u64,
     /// Repeats of a finish that was already said.
     pub repeats: u64,
 }
@@ -83,6 +88,9 @@ pub struct TokenCounts {
     pub taken: u64,
     /// Delivered, each counted once.
     pub delivered: u64,
+    /// Sent to the tokenizer for responses with text only: how many of them were delivered is unknown.
+    #[serde(default)]
+    pub uncounted: u64,
 }
 
 /// Chunks that share a wakeup with an earlier one of their request, by what the engine is known to do with them.
@@ -213,4 +221,16 @@ pub struct Totals {
     pub engine_ends: u64,
     /// When it last did.
     pub engine_ended: Option<MonoNs>,
+}
+
+impl Totals {
+    /// Takes back what was predicted of a request whose response cannot lose a chunk that its waiter skips.
+    pub(crate) fn withdraw(&mut self, request: &mut Request, shelf: &mut Shelf) {
+        request.skips_nothing = true;
+        if let Some(losses) = request.predicted.take() {
+            shelf.ranges -= losses.ranges.len();
+            self.predicted.dropped -= losses.chunks;
+            self.foreseen.rids -= 1;
+        }
+    }
 }

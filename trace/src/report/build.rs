@@ -46,7 +46,8 @@ pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, path: Vec<Le
         tokens: Tokens {
             sent: totals.tokens.sent,
             taken: ledger.sees_takes().then_some(totals.tokens.taken),
-            delivered: ledger.sees_deliveries().then_some(totals.tokens.delivered),
+            delivered: ledger.tokens_delivered(),
+            uncounted: ledger.sees_deliveries().then_some(totals.tokens.uncounted),
             missing_on_wire: totals.wire_loss.1,
         },
         gap_ns: ledger.sees_gaps().then(|| gap(ledger)),

@@ -189,8 +189,11 @@ pub struct Tokens {
     pub sent: u64,
     /// Taken by the tokenizer.
     pub taken: Option<u64>,
-    /// Delivered, each counted once.
+    /// Delivered, each counted once; `null` where every response carries text only.
     pub delivered: Option<u64>,
+    /// Sent to the tokenizer for responses with text only: whether they were delivered is unknown, and `delivered` leaves them out.
+    #[serde(default)]
+    pub uncounted: Option<u64>,
     /// Missing on the wire by the streams' own arithmetic.
     pub missing_on_wire: u64,
 }

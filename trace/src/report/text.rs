@@ -94,10 +94,11 @@ fn numbers(out: &mut String, report: &Report) {
             out,
             "tokens",
             &format!(
-                "{} sent, {} taken, {} delivered",
+                "{} sent, {} taken, {} delivered{}",
                 count(t.sent),
                 opt(t.taken),
-                opt(t.delivered)
+                opt(t.delivered),
+                uncounted(t.uncounted)
             ),
         );
         row(out, "chunks", &chunks(&report.chunks));
@@ -140,6 +141,12 @@ fn numbers(out: &mut String, report: &Report) {
         }
     }
     let _ = writeln!(out);
+}
+
+/// Tokens that the delivered ones leave out.
+fn uncounted(tokens: Option<u64>) -> String {
+    let tokens = tokens.filter(|&tokens| tokens > 0);
+    tokens.map_or_else(String::new, |tokens| format!(", {} sent as text only", count(tokens)))
 }
 
 fn chunks(c: &Chunks) -> String {

@@ -4,7 +4,7 @@
 use trace::engine::{Mode, Waiter};
 use trace::event::{
     Answer, AnswerEnd, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample, IdColumn, Kind, Lost,
-    LostCause, Merged, PollUse, QueueSample, Sees, Stage, Taken, ThreadPart, Told, Undecoded, What,
+    LostCause, Merged, PollUse, QueueSample, Response, Sees, Stage, Taken, ThreadPart, Told, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -278,6 +278,7 @@ impl Step {
                     mode: Mode::Incremental,
                     completion_tokens: Some(*count),
                     finished: *finished,
+                    response: Response::Streamed,
                 };
                 use_it(&Event {
                     at,

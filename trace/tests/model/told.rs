@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Kind, Lost, LostCause, Sees, Taken,
-    Undecoded, What,
+    Answer, AnswerEnd, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Kind, Lost, LostCause, Response, Sees,
+    Taken, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs};
 
@@ -168,6 +168,7 @@ impl Told {
                 mode: *mode,
                 completion_tokens: Some(*said),
                 finished: *finished,
+                response: Response::Streamed,
             })),
             Self::Answered {
                 rid,

@@ -7,7 +7,7 @@ use proptest::string::string_regex;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
     Answer, AnswerEnd, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample, IdColumn, Kind, Lost,
-    LostCause, Merged, PollUse, QueueSample, Sees, Stage, Taken, ThreadPart, Told, Undecoded, What,
+    LostCause, Merged, PollUse, QueueSample, Response, Sees, Stage, Taken, ThreadPart, Told, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -209,7 +209,15 @@ fn answer() -> impl Strategy<Value = Answer<'static>> {
 fn what() -> impl Strategy<Value = What<'static>> {
     let waiter = prop::sample::select(vec![Waiter::KeepsLast, Waiter::YieldsAll, Waiter::Merges]);
     let engine = (of(text()), of(mode()), of(waiter), of(any::<u8>()));
-    let delivery = (text(), small(), mode(), of(small()), prop::bool::weighted(0.2));
+    let response = prop::sample::select(vec![Response::Streamed, Response::Whole, Response::Text]);
+    let delivery = (
+        text(),
+        small(),
+        mode(),
+        of(small()),
+        prop::bool::weighted(0.2),
+        response,
+    );
     let causes = vec![
         LostCause::QueueFull,
         LostCause::Unframed,
@@ -230,8 +238,8 @@ fn what() -> impl Strategy<Value = What<'static>> {
             What::Taken(Taken { id, wakeup, by, frame })
         }),
         2 => id().prop_map(What::Handled),
-        5 => delivery.prop_map(|(rid, tokens, mode, completion_tokens, finished)| {
-            What::Delivered(Delivery { rid, tokens, mode, completion_tokens, finished })
+        5 => delivery.prop_map(|(rid, tokens, mode, completion_tokens, finished, response)| {
+            What::Delivered(Delivery { rid, tokens, mode, completion_tokens, finished, response })
         }),
         1 => (id(), large(), text()).prop_map(|(id, bytes, reason)| What::Undecoded(Undecoded { id, bytes, reason })),
         1 => cpu().prop_map(What::Cpu),

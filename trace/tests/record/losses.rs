@@ -1,7 +1,7 @@
 //! Lost tokens in a recording: where they are follows from counts, which they are only from ids that were asked for.
 
 use trace::engine::Mode;
-use trace::event::{Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Sees, What};
+use trace::event::{Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Response, Sees, What};
 use trace::record::{Closing, Payload, Recorder, Recording, analyse};
 use trace::report::{Losses, RangeLine, ReportInput};
 use trace::{Analysis, FrameId, HopId, MonoNs};
@@ -66,6 +66,7 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
             mode: Mode::Incremental,
             completion_tokens: Some(to),
             finished: false,
+            response: Response::Streamed,
         };
         say(100 + u64::from(to), What::Delivered(delivery));
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use trace::clock::MonoNs;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    self, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, LostCause, Sees, Taken, What,
+    self, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, LostCause, Response, Sees, Taken, What,
 };
 use trace::report::LossList;
 use trace::{Analysis, Config, FrameId, HopId};
@@ -464,6 +464,7 @@ impl World {
             mode,
             completion_tokens,
             finished: last.finish,
+            response: Response::Streamed,
         }));
     }
 

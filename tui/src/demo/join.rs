@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use trace::engine::{Mode, Waiter};
-use trace::event::{Delivery, Engine, Event, Taken, What};
+use trace::event::{Delivery, Engine, Event, Response, Taken, What};
 use trace::{FrameId, HopId, MonoNs};
 
 use super::peers::{Did, Fingerprint, PeerEvent};
@@ -122,6 +122,7 @@ impl Join {
                 mode: given.mode,
                 completion_tokens: Some(given.completion_tokens),
                 finished: given.finished,
+                response: Response::Streamed,
             }),
             Did::Serves(mode) => self.engine(*mode),
         };

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use trace::engine::Mode;
-use trace::event::{Chunk, Event, Frame, What};
+use trace::event::{Chunk, Event, Frame, Response, What};
 use trace::{FrameId, HopId, MonoNs};
 
 /// Moments kept by default: 12 MiB.
@@ -131,7 +131,7 @@ impl Journal {
                     kind,
                 });
             }
-            What::Delivered(said) => {
+            What::Delivered(said) if said.response != Response::Text => {
                 let kind = Kind::Delivered(said.mode, said.finished);
                 let end = said.completion_tokens.unwrap_or(NO_COUNT);
                 let key = self.keys.hash_one(said.rid);
@@ -170,6 +170,7 @@ impl Journal {
             | What::Stage(_)
             | What::Told(_)
             | What::Merged(_)
+            | What::Delivered(_)
             | What::Answered(_) => {}
         }
     }

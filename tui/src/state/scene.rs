@@ -1,7 +1,7 @@
 //! A small run for tests: real events into a real analysis and a journal, in words.
 
 use trace::engine::Mode;
-use trace::event::{Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::event::{Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Response, Sees, Taken, What};
 use trace::{Analysis, FrameId, HopId, MonoNs};
 
 use super::journal::{DEFAULT_MOMENTS, Journal};
@@ -154,6 +154,7 @@ impl Scene {
             mode,
             completion_tokens: Some(completion),
             finished: false,
+            response: Response::Streamed,
         };
         self.say(at, What::Delivered(delivery));
     }

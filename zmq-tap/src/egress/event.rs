@@ -36,6 +36,8 @@ pub struct Said<'a> {
     pub completion_tokens: Option<u32>,
     /// It has a finish reason.
     pub finished: bool,
+    /// It is the body of a response that does not stream.
+    pub whole: bool,
     /// The token ids themselves, for as long as this is looked at: on a response plane alone.
     pub ids: &'a [u32],
 }
@@ -91,6 +93,7 @@ impl<'a> Body<'a> {
                 tokens: self.output_ids.or(self.token_ids).map(|count| count.0),
                 completion_tokens: meta.completion_tokens,
                 finished: meta.finish_reason.is_some(),
+                whole: false,
                 ids: &[],
             }
         } else {
@@ -101,6 +104,7 @@ impl<'a> Body<'a> {
                 tokens: None,
                 completion_tokens: self.usage.and_then(|usage| usage.completion_tokens),
                 finished: choices.0,
+                whole: false,
                 ids: &[],
             }
         };
@@ -120,11 +124,15 @@ pub fn event(json: &[u8]) -> Result<Said<'_>, NotRead> {
 /// Reads the body of an answer that does not stream: one object, or a list of them for a batch.
 pub fn body(json: &[u8], mut see: impl FnMut(Said<'_>)) -> Result<(), NotRead> {
     if json.trim_ascii_start().first() != Some(&b'[') {
-        see(event(json)?);
+        see(Said {
+            whole: true,
+            ..event(json)?
+        });
         return Ok(());
     }
     let bodies: Vec<Body<'_>> = serde_json::from_slice(json).map_err(|_| NotRead::Malformed)?;
-    bodies.into_iter().filter_map(Body::said).for_each(see);
+    let said = bodies.into_iter().filter_map(Body::said);
+    said.map(|said| Said { whole: true, ..said }).for_each(see);
     Ok(())
 }
 

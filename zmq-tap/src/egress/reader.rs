@@ -2,7 +2,7 @@
 
 use trace::MonoNs;
 use trace::engine::Mode;
-use trace::event::{Answer, AnswerEnd, Delivery, Event, Lost, LostCause, What};
+use trace::event::{Answer, AnswerEnd, Delivery, Event, Lost, LostCause, Response, What};
 
 use super::content::{Content, Heard};
 use super::event::{Form, Said};
@@ -175,7 +175,13 @@ impl Open {
                 let renamed = name.as_ref().and_then(|name| name.rename(said));
                 let said = renamed.as_ref().unwrap_or(said);
                 let joined = name.as_ref().is_some_and(Named::is_rid);
-                if let Some(delivery) = server.delivery(said, self.claimed(&said.rid), joined) {
+                let delivery = if said.form == Form::OpenAi {
+                    let begins = !self.parts[..self.used].iter().any(|part| part.rid == said.rid);
+                    begins.then(|| text_only(&said.rid))
+                } else {
+                    server.delivery(said, self.claimed(&said.rid), joined)
+                };
+                if let Some(delivery) = delivery {
                     sink(&Event {
                         at,
                         what: What::Delivered(delivery),
@@ -345,6 +351,7 @@ impl Server {
                 mode: Mode::Incremental,
                 completion_tokens: said.completion_tokens,
                 finished: said.finished,
+                response: Response::Streamed,
             });
         }
         if said.form != Form::Generate {
@@ -378,7 +385,24 @@ impl Server {
             mode,
             completion_tokens: claimed,
             finished: said.finished,
+            response: if said.whole {
+                Response::Whole
+            } else {
+                Response::Streamed
+            },
         })
+    }
+}
+
+/// The first event of a response with text only.
+fn text_only(rid: &str) -> Delivery<'_> {
+    Delivery {
+        rid,
+        tokens: 0,
+        mode: Mode::Cumulative,
+        completion_tokens: None,
+        finished: false,
+        response: Response::Text,
     }
 }
 

@@ -136,6 +136,7 @@ impl Stream {
                         tokens: chunk.tokens,
                         completion_tokens: chunk.completion_tokens,
                         finished: chunk.finished,
+                        whole: false,
                         ids: chunk.ids,
                     })),
                     response_plane::Item::NotRead => see(Item::NotRead),

@@ -13,7 +13,7 @@ use std::io;
 use super::json::{Object, Stream};
 use super::{Closed, Exporter, Look, Opening, words};
 use crate::clock::MonoNs;
-use crate::event::{Event, HotSample, Lost, Stage, Undecoded, What};
+use crate::event::{Event, HotSample, Lost, Response, Stage, Undecoded, What};
 use crate::report::Report;
 use counters::Counters;
 use frames::Frames;
@@ -139,6 +139,7 @@ impl Exporter for Perfetto<'_> {
                 counters.backlog(out, at, taken.id.hop, look)
             }
             What::Handled(id) => frames.handled(out, at, *id, look),
+            What::Delivered(delivery) if delivery.response == Response::Text => Ok(()),
             What::Delivered(delivery) => {
                 requests::delivered(out, at, delivery, look)?;
                 self.dropped(at, delivery.rid, look)

@@ -67,6 +67,7 @@ fn delivery(mode: Mode, tokens: u32, to: u32, finished: bool) -> Delivery<'stati
         mode,
         completion_tokens: Some(to),
         finished,
+        response: Response::Streamed,
     }
 }
 

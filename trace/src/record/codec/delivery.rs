@@ -6,7 +6,7 @@ use super::codes::Code;
 use super::decoder::Decoder;
 use super::encoder::Encoder;
 use crate::engine::Mode;
-use crate::event::Delivery;
+use crate::event::{Delivery, Response};
 
 /// What the deliveries of one request said last.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +88,8 @@ mod odd {
     pub(super) const MODE: u8 = 1 << 2;
     pub(super) const COMPLETION: u8 = 1 << 3;
     pub(super) const FINISHED: u8 = 1 << 4;
+    /// The response is not streamed with token ids: its kind follows.
+    pub(super) const RESPONSE: u8 = 1 << 5;
 }
 
 impl Encoder {
@@ -117,7 +119,8 @@ impl Encoder {
         odd |= mark(delivery.tokens != tokens, odd::TOKENS)
             | mark(delivery.mode != self.given.mode, odd::MODE)
             | mark(delivery.completion_tokens != completion, odd::COMPLETION)
-            | mark(delivery.finished, odd::FINISHED);
+            | mark(delivery.finished, odd::FINISHED)
+            | mark(delivery.response != Response::Streamed, odd::RESPONSE);
         if odd != 0 {
             let column = &mut self.columns.delivery;
             column.push(odd);
@@ -133,6 +136,9 @@ impl Encoder {
             }
             if odd & odd::TOKENS != 0 {
                 column.near(Some(delivery.tokens), Some(tokens));
+            }
+            if odd & odd::RESPONSE != 0 {
+                column.push(delivery.response.code());
             }
         }
         self.given.take(expected, at, delivery);
@@ -170,12 +176,17 @@ impl<'b> Decoder<'_, 'b> {
             let near = column.near(Some(tokens))?;
             tokens = near.ok_or(Malformed("a delivery without a count"))?;
         }
+        let mut response = Response::Streamed;
+        if odd & odd::RESPONSE != 0 {
+            response = Response::of(column.byte()?)?;
+        }
         let delivery = Delivery {
             rid: self.texts.get(text)?,
             tokens,
             mode,
             completion_tokens,
             finished: odd & odd::FINISHED != 0,
+            response,
         };
         deliveries.take(expected, at, &delivery);
         Ok(delivery)
