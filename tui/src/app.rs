@@ -37,8 +37,19 @@ pub(crate) fn is_headless(args: &LiveArgs) -> bool {
 
 /// Whether stdout is a terminal that a screen can be drawn on.
 pub(crate) fn has_terminal() -> bool {
-    let cannot_draw = |term: std::ffi::OsString| term.is_empty() || term == "dumb";
-    std::io::stdout().is_terminal() && !std::env::var_os("TERM").is_none_or(cannot_draw)
+    no_terminal().is_none()
+}
+
+/// Why no screen can be drawn; `None` where one can.
+fn no_terminal() -> Option<String> {
+    if !std::io::stdout().is_terminal() {
+        return Some(String::from("standard output is not a terminal"));
+    }
+    match std::env::var_os("TERM") {
+        None => Some(String::from("TERM is not set")),
+        Some(term) if term.is_empty() || term == "dumb" => Some(format!("TERM={} cannot show one", term.display())),
+        Some(_) => None,
+    }
 }
 
 /// Runs `source` until it ends, `--duration` is over, the reader leaves or a signal comes, then prints the report.
@@ -59,6 +70,9 @@ pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals)
     let mut sink = Sink::open(&args.record, source.kind(), &config)?;
     sink.publish(&args.feed)?;
     let telemetry = Telemetry::open(&args.telemetry, source.kind())?;
+    if let Some(why) = no_terminal().filter(|_| !args.headless && !args.json) {
+        eprintln!("tokengap: the screen is off: {why}; --headless runs without one");
+    }
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())
     } else {

@@ -16,6 +16,7 @@ use crate::sink::{FeedArgs, RecordArgs};
 use crate::state::journal::DEFAULT_MOMENTS;
 use crate::state::refresh::FINISHED_SHOWN;
 use crate::telemetry::TelemetryArgs;
+use crate::theme::Choice;
 
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
@@ -32,6 +33,10 @@ pub(crate) struct Cli {
     /// Keep all privileges: neither capabilities nor files nor system calls are given up (docs/RELIABILITY.md, Confinement).
     #[arg(long, global = true)]
     pub(crate) no_confine: bool,
+
+    /// Colours of the screen; auto follows `NO_COLOR` and what the terminal says of itself.
+    #[arg(long, global = true, value_enum, value_name = "THEME", default_value_t)]
+    pub(crate) theme: Choice,
 }
 
 #[derive(Subcommand)]

@@ -73,6 +73,7 @@ fn run() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     cli::init_log(cli.verbose);
+    theme::choose(cli.theme);
     if cli.no_confine {
         confinement::leave_off();
     }

@@ -1,5 +1,7 @@
 //! Colours and signs. What a colour says, a sign and a word say too: nothing is lost without colour.
 
+use std::sync::OnceLock;
+
 use ratatui::style::{Color, Modifier, Style};
 
 use crate::state::flags::Flag;
@@ -9,6 +11,28 @@ use crate::state::model::Health;
 pub(crate) const PLAIN: Style = Style::new();
 /// What matters.
 pub(crate) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+
+/// Colours that the user asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Choice {
+    /// What the terminal says of itself decides.
+    #[default]
+    Auto,
+    /// 256 colours on a dark ground.
+    Dark,
+    /// 256 colours on a light ground.
+    Light,
+    /// Bold, dim and reverse only.
+    Mono,
+}
+
+/// What `--theme` asked for, once the command line is read.
+static CHOSEN: OnceLock<Choice> = OnceLock::new();
+
+/// Keeps to this choice from now on; the first one holds.
+pub(crate) fn choose(choice: Choice) {
+    CHOSEN.get_or_init(|| choice);
+}
 
 /// Colours for a terminal of this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +58,7 @@ pub(crate) struct Theme {
 /// What the terminal says of itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Surroundings {
+    pub(crate) choice: Choice,
     pub(crate) no_color: bool,
     pub(crate) term: String,
     pub(crate) colorterm: String,
@@ -52,6 +77,7 @@ impl Surroundings {
             .into_iter()
             .find(|v| !v.is_empty());
         Self {
+            choice: CHOSEN.get().copied().unwrap_or_default(),
             no_color: !var("NO_COLOR").is_empty(),
             term: var("TERM"),
             colorterm: var("COLORTERM"),
@@ -69,6 +95,9 @@ impl Theme {
         let many = around.term.contains("256color") || !around.colorterm.is_empty();
         let ground = around.colorfgbg.rsplit(';').next().and_then(|n| n.parse::<u8>().ok());
         let palette = match ground {
+            _ if around.choice == Choice::Dark => Palette::Dark,
+            _ if around.choice == Choice::Light => Palette::Light,
+            _ if around.choice == Choice::Mono => Palette::None,
             _ if around.no_color || matches!(around.term.as_str(), "dumb" | "vt100" | "vt220") => Palette::None,
             Some(7 | 15) if many => Palette::Light,
             Some(_) if many => Palette::Dark,
@@ -190,6 +219,23 @@ mod tests {
         assert_eq!(palette("xterm-256color", "15;0", true), (Palette::None, false));
         assert_eq!(palette("linux", "", false), (Palette::Sixteen, true));
         assert!(Theme::of(&Surroundings::default()).ascii);
+    }
+
+    #[test]
+    fn a_chosen_theme_wins_over_what_the_terminal_says() {
+        for (choice, palette) in [
+            (Choice::Dark, Palette::Dark),
+            (Choice::Light, Palette::Light),
+            (Choice::Mono, Palette::None),
+            (Choice::Auto, Palette::None),
+        ] {
+            let around = Surroundings {
+                choice,
+                no_color: true,
+                ..Surroundings::default()
+            };
+            assert_eq!(Theme::of(&around).palette, palette, "{choice:?}");
+        }
     }
 
     #[test]

@@ -112,6 +112,14 @@ fn line(pad: &mut Pad<'_>, y: u16, hop: &HopLine, columns: &Columns) {
     }
 }
 
+/// The hop in the worst health; of equal ones that with the oldest waiting frame.
+pub(super) fn worst(model: &Model) -> Option<&HopLine> {
+    model
+        .hops
+        .iter()
+        .max_by_key(|hop| (hop.health, hop.oldest_ns, hop.backlog))
+}
+
 fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
     let theme = pad.theme();
     pad.rule(0, &format!("{} {} {}", hop.from, theme.pick("→", "->"), hop.to));

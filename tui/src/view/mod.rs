@@ -23,7 +23,7 @@ use crate::keys::BINDINGS;
 use crate::state::Model;
 use crate::state::model::Health;
 use crate::state::ui::{Dialog, Tab, Ui};
-use crate::state::units::{bytes, clock, count, known};
+use crate::state::units::{bytes, clock, count, duration, known};
 use crate::theme::{PLAIN, STRONG, Theme};
 use pad::Pad;
 
@@ -59,7 +59,7 @@ pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) 
     let mut hits = Hits::default();
     let mut pad = Pad::new(frame.buffer_mut(), area, theme);
     if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
-        too_small(&mut pad);
+        too_small(&mut pad, model);
         return hits;
     }
     let [bar, verdict, body, own, bottom] = rows(area);
@@ -103,14 +103,27 @@ fn rows(area: Rect) -> [Rect; 5] {
     [row(0, 1), row(1, 1), row(2, h - 4), row(h - 2, 1), row(h - 1, 1)]
 }
 
-fn too_small(pad: &mut Pad<'_>) {
-    let area = pad.area();
+/// What fits where the tabs do not: the verdict, the worst hop and what is lacking.
+fn too_small(pad: &mut Pad<'_>, model: &Model) {
+    let (area, theme) = (pad.area(), pad.theme());
+    verdict_line(pad, model, theme);
+    if let Some(hop) = hops::worst(model) {
+        let text = format!(
+            "{} {}{}{} backlog {}, oldest {}",
+            theme.sign(hop.health),
+            hop.from,
+            theme.pick("→", ">"),
+            hop.to,
+            known(hop.backlog, count),
+            known(hop.oldest_ns, duration)
+        );
+        pad.fit(1, 1, area.width.saturating_sub(1), &text, theme.health(hop.health));
+    }
     let text = format!(
-        "tokengap needs {}x{}; this is {}x{}",
+        "needs {}x{}; this is {}x{}: make it larger, or q to end",
         SMALLEST.0, SMALLEST.1, area.width, area.height
     );
-    pad.text(0, 0, &text, STRONG);
-    pad.text(0, 1, "make it larger, or q to end", PLAIN);
+    pad.fit(1, 2, area.width.saturating_sub(1), &text, theme.dim());
 }
 
 fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {

@@ -452,6 +452,14 @@ fn what_is_written_is_on_the_screen() {
 
 #[test]
 fn below_the_smallest_size_it_says_so() {
+    let small = race().drawn((60, 6), "C.UTF-8");
+    for text in [
+        "needs 80x24; this is 60x6",
+        "CRITICAL  146 chunks never delivered",
+        "scheduler→tokenizer backlog 151, oldest 5.97 s",
+    ] {
+        assert!(small.contains(text), "{text} in {small}");
+    }
     assert!(race().drawn((79, 24), "C.UTF-8").contains("needs 80x24; this is 79x24"));
     for size in [(1, 1), (0, 0), (80, 1), (5, 60)] {
         race().drawn(size, "C");
