@@ -11,16 +11,25 @@ const CONTROL: HopId = HopId(1);
 
 /// Takes frames of these hops, all queued, in one wakeup, one token each on the output's; the places predicted lost.
 fn predicted(taken: &[HopId], by: Option<ThreadId>) -> Vec<[u32; 2]> {
+    predicted_after(taken, by, None)
+}
+
+/// The same. With `waits`, processed frames are seen, and a frame is taken so long after the one before was processed.
+fn predicted_after(taken: &[HopId], by: Option<ThreadId>, waits: Option<u64>) -> Vec<[u32; 2]> {
     let mut analysis = Analysis::new(Config::default());
     let mut at = 1_000_000;
     let mut say = |what: What<'_>| {
         at += 1_000;
+        if matches!(what, What::Taken(_)) {
+            at += waits.unwrap_or(0);
+        }
         analysis.apply(&Event { at: MonoNs(at), what });
     };
     for id in [OUTPUT, CONTROL] {
         let sees = Sees {
             sent: true,
             taken: true,
+            handled: waits.is_some(),
             ..Sees::default()
         };
         let hop = Hop {
@@ -77,6 +86,9 @@ fn predicted(taken: &[HopId], by: Option<ThreadId>) -> Vec<[u32; 2]> {
             by,
             frame: None,
         }));
+        if waits.is_some() {
+            say(What::Handled(name(place)));
+        }
     }
     let request = analysis.ledger().request("r").expect("it is live");
     let ranges = request.predicted().map(|losses| &losses.ranges[..]);
@@ -95,4 +107,12 @@ fn of_two_chunks_that_meet_the_first_is_lost() {
 fn a_control_message_between_two_chunks_gives_their_waiter_its_turns() {
     let taken = [CONTROL, OUTPUT, CONTROL, OUTPUT, OUTPUT, OUTPUT];
     assert_eq!(predicted(&taken, LOOP), [[2, 2]]);
+}
+
+#[test]
+fn a_receiver_that_had_to_wait_for_a_frame_gave_the_waiters_their_turns() {
+    for by in [LOOP, None] {
+        assert_eq!(predicted_after(&[OUTPUT; 4], by, Some(0)), [[1, 1], [3, 3]]);
+        assert_eq!(predicted_after(&[OUTPUT; 4], by, Some(2_000_000)), [[0_u32; 2]; 0]);
+    }
 }

@@ -179,6 +179,7 @@ impl Scene {
                 frame: None,
             }),
         );
+        self.say(at, What::Handled(Self::id(seq)));
     }
 
     pub(super) fn deliver(&mut self, at: u64, rid: &str, tokens: u32, completion: u32, finished: bool) {

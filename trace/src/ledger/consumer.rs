@@ -7,6 +7,11 @@ use crate::clock::MonoNs;
 use crate::event::{CpuSample, QueueSample};
 use crate::id::ThreadId;
 
+/// A frame taken this soon after it was asked for was there, in nanoseconds.
+const AT_ONCE_NS: u64 = 1_000_000;
+/// So was one that had been sent this long before.
+const QUEUED_NS: u64 = 20_000_000;
+
 impl Ledger {
     pub(super) fn cpu(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let limits = &self.limits;
@@ -58,20 +63,46 @@ impl Ledger {
         group.kernel.enter(at, sample, backlog, bytes / u64::max(frames, 1));
     }
 
-    /// A thread takes a frame from the hop at `place`, in a wakeup that may have brought it frames of other hops.
-    pub(super) fn taker(&mut self, at: MonoNs, place: usize, by: Option<ThreadId>, trip: &mut Option<Trip>) {
-        let Some(by) = by else { return };
+    /// A thread takes a frame from the hop at `place`. Returns when its taker had asked for it.
+    pub(super) fn taker(&mut self, at: MonoNs, place: usize, by: Option<ThreadId>) -> Option<MonoNs> {
+        let Some(by) = by else {
+            return self.hops.all[place].asked.take();
+        };
         let Some(thread) = self.threads.taker(by, at, self.limits.threads) else {
             self.reached.threads += 1;
-            return;
+            return None;
         };
-        if let Some(trip) = trip {
-            (trip.by, trip.frame) = (Taker::Thread(by), thread.woke(trip.wakeup));
-        }
+        let asked = thread.asked();
         if let Some(waited) = thread.took(at) {
             let group = self.hops.all[place].group;
             self.hops.groups[group].recv_wait.record(at, waited);
         }
+        asked
+    }
+
+    /// Where in its taker's bursts a frame was taken at `at` that was asked for at `asked` and sent at `sent`.
+    ///
+    /// A receiver that finds no frame gives its event loop a turn, in which waiters run. Where processed frames are seen, it
+    /// found one only if it took it at once, or if the frame had been sent long before it was asked for.
+    pub(super) fn trip(
+        &mut self,
+        place: usize,
+        (wakeup, by): (u64, Option<ThreadId>),
+        at: MonoNs,
+        asked: Option<MonoNs>,
+        sent: Option<MonoNs>,
+    ) -> Trip {
+        let hop = &mut self.hops.all[place];
+        let waited = asked.map_or(hop.sees.handled, |asked| {
+            let queued = sent.is_some_and(|sent| asked.since(sent) >= QUEUED_NS);
+            at.since(asked) >= AT_ONCE_NS && !queued
+        });
+        let thread = by.and_then(|by| Some((by, self.threads.get_mut(by)?)));
+        let (by, (burst, frame)) = match thread {
+            Some((by, thread)) => (Taker::Thread(by), thread.burst.enter(wakeup, waited)),
+            None => (Taker::OfHop(hop.id), hop.burst.enter(wakeup, waited)),
+        };
+        Trip { by, burst, frame }
     }
 
     /// Who is to receive from a hop that nobody was seen to receive from: the main thread of the only process of that role. A

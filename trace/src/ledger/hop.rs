@@ -62,12 +62,32 @@ pub(crate) struct EarlyTake {
     pub(crate) trip: Option<Trip>,
 }
 
-/// Where in its receiver's wakeups a frame was taken.
+/// Frames that a receiver took in one wakeup without having to wait for one.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Burst {
+    wakeup: u64,
+    number: u64,
+    frames: u32,
+}
+
+impl Burst {
+    /// Enters a frame. Returns the number of its burst and its place in it.
+    pub(crate) fn enter(&mut self, wakeup: u64, waited: bool) -> (u64, u32) {
+        if self.number == 0 || waited || wakeup != self.wakeup {
+            (self.wakeup, self.number, self.frames) = (wakeup, self.number + 1, 0);
+        }
+        let place = self.frames;
+        self.frames = place.saturating_add(1);
+        (self.number, place)
+    }
+}
+
+/// Where in its receiver's bursts a frame was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Trip {
     pub(crate) by: Taker,
-    /// The receiver's trip to its poll.
-    pub(crate) wakeup: u64,
+    /// The receiver's burst, counted from 1.
+    pub(crate) burst: u64,
     /// The frame's place among those that the receiver took in it, whichever hops they came on: each costs it as many turns.
     pub(crate) frame: u32,
 }
@@ -122,6 +142,12 @@ pub struct Hop {
     /// What the receiving thread did while frames waited for it.
     pub(crate) while_waiting: Spent,
     wakeup: Option<(u64, u32)>,
+    /// Its receiver's burst, where the receiving thread is not observed.
+    #[serde(default)]
+    pub(crate) burst: Burst,
+    /// When its receiver was done with the last frame, until it takes the next; where the receiving thread is not observed.
+    #[serde(default)]
+    pub(crate) asked: Option<MonoNs>,
 }
 
 impl Hop {
@@ -151,6 +177,8 @@ impl Hop {
             first_waits: WindowedSum::default(),
             while_waiting: Spent::default(),
             wakeup: None,
+            burst: Burst::default(),
+            asked: None,
         }
     }
 
@@ -235,15 +263,15 @@ impl Hop {
         self.by
     }
 
-    /// Counts the frames of a wakeup: the frame's place in it, and with the first of a new one the count of the last.
-    pub(crate) fn woke(&mut self, wakeup: u64) -> (u32, Option<u32>) {
+    /// Counts the frames of a wakeup. Returns, with the first of a new one, the count of the last.
+    pub(crate) fn woke(&mut self, wakeup: u64) -> Option<u32> {
         let (frames, last) = match self.wakeup {
             Some((last, frames)) if last == wakeup => (frames + 1, None),
             last => (1, last.map(|(_, frames)| frames)),
         };
         self.wakeup = Some((wakeup, frames));
         self.counts.wakeup_frames_max = self.counts.wakeup_frames_max.max(frames);
-        (frames - 1, last)
+        last
     }
 
     pub(crate) fn took(&mut self, id: FrameId, at: MonoNs) {

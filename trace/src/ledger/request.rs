@@ -138,7 +138,7 @@ impl Request {
         [
             self.last_at.0,
             u64::from(self.tokens_taken),
-            self.called.map_or(0, |called| called.wakeup),
+            self.called.map_or(0, |called| called.burst),
             stream.map_or(0, |stream| stream.last_at.0),
         ]
     }

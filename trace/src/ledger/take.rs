@@ -1,7 +1,7 @@
 //! What happens to a frame after its send: forwarded, taken, handled.
 
 use super::Ledger;
-use super::hop::{EarlyTake, Taker, Trip};
+use super::hop::{EarlyTake, Trip};
 use super::lane::{Load, PendingChunk, Sent};
 use super::passage::Room;
 use super::table::AHEAD;
@@ -17,7 +17,7 @@ const EARLY_NS: u64 = 5_000_000_000;
 /// Whether a chunk taken `now` finds an earlier one still waiting for the waiter that was `called`.
 fn meet(called: Trip, now: Trip, engine: &EngineState) -> bool {
     let apart = now.frame.saturating_sub(called.frame);
-    (called.by, called.wakeup) == (now.by, now.wakeup) && engine.still_waits(apart)
+    (called.by, called.burst) == (now.by, now.burst) && engine.still_waits(apart)
 }
 
 /// A frame's take, for its chunks.
@@ -132,6 +132,7 @@ impl Ledger {
         };
         let hop = &mut self.hops.all[place];
         hop.counts.frames_handled += 1;
+        hop.asked = Some(at);
         let (by, handling) = (hop.by, hop.handled(id).map(|taken| at.since(taken)));
         if let Some(ns) = handling {
             hop.counts.busy_ns = hop.counts.busy_ns.saturating_add(ns);
@@ -154,25 +155,23 @@ impl Ledger {
         hop.counts.frames_taken += 1;
         hop.took(id, at);
         let group = &mut self.hops.groups[hop.group];
-        let mut trip = taken.wakeup.map(|wakeup| {
-            let (frame, last) = hop.woke(wakeup);
-            if let Some(frames) = last {
-                group.wakeups.record(at, u64::from(frames));
-            }
-            let by = Taker::OfHop(id.hop);
-            Trip { by, wakeup, frame }
-        });
-        self.totals.predicted.wakeups_seen |= trip.is_some() && hop.last;
+        if let Some(frames) = taken.wakeup.and_then(|wakeup| hop.woke(wakeup)) {
+            group.wakeups.record(at, u64::from(frames));
+        }
+        self.totals.predicted.wakeups_seen |= taken.wakeup.is_some() && hop.last;
         hop.by = taken.by.or(hop.by);
-        self.taker(at, place, taken.by, &mut trip);
+        let asked = self.taker(at, place, taken.by);
         let mut take = Take {
             at,
             place,
-            trip,
+            trip: None,
             sent: None,
             seen: true,
         };
         if let Some(frame) = &taken.frame {
+            take.trip = taken
+                .wakeup
+                .map(|wakeup| self.trip(place, (wakeup, taken.by), at, asked, None));
             self.scratch.clear();
             self.content(at, place, frame, false);
             self.take_scratch(take);
@@ -184,6 +183,14 @@ impl Ledger {
             .lanes
             .get_mut(&id.lane)
             .map_or(Sent::NotYet, |lane| lane.take(id.seq));
+        let sent_at = match sent {
+            Sent::At { at, .. } => Some(at),
+            _ => None,
+        };
+        let trip = taken
+            .wakeup
+            .map(|wakeup| self.trip(place, (wakeup, taken.by), at, asked, sent_at));
+        take.trip = trip;
         match sent {
             Sent::At { at: sent, chunks } => {
                 self.left(place, id.lane, chunks);
@@ -194,7 +201,8 @@ impl Ledger {
                 take.sent = Some(sent);
                 self.take_scratch(take);
             }
-            Sent::NotYet if hop.sees.sent => {
+            Sent::NotYet if self.hops.all[place].sees.sent => {
+                let hop = &mut self.hops.all[place];
                 if hop.early.len() >= self.limits.early_takes {
                     hop.early.pop_front();
                     self.reached.early_takes += 1;
@@ -378,5 +386,18 @@ impl Ledger {
                 hop.early.pop_front();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hop::Burst;
+
+    #[test]
+    fn a_receiver_that_waited_for_a_frame_begins_another_burst() {
+        let mut burst = Burst::default();
+        assert_eq!((burst.enter(7, false), burst.enter(7, false)), ((1, 0), (1, 1)));
+        assert_eq!((burst.enter(7, true), burst.enter(7, false)), ((2, 0), (2, 1)));
+        assert_eq!(burst.enter(8, false), (3, 0));
     }
 }

@@ -3,6 +3,7 @@
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
+use super::hop::Burst;
 use super::timeline::{Spent, Timeline};
 use crate::clock::MonoNs;
 use crate::event::{CpuSample, PollUse, ThreadPart};
@@ -24,9 +25,9 @@ pub struct Thread {
     takes: bool,
     /// When it asked for the frame that it has not taken yet.
     asked: Option<MonoNs>,
-    /// Its last wakeup, and the frames taken in it so far, over all hops.
+    /// The frames it has taken one right after another, over all hops.
     #[serde(default)]
-    woken: Option<(u64, u32)>,
+    pub(crate) burst: Burst,
     last_at: MonoNs,
     sums: Spent,
     poll: Option<PollUse>,
@@ -42,7 +43,7 @@ impl Thread {
             part: None,
             takes: false,
             asked: None,
-            woken: None,
+            burst: Burst::default(),
             last_at: at,
             sums: Spent::default(),
             poll: None,
@@ -105,14 +106,9 @@ impl Thread {
         self.asked.take().map(|asked| at.since(asked))
     }
 
-    /// It took a frame in this wakeup; the frame's place among those it took in it.
-    pub(crate) fn woke(&mut self, wakeup: u64) -> u32 {
-        let place = match self.woken {
-            Some((last, frames)) if last == wakeup => frames,
-            _ => 0,
-        };
-        self.woken = Some((wakeup, place.saturating_add(1)));
-        place
+    /// When it asked for the frame that it has not taken yet.
+    pub(crate) fn asked(&self) -> Option<MonoNs> {
+        self.asked
     }
 
     /// It was done with a frame after this long.
