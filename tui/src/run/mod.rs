@@ -9,14 +9,15 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use trace::Event;
+use trace::event::{self, What};
+use trace::{Event, MonoNs};
 use zmq_tap::relay::{Endpoint, Gate, Pair};
 use zmq_tap::splice::Place;
 use zmq_tap::tap::{Tap, TapHop};
 
 pub(crate) use child::{Child, Forwarding};
 pub(crate) use folder::Private;
-use mover::{Mover, News};
+use mover::{Known, Mover, News};
 
 use crate::guard::Guard;
 use crate::source::{Flow, Source, TapSource, wire_forms};
@@ -35,6 +36,9 @@ pub(crate) struct Run {
     past: Vec<String>,
     moved: usize,
     looked: Instant,
+    engine: Option<Known>,
+    /// The engine is known better than the analysis was told.
+    engine_is_news: bool,
     ending: bool,
     _guard: Guard,
 }
@@ -52,6 +56,8 @@ impl Run {
             past: Vec::new(),
             moved: 0,
             looked: Instant::now(),
+            engine: None,
+            engine_is_news: false,
             ending: false,
             _guard: guard,
         })
@@ -80,6 +86,7 @@ impl Run {
                         Err(error) => self.past.push(format!("{}: {error}", place.shown().display())),
                     }
                 }
+                News::Engine(known) => (self.engine, self.engine_is_news) = (Some(known), true),
                 News::Past(told) => {
                     tracing::warn!("{told}");
                     self.past.push(told);
@@ -94,6 +101,15 @@ impl Run {
         self.mover = None;
         self.take_news();
         self.tap.stop();
+    }
+
+    /// What has passed the relay.
+    fn passed(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        let flow = self.tap.poll(sink);
+        if flow == Flow::Ended {
+            self.places.clear();
+        }
+        flow
     }
 }
 
@@ -120,10 +136,24 @@ impl Source for Run {
                 }
             }
         }
-        let flow = self.tap.poll(sink);
-        if flow == Flow::Ended {
-            self.places.clear();
+        let Some(known) = self.engine.take() else {
+            return self.passed(sink);
+        };
+        if std::mem::take(&mut self.engine_is_news) {
+            let what = What::Engine(known.or(event::Engine::default()));
+            sink(&Event {
+                at: MonoNs::now(),
+                what,
+            });
         }
+        let flow = self.passed(&mut |event| match event.what {
+            What::Engine(said) => sink(&Event {
+                at: event.at,
+                what: What::Engine(known.or(said)),
+            }),
+            _ => sink(event),
+        });
+        self.engine = Some(known);
         flow
     }
 

@@ -14,18 +14,22 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use probe_user::discover::{self, Carries, Topology, Watcher};
+use probe_user::discover::{self, Carries, Engine, Topology, Watcher};
 use probe_user::handoff::part;
 use probe_user::peers::{Connection, Peers, holders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
+use trace::engine::{Mode, Waiter};
+use trace::event;
 use zmq_tap::splice::{Folder, Place, is_ours};
 
 use super::folder::Private;
 
-/// How often connections past the relay are looked for, and whether it is time to end.
+/// How often connections past the relay are looked for after a socket was moved, and whether it is time to end.
 const TURN: Duration = Duration::from_millis(100);
+/// Whoever connects after a socket was moved reaches the relay: only peers that had begun before can be past it.
+const SETTLED: Duration = Duration::from_secs(5);
 /// How often other hops of the engine are looked for: it needs a while to start.
 const DISCOVER_EVERY: Duration = Duration::from_secs(5);
 /// How long a connection that got past is given to pause before it is left.
@@ -37,6 +41,40 @@ pub(super) enum News {
     Moved(UnixListener, Place),
     /// Something goes, or went for a while, past the relay.
     Past(String),
+    /// What the child's command line, environment and packages say of its engine.
+    Engine(Known),
+}
+
+/// What is known of the child's engine.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Known {
+    version: Option<String>,
+    mode: Option<Mode>,
+    waiter: Option<Waiter>,
+    turnaround: Option<u8>,
+}
+
+impl Known {
+    /// The same, with what frames say where this says nothing.
+    pub(super) fn or<'a>(&'a self, said: event::Engine<'a>) -> event::Engine<'a> {
+        event::Engine {
+            version: self.version.as_deref().or(said.version),
+            mode: self.mode.or(said.mode),
+            waiter: self.waiter.or(said.waiter),
+            turnaround: self.turnaround.or(said.turnaround),
+        }
+    }
+}
+
+impl From<event::Engine<'_>> for Known {
+    fn from(said: event::Engine<'_>) -> Self {
+        Self {
+            version: said.version.map(str::to_owned),
+            mode: said.mode,
+            waiter: said.waiter,
+            turnaround: said.turnaround,
+        }
+    }
 }
 
 /// The thread that watches. Dropping it ends it.
@@ -60,6 +98,9 @@ impl Mover {
             sockets: HashMap::new(),
             peers: Peers::here().ok(),
             told: HashSet::new(),
+            judged: HashSet::new(),
+            moved: None,
+            engine: None,
         };
         let end = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&end);
@@ -92,6 +133,12 @@ struct Watching {
     peers: Option<Peers>,
     /// What was told of already.
     told: HashSet<String>,
+    /// Connections whose holder is known: ours, or told of.
+    judged: HashSet<Connection>,
+    /// When a socket was moved last.
+    moved: Option<Instant>,
+    /// What was told of the engine last.
+    engine: Option<Known>,
 }
 
 impl Watching {
@@ -106,7 +153,8 @@ impl Watching {
                 let place = self.place.display();
                 return self.say(format!("{place} is not watched for sockets any more: {error}"));
             }
-            if looked.elapsed() >= TURN {
+            let settled = self.moved.is_none_or(|at| at.elapsed() >= SETTLED);
+            if looked.elapsed() >= if settled { DISCOVER_EVERY } else { TURN } {
                 looked = Instant::now();
                 self.look_for_connections_past();
             }
@@ -180,6 +228,7 @@ impl Watching {
             Ok((listener, place)) => {
                 self.sockets.insert(name.to_owned(), inode(name).unwrap_or_default());
                 let _ = self.tell.send(News::Moved(listener, place));
+                self.moved = Some(Instant::now());
                 self.look_for_connections_past();
             }
             Err(error) => self.say(format!("{name}: not relayed: {error}")),
@@ -189,26 +238,29 @@ impl Watching {
     /// A peer that connected in the moment between a socket's appearance and its move. It is made to connect again.
     fn look_for_connections_past(&mut self) {
         let Some(peers) = &self.peers else { return };
-        let us = std::process::id();
-        let mut past = Vec::new();
+        let mut open: Vec<(String, Connection)> = Vec::new();
         for name in self.sockets.keys() {
             let found = peers.connected_to(&self.place.join(name)).unwrap_or_default();
-            if found.is_empty() {
-                continue;
-            }
-            let inodes: Vec<u64> = found.iter().map(|connection| connection.connector).collect();
-            let holders = holders(&inodes);
-            for connection in found {
-                let held = holders.get(&connection.connector).map_or(&[][..], Vec::as_slice);
-                if let Some(holder) = held.first()
-                    && held.iter().all(|holder| holder.pid != us)
-                {
-                    past.push((name.clone(), connection, *holder));
-                }
-            }
+            open.extend(found.into_iter().map(|connection| (name.clone(), connection)));
         }
-        for (name, connection, holder) in past {
-            self.lead_back(&name, connection, holder);
+        self.judged
+            .retain(|judged| open.iter().any(|(_, connection)| connection == judged));
+        open.retain(|(_, connection)| !self.judged.contains(connection));
+        if open.is_empty() {
+            return;
+        }
+        let inodes: Vec<u64> = open.iter().map(|(_, connection)| connection.connector).collect();
+        // Reads every process's descriptors: only for connections that are new.
+        let holders = holders(&inodes);
+        let us = std::process::id();
+        for (name, connection) in open {
+            let Some(held) = holders.get(&connection.connector) else {
+                continue;
+            };
+            self.judged.insert(connection);
+            if held.iter().all(|holder| holder.pid != us) {
+                self.lead_back(&name, connection, held[0]);
+            }
         }
     }
 
@@ -228,11 +280,22 @@ impl Watching {
 
     /// Hops of the child's engine that are no sockets of its folder.
     fn look_for_hops_past(&mut self, topology: &Topology) {
+        let of_child = |engine: &&Engine| engine.processes.iter().any(|p| descends(p.id.pid, self.child));
+        if let Some(known) = topology
+            .engines
+            .iter()
+            .find(of_child)
+            .map(|engine| Known::from(engine.event()))
+            && self.engine.as_ref() != Some(&known)
+        {
+            self.engine = Some(known.clone());
+            let _ = self.tell.send(News::Engine(known));
+        }
         let inside = format!("ipc://{}/", self.place.display());
         let past: Vec<String> = topology
             .engines
             .iter()
-            .filter(|engine| engine.processes.iter().any(|p| descends(p.id.pid, self.child)))
+            .filter(of_child)
             .flat_map(|engine| &engine.hops)
             .filter(|hop| hop.carries != Carries::Requests && !hop.endpoint.starts_with(&inside))
             .map(|hop| {
