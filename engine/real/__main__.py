@@ -79,7 +79,9 @@ class Attach:
 def load(server: Server, truth: Path, *flags: str) -> list[dict]:
     command = [str(server.python), "-m", "engine.real.load", "--url", server.url, "--truth", str(truth), *flags]
     subprocess.run(command, cwd=ROOT, check=True, stdin=subprocess.DEVNULL, timeout=300)
-    return records(truth)
+    counted = records(truth)
+    server.truth += counted
+    return counted
 
 
 def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) -> None:
@@ -160,17 +162,19 @@ class Lane:
         """A row behind `tokengap run`, whose report comes when the server has ended."""
 
         def run(folder: Path, checks: Checks) -> str:
-            truth = load(server, folder / "truth.jsonl", *flags)
+            load(server, folder / "truth.jsonl", *flags)
             server.__exit__()
             report = json.loads(report_file.read_text())
-            compare_sent(checks, truth, report)
-            return f"{len(truth)} requests, {report['tokens']['sent']} tokens relayed"
+            compare_sent(checks, server.truth, report)
+            return f"{len(server.truth)} requests, {report['tokens']['sent']} tokens relayed"
 
         return run
 
 
 def compare_sent(checks: Checks, truth: list[dict], report: dict) -> None:
     checks.equal("tokens sent", sum(r["completion"] for r in truth), report["tokens"]["sent"])
+    checks.equal("requests", len(truth), report["requests"]["seen"])
+    checks.equal("mode", "incremental", report["source"]["mode"])
     for finding in report["findings"]:
         if finding["severity"] != "info":
             checks.equal(f"finding {finding['kind']}: {finding['summary']}", True, finding["kind"] in SLOW)
@@ -203,6 +207,8 @@ def rows(lane: Lane, home: Path, logs: Path) -> None:
     report = logs / "run.json"
     wrap = [str(lane.tokengap), "run", "--json", "--report", str(report), "--"]
     with Server(home, "0.5.9", ["--stream-output", "--skip-server-warmup"], logs / "run.log", wrap) as server:
+        attached = lane.attached(server, ["--streams", "32", "--seconds", "8", "--seed", "5"], LOSES | SLOW)
+        lane.row("0.5.9 under run, attached", attached)
         lane.row("0.5.9 under run, 32 streams", lane.relayed(server, ["--streams", "32", "--seconds", "8"], report))
 
 

@@ -41,6 +41,8 @@ class Server:
         self.python = home / f"venv-{release}" / "bin" / "python"
         self.port = free_port()
         self.log = log
+        # What its clients counted so far.
+        self.truth: list[dict] = []
         self.command = [
             *wrap,
             *(str(self.python), "-m", "sglang.launch_server", "--model-path", str(home / "model"), *FLAGS),
