@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use trace::report::Report;
-use trace::{Analysis, Event};
+use trace::{Analysis, Event, MonoNs};
 
 use crate::replay::{Play, Position};
 use crate::sink::Writing;
@@ -28,6 +28,8 @@ pub(crate) struct Run<'a> {
     pub(crate) stage: Stage,
     /// Where a recording is played; `None` on live sources.
     pub(crate) position: Option<&'a Position>,
+    /// One instant on both clocks of the watched machine; `None` where its wall clock is not known.
+    pub(crate) wall: Option<(MonoNs, u64)>,
     /// The newest word to the reader, and its number.
     pub(crate) notice: (u64, &'a str),
     /// What is being written of the run.

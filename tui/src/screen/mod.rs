@@ -320,13 +320,9 @@ impl Screen {
             degraded: degraded(run),
         };
         self.model.refresh(run.analysis, &outside);
-        if self.model.wall_start_ns.is_none() && self.model.running_ns > 0 {
-            // A live run's clock is read once: it stands still when the run has ended.
-            self.model.wall_start_ns = match run.position {
-                Some(position) => position.wall_ns.map(|ns| ns.saturating_sub(position.at_ns)),
-                None => Some(trace::clock::wall_ns().saturating_sub(self.model.running_ns)),
-            };
-        }
+        let started = run.wall.zip(run.analysis.ledger().started());
+        self.model.wall_start_ns = started
+            .map(|((mono, wall), start)| wall.saturating_add(start.since(mono)).saturating_sub(mono.since(start)));
         if rows {
             // A filter reaches all that the ledger keeps.
             let most = if self.ui.filter.1.is_empty() {
