@@ -17,7 +17,9 @@ const MEMBERS: usize = 64;
 /// The hops by name, from the scheduler on.
 pub(crate) fn read(ledger: &Ledger, thresholds: &Thresholds, findings: &[FindingLine]) -> Vec<HopLine> {
     let found = |name: &str| {
-        let here = findings.iter().filter(|f| f.active && f.hop == name);
+        let here = findings
+            .iter()
+            .filter(|f| f.active && f.hop == name && f.health >= Health::Warning);
         here.map(|f| f.health).max().unwrap_or_default()
     };
     let lines = ledger.groups().iter().enumerate().filter_map(|(place, group)| {
