@@ -34,6 +34,19 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name; empty when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def started(pid: int) -> str | None:
+    fields = stat(pid)
+    return fields[19] if fields else None
+
+
 class Server:
     """A server that is up inside a `with` block. `wrap` is put before its command."""
 
@@ -83,6 +96,7 @@ class Server:
         raise RuntimeError(f"the server was not up after {START_SECONDS} s: see {self.log}")
 
     def __exit__(self, *_) -> None:
+        family = self.family()
         for how in (signal.SIGINT, signal.SIGKILL):
             try:
                 os.killpg(self.process.pid, how)
@@ -93,11 +107,21 @@ class Server:
                 break
             except subprocess.TimeoutExpired:
                 continue
-        # Children outlive the server for a moment.
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        # Nothing of it may be left: whoever looks for an engine next would find it.
+        for pid, began in family.items():
+            if started(pid) == began:
+                os.kill(pid, signal.SIGKILL)
+
+    def family(self) -> dict[int, str]:
+        """The server's process and all that descend from it, each with its start time."""
+        parents = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and (fields := stat(int(entry.name))):
+                parents[int(entry.name)] = int(fields[1])
+        family = {self.process.pid}
+        while more := {pid for pid, parent in parents.items() if parent in family} - family:
+            family |= more
+        return {pid: began for pid in family if (began := started(pid))}
 
     def pids(self) -> dict[str, int]:
         """Process ids by role, from the titles that SGLang gives its processes."""
