@@ -6,6 +6,7 @@ impl Ledger {
     /// Panics where a sum does not hold, in debug builds.
     pub(crate) fn debug_check(&self) {
         if cfg!(debug_assertions)
+            && self.checked
             && let Err(what) = self.balances()
         {
             panic!("the ledger does not balance: {what}");

@@ -125,6 +125,9 @@ pub struct Ledger {
     pending_chunks: usize,
     outstanding: usize,
     shelf: Shelf,
+    /// Its sums are checked in debug builds. Those of an image come from elsewhere.
+    #[serde(skip)]
+    checked: bool,
     /// When a request was last forgotten for want of room.
     forgot: Option<MonoNs>,
     /// Grows whenever deliveries may have been missed.
@@ -169,6 +172,7 @@ impl Ledger {
             pending_chunks: 0,
             outstanding: 0,
             shelf: Shelf::default(),
+            checked: true,
             forgot: None,
             delivery_epoch: 0,
             early: EarlyDeliveries::default(),
