@@ -106,6 +106,20 @@ pub struct Sees {
     pub delivered: bool,
 }
 
+impl Sees {
+    /// What either sees.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            sent: self.sent || other.sent,
+            forwarded: self.forwarded || other.forwarded,
+            taken: self.taken || other.taken,
+            handled: self.handled || other.handled,
+            delivered: self.delivered || other.delivered,
+        }
+    }
+}
+
 /// One ZMQ message and what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Frame<'a> {

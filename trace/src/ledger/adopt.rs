@@ -3,6 +3,7 @@
 use super::Ledger;
 use super::arithmetic::Evidence;
 use super::chunkline::{Entering, Line};
+use super::hop::Hop;
 use super::lane::PendingChunk;
 use super::table::Ticket;
 use crate::event;
@@ -12,14 +13,67 @@ impl Ledger {
     /// Enters what a source says of a hop.
     pub(super) fn announced(&mut self, said: &event::Hop<'_>) {
         let before: Vec<(bool, bool)> = self.hops.all.iter().map(|hop| (hop.lines_up, hop.open)).collect();
+        let of_said = |hop: &&Hop| hop.id == said.id;
+        let saw = self
+            .hops
+            .all
+            .iter()
+            .find(of_said)
+            .map(|hop| hop.shows)
+            .unwrap_or_default();
         if !self.hops.announce(said, self.limits.hops) {
             self.reached.hops += 1;
             return;
+        }
+        if let Some(place) = self.hops.place(said.id, self.limits.hops) {
+            if saw.taken && !said.sees.taken {
+                self.hide_takes(place);
+            }
+            if saw.delivered && !said.sees.delivered {
+                self.hide_deliveries(said.id);
+            }
         }
         for (place, (lined_up, open)) in before.into_iter().enumerate() {
             if self.hops.all[place].lines_up && !lined_up {
                 self.adopt(place, open);
             }
+        }
+    }
+
+    /// What is received from the hop at `place` is not seen from now on.
+    fn hide_takes(&mut self, place: usize) {
+        let hop = &mut self.hops.all[place];
+        let waited = hop.counts.backlog;
+        let (frames, chunks) = hop.forget_waiting();
+        self.hops.groups[hop.group].backlog -= waited;
+        self.pending_frames -= frames;
+        self.pending_chunks -= chunks.len();
+        let at = self.now;
+        for chunk in chunks {
+            let Some(request) = self.table.get_mut(chunk.ticket) else {
+                continue;
+            };
+            request.first_take_missed |= chunk.first;
+            if chunk.last {
+                request.final_taken = true;
+                self.settle_if_over(chunk.ticket, at);
+            }
+        }
+    }
+
+    /// What becomes of the chunks of hop `id` is not seen from now on.
+    fn hide_deliveries(&mut self, id: HopId) {
+        for ticket in self.table.tickets() {
+            let Some(request) = self.table.get_mut(ticket) else {
+                continue;
+            };
+            let crosses = request.streams.iter().any(|stream| stream.hop == id);
+            let Some(line) = request.line.as_mut().filter(|_| crosses) else {
+                continue;
+            };
+            self.outstanding -= line.entries();
+            self.shelf.ids -= line.ids_held();
+            self.totals.chunks.fates.unjudged += line.give_up_waiting().0;
         }
     }
 
@@ -69,7 +123,8 @@ impl Ledger {
             .line
             .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch, early)));
         line.scarred |= !stream.whole();
-        let passed = u64::from(stream.chunks) - waiting.len() as u64;
+        let known = line.entered() + waiting.len() as u64;
+        let passed = u64::from(stream.chunks).saturating_sub(known);
         if passed > 0 {
             line.skip(passed);
         }

@@ -119,7 +119,7 @@ impl Ledger {
         if self.hops.any_last {
             let last = |s: &&super::Stream| self.hops.all.iter().find(|h| h.id == s.hop).filter(|h| h.last);
             let at_last = request.streams.iter().find_map(|s| Some((s, last(&s)?)));
-            arrived = at_last.is_some_and(|(s, hop)| s.finished() && (request.final_taken || !hop.sees.taken));
+            arrived = at_last.is_some_and(|(s, hop)| s.finished() && (request.final_taken || !hop.shows.taken));
         }
         if arrived && request.line.as_ref().is_none_or(|l| l.finished || l.text) {
             self.linger(ticket, at);

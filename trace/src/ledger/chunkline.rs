@@ -182,12 +182,18 @@ impl Line {
     /// Its response carries text only. Returns the chunks in flight, which become unjudged, and their tokens.
     pub(crate) fn carry_text(&mut self) -> (u64, u64) {
         self.text = true;
+        self.give_up_waiting()
+    }
+
+    /// Their deliveries will not be seen. Returns the chunks in flight, which become unjudged, and their tokens.
+    pub(crate) fn give_up_waiting(&mut self) -> (u64, u64) {
         let tokens = self.outstanding.iter().map(|entry| u64::from(entry.tokens)).sum();
         let chunks = std::mem::take(&mut self.chunks);
         self.outstanding.clear();
         self.ids.clear();
         self.behind = 0;
         self.fates.unjudged += chunks;
+        (self.doubt, self.scarred) = (true, true);
         (chunks, tokens)
     }
 
@@ -200,6 +206,11 @@ impl Line {
     /// Chunks sent and not delivered.
     pub(crate) fn outstanding(&self) -> u64 {
         self.chunks
+    }
+
+    /// Chunks entered so far.
+    pub(crate) fn entered(&self) -> u64 {
+        self.entered
     }
 
     /// The count delivered so far.

@@ -54,7 +54,7 @@ impl Ledger {
         };
         let (mut both, mut frames, mut bytes) = (false, 0, 0);
         for hop in self.hops.all.iter().filter(|h| h.group == place) {
-            both |= hop.sees.sent && hop.sees.taken;
+            both |= hop.shows.sent && hop.shows.taken;
             frames += hop.counts.frames_sent;
             bytes += hop.counts.bytes;
         }
@@ -93,7 +93,7 @@ impl Ledger {
         sent: Option<MonoNs>,
     ) -> Trip {
         let hop = &mut self.hops.all[place];
-        let waited = asked.map_or(hop.sees.handled, |asked| {
+        let waited = asked.map_or(hop.shows.handled, |asked| {
             let queued = sent.is_some_and(|sent| asked.since(sent) >= QUEUED_NS);
             at.since(asked) >= AT_ONCE_NS && !queued
         });

@@ -33,6 +33,10 @@ pub(super) struct Seen {
     /// Its receiver sends on what it takes, and its takes are seen.
     between: bool,
     lines_up: bool,
+    /// What becomes of its chunks is not seen: who receives is not watched yet, or no more.
+    unseen: bool,
+    /// Likewise, when they are received.
+    hides_takes: bool,
     claim: IdColumn,
     /// Frames of its connection seen in a row before this one.
     watched: u64,
@@ -123,6 +127,7 @@ impl Ledger {
 
     /// Enters what a frame says; the chunks that a take is awaited for are left in `scratch`.
     pub(super) fn content(&mut self, at: MonoNs, place: usize, frame: &Frame<'_>, sent: bool) {
+        let any_taken = self.hops.any_taken;
         let hop = &mut self.hops.all[place];
         let bytes = super::believable(frame.bytes);
         hop.counts.bytes += bytes;
@@ -133,9 +138,11 @@ impl Ledger {
             ends: hop.ends,
             epoch: hop.epoch,
             origin: hop.origin,
-            last: (hop.last || hop.open) && (hop.sees.taken || !sent),
-            between: !hop.last && !hop.open && (hop.sees.taken || !sent),
+            last: (hop.last || hop.open) && (hop.shows.taken || !sent),
+            between: !hop.last && !hop.open && (hop.shows.taken || !sent),
             lines_up: hop.lines_up,
+            unseen: !hop.shows.delivered,
+            hides_takes: sent && any_taken && hop.hides_takes(),
             claim: frame.ids,
             watched: hop
                 .lanes
@@ -408,6 +415,7 @@ impl Ledger {
                 request.silence_ns = request.silence_ns.max(Some(silence));
             }
         }
+        request.first_take_missed |= first && seen.hides_takes;
         stream.chunks += 1;
         let said = chunk.completion_tokens.unwrap_or(0);
         if step.verdict != Verdict::Repeat {
@@ -455,8 +463,8 @@ impl Ledger {
             let line = request
                 .line
                 .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch, self.early.of(chunk.rid, seen.at))));
-            if chunk.completion_tokens.is_none() {
-                // Without a count it cannot be matched with a delivery.
+            if chunk.completion_tokens.is_none() || seen.unseen {
+                // Without a count it cannot be matched with a delivery, and what is not watched tells of none.
                 line.skip(1);
                 self.totals.chunks.fates.unjudged += 1;
             } else {

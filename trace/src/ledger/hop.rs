@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::kernel::KernelQueue;
-use super::lane::{Lane, LaneCounts};
+use super::lane::{Lane, LaneCounts, PendingChunk};
 use super::passage::{Ends, Passages};
 use super::stream::Stream;
 use super::timeline::Spent;
@@ -116,6 +116,10 @@ pub struct Hop {
     pub(crate) last: bool,
     /// It is not known yet who receives: perhaps the tokenizer.
     pub(crate) open: bool,
+    /// The stages that are seen now.
+    pub(crate) shows: Sees,
+    /// Those that have been seen at any time.
+    #[serde(default)]
     pub(crate) sees: Sees,
     /// Its chunks wait for deliveries.
     pub(crate) lines_up: bool,
@@ -161,6 +165,7 @@ impl Hop {
             origin: false,
             last: false,
             open: false,
+            shows: Sees::default(),
             sees: Sees::default(),
             lines_up: false,
             lined_up: 0,
@@ -242,9 +247,25 @@ impl Hop {
         self.counts
     }
 
-    /// The stages that are seen here.
+    /// The stages that are or were seen here: a receiver may have ended, or be watched only since later.
     pub fn sees(&self) -> Sees {
         self.sees
+    }
+
+    /// It leads, or may lead, to the tokenizer, and what that receives is not seen now.
+    pub(crate) fn hides_takes(&self) -> bool {
+        (self.last || self.open) && !self.shows.taken
+    }
+
+    /// Nobody who receives from it is watched any more: its frames wait for no take that would be seen. Gives back how many
+    /// waited that were remembered, and their chunks.
+    pub(crate) fn forget_waiting(&mut self) -> (usize, Vec<PendingChunk>) {
+        let (mut frames, mut chunks) = (0, Vec::new());
+        for lane in self.lanes.values_mut() {
+            frames += lane.forget_waiting(&mut chunks);
+        }
+        self.counts.backlog = 0;
+        (frames, chunks)
     }
 
     /// When the frame was sent that waits longest for its take; `None` when none waits.
@@ -275,7 +296,7 @@ impl Hop {
     }
 
     pub(crate) fn took(&mut self, id: FrameId, at: MonoNs) {
-        if !self.sees.handled {
+        if !self.shows.handled {
             return;
         }
         if self.unhandled.len() == UNHANDLED {
@@ -356,6 +377,10 @@ impl Group {
 
 /// All hops.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about all hops, read by its name"
+)]
 pub(crate) struct Hops {
     pub(crate) all: Vec<Hop>,
     pub(crate) groups: Vec<Group>,
@@ -365,7 +390,10 @@ pub(crate) struct Hops {
     by_id: HashMap<HopId, usize>,
     pub(crate) any_origin: bool,
     pub(crate) any_last: bool,
-    /// Deliveries are seen somewhere.
+    /// Takes are or were seen somewhere.
+    #[serde(default)]
+    pub(crate) any_taken: bool,
+    /// Likewise deliveries.
     pub(crate) any_delivered: bool,
 }
 
@@ -397,7 +425,7 @@ impl Hops {
         let group = self.group(name);
         let mut hop = Hop::new(id, group);
         hop.ends = self.ends(name);
-        hop.sees.sent = true;
+        (hop.shows.sent, hop.sees.sent) = (true, true);
         self.all.push(hop);
         self.by_id.insert(id, self.all.len() - 1);
         Some(self.all.len() - 1)
@@ -427,7 +455,8 @@ impl Hops {
         let hop = &mut self.all[place];
         (hop.group, hop.ends) = (group, ends);
         hop.endpoint = said.endpoint.into();
-        (hop.worker, hop.origin, hop.last, hop.sees) = (said.worker, said.origin, said.last, said.sees);
+        (hop.worker, hop.origin, hop.last, hop.shows) = (said.worker, said.origin, said.last, said.sees);
+        hop.sees = hop.sees.or(said.sees);
         hop.open = said.name.ends_with("->?");
         if said.sees.taken && !said.last {
             self.passages.takes_are_shown(ends.to);
@@ -437,12 +466,13 @@ impl Hops {
         }
         self.any_origin = self.all.iter().any(|h| h.origin);
         self.any_last = self.all.iter().any(|h| h.last);
-        self.any_delivered = self.all.iter().any(|h| h.sees.delivered);
         // Chunks line up once: on the hop into the tokenizer if that is where deliveries are seen.
         let at_last = self.all.iter().any(|h| h.last && h.sees.delivered);
         for hop in &mut self.all {
             hop.lines_up = hop.sees.delivered && (hop.last || !at_last);
         }
+        self.any_taken = self.all.iter().any(|h| h.sees.taken);
+        self.any_delivered = self.all.iter().any(|h| h.sees.delivered);
         true
     }
 

@@ -238,7 +238,7 @@ impl Ledger {
             // A consumer that is far behind has not been seen to take what we saw sent: then the hop's name tells whose it is.
             let its = |hop: &&Hop| match hop.by {
                 Some(by) => by.pid == pid,
-                None => hop.sees.taken && groups[hop.group].name.rsplit("->").next() == Some(sample.role),
+                None => hop.shows.taken && groups[hop.group].name.rsplit("->").next() == Some(sample.role),
             };
             let waiting = hops.iter().filter(its).map(|hop| hop.counts.backlog);
             waiting.reduce(|a, b| a + b)

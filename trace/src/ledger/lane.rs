@@ -151,6 +151,15 @@ impl Lane {
         Some(self.chunks.drain(..frame.chunks as usize))
     }
 
+    /// No take will be seen of what waits: its chunks go to `to`. Gives back how many frames were remembered.
+    pub(crate) fn forget_waiting(&mut self, to: &mut Vec<PendingChunk>) -> usize {
+        to.extend(self.chunks.drain(..));
+        self.forgotten = 0;
+        let frames = self.frames.len();
+        self.frames.clear();
+        frames
+    }
+
     /// How many forgotten frames the take of `seq` shows to have been taken: itself, or all if it is a remembered one.
     pub(crate) fn forgotten_before(&mut self, seq: u64) -> u64 {
         let all = self.first_waiting().is_some_and(|first| first <= seq);

@@ -227,7 +227,7 @@ impl Ledger {
         }
         self.delivery_epoch += u32::from(hop.lines_up);
         self.hops.groups[hop.group].undecoded(undecoded.reason);
-        if hop.sees.sent {
+        if hop.shows.sent {
             self.enter_sent(at, undecoded.id, place, Load::of(0, undecoded.bytes));
         } else {
             hop.counts.frames_taken += 1;
@@ -448,8 +448,9 @@ impl Ledger {
         (self.sees_deliveries() && !unseen).then_some(tokens.delivered)
     }
 
-    /// Whether deliveries are seen anywhere.
+    /// Whether deliveries are seen anywhere, or were.
     pub fn sees_deliveries(&self) -> bool {
-        self.hops.any_delivered
+        let now = self.hops.all.iter().any(|hop| hop.shows.delivered);
+        now || (self.hops.any_delivered && self.totals.tokens.delivered > 0)
     }
 }

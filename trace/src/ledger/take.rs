@@ -43,7 +43,7 @@ impl Ledger {
         let Some(lane) = hop.lanes.get_mut(&id.lane) else {
             return;
         };
-        if hop.sees.forwarded {
+        if hop.shows.forwarded {
             if self.pending_frames >= self.limits.pending_frames {
                 self.reached.pending_frames += 1;
                 self.pending_frames -= usize::from(lane.forget_forward());
@@ -53,7 +53,7 @@ impl Ledger {
                 self.pending_frames += 1;
             }
         }
-        if !hop.sees.taken {
+        if !hop.shows.taken {
             return;
         }
         let early = hop
@@ -201,7 +201,7 @@ impl Ledger {
                 take.sent = Some(sent);
                 self.take_scratch(take);
             }
-            Sent::NotYet if self.hops.all[place].sees.sent => {
+            Sent::NotYet if self.hops.all[place].shows.sent => {
                 let hop = &mut self.hops.all[place];
                 if hop.early.len() >= self.limits.early_takes {
                     hop.early.pop_front();

@@ -54,12 +54,12 @@ impl Egress {
         }
     }
 
-    /// Begins to observe what a process writes, if it is one that answers clients; before its messages are. Says why when
-    /// that is not possible.
-    pub(super) fn serve(&mut self, probe: &mut Probe, process: &Process, engine: &Engine) -> Result<(), String> {
+    /// Begins to observe what a process writes, if it is one that answers clients; before its messages are. Returns whether it
+    /// does, or why it cannot.
+    pub(super) fn serve(&mut self, probe: &mut Probe, process: &Process, engine: &Engine) -> Result<bool, String> {
         let pid = process.id.pid;
         if !matches!(process.role, Role::Tokenizer | Role::TokenizerWorker) {
-            return Ok(());
+            return Ok(false);
         }
         let ports = listening(pid).map_err(|error| format!("where pid {pid} listens cannot be read: {error}"))?;
         // A client that has libzmq loaded and no thread of it looks like a peer; its connection is HTTP all the same.
@@ -75,7 +75,7 @@ impl Egress {
         };
         // Who listens nowhere has its clients inside: what they get is not written. A Dynamo worker dials its clients.
         if !process.dynamo && ports.iter().all(of_zmq) {
-            return Ok(());
+            return Ok(false);
         }
         let serves = Serves {
             written: CAPTURE,
@@ -88,7 +88,7 @@ impl Egress {
             self.server.content.compare();
             self.logs.follow_output(process);
         }
-        Ok(())
+        Ok(observed)
     }
 
     /// Follows a worker's log as well.

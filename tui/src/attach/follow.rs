@@ -156,7 +156,7 @@ impl Follow {
     /// The engine is gone: what waited on its hops is taken by nobody.
     fn end(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let State::Watching(attach) = &self.state else { return };
-        self.ids = attach.lanes.ids().clone().reborn();
+        self.ids = attach.lanes.paths().ids.clone().reborn();
         self.ended += 1;
         tracing::warn!("the engine has ended (time {}); waiting for the next one", self.ended);
         self.state = State::Waiting(Box::new(Waiting::begin(Instant::now())));

@@ -6,10 +6,13 @@ mod follow;
 mod hopids;
 mod lanes;
 mod lookout;
+mod newcomers;
+mod paths;
 mod python;
 mod queues;
 mod requests;
 mod roles;
+mod sight;
 mod submitted;
 mod trial;
 
@@ -31,12 +34,14 @@ use cpu::CpuWatch;
 use egress::Egress;
 pub(crate) use follow::Follow;
 use hopids::HopIds;
-use lanes::{Lanes, Release, Sight, Sink};
+use lanes::{Lanes, Release, Sink};
 use lookout::Lookout;
+use newcomers::Newcomers;
 pub(crate) use python::PythonOptions;
 use python::PythonWatch;
 use queues::QueueWatch;
 use roles::Roles;
+use sight::Sight;
 pub(crate) use trial::{Outcome, State, reason};
 
 /// Copied of a message that is read where it was sent: enough to tell it from others. Frames of two ranks differ by their
@@ -46,6 +51,8 @@ const TO_COMPARE: u32 = 4096;
 /// What the user may set.
 #[derive(Clone, Debug)]
 pub(crate) struct AttachOptions {
+    /// Processes named by the user: watched whatever their connections say.
+    pub(crate) named: BTreeSet<u32>,
     /// Most bytes copied of a message.
     pub(crate) capture: u32,
     /// Observe what leaves for the clients.
@@ -71,6 +78,7 @@ pub(crate) struct Attach {
     engine: Engine,
     /// Processes that the probe is on.
     probed: BTreeSet<u32>,
+    newcomers: Newcomers,
     /// From which release on the wire the engine was last described.
     told: Option<Release>,
     engine_told: bool,
@@ -90,35 +98,37 @@ impl Attach {
             roles.learn(process);
         }
         roles.connect(&engine);
-        let targets = targets(&engine, options.capture);
-        let probed = targets.iter().map(|target| target.pid).collect();
+        let targets = targets(&engine, &options);
+        let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
         let refused = "the probe cannot be attached; without it, `tokengap tap` watches a hop with no privilege at all";
         let mut probe = Probe::attach(&[], options.probe).context(refused)?;
         let mut egress = Egress::new(engine.mode.as_ref().map(|mode| mode.value));
-        let unserved: Vec<String> = engine
-            .processes
-            .iter()
-            .filter(|_| options.egress)
-            .filter_map(|process| egress.serve(&mut probe, process, &engine).err())
-            .collect();
+        let mut newcomers = Newcomers::new();
+        let serving = engine.processes.iter().filter(|_| options.egress);
+        let served = serving.map(|process| newcomers.serve(process, &mut egress, &mut probe, &engine));
+        let refusals = served.filter_map(|served| Some(format!("egress: {}", served.err()?)));
+        let refusals: Vec<String> = refusals.collect();
         for log in &options.logs {
             let told = || format!("cannot follow the log {}", log.display());
             egress.follow(log).with_context(told)?;
         }
         probe.add(&targets).context(refused)?;
-        let sight = Sight {
-            handled: options.probe.handled,
-            delivered: egress.sees(),
-        };
-        let mut degraded: Vec<String> = probe
-            .degraded()
-            .iter()
-            .map(|d| format!("{d}; {}", d.remedy()))
-            .collect();
+        let mut sight = Sight::new(options.probe.handled, egress.sees());
+        for pid in &probed {
+            sight.watch(*pid, MonoNs(0));
+        }
+        for pid in newcomers.take_served() {
+            sight.serve(pid, MonoNs(0));
+        }
+        let mut degraded = refusals;
+        for pid in options.named.iter().filter(|pid| !probed.contains(*pid)) {
+            degraded.push(format!(
+                "pid {pid} was named and is not watched: it has no libzmq that can be probed"
+            ));
+        }
         if !options.probe.polls {
             degraded.push(format!("{} (--no-wakeups)", Feature::Polls.without()));
         }
-        degraded.extend(unserved.iter().map(|why| format!("egress: {why}")));
         degraded.extend(watcher.topology().blind.iter().map(trial::with_remedy));
         degraded.extend(clocks());
         let mut attach = Self {
@@ -132,6 +142,7 @@ impl Attach {
             options,
             engine,
             probed,
+            newcomers,
             told: None,
             engine_told: false,
             ids_asked: false,
@@ -149,7 +160,7 @@ impl Attach {
 
     /// Goes on with the hops of the engine's earlier lives.
     fn succeed(&mut self, ids: HopIds) {
-        self.lanes.succeed(ids);
+        self.lanes.paths_mut().ids = ids;
     }
 
     /// Whether none of the processes that were watched is left.
@@ -181,67 +192,74 @@ impl Attach {
     /// Workers that came, processes that went.
     fn look_around(&mut self) {
         let changes = self.lookout.news();
-        let rewired = !changes.is_empty();
-        for change in changes {
-            match change {
-                Change::Added(process) => self.join(&process),
-                Change::Replaced { new, .. } => self.join(&new),
-                Change::Exited(process) => tracing::info!("{} {} has ended", process.role, process.id.pid),
-                Change::Rewired => {}
+        for change in &changes {
+            if let Change::Exited(process) = change {
+                tracing::info!("{} {} has ended", process.role, process.id.pid);
             }
         }
-        if rewired {
+        if !changes.is_empty() {
             self.rewire();
         }
+        self.newcomers
+            .serve_again(&mut self.egress, &mut self.probe, &self.engine);
     }
 
-    /// Connections came or went.
+    /// Processes or connections came or went. A process is of this engine when it is connected with one that is, which may be seen
+    /// long after it has started.
     fn rewire(&mut self) {
         let engines = &self.lookout.topology().engines;
-        let ours = |engine: &&Engine| engine.processes.iter().any(|p| self.engine.process(p.id.pid).is_some());
-        if let Some(engine) = engines.iter().find(ours) {
-            self.queues.rewire(engine);
-            self.lanes.roles_mut().connect(engine);
-            // Who had no part in the path before may have one now.
-            let mut late = targets(engine, self.options.capture);
-            late.retain(|t| !self.probed.contains(&t.pid) && self.engine.process(t.pid).is_some());
-            for target in late {
-                self.probe_too(target);
-            }
-        }
-    }
-
-    /// Watches a process that appeared later, if it is of this engine.
-    fn join(&mut self, process: &Process) {
-        let pid = process.id.pid;
-        let ours = self.lookout.topology().engine_of(pid).is_some_and(|engine| {
-            engine
-                .processes
-                .iter()
-                .any(|other| other.id.pid != pid && self.engine.process(other.id.pid).is_some())
-        });
-        if !ours || self.engine.process(pid).is_some() {
-            return;
-        }
-        self.engine.processes.push(process.clone());
-        self.lanes.roles_mut().learn(process);
-        let Some(target) = target(process, &self.engine, self.options.capture) else {
+        let ours = |engine: &&Engine| engine.processes.iter().any(|p| self.knows(p));
+        let Some(engine) = engines.iter().find(ours).cloned() else {
             return;
         };
+        self.queues.rewire(&engine);
+        let new: Vec<Process> = engine.processes.iter().filter(|p| !self.knows(p)).cloned().collect();
+        for process in &new {
+            self.engine.processes.retain(|known| known.id.pid != process.id.pid);
+            self.engine.processes.push(process.clone());
+            // Its id may have been another one's.
+            self.probed.remove(&process.id.pid);
+            self.lanes.paths_mut().roles.learn(process);
+        }
+        self.lanes.paths_mut().roles.connect(&engine);
+        let mut late: Vec<Target> = new
+            .iter()
+            .filter_map(|p| target(p, &engine, self.options.capture))
+            .collect();
+        // Who had no part in the path before may have one now.
+        late.extend(targets(&engine, &self.options));
+        for target in late {
+            if !self.probed.contains(&target.pid)
+                && let Some(process) = engine.process(target.pid)
+            {
+                self.probe_too(target, process);
+            }
+        }
+        for process in &new {
+            self.watch_threads(process);
+        }
+        self.newcomers.rewired();
+    }
+
+    fn knows(&self, process: &Process) -> bool {
+        self.engine.processes.iter().any(|known| known.id == process.id)
+    }
+
+    /// Watches a process that appeared later, or had no part in the path before.
+    fn probe_too(&mut self, target: Target, process: &Process) {
+        self.probed.insert(target.pid);
         if self.options.egress
-            && let Err(why) = self.egress.serve(&mut self.probe, process, &self.engine)
+            && let Err(why) = self
+                .newcomers
+                .serve(process, &mut self.egress, &mut self.probe, &self.engine)
         {
             self.degraded.push(format!("egress: {why}"));
         }
-        self.probe_too(target);
-        self.watch_threads(process);
-    }
-
-    fn probe_too(&mut self, target: Target) {
-        self.probed.insert(target.pid);
-        if let Err(error) = self.probe.add(&[target]) {
-            self.degraded
-                .push(format!("pid {} appeared and is not watched: {error}", target.pid));
+        match self.probe.add(&[target]) {
+            Ok(()) => self.newcomers.watched(target.pid),
+            Err(error) => self
+                .degraded
+                .push(format!("pid {} appeared and is not watched: {error}", target.pid)),
         }
     }
 
@@ -322,7 +340,8 @@ impl Source for Attach {
             enter(lanes, egress, &observation, ids_asked, sink);
         });
         self.egress.ignore(&mut self.probe);
-        self.lanes.delivers(self.egress.sees(), sink);
+        self.newcomers.settle(&mut self.lanes, sink);
+        self.lanes.paths_mut().delivers(self.egress.sees(), MonoNs::now(), sink);
         match seen {
             Ok(0) if self.stopping => Flow::Ended,
             Ok(0) => Flow::Idle,
@@ -343,7 +362,16 @@ impl Source for Attach {
     }
 
     fn degraded(&self) -> Vec<String> {
-        let mut degraded = self.degraded.clone();
+        let without = self.probe.degraded().iter();
+        let mut degraded: Vec<String> = without.map(|d| format!("{d}; {}", d.remedy())).collect();
+        degraded.extend(self.degraded.iter().cloned());
+        degraded.extend(self.newcomers.degraded());
+        if self.lanes.paths().unwatched > 0 {
+            degraded.push(format!(
+                "{} messages with tokens were sent to a process that was not watched yet, or that had ended: their chunks are not judged",
+                self.lanes.paths().unwatched
+            ));
+        }
         let misses = self.lanes.misses();
         if misses.unsent > 0 {
             degraded.push(format!(
@@ -351,10 +379,10 @@ impl Source for Attach {
                 misses.unsent
             ));
         }
-        if self.lanes.left_out > 0 {
+        if self.lanes.paths().left_out > 0 {
             degraded.push(format!(
                 "{} messages on sockets beyond the limit of hops",
-                self.lanes.left_out
+                self.lanes.paths().left_out
             ));
         }
         degraded.extend(self.egress.degraded());
@@ -407,7 +435,10 @@ fn enter(lanes: &mut Lanes, egress: &mut Egress, observation: &Observation<'_>, 
                 });
             }
         }
-        Observation::Exited { pid } => tracing::info!("process {pid} has ended"),
+        Observation::Exited { pid } => {
+            tracing::info!("process {pid} has ended");
+            lanes.paths_mut().exited(*pid, MonoNs::now(), sink);
+        }
     }
 }
 
@@ -421,12 +452,18 @@ fn without_ids(at: MonoNs, frame: &Frame<'_>, sink: Sink<'_>) {
     sink(&Event { at, what });
 }
 
-/// Processes on the token path; all of the engine where no connection can be seen.
-fn targets(engine: &Engine, most: u32) -> Vec<Target> {
+/// Processes on the token path and those named; all of the engine where no connection can be seen.
+fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
+    let most = options.capture;
     let mut on_path: Vec<&Process> = engine.on_token_path().collect();
     if on_path.is_empty() {
         on_path.extend(&engine.processes);
     }
+    let named = engine.processes.iter().filter(|p| options.named.contains(&p.id.pid));
+    let apart: Vec<&Process> = named
+        .filter(|p| !on_path.iter().any(|other| other.id == p.id))
+        .collect();
+    on_path.extend(apart);
     on_path
         .into_iter()
         .filter_map(|process| target(process, engine, most))

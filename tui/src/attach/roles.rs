@@ -57,6 +57,16 @@ pub(super) struct Receiver {
     pub(super) pid: Option<u32>,
 }
 
+/// Who is thought to receive what a socket sends, before that is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presumed {
+    By(Receiver),
+    /// Connections do not tell.
+    Unknown,
+    /// Everybody they tell of receives from another socket: somebody who is not known yet.
+    Another,
+}
+
 /// The parts of all watched processes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roles {
@@ -70,6 +80,28 @@ impl Roles {
     pub(super) fn learn(&mut self, process: &Process) {
         let role = Some(process.role);
         self.parts.insert(process.id.pid, Part { role, rank: None });
+    }
+
+    /// The process has ended: nobody sends to it any more.
+    pub(super) fn forget(&mut self, pid: u32) {
+        self.parts.remove(&pid);
+        self.connected.retain(|(from, to, _)| *from != pid && *to != pid);
+    }
+
+    /// Processes of a part.
+    pub(super) fn with_role(&self, part: Part) -> BTreeSet<u32> {
+        let alike = |(pid, other): (&u32, &Part)| (other.role == part.role).then_some(*pid);
+        self.parts.iter().filter_map(alike).collect()
+    }
+
+    /// Processes that may receive from `from`, as far as their parts tell.
+    pub(super) fn may_receive_from(&self, from: Part) -> BTreeSet<u32> {
+        let may = |part: &Part| {
+            part.role
+                .is_none_or(|role| part.role != from.role && receives_output(role))
+        };
+        let pids = self.parts.iter().filter(|(_, part)| may(part));
+        pids.map(|(pid, _)| *pid).collect()
     }
 
     /// Notes the connections that discovery sees now, and which of several workers is which.
@@ -103,8 +135,9 @@ impl Roles {
     }
 
     /// Who will take what `pid` sends, before the first take shows it: a frame must be known as the tokenizer's when it is
-    /// sent. Of several of one part it is the part alone; `None` where connections leave more than one answer.
-    pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind) -> Option<Receiver> {
+    /// sent. Of several of one part it is the part alone; `None` where connections leave more than one answer, or none but
+    /// `taken`, to whom other sockets of that sender lead.
+    pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, taken: &BTreeSet<u32>) -> Presumed {
         use Role::{Detokenizer, DetokenizerRouter, Tokenizer, TokenizerRouter, TokenizerWorker};
         let pids: BTreeSet<u32> = self.of_sender(pid).map(|place| place.1).collect();
         let reached: Vec<(u32, Role)> = pids.iter().filter_map(|&pid| Some((pid, self.of(pid).role?))).collect();
@@ -119,28 +152,28 @@ impl Roles {
                 &[TokenizerRouter],
             ]
         };
-        let likely = preferred
-            .iter()
-            .map(|roles| {
-                reached
-                    .iter()
-                    .filter(|(_, role)| roles.contains(role))
-                    .collect::<Vec<_>>()
-            })
-            .find(|likely| !likely.is_empty())?;
+        let of_part = |roles: &&[Role]| {
+            let here = reached.iter().filter(|(_, role)| roles.contains(role));
+            here.copied().collect::<Vec<_>>()
+        };
+        let likely = preferred.iter().map(of_part).find(|likely| !likely.is_empty());
+        let mut likely = likely.unwrap_or_default();
+        let known = likely.len();
+        likely.retain(|(pid, _)| !taken.contains(pid));
         match likely.as_slice() {
-            [(pid, _)] => Some(Receiver {
+            [] if known > 0 => Presumed::Another,
+            [(pid, _)] => Presumed::By(Receiver {
                 part: self.of(*pid),
                 pid: Some(*pid),
             }),
-            [(_, role), others @ ..] if others.iter().all(|(_, other)| other == role) => Some(Receiver {
+            [(_, role), others @ ..] if others.iter().all(|(_, other)| other == role) => Presumed::By(Receiver {
                 part: Part {
                     role: Some(*role),
                     rank: None,
                 },
                 pid: None,
             }),
-            _ => None,
+            _ => Presumed::Unknown,
         }
     }
 
@@ -168,13 +201,10 @@ impl Roles {
     pub(super) fn watches_a_sender(&self) -> bool {
         self.parts.values().any(|part| !part.is_tokenizer())
     }
+}
 
-    /// Whether somebody who may receive from `from` is watched.
-    pub(super) fn may_see_takes_of(&self, from: Part) -> bool {
-        self.parts
-            .values()
-            .any(|part| part.role.is_none() || part.role != from.role)
-    }
+fn receives_output(role: Role) -> bool {
+    !matches!(role, Role::Scheduler | Role::DpController)
 }
 
 fn sender_of(kind: Kind) -> Option<Role> {
@@ -186,26 +216,30 @@ fn sender_of(kind: Kind) -> Option<Role> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn roles(parts: &[(u32, Role)], connected: &[(u32, u32)]) -> Roles {
+impl Roles {
+    /// Processes with their parts, and who is connected with whom, sender first.
+    pub(super) fn made(parts: &[(u32, Role)], connected: &[(u32, u32)]) -> Self {
         let part = |&(pid, role)| {
             let role = Some(role);
             (pid, Part { role, rank: None })
         };
-        Roles {
+        let place = |&(from, to)| (from, to, format!("ipc:///{to}"));
+        Self {
             parts: parts.iter().map(part).collect(),
-            connected: connected
-                .iter()
-                .map(|&(from, to)| (from, to, format!("ipc:///{to}")))
-                .collect(),
+            connected: connected.iter().map(place).collect(),
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     fn presumed(roles: &Roles, pid: u32, kind: Kind) -> Option<(&'static str, Option<u32>)> {
-        let receiver = roles.presumed_receiver(pid, kind)?;
-        Some((receiver.part.word(), receiver.pid))
+        match roles.presumed_receiver(pid, kind, &BTreeSet::new()) {
+            Presumed::By(receiver) => Some((receiver.part.word(), receiver.pid)),
+            Presumed::Unknown | Presumed::Another => None,
+        }
     }
 
     #[test]
@@ -217,12 +251,15 @@ mod tests {
             (4, Role::TokenizerWorker),
             (5, Role::TokenizerWorker),
         ];
-        let roles = roles(&parts, &[(1, 2), (1, 3), (2, 3), (2, 4), (2, 5), (3, 4), (3, 5)]);
+        let roles = Roles::made(&parts, &[(1, 2), (1, 3), (2, 3), (2, 4), (2, 5), (3, 4), (3, 5)]);
         assert_eq!(presumed(&roles, 1, Kind::TokenIds), Some(("detokenizer", Some(2))));
         assert_eq!(presumed(&roles, 1, Kind::Abort), Some(("router", Some(3))));
         assert_eq!(presumed(&roles, 2, Kind::Text), Some(("worker", None)));
         assert_eq!(presumed(&roles, 3, Kind::Text), Some(("worker", None)));
         assert_eq!(presumed(&roles, 9, Kind::Text), None);
+        let others = |taken: &[u32]| roles.presumed_receiver(2, Kind::Text, &taken.iter().copied().collect());
+        assert!(matches!(others(&[4]), Presumed::By(Receiver { pid: Some(5), .. })));
+        assert_eq!(others(&[4, 5]), Presumed::Another, "each has a socket of its own");
         assert_eq!((roles.endpoint(1, 2), roles.endpoint(1, 4)), ("ipc:///2", ""));
     }
 }

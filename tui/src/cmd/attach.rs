@@ -75,6 +75,7 @@ const fn probe_ebpf_most() -> u32 {
 impl Args {
     fn options(&self) -> AttachOptions {
         AttachOptions {
+            named: self.pid.iter().map(|spec| spec.pid).collect(),
             capture: self.capture,
             egress: !self.no_egress,
             logs: self.worker_log.clone(),

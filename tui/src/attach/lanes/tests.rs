@@ -1,12 +1,15 @@
-//! What is told when records of messages are lost.
+//! What is told when records of messages are lost, and when receivers come and go.
 
+use probe_user::discover::Role;
 use probe_user::{Call, Message, SocketId};
-use trace::event::What;
-use trace::report::ReportInput;
+use trace::detect::Severity;
+use trace::event::{Event, What};
+use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
 
 use super::super::roles::Roles;
-use super::{Lanes, Sight};
+use super::super::sight::Sight;
+use super::Lanes;
 
 const FRAME: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl");
 
@@ -39,14 +42,12 @@ fn message(pid: u32, seq: u64, bytes: &[u8]) -> Message<'_> {
 
 #[test]
 fn a_loss_that_numbers_show_is_told_before_what_follows_it_and_only_once() {
-    let sight = Sight {
-        handled: false,
-        delivered: false,
-    };
+    let mut sight = Sight::new(false, false);
+    sight.watch(2, MonoNs(0));
     let mut lanes = Lanes::new(Roles::default(), sight);
     let mut analysis = Analysis::new(Config::default());
     let mut told = Vec::new();
-    let mut enter = |event: &trace::Event<'_>| {
+    let mut enter = |event: &Event<'_>| {
         analysis.apply(event);
         match &event.what {
             What::Lost(lost) => told.push(("lost", lost.count)),
@@ -70,4 +71,169 @@ fn a_loss_that_numbers_show_is_told_before_what_follows_it_and_only_once() {
     assert_eq!((lanes.not_told(3), lanes.not_told(4), lanes.not_told(1)), (0, 2, 1));
     let report = analysis.report(&ReportInput::of("attach"));
     assert_eq!((report.own.events_missed, report.own.frames_unannounced), (5, 0));
+}
+
+/// A scheduler (pid 1) that sends to one tokenizer (pid 2) and, from another socket, to a second one.
+struct Engine {
+    lanes: Lanes,
+    analysis: Analysis,
+    now: u64,
+}
+
+const SCHEDULER: u32 = 1;
+const FIRST: u32 = 2;
+const SECOND: u32 = 3;
+
+impl Engine {
+    fn new() -> Self {
+        let roles = Roles::made(
+            &[(SCHEDULER, Role::Scheduler), (FIRST, Role::Tokenizer)],
+            &[(SCHEDULER, FIRST)],
+        );
+        let mut sight = Sight::new(true, true);
+        for pid in [SCHEDULER, FIRST] {
+            sight.watch(pid, MonoNs(0));
+        }
+        sight.serve(FIRST, MonoNs(0));
+        Self {
+            lanes: Lanes::new(roles, sight),
+            analysis: Analysis::new(Config::default()),
+            now: 0,
+        }
+    }
+
+    /// The recorded frame as one of a request named by `rid`, which it gives its `count`th token.
+    fn frame(rid: u8, count: u64) -> Vec<u8> {
+        let mut bytes = frame(count);
+        let at = bytes
+            .windows(8)
+            .position(|at| at[1..] == b"d5a06630"[1..])
+            .expect("the recorded rid");
+        bytes[at + 1] = rid;
+        bytes
+    }
+
+    fn call(&mut self, pid: u32, socket: u64, seq: u64) -> Call {
+        self.now += 1_000_000;
+        Call {
+            at: MonoNs(self.now),
+            socket: SocketId { pid, address: socket },
+            tid: pid,
+            seq,
+            cpu: None,
+            wakeup: None,
+        }
+    }
+
+    fn send(&mut self, socket: u64, seq: u64) {
+        let bytes = Self::frame(b'0' + socket as u8, seq);
+        let call = self.call(SCHEDULER, socket, seq);
+        let analysis = &mut self.analysis;
+        self.lanes.sent(&of(call, &bytes), &mut |event| analysis.apply(event));
+    }
+
+    fn take(&mut self, pid: u32, socket: u64, seq: u64, number: u64) {
+        let bytes = Self::frame(b'0' + socket as u8, seq);
+        let call = self.call(pid, 0x9000, number);
+        let analysis = &mut self.analysis;
+        self.lanes.taken(&of(call, &bytes), &mut |event| analysis.apply(event));
+    }
+
+    /// The second tokenizer is found and watched.
+    fn join(&mut self, pid: u32) {
+        self.now += 1_000_000;
+        let at = MonoNs(self.now);
+        let paths = self.lanes.paths_mut();
+        let mut parts = vec![(SCHEDULER, Role::Scheduler), (pid, Role::Tokenizer)];
+        parts.extend(paths.sight.is_watched(FIRST).then_some((FIRST, Role::Tokenizer)));
+        paths.roles = Roles::made(&parts, &[(SCHEDULER, FIRST), (SCHEDULER, pid)]);
+        paths.sight.watch(pid, at);
+        paths.sight.serve(pid, at);
+        let analysis = &mut self.analysis;
+        paths.reconsider(at, &mut |event| analysis.apply(event));
+    }
+
+    fn exit(&mut self, pid: u32) {
+        let at = MonoNs(self.now);
+        let analysis = &mut self.analysis;
+        self.lanes
+            .paths_mut()
+            .exited(pid, at, &mut |event| analysis.apply(event));
+    }
+
+    fn report(&mut self) -> Report {
+        self.analysis.ledger().balances().expect("sums that hold");
+        self.analysis.report(&ReportInput::of("attach"))
+    }
+}
+
+impl Engine {
+    /// What the report warns of.
+    fn accused(&mut self) -> Vec<String> {
+        let findings = self.report().findings.into_iter();
+        let accused = findings.filter(|finding| finding.severity > Severity::Info);
+        accused.map(|finding| finding.summary).collect()
+    }
+}
+
+fn of(call: Call, bytes: &[u8]) -> Message<'_> {
+    Message {
+        call,
+        bytes: bytes.len() as u64,
+        more: false,
+        payload: bytes,
+    }
+}
+
+#[test]
+fn messages_to_a_process_that_is_not_known_yet_are_no_backlog() {
+    let mut engine = Engine::new();
+    engine.send(1, 0);
+    engine.take(FIRST, 1, 0, 0);
+    (0..50).for_each(|seq| engine.send(2, seq));
+    engine.now += 10_000_000_000;
+    let report = engine.report();
+    assert!(
+        report.hops.iter().all(|hop| hop.backlog_max_frames <= Some(1)),
+        "{:?}",
+        report.hops
+    );
+    assert_eq!(engine.accused(), [""; 0], "nobody knows whether they wait");
+    assert_eq!(engine.lanes.paths().unwatched, 50);
+}
+
+#[test]
+fn chunks_are_judged_from_the_moment_their_receiver_is_watched() {
+    let mut engine = Engine::new();
+    engine.send(1, 0);
+    engine.take(FIRST, 1, 0, 0);
+    (0..3).for_each(|seq| engine.send(2, seq));
+    engine.join(SECOND);
+    let before = engine.report();
+    let sent_before = before.chunks.unjudged.expect("deliveries are seen");
+    assert!(sent_before >= 3, "{:?}", before.chunks);
+    engine.send(2, 3);
+    engine.take(SECOND, 2, 3, 0);
+    let report = engine.report();
+    assert_eq!(report.chunks.unjudged, Some(sent_before), "{:?}", report.chunks);
+    assert_eq!(engine.lanes.paths().unwatched, 3);
+}
+
+#[test]
+fn what_a_receiver_that_ended_left_is_neither_backlog_nor_lost() {
+    let mut engine = Engine::new();
+    (0..3).for_each(|seq| engine.send(1, seq));
+    engine.take(FIRST, 1, 0, 0);
+    engine.exit(FIRST);
+    (3..6).for_each(|seq| engine.send(1, seq));
+    engine.now += 10_000_000_000;
+    assert_eq!(engine.accused(), [""; 0]);
+    assert_eq!(engine.analysis.ledger().undelivered(), 0);
+    // Another takes its place, and what it is sent counts again.
+    engine.join(SECOND);
+    (6..8).for_each(|seq| engine.send(1, seq));
+    engine.take(SECOND, 1, 6, 0);
+    let waiting = engine.analysis.ledger().hops().iter().map(|hop| hop.counts().backlog);
+    assert_eq!(waiting.sum::<u64>(), 1);
+    assert_eq!(engine.accused(), [""; 0]);
 }

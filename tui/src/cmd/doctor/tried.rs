@@ -1,5 +1,6 @@
 //! The features of the probe, by attaching for a moment.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use probe_user::discover::{Engine, Watcher};
@@ -19,6 +20,7 @@ const LITTLE: u32 = 64;
 /// What `attach` does on this engine.
 pub(super) fn on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
     let options = AttachOptions {
+        named: BTreeSet::new(),
         capture: LITTLE,
         egress: true,
         logs: Vec::new(),

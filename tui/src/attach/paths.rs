@@ -1,0 +1,276 @@
+//! Which hop a socket's messages cross, and what is told of it.
+//!
+//! A hop here is one sending socket. Its name is known in two steps: the sender's role at its first readable message, the
+//! receiver's from the connections, and for certain at the first one that is seen taken.
+
+use probe_user::SocketId;
+use trace::event::{Event, Hop, Kind, Sees, What};
+use trace::{HopId, MonoNs};
+
+use super::hopids::HopIds;
+use super::lanes::Sink;
+use super::roles::{Part, Presumed, Receiver, Roles};
+use super::sight::Sight;
+
+/// The hops of all lanes, and who is at their ends.
+pub(super) struct Paths {
+    pub(super) roles: Roles,
+    pub(super) sight: Sight,
+    /// By the matcher's lane number; `None` while nothing readable was sent on it.
+    hops: Vec<Option<Known>>,
+    pub(super) ids: HopIds,
+    /// Sockets beyond the limit of hops.
+    pub(super) left_out: u64,
+    /// Messages with tokens sent to somebody who was not watched.
+    pub(super) unwatched: u64,
+}
+
+/// A lane that is a hop.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) id: HopId,
+    from: Part,
+    sender: SocketId,
+    to: Option<Receiver>,
+    /// A take has shown who receives; until then `to` is what the connections say.
+    met: bool,
+    /// Who receives is somebody who is not known yet.
+    stranger: bool,
+    /// Its socket's messages are on another lane by now.
+    over: bool,
+    kind: Kind,
+    /// When its first message was sent.
+    since: MonoNs,
+    /// What was told of it last.
+    told: Option<Told>,
+}
+
+/// What a hop event says that may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Told {
+    from: Part,
+    to: Option<Receiver>,
+    origin: bool,
+    sees: Sees,
+}
+
+impl Paths {
+    pub(super) fn new(roles: Roles, sight: Sight) -> Self {
+        Self {
+            roles,
+            sight,
+            hops: Vec::new(),
+            ids: HopIds::default(),
+            left_out: 0,
+            unwatched: 0,
+        }
+    }
+
+    /// The hop of a lane on which something readable was sent.
+    pub(super) fn of_lane(&self, lane: usize) -> Option<&Known> {
+        self.hops.get(lane)?.as_ref()
+    }
+
+    /// A message of a kind, with or without tokens, was sent on a lane: its hop. `None` beyond the limit of hops.
+    pub(super) fn sent(
+        &mut self,
+        lane: usize,
+        (socket, kind, tokens): (SocketId, Kind, bool),
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<&Known> {
+        if self.hops.len() <= lane {
+            self.hops.resize(lane + 1, None);
+        }
+        match &mut self.hops[lane] {
+            Some(known) if known.kind != Kind::Control || kind == Kind::Control => {}
+            Some(known) => {
+                known.kind = kind;
+                known.from = self.roles.sender(socket.pid, kind);
+                self.presume(lane);
+                self.announce(lane, at, sink);
+            }
+            None => {
+                self.meet(lane, socket, kind, at)?;
+                self.announce(lane, at, sink);
+            }
+        }
+        let known = self.hops[lane].as_ref()?;
+        let watched = known.told.is_some_and(|told| told.sees.taken);
+        self.unwatched += u64::from(tokens && !watched);
+        Some(known)
+    }
+
+    fn meet(&mut self, lane: usize, socket: SocketId, kind: Kind, at: MonoNs) -> Option<()> {
+        // Its numbers began again: the lane before does not go on.
+        for old in self.hops.iter_mut().flatten().filter(|known| known.sender == socket) {
+            old.over = true;
+        }
+        let from = self.roles.sender(socket.pid, kind);
+        let (to, stranger) = self.presumed(socket, kind, None);
+        let Some(id) = self.ids.meet(&name_of(from, to)) else {
+            self.left_out += 1;
+            return None;
+        };
+        self.hops[lane] = Some(Known {
+            id,
+            from,
+            sender: socket,
+            to,
+            met: false,
+            stranger,
+            over: false,
+            kind,
+            since: at,
+            told: None,
+        });
+        Some(())
+    }
+
+    /// A message of a lane was received by `pid`: its hop.
+    pub(super) fn received(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&Known> {
+        let known = self.hops.get_mut(lane)?.as_mut()?;
+        // A process that was started anew receives on the line of the one before it.
+        let receiver = known.to.and_then(|to| to.pid);
+        let another = receiver != Some(pid) && receiver.is_none_or(|before| !self.sight.is_watched(before));
+        if !std::mem::replace(&mut known.met, true) || another {
+            known.stranger = false;
+            known.to = Some(Receiver {
+                part: self.roles.receiver(pid, known.kind),
+                pid: Some(pid),
+            });
+            self.announce(lane, at, sink);
+        }
+        self.of_lane(lane)
+    }
+
+    /// Says whether what is delivered behind the path's last hops can be seen, when that has changed.
+    pub(super) fn delivers(&mut self, seen: bool, at: MonoNs, sink: Sink<'_>) {
+        if std::mem::replace(&mut self.sight.delivered, seen) != seen {
+            self.announce_all(at, sink);
+        }
+    }
+
+    /// Processes or connections have come: who receives may be known now.
+    pub(super) fn reconsider(&mut self, at: MonoNs, sink: Sink<'_>) {
+        for lane in 0..self.hops.len() {
+            self.presume(lane);
+        }
+        self.announce_all(at, sink);
+    }
+
+    /// The process has ended: what is sent to it from now on nobody who is watched receives.
+    pub(super) fn exited(&mut self, pid: u32, at: MonoNs, sink: Sink<'_>) {
+        self.sight.forget(pid);
+        self.roles.forget(pid);
+        self.announce_all(at, sink);
+    }
+
+    /// Who receives what `socket` sends, as far as connections tell; and whether that is somebody not known yet. To whom other
+    /// sockets of that process lead is not who `lane` leads to: each peer of a process has a socket of its own.
+    fn presumed(&self, socket: SocketId, kind: Kind, lane: Option<usize>) -> (Option<Receiver>, bool) {
+        let class = |kind: Kind| matches!(kind, Kind::Control | Kind::Abort);
+        let lanes = self.hops.iter().enumerate();
+        let others = lanes.filter_map(|(number, known)| known.as_ref().filter(|_| Some(number) != lane));
+        let taken = others
+            .filter(|known| !known.over && known.sender.pid == socket.pid && class(known.kind) == class(kind))
+            .filter_map(|known| known.to?.pid)
+            .collect();
+        match self.roles.presumed_receiver(socket.pid, kind, &taken) {
+            Presumed::By(receiver) => (Some(receiver), false),
+            Presumed::Unknown => (None, false),
+            Presumed::Another => (None, true),
+        }
+    }
+
+    /// Presumes anew who receives on a lane, unless a receiver that is there was seen.
+    fn presume(&mut self, lane: usize) {
+        let Some(known) = &self.hops[lane] else { return };
+        let watched = known
+            .to
+            .and_then(|to| to.pid)
+            .is_some_and(|pid| self.sight.is_watched(pid));
+        if known.over || (known.met && watched) {
+            return;
+        }
+        let (to, stranger) = self.presumed(known.sender, known.kind, Some(lane));
+        if let Some(known) = &mut self.hops[lane] {
+            // Of a receiver that has ended and that nobody follows, the name stays.
+            known.to = to.or(known.to.filter(|_| known.met));
+            known.stranger = stranger;
+        }
+    }
+
+    fn announce_all(&mut self, at: MonoNs, sink: Sink<'_>) {
+        for lane in 0..self.hops.len() {
+            self.announce(lane, at, sink);
+        }
+    }
+
+    /// Tells of a hop, if it has not been told so.
+    fn announce(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
+        let Some(known) = &self.hops[lane] else { return };
+        let receivers = match known.to {
+            Some(Receiver { pid: Some(pid), .. }) => [pid].into(),
+            Some(Receiver { part, pid: None }) => self.roles.with_role(part),
+            None => self.roles.may_receive_from(known.from),
+        };
+        let taken = self.sight.watches(&receivers).filter(|_| !known.stranger);
+        let last = known.to.is_some_and(|to| to.part.is_tokenizer());
+        let delivered = self.sight.serves(&receivers).filter(|_| last);
+        let sees = Sees {
+            sent: true,
+            taken: taken.is_some(),
+            handled: taken.is_some() && self.sight.handled,
+            delivered: delivered.is_some(),
+            ..Sees::default()
+        };
+        let told = Told {
+            from: known.from,
+            to: known.to,
+            origin: known.from.is_scheduler() && known.kind != Kind::Control,
+            sees,
+        };
+        let before = known.told;
+        if before == Some(told) {
+            return;
+        }
+        // What was sent before its receiver was watched may have been received and delivered: it is not to be judged.
+        let since = |stage: Option<MonoNs>| stage.is_some_and(|at| at > known.since);
+        let newly = |stage: fn(Sees) -> bool| before.is_none_or(|before| before.to != told.to || !stage(before.sees));
+        let hidden = Sees {
+            sent: true,
+            taken: sees.taken && !(since(taken) && newly(|sees| sees.taken)),
+            delivered: sees.delivered && !(since(delivered) && newly(|sees| sees.delivered)),
+            ..sees
+        };
+        if hidden != sees {
+            self.tell(known, Told { sees: hidden, ..told }, at, sink);
+        }
+        self.tell(known, told, at, sink);
+        if let Some(known) = &mut self.hops[lane] {
+            known.told = Some(told);
+        }
+    }
+
+    fn tell(&self, known: &Known, told: Told, at: MonoNs, sink: Sink<'_>) {
+        let to = known.to.and_then(|to| to.pid);
+        let hop = Hop {
+            id: known.id,
+            name: &name_of(known.from, known.to),
+            endpoint: to.map_or("", |to| self.roles.endpoint(known.sender.pid, to)),
+            worker: known.to.and_then(|to| to.part.rank()),
+            origin: told.origin,
+            last: known.to.is_some_and(|to| to.part.is_tokenizer()),
+            sees: told.sees,
+        };
+        sink(&Event {
+            at,
+            what: What::Hop(hop),
+        });
+    }
+}
+
+fn name_of(from: Part, to: Option<Receiver>) -> String {
+    format!("{}->{}", from.word(), to.map_or("?", |to| to.part.word()))
+}
