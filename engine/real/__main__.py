@@ -142,8 +142,8 @@ class Lane:
         if checks.failed:
             print(f"         files: {folder}", flush=True)
 
-    def attached(self, server: Server, flags: list[str], allowed: set[str], meanwhile=None):
-        """A row that attaches for the time of one load."""
+    def attached(self, server: Server, flags: list[str], allowed: set[str], meanwhile=None, expected: str | None = None):
+        """A row that attaches for the time of one load; `expected` is a finding that must be there."""
 
         def run(folder: Path, checks: Checks) -> str:
             with Attach(self.tokengap, server, folder) as attach:
@@ -152,6 +152,8 @@ class Lane:
                 truth = load(server, folder / "truth.jsonl", *flags)
             report = attach.report()
             compare(checks, truth, report, allowed)
+            if expected:
+                checks.equal(f"finding {expected}", True, expected in {f["kind"] for f in report["findings"]})
             replayed(checks, self.tokengap, attach.recording, report)
             sent, lost = report["tokens"]["sent"], report["chunks"]["tokens_lost"]
             return f"{len(truth)} requests, {sent} tokens sent, {lost} lost"
@@ -198,7 +200,8 @@ def rows(lane: Lane, home: Path, logs: Path) -> None:
         lane.row("0.5.9 incremental, 8 streams", lane.attached(server, few, LOSES | SLOW))
         lane.row("0.5.9 incremental, 64 streams", lane.attached(server, [*many, "--seed", "2"], LOSES | SLOW))
         lane.row("0.5.9 incremental, mixed", lane.attached(server, mixed, LOSES | SLOW))
-        stopped = lane.attached(server, [*many, "--seed", "3"], LOSES | SLOW | {"consumer-stopped"}, stop_for_a_while)
+        stop = "consumer-stopped"
+        stopped = lane.attached(server, [*many, "--seed", "3"], LOSES | SLOW | {stop}, stop_for_a_while, stop)
         lane.row("0.5.9 incremental, tokenizer stopped", stopped)
     with Server(home, "0.5.23", [], logs / "cumulative.log") as server:
         load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")

@@ -312,6 +312,59 @@ pub struct CpuSample<'a> {
     pub throttled_ns: Option<u64>,
     /// Its event loop's poll; `None` when not observed, or not looked at for this sample.
     pub poll: Option<PollUse>,
+    /// Why it does not run, at the end of the interval; `None` when it runs, when no frame waits, or when not looked at.
+    pub away: Option<Away<'a>>,
+}
+
+/// Where a thread is that does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Away<'a> {
+    /// Why it does not run.
+    pub state: AwayState,
+    /// The system call that it sleeps in, or the kernel's function; empty when unknown or of no meaning.
+    pub place: &'a str,
+}
+
+/// Why a thread does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AwayState {
+    /// Stopped by a signal (`SIGSTOP`).
+    Stopped,
+    /// Stopped by a debugger (`ptrace`).
+    Traced,
+    /// Its cgroup is frozen.
+    Frozen,
+    /// In a system call other than a poll.
+    Blocked,
+    /// In the poll of an event loop or of libzmq: it waits for something to do.
+    Polling,
+    /// In a system call that cannot be read.
+    Asleep,
+}
+
+impl AwayState {
+    /// Every state, in the order of their numbers.
+    pub const ALL: [Self; 6] = [
+        Self::Stopped,
+        Self::Traced,
+        Self::Frozen,
+        Self::Blocked,
+        Self::Polling,
+        Self::Asleep,
+    ];
+
+    /// As events and evidence spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stopped => "stopped",
+            Self::Traced => "traced",
+            Self::Frozen => "frozen",
+            Self::Blocked => "blocked",
+            Self::Polling => "polling",
+            Self::Asleep => "asleep",
+        }
+    }
 }
 
 /// A thread's part in its process.

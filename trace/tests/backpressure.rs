@@ -66,6 +66,7 @@ impl Server {
             wait_ns: Some(wait * MS),
             throttled_ns: (throttled > 0).then_some(throttled * MS),
             poll: Some(poll),
+            away: None,
         };
         self.say(at, What::Cpu(sample));
         let others = CpuSample {
@@ -73,6 +74,7 @@ impl Server {
             name: "asyncio_0",
             part: ThreadPart::Other,
             poll: None,
+            away: None,
             on_ns: 50 * MS,
             wait_ns: Some(0),
             ..sample

@@ -5,7 +5,7 @@ use trace::clock::MonoNs;
 use trace::detect::{Finding, Severity};
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Chunk, CpuSample, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, ThreadPart, What,
+    Away, AwayState, Chunk, CpuSample, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, ThreadPart, What,
 };
 use trace::{Analysis, Config, FrameId, HopId, ThreadId};
 
@@ -31,33 +31,94 @@ const PATHS: [&Path; 5] = [
 struct Cause {
     thread: &'static str,
     shares: Option<[u64; 3]>,
+    /// Why it does not run.
+    away: Option<Away<'static>>,
     advice: &'static str,
 }
 
-const CAUSES: [Cause; 5] = [
+const CAUSES: [Cause; 11] = [
     Cause {
         thread: "cpu-bound",
         shares: Some([95, 3, 0]),
+        away: None,
         advice: "its own work is the limit",
     },
     Cause {
         thread: "starved",
         shares: Some([40, 55, 0]),
+        away: None,
         advice: "CPUs of their own",
     },
     Cause {
         thread: "throttled",
         shares: Some([30, 65, 60]),
+        away: None,
         advice: "CPU limit",
+    },
+    Cause {
+        thread: "stopped",
+        shares: Some([3, 1, 0]),
+        away: Some(Away {
+            state: AwayState::Stopped,
+            place: "",
+        }),
+        advice: "kill -CONT",
+    },
+    Cause {
+        thread: "stopped",
+        shares: Some([3, 1, 0]),
+        away: Some(Away {
+            state: AwayState::Traced,
+            place: "",
+        }),
+        advice: "debugger",
+    },
+    Cause {
+        thread: "stopped",
+        shares: Some([20, 30, 0]),
+        away: Some(Away {
+            state: AwayState::Stopped,
+            place: "",
+        }),
+        advice: "kill -CONT",
+    },
+    Cause {
+        thread: "frozen",
+        shares: Some([3, 1, 0]),
+        away: Some(Away {
+            state: AwayState::Frozen,
+            place: "",
+        }),
+        advice: "cgroup.freeze",
+    },
+    Cause {
+        thread: "blocked",
+        shares: Some([3, 1, 0]),
+        away: Some(Away {
+            state: AwayState::Blocked,
+            place: "futex",
+        }),
+        advice: "consumer-blocked",
+    },
+    Cause {
+        thread: "asleep",
+        shares: Some([3, 1, 0]),
+        away: Some(Away {
+            state: AwayState::Polling,
+            place: "epoll_wait",
+        }),
+        advice: "py-spy dump",
     },
     Cause {
         thread: "waiting",
         shares: Some([3, 1, 0]),
+        away: None,
         advice: "py-spy dump",
     },
     Cause {
         thread: "busy",
         shares: None,
+        away: None,
         advice: "its own work is the limit",
     },
 ];
@@ -246,6 +307,7 @@ fn sample(analysis: &mut Analysis, path: &Path, slow: Option<Slow>, at: u64) {
                 wait_ns: Some(wait * MS),
                 throttled_ns: (held > 0).then_some(held * MS),
                 poll: None,
+                away: of.and_then(|s| s.cause.away),
             });
             analysis.apply(&Event { at: MonoNs(at), what });
         }

@@ -97,6 +97,7 @@ impl Run {
                 wait_ns: Some(10 * MS),
                 throttled_ns: None,
                 poll: None,
+                away: None,
             }),
         );
     }

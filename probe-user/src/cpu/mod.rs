@@ -3,6 +3,7 @@
 //!
 //! A consumer that is busy, one that is starved of a CPU, and one that is throttled are three different verdicts.
 
+mod away;
 mod cgroup;
 mod thread;
 
@@ -14,6 +15,7 @@ use trace::MonoNs;
 use cgroup::Cgroup;
 use thread::Source;
 
+pub use away::Away;
 pub use cgroup::Throttle;
 
 /// Threads are looked for again after so many samples.

@@ -220,6 +220,12 @@ impl Matcher {
         })
     }
 
+    /// When the oldest frame of a lane was sent that was not seen taken; `None` when there is none, or its record was lost.
+    pub fn oldest_waiting(&self, lane: u32) -> Option<MonoNs> {
+        let oldest = self.lanes.get(lane as usize)?.at(0)?;
+        oldest.seen.map(|(at, _)| at)
+    }
+
     /// What could not be joined.
     pub fn misses(&self) -> Misses {
         self.misses

@@ -1,6 +1,7 @@
 //! What to do about a bottleneck: one text for each role and cause.
 
 use super::attribution::{Attribution, Leg, LegKind, ThreadState};
+use crate::event::AwayState;
 
 /// For a thread whose own work is the limit.
 pub(super) fn own_work(role: &str) -> &'static str {
@@ -28,6 +29,39 @@ pub(super) const STARVED: &str =
 /// For a thread whose cgroup has used up its quota.
 pub(super) const THROTTLED: &str =
     "raise or remove the container's CPU limit (resources.limits.cpu; cpu.max of its cgroup)";
+
+/// For a thread that does not run, by its state and the system call it is in.
+pub(super) fn away(state: AwayState, place: &str) -> &'static str {
+    match state {
+        AwayState::Stopped => "a signal (SIGSTOP, SIGTSTP) stopped the process: `kill -CONT PID` lets it go on",
+        AwayState::Traced => {
+            "a debugger holds the process (ptrace): detach gdb or strace; run py-spy with --nonblocking"
+        }
+        AwayState::Frozen => {
+            "unfreeze the cgroup: `docker unpause`, or write 0 to its cgroup.freeze (THAWED to freezer.state in version 1)"
+        }
+        AwayState::Blocked => match place {
+            "futex" => {
+                "it waits for a lock that another thread holds (the GIL, a mutex): `py-spy dump --native` shows both"
+            }
+            "write" | "writev" | "sendto" | "sendmsg" | "sendmmsg" | "sendfile" => {
+                "what it writes to is not read or is slow (a client, a pipe of a log, a disk): `py-spy dump --native` shows what \
+                 it writes"
+            }
+            "fsync" | "fdatasync" | "openat" | "open" | "pread64" | "pwrite64" | "statx" | "getdents64" => {
+                "it waits for a disk or a network file system: keep files off its thread; `py-spy dump --native` shows the caller"
+            }
+            "nanosleep" | "clock_nanosleep" => {
+                "its own code sleeps on the thread that receives: `py-spy dump` shows where"
+            }
+            _ => "a blocking call keeps the thread that receives: `py-spy dump --native` shows where it is made",
+        },
+        AwayState::Polling | AwayState::Asleep => {
+            "it waits for something else than its socket: `py-spy dump` shows whether the task that receives has ended or awaits \
+             something"
+        }
+    }
+}
 
 /// For frames that wait on a hop.
 pub(super) fn of_hop(attribution: &Attribution<'_>, hop: &str) -> String {
@@ -65,6 +99,18 @@ fn of_leg(leg: &Leg<'_>) -> String {
         ThreadState::CpuBound | ThreadState::Busy => format!("{who} is busy while frames wait; {}", own_work(leg.role)),
         ThreadState::Starved => format!("{who} has no CPU while frames wait; {STARVED}"),
         ThreadState::Throttled => format!("{who} is held back by its CPU quota while frames wait; {THROTTLED}"),
+        ThreadState::Stopped => format!(
+            "{who} is stopped while frames wait: `kill -CONT PID` ends a stop by a signal, detaching the debugger one by ptrace"
+        ),
+        ThreadState::Frozen => format!("{who} is frozen while frames wait; {}", away(AwayState::Frozen, "")),
+        ThreadState::Blocked => format!(
+            "{who} is blocked in a system call while frames wait: the finding consumer-blocked names it, `py-spy dump --native` \
+             shows who makes it"
+        ),
+        ThreadState::Asleep => format!(
+            "{who} sleeps while frames wait: a finding io-thread-starved says that they do not reach it; without one, {}",
+            away(AwayState::Polling, "")
+        ),
         ThreadState::Waiting => format!(
             "{who} neither runs nor wants to while frames wait: look for what it waits on (a stopped process, a lock, I/O) with \
              py-spy dump"

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Thresholds;
 use crate::clock::MonoNs;
-use crate::ledger::{Group, Hop, Ledger, Passage, Spent};
+use crate::event::AwayState;
+use crate::ledger::{AwayTimes, Group, Hop, Ledger, Passage, Spent};
 use crate::path;
 use crate::stats::{Distribution, Sum, WindowedSum};
 use crate::words::percent;
@@ -59,7 +60,15 @@ pub enum ThreadState {
     Throttled,
     /// It has a frame in hand nearly all the time; its CPU time is not sampled.
     Busy,
-    /// Neither computing nor runnable while frames wait.
+    /// Stopped by a signal or a debugger.
+    Stopped,
+    /// Its cgroup is frozen.
+    Frozen,
+    /// Blocked in a system call other than a poll.
+    Blocked,
+    /// Asleep in its poll, or in a system call that cannot be read.
+    Asleep,
+    /// Neither computing nor runnable while frames wait; why is not observed.
     Waiting,
     /// Not observed: no samples of its time.
     Unknown,
@@ -73,6 +82,10 @@ impl ThreadState {
             Self::Starved => "lacks a CPU",
             Self::Throttled => "throttled",
             Self::Busy => "busy",
+            Self::Stopped => "stopped",
+            Self::Frozen => "frozen",
+            Self::Blocked => "blocked",
+            Self::Asleep => "asleep",
             Self::Waiting => "not running",
             Self::Unknown => "not sampled",
         }
@@ -197,6 +210,10 @@ impl Leg<'_> {
             (ThreadState::CpuBound, _) => format!(" (the {} is CPU-bound)", self.role),
             (ThreadState::Starved, _) => format!(" (the {} lacks a CPU)", self.role),
             (ThreadState::Throttled, _) => format!(" (the {} is throttled)", self.role),
+            (ThreadState::Stopped, _) => format!(" (the {} is stopped)", self.role),
+            (ThreadState::Frozen, _) => format!(" (the {} is frozen)", self.role),
+            (ThreadState::Blocked, _) => format!(" (the {} is blocked in a system call)", self.role),
+            (ThreadState::Asleep, _) => format!(" (the {} is asleep)", self.role),
             (ThreadState::Waiting, _) => format!(" (the {} is away and not running)", self.role),
             (ThreadState::Busy, Some(busy)) => format!(" (the {} is busy {} of the time)", self.role, percent(busy)),
             _ => String::new(),
@@ -245,6 +262,10 @@ fn wait<'l>(
         .iter()
         .map(|hop| hop.while_waiting())
         .fold(Spent::default(), Spent::plus);
+    let away = whose
+        .iter()
+        .map(|hop| hop.away())
+        .fold(AwayTimes::default(), AwayTimes::plus);
     let busy = worker.map_or(busy, |_| self::busy(whose.iter().copied(), window_ns));
     Some(Leg {
         name: &group.name,
@@ -254,7 +275,7 @@ fn wait<'l>(
         chunk,
         first_token,
         busy,
-        thread: state(&spent, busy, thresholds),
+        thread: state(&spent, &away, busy, thresholds),
         spent,
         worker: worker.map(|hop| {
             hop.worker()
@@ -295,7 +316,7 @@ fn inside<'l>(ledger: &Ledger, passage: &'l Passage, busy: Option<f64>, receives
 }
 
 /// State of a thread by its time while frames waited for it.
-fn state(spent: &Spent, busy: Option<f64>, thresholds: &Thresholds) -> ThreadState {
+fn state(spent: &Spent, away: &AwayTimes, busy: Option<f64>, thresholds: &Thresholds) -> ThreadState {
     let at_least = |ns: Option<u64>, share: f64| ns.is_some_and(|ns| spent.share(ns) >= share);
     if spent.interval_ns < SHORTEST_NS {
         return match busy {
@@ -303,12 +324,27 @@ fn state(spent: &Spent, busy: Option<f64>, thresholds: &Thresholds) -> ThreadSta
             _ => ThreadState::Unknown,
         };
     }
-    if at_least(spent.held_ns(), thresholds.throttled_share) {
+    let stopped = away.sum(&[AwayState::Stopped, AwayState::Traced]);
+    let frozen = away.of(AwayState::Frozen);
+    let asleep = away.sum(&[AwayState::Polling, AwayState::Asleep]);
+    // A thread that is not allowed to run lacks no CPU.
+    let held = stopped.saturating_add(frozen);
+    if at_least(Some(held), thresholds.starved_share) && spent.starved_ns().is_none_or(|starved| starved < held) {
+        if stopped >= frozen {
+            ThreadState::Stopped
+        } else {
+            ThreadState::Frozen
+        }
+    } else if at_least(spent.held_ns(), thresholds.throttled_share) {
         ThreadState::Throttled
     } else if at_least(spent.starved_ns(), thresholds.starved_share) {
         ThreadState::Starved
     } else if at_least(Some(spent.on_ns), thresholds.consumer_busy_share) {
         ThreadState::CpuBound
+    } else if at_least(Some(away.of(AwayState::Blocked)), BOTTLENECK) {
+        ThreadState::Blocked
+    } else if at_least(Some(asleep), BOTTLENECK) {
+        ThreadState::Asleep
     } else if spent.wait_ns.is_some() {
         ThreadState::Waiting
     } else {

@@ -3,11 +3,15 @@
 
 use super::{Look, Severity, Verdict};
 use crate::clock::MonoNs;
-use crate::ledger::{Group, Spent, Thread};
+use crate::event::AwayState;
+use crate::ledger::{AwayTimes, Group, Spent, Thread};
 use crate::words::{duration, percent, plural};
 
 /// No verdict looks further back than this.
 const FURTHEST_NS: u64 = 10_000_000_000;
+
+/// States in which a thread is not allowed to run.
+pub(super) const HELD: [AwayState; 3] = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen];
 
 /// A thread that lets frames wait.
 pub(super) struct Late<'a> {
@@ -21,6 +25,8 @@ pub(super) struct Late<'a> {
     pub(super) from: MonoNs,
     /// What it did since.
     pub(super) spent: Spent,
+    /// Why it did not run since, where that was looked at.
+    pub(super) away: AwayTimes,
 }
 
 impl Late<'_> {
@@ -83,6 +89,12 @@ impl Late<'_> {
                 verdict = verdict.with(name, rounded(spent.share(ns)));
             }
         }
+        for state in AwayState::ALL {
+            let share = rounded(spent.share(self.away.of(state)));
+            if share > 0.0 && state != AwayState::Blocked {
+                verdict = verdict.with(state.as_str(), share);
+            }
+        }
         if let Some(bytes) = self.group.kernel.max_between(self.from, look.now) {
             verdict = verdict.with("kernel_bytes_max", bytes);
         }
@@ -122,6 +134,7 @@ pub(super) fn late<'a>(look: &Look<'a>) -> Vec<Late<'a>> {
                 waited_ns,
                 from,
                 spent,
+                away: thread.away(from, look.now),
             });
         }
     }

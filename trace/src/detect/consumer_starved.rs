@@ -1,6 +1,6 @@
 //! A consumer that could work and gets no CPU: others have it.
 
-use super::consumer::{Late, late, rest, worst_of_each_line};
+use super::consumer::{HELD, Late, late, rest, worst_of_each_line};
 use super::{Detector, Look, Verdict, advice};
 use crate::words::percent;
 
@@ -16,7 +16,14 @@ impl Detector for ConsumerStarved {
     }
 
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let starved = |one: &Late<'_>| one.spent.starved_ns().map(|ns| one.spent.share(ns));
+        // A thread that is not allowed to run lacks no CPU, whatever it did before.
+        let starved = |one: &Late<'_>| {
+            let held = one.away.sum(&HELD);
+            one.spent
+                .starved_ns()
+                .filter(|ns| *ns > held)
+                .map(|ns| one.spent.share(ns))
+        };
         for (one, share) in worst_of_each_line(late(look), look.thresholds.starved_share, starved) {
             let summary = format!(
                 "{} waits for a CPU {} of the time {} ({} on one; {})",

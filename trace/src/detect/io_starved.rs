@@ -1,6 +1,6 @@
 //! libzmq's I/O threads without a CPU: frames wait on their way into the inbox while the consumer has time for them.
 
-use super::consumer::{Late, late, rounded};
+use super::consumer::{HELD, Late, late, rounded};
 use super::{Detector, Look, Verdict};
 use crate::event::ThreadPart;
 use crate::ledger::{Spent, Thread};
@@ -22,7 +22,8 @@ impl Detector for IoThreadStarved {
         for one in late(look) {
             // A consumer that never sleeps is late by itself.
             let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
-            if asleep.is_none_or(|share| share < limits.starved_share) {
+            let held = one.spent.share(one.away.sum(&HELD));
+            if asleep.is_none_or(|share| share - held < limits.starved_share) {
                 continue;
             }
             let Some((thread, spent, share)) = starved(look, &one).filter(|(.., share)| *share >= limits.starved_share)
@@ -55,7 +56,7 @@ impl Detector for IoThreadStarved {
 }
 
 /// The I/O thread at either end of the line that waits most for a CPU.
-fn starved<'a>(look: &Look<'a>, one: &Late<'a>) -> Option<(&'a Thread, Spent, f64)> {
+pub(super) fn starved<'a>(look: &Look<'a>, one: &Late<'a>) -> Option<(&'a Thread, Spent, f64)> {
     let sender = one.group.name.split("->").next().unwrap_or_default();
     let at_an_end = |t: &&Thread| t.id().pid == one.thread.id().pid || t.role() == sender;
     let io = look

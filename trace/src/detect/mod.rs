@@ -7,6 +7,7 @@ mod backlog;
 mod burst;
 mod coalescing;
 mod consumer;
+mod consumer_away;
 mod consumer_cpu;
 mod consumer_starved;
 mod consumer_throttled;
@@ -87,11 +88,15 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &drops::ShortAnswers,
     &wire_loss::WireLoss,
     &gap::FirstTokenGap,
+    &consumer_away::STOPPED,
+    &consumer_away::FROZEN,
+    &consumer_away::BLOCKED,
     &consumer_cpu::ConsumerCpuBound,
     &consumer_told::ConsumerCpuTold,
     &consumer_throttled::ConsumerThrottled,
     &consumer_starved::ConsumerStarved,
     &io_starved::IoThreadStarved,
+    &consumer_away::ASLEEP,
     &drops::DropsPredicted,
     &inflation::Inflation,
     &inflation::SummedCounts,

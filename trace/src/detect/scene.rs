@@ -4,8 +4,8 @@ use super::{Detector, Look, Severity, Thresholds, Verdict};
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{
-    Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, QueueSample,
-    Response, Sees, Taken, ThreadPart, Undecoded, What,
+    Away, AwayState, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause,
+    QueueSample, Response, Sees, Taken, ThreadPart, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::ledger::{Ledger, Limits};
@@ -132,7 +132,16 @@ impl Scene {
     }
 
     /// The last 100 ms of a thread of the tokenizer: on a CPU, waiting for one, cgroup throttled, in milliseconds.
-    pub(super) fn cpu(&mut self, at: u64, tid: u32, [on, wait, throttled]: [u64; 3]) {
+    pub(super) fn cpu(&mut self, at: u64, tid: u32, shares: [u64; 3]) {
+        self.sample(at, tid, shares, None);
+    }
+
+    /// The same of one that does not run at the end of it.
+    pub(super) fn away(&mut self, at: u64, tid: u32, shares: [u64; 3], (state, place): (AwayState, &str)) {
+        self.sample(at, tid, shares, Some(Away { state, place }));
+    }
+
+    fn sample(&mut self, at: u64, tid: u32, [on, wait, throttled]: [u64; 3], away: Option<Away<'_>>) {
         let sample = CpuSample {
             thread: ThreadId { pid: 7, tid },
             role: "tokenizer",
@@ -143,6 +152,7 @@ impl Scene {
             wait_ns: Some(wait * MS),
             throttled_ns: (throttled > 0).then_some(throttled * MS),
             poll: None,
+            away,
         };
         self.say(at, What::Cpu(sample));
     }

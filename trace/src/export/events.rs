@@ -222,6 +222,9 @@ fn cpu_fields(o: &mut Object<'_>, sample: &CpuSample<'_>) {
     o.maybe_int("poll_interval_ns", sample.poll.map(|p| p.interval_ns));
     o.maybe_int("polled_ns", sample.poll.map(|p| p.polled_ns));
     o.maybe_int("poll_wakeups", sample.poll.map(|p| p.wakeups));
+    if let Some(away) = sample.away {
+        o.text("away", away.state.as_str()).text("away_in", away.place);
+    }
 }
 
 fn hot_fields(o: &mut Object<'_>, sample: &HotSample<'_>) {

@@ -2,7 +2,7 @@
 
 use super::hop::{Taker, Trip};
 use super::timeline::Spent;
-use super::{Hop, Ledger, Thread, Waits};
+use super::{AwayTimes, Hop, Ledger, Thread, Waits};
 use crate::clock::MonoNs;
 use crate::event::{CpuSample, QueueSample};
 use crate::id::ThreadId;
@@ -43,6 +43,7 @@ impl Ledger {
                     throttled_ns: sample.throttled_ns,
                     handling_ns: 0,
                 });
+                hop.away = hop.away.plus(AwayTimes::of_sample(sample));
             }
         }
     }

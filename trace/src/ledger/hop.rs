@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
+use super::absence::AwayTimes;
 use super::kernel::KernelQueue;
 use super::lane::{Lane, LaneCounts, PendingChunk};
 use super::passage::{Ends, Passages};
@@ -145,6 +146,8 @@ pub struct Hop {
     pub(crate) first_waits: WindowedSum,
     /// What the receiving thread did while frames waited for it.
     pub(crate) while_waiting: Spent,
+    #[serde(default)]
+    pub(crate) away: AwayTimes,
     wakeup: Option<(u64, u32)>,
     /// Its receiver's burst, where the receiving thread is not observed.
     #[serde(default)]
@@ -181,6 +184,7 @@ impl Hop {
             chunk_waits: WindowedSum::default(),
             first_waits: WindowedSum::default(),
             while_waiting: Spent::default(),
+            away: AwayTimes::default(),
             wakeup: None,
             burst: Burst::default(),
             asked: None,
@@ -205,6 +209,11 @@ impl Hop {
     /// What the receiving thread did while frames waited for it; an empty stretch where that was not sampled.
     pub fn while_waiting(&self) -> Spent {
         self.while_waiting
+    }
+
+    /// Why the receiving thread did not run in that time.
+    pub fn away(&self) -> AwayTimes {
+        self.away
     }
 
     /// What each connection has carried, by its number; of those that are remembered.

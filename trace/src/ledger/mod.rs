@@ -2,6 +2,7 @@
 //!
 //! Events go in by [`Ledger::apply`], time by [`Ledger::tick`]; detectors, reports and screens read.
 
+mod absence;
 mod adopt;
 mod ageing;
 mod answer;
@@ -35,6 +36,7 @@ mod waits;
 
 use std::collections::VecDeque;
 
+pub use absence::AwayTimes;
 pub use answer::Answers;
 pub use arithmetic::Evidence;
 pub use bounds::{BOUNDS, Bound};

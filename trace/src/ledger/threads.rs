@@ -3,10 +3,11 @@
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
+use super::absence::{Absences, AwayTimes};
 use super::hop::Burst;
 use super::timeline::{Spent, Timeline};
 use crate::clock::MonoNs;
-use crate::event::{CpuSample, PollUse, ThreadPart};
+use crate::event::{AwayState, CpuSample, PollUse, ThreadPart};
 use crate::id::ThreadId;
 
 /// Samples of threads that take no frames are kept this long: as far back as detectors look.
@@ -32,6 +33,8 @@ pub struct Thread {
     sums: Spent,
     poll: Option<PollUse>,
     timeline: Timeline,
+    #[serde(default)]
+    absences: Absences,
 }
 
 impl Thread {
@@ -48,6 +51,7 @@ impl Thread {
             sums: Spent::default(),
             poll: None,
             timeline: Timeline::default(),
+            absences: Absences::default(),
         }
     }
 
@@ -89,6 +93,16 @@ impl Thread {
     /// How it spent the time between, as far as samples are kept and cover it.
     pub fn between(&self, from: MonoNs, to: MonoNs) -> Option<Spent> {
         self.timeline.between(from, to)
+    }
+
+    /// Why it did not run between, where that was looked at: while frames waited for it.
+    pub fn away(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
+        self.absences.between(from, to)
+    }
+
+    /// The system call that took most of its time in `state` between; empty when unknown.
+    pub fn away_in(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
+        self.absences.place(state, from, to)
     }
 
     /// The end of its last sample.
@@ -138,6 +152,7 @@ impl Thread {
             handling_ns: 0,
         });
         self.timeline.push(at, self.sums, keep_ns, kept);
+        self.absences.enter(at, sample);
         if let Some(more) = sample.poll {
             let poll = self.poll.get_or_insert_default();
             poll.interval_ns = poll.interval_ns.saturating_add(more.interval_ns);
@@ -231,6 +246,7 @@ mod tests {
             wait_ns: Some(0),
             throttled_ns: None,
             poll: None,
+            away: None,
         }
     }
 

@@ -165,6 +165,7 @@ mod tests {
             wait_ns: Some((100 - on_ms) * MS),
             throttled_ns: None,
             poll: None,
+            away: None,
         };
         assert!(threads.sample(MonoNs(at_ms * MS), &sample, 6_000, 4));
     }

@@ -455,6 +455,7 @@ mod tests {
                 wait_ns: None,
                 throttled_ns: None,
                 poll: None,
+                away: None,
             };
             analysis.apply(&Event {
                 at: MonoNs(300 * MS),

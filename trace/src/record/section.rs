@@ -11,7 +11,7 @@ const SECTION: [u8; 4] = *b"\xf7tgs";
 
 /// The format's version. A reader refuses a later `MAJOR`; it reads a later `MINOR` and passes over what it does not know.
 pub(super) const MAJOR: u16 = 1;
-pub(super) const MINOR: u16 = 1;
+pub(super) const MINOR: u16 = 2;
 
 pub(super) const PREAMBLE: usize = 16;
 pub(super) const SECTION_HEADER: usize = 88;

@@ -181,11 +181,13 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
             polled_ns: 2 * MS,
             wakeups: 7,
         }),
+        away: None,
     };
     let scheduler = CpuSample {
         thread: ThreadId { pid: 4100, tid: 4100 },
         role: "scheduler",
         poll: None,
+        away: None,
         ..cpu
     };
     for tenth in 1..8 {

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use proptest::string::string_regex;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample, IdColumn, Kind, Lost,
-    LostCause, Merged, PollUse, QueueSample, Response, Sees, Stage, Taken, ThreadPart, Told, Undecoded, What,
+    Answer, AnswerEnd, Away, AwayState, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample,
+    IdColumn, Kind, Lost, LostCause, Merged, PollUse, QueueSample, Response, Sees, Stage, Taken, ThreadPart, Told,
+    Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -126,8 +127,9 @@ fn cpu() -> impl Strategy<Value = CpuSample<'static>> {
     let part = prop::sample::select(vec![ThreadPart::Main, ThreadPart::Io, ThreadPart::Other]);
     let poll = of((large(), large(), large()));
     let times = (large(), large(), of(large()), of(large()));
-    (thread(), text(), text(), part, times, poll).prop_map(
-        |(thread, role, name, part, (interval_ns, on_ns, wait_ns, throttled_ns), poll)| CpuSample {
+    let away = of((prop::sample::select(AwayState::ALL.to_vec()), text()));
+    (thread(), text(), text(), part, times, poll, away).prop_map(
+        |(thread, role, name, part, (interval_ns, on_ns, wait_ns, throttled_ns), poll, away)| CpuSample {
             thread,
             role,
             name,
@@ -141,6 +143,7 @@ fn cpu() -> impl Strategy<Value = CpuSample<'static>> {
                 polled_ns,
                 wakeups,
             }),
+            away: away.map(|(state, place)| Away { state, place }),
         },
     )
 }

@@ -5,12 +5,12 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use probe_user::Probe;
-use probe_user::cpu::{Sample, Sampler};
+use probe_user::cpu::{Away, Sample, Sampler, ThreadUse};
 use probe_user::discover::Process;
-use trace::event::{CpuSample, Event, PollUse, ThreadPart, What};
+use trace::event::{self, CpuSample, Event, PollUse, ThreadPart, What};
 use trace::{MonoNs, ThreadId};
 
-use super::lanes::Sink;
+use super::lanes::{Lanes, Sink};
 
 /// The main thread, libzmq's own and the next few: these move frames.
 const THREADS_OF_THE_PATH: usize = 8;
@@ -53,7 +53,7 @@ impl CpuWatch {
     }
 
     /// Samples when it is time to.
-    pub(super) fn poll(&mut self, probe: &Probe, sink: Sink<'_>) {
+    pub(super) fn poll(&mut self, probe: &Probe, lanes: &Lanes, sink: Sink<'_>) {
         let now = Instant::now();
         if self.next.is_some_and(|next| now < next) {
             return;
@@ -62,27 +62,44 @@ impl CpuWatch {
         self.round = (self.round + 1) % SLOWER;
         let slower = self.round == 0;
         let polls = if slower { self.polls.look(probe) } else { HashMap::new() };
+        // Why a receiver does not run is read only while frames wait for it.
+        let oldest = lanes.oldest_waiting();
+        let late = oldest.is_some_and(|sent| MonoNs::now().since(sent) >= EVERY.as_nanos() as u64);
+        let keeps_waiting = |thread| late && lanes.is_receiver(thread);
         // A process that has ended keeps what was seen of it, and is not looked at again.
         self.processes
-            .retain_mut(|process| process.sample(slower, &polls, sink));
+            .retain_mut(|process| process.sample(slower, &polls, &keeps_waiting, sink));
     }
 }
 
 impl Watched {
     /// Whether the process still runs.
-    fn sample(&mut self, slower: bool, polls: &HashMap<ThreadId, PollUse>, sink: Sink<'_>) -> bool {
+    fn sample(
+        &mut self,
+        slower: bool,
+        polls: &HashMap<ThreadId, PollUse>,
+        keeps_waiting: &dyn Fn(ThreadId) -> bool,
+        sink: Sink<'_>,
+    ) -> bool {
         let Ok(path) = self.path.sample() else { return false };
-        self.tell(&path, &HashSet::new(), polls, sink);
+        self.tell(&path, &HashSet::new(), polls, keeps_waiting, sink);
         if !slower {
             return true;
         }
         let Ok(all) = self.all.sample() else { return false };
         let told = path.threads.iter().map(|thread| thread.tid).collect();
-        self.tell(&all, &told, polls, sink);
+        self.tell(&all, &told, polls, &|_| false, sink);
         true
     }
 
-    fn tell(&self, sample: &Sample, told: &HashSet<u32>, polls: &HashMap<ThreadId, PollUse>, sink: Sink<'_>) {
+    fn tell(
+        &self,
+        sample: &Sample,
+        told: &HashSet<u32>,
+        polls: &HashMap<ThreadId, PollUse>,
+        keeps_waiting: &dyn Fn(ThreadId) -> bool,
+        sink: Sink<'_>,
+    ) {
         for thread in sample.threads.iter().filter(|thread| !told.contains(&thread.tid)) {
             let id = ThreadId {
                 pid: self.pid,
@@ -95,6 +112,9 @@ impl Watched {
             } else {
                 ThreadPart::Other
             };
+            let away = (rests(thread, sample.interval_ns) && keeps_waiting(id))
+                .then(|| Away::of(self.pid, thread.tid))
+                .flatten();
             let what = CpuSample {
                 thread: id,
                 role: self.role,
@@ -105,6 +125,10 @@ impl Watched {
                 wait_ns: thread.wait_ns,
                 throttled_ns: sample.throttle.map(|throttle| throttle.throttled_ns),
                 poll: polls.get(&id).copied(),
+                away: away.as_ref().map(|away| event::Away {
+                    state: away.state,
+                    place: &away.place,
+                }),
             };
             sink(&Event {
                 at: sample.at,
@@ -112,6 +136,11 @@ impl Watched {
             });
         }
     }
+}
+
+/// Whether a thread spent most of the interval neither on a CPU nor waiting for one.
+fn rests(thread: &ThreadUse, interval_ns: u64) -> bool {
+    thread.on_ns.saturating_add(thread.wait_ns.unwrap_or(0)) < interval_ns / 2
 }
 
 /// What event loops had polled when they were last looked at.

@@ -3,7 +3,7 @@
 //! A hop here is one sending socket. Its name is known in two steps: the sender's role at its first readable message, the
 //! receiver's from the connections, and for certain at the first one that is seen taken. Sockets that never carry a message of the engine's are left out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use probe_user::matcher::Limits as MatcherLimits;
 use probe_user::{Call, Matcher, Message, SocketId};
@@ -24,6 +24,8 @@ pub(super) struct Lanes {
     matcher: Matcher,
     decoder: Decoder,
     paths: Paths,
+    /// Threads that were seen to receive.
+    receivers: HashSet<ThreadId>,
     /// Hops of sockets whose senders are not watched, by the taking socket.
     unseen_senders: HashMap<SocketId, (HopId, u64)>,
     /// What the messages' layout says of the release, told when discovery found none.
@@ -45,6 +47,7 @@ impl Lanes {
             matcher: Matcher::new(MatcherLimits::default()),
             decoder: Decoder::new(Limits::default()),
             paths: Paths::new(roles, sight),
+            receivers: HashSet::new(),
             unseen_senders: HashMap::new(),
             wire: None,
             ahead: 0,
@@ -140,6 +143,18 @@ impl Lanes {
         }
     }
 
+    /// When the oldest frame was sent that waits for a receiver that is watched.
+    pub(super) fn oldest_waiting(&self) -> Option<MonoNs> {
+        let lanes = self.paths.watched_lanes();
+        lanes.filter_map(|lane| self.matcher.oldest_waiting(lane)).min()
+    }
+
+    /// Whether the thread receives: it was seen to, or it is the main thread of a process where none was seen to.
+    pub(super) fn is_receiver(&self, thread: ThreadId) -> bool {
+        let known = self.receivers.iter().any(|receiver| receiver.pid == thread.pid);
+        self.receivers.contains(&thread) || thread.tid == thread.pid && !known
+    }
+
     /// A message left a socket.
     pub(super) fn taken(&mut self, message: &Message<'_>, sink: Sink<'_>) {
         let Call {
@@ -160,6 +175,7 @@ impl Lanes {
         let Some(known) = self.paths.received(found.frame.lane as usize, socket.pid, at, sink) else {
             return;
         };
+        self.receivers.extend(by);
         let id = FrameId {
             hop: known.id,
             lane: self.paths.ids.life(),

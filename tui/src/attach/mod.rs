@@ -315,7 +315,7 @@ impl Source for Attach {
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         self.tell_engine(sink);
-        self.cpu.poll(&self.probe, sink);
+        self.cpu.poll(&self.probe, &self.lanes, sink);
         self.queues.poll(sink);
         if let Some(python) = &self.python {
             python.poll(sink);

@@ -127,6 +127,13 @@ impl Paths {
         Some(())
     }
 
+    /// Lanes whose receives are seen.
+    pub(super) fn watched_lanes(&self) -> impl Iterator<Item = u32> {
+        let seen = |known: &Known| !known.over && known.told.is_some_and(|told| told.sees.taken);
+        let lanes = self.hops.iter().zip(0..);
+        lanes.filter_map(move |(known, lane)| known.as_ref().is_some_and(seen).then_some(lane))
+    }
+
     /// A message of a lane was received by `pid`: its hop.
     pub(super) fn received(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&Known> {
         let known = self.hops.get_mut(lane)?.as_mut()?;

@@ -1,11 +1,15 @@
 //! Reads the engine's threads into lines: those that take frames first, then the busiest.
 
+use trace::event::AwayState;
 use trace::ledger::{Ledger, Spent, Thread};
 use trace::stats::WINDOW_NS;
 use trace::{MonoNs, ThreadId};
 
 /// Threads shown.
 const SHOWN: usize = 128;
+
+/// Share of the time from which on a state is shown.
+const AWAY: f64 = 0.25;
 
 /// One thread.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +34,8 @@ pub(crate) struct Shares {
     pub(crate) held: Option<f64>,
     /// Asleep.
     pub(crate) blocked: Option<f64>,
+    /// Why it was not allowed to run, or could not, for a quarter of the time while frames waited for it.
+    pub(crate) away: Option<AwayState>,
 }
 
 impl Shares {
@@ -40,6 +46,7 @@ impl Shares {
             waiting: spent.starved_ns().map(share),
             held: spent.held_ns().map(share),
             blocked: spent.blocked_ns().map(share),
+            away: None,
         }
     }
 }
@@ -60,9 +67,25 @@ fn line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
         name: thread.name().to_owned(),
         id: thread.id(),
         takes: thread.takes(),
-        recent: thread.between(from, now).map(|spent| Shares::of(&spent)),
+        recent: thread.between(from, now).map(|spent| Shares {
+            away: away(thread, &spent, from, now),
+            ..Shares::of(&spent)
+        }),
         whole: Shares::of(&thread.total()?),
     })
+}
+
+/// A thread asleep in its poll has room, even beside a frame whose receive was missed: that state is left out.
+fn away(thread: &Thread, spent: &Spent, from: MonoNs, now: MonoNs) -> Option<AwayState> {
+    let times = thread.away(from, now);
+    let states = [
+        AwayState::Stopped,
+        AwayState::Traced,
+        AwayState::Frozen,
+        AwayState::Blocked,
+    ];
+    let longest = states.into_iter().max_by_key(|state| times.of(*state))?;
+    (spent.share(times.of(longest)) >= AWAY).then_some(longest)
 }
 
 #[cfg(test)]
@@ -89,6 +112,7 @@ mod tests {
                 wait_ns: Some(if busy { 10 * MS } else { 0 }),
                 throttled_ns: None,
                 poll: None,
+                away: None,
             };
             scene.say(tenth * 100 * MS, What::Cpu(sample));
         }

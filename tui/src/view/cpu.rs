@@ -175,7 +175,9 @@ fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
 /// A thread that is bound by its CPU, one that is starved of it and one that a quota holds back want three different cures.
 pub(super) fn verdict(shares: &Shares) -> (Health, &'static str) {
     let least = |share: Option<f64>, bound| share.is_some_and(|s| s >= bound);
-    if least(shares.held, STARVED) {
+    if let Some(state) = shares.away {
+        (Health::Warning, state.as_str())
+    } else if least(shares.held, STARVED) {
         (Health::Warning, "held by quota")
     } else if least(shares.waiting, STARVED) {
         (Health::Warning, "lacks a CPU")
@@ -189,6 +191,7 @@ pub(super) fn verdict(shares: &Shares) -> (Health, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trace::event::AwayState;
 
     #[test]
     fn bound_starved_and_throttled_are_three_verdicts() {
@@ -199,6 +202,7 @@ mod tests {
                 waiting: Some(waiting),
                 held,
                 blocked,
+                away: None,
             })
             .1
         };
@@ -206,5 +210,10 @@ mod tests {
         assert_eq!(of(0.60, 0.30, None), "lacks a CPU");
         assert_eq!(of(0.50, 0.20, Some(0.4)), "held by quota");
         assert_eq!(of(0.10, 0.0, None), "has room");
+        let stopped = Shares {
+            away: Some(AwayState::Stopped),
+            ..Shares::default()
+        };
+        assert_eq!(verdict(&stopped), (Health::Warning, "stopped"));
     }
 }

@@ -287,6 +287,7 @@ fn cpu_where_threads_are_watched() {
                 wait_ns: wait_ms.map(|ms: u64| ms * MS),
                 throttled_ns: throttled_ms.map(|ms: u64| ms * MS),
                 poll: None,
+                away: None,
             };
             stand.scene.say(tenth * 100 * MS, What::Cpu(sample));
         }

@@ -390,10 +390,12 @@ fn stopped(
     let hop = behind.hops()[victim.hop];
     checks.equal("the hop that first tokens wait on", &json!(hop), &gap["hop"]);
     checks.equal(
-        "its thread neither runs nor wants to",
-        &json!("waiting"),
+        "its thread is stopped",
+        &json!("stopped"),
         &gap["evidence"]["bottleneck_thread"],
     );
+    let verdict = findings().any(|f| f["kind"] == "consumer-stopped");
+    checks.equal("the verdict on the consumer is that it is stopped", &true, &verdict);
     let one_of_several = victim.hop > 0;
     checks.equal(
         "one of its receivers stands out",

@@ -2,7 +2,7 @@
 
 use super::bytes::Malformed;
 use crate::engine::{Mode, Waiter};
-use crate::event::{AnswerEnd, Finish, IdColumn, Kind, LostCause, Response, ThreadPart};
+use crate::event::{AnswerEnd, AwayState, Finish, IdColumn, Kind, LostCause, Response, ThreadPart};
 
 /// A word with a number.
 pub(super) trait Code: Sized {
@@ -36,6 +36,7 @@ codes! {
     Mode { Incremental = 0, Cumulative = 1 }
     Waiter { KeepsLast = 0, YieldsAll = 1, Merges = 2 }
     ThreadPart { Main = 0, Io = 1, Other = 2 }
+    AwayState { Stopped = 0, Traced = 1, Frozen = 2, Blocked = 3, Polling = 4, Asleep = 5 }
     Response { Streamed = 0, Whole = 1, Text = 2 }
     AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2 }
     LostCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }

@@ -7,8 +7,8 @@ use super::columns::Columns;
 use super::text::{Reading, Texts};
 use crate::engine::{Mode, Waiter};
 use crate::event::{
-    Answer, AnswerEnd, CpuSample, Engine, Hop, HotSample, Lost, LostCause, Merged, PollUse, QueueSample, Sees, Stage,
-    ThreadPart, Told, Undecoded, What,
+    Answer, AnswerEnd, Away, AwayState, CpuSample, Engine, Hop, HotSample, Lost, LostCause, Merged, PollUse,
+    QueueSample, Sees, Stage, ThreadPart, Told, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -170,6 +170,10 @@ impl<'a> Writing<'a> {
             self.number(poll.interval_ns);
             self.number(poll.polled_ns);
             self.number(poll.wakeups);
+        }
+        if let Some(away) = sample.away {
+            self.code(away.state);
+            self.text(away.place);
         }
         op::CPU
     }
@@ -414,6 +418,15 @@ impl<'b> Taking<'b> {
                 })
             } else {
                 None
+            },
+            // Format 1.2; left out where there is nothing to say.
+            away: if self.fields.is_empty() {
+                None
+            } else {
+                Some(Away {
+                    state: self.code::<AwayState>()?,
+                    place: self.text()?,
+                })
             },
         })
     }

@@ -114,7 +114,7 @@ const CASES: [Case; 4] = [
     },
     Case {
         verdict: VERDICTS[3],
-        thread: "waiting",
+        thread: "asleep",
         busy: false,
         press: |pid| {
             let (consumer, io) = cpus()?;

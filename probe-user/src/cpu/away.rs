@@ -1,0 +1,263 @@
+//! Why a thread does not run: stopped, frozen, or asleep in a system call, and in which.
+
+use std::fs;
+use std::path::Path;
+
+use trace::event::AwayState;
+
+/// Functions of the kernel in which a thread of a frozen cgroup sleeps: version 2 (the second where the first is inlined), version 1.
+const FROZEN_IN: [&str; 3] = ["do_freezer_trap", "get_signal", "__refrigerator"];
+
+/// Where a thread is that does not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Away {
+    /// Why it does not run.
+    pub state: AwayState,
+    /// The system call, or where that cannot be read the kernel's function; empty when unknown or of no meaning.
+    pub place: String,
+}
+
+impl Away {
+    /// Reads the thread's state from `/proc`; `None` when it runs, is ready to, or has ended.
+    pub fn of(pid: u32, tid: u32) -> Option<Self> {
+        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
+        let stat = read("stat").ok()?;
+        let letter = stat.rsplit_once(") ")?.1.chars().next()?;
+        let nowhere = |state| {
+            Some(Self {
+                state,
+                place: String::new(),
+            })
+        };
+        match letter {
+            'T' => return nowhere(AwayState::Stopped),
+            't' => return nowhere(AwayState::Traced),
+            'S' | 'D' | 'I' | 'P' => {}
+            _ => return None,
+        }
+        // "0" where the kernel hides it.
+        let wchan = read("wchan").ok().filter(|name| name != "0").unwrap_or_default();
+        let unclear = letter == 'D' || wchan.is_empty();
+        if FROZEN_IN.contains(&&*wchan) || unclear && is_frozen(pid) {
+            return nowhere(AwayState::Frozen);
+        }
+        let call = read("syscall").ok().and_then(|line| call_of(&line));
+        Some(match call {
+            Some(call) if polls(&call) => Self {
+                state: AwayState::Polling,
+                place: call,
+            },
+            Some(call) => Self {
+                state: AwayState::Blocked,
+                place: call,
+            },
+            None => Self {
+                state: AwayState::Asleep,
+                place: wchan,
+            },
+        })
+    }
+}
+
+/// Whether the cgroup freezer holds the process: `cgroup.events` of version 2, `freezer.state` of version 1.
+fn is_frozen(pid: u32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let mount = Path::new("/sys/fs/cgroup");
+    text.lines().any(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            return false;
+        };
+        let inside = path.trim_start_matches('/');
+        let says = |base: &Path, file: &str, word: &str| {
+            let text = fs::read_to_string(base.join(inside).join(file)).unwrap_or_default();
+            text.lines().any(|line| line.trim() == word)
+        };
+        if controllers.is_empty() {
+            let bases = [mount.to_owned(), mount.join("unified")];
+            bases.iter().any(|base| says(base, "cgroup.events", "frozen 1"))
+        } else {
+            controllers.split(',').any(|c| c == "freezer") && says(&mount.join("freezer"), "freezer.state", "FROZEN")
+        }
+    })
+}
+
+/// The call's name from a line of `syscall`: `230 0x1 ..`; `None` of `running`, and of `-1`, which is none.
+fn call_of(line: &str) -> Option<String> {
+    let number: libc::c_long = line.split_ascii_whitespace().next()?.parse().ok()?;
+    (number >= 0).then(|| {
+        let known = CALLS.iter().chain(OLDER).find(|(n, _)| *n == number);
+        known.map_or_else(|| format!("system call {number}"), |(_, name)| (*name).to_owned())
+    })
+}
+
+/// Whether an event loop, or libzmq's own wait for a message, sleeps in this call while it has nothing to do.
+fn polls(call: &str) -> bool {
+    call.starts_with("epoll_") || matches!(call, "poll" | "ppoll" | "select" | "pselect6")
+}
+
+macro_rules! calls {
+    ($($name:ident = $number:ident)*) => {
+        &[$((libc::$number, stringify!($name))),*]
+    };
+}
+
+/// Calls in which a thread may sleep, on every architecture.
+const CALLS: &[(libc::c_long, &str)] = calls! {
+    accept4 = SYS_accept4
+    clock_nanosleep = SYS_clock_nanosleep
+    close = SYS_close
+    connect = SYS_connect
+    epoll_pwait = SYS_epoll_pwait
+    fcntl = SYS_fcntl
+    fdatasync = SYS_fdatasync
+    flock = SYS_flock
+    fsync = SYS_fsync
+    futex = SYS_futex
+    getdents64 = SYS_getdents64
+    io_getevents = SYS_io_getevents
+    io_uring_enter = SYS_io_uring_enter
+    ioctl = SYS_ioctl
+    madvise = SYS_madvise
+    mmap = SYS_mmap
+    munmap = SYS_munmap
+    nanosleep = SYS_nanosleep
+    openat = SYS_openat
+    ppoll = SYS_ppoll
+    pread64 = SYS_pread64
+    pselect6 = SYS_pselect6
+    pwrite64 = SYS_pwrite64
+    read = SYS_read
+    readv = SYS_readv
+    recvfrom = SYS_recvfrom
+    recvmsg = SYS_recvmsg
+    restart_syscall = SYS_restart_syscall
+    sendfile = SYS_sendfile
+    sendmmsg = SYS_sendmmsg
+    sendmsg = SYS_sendmsg
+    sendto = SYS_sendto
+    statx = SYS_statx
+    wait4 = SYS_wait4
+    waitid = SYS_waitid
+    write = SYS_write
+    writev = SYS_writev
+};
+
+/// Calls that newer architectures do without.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[(libc::c_long, &str)] = calls! {
+    accept = SYS_accept
+    epoll_wait = SYS_epoll_wait
+    open = SYS_open
+    poll = SYS_poll
+    select = SYS_select
+};
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: &[(libc::c_long, &str)] = &[];
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A child of the test's own, ended with it.
+    struct Own(Child);
+
+    impl Own {
+        fn run(program: &str, args: &[&str]) -> Self {
+            let mut command = Command::new(program);
+            Self(command.args(args).stdin(Stdio::piped()).spawn().unwrap())
+        }
+
+        fn pid(&self) -> u32 {
+            self.0.id()
+        }
+
+        /// Waits until the thread is seen as `wanted`, however long the machine takes.
+        fn becomes(&self, wanted: &dyn Fn(&Away) -> bool) -> Away {
+            let begun = Instant::now();
+            loop {
+                let away = Away::of(self.pid(), self.pid());
+                if let Some(away) = away.as_ref().filter(|away| wanted(away)) {
+                    return away.clone();
+                }
+                assert!(begun.elapsed() < Duration::from_mins(1), "{away:?}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+
+        fn signal(&self, signal: rustix::process::Signal) {
+            let pid = rustix::process::Pid::from_raw(self.pid() as i32).unwrap();
+            rustix::process::kill_process(pid, signal).unwrap();
+        }
+    }
+
+    impl Drop for Own {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_stopped_child_and_one_that_goes_on() {
+        let child = Own::run("sleep", &["1000"]);
+        child.signal(rustix::process::Signal::STOP);
+        assert_eq!(child.becomes(&|away| away.state == AwayState::Stopped).place, "");
+        child.signal(rustix::process::Signal::CONT);
+        let away = child.becomes(&|away| away.state == AwayState::Blocked);
+        assert!(away.place.contains("nanosleep"), "{away:?}");
+    }
+
+    #[test]
+    fn a_child_blocked_in_a_read_is_told_by_the_calls_name() {
+        let child = Own::run("cat", &[]);
+        let away = child.becomes(&|away| away.state == AwayState::Blocked && away.place == "read");
+        assert_eq!(away.place, "read");
+    }
+
+    #[test]
+    fn a_frozen_child() {
+        for (folder, file, on, off) in [
+            ("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"),
+            ("/sys/fs/cgroup", "cgroup.freeze", "1", "0"),
+            ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"),
+        ] {
+            let group = Path::new(folder).join(format!("tokengap-test-{}", std::process::id()));
+            // Needs root, and a freezer of that version.
+            if fs::create_dir(&group).is_err() {
+                continue;
+            }
+            if group.join(file).exists() {
+                let child = Own::run("sleep", &["1000"]);
+                fs::write(group.join("cgroup.procs"), child.pid().to_string()).unwrap();
+                fs::write(group.join(file), on).unwrap();
+                child.becomes(&|away| away.state == AwayState::Frozen);
+                fs::write(group.join(file), off).unwrap();
+                child.becomes(&|away| away.state == AwayState::Blocked);
+            }
+            let begun = Instant::now();
+            while fs::remove_dir(&group).is_err() && begun.elapsed() < Duration::from_secs(10) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_that_runs_or_is_not_there() {
+        let tid = rustix::thread::gettid().as_raw_pid() as u32;
+        assert_eq!(Away::of(std::process::id(), tid), None);
+        assert_eq!(Away::of(u32::MAX, 1), None);
+    }
+
+    #[test]
+    fn lines_of_syscall() {
+        assert_eq!(call_of("running\n"), None);
+        assert_eq!(call_of("-1 0x7fff 0x7f15\n"), None);
+        assert_eq!(call_of(&format!("{} 0x1\n", libc::SYS_futex)).as_deref(), Some("futex"));
+        assert_eq!(call_of("9999 0x1").as_deref(), Some("system call 9999"));
+        assert!(polls("epoll_wait") && polls("poll") && !polls("futex"));
+    }
+}

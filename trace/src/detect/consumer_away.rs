@@ -1,0 +1,201 @@
+//! A consumer that does not run while frames wait for it, and why: stopped, frozen, blocked in a system call, or asleep.
+
+use super::consumer::{Late, late, worst_of_each_line};
+use super::{Detector, Look, Verdict, advice, io_starved};
+use crate::event::AwayState;
+use crate::words::percent;
+
+/// Samples shorter than this in total do not show why a thread is away.
+const SHORTEST_NS: u64 = 200_000_000;
+/// A thread that is blocked or asleep has been so for most of the time; one that may not run needs less to be late.
+const MOST: f64 = 0.5;
+
+/// One reason for not running.
+pub(super) struct ConsumerAway {
+    kind: &'static str,
+    states: &'static [AwayState],
+}
+
+pub(super) const STOPPED: ConsumerAway = ConsumerAway {
+    kind: "consumer-stopped",
+    states: &[AwayState::Stopped, AwayState::Traced],
+};
+pub(super) const FROZEN: ConsumerAway = ConsumerAway {
+    kind: "consumer-frozen",
+    states: &[AwayState::Frozen],
+};
+pub(super) const BLOCKED: ConsumerAway = ConsumerAway {
+    kind: "consumer-blocked",
+    states: &[AwayState::Blocked],
+};
+pub(super) const ASLEEP: ConsumerAway = ConsumerAway {
+    kind: "consumer-asleep",
+    states: &[AwayState::Polling, AwayState::Asleep],
+};
+
+impl Detector for ConsumerAway {
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    fn comes_and_goes(&self) -> bool {
+        true
+    }
+
+    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+        let least = if self.states[0] == AwayState::Blocked || self.sleeps() {
+            MOST
+        } else {
+            look.thresholds.starved_share
+        };
+        let share = |one: &Late<'_>| {
+            let judged = one.spent.interval_ns >= SHORTEST_NS && !(self.sleeps() && is_excused(look, one));
+            judged.then(|| one.spent.share(one.away.sum(self.states)))
+        };
+        for (one, share) in worst_of_each_line(late(look), least, share) {
+            found.push(self.verdict(look, &one, share));
+        }
+    }
+}
+
+impl ConsumerAway {
+    fn sleeps(&self) -> bool {
+        self.states.contains(&AwayState::Polling)
+    }
+
+    fn verdict(&self, look: &Look<'_>, one: &Late<'_>, share: f64) -> Verdict {
+        let most = self.states.iter().copied().max_by_key(|state| one.away.of(*state));
+        let state = most.unwrap_or(self.states[0]);
+        let place = one.thread.away_in(state, one.from, look.now);
+        let does = match state {
+            AwayState::Stopped => String::from("is stopped by a signal"),
+            AwayState::Traced => String::from("is held by a debugger"),
+            AwayState::Frozen => String::from("is in a frozen cgroup"),
+            AwayState::Blocked => format!("is blocked in {place}"),
+            AwayState::Polling => format!("sleeps in its poll ({place})"),
+            AwayState::Asleep if place.is_empty() => String::from("sleeps"),
+            AwayState::Asleep => format!("sleeps in the kernel ({place})"),
+        };
+        let summary = format!(
+            "{} {does} {} of the time {}",
+            one.who(),
+            percent(share),
+            one.meanwhile()
+        );
+        let verdict = one
+            .verdict(look, summary)
+            .with("away", state.as_str())
+            .advice(advice::away(state, place));
+        if place.is_empty() {
+            verdict
+        } else {
+            verdict.with("away_in", place)
+        }
+    }
+}
+
+/// A single frame that is not received may be one whose receive was not seen; and a consumer whose I/O thread lacks a CPU
+/// has nothing to wake up for.
+fn is_excused(look: &Look<'_>, one: &Late<'_>) -> bool {
+    let io = io_starved::starved(look, one);
+    one.frames < look.thresholds.burst_frames || io.is_some_and(|(.., share)| share >= look.thresholds.starved_share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::consumer_starved::ConsumerStarved;
+    use super::super::scene::{MS, SECOND, Scene};
+    use super::*;
+
+    /// A thread of the tokenizer is late for four seconds: samples with these shares and this state, of `frames` frames.
+    fn late_with(frames: u64, shares: [u64; 3], state: AwayState, place: &'static str) -> Scene {
+        let mut scene = Scene::skip_path();
+        scene.send(0, &[]);
+        scene.take_by(MS, 0, 7);
+        for n in 1..40 {
+            if n <= frames {
+                scene.send(n * 100 * MS, &[]);
+            }
+            scene.away(n * 100 * MS, 7, shares, (state, place));
+        }
+        scene
+    }
+
+    fn kinds(scene: &Scene) -> Vec<&'static str> {
+        let all = [&STOPPED, &FROZEN, &BLOCKED, &ASLEEP];
+        let found = |one: &&&ConsumerAway| !scene.check(**one, 4 * SECOND).is_empty();
+        all.iter().filter(found).map(|one| one.kind).collect()
+    }
+
+    #[test]
+    fn every_state_has_its_own_verdict_and_fix() {
+        for (state, place, kind, does, fix) in [
+            (
+                AwayState::Stopped,
+                "",
+                "consumer-stopped",
+                "stopped by a signal",
+                "kill -CONT",
+            ),
+            (
+                AwayState::Traced,
+                "",
+                "consumer-stopped",
+                "held by a debugger",
+                "detach",
+            ),
+            (
+                AwayState::Frozen,
+                "",
+                "consumer-frozen",
+                "frozen cgroup",
+                "cgroup.freeze",
+            ),
+            (
+                AwayState::Blocked,
+                "fsync",
+                "consumer-blocked",
+                "blocked in fsync",
+                "disk",
+            ),
+            (
+                AwayState::Polling,
+                "epoll_wait",
+                "consumer-asleep",
+                "(epoll_wait)",
+                "py-spy dump",
+            ),
+        ] {
+            let scene = late_with(39, [1, 1, 0], state, place);
+            assert_eq!(kinds(&scene), [kind], "{state:?}");
+            let detector = [&STOPPED, &FROZEN, &BLOCKED, &ASLEEP]
+                .into_iter()
+                .find(|d| d.kind == kind);
+            let found = scene.check(detector.unwrap(), 4 * SECOND);
+            assert!(found[0].summary.contains(does), "{}", found[0].summary);
+            assert!(
+                found[0].advice.as_deref().unwrap().contains(fix),
+                "{:?}",
+                found[0].advice
+            );
+            assert_eq!(found[0].evidence["away"], state.as_str());
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_not_allowed_to_run_is_not_starved() {
+        let scene = late_with(39, [20, 30, 0], AwayState::Stopped, "");
+        assert!(scene.check(&ConsumerStarved, 4 * SECOND).is_empty());
+        let scene = late_with(39, [20, 60, 0], AwayState::Polling, "epoll_wait");
+        assert_eq!(scene.check(&ConsumerStarved, 4 * SECOND).len(), 1);
+        assert_eq!(kinds(&scene), [""; 0]);
+    }
+
+    #[test]
+    fn an_idle_thread_beside_a_frame_whose_receive_was_missed_is_not_accused() {
+        assert_eq!(
+            kinds(&late_with(1, [1, 0, 0], AwayState::Polling, "epoll_wait")),
+            [""; 0]
+        );
+    }
+}

@@ -1,0 +1,187 @@
+//! Why a receiver's thread did not run while frames waited for it.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::MonoNs;
+use crate::event::{AwayState, CpuSample};
+
+/// Stretches kept of one thread; a state that lasts is one stretch.
+const KEPT: usize = 128;
+
+/// Nanoseconds for which a thread neither ran nor waited for a CPU, by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AwayTimes([u64; AwayState::ALL.len()]);
+
+impl AwayTimes {
+    /// The time in one state.
+    pub fn of(&self, state: AwayState) -> u64 {
+        self.0[state as usize]
+    }
+
+    /// The time in all of these states.
+    pub fn sum(&self, states: &[AwayState]) -> u64 {
+        states.iter().fold(0, |sum, state| sum.saturating_add(self.of(*state)))
+    }
+
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(mut self, other: Self) -> Self {
+        for (sum, more) in self.0.iter_mut().zip(other.0) {
+            *sum = sum.saturating_add(more);
+        }
+        self
+    }
+
+    fn add(&mut self, state: AwayState, ns: u64) {
+        let sum = &mut self.0[state as usize];
+        *sum = sum.saturating_add(ns);
+    }
+
+    /// What a sample adds: the part of its interval for which the thread was asleep goes to the state at its end.
+    pub(crate) fn of_sample(sample: &CpuSample<'_>) -> Self {
+        let mut times = Self::default();
+        if let Some(away) = sample.away {
+            times.add(away.state, asleep_ns(sample));
+        }
+        times
+    }
+}
+
+fn asleep_ns(sample: &CpuSample<'_>) -> u64 {
+    let wanted = sample.on_ns.saturating_add(sample.wait_ns.unwrap_or(0));
+    sample.interval_ns.saturating_sub(wanted)
+}
+
+/// Samples in a row with one state and place.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Stretch {
+    from: MonoNs,
+    to: MonoNs,
+    /// Time of it neither on a CPU nor waiting for one.
+    ns: u64,
+    state: AwayState,
+    place: Box<str>,
+}
+
+impl Stretch {
+    /// The time that lies between; samples are taken to be alike throughout.
+    fn between(&self, from: MonoNs, to: MonoNs) -> u64 {
+        let shared = self.to.min(to).since(self.from.max(from));
+        let share = shared as f64 / self.to.since(self.from).max(1) as f64;
+        (self.ns as f64 * share) as u64
+    }
+}
+
+/// The last stretches of one thread, oldest first.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Absences(VecDeque<Stretch>);
+
+impl Absences {
+    pub(crate) fn enter(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
+        let Some(away) = sample.away else { return };
+        let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
+        let ns = asleep_ns(sample);
+        if let Some(last) = self.0.back_mut()
+            && last.state == away.state
+            && *last.place == *away.place
+            && from.since(last.to) <= sample.interval_ns / 2
+        {
+            last.to = last.to.max(at);
+            last.ns = last.ns.saturating_add(ns);
+            return;
+        }
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(Stretch {
+            from,
+            to: at,
+            ns,
+            state: away.state,
+            place: away.place.into(),
+        });
+    }
+
+    pub(crate) fn between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
+        let mut times = AwayTimes::default();
+        for stretch in &self.0 {
+            times.add(stretch.state, stretch.between(from, to));
+        }
+        times
+    }
+
+    /// Where most of the time in a state between the two was spent; empty when unknown.
+    pub(crate) fn place(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
+        let mut places: Vec<(&str, u64)> = Vec::new();
+        for stretch in self.0.iter().filter(|stretch| stretch.state == state) {
+            let ns = stretch.between(from, to);
+            match places.iter_mut().find(|(place, _)| *place == &*stretch.place) {
+                Some((_, sum)) => *sum = sum.saturating_add(ns),
+                None => places.push((&stretch.place, ns)),
+            }
+        }
+        let most = places.into_iter().filter(|(_, ns)| *ns > 0).max_by_key(|(_, ns)| *ns);
+        most.map_or("", |(place, _)| place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Away, ThreadPart};
+    use crate::id::ThreadId;
+
+    const MS: u64 = 1_000_000;
+
+    fn sample(on_ms: u64, away: Option<(AwayState, &'static str)>) -> CpuSample<'static> {
+        CpuSample {
+            thread: ThreadId { pid: 1, tid: 1 },
+            role: "tokenizer",
+            name: "python3",
+            part: ThreadPart::Main,
+            interval_ns: 100 * MS,
+            on_ns: on_ms * MS,
+            wait_ns: Some(0),
+            throttled_ns: None,
+            poll: None,
+            away: away.map(|(state, place)| Away { state, place }),
+        }
+    }
+
+    #[test]
+    fn a_state_that_lasts_is_one_stretch_and_is_cut_where_asked() {
+        let mut absences = Absences::default();
+        for n in 1..=50 {
+            absences.enter(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Stopped, ""))));
+        }
+        assert_eq!(absences.0.len(), 1);
+        let times = absences.between(MonoNs(1_000 * MS), MonoNs(2_000 * MS));
+        assert_eq!(times.of(AwayState::Stopped), 1_000 * MS);
+        assert_eq!(times.sum(&AwayState::ALL), 1_000 * MS);
+    }
+
+    #[test]
+    fn the_place_is_where_most_of_the_time_went() {
+        let mut absences = Absences::default();
+        let blocked = |place| Some((AwayState::Blocked, place));
+        absences.enter(MonoNs(100 * MS), &sample(10, blocked("futex")));
+        absences.enter(MonoNs(200 * MS), &sample(0, None));
+        absences.enter(MonoNs(300 * MS), &sample(80, blocked("read")));
+        let all = (MonoNs(0), MonoNs(300 * MS));
+        assert_eq!(absences.place(AwayState::Blocked, all.0, all.1), "futex");
+        assert_eq!(absences.place(AwayState::Polling, all.0, all.1), "");
+        assert_eq!(absences.between(all.0, all.1).of(AwayState::Blocked), 110 * MS);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut absences = Absences::default();
+        for n in 1..=1_000 {
+            let place = if n % 2 == 0 { "futex" } else { "read" };
+            absences.enter(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Blocked, place))));
+        }
+        assert_eq!(absences.0.len(), KEPT);
+    }
+}
