@@ -1,6 +1,8 @@
-//! What became of each chunk of a request: told by its deliveries, or, where those are not seen, by who shared a wakeup.
+//! What became of each chunk of a request. What is lost, proven or predicted, is the ledger's word; deliveries only show which
+//! chunks left in one.
 
-use trace::engine::{EngineState, Mode, Waiter};
+use trace::engine::Mode;
+use trace::ledger::Losses;
 
 use super::journal::{ChunkSeen, DeliverySeen};
 
@@ -19,11 +21,9 @@ pub(crate) enum Fate {
     Coalesced,
     /// A later delivery came without its tokens: proven.
     Dropped,
-    /// Taken in one wakeup with a later one, on a release that keeps only the last: predicted.
+    /// A later one met it before its request's coroutine ran, on a release that keeps only the last: predicted.
     DropPredicted,
-    /// The same on a release that merges: predicted.
-    MergePredicted,
-    /// Observations were lost around it.
+    /// In no delivery, and not proven lost: observations were missed around it.
     Unknown,
 }
 
@@ -38,7 +38,6 @@ impl Fate {
             Self::Coalesced => "coalesced",
             Self::Dropped => "DROPPED",
             Self::DropPredicted => "dropped?",
-            Self::MergePredicted => "coalesced?",
             Self::Unknown => "unknown",
         }
     }
@@ -50,7 +49,7 @@ impl Fate {
             Self::Sent | Self::Taken | Self::Delivered => '|',
             Self::Coalesced => 'o',
             Self::Dropped => 'x',
-            Self::DropPredicted | Self::MergePredicted | Self::Unknown => '?',
+            Self::DropPredicted | Self::Unknown => '?',
         }
     }
 
@@ -60,90 +59,50 @@ impl Fate {
     }
 }
 
-/// What is to be expected where deliveries are not seen.
-pub(crate) struct Expected<'a> {
-    pub(crate) engine: &'a EngineState,
-    /// Of a chunk that is not known to be taken.
+/// What the ledger says of the request.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) confirmed: Option<&'a Losses>,
+    pub(crate) predicted: Option<&'a Losses>,
+    /// The fate of a chunk that is not known to be received.
     pub(crate) idle: Fate,
-    /// The request's chunks on the hop into the tokenizer.
-    pub(crate) last_hop: &'a [ChunkSeen],
 }
 
-impl Expected<'_> {
-    /// What a chunk comes to whose waiter is still waiting when the next one is taken, where that can be told.
-    fn prediction(&self) -> Option<Fate> {
-        match (self.engine.waiter?, self.engine.mode?) {
-            (Waiter::KeepsLast, Mode::Incremental) => Some(Fate::DropPredicted),
-            (Waiter::KeepsLast, Mode::Cumulative) | (Waiter::Merges, _) => Some(Fate::MergePredicted),
-            (Waiter::YieldsAll, _) => None,
-        }
-    }
-
-    /// The counts of chunks that a later one met before their waiter ran: all but the last of each group.
-    fn overtaken(&self) -> Vec<u32> {
-        let mut overtaken = Vec::new();
-        let mut called: Option<(u32, u32)> = None;
-        let mut before = None;
-        for chunk in self.last_hop {
-            let meets = called
-                .zip(chunk.wakeup)
-                .is_some_and(|((wakeup, first), (mine, frame))| {
-                    wakeup == mine && self.engine.still_waits(frame.saturating_sub(first))
-                });
-            if meets {
-                overtaken.extend(before);
-            } else {
-                called = chunk.wakeup;
-            }
-            before = chunk.end;
-        }
-        overtaken
-    }
-}
-
-/// The fate of each chunk: from the deliveries where there are any, else from who shared a wakeup.
-pub(crate) fn fates(
-    chunks: &[ChunkSeen],
-    deliveries: &[DeliverySeen],
-    broken: bool,
-    expected: &Expected<'_>,
-) -> Vec<Fate> {
-    let overtaken = if deliveries.is_empty() {
-        expected.overtaken()
-    } else {
-        Vec::new()
-    };
+/// The fate of each chunk, in the order they were sent.
+pub(crate) fn fates(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], known: Known<'_>) -> Vec<Fate> {
     let ranges: Vec<(u32, u32)> = ranges(deliveries);
     let mut at = 0;
     let mut carried = false;
-    let by_delivery = |end: u32, at: &mut usize, carried: &mut bool| {
-        while ranges.get(*at).is_some_and(|r| r.1 < end) {
-            *at += 1;
-            *carried = false;
+    let mut by_delivery = |end: u32| {
+        while ranges.get(at).is_some_and(|r| r.1 < end) {
+            at += 1;
+            carried = false;
         }
-        let &(from, _) = ranges.get(*at)?;
-        Some(match (end <= from, broken) {
-            (true, true) => Fate::Unknown,
-            (true, false) => Fate::Dropped,
-            (false, _) if std::mem::replace(carried, true) => Fate::Coalesced,
-            (false, _) => Fate::Delivered,
+        let &(from, _) = ranges.get(at)?;
+        Some(match end <= from {
+            true if lists(known.confirmed, end) => Fate::Dropped,
+            true => Fate::Unknown,
+            false if std::mem::replace(&mut carried, true) => Fate::Coalesced,
+            false => Fate::Delivered,
         })
     };
-    chunks
-        .iter()
-        .map(|chunk| {
-            let known = chunk.end.and_then(|end| by_delivery(end, &mut at, &mut carried));
-            let guessed = expected
-                .prediction()
-                .filter(|_| chunk.end.is_some_and(|end| overtaken.contains(&end)));
-            let seen = if chunk.taken.is_some() {
-                Fate::Taken
-            } else {
-                expected.idle
-            };
-            known.or(guessed).unwrap_or(seen)
-        })
-        .collect()
+    let fate = |chunk: &ChunkSeen| {
+        let predicted = |end: u32| deliveries.is_empty() && lists(known.predicted, end);
+        let told = chunk.end.and_then(&mut by_delivery);
+        let foreseen = chunk.end.filter(|end| predicted(*end)).map(|_| Fate::DropPredicted);
+        let seen = if chunk.taken.is_some() { Fate::Taken } else { known.idle };
+        told.or(foreseen).unwrap_or(seen)
+    };
+    chunks.iter().map(fate).collect()
+}
+
+/// Whether the losses have the token at this place. Beyond those that are listed, one in no delivery is one of the others.
+fn lists(losses: Option<&Losses>, place: u32) -> bool {
+    losses.is_some_and(|losses| {
+        let listed = losses.ranges.last().map_or(0, |range| range.tokens[1]);
+        let mut ranges = losses.ranges.iter().map(|range| range.tokens);
+        ranges.any(|[first, last]| (first..=last).contains(&place)) || losses.unlisted > 0 && place > listed
+    })
 }
 
 /// The counts each delivery covers, `(from, to]`.
@@ -170,21 +129,37 @@ fn ranges(deliveries: &[DeliverySeen]) -> Vec<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use trace::ledger::LostRange;
     use trace::{HopId, MonoNs};
 
     use super::*;
 
-    fn told(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], broken: bool, engine: &EngineState) -> Vec<Fate> {
+    fn told(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], lost: [Option<&Losses>; 2]) -> Vec<Fate> {
+        let [confirmed, predicted] = lost;
+        let idle = Fate::Waiting;
         fates(
             chunks,
             deliveries,
-            broken,
-            &Expected {
-                engine,
-                idle: Fate::Waiting,
-                last_hop: chunks,
+            Known {
+                confirmed,
+                predicted,
+                idle,
             },
         )
+    }
+
+    fn losses(places: &[u32], unlisted: u64) -> Losses {
+        let range = |place: &u32| LostRange {
+            tokens: [*place; 2],
+            chunks: Some([*place; 2]),
+            ids: Vec::new(),
+        };
+        Losses {
+            ranges: places.iter().map(range).collect(),
+            chunks: places.len() as u64 + unlisted,
+            tokens: places.len() as u64 + unlisted,
+            unlisted,
+        }
     }
 
     fn chunk(end: u32, wakeup: u32) -> ChunkSeen {
@@ -209,58 +184,33 @@ mod tests {
     }
 
     #[test]
-    fn deliveries_decide_over_every_chunk() {
+    fn a_chunk_in_no_delivery_is_dropped_only_where_the_ledger_says_so() {
         let chunks: Vec<_> = (1..=6).map(|end| chunk(end, 1)).collect();
-        let found = told(
-            &chunks,
-            &[delivery(1, 1), delivery(1, 3), delivery(2, 5)],
-            false,
-            &EngineState::default(),
-        );
-        assert_eq!(
-            found,
-            [
-                Fate::Delivered,
-                Fate::Dropped,
-                Fate::Delivered,
-                Fate::Delivered,
-                Fate::Coalesced,
-                Fate::Taken
-            ]
-        );
-        assert_eq!(
-            told(&chunks[..2], &[delivery(1, 2)], true, &EngineState::default())[0],
-            Fate::Unknown
-        );
+        let deliveries = [delivery(1, 1), delivery(1, 3), delivery(2, 5)];
+        let rest = [Fate::Delivered, Fate::Delivered, Fate::Coalesced, Fate::Taken];
+        for (confirmed, second) in [
+            (Some(losses(&[2], 0)), Fate::Dropped),
+            (Some(losses(&[1], 1)), Fate::Dropped),
+            (Some(losses(&[4], 0)), Fate::Unknown),
+            (None, Fate::Unknown),
+        ] {
+            let found = told(&chunks, &deliveries, [confirmed.as_ref(), None]);
+            assert_eq!((found[0], found[1]), (Fate::Delivered, second), "{confirmed:?}");
+            assert_eq!(found[2..], rest);
+        }
     }
 
     #[test]
-    fn without_deliveries_a_shared_wakeup_is_a_prediction_and_no_more() {
-        let chunks = [chunk(1, 1), chunk(2, 2), chunk(3, 2), chunk(4, 3)];
-        let engine = EngineState {
-            waiter: Some(Waiter::KeepsLast),
-            mode: Some(Mode::Incremental),
-            ..EngineState::default()
-        };
-        let found = told(&chunks, &[], false, &engine);
-        assert_eq!(found, [Fate::Taken, Fate::DropPredicted, Fate::Taken, Fate::Taken]);
-        assert_eq!(told(&chunks, &[], false, &EngineState::default())[1], Fate::Taken);
-        // On CPython 3.12 the waiter runs before the next frame of the wakeup is taken.
-        let quick = EngineState {
-            turnaround: Some(1),
-            ..engine
-        };
-        let apart = [
-            ChunkSeen {
-                wakeup: Some((2, 1)),
-                ..chunk(1, 2)
-            },
-            ChunkSeen {
-                wakeup: Some((2, 2)),
-                ..chunk(2, 2)
-            },
-        ];
-        assert_eq!(told(&apart, &[], false, &quick), [Fate::Taken, Fate::Taken]);
+    fn a_prediction_is_the_ledgers_and_only_without_deliveries() {
+        let chunks = [chunk(1, 1), chunk(2, 2), chunk(3, 2)];
+        let predicted = losses(&[2], 0);
+        let found = told(&chunks, &[], [None, Some(&predicted)]);
+        assert_eq!(found, [Fate::Taken, Fate::DropPredicted, Fate::Taken]);
+        assert_eq!(told(&chunks, &[], [None, None])[1], Fate::Taken);
+        assert_eq!(
+            told(&chunks, &[delivery(1, 1)], [None, Some(&predicted)])[1],
+            Fate::Taken
+        );
     }
 
     #[test]
@@ -270,9 +220,6 @@ mod tests {
             mode: Mode::Cumulative,
             ..delivery(2, 2)
         };
-        assert_eq!(
-            told(&chunks, &[said], false, &EngineState::default()),
-            [Fate::Delivered, Fate::Coalesced]
-        );
+        assert_eq!(told(&chunks, &[said], [None, None]), [Fate::Delivered, Fate::Coalesced]);
     }
 }

@@ -19,7 +19,7 @@ const KEPT: usize = 8;
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     at: MonoNs,
-    /// Of the rid; of no meaning for [`Kind::Taken`] and [`Kind::Lost`].
+    /// Of the rid; of no meaning for [`Kind::Taken`].
     key: u64,
     /// The frame's place in its lane; for deliveries 0.
     seq: u64,
@@ -39,8 +39,7 @@ enum Kind {
     Carried,
     /// A frame's take; `true` when its wakeup is known.
     Taken(bool),
-    Delivered(Mode, bool),
-    Lost,
+    Delivered(Mode),
 }
 
 /// The ring.
@@ -87,8 +86,6 @@ pub(crate) struct Story {
     pub(crate) deliveries: Vec<DeliverySeen>,
     /// Set when its beginning has been forgotten: nothing before it is known here.
     pub(crate) since: Option<MonoNs>,
-    /// Observations were lost on our side between its first moment and its last.
-    pub(crate) broken: bool,
 }
 
 /// Marks "the frame says none" in `Moment::end`; a count of generated tokens never gets there.
@@ -132,7 +129,7 @@ impl Journal {
                 });
             }
             What::Delivered(said) if said.response != Response::Text => {
-                let kind = Kind::Delivered(said.mode, said.finished);
+                let kind = Kind::Delivered(said.mode);
                 let end = said.completion_tokens.unwrap_or(NO_COUNT);
                 let key = self.keys.hash_one(said.rid);
                 self.push(Moment {
@@ -146,23 +143,11 @@ impl Journal {
                     kind,
                 });
             }
-            What::Lost(lost) => {
-                let hop = lost.hop.unwrap_or(HopId(0));
-                self.push(Moment {
-                    at,
-                    key: 0,
-                    seq: 0,
-                    lane: 0,
-                    tokens: 0,
-                    end: 0,
-                    hop,
-                    kind: Kind::Lost,
-                });
-            }
             What::Engine(_)
             | What::Hop(_)
             | What::Forwarded(_)
             | What::Handled(_)
+            | What::Lost(_)
             | What::Undecoded(_)
             | What::Cpu(_)
             | What::Queue(_)
@@ -261,7 +246,7 @@ impl Journal {
                     };
                     story.chunks.push(chunk);
                 }
-                Kind::Delivered(mode, _) => {
+                Kind::Delivered(mode) => {
                     story.deliveries.push(DeliverySeen {
                         at: moment.at,
                         mode,
@@ -269,21 +254,14 @@ impl Journal {
                         end,
                     });
                 }
-                Kind::Taken(_) | Kind::Lost => {}
+                Kind::Taken(_) => {}
             }
         }
-        let mut begun = false;
         for moment in &self.moments {
-            begun |= moment.key == key;
-            match moment.kind {
-                Kind::Taken(known) => {
-                    for &at in frames.get(&moment.frame()).into_iter().flatten() {
-                        story.chunks[at].taken = Some(moment.at);
-                        story.chunks[at].wakeup = known.then_some((moment.end, moment.tokens));
-                    }
-                }
-                Kind::Lost => story.broken |= begun,
-                Kind::Sent | Kind::Carried | Kind::Delivered(..) => {}
+            let Kind::Taken(known) = moment.kind else { continue };
+            for &at in frames.get(&moment.frame()).into_iter().flatten() {
+                story.chunks[at].taken = Some(moment.at);
+                story.chunks[at].wakeup = known.then_some((moment.end, moment.tokens));
             }
         }
         let begins = story.chunks.first().is_some_and(|c| c.end == Some(c.tokens));
@@ -324,7 +302,7 @@ mod tests {
                 (Some(MonoNs(51 * MS)), Some((7, 2)), Some(3))
             ]
         );
-        assert_eq!((story.deliveries.len(), story.since, story.broken), (1, None, false));
+        assert_eq!((story.deliveries.len(), story.since), (1, None));
         assert_eq!(scene.journal.story("b").chunks.len(), 1);
         assert_eq!(scene.journal.story("nobody"), Story::default());
     }

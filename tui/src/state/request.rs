@@ -5,7 +5,7 @@ use trace::ledger::{Losses, Paces};
 use trace::report::{ids, places};
 use trace::{HopId, MonoNs};
 
-use super::fate::{Expected, Fate, fates};
+use super::fate::{Fate, Known, fates};
 use super::flags::Flag;
 use super::journal::{ChunkSeen, Story};
 use super::row::Row;
@@ -30,15 +30,19 @@ pub(crate) struct Stage {
     pub(crate) at: MonoNs,
 }
 
-/// A chunk of the first hop that was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A chunk of the first hop that was seen, on its way through the hops.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkLine {
     pub(crate) sent: Option<MonoNs>,
-    pub(crate) taken: Option<MonoNs>,
+    /// How long it waited on each hop of [`Detail::path`]; `None` where its receive was not seen.
+    pub(crate) waits: Vec<Option<u64>>,
+    /// The wakeup in which the receiver of the last hop received it.
     pub(crate) wakeup: Option<u32>,
     pub(crate) tokens: u32,
     pub(crate) end: Option<u32>,
     pub(crate) fate: Fate,
+    /// Of one that did not leave by itself: the chunk received right after it in that wakeup, 1-based, and how much later.
+    pub(crate) followed: Option<(usize, u64)>,
 }
 
 /// A row of ticks on one time axis.
@@ -57,6 +61,8 @@ pub(crate) struct Detail {
     pub(crate) stages: Vec<Stage>,
     pub(crate) tracks: Vec<Track>,
     pub(crate) chunks: Vec<ChunkLine>,
+    /// Roles that receive the chunks, in the order of the path.
+    pub(crate) path: Vec<String>,
     /// Inter-token latency at both ends.
     pub(crate) paces: Paces,
     /// One sentence for each flag.
@@ -97,33 +103,24 @@ impl Detail {
             kept,
         } = from;
         let origin = story.chunks.first().map(|c| c.hop);
-        // Behind a detokenizer the deliveries answer to chunks of the last hop; the first hop's have the same counts.
-        let of_origin: Vec<ChunkSeen> = story.chunks.iter().filter(|c| Some(c.hop) == origin).copied().collect();
-        let last_hop = story.chunks.last().map(|c| c.hop);
-        let burst_hop: Vec<ChunkSeen> = story
-            .chunks
-            .iter()
-            .filter(|c| Some(c.hop) == last_hop)
-            .copied()
-            .collect();
-        let sees_taken = hops.iter().any(|h| Some(h.id) == origin && h.sees_taken);
-        let idle = if sees_taken { Fate::Waiting } else { Fate::Sent };
-        let expected = Expected {
-            engine,
-            idle,
-            last_hop: &burst_hop,
+        let of_hop = |hop: Option<HopId>| -> Vec<ChunkSeen> {
+            let here = story.chunks.iter().filter(|c| Some(c.hop) == hop);
+            here.copied().collect()
         };
-        let fates = fates(&of_origin, &story.deliveries, story.broken, &expected);
-        let chunks: Vec<ChunkLine> = std::iter::zip(&of_origin, &fates)
-            .map(|(c, &fate)| ChunkLine {
-                sent: c.sent,
-                taken: c.taken,
-                wakeup: c.wakeup.map(|w| w.0),
-                tokens: c.tokens,
-                end: c.end,
-                fate,
-            })
-            .collect();
+        // Behind a detokenizer the deliveries answer to chunks of the last hop; the first hop's have the same counts.
+        let of_origin = of_hop(origin);
+        let sees_taken = hops.iter().any(|h| Some(h.id) == origin && h.sees_taken);
+        let known = Known {
+            confirmed: kept.confirmed.as_ref(),
+            predicted: kept.predicted.as_ref(),
+            idle: if sees_taken { Fate::Waiting } else { Fate::Sent },
+        };
+        let fates = fates(&of_origin, &story.deliveries, known);
+        let met = met(&story);
+        let legs: Vec<Vec<ChunkSeen>> = met.iter().map(|hop| of_hop(Some(*hop))).collect();
+        let chunks = lines(&of_origin, &legs, &fates);
+        let receiver = |hop: &HopId| hops.iter().find(|ends| ends.id == *hop).map(|ends| ends.to.clone());
+        let path = met.iter().map(|hop| receiver(hop).unwrap_or_default()).collect();
         Self {
             rid: rid.to_owned(),
             stages: stages(&story, hops, first, kept.delivered_first),
@@ -132,6 +129,7 @@ impl Detail {
             evidence: row.as_ref().map(|row| evidence(row, engine, &kept)).unwrap_or_default(),
             since: story.since,
             chunks,
+            path,
             row,
         }
     }
@@ -147,6 +145,60 @@ impl Detail {
     }
 }
 
+/// The hops that its chunks crossed, in the order of the path.
+fn met(story: &Story) -> Vec<HopId> {
+    let mut met: Vec<HopId> = Vec::new();
+    for chunk in &story.chunks {
+        if !met.contains(&chunk.hop) {
+            met.push(chunk.hop);
+        }
+    }
+    met
+}
+
+/// Follows each chunk of the first hop through all of them, by its count: a process between two hops may merge chunks, so that one
+/// leaves in the next whose count is not below its own.
+fn lines(of_origin: &[ChunkSeen], legs: &[Vec<ChunkSeen>], fates: &[Fate]) -> Vec<ChunkLine> {
+    let mut next = vec![0; legs.len()];
+    let mut last: Vec<Option<ChunkSeen>> = Vec::new();
+    let mut lines: Vec<ChunkLine> = Vec::new();
+    for (place, (chunk, &fate)) in of_origin.iter().zip(fates).enumerate() {
+        let mut way = vec![Some(*chunk)];
+        for (leg, next) in legs.iter().zip(&mut next).skip(1) {
+            while let (Some(seen), Some(end)) = (leg.get(*next), chunk.end)
+                && seen.end.is_some_and(|passed| passed < end)
+            {
+                *next += 1;
+            }
+            let by_count = |seen: &ChunkSeen| seen.end.zip(chunk.end).is_some_and(|(seen, mine)| seen >= mine);
+            let by_place = || leg.get(place).filter(|seen| seen.end.is_none() || chunk.end.is_none());
+            way.push(leg.get(*next).filter(|seen| by_count(seen)).or_else(by_place).copied());
+        }
+        let wait = |seen: &Option<ChunkSeen>| seen.and_then(|seen| Some(seen.taken?.since(seen.sent?)));
+        let received = way.last().copied().flatten();
+        lines.push(ChunkLine {
+            sent: chunk.sent,
+            waits: way.iter().map(wait).collect(),
+            wakeup: received.and_then(|seen| seen.wakeup).map(|wakeup| wakeup.0),
+            tokens: chunk.tokens,
+            end: chunk.end,
+            fate,
+            followed: None,
+        });
+        last.push(received);
+    }
+    for (place, pair) in last.windows(2).enumerate() {
+        if let [Some(one), Some(other)] = pair
+            && lines[place].fate.is_harm()
+            && one.wakeup.map(|w| w.0) == other.wakeup.map(|w| w.0)
+            && let (Some(first), Some(second), Some(_)) = (one.taken, other.taken, one.wakeup)
+        {
+            lines[place].followed = Some((place + 2, second.since(first)));
+        }
+    }
+    lines
+}
+
 fn stages(
     story: &Story,
     hops: &[HopEnds],
@@ -154,12 +206,7 @@ fn stages(
     delivered: Option<MonoNs>,
 ) -> Vec<Stage> {
     let mut stages = Vec::new();
-    let mut met: Vec<HopId> = Vec::new();
-    for chunk in &story.chunks {
-        if !met.contains(&chunk.hop) {
-            met.push(chunk.hop);
-        }
-    }
+    let met = met(story);
     let whole = story.since.is_none();
     let places = met.len();
     for (place, hop) in met.into_iter().enumerate() {
@@ -314,6 +361,98 @@ mod tests {
     use trace::ledger::LostRange;
 
     use super::*;
+    use crate::state::journal::DeliverySeen;
+
+    const MS: u64 = 1_000_000;
+
+    fn seen(hop: u16, end: u32, [sent, taken]: [u64; 2], wakeup: u32) -> ChunkSeen {
+        ChunkSeen {
+            hop: HopId(hop),
+            sent: Some(MonoNs(sent * MS)),
+            taken: Some(MonoNs(taken * MS)),
+            wakeup: Some((wakeup, 1)),
+            tokens: 1,
+            end: Some(end),
+        }
+    }
+
+    /// The guide's fingerprint behind a detokenizer: each of its receives has a wakeup of its own, the tokenizer's share one.
+    #[test]
+    fn a_chunk_is_followed_through_every_hop_to_the_wakeup_that_loses_it() {
+        let ends = |id, from: &str, to: &str| HopEnds {
+            id: HopId(id),
+            from: from.into(),
+            to: to.into(),
+            sees_taken: true,
+        };
+        let story = Story {
+            chunks: vec![
+                seen(0, 1, [0, 1], 10),
+                seen(1, 1, [2, 465], 77),
+                seen(0, 2, [10, 11], 11),
+                seen(1, 2, [12, 466], 77),
+                seen(0, 3, [500, 501], 12),
+                seen(1, 3, [502, 503], 78),
+            ],
+            deliveries: [2, 3]
+                .map(|end| DeliverySeen {
+                    at: MonoNs(600 * MS),
+                    mode: trace::engine::Mode::Incremental,
+                    tokens: 1,
+                    end: Some(end),
+                })
+                .to_vec(),
+            since: None,
+        };
+        let lost = LostRange {
+            tokens: [1, 1],
+            chunks: Some([1, 1]),
+            ids: Vec::new(),
+        };
+        let confirmed = Losses {
+            ranges: vec![lost],
+            chunks: 1,
+            tokens: 1,
+            unlisted: 0,
+        };
+        let detail = Detail::build(
+            "a",
+            Sources {
+                story,
+                row: None,
+                hops: &[ends(0, "scheduler", "detokenizer"), ends(1, "detokenizer", "tokenizer")],
+                engine: &EngineState::default(),
+                first: (None, None),
+                kept: Kept {
+                    confirmed: Some(confirmed),
+                    ..Kept::default()
+                },
+            },
+        );
+        assert_eq!(detail.path, ["detokenizer", "tokenizer"]);
+        let line = |n: usize| {
+            (
+                detail.chunks[n].waits.clone(),
+                detail.chunks[n].wakeup,
+                detail.chunks[n].fate,
+            )
+        };
+        assert_eq!(line(0), (vec![Some(MS), Some(463 * MS)], Some(77), Fate::Dropped));
+        assert_eq!(line(1), (vec![Some(MS), Some(454 * MS)], Some(77), Fate::Delivered));
+        assert_eq!(line(2), (vec![Some(MS), Some(MS)], Some(78), Fate::Delivered));
+        assert_eq!(detail.chunks[0].followed, Some((2, MS)));
+        assert_eq!(detail.chunks[1].followed, None);
+    }
+
+    #[test]
+    fn chunks_that_a_process_merged_leave_in_the_next_one() {
+        let of_origin: Vec<_> = (1..=3).map(|end| seen(0, end, [0, 1], 1)).collect();
+        let merged = vec![seen(1, 2, [2, 4], 5), seen(1, 3, [3, 9], 6)];
+        let legs = [of_origin.clone(), merged];
+        let lines = lines(&of_origin, &legs, &[Fate::Delivered; 3]);
+        let waits: Vec<_> = lines.iter().map(|line| line.waits[1]).collect();
+        assert_eq!(waits, [Some(2 * MS), Some(2 * MS), Some(6 * MS)]);
+    }
 
     #[test]
     fn lost_tokens_are_named_by_their_chunks_places_and_ids() {

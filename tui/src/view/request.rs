@@ -169,38 +169,94 @@ fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) 
             detail.chunks.len()
         ),
     );
-    let columns = ["chunk", "sent at", "waited", "tokens", "up to", "wakeup"];
-    for (place, name) in columns.iter().enumerate() {
-        pad.number(1 + place as u16 * 10, y + 1, 8, name, theme.dim());
+    let layout = Layout::of(detail);
+    let waits: Vec<&str> = match detail.path.as_slice() {
+        [_] | [] => vec!["waited"],
+        path => path.iter().map(|role| short(role)).collect(),
+    };
+    let columns = ["chunk", "sent at"]
+        .into_iter()
+        .chain(waits)
+        .chain(["tokens", "up to", "wakeup"]);
+    for (place, name) in columns.enumerate() {
+        pad.number(layout.x(place), y + 1, 8, name, theme.dim());
     }
-    pad.text(61, y + 1, "what became of it", theme.dim());
+    pad.text(layout.fate, y + 1, "what became of it", theme.dim());
     let top = ui.chunk.min(detail.chunks.len().saturating_sub(rows.into()));
     let start = detail.span().map(|s| s.0);
     for row in 0..rows {
         let place = top + usize::from(row);
         let Some(chunk) = detail.chunks.get(place) else { break };
-        chunk_line(pad, y + 2 + row, place, chunk, start, theme);
+        chunk_line(pad, y + 2 + row, place, (chunk, start), layout, theme);
     }
 }
 
-fn chunk_line(pad: &mut Pad<'_>, y: u16, place: usize, chunk: &ChunkLine, start: Option<trace::MonoNs>, theme: Theme) {
-    let waited = chunk.taken.zip(chunk.sent).map(|(taken, sent)| taken.since(sent));
+/// Where the columns of the list of chunks are: one for the wait on each hop.
+#[derive(Clone, Copy)]
+struct Layout {
+    pitch: u16,
+    fate: u16,
+}
+
+impl Layout {
+    fn of(detail: &Detail) -> Self {
+        let hops = (detail.path.len() as u16).max(1);
+        let pitch = if hops == 1 { 10 } else { 9 };
+        Self {
+            pitch,
+            fate: 1 + (5 + hops) * pitch,
+        }
+    }
+
+    fn x(self, column: usize) -> u16 {
+        1 + column as u16 * self.pitch
+    }
+}
+
+/// Head of the column with the waits on the hop into this role.
+fn short(role: &str) -> &str {
+    match role {
+        "tokenizer" => "wait tok",
+        "detokenizer" => "wait det",
+        "detokenizer-router" | "tokenizer-router" => "wait rtr",
+        other => other,
+    }
+}
+
+fn chunk_line(
+    pad: &mut Pad<'_>,
+    y: u16,
+    place: usize,
+    (chunk, start): (&ChunkLine, Option<trace::MonoNs>),
+    layout: Layout,
+    theme: Theme,
+) {
+    let waits = chunk.waits.iter().map(|wait| known(*wait, duration));
     let cells = [
         count(place as u64 + 1),
         known(chunk.sent.zip(start), |(at, start)| duration(at.since(start))),
-        known(waited, duration),
+    ]
+    .into_iter()
+    .chain(waits)
+    .chain([
         count(chunk.tokens.into()),
         known(chunk.end.map(u64::from), count),
         known(chunk.wakeup.map(u64::from), |n| n.to_string()),
-    ];
-    for (column, text) in cells.iter().enumerate() {
-        pad.number(1 + column as u16 * 10, y, 8, text, PLAIN);
+    ]);
+    for (column, text) in cells.enumerate() {
+        pad.number(layout.x(column), y, 8, &text, PLAIN);
     }
     let style = match chunk.fate {
         Fate::Dropped => theme.health(Health::Critical),
-        Fate::DropPredicted | Fate::MergePredicted | Fate::Coalesced | Fate::Unknown => theme.health(Health::Warning),
+        Fate::DropPredicted | Fate::Coalesced | Fate::Unknown => theme.health(Health::Warning),
         Fate::Delivered => theme.health(Health::Good),
         Fate::Sent | Fate::Waiting | Fate::Taken => PLAIN,
     };
-    pad.text(61, y, chunk.fate.word(), style);
+    let x = pad.text(layout.fate, y, chunk.fate.word(), style);
+    if let Some((next, later)) = chunk.followed {
+        let text = format!("chunk {} received {} later", count(next as u64), duration(later));
+        if x + 2 + text.len() as u16 <= pad.width() {
+            pad.text(x + 2, y, &text, theme.dim());
+        }
+    }
 }
