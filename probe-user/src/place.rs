@@ -25,25 +25,29 @@ impl Place {
     pub fn here() -> Self {
         static HERE: OnceLock<Place> = OnceLock::new();
         *HERE.get_or_init(|| {
-            let cgroup = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+            let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
             Self::of(
                 |name| std::env::var_os(name).is_some(),
                 |path| Path::new(path).exists(),
-                &cgroup,
+                &read("cgroup"),
+                &read("mountinfo"),
             )
         })
     }
 
-    fn of(variable: impl Fn(&str) -> bool, exists: impl Fn(&str) -> bool, cgroup: &str) -> Self {
+    fn of(variable: impl Fn(&str) -> bool, exists: impl Fn(&str) -> bool, cgroup: &str, mounts: &str) -> Self {
         let pod = || {
             variable("KUBERNETES_SERVICE_HOST")
                 || exists("/var/run/secrets/kubernetes.io/serviceaccount")
                 || cgroup.contains("/kubepods")
         };
         let unit = || variable("INVOCATION_ID") && cgroup.lines().any(|line| line.ends_with(".service"));
+        // An image keeps the file when it is unpacked as a machine; what Docker mounts and the cgroup it makes are there only while
+        // it runs.
+        let docker = || exists("/.dockerenv") && (cgroup.contains("docker") || mounts.contains("/docker/"));
         if pod() {
             Self::Kubernetes
-        } else if exists("/.dockerenv") {
+        } else if docker() {
             Self::Docker
         } else if exists("/run/.containerenv") {
             Self::Podman
@@ -146,7 +150,8 @@ mod tests {
     #[test]
     fn a_pod_goes_before_the_runtime_that_runs_it() {
         let at = |variable: &'static str, file: &'static str, cgroup: &str| {
-            Place::of(|name| name == variable, |path| path == file, cgroup)
+            let mounts = "22 21 254:0 / / rw - ext4 /dev/vda rw\n";
+            Place::of(|name| name == variable, |path| path == file, cgroup, mounts)
         };
         assert_eq!(at("", "", "0::/user.slice/session-1.scope\n"), Place::Host);
         assert_eq!(
@@ -154,7 +159,18 @@ mod tests {
             Place::Unit
         );
         assert_eq!(at("INVOCATION_ID", "", "0::/user.slice/session-1.scope\n"), Place::Host);
-        assert_eq!(at("", "/.dockerenv", "0::/\n"), Place::Docker);
+        assert_eq!(
+            at("", "/.dockerenv", "0::/system.slice/docker-1f.scope\n"),
+            Place::Docker
+        );
+        assert_eq!(
+            at("", "/.dockerenv", "0::/\n"),
+            Place::Host,
+            "an image unpacked as a machine"
+        );
+        let mounts = "91 80 8:1 /var/lib/docker/containers/1f/hosts /etc/hosts rw - ext4 /dev/sda1 rw\n";
+        let mounted = Place::of(|_| false, |path| path == "/.dockerenv", "0::/\n", mounts);
+        assert_eq!(mounted, Place::Docker);
         assert_eq!(at("", "/run/.containerenv", "0::/\n"), Place::Podman);
         assert_eq!(
             at("KUBERNETES_SERVICE_HOST", "/.dockerenv", "0::/\n"),

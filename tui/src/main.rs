@@ -23,6 +23,8 @@ mod drive;
 #[cfg(target_os = "linux")]
 mod guard;
 mod keys;
+#[cfg(target_os = "linux")]
+mod known;
 mod limit;
 mod log;
 mod observer;

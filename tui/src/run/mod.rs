@@ -17,7 +17,9 @@ use zmq_tap::tap::{Tap, TapHop};
 
 pub(crate) use child::{Child, Forwarding};
 pub(crate) use folder::Private;
-use mover::{Known, Mover, News};
+use mover::{Mover, News};
+
+use crate::known::Known;
 
 use crate::guard::Guard;
 use crate::source::{Flow, Source, TapSource, wire_forms};
@@ -146,13 +148,7 @@ impl Source for Run {
                 what,
             });
         }
-        let flow = self.passed(&mut |event| match event.what {
-            What::Engine(said) => sink(&Event {
-                at: event.at,
-                what: What::Engine(known.or(said)),
-            }),
-            _ => sink(event),
-        });
+        let flow = self.passed(&mut |event| known.hand_on(event, sink));
         self.engine = Some(known);
         flow
     }

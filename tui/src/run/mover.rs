@@ -20,11 +20,10 @@ use probe_user::peers::{Connection, Peers, holders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
-use trace::engine::{Mode, Waiter};
-use trace::event;
 use zmq_tap::splice::{Folder, Place, is_ours};
 
 use super::folder::Private;
+use crate::known::Known;
 
 /// How often connections past the relay are looked for after a socket was moved, and whether it is time to end.
 const TURN: Duration = Duration::from_millis(100);
@@ -43,38 +42,6 @@ pub(super) enum News {
     Past(String),
     /// What the child's command line, environment and packages say of its engine.
     Engine(Known),
-}
-
-/// What is known of the child's engine.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Known {
-    version: Option<String>,
-    mode: Option<Mode>,
-    waiter: Option<Waiter>,
-    turnaround: Option<u8>,
-}
-
-impl Known {
-    /// The same, with what frames say where this says nothing.
-    pub(super) fn or<'a>(&'a self, said: event::Engine<'a>) -> event::Engine<'a> {
-        event::Engine {
-            version: self.version.as_deref().or(said.version),
-            mode: self.mode.or(said.mode),
-            waiter: self.waiter.or(said.waiter),
-            turnaround: self.turnaround.or(said.turnaround),
-        }
-    }
-}
-
-impl From<event::Engine<'_>> for Known {
-    fn from(said: event::Engine<'_>) -> Self {
-        Self {
-            version: said.version.map(str::to_owned),
-            mode: said.mode,
-            waiter: said.waiter,
-            turnaround: said.turnaround,
-        }
-    }
 }
 
 /// The thread that watches. Dropping it ends it.

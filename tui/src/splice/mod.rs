@@ -14,12 +14,14 @@ use probe_user::discover::Engine;
 use probe_user::handoff::part;
 use probe_user::peers::{Connection, Holder, Peers, holders, sleeps_in_poll};
 use serde_json::{Value, json};
-use trace::Event;
+use trace::event::{self, What};
+use trace::{Event, MonoNs};
 use zmq_tap::relay::{Endpoint, Gate, Options, Pair};
 use zmq_tap::splice::Place;
 use zmq_tap::tap::{Tap, TapHop};
 
 use crate::guard::Guard;
+use crate::known::Known;
 use crate::source::{Flow, Source, TapSource, wire_forms};
 pub(crate) use plan::{Planned, plan};
 pub(crate) use rate::{Rate, measure};
@@ -49,6 +51,7 @@ pub(crate) struct Prepared {
     live: Vec<Live>,
     pub(crate) witness: Result<Witness, String>,
     pub(crate) rate: Option<Rate>,
+    engine: Known,
 }
 
 /// Folders in which something will be moved.
@@ -93,14 +96,19 @@ impl Prepared {
             live,
             witness,
             rate,
+            engine: Known::from(engine.event()),
         })
     }
 
     /// What would be done, in words.
     pub(crate) fn told(&self) -> String {
         let receivers = self.planned.iter().map(|one| {
-            let (title, endpoint) = (one.title(), one.endpoint());
-            format!("  {title}  {endpoint}, taken by process {}\n", one.receiver)
+            format!(
+                "  {}  {}, received by process {}\n",
+                one.title(),
+                one.endpoint(),
+                one.receiver
+            )
         });
         let senders: BTreeSet<u32> = self.live.iter().map(|live| live.holder.pid).collect();
         let senders: Vec<String> = senders.iter().map(ToString::to_string).collect();
@@ -131,7 +139,7 @@ impl Prepared {
                 upstream: Endpoint::Path(place.aside()),
             };
             let hop = TapHop {
-                name: one.name.clone(),
+                name: one.name().map(str::to_owned),
                 endpoint: Some(one.endpoint()),
                 ..TapHop::new(pair)
             };
@@ -172,6 +180,8 @@ impl Prepared {
             tap: TapSource::new(tap),
             places,
             planned: self.planned,
+            engine: self.engine,
+            engine_told: false,
             connections: self.live.len(),
             rate: self.rate,
             witness: self.witness,
@@ -239,6 +249,8 @@ pub(crate) struct Splice {
     tap: TapSource,
     places: Vec<Place>,
     planned: Vec<Planned>,
+    engine: Known,
+    engine_told: bool,
     connections: usize,
     rate: Option<Rate>,
     witness: Result<Witness, String>,
@@ -310,7 +322,15 @@ impl Source for Splice {
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         match self.state {
             State::Running | State::Closing => {
-                let flow = self.tap.poll(sink);
+                if !std::mem::replace(&mut self.engine_told, true) {
+                    let what = What::Engine(self.engine.or(event::Engine::default()));
+                    sink(&Event {
+                        at: MonoNs::now(),
+                        what,
+                    });
+                }
+                let known = &self.engine;
+                let flow = self.tap.poll(&mut |event| known.hand_on(event, sink));
                 if flow != Flow::Ended {
                     return flow;
                 }
@@ -343,7 +363,7 @@ impl Source for Splice {
         let hops = self
             .planned
             .iter()
-            .map(|one| json!({"name": one.name, "endpoint": one.endpoint()}));
+            .map(|one| json!({"name": one.name(), "endpoint": one.endpoint()}));
         let continuity = self.seen().ok().map(|seen| {
             json!({"messages_taken": seen.taken, "requests_across": seen.crossed, "messages_unread": seen.unread,
                    "broken": seen.broken})

@@ -10,8 +10,8 @@ use zmq_tap::splice::Folder;
 /// A listener to be moved.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
-    /// The hop's name; `None` where several hops end in one listener.
-    pub(crate) name: Option<String>,
+    /// Names of the hops that end in it.
+    names: Vec<String>,
     /// As the engine bound it.
     pub(crate) bound: PathBuf,
     /// Who listens.
@@ -23,9 +23,17 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// The hop's name, or the endpoint where it has none.
+    /// The hop's name; `None` where several hops end in one listener.
+    pub(crate) fn name(&self) -> Option<&str> {
+        match self.names.as_slice() {
+            [name] => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The names of all of its hops, as a person reads them.
     pub(crate) fn title(&self) -> String {
-        self.name.clone().unwrap_or_else(|| self.endpoint())
+        self.names.join(", ")
     }
 
     pub(crate) fn endpoint(&self) -> String {
@@ -58,8 +66,7 @@ pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<
         }
         match endpoint.strip_prefix("ipc://") {
             Some(path) if !path.starts_with('@') => {
-                let name = if names.len() == 1 { names.pop() } else { None };
-                planned.push(reach(name, Path::new(path), receiver)?);
+                planned.push(reach(names, Path::new(path), receiver)?);
             }
             Some(_) => left.push(format!(
                 "{endpoint}: an abstract name has no file to move; use tokengap tap"
@@ -83,7 +90,7 @@ pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<
 }
 
 /// Where the file of a socket that process `pid` has bound as `path` is.
-fn reach(name: Option<String>, path: &Path, pid: u32) -> anyhow::Result<Planned> {
+fn reach(names: Vec<String>, path: &Path, pid: u32) -> anyhow::Result<Planned> {
     let parts = path.parent().zip(path.file_name().and_then(|name| name.to_str()));
     let (parent, file) = parts.with_context(|| format!("{} is no name of a socket file", path.display()))?;
     let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/mnt"));
@@ -94,7 +101,7 @@ fn reach(name: Option<String>, path: &Path, pid: u32) -> anyhow::Result<Planned>
         Err(_) => Path::new(&format!("/proc/{pid}/cwd")).join(parent),
     };
     Ok(Planned {
-        name,
+        names,
         bound: path.to_owned(),
         receiver: pid,
         folder,
