@@ -89,7 +89,7 @@ def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) 
     checks.equal("requests without an error", len(truth), sum(r["error"] is None for r in truth))
     checks.equal("requests", len(truth), report["requests"]["seen"])
     stayed = [r for r in truth if not r["left"]]
-    if len(stayed) == len(truth):
+    if len(stayed) == len(truth) and not any(r["aborted"] for r in truth):
         checks.equal("tokens sent", sum(r["completion"] for r in truth), report["tokens"]["sent"])
     streams = [r for r in stayed if r["kind"] == "stream"]
     if len(streams) == len(truth):
@@ -146,17 +146,47 @@ class Lane:
         """A row that attaches for the time of one load; `expected` is a finding that must be there."""
 
         def run(folder: Path, checks: Checks) -> str:
+            before = server.generated()
             with Attach(self.tokengap, server, folder) as attach:
                 if meanwhile:
                     threading.Thread(target=meanwhile, args=(server,), daemon=True).start()
                 truth = load(server, folder / "truth.jsonl", *flags)
             report = attach.report()
-            compare(checks, truth, report, allowed)
+            if samples(truth):
+                compare_samples(checks, truth, report)
+            else:
+                compare(checks, truth, report, allowed)
+            if not any(r["left"] or r["aborted"] for r in truth):
+                checks.equal("tokens sent, by the engine's metrics", server.generated() - before, report["tokens"]["sent"])
             if expected:
                 checks.equal(f"finding {expected}", True, expected in {f["kind"] for f in report["findings"]})
             replayed(checks, self.tokengap, attach.recording, report)
             sent, lost = report["tokens"]["sent"], report["chunks"]["tokens_lost"]
             return f"{len(truth)} requests, {sent} tokens sent, {lost} lost"
+
+        return run
+
+    def spliced(self, server: Server, flags: list[str]):
+        """A row in which the live hops are moved behind the relay and back, under load before, meanwhile and afterwards."""
+
+        def run(folder: Path, checks: Checks) -> str:
+            report_file, errors = folder / "report.json", folder / "splice.err"
+            before = load(server, folder / "before.jsonl", "--streams", "2", "--seconds", "1", "--seed", "90")
+            command = [str(self.tokengap), "splice", "--pid", str(server.pids()["tokenizer"]), "--yes", "--json"]
+            with open(report_file, "wb") as out, open(errors, "wb") as told:
+                splice = subprocess.Popen(
+                    [*command, "--duration", "60s"], stdin=subprocess.DEVNULL, stdout=out, stderr=told
+                )
+            time.sleep(4)
+            truth = load(server, folder / "truth.jsonl", *flags)
+            time.sleep(1)
+            splice.send_signal(signal.SIGINT)
+            checks.equal("exit code of splice", 0, splice.wait(60))
+            after = load(server, folder / "after.jsonl", "--streams", "2", "--seconds", "1", "--seed", "91")
+            report = json.loads(report_file.read_text())
+            compare_sent(checks, truth, report)
+            checks.equal("errors of clients", 0, sum(r["error"] is not None for r in before + truth + after))
+            return f"{len(truth)} requests, {report['tokens']['sent']} tokens relayed"
 
         return run
 
@@ -173,6 +203,20 @@ class Lane:
         return run
 
 
+def samples(truth: list[dict]) -> bool:
+    return any(r["answers"] for r in truth)
+
+
+def compare_samples(checks: Checks, truth: list[dict], report: dict) -> None:
+    """Every answer is a request of the engine's; so is one more a client's request, that fills the prompt's cache."""
+    answers = sum(len(r["answers"]) for r in truth)
+    checks.equal("requests", answers + len(truth), report["requests"]["seen"])
+    made = sum(r["completion"] for r in truth)
+    # That one makes at most one token, which no client is given.
+    checks.equal("tokens sent", True, made <= report["tokens"]["sent"] <= made + len(truth))
+    checks.equal("tokens delivered and lost", made, report["tokens"]["delivered"] + report["chunks"]["tokens_lost"])
+
+
 def compare_sent(checks: Checks, truth: list[dict], report: dict) -> None:
     checks.equal("tokens sent", sum(r["completion"] for r in truth), report["tokens"]["sent"])
     checks.equal("requests", len(truth), report["requests"]["seen"])
@@ -182,34 +226,54 @@ def compare_sent(checks: Checks, truth: list[dict], report: dict) -> None:
             checks.equal(f"finding {finding['kind']}: {finding['summary']}", True, finding["kind"] in SLOW)
 
 
-def stop_for_a_while(server: Server) -> None:
-    """The tokenizer is stopped for three seconds under load."""
-    pid = server.pids()["tokenizer"]
-    time.sleep(3)
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(3)
-    os.kill(pid, signal.SIGCONT)
+def stopped(role: str):
+    """The process of a role is stopped for three seconds under load."""
+
+    def stop(server: Server) -> None:
+        pid = server.pids()[role]
+        time.sleep(3)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(3)
+        os.kill(pid, signal.SIGCONT)
+
+    return stop
 
 
 def rows(lane: Lane, home: Path, logs: Path) -> None:
     few = ["--streams", "8", "--seconds", "8"]
     many = ["--streams", "64", "--seconds", "8"]
     mixed = [*("--streams", "32", "--seconds", "8", "--chat", "0.3", "--whole", "0.3", "--leave", "0.1")]
-    with Server(home, "0.5.9", ["--stream-output"], logs / "incremental.log") as server:
+    incremental = ["--stream-output", "--enable-metrics"]
+    with Server(home, "0.5.9", incremental, logs / "incremental.log") as server:
         load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2")
         lane.row("0.5.9 incremental, 8 streams", lane.attached(server, few, LOSES | SLOW))
         lane.row("0.5.9 incremental, 64 streams", lane.attached(server, [*many, "--seed", "2"], LOSES | SLOW))
+        most = ["--streams", "256", "--seconds", "8", "--seed", "6"]
+        lane.row("0.5.9 incremental, 256 streams", lane.attached(server, most, LOSES | SLOW))
         lane.row("0.5.9 incremental, mixed", lane.attached(server, mixed, LOSES | SLOW))
-        stop = "consumer-stopped"
-        stopped = lane.attached(server, [*many, "--seed", "3"], LOSES | SLOW | {stop}, stop_for_a_while, stop)
-        lane.row("0.5.9 incremental, tokenizer stopped", stopped)
-    with Server(home, "0.5.23", [], logs / "cumulative.log") as server:
+        aborts = ["--streams", "16", "--seconds", "8", "--abort", "0.3", "--seed", "7"]
+        lane.row("0.5.9 incremental, aborts by id", lane.attached(server, aborts, LOSES | SLOW))
+        answers = ["--streams", "8", "--seconds", "8", "--samples", "2", "--seed", "8"]
+        lane.row("0.5.9 incremental, two answers a request", lane.attached(server, answers, LOSES | SLOW))
+        for seed, role in enumerate(["tokenizer", "detokenizer", "scheduler"], 3):
+            # Nothing waits for a scheduler that makes nothing.
+            expected = None if role == "scheduler" else "consumer-stopped"
+            flags, allowed = [*many, "--seed", str(seed)], LOSES | SLOW | {"consumer-stopped"}
+            row = lane.attached(server, flags, allowed, stopped(role), expected)
+            lane.row(f"0.5.9 incremental, {role} stopped", row)
+        lane.row("0.5.9 incremental, spliced", lane.spliced(server, [*few, "--seed", "9"]))
+    with Server(home, "0.5.23", ["--enable-metrics"], logs / "cumulative.log") as server:
         load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")
         lane.row("0.5.23, 8 streams", lane.attached(server, [*few, "--cumulative"], SLOW))
         lane.row("0.5.23, mixed", lane.attached(server, [*mixed, "--cumulative"], SLOW))
+    msgpack = {"SGLANG_USE_PICKLE_IPC": "0"}
+    with Server(home, "0.5.23", ["--enable-metrics"], logs / "msgpack.log", env=msgpack) as server:
+        load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")
+        lane.row("0.5.23 msgpack, 8 streams", lane.attached(server, [*few, "--cumulative"], SLOW))
+        lane.row("0.5.23 msgpack, mixed", lane.attached(server, [*mixed, "--cumulative"], SLOW))
     report = logs / "run.json"
     wrap = [str(lane.tokengap), "run", "--json", "--report", str(report), "--"]
-    with Server(home, "0.5.9", ["--stream-output", "--skip-server-warmup"], logs / "run.log", wrap) as server:
+    with Server(home, "0.5.9", [*incremental, "--skip-server-warmup"], logs / "run.log", wrap) as server:
         attached = lane.attached(server, ["--streams", "32", "--seconds", "8", "--seed", "5"], LOSES | SLOW)
         lane.row("0.5.9 under run, attached", attached)
         lane.row("0.5.9 under run, 32 streams", lane.relayed(server, ["--streams", "32", "--seconds", "8"], report))

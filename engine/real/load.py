@@ -23,6 +23,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--chat", type=float, default=0, help="share of chat requests")
     parser.add_argument("--whole", type=float, default=0, help="share of requests with `stream: false`")
     parser.add_argument("--leave", type=float, default=0, help="share of clients that hang up early")
+    parser.add_argument("--abort", type=float, default=0, help="share of requests that are aborted by their id")
+    parser.add_argument("--samples", type=int, default=1, help="answers a request (`n`)")
     parser.add_argument("--cumulative", action="store_true", help="the server sends all ids so far in each event")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--truth", required=True, help="file for one line of JSON a request")
@@ -46,11 +48,16 @@ class Load:
             "prompt": " ".join(f"w{self.random.randrange(8000)}" for _ in range(16)),
             "kind": "chat" if chat else "whole" if draw() < wanted.whole else "stream",
             "leave": draw() < wanted.leave,
+            # Drawn only where it is asked for: the other requests of a seed stay as they are.
+            "abort": wanted.abort > 0 and draw() < wanted.abort,
             "ids": 0,
             "events": 0,
             "completion": None,
+            # Tokens of each answer, where there are several.
+            "answers": {},
             "finish": None,
             "left": False,
+            "aborted": False,
             "error": None,
         }
 
@@ -74,18 +81,22 @@ class Load:
                 "stream": record["kind"] == "stream",
                 "sampling_params": {"max_new_tokens": record["tokens"], "ignore_eos": True},
             }
+            if self.wanted.samples > 1:
+                # Each answer then has an id of the engine's own.
+                del body["rid"]
+                body["sampling_params"]["n"] = self.wanted.samples
         try:
             async with session.post(self.wanted.url + path, json=body) as response:
                 response.raise_for_status()
                 if record["kind"] == "whole":
                     self.event(record, await response.json())
                 else:
-                    await self.read(record, response)
+                    await self.read(session, record, response)
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
             record["error"] = repr(error)[:200]
         self.done.append(record)
 
-    async def read(self, record: dict, response: aiohttp.ClientResponse) -> None:
+    async def read(self, session: aiohttp.ClientSession, record: dict, response: aiohttp.ClientResponse) -> None:
         rest = b""
         async for part in response.content.iter_any():
             *events, rest = (rest + part).split(b"\n\n")
@@ -98,6 +109,10 @@ class Load:
                     record["left"] = True
                     response.close()
                     return
+                if record["abort"] and not record["aborted"] and record["events"] >= LEAVES_AFTER:
+                    record["aborted"] = True
+                    async with session.post(f"{self.wanted.url}/abort_request", json={"rid": record["rid"]}) as told:
+                        told.raise_for_status()
 
     def event(self, record: dict, event: dict) -> None:
         if record["kind"] == "chat":
@@ -110,6 +125,9 @@ class Load:
         meta, ids = event["meta_info"], len(event["output_ids"])
         record["ids"] = ids if self.wanted.cumulative else record["ids"] + ids
         record["completion"] = meta["completion_tokens"]
+        if self.wanted.samples > 1:
+            record["answers"][meta["id"]] = meta["completion_tokens"]
+            record["completion"] = sum(record["answers"].values())
         if meta["finish_reason"]:
             record["finish"] = meta["finish_reason"]["type"]
         record["events"] += 1

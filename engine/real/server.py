@@ -48,11 +48,14 @@ def started(pid: int) -> str | None:
 
 
 class Server:
-    """A server that is up inside a `with` block. `wrap` is put before its command."""
+    """A server that is up inside a `with` block. `wrap` is put before its command, `env` is set for it."""
 
-    def __init__(self, home: Path, release: str, flags: list[str], log: Path, wrap: list[str] = []):
+    def __init__(
+        self, home: Path, release: str, flags: list[str], log: Path, wrap: list[str] = [], env: dict[str, str] = {}
+    ):
         self.python = home / f"venv-{release}" / "bin" / "python"
         self.port = free_port()
+        self.env = env
         self.log = log
         # What its clients counted so far.
         self.truth: list[dict] = []
@@ -70,7 +73,7 @@ class Server:
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 self.command,
-                env={**os.environ, **ENVIRONMENT},
+                env={**os.environ, **ENVIRONMENT, **self.env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -94,6 +97,13 @@ class Server:
             except OSError:
                 time.sleep(0.5)
         raise RuntimeError(f"the server was not up after {START_SECONDS} s: see {self.log}")
+
+    def generated(self) -> int:
+        """Tokens that the engine itself says it has generated; it needs `--enable-metrics`."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
+            lines = response.read().decode().splitlines()
+        values = [line.split()[-1] for line in lines if line.startswith("sglang:generation_tokens_total{")]
+        return int(sum(map(float, values)))
 
     def __exit__(self, *_) -> None:
         family = self.family()

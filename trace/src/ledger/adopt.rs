@@ -29,8 +29,8 @@ impl Ledger {
             if saw.taken && !said.sees.taken {
                 self.hide_takes(place);
             }
-            if saw.delivered && !said.sees.delivered {
-                self.hide_deliveries(said.id);
+            if !saw.delivered && said.sees.delivered {
+                self.give_up_waiting(said.id);
             }
         }
         for (place, (lined_up, open)) in before.into_iter().enumerate() {
@@ -61,8 +61,8 @@ impl Ledger {
         }
     }
 
-    /// What becomes of the chunks of hop `id` is not seen from now on.
-    fn hide_deliveries(&mut self, id: HopId) {
+    /// Deliveries of the chunks of hop `id` may have been made while none was seen.
+    fn give_up_waiting(&mut self, id: HopId) {
         for ticket in self.table.tickets() {
             let Some(request) = self.table.get_mut(ticket) else {
                 continue;

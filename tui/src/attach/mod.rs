@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use probe_user::discover::{Change, Engine, Process, Role, Watcher};
+use probe_user::discover::{Change, Engine, Process, Role, RoleSource, Watcher};
 use probe_user::examine::namespace;
 use probe_user::{Capture, Feature, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
@@ -94,7 +94,7 @@ impl Attach {
     /// Attaches to every process of `engine` that has a part in the token path.
     pub(crate) fn start(watcher: Watcher, engine: Engine, options: AttachOptions) -> anyhow::Result<Self> {
         let mut roles = Roles::default();
-        for process in &engine.processes {
+        for process in engine.processes.iter().filter(|p| speaks_zmq(p)) {
             roles.learn(process);
         }
         roles.connect(&engine);
@@ -213,7 +213,8 @@ impl Attach {
             return;
         };
         self.queues.rewire(&engine);
-        let new: Vec<Process> = engine.processes.iter().filter(|p| !self.knows(p)).cloned().collect();
+        let joins = |p: &&Process| !self.knows(p) && speaks_zmq(p);
+        let new: Vec<Process> = engine.processes.iter().filter(joins).cloned().collect();
         for process in &new {
             self.engine.processes.retain(|known| known.id.pid != process.id.pid);
             self.engine.processes.push(process.clone());
@@ -231,6 +232,7 @@ impl Attach {
         for target in late {
             if !self.probed.contains(&target.pid)
                 && let Some(process) = engine.process(target.pid)
+                && self.knows(process)
             {
                 self.probe_too(target, process);
             }
@@ -450,6 +452,11 @@ fn without_ids(at: MonoNs, frame: &Frame<'_>, sink: Sink<'_>) {
         ..*frame
     });
     sink(&Event { at, what });
+}
+
+/// Whether a process has said what it is, or has sockets of libzmq: a client that has libzmq loaded looks like a peer.
+fn speaks_zmq(process: &Process) -> bool {
+    process.role_source < RoleSource::Sockets || !process.io_threads.is_empty()
 }
 
 /// Processes on the token path and those named; all of the engine where no connection can be seen.

@@ -41,6 +41,8 @@ pub(super) struct Known {
     kind: Kind,
     /// When its first message was sent.
     since: MonoNs,
+    /// Where it is, as last seen.
+    endpoint: String,
     /// What was told of it last.
     told: Option<Told>,
 }
@@ -107,7 +109,11 @@ impl Paths {
             old.over = true;
         }
         let from = self.roles.sender(socket.pid, kind);
-        let (to, stranger) = self.presumed(socket, kind, None);
+        let presumed = self.presumed(socket, kind, None);
+        let to = match presumed {
+            Presumed::By(receiver) => Some(receiver),
+            Presumed::Unknown | Presumed::Another => None,
+        };
         let Some(id) = self.ids.meet(&name_of(from, to)) else {
             self.left_out += 1;
             return None;
@@ -118,10 +124,11 @@ impl Paths {
             sender: socket,
             to,
             met: false,
-            stranger,
+            stranger: presumed == Presumed::Another,
             over: false,
             kind,
             since: at,
+            endpoint: String::new(),
             told: None,
         });
         Some(())
@@ -173,21 +180,17 @@ impl Paths {
         self.announce_all(at, sink);
     }
 
-    /// Who receives what `socket` sends, as far as connections tell; and whether that is somebody not known yet. To whom other
-    /// sockets of that process lead is not who `lane` leads to: each peer of a process has a socket of its own.
-    fn presumed(&self, socket: SocketId, kind: Kind, lane: Option<usize>) -> (Option<Receiver>, bool) {
-        let class = |kind: Kind| matches!(kind, Kind::Control | Kind::Abort);
+    /// Who receives what `socket` sends, as far as connections tell. To whom other sockets of that process lead with tokens is not
+    /// who `lane` leads to: each receiver of tokens has a socket of its own.
+    fn presumed(&self, socket: SocketId, kind: Kind, lane: Option<usize>) -> Presumed {
+        let control = |kind: Kind| matches!(kind, Kind::Control | Kind::Abort);
         let lanes = self.hops.iter().enumerate();
         let others = lanes.filter_map(|(number, known)| known.as_ref().filter(|_| Some(number) != lane));
         let taken = others
-            .filter(|known| !known.over && known.sender.pid == socket.pid && class(known.kind) == class(kind))
+            .filter(|known| !known.over && known.sender.pid == socket.pid && !control(known.kind) && !control(kind))
             .filter_map(|known| known.to?.pid)
             .collect();
-        match self.roles.presumed_receiver(socket.pid, kind, &taken) {
-            Presumed::By(receiver) => (Some(receiver), false),
-            Presumed::Unknown => (None, false),
-            Presumed::Another => (None, true),
-        }
+        self.roles.presumed_receiver(socket.pid, kind, &taken)
     }
 
     /// Presumes anew who receives on a lane, unless a receiver that is there was seen.
@@ -200,11 +203,15 @@ impl Paths {
         if known.over || (known.met && watched) {
             return;
         }
-        let (to, stranger) = self.presumed(known.sender, known.kind, Some(lane));
+        let presumed = self.presumed(known.sender, known.kind, Some(lane));
         if let Some(known) = &mut self.hops[lane] {
-            // Of a receiver that has ended and that nobody follows, the name stays.
-            known.to = to.or(known.to.filter(|_| known.met));
-            known.stranger = stranger;
+            match presumed {
+                Presumed::By(receiver) => (known.to, known.stranger) = (Some(receiver), false),
+                // A receiver that has ended, or whose connection is not seen now, leaves its name.
+                Presumed::Unknown => {}
+                Presumed::Another if known.met => {}
+                Presumed::Another => (known.to, known.stranger) = (None, true),
+            }
         }
     }
 
@@ -216,7 +223,13 @@ impl Paths {
 
     /// Tells of a hop, if it has not been told so.
     fn announce(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
-        let Some(known) = &self.hops[lane] else { return };
+        let Some(known) = &mut self.hops[lane] else { return };
+        let receiver = known.to.and_then(|to| to.pid);
+        let endpoint = receiver.map_or("", |pid| self.roles.endpoint(known.sender.pid, pid));
+        if !endpoint.is_empty() && endpoint != known.endpoint {
+            endpoint.clone_into(&mut known.endpoint);
+        }
+        let known = &*known;
         let receivers = match known.to {
             Some(Receiver { pid: Some(pid), .. }) => [pid].into(),
             Some(Receiver { part, pid: None }) => self.roles.with_role(part),
@@ -252,30 +265,29 @@ impl Paths {
             ..sees
         };
         if hidden != sees {
-            self.tell(known, Told { sees: hidden, ..told }, at, sink);
+            tell(known, Told { sees: hidden, ..told }, at, sink);
         }
-        self.tell(known, told, at, sink);
+        tell(known, told, at, sink);
         if let Some(known) = &mut self.hops[lane] {
             known.told = Some(told);
         }
     }
+}
 
-    fn tell(&self, known: &Known, told: Told, at: MonoNs, sink: Sink<'_>) {
-        let to = known.to.and_then(|to| to.pid);
-        let hop = Hop {
-            id: known.id,
-            name: &name_of(known.from, known.to),
-            endpoint: to.map_or("", |to| self.roles.endpoint(known.sender.pid, to)),
-            worker: known.to.and_then(|to| to.part.rank()),
-            origin: told.origin,
-            last: known.to.is_some_and(|to| to.part.is_tokenizer()),
-            sees: told.sees,
-        };
-        sink(&Event {
-            at,
-            what: What::Hop(hop),
-        });
-    }
+fn tell(known: &Known, told: Told, at: MonoNs, sink: Sink<'_>) {
+    let hop = Hop {
+        id: known.id,
+        name: &name_of(known.from, known.to),
+        endpoint: &known.endpoint,
+        worker: known.to.and_then(|to| to.part.rank()),
+        origin: told.origin,
+        last: known.to.is_some_and(|to| to.part.is_tokenizer()),
+        sees: told.sees,
+    };
+    sink(&Event {
+        at,
+        what: What::Hop(hop),
+    });
 }
 
 fn name_of(from: Part, to: Option<Receiver>) -> String {

@@ -228,9 +228,13 @@ fn what_a_receiver_that_ended_left_is_neither_backlog_nor_lost() {
     (3..6).for_each(|seq| engine.send(1, seq));
     engine.now += 10_000_000_000;
     assert_eq!(engine.accused(), [""; 0]);
-    assert_eq!(engine.analysis.ledger().undelivered(), 0);
     // Another takes its place, and what it is sent counts again.
     engine.join(SECOND);
+    assert_eq!(
+        engine.analysis.ledger().undelivered(),
+        0,
+        "it may have delivered what was in flight"
+    );
     (6..8).for_each(|seq| engine.send(1, seq));
     engine.take(SECOND, 1, 6, 0);
     let waiting = engine.analysis.ledger().hops().iter().map(|hop| hop.counts().backlog);
