@@ -1,4 +1,4 @@
-//! How the watched processes' threads spend their time, as events: those with a part in the path every 100 ms, the
+//! How the watched processes' threads spend their time, as events: those with a part in the path every 100 ms while frames flow, the
 //! others once a second.
 
 use std::collections::{HashMap, HashSet};
@@ -17,16 +17,16 @@ const THREADS_OF_THE_PATH: usize = 8;
 /// Threads looked at in one process at all.
 const MOST_THREADS: usize = 256;
 const EVERY: Duration = Duration::from_millis(100);
-/// Of so many samples one looks at the other threads and at event loops.
-const SLOWER: u32 = 10;
+/// And the other threads and event loops this often; all of them while nothing flows.
+const SLOWER: Duration = Duration::from_secs(1);
 
 /// Samplers of all watched processes.
 #[derive(Default)]
 pub(super) struct CpuWatch {
     processes: Vec<Watched>,
     polls: Polls,
-    next: Option<Instant>,
-    round: u32,
+    sampled: Option<Instant>,
+    sampled_all: Option<Instant>,
 }
 
 struct Watched {
@@ -55,12 +55,15 @@ impl CpuWatch {
     /// Samples when it is time to.
     pub(super) fn poll(&mut self, probe: &Probe, lanes: &Lanes, sink: Sink<'_>) {
         let now = Instant::now();
-        if self.next.is_some_and(|next| now < next) {
+        let due = |last: Option<Instant>, every| last.is_none_or(|last| now.duration_since(last) >= every);
+        if !due(self.sampled, EVERY) || !due(self.sampled, SLOWER) && !lanes.flows() {
             return;
         }
-        self.next = Some(now + EVERY);
-        self.round = (self.round + 1) % SLOWER;
-        let slower = self.round == 0;
+        self.sampled = Some(now);
+        let slower = due(self.sampled_all, SLOWER);
+        if slower {
+            self.sampled_all = Some(now);
+        }
         let polls = if slower { self.polls.look(probe) } else { HashMap::new() };
         // Why a receiver does not run is read only while frames wait for it.
         let oldest = lanes.oldest_waiting();

@@ -19,11 +19,16 @@ use super::sight::Sight;
 /// Where events go.
 pub(super) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
 
+/// Messages flow until this long after the last one.
+const FLOWS_NS: u64 = 1_000_000_000;
+
 /// All lanes of an attach.
 pub(super) struct Lanes {
     matcher: Matcher,
     decoder: Decoder,
     paths: Paths,
+    /// When the last message was sent.
+    sent_at: Option<MonoNs>,
     /// Threads that were seen to receive.
     receivers: HashSet<ThreadId>,
     /// Hops of sockets whose senders are not watched, by the taking socket.
@@ -47,6 +52,7 @@ impl Lanes {
             matcher: Matcher::new(MatcherLimits::default()),
             decoder: Decoder::new(Limits::default()),
             paths: Paths::new(roles, sight),
+            sent_at: None,
             receivers: HashSet::new(),
             unseen_senders: HashMap::new(),
             wire: None,
@@ -79,6 +85,7 @@ impl Lanes {
 
     /// A message entered a socket.
     pub(super) fn sent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+        self.sent_at = Some(message.call.at);
         let before = self.matcher.misses().lost_sent;
         let name = self.matcher.sent(message);
         let unseen = self.matcher.misses().lost_sent - before;
@@ -141,6 +148,13 @@ impl Lanes {
                 what: What::Sent(frame),
             });
         }
+    }
+
+    /// Whether messages were sent in the last second, or wait.
+    pub(super) fn flows(&self) -> bool {
+        let now = MonoNs::now();
+        let recent = self.sent_at.is_some_and(|at| now.since(at) < FLOWS_NS);
+        recent || self.oldest_waiting().is_some()
     }
 
     /// When the oldest frame was sent that waits for a receiver that is watched.

@@ -318,7 +318,7 @@ impl Source for Attach {
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         self.tell_engine(sink);
         self.cpu.poll(&self.probe, &self.lanes, sink);
-        self.queues.poll(sink);
+        self.queues.poll(self.lanes.flows(), sink);
         if let Some(python) = &self.python {
             python.poll(sink);
         }

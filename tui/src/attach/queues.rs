@@ -1,4 +1,4 @@
-//! What the kernel holds of each hop, as events: the sockets that discovery found, every 100 ms.
+//! What the kernel holds of each hop, as events: the sockets that discovery found, every 100 ms while frames flow.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use trace::event::{Event, QueueSample, What};
 use super::lanes::Sink;
 
 const EVERY: Duration = Duration::from_millis(100);
+/// How often while nothing flows.
+const AT_REST: Duration = Duration::from_secs(1);
 /// Most connections looked at; those beyond it are counted in `left_out`.
 const MOST_CONNECTIONS: usize = 256;
 
@@ -24,7 +26,7 @@ pub(super) struct QueueWatch {
     /// Both ends of each connection, by the hop's name.
     hops: BTreeMap<String, Vec<Ends>>,
     processes: HashMap<u32, Queues>,
-    next: Option<Instant>,
+    sampled: Option<Instant>,
     pub(super) left_out: usize,
     /// Why sockets cannot be read, the first time that was so.
     pub(super) refused: Option<String>,
@@ -57,12 +59,12 @@ impl QueueWatch {
     }
 
     /// Samples when it is time to.
-    pub(super) fn poll(&mut self, sink: Sink<'_>) {
-        let now = Instant::now();
-        if self.next.is_some_and(|next| now < next) {
+    pub(super) fn poll(&mut self, flows: bool, sink: Sink<'_>) {
+        let every = if flows { EVERY } else { AT_REST };
+        if self.sampled.is_some_and(|last| last.elapsed() < every) {
             return;
         }
-        self.next = Some(now + EVERY);
+        self.sampled = Some(Instant::now());
         let hops = std::mem::take(&mut self.hops);
         for (name, connections) in &hops {
             let (mut receive_bytes, mut send_bytes) = (None, None);
@@ -146,7 +148,7 @@ mod tests {
 
     fn told(watch: &mut QueueWatch) -> Vec<(String, Option<u64>)> {
         let mut told = Vec::new();
-        watch.poll(&mut |event| {
+        watch.poll(true, &mut |event| {
             if let What::Queue(sample) = event.what {
                 told.push((sample.hop.to_owned(), sample.receive_bytes));
             }

@@ -73,6 +73,27 @@ fn a_loss_that_numbers_show_is_told_before_what_follows_it_and_only_once() {
     assert_eq!((report.own.events_missed, report.own.frames_unannounced), (5, 0));
 }
 
+#[test]
+fn messages_flow_while_one_waits_and_shortly_after_the_last() {
+    let mut sight = Sight::new(false, false);
+    sight.watch(2, MonoNs(0));
+    let mut lanes = Lanes::new(Roles::default(), sight);
+    assert!(!lanes.flows());
+    for seq in 0..2 {
+        lanes.sent(&message(1, seq, &frame(seq)), &mut |_| {});
+    }
+    lanes.taken(&message(2, 0, &frame(0)), &mut |_| {});
+    assert!(lanes.flows(), "one waits, however long ago it was sent");
+    lanes.taken(&message(2, 1, &frame(1)), &mut |_| {});
+    assert!(!lanes.flows());
+    let bytes = frame(2);
+    let mut now = message(1, 2, &bytes);
+    now.call.at = MonoNs::now();
+    lanes.sent(&now, &mut |_| {});
+    lanes.taken(&message(2, 2, &bytes), &mut |_| {});
+    assert!(lanes.flows());
+}
+
 /// A scheduler (pid 1) that sends to one tokenizer (pid 2) and, from another socket, to a second one.
 struct Engine {
     lanes: Lanes,
