@@ -107,7 +107,7 @@ pub struct Leg<'l> {
     pub chunk: [Time; 2],
     /// Time of requests' first chunks, of those that wait now as well: over the run, and over the last ten seconds.
     pub first_token: [Time; 2],
-    /// Share of the run for which the process had a frame in hand, mean over its siblings; `None` where that is not seen.
+    /// Share of the run for which the process was busy, as [`busy`] counts it; `None` where that is not seen.
     pub busy: Option<f64>,
     /// State of the thread that receives while frames wait for it.
     pub thread: ThreadState,
@@ -148,7 +148,7 @@ impl<'l> Attribution<'l> {
             let (place, group) = groups[at];
             let role = ends[at].1;
             let into: Vec<&Hop> = ledger.hops().iter().filter(|h| ends[h.group()].1 == role).collect();
-            let busy = busy(into.iter().copied(), window_ns);
+            let busy = busy(ledger, into.iter().copied(), window_ns);
             let members: Vec<&Hop> = ledger.members(place).collect();
             legs.extend(wait(ledger, (group, role), &members, (busy, window_ns), thresholds));
             if !seen.contains(&role) {
@@ -266,7 +266,7 @@ fn wait<'l>(
         .iter()
         .map(|hop| hop.away())
         .fold(AwayTimes::default(), AwayTimes::plus);
-    let busy = worker.map_or(busy, |_| self::busy(whose.iter().copied(), window_ns));
+    let busy = worker.map_or(busy, |_| self::busy(ledger, whose.iter().copied(), window_ns));
     Some(Leg {
         name: &group.name,
         role,
@@ -424,13 +424,57 @@ fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
     open
 }
 
-/// Share of the window for which the receivers of these hops had a frame in hand, mean over those where that is seen.
-pub(crate) fn busy<'h>(hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
-    let (mut sum, mut count) = (0_u64, 0_u64);
+/// Share of the window for which the receivers of these hops were busy, mean over those where that is seen: with a frame in hand or,
+/// where its event loop's polls are observed, away from them, for HTTP writes as well.
+pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
+    let (mut sum, mut count) = (0.0, 0_u32);
     for hop in hops.filter(|hop| hop.sees().handled) {
-        sum = sum.saturating_add(hop.counts().busy_ns);
+        let in_hand = part(hop.counts().busy_ns as f64, window_ns as f64);
+        let poll = hop.taker().and_then(|by| ledger.thread(by)?.poll());
+        let away = poll.map_or(0.0, |poll| {
+            part(
+                poll.interval_ns.saturating_sub(poll.polled_ns) as f64,
+                poll.interval_ns as f64,
+            )
+        });
+        sum += in_hand.max(away).min(1.0);
         count += 1;
     }
-    let whole = window_ns.saturating_mul(count);
-    (whole > 0).then(|| (sum as f64 / whole as f64).min(1.0))
+    (count > 0 && window_ns > 0).then(|| sum / f64::from(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{MS, SECOND, Scene};
+    use super::*;
+    use crate::event::{CpuSample, PollUse, ThreadPart, What};
+    use crate::id::ThreadId;
+
+    /// A tokenizer that writes to its clients has no frame in hand meanwhile: "busy 3 %" while it was away from its poll for 31 %.
+    #[test]
+    fn time_away_from_the_poll_is_busy_time() {
+        let mut scene = Scene::skip_path();
+        scene.send(0, &[]);
+        scene.take_by(MS, 0, 7);
+        let of_scene = |scene: &Scene| busy(&scene.ledger, scene.ledger.hops().iter(), SECOND);
+        assert_eq!(of_scene(&scene), Some(0.0));
+        let sample = CpuSample {
+            thread: ThreadId { pid: 7, tid: 7 },
+            role: "tokenizer",
+            name: "python3",
+            part: ThreadPart::Main,
+            interval_ns: SECOND,
+            on_ns: 300 * MS,
+            wait_ns: Some(0),
+            throttled_ns: None,
+            poll: Some(PollUse {
+                interval_ns: SECOND,
+                polled_ns: 690 * MS,
+                wakeups: 9,
+            }),
+            away: None,
+        };
+        scene.say(SECOND, What::Cpu(sample));
+        assert_eq!(of_scene(&scene), Some(0.31));
+    }
 }

@@ -214,11 +214,11 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
         kernel_bytes_max: group.kernel.bytes_max,
         inbox_max_frames: group.kernel.inbox_max,
         undecoded: group.undecoded.clone(),
-        busy: busy(members.iter().copied(), window_ns),
+        busy: busy(ledger, members.iter().copied(), window_ns),
         imbalance: imbalance(&members),
         rids_moved: Some(group.moved.rids),
         out_of_order: Some(group.out_of_order.rids),
-        workers: (members.len() > 1).then(|| members.iter().map(|h| worker(h, chunks, window_ns)).collect()),
+        workers: (members.len() > 1).then(|| members.iter().map(|h| worker(ledger, h, chunks, window_ns)).collect()),
         lanes: lanes(&members, chunks),
     })
 }
@@ -249,13 +249,13 @@ fn lanes(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
     several.then_some(lanes)
 }
 
-fn worker(hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
+fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
     let (counts, sees) = (hop.counts(), hop.sees());
     WorkerLine {
         tokens: Some(counts.tokens),
         share: share(counts.chunks, chunks),
         residence_ns: tally(&hop.residence()),
-        busy: busy(std::iter::once(hop), window_ns),
+        busy: busy(ledger, std::iter::once(hop), window_ns),
         worker: hop.worker(),
         endpoint: hop.endpoint().to_owned(),
         frames_sent: sees.sent.then_some(counts.frames_sent),

@@ -31,7 +31,8 @@ pub struct LegLine {
     /// The same over the last ten seconds of the run.
     #[serde(default)]
     pub recent_first_token_share: Option<f64>,
-    /// Share of the window for which the process had a frame in hand, mean over its siblings; `null` where that is not seen.
+    /// Share of the window for which the process had a frame in hand or was away from its event loop's poll, mean over its siblings;
+    /// `null` where that is not seen.
     pub busy: Option<f64>,
     /// State of the thread that receives, while frames waited for it; `null` of a process.
     #[serde(default)]

@@ -4,12 +4,16 @@ use std::path::Path;
 
 use trace::detect::Severity;
 use trace::record::{Recording, analyse};
-use trace::report::Report;
+use trace::report::{Report, ThreadState};
 
 /// The report of a whole recording in format 1.0.
 fn report(name: &str) -> Report {
+    report_of(&format!("1.0-{name}.tgap"))
+}
+
+fn report_of(file: &str) -> Report {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings");
-    let recording = Recording::open(folder.join(format!("1.0-{name}.tgap"))).expect("it opens");
+    let recording = Recording::open(folder.join(file)).expect("it opens");
     assert!(recording.is_indexed() && recording.missing().is_none());
     let (analysis, input) = analyse(&recording, &mut |_, _| {}).expect("it reads");
     let report = analysis.report(&input);
@@ -80,4 +84,22 @@ fn what_the_real_engine_lost_is_still_confirmed() {
         (worst.kind.as_str(), worst.severity),
         ("dropped-chunks", Severity::Critical)
     );
+}
+
+#[test]
+fn a_stopped_tokenizer_of_a_real_server_is_still_called_stopped() {
+    let report = report_of("1.2-stopped-0.5.9.tgap");
+    // The clients' own count: 166 streams of 10,607 tokens, of which 1,196 never came.
+    assert_eq!((report.requests.seen, report.tokens.sent), (166, 10_607));
+    assert_eq!(report.chunks.tokens_lost, Some(1_196));
+    let consumer: Vec<_> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.kind.starts_with("consumer-"))
+        .map(|finding| (finding.kind.as_str(), &finding.evidence["stopped"]))
+        .collect();
+    assert_eq!(consumer, [("consumer-stopped", &serde_json::json!(0.966))]);
+    let waits = report.path.iter().filter_map(|leg| leg.thread);
+    assert!(waits.clone().any(|thread| thread == ThreadState::Stopped));
+    assert!(!waits.clone().any(|thread| thread == ThreadState::Starved));
 }

@@ -1,6 +1,6 @@
 //! Reads hops into lines, in the order of the path.
 
-use trace::detect::Thresholds;
+use trace::detect::{Thresholds, attribution};
 use trace::ledger::{Group, Hop, Ledger};
 use trace::path;
 use trace::stats::Distribution;
@@ -120,14 +120,10 @@ fn member(ledger: &Ledger, hop: &Hop) -> Member {
     }
 }
 
-/// How much of the time since the first event the receivers had a frame in hand, mean over those of which that is seen.
+/// How much of the time since the first event the receivers were busy.
 fn busy(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
-    let seen = members.iter().filter(|hop| hop.sees().handled);
-    let (count, ns) = seen.fold((0_u64, 0_u64), |(n, ns), hop| {
-        (n + 1, ns.saturating_add(hop.counts().busy_ns))
-    });
-    let whole = ledger.now().since(ledger.started()?).saturating_mul(count);
-    (whole > 0).then(|| (ns as f64 / whole as f64).min(1.0))
+    let window_ns = ledger.now().since(ledger.started()?);
+    attribution::busy(ledger, members.iter().copied(), window_ns)
 }
 
 /// Health by the frame that waits longest, measured by what a first token may wait.
