@@ -1,6 +1,6 @@
 //! A consumer that does not run while frames wait for it, and why: stopped, frozen, blocked in a system call, or asleep.
 
-use super::consumer::{Late, late, worst_of_each_line};
+use super::consumer::{HELD, Late, late, worst_of_each_line};
 use super::{Detector, Look, Verdict, advice, io_starved};
 use crate::event::AwayState;
 use crate::words::percent;
@@ -43,13 +43,14 @@ impl Detector for ConsumerAway {
     }
 
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let least = if self.states[0] == AwayState::Blocked || self.sleeps() {
+        let least = if self.is_allowed_to_run() {
             MOST
         } else {
             look.thresholds.starved_share
         };
         let share = |one: &Late<'_>| {
-            let judged = one.spent.interval_ns >= SHORTEST_NS && !(self.sleeps() && is_excused(look, one));
+            let excused = self.is_allowed_to_run() && is_excused(look, one);
+            let judged = one.spent.interval_ns >= SHORTEST_NS && !excused;
             judged.then(|| one.spent.share(one.away.sum(self.states)))
         };
         for (one, share) in worst_of_each_line(late(look), least, share) {
@@ -59,8 +60,8 @@ impl Detector for ConsumerAway {
 }
 
 impl ConsumerAway {
-    fn sleeps(&self) -> bool {
-        self.states.contains(&AwayState::Polling)
+    fn is_allowed_to_run(&self) -> bool {
+        !self.states.iter().any(|state| HELD.contains(state))
     }
 
     fn verdict(&self, look: &Look<'_>, one: &Late<'_>, share: f64) -> Verdict {
@@ -94,8 +95,8 @@ impl ConsumerAway {
     }
 }
 
-/// A single frame that is not received may be one whose receive was not seen; and a consumer whose I/O thread lacks a CPU
-/// has nothing to wake up for.
+/// A few frames that are not received may be some whose receives were not seen, beside a thread at rest; and a consumer whose I/O
+/// thread lacks a CPU has nothing to wake up for.
 fn is_excused(look: &Look<'_>, one: &Late<'_>) -> bool {
     let io = io_starved::starved(look, one);
     one.frames < look.thresholds.burst_frames || io.is_some_and(|(.., share)| share >= look.thresholds.starved_share)
@@ -193,9 +194,10 @@ mod tests {
 
     #[test]
     fn an_idle_thread_beside_a_frame_whose_receive_was_missed_is_not_accused() {
-        assert_eq!(
-            kinds(&late_with(1, [1, 0, 0], AwayState::Polling, "epoll_wait")),
-            [""; 0]
-        );
+        for (state, place) in [(AwayState::Polling, "epoll_wait"), (AwayState::Blocked, "futex")] {
+            assert_eq!(kinds(&late_with(1, [1, 0, 0], state, place)), [""; 0]);
+        }
+        let stopped = late_with(1, [1, 0, 0], AwayState::Stopped, "");
+        assert_eq!(kinds(&stopped), ["consumer-stopped"], "that is a fact by itself");
     }
 }
