@@ -465,7 +465,9 @@ impl Hops {
         (hop.group, hop.ends) = (group, ends);
         hop.endpoint = said.endpoint.into();
         (hop.worker, hop.origin, hop.last, hop.shows) = (said.worker, said.origin, said.last, said.sees);
-        hop.sees = hop.sees.or(said.sees);
+        // What is presumed of a hop that frames cross before it is announced has been seen; of a new one nothing has.
+        let saw = known.map_or(Sees::default(), |_| hop.sees);
+        hop.sees = saw.or(said.sees);
         hop.open = said.name.ends_with("->?");
         if said.sees.taken && !said.last {
             self.passages.takes_are_shown(ends.to);
