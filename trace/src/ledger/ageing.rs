@@ -158,6 +158,7 @@ impl Ledger {
             _ => {}
         }
         self.hops.passages.forget(&request);
+        self.predecessors.remove(&ticket);
         if let Some(line) = &request.line {
             self.totals.chunks.undelivered += line.outstanding();
             self.outstanding -= line.entries();

@@ -144,6 +144,12 @@ pub(crate) struct Line {
     pub(crate) all_again: u8,
     /// It has counted more than there were.
     pub(crate) inflated: bool,
+    /// Another live request has its rid: nothing of it is judged.
+    #[serde(default)]
+    pub(crate) shared: bool,
+    /// Until then a delivery may be of the request that had its rid before.
+    #[serde(default)]
+    pub(crate) straggling: MonoNs,
     /// Its response carries text only: no delivery of its tokens is seen.
     pub(crate) text: bool,
 }
@@ -166,17 +172,20 @@ impl Line {
     /// what waits here, or of another request of that rid.
     pub(crate) fn comes_by(&mut self, hop: HopId) {
         if self.by.replace(hop).is_some_and(|before| before != hop) {
-            self.doubt = true;
-            self.scarred = true;
+            self.doubts();
         }
+    }
+
+    /// The next delivery may be of another request.
+    pub(crate) fn doubts(&mut self) {
+        (self.doubt, self.scarred) = (true, true);
     }
 
     /// Enters chunks whose deliveries cannot be recognised: later deliveries may hold them.
     pub(crate) fn skip(&mut self, chunks: u64) {
         self.entered += chunks;
         self.fates.unjudged += chunks;
-        self.doubt = true;
-        self.scarred = true;
+        self.doubts();
     }
 
     /// Its response carries text only. Returns the chunks in flight, which become unjudged, and their tokens.
@@ -193,7 +202,7 @@ impl Line {
         self.ids.clear();
         self.behind = 0;
         self.fates.unjudged += chunks;
-        (self.doubt, self.scarred) = (true, true);
+        self.doubts();
         (chunks, tokens)
     }
 

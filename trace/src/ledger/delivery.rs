@@ -4,6 +4,7 @@ use super::Ledger;
 use super::arithmetic::Evidence;
 use super::chunkline::Line;
 use super::health::HealthChecks;
+use super::shared::straggling;
 use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
@@ -42,6 +43,9 @@ impl Ledger {
                 .keep(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
+        if self.delivered_to_either(at, ticket, &delivery) {
+            return;
+        }
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
@@ -53,6 +57,10 @@ impl Ledger {
         let line = request.line.get_or_insert_with(|| {
             let mut line = Line::new(self.delivery_epoch, None);
             line.scarred = met_late;
+            line.straggling = straggling(&self.predecessors, ticket);
+            if at < line.straggling {
+                line.doubts();
+            }
             Box::new(line)
         });
         let entries = line.entries();

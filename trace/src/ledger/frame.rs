@@ -8,6 +8,7 @@ use super::hop::Hops;
 use super::lane::{Lane, Load, PendingChunk};
 use super::passage::{Ends, Room};
 use super::request::Request;
+use super::shared::{self, Predecessor};
 use super::stream::Stream;
 use super::sums::IdCounts;
 use super::table::{AHEAD, Ticket};
@@ -24,10 +25,10 @@ use crate::stats::Run;
 )]
 pub(super) struct Seen {
     pub(super) at: MonoNs,
-    hop: HopId,
-    group: usize,
+    pub(super) hop: HopId,
+    pub(super) group: usize,
     ends: Ends,
-    epoch: u32,
+    pub(super) epoch: u32,
     origin: bool,
     last: bool,
     /// Its receiver sends on what it takes, and its takes are seen.
@@ -37,7 +38,7 @@ pub(super) struct Seen {
     unseen: bool,
     /// Likewise, when they are received.
     hides_takes: bool,
-    claim: IdColumn,
+    pub(super) claim: IdColumn,
     /// Frames of its connection seen in a row before this one.
     watched: u64,
     /// By its send; otherwise by its take, and the send is unseen.
@@ -208,8 +209,17 @@ impl Ledger {
         };
         if self.begins_another(ticket, seen, chunk) {
             ticket = self.restart(ticket, 0, seen, chunk.rid);
+        } else if self.begins_beside(ticket, seen, chunk) {
+            ticket = self.restart(ticket, 0, seen, chunk.rid);
+            self.share(ticket);
         }
         let (mut at, mut step) = self.step(ticket, seen, chunk);
+        if step.verdict != Verdict::Fits {
+            if self.is_predecessors(ticket, seen, chunk) {
+                self.share(ticket);
+            }
+            step = self.unjudged_step(ticket, at, chunk, step);
+        }
         if step.verdict == Verdict::Restart {
             ticket = self.restart(ticket, at, seen, chunk.rid);
             (at, step) = self.step(ticket, seen, chunk);
@@ -264,7 +274,7 @@ impl Ledger {
             .position(|s| s.hop == seen.hop)
             .unwrap_or_else(|| {
                 let same_line = |s: &Stream| s.on_line(seen.group) && !s.finished() && self.hops.heard_all_since(s);
-                if request.streams.iter().any(same_line) {
+                if !request.is_shared() && request.streams.iter().any(same_line) {
                     self.hops.groups[seen.group].moved.enter(seen.at, chunk.rid, 1, true);
                 }
                 let stream = Stream::new(seen.hop, seen.group, seen.ends, seen.at);
@@ -302,19 +312,16 @@ impl Ledger {
         let step = stream.step(chunk, seen.claim, seen.epoch, watched);
         // A retracted request's empty chunks count up to where it was: they are no later ones come early.
         let behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
+        let evidence = stream.evidence();
         let judged = !matches!(step.verdict, Verdict::Restart | Verdict::Rebased);
-        if behind > 0 && chunk.listed.is_some_and(|n| n > 0) && judged {
+        if behind > 0 && !request.is_shared() && chunk.listed.is_some_and(|n| n > 0) && judged {
             self.hops.groups[seen.group]
                 .out_of_order
                 .enter(seen.at, chunk.rid, behind.into(), true);
         }
-        if stream.evidence() != before {
+        if evidence != before {
             let (delta, cumulative) = &mut self.hops.groups[seen.group].streams;
-            *(if stream.evidence() == Evidence::Delta {
-                delta
-            } else {
-                cumulative
-            }) += 1;
+            *(if evidence == Evidence::Delta { delta } else { cumulative }) += 1;
         }
         (at, step)
     }
@@ -330,12 +337,21 @@ impl Ledger {
             return ticket;
         }
         let in_flight = request.finish.is_none();
+        let before = request
+            .streams
+            .get(stream)
+            .filter(|_| in_flight && !request.outlived)
+            .cloned();
         self.table.unmap(ticket);
         if in_flight {
             self.totals.requests.overwritten += 1;
             self.linger(ticket, seen.at);
         }
-        self.admit(rid, seen.at)
+        let new = self.admit(rid, seen.at);
+        if let Some(stream) = before {
+            self.predecessors.insert(new, Predecessor::new(ticket, stream));
+        }
+        new
     }
 
     fn judge(&mut self, ticket: Ticket, stream: usize, seen: &Seen, rid: &str, step: Step) {
@@ -460,10 +476,13 @@ impl Ledger {
         }
         if seen.lines_up && step.verdict != Verdict::Repeat {
             sums.lined_up += 1;
-            let line = request
-                .line
-                .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch, self.early.of(chunk.rid, seen.at))));
-            if chunk.completion_tokens.is_none() || seen.unseen {
+            let line = request.line.get_or_insert_with(|| {
+                let mut line = Line::new(self.delivery_epoch, self.early.of(chunk.rid, seen.at));
+                line.shared = request.sharing > 0;
+                line.straggling = shared::straggling(&self.predecessors, ticket);
+                Box::new(line)
+            });
+            if chunk.completion_tokens.is_none() || seen.unseen || line.shared {
                 // Without a count it cannot be matched with a delivery, and what is not watched tells of none.
                 line.skip(1);
                 self.totals.chunks.fates.unjudged += 1;
@@ -497,7 +516,10 @@ impl Ledger {
                 self.totals.chunks.fates.add(fates);
             }
         }
-        if let Some(finish) = chunk.finish.filter(|_| !request.finish_seen) {
+        if chunk.finish.is_some() && request.sharing > 1 {
+            request.sharing -= 1;
+            self.totals.requests.finished += 1;
+        } else if let Some(finish) = chunk.finish.filter(|_| !request.finish_seen) {
             request.finish_seen = true;
             self.totals.requests.finished += 1;
             self.totals.requests.aborted += u64::from(finish == Finish::Abort && request.finish.is_none());

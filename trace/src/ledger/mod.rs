@@ -24,6 +24,7 @@ mod losses;
 mod pace;
 mod passage;
 mod request;
+mod shared;
 pub mod stages;
 mod stream;
 mod sums;
@@ -34,7 +35,7 @@ mod timeline;
 mod totals;
 mod waits;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 pub use absence::AwayTimes;
 pub use answer::Answers;
@@ -66,6 +67,7 @@ use self::hop::Hops;
 use self::hot::Hot;
 use self::lane::{Load, PendingChunk};
 use self::losses::Shelf;
+use self::shared::Predecessor;
 use self::table::Table;
 pub(crate) use self::table::Ticket;
 use self::threads::Threads;
@@ -130,6 +132,9 @@ pub struct Ledger {
     /// Its sums are checked in debug builds. Those of an image come from elsewhere.
     #[serde(skip)]
     checked: bool,
+    /// Of requests whose rid was used again: by the request that has it now, the one that had it and had not ended.
+    #[serde(default)]
+    predecessors: BTreeMap<Ticket, Predecessor>,
     /// When a request was last forgotten for want of room.
     forgot: Option<MonoNs>,
     /// Grows whenever deliveries may have been missed.
@@ -175,6 +180,7 @@ impl Ledger {
             outstanding: 0,
             shelf: Shelf::default(),
             checked: true,
+            predecessors: BTreeMap::new(),
             forgot: None,
             delivery_epoch: 0,
             early: EarlyDeliveries::default(),
@@ -448,6 +454,19 @@ impl Ledger {
         let tokens = self.totals.tokens;
         let unseen = tokens.delivered == 0 && tokens.uncounted > 0;
         (self.sees_deliveries() && !unseen).then_some(tokens.delivered)
+    }
+
+    /// What it could not judge or keep, a line each.
+    pub fn degraded(&self) -> impl Iterator<Item = String> + use<> {
+        let shared = self.totals.requests.shared;
+        let shared = (shared > 0).then(|| {
+            format!("{shared} requests began under the id of one that had not ended: nothing of either is judged")
+        });
+        let reached = self.limits().into_iter().filter(|limit| limit.times > 0).map(|limit| {
+            let (name, most, times) = (limit.name, limit.limit, limit.times);
+            format!("limit {name} = {most} was reached {times} times: older knowledge was given up for newer")
+        });
+        shared.into_iter().chain(reached)
     }
 
     /// Whether deliveries are seen anywhere, or were.

@@ -72,6 +72,9 @@ pub struct Request {
     pub(crate) sent_first: Option<MonoNs>,
     pub(crate) gap_ns: Option<u64>,
     pub(crate) tokens_delivered: u32,
+    /// How many live requests have its rid, once it has been shared: 1 when all others have ended.
+    #[serde(default)]
+    pub(crate) sharing: u8,
     /// When its first tokens were accepted for its client, if those were the first.
     pub(crate) delivered_first: Option<MonoNs>,
     /// The stages its engine told of.
@@ -116,6 +119,7 @@ impl Request {
             burst: 0,
             burst_seen: false,
             skips_nothing: false,
+            sharing: 0,
             silence_ns: None,
             marks: None,
             delivered_first: None,
@@ -161,6 +165,11 @@ impl Request {
     /// Nanoseconds from its first send by the scheduler to its first take by the tokenizer; `None` while either is unseen.
     pub fn gap_ns(&self) -> Option<u64> {
         self.gap_ns
+    }
+
+    /// Whether another live request had its rid at some time: nothing of it is judged.
+    pub fn is_shared(&self) -> bool {
+        self.sharing > 0
     }
 
     /// When its first chunk was sent by the scheduler; `None` when that was not seen.

@@ -343,6 +343,7 @@ impl Ledger {
         }
         if let (Some(now), Some(called)) = (trip, request.called)
             && !request.skips_nothing
+            && !request.is_shared()
             && meet(called, now, &self.engine)
         {
             request.burst += 1;

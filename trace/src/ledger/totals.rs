@@ -45,6 +45,9 @@ pub struct RequestCounts {
     pub aborted: u64,
     /// Another request took the rid over in flight.
     pub overwritten: u64,
+    /// Began while another live one had the rid: neither is judged.
+    #[serde(default)]
+    pub shared: u64,
     /// Silent too long, and forgotten.
     pub orphaned: u64,
     /// Forgotten to make room.

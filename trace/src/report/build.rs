@@ -300,7 +300,12 @@ fn own(ledger: &Ledger, input: &ReportInput) -> Own {
         missed_by_cause: totals.missed.by_cause().map(|(cause, n)| (cause.to_owned(), n)).into(),
         frames_unannounced: totals.missed.unannounced,
         frames_undecoded: totals.undecoded,
-        degraded: input.degraded.clone(),
+        degraded: input
+            .degraded
+            .iter()
+            .cloned()
+            .chain(ledger.degraded().map(serde_json::Value::String))
+            .collect(),
         sampling: input.sampling,
     }
 }

@@ -388,12 +388,7 @@ fn harm(ledger: &Ledger) -> Option<Harm> {
 fn own(ledger: &Ledger, outside: &Outside) -> Own {
     let totals = ledger.totals();
     let mut degraded = outside.degraded.clone();
-    degraded.extend(ledger.limits().iter().filter(|l| l.times > 0).map(|l| {
-        format!(
-            "limit {} = {} was reached {} times: older knowledge was given up for newer",
-            l.name, l.limit, l.times
-        )
-    }));
+    degraded.extend(ledger.degraded());
     Own {
         cpu: outside.cpu,
         rss_bytes: outside.rss_bytes,

@@ -1,0 +1,309 @@
+//! Two live requests under one rid: which of them a chunk or a delivery is of cannot be told, so nothing of either is judged.
+//!
+//! A rid whose count begins again may only have been used again: its first request ended unseen. That both live is shown by a
+//! chunk that goes on where the first one was, or by a first chunk on another connection.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Ledger;
+use super::arithmetic::{Evidence, Step, Verdict};
+use super::frame::Seen;
+use super::stream::Stream;
+use super::table::Ticket;
+use crate::clock::MonoNs;
+use crate::engine::Mode;
+use crate::event::{Chunk, Delivery};
+
+/// For so long after its last chunk a delivery may be of the request that had a rid before, in nanoseconds.
+const STRAGGLES_NS: u64 = 5_000_000_000;
+
+/// The request that had the rid before, and had not ended as far as is known.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Predecessor {
+    ticket: Ticket,
+    /// It on the hop where the other one began.
+    stream: Stream,
+}
+
+impl Predecessor {
+    pub(crate) fn new(ticket: Ticket, stream: Stream) -> Self {
+        Self { ticket, stream }
+    }
+
+    fn goes_on(&self, seen: &Seen, chunk: &Chunk<'_>, epoch: u32) -> bool {
+        let mut stream = self.stream.clone();
+        let step = stream.step(chunk, seen.claim, epoch, None);
+        stream.hop == seen.hop && step.verdict == Verdict::Fits && step.new > 0
+    }
+}
+
+/// Until when a delivery may be of the request that had the rid before `ticket`; the beginning of time where there was none.
+pub(super) fn straggling(predecessors: &BTreeMap<Ticket, Predecessor>, ticket: Ticket) -> MonoNs {
+    let last = predecessors.get(&ticket).map(|before| before.stream.last_at);
+    last.map_or(MonoNs(0), |last| MonoNs(last.0.saturating_add(STRAGGLES_NS)))
+}
+
+impl Ledger {
+    /// Whether a chunk that does not fit its request goes on where the one before it with that rid was.
+    pub(super) fn is_predecessors(&self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> bool {
+        self.predecessors
+            .get(&ticket)
+            .is_some_and(|before| before.goes_on(seen, chunk, seen.epoch))
+    }
+
+    /// Whether a request begins under the rid of one that has not ended on another connection of this line.
+    pub(super) fn begins_beside(&self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> bool {
+        let Some(request) = self.table.get(ticket) else {
+            return false;
+        };
+        let first = chunk
+            .listed
+            .is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed));
+        let beside = |s: &Stream| {
+            s.on_line(seen.group) && s.whole() && !s.finished() && s.evidence() == Evidence::Delta && s.count.high > 1
+        };
+        let known = request.streams.iter().any(|s| s.hop == seen.hop);
+        first && !known && !request.is_shared() && request.retractions == 0 && request.streams.iter().any(beside)
+    }
+
+    /// The request and the one before it under its rid live both.
+    pub(super) fn share(&mut self, ticket: Ticket) {
+        let Some(request) = self.table.get_mut(ticket) else {
+            return;
+        };
+        request.sharing = 2;
+        let before = self.predecessors.remove(&ticket).map(|before| before.ticket);
+        self.totals.requests.shared += 1;
+        let overwritten = &mut self.totals.requests.overwritten;
+        *overwritten = overwritten.saturating_sub(before.is_some().into());
+        for ticket in before.into_iter().chain([ticket]) {
+            self.doubt_waiting(ticket);
+        }
+    }
+
+    /// Of what becomes of its chunks in flight nothing can be said.
+    fn doubt_waiting(&mut self, ticket: Ticket) {
+        let line = self.table.get_mut(ticket).and_then(|request| request.line.as_mut());
+        let Some(line) = line else { return };
+        line.shared = true;
+        self.outstanding -= line.entries();
+        self.shelf.ids -= line.ids_held();
+        self.totals.chunks.fates.unjudged += line.give_up_waiting().0;
+    }
+
+    /// What a chunk of such a request is entered as: what it lists, and no more is concluded.
+    pub(super) fn unjudged_step(&self, ticket: Ticket, at: usize, chunk: &Chunk<'_>, step: Step) -> Step {
+        let request = self.table.get(ticket).filter(|request| request.is_shared());
+        let Some(request) = request else { return step };
+        let lists_all = request
+            .streams
+            .get(at)
+            .is_some_and(|s| s.evidence() == Evidence::Cumulative);
+        let new = chunk.listed.filter(|_| !lists_all).unwrap_or(0);
+        Step {
+            new,
+            carried: new,
+            verdict: Verdict::Fits,
+        }
+    }
+
+    /// A delivery under a rid that several requests have, or had a moment ago. Returns whether it is dealt with.
+    pub(super) fn delivered_to_either(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
+        let Some(request) = self.table.get_mut(ticket) else {
+            return false;
+        };
+        if !request.is_shared() {
+            if let Some(line) = request.line.as_mut().filter(|line| at < line.straggling) {
+                line.doubts();
+            }
+            return false;
+        }
+        request.last_at = request.last_at.max(at);
+        let tokens = if delivery.mode == Mode::Incremental {
+            delivery.tokens
+        } else {
+            0
+        };
+        request.tokens_delivered = request.tokens_delivered.saturating_add(tokens);
+        self.totals.tokens.delivered += u64::from(tokens);
+        if delivery.finished {
+            if request.sharing == 1
+                && let Some(line) = &mut request.line
+            {
+                line.finished = true;
+            }
+            self.settle_if_over(ticket, at);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::clock::MonoNs;
+    use crate::engine::Mode;
+    use crate::event::{Chunk, Delivery, Event, Finish, Frame, Hop, IdColumn, Kind, Response, Sees, What};
+    use crate::id::{FrameId, HopId};
+    use crate::ledger::{Ledger, Limits};
+
+    /// Two schedulers that send to one tokenizer, whose deliveries are seen.
+    struct Engine {
+        ledger: Ledger,
+        now: u64,
+        sent: [u64; 2],
+    }
+
+    impl Engine {
+        fn new() -> Self {
+            let mut engine = Self {
+                ledger: Ledger::new(Limits::default()),
+                now: 0,
+                sent: [0; 2],
+            };
+            for id in 0..2 {
+                engine.say(What::Hop(Hop {
+                    id: HopId(id),
+                    name: "scheduler->tokenizer",
+                    endpoint: "",
+                    worker: None,
+                    origin: true,
+                    last: true,
+                    sees: Sees {
+                        sent: true,
+                        delivered: true,
+                        ..Sees::default()
+                    },
+                }));
+            }
+            engine
+        }
+
+        fn say(&mut self, what: What<'_>) {
+            self.now += 1_000_000;
+            let at = MonoNs(self.now);
+            self.ledger.apply(&Event { at, what });
+        }
+
+        /// A chunk of one token, the `count`th of its request, sent and delivered.
+        fn pass(&mut self, hop: u16, count: u32, last: bool) {
+            self.send(hop, count, last);
+            self.deliver(count, last);
+        }
+
+        fn send(&mut self, hop: u16, count: u32, last: bool) {
+            let chunk = Chunk {
+                rid: "a",
+                listed: Some(1),
+                completion_tokens: Some(count),
+                prompt_tokens: None,
+                cached_tokens: None,
+                finish: last.then_some(Finish::Length),
+                retractions: None,
+                worker: None,
+                ids: &[],
+            };
+            let seq = self.sent[usize::from(hop)];
+            self.sent[usize::from(hop)] += 1;
+            let id = FrameId {
+                hop: HopId(hop),
+                lane: 0,
+                seq,
+            };
+            self.say(What::Sent(Frame {
+                id,
+                bytes: 1,
+                kind: Kind::TokenIds,
+                ids: IdColumn::Delta,
+                chunks: &[chunk],
+            }));
+        }
+
+        fn deliver(&mut self, count: u32, finished: bool) {
+            self.say(What::Delivered(Delivery {
+                rid: "a",
+                tokens: 1,
+                mode: Mode::Incremental,
+                completion_tokens: Some(count),
+                finished,
+                response: Response::Streamed,
+            }));
+            assert_eq!(self.ledger.balances(), Ok(()));
+        }
+
+        /// Requests seen, finished and shared; tokens sent and delivered; tokens that are said to be lost, on the wire or behind it,
+        /// and requests whose chunks are said to have come out of order or to have moved.
+        fn counts(&self) -> ([u64; 3], [u64; 2], [u64; 4]) {
+            let totals = self.ledger.totals();
+            let requests = totals.requests;
+            let lines = self.ledger.groups().iter();
+            let odd = lines.map(|line| line.out_of_order.rids + line.moved.rids).sum();
+            (
+                [requests.seen, requests.finished, requests.shared],
+                [totals.tokens.sent, totals.tokens.delivered],
+                [
+                    totals.wire_loss.1,
+                    totals.chunks.fates.tokens_lost,
+                    totals.anomalies.1,
+                    odd,
+                ],
+            )
+        }
+    }
+
+    #[test]
+    fn of_two_live_requests_under_one_rid_nothing_is_judged() {
+        for (first, second) in [(57, 1), (3, 1)] {
+            let mut engine = Engine::new();
+            (1..=first).for_each(|count| engine.pass(0, count, false));
+            for number in 0..20 {
+                engine.pass(0, second + number, number == 19);
+                engine.pass(0, first + 1 + number, number == 19);
+            }
+            let tokens = u64::from(first) + 40;
+            assert_eq!(
+                engine.counts(),
+                ([2, 2, 1], [tokens, tokens], [0; 4]),
+                "{first} tokens before"
+            );
+            assert_eq!(engine.ledger.degraded().count(), 1);
+        }
+    }
+
+    #[test]
+    fn chunks_in_flight_when_a_rid_is_used_again_are_not_taken_for_lost() {
+        let mut engine = Engine::new();
+        (1..=5).for_each(|count| engine.send(0, count, false));
+        engine.send(0, 1, false);
+        (1..=5).for_each(|count| engine.deliver(count, false));
+        engine.send(0, 6, false);
+        engine.deliver(1, false);
+        engine.deliver(6, false);
+        assert_eq!(engine.counts().2, [0; 4]);
+    }
+
+    #[test]
+    fn a_second_request_on_another_connection_is_one_too() {
+        let mut engine = Engine::new();
+        (1..=9).for_each(|count| engine.pass(0, count, false));
+        for count in 1..=5 {
+            engine.pass(1, count, count == 5);
+            engine.pass(0, 9 + count, count == 5);
+        }
+        assert_eq!(engine.counts(), ([2, 2, 1], [19, 19], [0; 4]));
+    }
+
+    #[test]
+    fn a_rid_used_again_after_a_silent_end_is_judged() {
+        let mut engine = Engine::new();
+        (1..=5).for_each(|count| engine.pass(0, count, false));
+        engine.now += 6_000_000_000;
+        (1..=3).for_each(|count| engine.send(0, count, false));
+        engine.deliver(1, false);
+        engine.deliver(3, false);
+        engine.send(0, 5, false);
+        assert_eq!(engine.counts().0, [2, 0, 0]);
+        assert_eq!(engine.counts().2[..2], [1, 1], "token 4 on the wire, token 2 behind it");
+    }
+}
