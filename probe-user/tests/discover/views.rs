@@ -27,6 +27,7 @@ fn root_with(tool: &str) -> bool {
 /// Whether the line that grants these is there, as this place writes it.
 fn names(text: &str, capabilities: &[&str]) -> bool {
     text.lines()
+        .map(str::to_ascii_uppercase)
         .any(|line| capabilities.iter().all(|name| line.contains(name)))
 }
 
