@@ -3,7 +3,6 @@
 use super::Ledger;
 use super::arithmetic::Evidence;
 use super::chunkline::{Entering, Line};
-use super::hop::Hop;
 use super::lane::PendingChunk;
 use super::table::Ticket;
 use crate::event;
@@ -13,19 +12,22 @@ impl Ledger {
     /// Enters what a source says of a hop.
     pub(super) fn announced(&mut self, said: &event::Hop<'_>) {
         let before: Vec<(bool, bool)> = self.hops.all.iter().map(|hop| (hop.lines_up, hop.open)).collect();
-        let of_said = |hop: &&Hop| hop.id == said.id;
-        let saw = self
-            .hops
-            .all
-            .iter()
-            .find(of_said)
-            .map(|hop| hop.shows)
-            .unwrap_or_default();
+        let known = self.hops.all.iter().find(|hop| hop.id == said.id);
+        let (saw, line) = known.map(|hop| (hop.shows, Some(hop.group))).unwrap_or_default();
         if !self.hops.announce(said, self.limits.hops) {
             self.reached.hops += 1;
             return;
         }
         if let Some(place) = self.hops.place(said.id, self.limits.hops) {
+            let named = &self.hops.all[place];
+            if line.is_some_and(|line| line != named.group) {
+                // Its requests go on under the line that it belongs to now.
+                let (line, ends) = (named.group, named.ends);
+                let streams = self.table.iter_mut().flat_map(|request| &mut request.streams);
+                for stream in streams.filter(|stream| stream.hop == said.id) {
+                    stream.moves_to(line, ends);
+                }
+            }
             if saw.taken && !said.sees.taken {
                 self.hide_takes(place);
             }

@@ -162,22 +162,25 @@ mod tests {
                 now: 0,
                 sent: [0; 2],
             };
-            for id in 0..2 {
-                engine.say(What::Hop(Hop {
-                    id: HopId(id),
-                    name: "scheduler->tokenizer",
-                    endpoint: "",
-                    worker: None,
-                    origin: true,
-                    last: true,
-                    sees: Sees {
-                        sent: true,
-                        delivered: true,
-                        ..Sees::default()
-                    },
-                }));
-            }
+            (0..2).for_each(|id| engine.name(id, "scheduler->tokenizer"));
             engine
+        }
+
+        fn name(&mut self, id: u16, name: &str) {
+            let sees = Sees {
+                sent: true,
+                delivered: !name.ends_with('?'),
+                ..Sees::default()
+            };
+            self.say(What::Hop(Hop {
+                id: HopId(id),
+                name,
+                endpoint: "",
+                worker: None,
+                origin: true,
+                last: !name.ends_with('?'),
+                sees,
+            }));
         }
 
         fn say(&mut self, what: What<'_>) {
@@ -305,5 +308,18 @@ mod tests {
         engine.send(0, 5, false);
         assert_eq!(engine.counts().0, [2, 0, 0]);
         assert_eq!(engine.counts().2[..2], [1, 1], "token 4 on the wire, token 2 behind it");
+    }
+
+    #[test]
+    fn a_rid_used_again_behind_another_scheduler_is_another_request_whenever_their_receiver_is_known() {
+        let mut engine = Engine::new();
+        engine.name(0, "scheduler->?");
+        engine.name(1, "scheduler->?");
+        (1..=3).for_each(|count| engine.send(0, count, count == 3));
+        engine.name(0, "scheduler->tokenizer");
+        engine.name(1, "scheduler->tokenizer");
+        (1..=3).for_each(|count| engine.deliver(count, count == 3));
+        (1..=3).for_each(|count| engine.pass(1, count, count == 3));
+        assert_eq!(engine.counts(), ([2, 2, 0], [6, 6], [0; 4]));
     }
 }

@@ -13,10 +13,10 @@ use crate::id::HopId;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Stream {
-    /// The line that its hop was told under when it began.
+    /// The line that its hop is told under.
     pub(crate) group: u32,
     pub(crate) hop: HopId,
-    /// The roles at the hop's ends then.
+    /// The roles at the hop's ends.
     pub(crate) ends: Ends,
     /// Tokens that did not come to this hop, by its own arithmetic.
     pub(crate) missing: u32,
@@ -64,6 +64,11 @@ impl Stream {
             watched,
         };
         self.count.step(said, epoch)
+    }
+
+    /// Its hop is told under another line from now on.
+    pub(crate) fn moves_to(&mut self, group: usize, ends: Ends) {
+        (self.group, self.ends) = (group as u32, ends);
     }
 
     /// Whether it is told under the line at that place.
