@@ -52,6 +52,13 @@ fn no_terminal() -> Option<String> {
     }
 }
 
+/// Says that there is no screen and why, where none can be drawn.
+pub(crate) fn tell_no_terminal() {
+    if let Some(why) = no_terminal() {
+        eprintln!("tokengap: the screen is off: {why}; --headless runs without one");
+    }
+}
+
 /// Runs `source` until it ends, `--duration` is over, the reader leaves or a signal comes, then prints the report.
 pub(crate) fn run(source: impl Source, args: &LiveArgs) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for signals")?;
@@ -70,8 +77,8 @@ pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals)
     let mut sink = Sink::open(&args.record, source.kind(), &config)?;
     sink.publish(&args.feed)?;
     let telemetry = Telemetry::open(&args.telemetry, source.kind())?;
-    if let Some(why) = no_terminal().filter(|_| !args.headless && !args.json) {
-        eprintln!("tokengap: the screen is off: {why}; --headless runs without one");
+    if !args.headless && !args.json {
+        tell_no_terminal();
     }
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())

@@ -157,6 +157,22 @@ fn a_list_that_contains_itself_is_no_rid_and_no_loop() {
 }
 
 #[test]
+fn a_rid_that_is_too_long_or_no_text_costs_its_own_chunk_alone() {
+    let long = [b"X".as_slice(), &4097_u32.to_le_bytes(), &[b'z'; 4097]].concat();
+    let surrogate = b"\x8c\x04\xed\xa0\x80x".to_vec();
+    for rid in [long, surrogate] {
+        let rids = [b"](\x8c\x01a".as_slice(), &rid, b"\x8c\x01be"].concat();
+        let counts = [key("completion_tokens"), b"](K\x01K\x02K\x03e".to_vec()].concat();
+        let reasons = [key("finished_reasons"), b"](NNNe".to_vec()].concat();
+        let message = batch(&[key("rids"), rids, counts, reasons].concat());
+        let mut decoder = Decoder::new(Limits::default());
+        let read = decoder.decode(&message).expect("a batch");
+        let chunks: Vec<_> = read.chunks().iter().map(|c| (c.rid, c.completion_tokens)).collect();
+        assert_eq!(chunks, [("a", Some(1)), ("", Some(2)), ("b", Some(3))]);
+    }
+}
+
+#[test]
 fn what_reaches_outside_the_message_is_refused() {
     for (pickle, what) in [
         (b"\x80\x04Pid\n.".as_slice(), "persistent id"),
@@ -194,7 +210,6 @@ fn each_limit_is_reached_by_its_name() {
         text: 8,
     };
     let many = |op: &[u8], count| [b"\x80\x04".as_slice(), &op.repeat(count), b"."].concat();
-    let long_rid = batch(&[key("rids"), b"]\x8c\x09123456789a".to_vec()].concat());
     for (message, limit) in [
         (many(b"N", 5000), "message"),
         (many(b"(", 5), "depth"),
@@ -204,7 +219,6 @@ fn each_limit_is_reached_by_its_name() {
         (many(b"carray\narray\n0", 201), "items"),
         (many(b"N)\x810", 201), "items"),
         (many(b"N\x850", 201), "items"),
-        (long_rid, "text"),
     ] {
         let mut decoder = Decoder::new(small);
         match decoder.decode(&message) {

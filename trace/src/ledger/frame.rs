@@ -194,6 +194,7 @@ impl Ledger {
     fn chunk(&mut self, seen: &Seen, chunk: &Chunk<'_>, foreseen: Ticket, sums: &mut Sums) -> Ticket {
         if chunk.rid.is_empty() {
             sums.set_aside += 1;
+            self.totals.unnamed += 1;
             return Ticket::NOBODY;
         }
         if HealthChecks::is_one(chunk.rid) {

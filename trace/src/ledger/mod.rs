@@ -466,7 +466,13 @@ impl Ledger {
             let (name, most, times) = (limit.name, limit.limit, limit.times);
             format!("limit {name} = {most} was reached {times} times: older knowledge was given up for newer")
         });
-        shared.into_iter().chain(reached)
+        let unnamed = self.totals.unnamed;
+        let unnamed = (unnamed > 0).then(|| {
+            format!(
+                "{unnamed} chunks had a request id that is empty, too long or no UTF-8: they belong to no request here"
+            )
+        });
+        shared.into_iter().chain(unnamed).chain(reached)
     }
 
     /// Whether deliveries are seen anywhere, or were.

@@ -183,6 +183,9 @@ pub struct Totals {
     pub tokens: TokenCounts,
     /// Chunks.
     pub chunks: ChunkCounts,
+    /// Chunks whose request id could not be read.
+    #[serde(default)]
+    pub unnamed: u64,
     /// Predictions from wakeups.
     pub predicted: Predictions,
     /// Requests predicted to lose or merge chunks.

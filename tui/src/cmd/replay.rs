@@ -73,6 +73,9 @@ fn is_headless(args: &Args) -> bool {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let recording = Recording::open(&args.file)?;
     if is_headless(args) {
+        if !args.headless && !args.json {
+            app::tell_no_terminal();
+        }
         return print(&recording, args);
     }
     let about = Recorded::of(&recording);

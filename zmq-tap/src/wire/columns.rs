@@ -51,7 +51,7 @@ impl<'a> Table<'a, '_> {
         chunks.reserve(count);
         for part in self.doc.parts(rids) {
             part.each_str(|row, rid| {
-                chunks.push(chunk(self.text("rids", row, rid)?));
+                chunks.push(chunk(self.rid("rids", row, rid)?));
                 Ok(())
             })?;
         }
@@ -161,12 +161,12 @@ impl<'a> Table<'a, '_> {
         };
         if let Some(rids) = self.doc.items(rid) {
             for (row, rid) in rids.take(self.limits.items).enumerate() {
-                chunks.push(abort(self.text("rid", row, self.doc.string(rid))?));
+                chunks.push(abort(self.rid("rid", row, self.doc.string(rid))?));
             }
             return Ok(());
         }
         // An empty id goes with `abort_all`.
-        let rid = self.text("rid", 0, self.doc.string(rid))?;
+        let rid = self.rid("rid", 0, self.doc.string(rid))?;
         if !rid.is_empty() {
             chunks.push(abort(rid));
         }
@@ -253,6 +253,14 @@ impl<'a> Table<'a, '_> {
                 _ => Finish::Other,
             },
         ))
+    }
+
+    /// A request's id. Clients choose it: one that is too long or no UTF-8 is empty, and costs its own chunk and no other.
+    fn rid(&self, field: &'static str, row: usize, rid: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
+        match self.text(field, row, rid) {
+            Err(_) if rid.is_some() => Ok(""),
+            read => read,
+        }
     }
 
     fn text(&self, field: &'static str, row: usize, text: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
