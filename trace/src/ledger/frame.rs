@@ -208,11 +208,13 @@ impl Ledger {
             let found = self.table.find(chunk.rid);
             found.unwrap_or_else(|| self.admit(chunk.rid, seen.at))
         };
-        if self.begins_another(ticket, seen, chunk) {
-            ticket = self.restart(ticket, 0, seen, chunk.rid);
-        } else if self.begins_beside(ticket, seen, chunk) {
-            ticket = self.restart(ticket, 0, seen, chunk.rid);
-            self.share(ticket);
+        if lists_all_it_counts(chunk) {
+            if self.begins_another(ticket, seen) {
+                ticket = self.restart(ticket, 0, seen, chunk.rid);
+            } else if self.begins_beside(ticket, seen) {
+                ticket = self.restart(ticket, 0, seen, chunk.rid);
+                self.share(ticket);
+            }
         }
         let (mut at, mut step) = self.step(ticket, seen, chunk);
         if step.verdict != Verdict::Fits {
@@ -238,13 +240,9 @@ impl Ledger {
         ticket
     }
 
-    /// Whether the request was seen on this line from its first token to its end, on another connection, and the chunk is a first
-    /// one: what it had before on the way here has escaped us.
-    fn begins_another(&self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> bool {
-        let first = |listed: u32| listed > 0 && chunk.completion_tokens == Some(listed);
-        if !chunk.listed.is_some_and(first) {
-            return false;
-        }
+    /// Whether the request whose first chunk this may be was seen on this line from its first token to its end, on another
+    /// connection: what it had before on the way here has escaped us.
+    fn begins_another(&self, ticket: Ticket, seen: &Seen) -> bool {
         let over = |request: &Request| {
             let mut streams = request.streams.iter();
             streams.all(|s| s.hop != seen.hop)
@@ -545,6 +543,13 @@ impl Ledger {
             self.linger(ticket, at);
         }
     }
+}
+
+/// As a request's first chunk does.
+fn lists_all_it_counts(chunk: &Chunk<'_>) -> bool {
+    chunk
+        .listed
+        .is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed))
 }
 
 /// The ids of the tokens that a chunk carries: the last of those it lists, all or none of them.

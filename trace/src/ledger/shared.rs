@@ -53,19 +53,16 @@ impl Ledger {
             .is_some_and(|before| before.goes_on(seen, chunk, seen.epoch))
     }
 
-    /// Whether a request begins under the rid of one that has not ended on another connection of this line.
-    pub(super) fn begins_beside(&self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> bool {
+    /// Whether the request whose first chunk this may be has the rid of one that has not ended on another connection of this line.
+    pub(super) fn begins_beside(&self, ticket: Ticket, seen: &Seen) -> bool {
         let Some(request) = self.table.get(ticket) else {
             return false;
         };
-        let first = chunk
-            .listed
-            .is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed));
         let beside = |s: &Stream| {
             s.on_line(seen.group) && s.whole() && !s.finished() && s.evidence() == Evidence::Delta && s.count.high > 1
         };
         let known = request.streams.iter().any(|s| s.hop == seen.hop);
-        first && !known && !request.is_shared() && request.retractions == 0 && request.streams.iter().any(beside)
+        !known && !request.is_shared() && request.retractions == 0 && request.streams.iter().any(beside)
     }
 
     /// The request and the one before it under its rid live both.
