@@ -442,6 +442,28 @@ impl Tap {
         );
     }
 
+    /// Says who sends and who receives where `listen` is relayed, in place of what its messages told. Tells of it at once.
+    pub fn name(&mut self, listen: &Endpoint, name: &str, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
+        let directions = [
+            (Direction::Forward, name.to_owned()),
+            (Direction::Backward, reversed(name)),
+        ];
+        for pair in 0..self.hops.len() / 2 {
+            for (direction, name) in &directions {
+                let id = hop_id(pair as u16, *direction);
+                let hop = &mut self.hops[usize::from(id.0)];
+                if hop.hop.pair.listen != *listen || hop.name == *name {
+                    continue;
+                }
+                hop.name.clone_from(name);
+                hop.named = true;
+                if std::mem::take(&mut hop.announced) {
+                    self.announce(id, at, sink);
+                }
+            }
+        }
+    }
+
     fn announce(&mut self, hop: HopId, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
         self.hops[usize::from(hop.0)].announce(hop, at, self.delivers, sink);
     }

@@ -96,13 +96,26 @@ impl Detector for DropsPredicted {
         } else {
             "up to "
         };
+        // Text is cut from the whole of it: only clients that read ids of tokens can miss any.
+        let text = look.ledger.groups().iter().any(|g| g.name.starts_with("detokenizer->"));
+        let (severity, whom) = if text {
+            (
+                Severity::Info,
+                "for clients that read token ids; text and chat lose none",
+            )
+        } else {
+            (
+                Severity::Warning,
+                "each was taken before the waiter of an earlier one of its request ran",
+            )
+        };
         let summary = format!(
-            "{at_most}{} of {} dropped (predicted): each was taken before the waiter of an earlier one of its request ran",
+            "{at_most}{} of {} dropped (predicted): {whom}",
             plural(totals.predicted.dropped, "chunk"),
             count(totals.chunks.taken),
         );
         found.push(
-            Verdict::new(Severity::Warning, summary)
+            Verdict::new(severity, summary)
                 .rid(&totals.bursts.worst)
                 .since(totals.bursts.since)
                 .weight(totals.predicted.dropped)
@@ -123,7 +136,8 @@ fn advice(look: &Look<'_>) -> String {
 mod tests {
     use super::super::scene::Scene;
     use super::*;
-    use crate::event::{Answer, AnswerEnd, Response, What};
+    use crate::event::{Answer, AnswerEnd, Hop, Response, Sees, What};
+    use crate::id::HopId;
 
     #[test]
     fn a_prediction_needs_a_shared_wakeup_and_stays_one() {
@@ -137,6 +151,29 @@ mod tests {
         assert_eq!(found[0].evidence["chunks_dropped_predicted"], 1);
         assert!(found[0].advice.as_deref().is_some_and(|a| a.contains("0.5.10")));
         assert!(scene.check(&DroppedChunks, 4).is_empty());
+    }
+
+    #[test]
+    fn text_is_not_said_to_be_in_danger() {
+        let mut scene = Scene::skip_path();
+        scene.send(0, &[("a", 1, 1)]);
+        scene.send(1, &[("a", 1, 2)]);
+        scene.take_in(2, 0, 7);
+        scene.take_in(3, 1, 7);
+        assert_eq!(scene.check(&DropsPredicted, 4)[0].severity, Severity::Warning);
+        scene.say(
+            5,
+            What::Hop(Hop {
+                id: HopId(1),
+                name: "detokenizer->tokenizer",
+                endpoint: "ipc:///tmp/d",
+                worker: None,
+                origin: false,
+                last: true,
+                sees: Sees::default(),
+            }),
+        );
+        assert_eq!(scene.check(&DropsPredicted, 6)[0].severity, Severity::Info);
     }
 
     #[test]

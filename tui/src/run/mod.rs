@@ -66,7 +66,7 @@ impl Run {
     }
 
     /// Takes what the mover has brought.
-    fn take_news(&mut self) {
+    fn take_news(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for news in self.news.try_iter() {
             match news {
                 News::Moved(listener, place) => {
@@ -89,6 +89,12 @@ impl Run {
                     }
                 }
                 News::Engine(known) => (self.engine, self.engine_is_news) = (Some(known), true),
+                News::Hop(listen, name) => {
+                    let listen = Endpoint::Path(listen);
+                    self.tap
+                        .tap_mut()
+                        .name(&listen, &name, MonoNs::now(), &mut |event, _| sink(event));
+                }
                 News::Past(told) => {
                     tracing::warn!("{told}");
                     self.past.push(told);
@@ -98,10 +104,10 @@ impl Run {
     }
 
     /// The child has gone: no more sockets, and what is under way in the relay is handed over.
-    fn wind_up(&mut self) {
+    fn wind_up(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         self.ending = true;
         self.mover = None;
-        self.take_news();
+        self.take_news(sink);
         self.tap.stop();
     }
 
@@ -130,11 +136,11 @@ impl Source for Run {
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         if !self.ending {
-            self.take_news();
+            self.take_news(sink);
             if self.looked.elapsed() >= LOOK_EVERY {
                 self.looked = Instant::now();
                 if self.child.has_ended() {
-                    self.wind_up();
+                    self.wind_up(sink);
                 }
             }
         }

@@ -42,6 +42,8 @@ pub(super) enum News {
     Past(String),
     /// What the child's command line, environment and packages say of its engine.
     Engine(Known),
+    /// Who sends and who receives over a socket of the folder: its path, and the hop's name.
+    Hop(PathBuf, String),
 }
 
 /// The thread that watches. Dropping it ends it.
@@ -68,6 +70,7 @@ impl Mover {
             judged: HashSet::new(),
             moved: None,
             engine: None,
+            hops: HashMap::new(),
         };
         let end = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&end);
@@ -106,6 +109,8 @@ struct Watching {
     moved: Option<Instant>,
     /// What was told of the engine last.
     engine: Option<Known>,
+    /// Hops' names that were told.
+    hops: HashMap<PathBuf, String>,
 }
 
 impl Watching {
@@ -132,7 +137,7 @@ impl Watching {
                     None => watcher = Watcher::new(discover::Options::default()).ok(),
                 }
                 if let Some(watcher) = &watcher {
-                    self.look_for_hops_past(watcher.topology());
+                    self.look_at_engine(watcher.topology());
                 }
             }
         }
@@ -245,8 +250,8 @@ impl Watching {
         }
     }
 
-    /// Hops of the child's engine that are no sockets of its folder.
-    fn look_for_hops_past(&mut self, topology: &Topology) {
+    /// What the child's engine is, who its hops connect, and which of them are no sockets of its folder.
+    fn look_at_engine(&mut self, topology: &Topology) {
         let of_child = |engine: &&Engine| engine.processes.iter().any(|p| descends(p.id.pid, self.child));
         if let Some(known) = topology
             .engines
@@ -257,6 +262,19 @@ impl Watching {
         {
             self.engine = Some(known.clone());
             let _ = self.tell.send(News::Engine(known));
+        }
+        for hop in topology.engines.iter().filter(of_child).flat_map(|engine| &engine.hops) {
+            let path = hop.endpoint.strip_prefix("ipc://").map(PathBuf::from);
+            let Some(path) =
+                path.filter(|path| path.starts_with(&self.place) && hop.from.is_some() && hop.to.is_some())
+            else {
+                continue;
+            };
+            let name = hop.name();
+            if self.hops.get(&path) != Some(&name) {
+                let _ = self.tell.send(News::Hop(path.clone(), name.clone()));
+                self.hops.insert(path, name);
+            }
         }
         let inside = format!("ipc://{}/", self.place.display());
         let past: Vec<String> = topology
