@@ -29,17 +29,16 @@ pub fn segments(path: &[LegLine]) -> Vec<Segment> {
             leg.share
         }
     };
-    let (mut segments, mut others) = (Vec::new(), 0.0);
-    for leg in path {
-        if share(leg) >= SMALLEST {
-            segments.push(Segment {
-                name: leg.words(),
-                share: share(leg),
-            });
-        } else {
-            others += share(leg);
-        }
-    }
+    gathered(path.iter().map(|leg| Segment {
+        name: leg.words(),
+        share: share(leg),
+    }))
+}
+
+/// The parts that are large enough to be told apart, and one for all others.
+pub fn gathered(parts: impl Iterator<Item = Segment>) -> Vec<Segment> {
+    let (mut segments, small): (Vec<_>, Vec<_>) = parts.partition(|part| part.share >= SMALLEST);
+    let others: f64 = small.iter().map(|part| part.share).sum();
     if others > 0.0 && !segments.is_empty() {
         segments.push(Segment {
             name: String::from("elsewhere"),

@@ -2,6 +2,8 @@
 
 use trace::engine::EngineState;
 use trace::ledger::{Losses, Paces};
+use trace::report::LegKind;
+use trace::report::bar::{Segment, gathered};
 use trace::report::{ids, places};
 use trace::{HopId, MonoNs};
 
@@ -59,6 +61,8 @@ pub(crate) struct Detail {
     /// `None` when the ledger no longer knows the request.
     pub(crate) row: Option<Row>,
     pub(crate) stages: Vec<Stage>,
+    /// Where its first token's time went.
+    pub(crate) time: Vec<Segment>,
     pub(crate) tracks: Vec<Track>,
     pub(crate) chunks: Vec<ChunkLine>,
     /// Roles that receive the chunks, in the order of the path.
@@ -121,9 +125,11 @@ impl Detail {
         let chunks = lines(&of_origin, &legs, &fates);
         let receiver = |hop: &HopId| hops.iter().find(|ends| ends.id == *hop).map(|ends| ends.to.clone());
         let path = met.iter().map(|hop| receiver(hop).unwrap_or_default()).collect();
+        let firsts = firsts(&story, hops, first);
         Self {
             rid: rid.to_owned(),
-            stages: stages(&story, hops, first, kept.delivered_first),
+            time: time(&firsts, kept.delivered_first),
+            stages: stages(&firsts, &story, kept.delivered_first),
             paces: kept.paces,
             tracks: tracks(&story, hops, &fates, origin),
             evidence: row.as_ref().map(|row| evidence(row, engine, &kept)).unwrap_or_default(),
@@ -199,36 +205,83 @@ fn lines(of_origin: &[ChunkSeen], legs: &[Vec<ChunkSeen>], fates: &[Fate]) -> Ve
     lines
 }
 
-fn stages(
-    story: &Story,
-    hops: &[HopEnds],
-    first: (Option<MonoNs>, Option<MonoNs>),
-    delivered: Option<MonoNs>,
-) -> Vec<Stage> {
-    let mut stages = Vec::new();
+/// When its first chunk was sent and taken on a hop.
+struct First<'a> {
+    ends: &'a HopEnds,
+    sent: Option<MonoNs>,
+    taken: Option<MonoNs>,
+}
+
+/// On each hop, in the order of the path.
+fn firsts<'a>(story: &Story, hops: &'a [HopEnds], first: (Option<MonoNs>, Option<MonoNs>)) -> Vec<First<'a>> {
     let met = met(story);
-    let whole = story.since.is_none();
+    let in_journal = |at: Option<MonoNs>| at.filter(|_| story.since.is_none());
     let places = met.len();
-    for (place, hop) in met.into_iter().enumerate() {
-        let Some(ends) = hops.iter().find(|h| h.id == hop) else {
-            continue;
-        };
-        let mine = || story.chunks.iter().filter(move |c| c.hop == hop);
-        let (origin, last) = (place == 0, place + 1 == places);
-        let in_journal = |at: Option<MonoNs>| at.filter(|_| whole);
-        let sent = in_journal(mine().find_map(|c| c.sent)).or(first.0.filter(|_| origin));
-        let taken = in_journal(mine().find_map(|c| c.taken)).or(first.1.filter(|_| last));
-        if let Some(at) = sent {
+    let on = |(place, hop): (usize, HopId)| {
+        let ends = hops.iter().find(|h| h.id == hop)?;
+        let mine = || story.chunks.iter().filter(|c| c.hop == hop);
+        Some(First {
+            ends,
+            sent: in_journal(mine().find_map(|c| c.sent)).or(first.0.filter(|_| place == 0)),
+            taken: in_journal(mine().find_map(|c| c.taken)).or(first.1.filter(|_| place + 1 == places)),
+        })
+    };
+    met.into_iter().enumerate().filter_map(on).collect()
+}
+
+/// Where the time of its first chunk went between the first and the last moment that is known, in the words of the run's path.
+fn time(firsts: &[First<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
+    let mut legs: Vec<(String, Option<MonoNs>, Option<MonoNs>)> = Vec::new();
+    for (place, hop) in firsts.iter().enumerate() {
+        let to = &hop.ends.to;
+        let next = firsts.get(place + 1).map_or(delivered, |next| next.sent);
+        if hop.taken.is_some() {
+            let wait = LegKind::Wait.of(&format!("{}->{to}", hop.ends.from));
+            legs.push((wait, hop.sent, hop.taken));
+            legs.push((LegKind::Inside.of(to), hop.taken, next));
+        } else {
+            legs.push((LegKind::WaitAndInside.of(to), hop.sent, next));
+        }
+    }
+    let known = || legs.iter().flat_map(|leg| [leg.1, leg.2]).flatten();
+    let whole = known()
+        .max()
+        .zip(known().min())
+        .map_or(0, |(last, first)| last.since(first));
+    if whole == 0 {
+        return Vec::new();
+    }
+    let share = |ns: u64| ns as f64 / whole as f64;
+    let mut parts: Vec<Segment> = Vec::new();
+    for (name, from, to) in legs {
+        if let (Some(from), Some(to)) = (from, to) {
+            let share = share(to.since(from));
+            parts.push(Segment { name, share });
+        }
+    }
+    let seen: f64 = parts.iter().map(|part| part.share).sum();
+    parts.push(Segment {
+        name: "not seen".into(),
+        share: (1.0 - seen).max(0.0),
+    });
+    gathered(parts.into_iter())
+}
+
+fn stages(firsts: &[First<'_>], story: &Story, delivered: Option<MonoNs>) -> Vec<Stage> {
+    let mut stages = Vec::new();
+    for (place, hop) in firsts.iter().enumerate() {
+        let (origin, last) = (place == 0, place + 1 == firsts.len());
+        if let Some(at) = hop.sent {
             let known_as = if origin { " (first_output_stream)" } else { "" };
             stages.push(Stage {
-                what: format!("{} sent its first chunk{known_as}", ends.from),
+                what: format!("{} sent its first chunk{known_as}", hop.ends.from),
                 at,
             });
         }
-        if let Some(at) = taken {
+        if let Some(at) = hop.taken {
             let known_as = if last { " (tokenizer_first_token)" } else { "" };
             stages.push(Stage {
-                what: format!("{} took it{known_as}", ends.to),
+                what: format!("{} took it{known_as}", hop.ends.to),
                 at,
             });
         }
@@ -430,6 +483,12 @@ mod tests {
             },
         );
         assert_eq!(detail.path, ["detokenizer", "tokenizer"]);
+        let time: Vec<String> = detail
+            .time
+            .iter()
+            .map(|part| format!("{:.3} {}", part.share, part.name))
+            .collect();
+        assert_eq!(time, ["0.996 waiting on detokenizer->tokenizer", "0.004 elsewhere"]);
         let line = |n: usize| {
             (
                 detail.chunks[n].waits.clone(),

@@ -13,6 +13,7 @@ mod pods;
 mod position;
 mod request;
 mod requests;
+mod share;
 
 use ratatui::Frame;
 use ratatui::layout::Rect;

@@ -1,11 +1,9 @@
 //! Overview: is it sick, where, since when.
 
-use trace::report::bar::{self, Segment};
-use trace::words::percent;
-
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use super::path;
+use super::share;
 use crate::state::Model;
 use crate::state::history::Sample;
 use crate::state::model::{Health, Spread};
@@ -15,8 +13,6 @@ use crate::theme::{PLAIN, STRONG};
 
 /// Rows of one line over time, at most.
 const CHART_ROWS: u16 = 4;
-/// Cells of the bar of where time goes.
-const BAR: usize = 20;
 /// Findings listed under the lines when there is room.
 const FINDINGS: u16 = 8;
 
@@ -30,7 +26,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y = consumer(pad, y, model);
     y += 1;
     y = path::draw(pad, y, model);
-    y = share_bar(pad, y, model);
+    y = share::draw(pad, y, "time (run)", &model.path);
     y += u16::from(roomy || pad.height() - y > 6);
     let listed = if roomy {
         (model.findings.len() as u16).min(FINDINGS) + 2
@@ -41,29 +37,6 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if roomy && !model.findings.is_empty() {
         findings(pad, y + 1, model);
     }
-}
-
-/// Where first tokens' time went over the run, in one line.
-fn share_bar(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    let theme = pad.theme();
-    if model.path.is_empty() {
-        return y;
-    }
-    let signs = theme.pick(["█", "▒", "░"], ["#", "=", "-"]);
-    let look = |place: usize| (signs[place % 3], [theme.line(), theme.head(), theme.dim()][place % 3]);
-    let mut x = pad.text(1, y, "time (run)", theme.head()) + 1;
-    for (place, cells) in bar::cells(&model.path, BAR).into_iter().enumerate() {
-        let (sign, style) = look(place);
-        x = pad.text(x, y, &sign.repeat(cells), style);
-    }
-    let mut parts: Vec<(usize, &Segment)> = model.path.iter().enumerate().collect();
-    parts.sort_by(|a, b| b.1.share.total_cmp(&a.1.share));
-    for (place, part) in parts {
-        let (sign, style) = look(place);
-        x = pad.text(x + 1, y, sign, style);
-        x = pad.text(x + 1, y, &format!("{} {}", percent(part.share), part.name), PLAIN);
-    }
-    y + 1
 }
 
 fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {

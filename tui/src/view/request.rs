@@ -4,6 +4,7 @@ use trace::ledger::TokenPace;
 
 use super::Hits;
 use super::pad::Pad;
+use super::share;
 use crate::state::Model;
 use crate::state::fate::Fate;
 use crate::state::model::Health;
@@ -25,6 +26,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         return;
     };
     let mut y = head(pad, detail);
+    y = share::draw(pad, y, "first token", &detail.time);
     y = itl(pad, y, detail);
     for (flag, why) in &detail.evidence {
         let x = pad.text(1, y, flag.word(), theme.flag(*flag));
