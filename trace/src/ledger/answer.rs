@@ -39,9 +39,11 @@ impl Ledger {
         // A request that deliveries are seen of is judged chunk by chunk.
         let request = self.table.find(answer.rid).and_then(|ticket| self.table.get(ticket));
         let unseen = answer.tokens > Some(0);
-        let judged = request.is_some_and(|r| {
-            !(unseen && r.tokens_delivered() == 0 && r.line.as_ref().is_none_or(|l| l.delivered_to() == 0))
-        });
+        let judged = match request {
+            Some(r) => !(unseen && r.tokens_delivered() == 0 && r.line.as_ref().is_none_or(|l| l.delivered_to() == 0)),
+            // Where deliveries find their requests, one that is not known was judged and is forgotten: its response ended late.
+            None => self.totals.chunks.fates.delivered > 0,
+        };
         self.summed_up(at, answer.rid, answer.completion_tokens);
         if answer.tokens.is_none() {
             self.carries_text(answer.rid);
@@ -74,7 +76,9 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Event, What};
+    use crate::engine::Mode;
+    use crate::event::{Chunk, Delivery, Event, Finish, Frame, Hop, IdColumn, Kind, Response, Sees, What};
+    use crate::id::{FrameId, HopId};
     use crate::ledger::Limits;
 
     fn answer(tokens: Option<u32>, claimed: Option<u32>, end: AnswerEnd) -> Answers {
@@ -105,6 +109,75 @@ mod tests {
             ),
             (100, 1, "5b920f43")
         );
+    }
+
+    #[test]
+    fn a_response_that_ends_when_its_request_is_forgotten_is_judged_once() {
+        let mut ledger = Ledger::new(Limits::default());
+        let mut now = 0;
+        let mut say = |what: What<'_>| {
+            now += 10_000_000_000;
+            ledger.apply(&Event { at: MonoNs(now), what });
+            ledger.tick(MonoNs(now));
+            ledger.totals().answers.apart_tokens_lost
+        };
+        let sees = Sees {
+            sent: true,
+            delivered: true,
+            ..Sees::default()
+        };
+        say(What::Hop(Hop {
+            id: HopId(0),
+            name: "scheduler->tokenizer",
+            endpoint: "",
+            worker: None,
+            origin: true,
+            last: true,
+            sees,
+        }));
+        for count in 1..=3 {
+            let chunk = Chunk {
+                rid: "a",
+                listed: Some(1),
+                completion_tokens: Some(count),
+                prompt_tokens: None,
+                cached_tokens: None,
+                finish: (count == 3).then_some(Finish::Length),
+                retractions: None,
+                worker: None,
+                ids: &[],
+            };
+            say(What::Sent(Frame {
+                id: FrameId {
+                    hop: HopId(0),
+                    lane: 0,
+                    seq: u64::from(count) - 1,
+                },
+                bytes: 1,
+                kind: Kind::TokenIds,
+                ids: IdColumn::Delta,
+                chunks: &[chunk],
+            }));
+        }
+        for count in [2, 3] {
+            say(What::Delivered(Delivery {
+                rid: "a",
+                tokens: 1,
+                mode: Mode::Incremental,
+                completion_tokens: Some(count),
+                finished: count == 3,
+                response: Response::Streamed,
+            }));
+        }
+        let ended = say(What::Answered(Answer {
+            rid: "a",
+            tokens: Some(2),
+            completion_tokens: Some(3),
+            end: AnswerEnd::Whole,
+            held_up: 0,
+            unacknowledged: None,
+        }));
+        assert_eq!(ended, 0);
     }
 
     #[test]
