@@ -8,9 +8,9 @@ use crate::event::{CpuSample, QueueSample};
 use crate::id::ThreadId;
 
 /// A frame taken this soon after it was asked for was there, in nanoseconds.
-const AT_ONCE_NS: u64 = 1_000_000;
+const AT_ONCE_NS: u64 = 400_000;
 /// So was one that had been sent this long before.
-const QUEUED_NS: u64 = 20_000_000;
+const QUEUED_NS: u64 = 5_000_000;
 
 impl Ledger {
     pub(super) fn cpu(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
@@ -84,7 +84,7 @@ impl Ledger {
     /// Where in its taker's bursts a frame was taken at `at` that was asked for at `asked` and sent at `sent`.
     ///
     /// A receiver that finds no frame gives its event loop a turn, in which waiters run. Where processed frames are seen, it
-    /// found one only if it took it at once, or if the frame had been sent long before it was asked for.
+    /// found one only if that was sent before it asked, and taken at once or sent long before.
     pub(super) fn trip(
         &mut self,
         place: usize,
@@ -95,8 +95,8 @@ impl Ledger {
     ) -> Trip {
         let hop = &mut self.hops.all[place];
         let waited = asked.map_or(hop.shows.handled, |asked| {
-            let queued = sent.is_some_and(|sent| asked.since(sent) >= QUEUED_NS);
-            at.since(asked) >= AT_ONCE_NS && !queued
+            let (later, queued) = sent.map_or((false, false), |sent| (sent > asked, asked.since(sent) >= QUEUED_NS));
+            later || (at.since(asked) >= AT_ONCE_NS && !queued)
         });
         let thread = by.and_then(|by| Some((by, self.threads.get_mut(by)?)));
         let (by, (burst, frame)) = match thread {
