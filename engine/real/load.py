@@ -26,6 +26,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--abort", type=float, default=0, help="share of requests that are aborted by their id")
     parser.add_argument("--samples", type=int, default=1, help="answers a request (`n`)")
     parser.add_argument("--cumulative", action="store_true", help="the server sends all ids so far in each event")
+    parser.add_argument("--ids", action="store_true", help="prompts are token ids: the server has no tokenizer")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--truth", required=True, help="file for one line of JSON a request")
     return parser.parse_args()
@@ -77,10 +78,13 @@ class Load:
             path = "/generate"
             body = {
                 "rid": record["rid"],
-                "text": record["prompt"],
                 "stream": record["kind"] == "stream",
                 "sampling_params": {"max_new_tokens": record["tokens"], "ignore_eos": True},
             }
+            if self.wanted.ids:
+                body["input_ids"] = [int(word[1:]) for word in record["prompt"].split()]
+            else:
+                body["text"] = record["prompt"]
             if self.wanted.samples > 1:
                 # Each answer then has an id of the engine's own.
                 del body["rid"]
