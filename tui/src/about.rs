@@ -1,6 +1,7 @@
 //! What a report says of a source beside its events.
 
 use serde_json::Value;
+use std::path::Path;
 use trace::MonoNs;
 use trace::report::SamplingCost;
 
@@ -29,6 +30,11 @@ pub(crate) trait About {
 
     /// One instant on both clocks; `None` where the wall clock's is not known.
     fn wall(&self) -> Option<(MonoNs, u64)>;
+
+    /// The recording that is played, where one is.
+    fn file(&self) -> Option<&Path> {
+        None
+    }
 
     /// CPU time in nanoseconds and resident bytes that watching has cost.
     fn cost(&self) -> (Option<u64>, Option<u64>);

@@ -2,7 +2,8 @@
 
 use crate::observer::Wish;
 use crate::replay::Play;
-use crate::state::ui::Tab;
+use crate::state::row::Column;
+use crate::state::ui::{ExportAs, Tab};
 
 /// A wish of the reader's. [`crate::state::ui::Ui::apply`] answers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,10 @@ pub(crate) enum Action {
     Filter,
     /// Sort by the column so many places to the right.
     Sort(isize),
+    /// Sort by this column; by it already, the other way round.
+    SortBy(Column),
+    /// Worst first again.
+    SortReset,
     Reverse,
     /// To the next chunk that was lost, merged or may have been; or to the one before.
     Seek(isize),
@@ -38,8 +43,10 @@ pub(crate) enum Action {
     Zoom(isize),
     /// Later (positive) or earlier.
     Scroll(isize),
-    /// Write the report to a file.
+    /// Ask in which format to write what is known to a file.
     Export,
+    /// Write it.
+    ExportAs(ExportAs),
     CopyRid,
     /// Begin a recording of the run, or end it.
     Record,
@@ -51,6 +58,20 @@ pub(crate) enum Action {
     Time,
     /// Show the run so many places further in the list of those that are watched.
     NextRun(isize),
+    /// Show the hop with this number.
+    OpenHop(usize),
+    /// Show the finding with this number.
+    OpenFinding(usize),
+    /// Go to this second of the run.
+    At(u64),
+    /// List all actions, to be found by a word.
+    Palette,
+    /// Do it on this tab.
+    In(Tab, &'static Action),
+    /// Move the selection in that list.
+    Choose(isize),
+    /// Put the saved filter with this number in force.
+    Saved(usize),
     /// Select the visible row with this number, counted from the top of the table.
     Pick(usize),
     /// Typing: a character, and the ways to take it back.
@@ -67,8 +88,8 @@ pub(crate) enum Effect {
     Quit,
     /// Put the text on the clipboard of the reader's terminal.
     Copy(String),
-    /// Write the report to a file and say its name.
-    Export,
+    /// Write what is known to a file and say its name.
+    Export(ExportAs),
     /// Have the run do it.
     Wish(Wish),
     /// Show another of the runs that are watched: this one,

@@ -83,7 +83,7 @@ pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals)
     let observer: Box<dyn Observer> = if is_headless(args) {
         Box::new(Progress::default())
     } else {
-        Box::new(Screen::open(args.keep())?)
+        Box::new(Screen::open(&args.screen)?)
     };
     let mut run = Drive::new(&config, observer, sink, args.slowest).telling(telemetry);
     let mut configured = Configured::at_start(args)?;

@@ -11,10 +11,11 @@ use trace::ledger::Limits;
 
 use crate::cmd;
 use crate::limit::LimitArgs;
-use crate::screen::Keep;
 use crate::sink::{FeedArgs, RecordArgs};
 use crate::state::journal::DEFAULT_MOMENTS;
+use crate::state::query::Query;
 use crate::state::refresh::FINISHED_SHOWN;
+use crate::state::ui::Saved;
 use crate::telemetry::TelemetryArgs;
 use crate::theme::Choice;
 
@@ -158,13 +159,8 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) slowest: usize,
 
-    /// Moments of chunks that the screen keeps for the view of one request: 48 bytes each, the oldest are forgotten.
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_MOMENTS)]
-    pub(crate) journal: usize,
-
-    /// Finished requests in the screen's table; older ones live on in the totals.
-    #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
-    pub(crate) rows: usize,
+    #[command(flatten)]
+    pub(crate) screen: ScreenArgs,
 
     /// Take flags from this file: TOML, a section for each command and one, [live], for what live commands share. Flags
     /// of the command line win over it. SIGHUP reads it again.
@@ -185,14 +181,40 @@ pub(crate) struct LiveArgs {
     pub(crate) feed: FeedArgs,
 }
 
-impl LiveArgs {
-    pub(crate) fn keep(&self) -> Keep {
-        Keep {
-            journal: self.journal,
-            rows: self.rows,
-        }
-    }
+/// What the screen remembers, of each run that it shows.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ScreenArgs {
+    /// Moments of chunks that the screen keeps for the view of one request: 48 bytes each, the oldest are forgotten.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MOMENTS)]
+    pub(crate) journal: usize,
 
+    /// Finished requests in the screen's table; older ones live on in the totals.
+    #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
+    pub(crate) rows: usize,
+
+    /// A filter of requests with a name, for the screen: `slow=gap>1s`; / and then @slow puts it in force. May be given several times.
+    #[arg(long = "filter", value_name = "NAME=FILTER", value_parser = saved)]
+    pub(crate) filters: Vec<Saved>,
+}
+
+/// Reads `NAME=FILTER`.
+fn saved(text: &str) -> Result<Saved, String> {
+    let split = text.split_once('=').filter(|(name, _)| {
+        let letters = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        !name.is_empty() && name.chars().all(letters)
+    });
+    let Some((name, filter)) = split else {
+        return Err("write it as NAME=FILTER, for example slow=gap>1s; a name has letters, digits, - and _".into());
+    };
+    let query = Query::parse(filter).map_err(|wrong| format!("the filter is wrong {wrong}"))?;
+    Ok(Saved {
+        name: name.into(),
+        text: filter.trim().into(),
+        query,
+    })
+}
+
+impl LiveArgs {
     pub(crate) fn limits(&self) -> Limits {
         self.limits.on(Limits {
             live_rids: self.max_live,

@@ -145,6 +145,7 @@ impl Drive {
                 source: about.kind(),
                 stage,
                 position,
+                file: about.file(),
                 wall: about.wall(),
                 notice: (notice.0, &notice.1),
                 writing: &|| sink.writing(),

@@ -4,7 +4,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::action::Action;
 use crate::replay::Play;
-use crate::state::ui::{Dialog, Tab, Ui};
+use crate::state::ui::{Dialog, ExportAs, Tab, Ui};
 
 /// Where a binding holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ const LISTS: Place = Place::On(&[
 ]);
 const REQUESTS: Place = Place::On(&[Tab::Requests]);
 const TIMELINES: Place = Place::On(&[Tab::Overview, Tab::Hops, Tab::Cpu]);
-const OPENS: Place = Place::On(&[Tab::Overview, Tab::Requests, Tab::Findings, Tab::Pods]);
+const OPENS: Place = Place::On(&[Tab::Overview, Tab::Requests, Tab::Hops, Tab::Findings, Tab::Pods]);
 const ONE: Place = Place::On(&[Tab::Request]);
 const ONE_RID: Place = Place::On(&[Tab::Requests, Tab::Request]);
 
@@ -99,7 +99,8 @@ pub(crate) const BINDINGS: &[Binding] = &[
     on(Place::Everywhere, &chars::<'/'>(), "/", Action::Filter, "filter requests: gap>1s drop>0 rid:5b92 state:live", "filter"),
     on(REQUESTS, &chars::<'<'>(), "<", Action::Sort(-1), "sort by the column to the left", "sort"),
     on(REQUESTS, &chars::<'>'>(), ">", Action::Sort(1), "sort by the column to the right", "sort"),
-    on(REQUESTS, &chars::<'s'>(), "s", Action::Reverse, "turn the order round", "reverse"),
+    on(REQUESTS, &chars::<'s'>(), "s", Action::Reverse, "reverse the order", "reverse"),
+    on(REQUESTS, &chars::<'S'>(), "S", Action::SortReset, "sort as at first: worst flag first", ""),
     on(REQUESTS, &chars::<'w'>(), "w", Action::Follow, "keep the worst request selected", "worst"),
     on(ONE_RID, &[(KeyCode::Char(' '), NONE)], "Space", Action::Pin, "pin the request to the top, or let it go", "pin"),
     on(ONE_RID, &chars::<'y'>(), "y", Action::CopyRid, "copy the rid to the terminal's clipboard", "copy rid"),
@@ -109,7 +110,7 @@ pub(crate) const BINDINGS: &[Binding] = &[
     on(TIMELINES, &[(KeyCode::Right, NONE), (KeyCode::Char('l'), NONE)], "Right l", Action::Scroll(1), "later", "time"),
     on(ONE, &chars::<'n'>(), "n", Action::Seek(1), "to the next chunk that was lost or merged", "next lost"),
     on(ONE, &chars::<'N'>(), "N", Action::Seek(-1), "to the one before", "next lost"),
-    on(Place::Everywhere, &chars::<'p'>(), "p", Action::Pause, "stand still: the view of a live run, or the playing of a recording", "pause"),
+    on(Place::Everywhere, &chars::<'p'>(), "p", Action::Pause, "pause the view of a live run, or the playing of a recording", "pause"),
     on(Place::Live, &chars::<'r'>(), "r", Action::Record, "begin a recording in this folder, or end it", ""),
     on(Place::Live, &chars::<'d'>(), "d", Action::Dump, "write the hindsight ring out (--hindsight)", ""),
     on(Place::Watch, &chars::<'['>(), "[", Action::NextRun(-1), "to the pod before", "pod"),
@@ -123,7 +124,8 @@ pub(crate) const BINDINGS: &[Binding] = &[
     on(Place::Replay, &chars::<'0'>(), "0", Action::Play(Play::To(0)), "to the start", ""),
     on(Place::Replay, &chars::<'$'>(), "$", Action::Play(Play::End), "to the end", ""),
     on(Place::Replay, &chars::<'t'>(), "t", Action::Time, "to a time: 1:23, 90s, 2m", "go to"),
-    on(Place::Everywhere, &chars::<'e'>(), "e", Action::Export, "write the report as JSON and say where", "export"),
+    on(Place::Everywhere, &chars::<'e'>(), "e", Action::Export, "write the report as HTML or JSON, or a trace for Perfetto", "export"),
+    on(Place::Everywhere, &chars::<':'>(), ":", Action::Palette, "every action, found by a word of it", ""),
     on(Place::Everywhere, &chars::<'?'>(), "?", Action::Help, "this help", "help"),
     on(Place::Everywhere, &[(KeyCode::Char('q'), NONE), (KeyCode::Char('c'), CTRL)], "q C-c", Action::Quit, "end, and print the report", "quit"),
 ];
@@ -174,6 +176,8 @@ pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
         Dialog::Filter(..) | Dialog::Time(..) => return typing(key),
         // Keys of the tab below must not act under the help; those that move it and close it do.
         Dialog::Help(_) => return reading(key),
+        Dialog::Palette(ref words, at) => return finding(key, words, at, ui),
+        Dialog::Export => return Some(exporting(key)),
         Dialog::None => {}
     }
     // A terminal reports `?` or `G` with or without SHIFT; the character says it already.
@@ -186,6 +190,64 @@ pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
         .iter()
         .find(|b| b.holds(ui) && b.keys.contains(&(key.code, modifiers)))
         .map(|b| b.action)
+}
+
+/// An action as the list of them shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) shown: &'static str,
+    pub(crate) what: String,
+    /// Where its key holds.
+    pub(crate) place: &'static str,
+    pub(crate) action: Action,
+}
+
+/// The actions that have all of `words`, and the saved filters. One of other tabs leads to the first of these.
+pub(crate) fn found(words: &str, ui: &Ui) -> Vec<Entry> {
+    let possible = |b: &&Binding| (b.holds(ui) || matches!(b.place, Place::On(_))) && b.action != Action::Palette;
+    let actions = BINDINGS.iter().filter(possible).map(|b| Entry {
+        shown: b.shown,
+        what: b.what.to_owned(),
+        place: b.place(),
+        action: match b.place {
+            Place::On(tabs) if !b.holds(ui) => Action::In(tabs[0], &b.action),
+            _ => b.action,
+        },
+    });
+    let filters = ui.saved.iter().enumerate().map(|(place, saved)| Entry {
+        shown: "",
+        what: format!("filter @{}: {}", saved.name, saved.text),
+        place: "",
+        action: Action::Saved(place),
+    });
+    let words = words.to_lowercase();
+    let has_all = |entry: &Entry| {
+        let text = format!("{} {}", entry.shown, entry.what).to_lowercase();
+        words.split_whitespace().all(|word| text.contains(word))
+    };
+    actions.chain(filters).filter(has_all).collect()
+}
+
+fn finding(key: &KeyEvent, words: &str, at: usize, ui: &Ui) -> Option<Action> {
+    match key.code {
+        KeyCode::Up => Some(Action::Choose(-1)),
+        KeyCode::Down => Some(Action::Choose(1)),
+        KeyCode::Enter => {
+            let mut found = found(words, ui);
+            let at = at.min(found.len().checked_sub(1)?);
+            Some(found.swap_remove(at).action)
+        }
+        _ => typing(key),
+    }
+}
+
+fn exporting(key: &KeyEvent) -> Action {
+    match key.code {
+        KeyCode::Char('h') => Action::ExportAs(ExportAs::Html),
+        KeyCode::Char('j') | KeyCode::Enter => Action::ExportAs(ExportAs::Json),
+        KeyCode::Char('p') => Action::ExportAs(ExportAs::Perfetto),
+        _ => Action::Back,
+    }
 }
 
 fn reading(key: &KeyEvent) -> Option<Action> {
@@ -204,7 +266,9 @@ fn reading(key: &KeyEvent) -> Option<Action> {
 pub(crate) fn picking(key: &KeyEvent) -> Option<Action> {
     Some(match key.code {
         KeyCode::Char('c') if key.modifiers.contains(CTRL) => Action::Quit,
-        KeyCode::Char('q') | KeyCode::Esc => Action::Quit,
+        KeyCode::Char('q') => Action::Quit,
+        KeyCode::Esc => Action::Back,
+        KeyCode::Char('?') => Action::Help,
         KeyCode::Up | KeyCode::Char('k') => Action::Move(-1),
         KeyCode::Down | KeyCode::Char('j') => Action::Move(1),
         KeyCode::PageUp => Action::Page(-1),

@@ -1,5 +1,6 @@
 //! What looks on while a source is driven.
 
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,8 @@ pub(crate) struct Run<'a> {
     pub(crate) stage: Stage,
     /// Where a recording is played; `None` on live sources.
     pub(crate) position: Option<&'a Position>,
+    /// The recording that is played.
+    pub(crate) file: Option<&'a Path>,
     /// One instant on both clocks of the watched machine; `None` where its wall clock is not known.
     pub(crate) wall: Option<(MonoNs, u64)>,
     /// The newest word to the reader, and its number.

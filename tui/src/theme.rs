@@ -135,6 +135,11 @@ impl Theme {
         }
     }
 
+    /// What was looked for, where it was found: without colour, so that it shows on the selected line, too.
+    pub(crate) fn found() -> Style {
+        Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)
+    }
+
     /// A line over time.
     pub(crate) fn line(self) -> Style {
         match self.palette {

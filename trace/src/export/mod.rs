@@ -15,6 +15,7 @@ mod opening;
 mod otlp;
 mod pending;
 mod perfetto;
+mod recorded;
 mod span_id;
 mod stage;
 pub(crate) mod words;
@@ -24,6 +25,7 @@ use std::io;
 pub use self::clock::Clock;
 pub use self::opening::Opening;
 pub use self::otlp::{LiveSpans, Resource, metrics_data};
+pub use self::recorded::recorded;
 
 use self::follow::Follow;
 use self::hops::Hops;

@@ -6,9 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::ensure;
-use trace::export::{self, Export, Opening};
-use trace::record::{Payload, ReadError, Record, Recording};
-use trace::report::ReportInput;
+use trace::export;
+use trace::record::{Payload, Recording};
 
 use crate::progress::Progress;
 use crate::sink::Tokens;
@@ -119,66 +118,12 @@ fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Prog
         Format::Events => export::Format::Events,
         Format::Csv => export::Format::Csv,
     };
-    let header = recording.header();
-    let opening = look_ahead(recording)?;
-    let mut export = Export::new(format, options, header.config, &opening, out)?;
-    let mut reader = recording.reader();
-    loop {
-        let mut written = Ok(());
-        let more = reader.next(&mut |record| {
-            if written.is_ok() {
-                written = enter(&mut export, &record);
-            }
-        });
-        written?;
-        match more {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(error @ ReadError::Damaged { .. }) => eprintln!("tokengap: {error}"),
-            Err(error) => return Err(error.into()),
+    let all = recording.bytes();
+    export::recorded(recording, format, options, out, &mut |done, damaged| {
+        if let Some(error) = damaged {
+            eprintln!("tokengap: {error}");
         }
-        let next = recording.blocks().get(reader.position());
-        progress.at(next.map_or(recording.bytes(), |block| block.offset), recording.bytes());
-    }
-    let input = recording.closing().map_or_else(
-        || ReportInput::of(&header.source),
-        |closing| closing.input(&header.source),
-    );
-    export.finish(&input)?;
+        progress.at(done, all);
+    })?;
     Ok(())
-}
-
-fn enter(export: &mut Export<'_>, record: &Record<'_>) -> io::Result<()> {
-    match record {
-        Record::Event(event) => export.event(event),
-        Record::Tick(now) => export.tick(*now),
-        Record::Anchor(anchor) => {
-            export.anchor(anchor.mono, anchor.wall_ns);
-            Ok(())
-        }
-        Record::Closing(_) => Ok(()),
-    }
-}
-
-/// What the recording's first seconds tell of processes.
-fn look_ahead(recording: &Recording) -> anyhow::Result<Opening> {
-    let header = recording.header();
-    let anchor = header.anchor;
-    let mut opening = Opening::new(&header.source, &header.tokengap, anchor.mono, anchor.wall_ns);
-    let mut reader = recording.reader();
-    let mut enough = false;
-    while !enough {
-        let more = reader.next(&mut |record| {
-            if let Record::Event(event) = &record {
-                enough = enough || !opening.learn(event);
-            }
-        });
-        match more {
-            // What is damaged is said when it is exported.
-            Ok(true) | Err(ReadError::Damaged { .. }) => {}
-            Ok(false) => break,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(opening)
 }

@@ -51,6 +51,7 @@ fn look_around(tell: &Sender<Found>) {
         };
         let found = Found {
             engines,
+            published: published(),
             recordings: recordings(),
             blind,
         };
@@ -76,6 +77,56 @@ fn engine(engine: &Engine) -> Option<Offer> {
         note: format!("attach to its {processes} processes, passively (pid {pid} and others)"),
         command: vec!["attach".into(), "--pid".into(), pid.to_string()],
     })
+}
+
+/// Runs of this machine whose command line says where they are published.
+fn published() -> Vec<Offer> {
+    let Ok(processes) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let mut offers = Vec::new();
+    for entry in processes.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let words: Vec<&str> = line
+            .split(|&b| b == 0)
+            .filter_map(|w| std::str::from_utf8(w).ok())
+            .collect();
+        if let Some(command) = watching(&words) {
+            offers.push(Offer {
+                kind: Kind::Published,
+                title: command[1].clone(),
+                note: format!("watch it: process {pid} publishes it"),
+                command,
+            });
+        }
+    }
+    offers
+}
+
+/// What to type after `tokengap` to watch the run that a tokengap with this command line publishes.
+fn watching(words: &[&str]) -> Option<Vec<String>> {
+    if !Path::new(words.first()?).ends_with("tokengap") {
+        return None;
+    }
+    let value = |flag: &str| {
+        words
+            .iter()
+            .enumerate()
+            .find_map(|(at, word)| match word.strip_prefix(flag)? {
+                "" => words.get(at + 1).copied(),
+                rest => rest.strip_prefix('='),
+            })
+    };
+    // Which port it took for 0 is not on its command line.
+    let address = value("--publish").filter(|address| !address.ends_with(":0"))?;
+    let mut command = vec!["watch".to_owned(), address.to_owned()];
+    if let Some(key) = value("--feed-key") {
+        command.extend(["--feed-key".into(), key.into()]);
+    }
+    Some(command)
 }
 
 /// The recordings in the working folder, the newest first.
@@ -122,4 +173,29 @@ fn demo(scenario: Scenario) -> Option<Offer> {
         command: vec!["demo".into(), "--scenario".into(), name.clone()],
         title: name,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_published_run_is_known_by_its_command_line() {
+        let command = |line: &str| watching(&line.split(' ').collect::<Vec<_>>()).map(|words| words.join(" "));
+        for (line, expected) in [
+            (
+                "/usr/bin/tokengap attach --publish tcp://127.0.0.1:5600",
+                Some("watch tcp://127.0.0.1:5600"),
+            ),
+            (
+                "tokengap demo --publish=127.0.0.1:5601 --feed-key k",
+                Some("watch 127.0.0.1:5601 --feed-key k"),
+            ),
+            ("tokengap demo --publish tcp://127.0.0.1:0", None),
+            ("tokengap demo", None),
+            ("python x.py --publish tcp://127.0.0.1:5600", None),
+        ] {
+            assert_eq!(command(line).as_deref(), expected, "{line}");
+        }
+    }
 }

@@ -8,15 +8,13 @@ use trace::detect::Severity;
 use trace::record::Recording;
 
 use crate::app::{self, Signals};
-use crate::cli::severity;
+use crate::cli::{ScreenArgs, severity};
 use crate::confinement;
 use crate::drive::Drive;
 use crate::progress;
 use crate::replay::{self, Player, Recorded, Speed};
-use crate::screen::{Keep, Screen};
+use crate::screen::Screen;
 use crate::sink::Sink;
-use crate::state::journal::DEFAULT_MOMENTS;
-use crate::state::refresh::FINISHED_SHOWN;
 
 /// Play a recording on the screen of the live run, or print the report that the live run would have printed.
 ///
@@ -50,13 +48,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 10)]
     slowest: usize,
 
-    /// Moments of chunks that the screen keeps for the view of one request: 48 bytes each, the oldest are forgotten.
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_MOMENTS)]
-    journal: usize,
-
-    /// Finished requests in the screen's table; older ones live on in the totals.
-    #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
-    rows: usize,
+    #[command(flatten)]
+    screen: ScreenArgs,
 }
 
 /// Gives up what this command does not need.
@@ -83,13 +76,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .span()
         .with_context(|| format!("nothing was recorded in {}", args.file.display()))?;
     let signals = Signals::install().context("cannot listen for signals")?;
-    let keep = Keep {
-        journal: args.journal,
-        rows: args.rows,
-    };
     let config = recording.header().config;
     let sink = Sink::none(&recording.header().source, &config);
-    let mut run = Drive::new(&config, Box::new(Screen::open(keep)?), sink, args.slowest);
+    let mut run = Drive::new(&config, Box::new(Screen::open(&args.screen)?), sink, args.slowest);
     let mut player = Player::new(span, args.speed);
     let played = replay::drive(&recording, &mut run, &about, &mut player, &signals);
     if let Err(error) = &played {

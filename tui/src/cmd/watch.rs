@@ -9,13 +9,11 @@ use trace::detect::Severity;
 use trace::ledger::Limits;
 
 use crate::app;
-use crate::cli::{at_least_one, duration, severity};
+use crate::cli::{ScreenArgs, at_least_one, duration, severity};
 use crate::confinement;
 use crate::limit::LimitArgs;
-use crate::screen::{Keep, Screen};
+use crate::screen::Screen;
 use crate::sink::size;
-use crate::state::journal::DEFAULT_MOMENTS;
-use crate::state::refresh::FINISHED_SHOWN;
 use crate::watch::{self, Options};
 
 /// Watch runs that other tokengaps publish (--publish): the same screen, for one pod or for several.
@@ -70,13 +68,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 10)]
     slowest: usize,
 
-    /// Moments of chunks that the screen keeps of each source for the view of one request: 48 bytes each.
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_MOMENTS)]
-    journal: usize,
-
-    /// Finished requests in the screen's table; older ones live on in the totals.
-    #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
-    rows: usize,
+    #[command(flatten)]
+    screen: ScreenArgs,
 
     /// Write what comes to FILE; of several sources to a file each, with the source's address in its name.
     #[arg(long, value_name = "FILE", help_heading = "Recording")]
@@ -125,14 +118,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         record_max_size: args.record_max_size,
         force: args.force,
     };
-    let keep = Keep {
-        journal: args.journal,
-        rows: args.rows,
-    };
     let screen = if is_headless(args) {
         None
     } else {
-        Some(Screen::open(keep)?)
+        Some(Screen::open(&args.screen)?)
     };
     let watched = watch::run(&options, screen)?;
     watch::conclude(&watched, args.json, args.fail_on)

@@ -9,9 +9,9 @@ use crate::replay::Play;
 use crate::state::Model;
 use crate::state::flags::Flag;
 use crate::state::history::Sample;
-use crate::state::model::FindingLine;
-use crate::state::row::Row;
-use crate::state::ui::{Dialog, Tab, Ui, ZOOM};
+use crate::state::model::{FindingLine, HopLine};
+use crate::state::row::{Column, Row};
+use crate::state::ui::{Dialog, ExportAs, Saved, Sort, Tab, Ui, ZOOM};
 
 /// A model of three requests and two findings, and a reader in front of it.
 struct Seat {
@@ -184,7 +184,10 @@ fn help_takes_the_keys_and_gives_them_back() {
 #[test]
 fn what_only_the_loop_can_do_comes_back_as_an_effect() {
     let mut seat = Seat::new();
-    assert_eq!(seat.key(KeyCode::Char('e')), Some(Effect::Export));
+    seat.type_in("e");
+    assert_eq!(seat.ui.dialog, Dialog::Export);
+    assert_eq!(seat.key(KeyCode::Char('h')), Some(Effect::Export(ExportAs::Html)));
+    assert_eq!(seat.ui.dialog, Dialog::None);
     seat.type_in("2");
     assert_eq!(seat.key(KeyCode::Char('y')), Some(Effect::Copy("bbb".into())));
     let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
@@ -250,4 +253,105 @@ fn no_key_at_all_breaks_an_empty_screen() {
             }
         }
     }
+}
+
+#[test]
+fn an_action_is_found_by_its_words_and_done() {
+    let mut seat = Seat::new();
+    seat.type_in(":sort right");
+    assert_eq!(keys::found("sort right", &seat.ui).len(), 1);
+    let before = seat.ui.sort.column;
+    seat.key(KeyCode::Enter);
+    let done = (seat.ui.tab, seat.ui.sort.column, &seat.ui.dialog);
+    assert_eq!(done, (Tab::Requests, before.step(1), &Dialog::None));
+    seat.type_in(":no such action");
+    assert_eq!(seat.key(KeyCode::Enter), None);
+    assert!(
+        matches!(seat.ui.dialog, Dialog::Palette(..)),
+        "nothing to do, nothing done"
+    );
+    seat.key(KeyCode::Esc);
+    assert_eq!(seat.ui.dialog, Dialog::None);
+}
+
+#[test]
+fn the_list_of_actions_has_every_key_that_holds() {
+    let seat = Seat::new();
+    let apart = ["in a replay", "in watch"];
+    let all = keys::BINDINGS.iter().filter(|b| !apart.contains(&b.place())).count();
+    assert_eq!(keys::found("", &seat.ui).len(), all - 1, "all but the list itself");
+}
+
+#[test]
+fn a_saved_filter_is_put_in_force_by_its_name() {
+    let mut seat = Seat::new();
+    seat.ui.saved = vec![Saved {
+        name: "slow".into(),
+        text: "gap>4ns".into(),
+        query: crate::state::query::Query::parse("gap>4ns").expect("a filter"),
+    }];
+    seat.type_in("/@slow");
+    assert_eq!(seat.ui.dialog, Dialog::Filter("@slow".into(), None));
+    seat.key(KeyCode::Enter);
+    assert_eq!((seat.ui.filter.0.as_str(), seat.model.visible_count()), ("gap>4ns", 2));
+    seat.key(KeyCode::Esc);
+    seat.type_in(":@slow");
+    seat.key(KeyCode::Enter);
+    assert_eq!(seat.model.visible_count(), 2);
+}
+
+#[test]
+fn who_ends_while_a_recording_is_written_is_asked_once() {
+    let mut seat = Seat::new();
+    seat.model.doing = "live";
+    seat.model.writing.recording = Some(crate::sink::Written::default());
+    assert_eq!(seat.key(KeyCode::Char('q')), None);
+    assert!(seat.ui.message.as_deref().is_some_and(|said| said.contains("q again")));
+    seat.type_in("1");
+    assert_eq!(seat.key(KeyCode::Char('q')), None, "another key has answered no");
+    assert_eq!(seat.key(KeyCode::Char('q')), Some(Effect::Quit));
+}
+
+#[test]
+fn a_header_sorts_and_sorts_the_other_way_and_s_resets() {
+    let mut seat = Seat::new();
+    let sort = |seat: &mut Seat| {
+        seat.ui.apply(Action::SortBy(Column::Gap), &seat.model);
+        (seat.ui.sort.column, seat.ui.sort.descending)
+    };
+    assert_eq!(sort(&mut seat), (Column::Gap, true));
+    assert_eq!(sort(&mut seat), (Column::Gap, false));
+    seat.type_in("2S");
+    assert_eq!(seat.ui.sort, Sort::default());
+}
+
+#[test]
+fn enter_on_a_hop_leads_to_what_was_found_about_it_and_back() {
+    let mut seat = Seat::new();
+    for name in ["scheduler->router", "router->tokenizer"] {
+        seat.model.hops.push(HopLine {
+            name: name.into(),
+            ..HopLine::default()
+        });
+    }
+    seat.model.findings[1].hop = "router->tokenizer".into();
+    seat.type_in("4j");
+    seat.key(KeyCode::Enter);
+    assert_eq!((seat.ui.tab, seat.ui.finding), (Tab::Findings, 1));
+    seat.ui.hop = 0;
+    seat.key(KeyCode::Enter);
+    assert_eq!((seat.ui.tab, seat.ui.hop), (Tab::Hops, 1));
+    seat.type_in("k");
+    seat.key(KeyCode::Enter);
+    assert_eq!(seat.ui.tab, Tab::Requests, "nothing was found about this one");
+}
+
+#[test]
+fn a_click_on_a_plot_ends_the_lines_at_its_second() {
+    let mut seat = Seat::new();
+    assert_eq!(seat.ui.apply(Action::At(40), &seat.model), None);
+    assert_eq!(seat.ui.time_end(&seat.model), 40);
+    seat.ui.replay = true;
+    let to = seat.ui.apply(Action::At(40), &seat.model);
+    assert_eq!(to, Some(Effect::Wish(Wish::Play(Play::To(40_000_000_000)))));
 }

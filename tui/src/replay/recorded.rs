@@ -1,5 +1,7 @@
 //! What a recording says of the run it was made of.
 
+use std::path::Path;
+
 use serde_json::Value;
 use trace::MonoNs;
 use trace::record::{Closing, Recording};
@@ -36,6 +38,10 @@ impl About for Recorded<'_> {
         let words = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let missing = self.recording.missing().map(|missing| format!("recording: {missing}"));
         self.closing.degraded.iter().map(words).chain(missing).collect()
+    }
+
+    fn file(&self) -> Option<&Path> {
+        Some(self.recording.path())
     }
 
     fn under_way(&self) -> Option<String> {

@@ -4,15 +4,13 @@
 //! when that is dear or nothing is new, and bytes go to the terminal on a thread of their own. A terminal that does not keep up misses frames.
 
 mod clipboard;
+mod export;
 mod news;
 mod outlet;
 pub(crate) mod pick;
 mod terminal;
 
 use std::collections::VecDeque;
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -21,6 +19,7 @@ use trace::stats::Distribution;
 use trace::{Analysis, Event, MonoNs};
 
 use crate::action::{Action, Effect};
+use crate::cli::ScreenArgs;
 use crate::keys;
 use crate::log::Hold;
 use crate::observer::{Observer, Run, Stage, Wish};
@@ -34,6 +33,7 @@ use crate::state::ui::{Tab, Ui};
 use crate::theme::{Surroundings, Theme};
 use crate::view::{self, Hits};
 
+use export::Exports;
 use news::News;
 use terminal::Terminal;
 
@@ -70,6 +70,7 @@ pub(crate) struct Screen {
     wishes: VecDeque<Wish>,
     /// The number of the last word that was shown.
     notice: u64,
+    exports: Exports,
     /// How long it took to bring a frame up to date and draw it.
     draws: Distribution,
     /// Where several runs are watched: what is kept of each. The place of the one that is shown is empty.
@@ -85,15 +86,6 @@ struct Face {
     journal: Journal,
 }
 
-/// How much the screen remembers of its own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Keep {
-    /// Moments of chunks, over all requests.
-    pub(crate) journal: usize,
-    /// Finished requests in the table.
-    pub(crate) rows: usize,
-}
-
 /// This process's CPU over the last second.
 struct Cost {
     since: Instant,
@@ -103,7 +95,7 @@ struct Cost {
 
 impl Screen {
     /// Takes the terminal over.
-    pub(crate) fn open(keep: Keep) -> anyhow::Result<Self> {
+    pub(crate) fn open(keep: &ScreenArgs) -> anyhow::Result<Self> {
         let now = Instant::now();
         let hold = Hold::begin();
         let terminal = Terminal::open().context("cannot take over the terminal; --headless runs without one")?;
@@ -115,6 +107,7 @@ impl Screen {
             ui: Ui {
                 rows: keep.rows,
                 journal: keep.journal,
+                saved: keep.filters.clone(),
                 ..Ui::default()
             },
             journal: Journal::new(keep.journal),
@@ -132,6 +125,7 @@ impl Screen {
             stale: true,
             wishes: VecDeque::new(),
             notice: 0,
+            exports: Exports::default(),
             draws: Distribution::default(),
             aside: Vec::new(),
             shown: 0,
@@ -266,11 +260,8 @@ impl Screen {
                 self.terminal.say(&clipboard::copy(&rid));
                 self.ui.say(format!("sent to the terminal's clipboard: {rid}"));
             }
-            Some(Effect::Export) => {
-                let said = match export(run) {
-                    Ok(name) => format!("the report so far is in {name}"),
-                    Err(error) => format!("! {error:#}"),
-                };
+            Some(Effect::Export(format)) => {
+                let said = self.exports.begin(format, run);
                 self.ui.say(said);
             }
         }
@@ -404,6 +395,10 @@ impl Observer for Screen {
             self.ui.say(run.notice.1);
             self.stale = true;
         }
+        if let Some(said) = self.exports.news() {
+            self.ui.say(said);
+            self.stale = true;
+        }
         self.read_keys(run)?;
         // A key may have asked for a refresh.
         let now = Instant::now();
@@ -458,27 +453,4 @@ fn degraded(run: &Run<'_>) -> Vec<String> {
     let mut all = (run.degraded)();
     all.extend(Hold::newest().map(|(line, lines)| format!("log ({lines} lines, shown at the end): {line}")));
     all
-}
-
-/// Writes the report so far to a new file in the working folder; gives back its name.
-fn export(run: &Run<'_>) -> anyhow::Result<String> {
-    let second = trace::clock::wall_ns() / 1_000_000_000;
-    for copy in 0..100 {
-        let suffix = if copy == 0 { String::new() } else { format!("-{copy}") };
-        let name = format!("tokengap-report-{second}{suffix}.json");
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name) {
-            Ok(mut file) => {
-                file.write_all((run.report)().to_json().as_bytes())
-                    .with_context(|| format!("cannot write {name}"))?;
-                return Ok(name);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                return Err(error).with_context(|| {
-                    format!("cannot make {name} in this folder; start tokengap in one that is writable")
-                });
-            }
-        }
-    }
-    anyhow::bail!("a hundred reports of this second are here already; try again in a moment")
 }

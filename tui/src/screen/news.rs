@@ -77,6 +77,7 @@ mod tests {
             source: "tap",
             stage: Stage::Running,
             position: None,
+            file: None,
             wall: None,
             notice: (0, ""),
             writing: &Writing::default,

@@ -20,6 +20,7 @@ const WAIT: Duration = Duration::from_millis(100);
 /// What a look around has found.
 pub(crate) struct Found {
     pub(crate) engines: Vec<Offer>,
+    pub(crate) published: Vec<Offer>,
     pub(crate) recordings: Vec<Offer>,
     pub(crate) blind: Vec<String>,
 }
@@ -35,6 +36,7 @@ pub(crate) fn pick(mut pick: Pick, found: &Receiver<Found>) -> anyhow::Result<Ch
             pick.looked = true;
             pick.blind = news.blind;
             pick.offer(Kind::Engine, news.engines);
+            pick.offer(Kind::Published, news.published);
             pick.offer(Kind::Recording, news.recordings);
         }
         let mut hits = view::Hits::default();

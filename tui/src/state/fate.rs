@@ -28,6 +28,18 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
+    /// Every fate, in the order of a chunk's way.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Sent,
+        Self::Waiting,
+        Self::Taken,
+        Self::Delivered,
+        Self::Coalesced,
+        Self::Dropped,
+        Self::DropPredicted,
+        Self::Unknown,
+    ];
+
     /// The word for it.
     pub(crate) fn word(self) -> &'static str {
         match self {

@@ -48,6 +48,20 @@ impl Flag {
         }
     }
 
+    /// What it says, for the help.
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Self::Loss => "its frames list fewer tokens than they count: some never crossed the wire",
+            Self::Dropped => "tokens of it were lost between tokenizer and client: deliveries show it",
+            Self::DropPredicted => "likely so: chunks shared a wakeup, and this release keeps only the last",
+            Self::Stall => "it has begun, has not finished, and nothing new has come for long",
+            Self::Gap => "its first token waits, or waited, long",
+            Self::Inflated => "its frames list all tokens so far where new ones are meant",
+            Self::Aborted => "it was aborted by the client, the scheduler or an error",
+            Self::Retracted => "the scheduler took it off the batch to make room",
+        }
+    }
+
     /// The flag of that word, in any case.
     pub(crate) fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|f| f.word().eq_ignore_ascii_case(word))

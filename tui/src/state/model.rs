@@ -36,6 +36,9 @@ pub(crate) enum Health {
 }
 
 impl Health {
+    /// From the least alarming on.
+    pub(crate) const ALL: [Self; 5] = [Self::Good, Self::Info, Self::Warning, Self::Critical, Self::Unknown];
+
     /// The word that stands beside the colour.
     pub(crate) fn word(self) -> &'static str {
         match self {

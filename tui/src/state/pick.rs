@@ -6,6 +6,7 @@ use crate::action::Action;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Engine,
+    Published,
     Recording,
     Demo,
 }
@@ -15,6 +16,7 @@ impl Kind {
     pub(crate) fn head(self) -> &'static str {
         match self {
             Self::Engine => "engines that run here",
+            Self::Published => "runs that other tokengaps publish here",
             Self::Recording => "recordings in this folder",
             Self::Demo => "demos: an engine with a known fault, played in this process",
         }
@@ -42,6 +44,8 @@ pub(crate) struct Pick {
     pub(crate) looked: bool,
     /// What could not be looked at, and what would grant it.
     pub(crate) blind: Vec<String>,
+    /// The keys are shown.
+    pub(crate) help: bool,
     /// Rows a page has; the view says it after every draw.
     pub(crate) page: usize,
 }
@@ -84,7 +88,10 @@ impl Pick {
     pub(crate) fn apply(&mut self, action: Action) -> Option<Choice> {
         let page = self.page.max(2) as isize;
         match action {
-            Action::Quit | Action::Back => return Some(Choice::Leave),
+            Action::Quit => return Some(Choice::Leave),
+            Action::Help => self.help = !self.help,
+            // Whoever presses Esc once too often is still here.
+            Action::Back => self.help = false,
             Action::Open => return self.selected().map(|o| Choice::Run(o.command.clone())),
             // The second click on the same line opens it.
             Action::Pick(place) if place == self.at && self.moved => return self.apply(Action::Open),
@@ -143,6 +150,7 @@ pub(crate) mod tests {
         );
         assert_eq!(pick.apply(Action::Pick(1)), None);
         assert_eq!(pick.apply(Action::Pick(1)), Some(Choice::Run(vec!["backlog".into()])));
+        assert_eq!(pick.apply(Action::Back), None, "Esc never leaves");
         assert_eq!(pick.apply(Action::Quit), Some(Choice::Leave));
     }
 }

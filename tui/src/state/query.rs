@@ -122,6 +122,17 @@ impl Query {
         self.0.is_empty()
     }
 
+    /// Parts of rids that are asked for.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
+        self.0
+            .iter()
+            .filter(|term| !term.negated)
+            .filter_map(|term| match &term.test {
+                Test::Rid(part) => Some(part.as_str()),
+                _ => None,
+            })
+    }
+
     /// Whether the row passes.
     pub(crate) fn matches(&self, row: &Row) -> bool {
         self.0.iter().all(|term| term.test.holds(row) != term.negated)

@@ -123,6 +123,28 @@ impl Column {
         }
     }
 
+    /// What it shows, for the help.
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Self::Rid => "the request's id",
+            Self::State => {
+                "waiting (for its first token to be received), live, done, aborted, or gone (silent too long)"
+            }
+            Self::Age => "since it was first seen; to its end when it has one",
+            Self::Gap => "first token: received by the tokenizer minus sent by the scheduler; so far, while it waits",
+            Self::Silence => "the longest time between two chunks of the scheduler",
+            Self::Sent => "tokens that the scheduler sent",
+            Self::Taken => "of those, received by the tokenizer",
+            Self::Delivered => "of those, handed to the client",
+            Self::Chunks => "chunks that the scheduler sent",
+            Self::Coalesced => "chunks that reached the client merged with a later one",
+            Self::Dropped => "chunks that are in no delivery though later ones are",
+            Self::Lost => "tokens that will never arrive: of dropped chunks, and missing on the wire",
+            Self::Worker => "the tokenizer worker that it goes to",
+            Self::Flags => "what is wrong with it, worst first",
+        }
+    }
+
     /// The column `by` places to the right, round the end.
     pub(crate) fn step(self, by: isize) -> Self {
         let n = Self::ALL.len() as isize;

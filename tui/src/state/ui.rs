@@ -77,6 +77,27 @@ pub(crate) enum Dialog {
     Filter(String, Option<Mistake>),
     /// A time being typed, and whether it is one so far.
     Time(String, bool),
+    /// Words of an action being typed, and the selected one of those that have them.
+    Palette(String, usize),
+    /// The formats to export to.
+    Export,
+}
+
+/// A format that the reader can have what is known written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExportAs {
+    Html,
+    Json,
+    Perfetto,
+}
+
+/// A filter with a name.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Saved {
+    pub(crate) name: String,
+    /// As it was written.
+    pub(crate) text: String,
+    pub(crate) query: Query,
 }
 
 /// Seconds per column of the lines over time.
@@ -131,6 +152,10 @@ pub(crate) struct Ui {
     /// Finished rows and moments of chunks that are kept at most, to be said where that is reached.
     pub(crate) rows: usize,
     pub(crate) journal: usize,
+    /// Filters that have a name.
+    pub(crate) saved: Vec<Saved>,
+    /// Was asked whether to end while a recording is written.
+    pub(crate) leaving: bool,
     /// What was done last, until the next key.
     pub(crate) message: Option<String>,
 }
@@ -155,7 +180,20 @@ impl Ui {
     /// Does what `action` asks, as far as it concerns the reader's place; gives back what the loop has to do.
     pub(crate) fn apply(&mut self, action: Action, model: &Model) -> Option<Effect> {
         self.message = None;
+        let asked = std::mem::take(&mut self.leaving);
+        if matches!(self.dialog, Dialog::Palette(..) | Dialog::Export)
+            && !matches!(
+                action,
+                Action::Type(_) | Action::Erase | Action::EraseAll | Action::Choose(_) | Action::Back
+            )
+        {
+            self.dialog = Dialog::None;
+        }
         match action {
+            Action::Quit if !asked && model.doing == "live" && model.writing.recording.is_some() => {
+                self.leaving = true;
+                self.say("a recording is being written: q again ends the run and closes it, any other key goes on");
+            }
             Action::Quit => return Some(Effect::Quit),
             Action::Go(tab) if !tab.exists(model) => self.say(match tab {
                 Tab::Pods => "one run is observed here; tokengap watch shows several",
@@ -183,6 +221,9 @@ impl Ui {
                 self.dialog = Dialog::Filter(self.filter.0.clone(), None);
             }
             Action::Sort(by) => self.sort.column = self.sort.column.step(by),
+            Action::SortBy(column) if column == self.sort.column => self.sort.descending = !self.sort.descending,
+            Action::SortBy(column) => (self.sort.column, self.sort.descending) = (column, true),
+            Action::SortReset => self.sort = Sort::default(),
             Action::Reverse => self.sort.descending = !self.sort.descending,
             Action::Seek(by) => self.seek(by, model),
             Action::Follow => {
@@ -202,7 +243,40 @@ impl Ui {
             Action::Time => self.dialog = Dialog::Time(String::new(), false),
             Action::Zoom(by) => self.zoom = self.zoom.saturating_add_signed(by).min(ZOOM.len() - 1),
             Action::Scroll(by) => self.scroll(by, model),
-            Action::Export => return Some(Effect::Export),
+            Action::Export => self.dialog = Dialog::Export,
+            Action::ExportAs(format) => return Some(Effect::Export(format)),
+            Action::OpenHop(place) => {
+                self.hop = place;
+                self.go(Tab::Hops);
+            }
+            Action::OpenFinding(place) => {
+                self.finding = place;
+                self.go(Tab::Findings);
+            }
+            Action::At(second) if self.replay => {
+                return Some(Effect::Wish(Wish::Play(Play::To(second * 1_000_000_000))));
+            }
+            Action::At(second) => {
+                let newest = model.history.newest();
+                self.paused = Some(self.paused.unwrap_or(newest));
+                self.back = self.paused.unwrap_or(newest).saturating_sub(second);
+            }
+            Action::Palette => self.dialog = Dialog::Palette(String::new(), 0),
+            Action::In(tab, action) => {
+                self.go(tab);
+                return self.apply(*action, model);
+            }
+            Action::Choose(by) => {
+                if let Dialog::Palette(_, at) = &mut self.dialog {
+                    *at = at.saturating_add_signed(by);
+                }
+            }
+            Action::Saved(place) => {
+                if let Some(saved) = self.saved.get(place).cloned() {
+                    self.go(Tab::Requests);
+                    self.filter_by(saved.text, saved.query);
+                }
+            }
             Action::NextRun(by) => return Some(Effect::NextRun(by)),
             Action::CopyRid => match self.selected.clone() {
                 Some(rid) => return Some(Effect::Copy(rid)),
@@ -337,16 +411,37 @@ impl Ui {
                 self.go(Tab::Request);
             }
             Tab::Findings => self.jump(model),
-            Tab::Request | Tab::Hops | Tab::Cpu | Tab::Pods => {}
+            Tab::Hops => self.open_hop(model),
+            Tab::Request | Tab::Cpu | Tab::Pods => {}
         }
     }
 
-    /// To the finding's request, or to its moment where it has none.
+    /// To what was found about the hop; where that is nothing, to the requests that waited longest.
+    fn open_hop(&mut self, model: &Model) {
+        let Some(hop) = model.hops.get(self.hop) else { return };
+        if let Some(place) = model.findings.iter().position(|finding| finding.hop == hop.name) {
+            self.finding = place;
+            self.go(Tab::Findings);
+        } else {
+            self.sort = Sort {
+                column: Column::Gap,
+                descending: true,
+            };
+            self.go(Tab::Requests);
+            self.say(format!("nothing was found about {}: its requests by gap", hop.name));
+        }
+    }
+
+    /// To the finding's request, or its hop, or its moment where it has neither.
     fn jump(&mut self, model: &Model) {
         let Some(finding) = model.findings.get(self.finding) else {
             return;
         };
-        if finding.rid.is_empty() {
+        let hop = model.hops.iter().position(|hop| hop.name == finding.hop);
+        if let Some(place) = hop.filter(|_| finding.rid.is_empty()) {
+            self.hop = place;
+            self.go(Tab::Hops);
+        } else if finding.rid.is_empty() {
             let end = self.paused.unwrap_or(model.history.newest());
             self.back = end.saturating_sub(finding.at_ns / 1_000_000_000 + ZOOM[self.zoom] * SCROLL);
             self.back = self.back.min(model.history.depth());
@@ -361,13 +456,13 @@ impl Ui {
 
     fn back(&mut self) {
         match (&self.dialog, self.tab) {
-            (Dialog::Help(_) | Dialog::Filter(..) | Dialog::Time(..), _) => self.dialog = Dialog::None,
             (Dialog::None, Tab::Request) => self.go(Tab::Requests),
             (Dialog::None, Tab::Requests) if !self.filter.1.is_empty() => {
                 self.filter = Default::default();
                 self.say("filter cleared");
             }
             (Dialog::None, _) => self.back = 0,
+            _ => self.dialog = Dialog::None,
         }
     }
 
@@ -408,32 +503,51 @@ impl Ui {
         match &mut self.dialog {
             Dialog::Filter(text, mistake) => {
                 change(text);
-                *mistake = Query::parse(text).err();
+                *mistake = self
+                    .saved
+                    .iter()
+                    .all(|s| text.strip_prefix('@') != Some(&s.name))
+                    .then(|| Query::parse(text).err())
+                    .flatten();
             }
             Dialog::Time(text, is_time) => {
                 change(text);
                 *is_time = units::moment(text).is_some();
             }
-            Dialog::None | Dialog::Help(_) => {}
+            Dialog::Palette(text, at) => {
+                change(text);
+                *at = 0;
+            }
+            Dialog::None | Dialog::Help(_) | Dialog::Export => {}
         }
+    }
+
+    /// Puts a filter in force.
+    fn filter_by(&mut self, text: String, query: Query) {
+        self.filter = (text, query);
+        self.choose(None);
+        self.dialog = Dialog::None;
     }
 
     fn accept(&mut self) -> Option<Effect> {
         match &mut self.dialog {
-            Dialog::Filter(text, mistake) => match Query::parse(text) {
-                Ok(query) => {
-                    self.filter = (text.trim().to_owned(), query);
-                    self.choose(None);
-                    self.dialog = Dialog::None;
+            Dialog::Filter(text, mistake) => {
+                let saved = self
+                    .saved
+                    .iter()
+                    .find(|s| text.trim().strip_prefix('@') == Some(&s.name));
+                let text = saved.map_or(text.trim(), |saved| &saved.text).to_owned();
+                match Query::parse(&text) {
+                    Ok(query) => self.filter_by(text, query),
+                    Err(wrong) => *mistake = Some(wrong),
                 }
-                Err(wrong) => *mistake = Some(wrong),
-            },
+            }
             Dialog::Time(text, _) => {
                 let to = units::moment(text)?;
                 self.dialog = Dialog::None;
                 return Some(Effect::Wish(Wish::Play(Play::To(to))));
             }
-            Dialog::None | Dialog::Help(_) => {}
+            Dialog::None | Dialog::Help(_) | Dialog::Palette(..) | Dialog::Export => {}
         }
         None
     }

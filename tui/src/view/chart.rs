@@ -1,9 +1,12 @@
 //! Bars over time, a few rows high.
 
+use ratatui::layout::Rect;
 use ratatui::style::Style;
 
+use super::Hits;
 use super::pad::Pad;
 use super::position::wall;
+use crate::action::Action;
 use crate::state::Model;
 use crate::state::history::{History, Metric};
 use crate::state::model::Health;
@@ -86,6 +89,29 @@ impl Window {
         let slots = u64::from(self.slots(&model.history, columns));
         let to = self.end + 1;
         [to.saturating_sub(slots * self.step), to].map(|second| second * SECOND_NS)
+    }
+
+    /// A click in one of `columns` from `x` on, `rows` high from `y` on, leads to its second.
+    pub(super) fn hits<T: Copy>(
+        self,
+        pad: &Pad<'_>,
+        (x, y): (u16, u16),
+        (columns, rows): (u16, u16),
+        history: &History<T>,
+        hits: &mut Hits,
+    ) {
+        let slots = u64::from(self.slots(history, columns));
+        let first = (self.end + 1).saturating_sub(slots * self.step);
+        for column in 0..columns {
+            let slot = u64::from(column) * slots / u64::from(columns);
+            let area = Rect {
+                x: pad.area().x + x + column,
+                y: pad.area().y + y,
+                width: 1,
+                height: rows,
+            };
+            hits.add(area, Action::At(first + slot * self.step));
+        }
     }
 
     /// A time axis under `columns` from `x` on: both ends, and the middle where there is room.

@@ -2,31 +2,42 @@
 
 use super::pad::Pad;
 use crate::keys::BINDINGS;
+use crate::state::fate::Fate;
+use crate::state::flags::Flag;
+use crate::state::model::Health;
 use crate::state::query;
+use crate::state::row::Column;
+use crate::state::ui::{Tab, Ui};
 use crate::theme::PLAIN;
 
 /// Draws over the tab, scrolled by `scrolled` lines; gives back how many lines a page has.
-pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize) -> usize {
+pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) -> usize {
     let theme = pad.theme();
     pad.clear();
-    let mut lines: Vec<(&str, &str, &str)> = BINDINGS.iter().map(|b| (b.shown, b.what, b.place())).collect();
-    lines.push(("", "", ""));
-    lines.push(("filter", "what it lets through", ""));
-    lines.extend(query::HELP.iter().map(|&(term, what)| (term, what, "")));
-    lines.push(("", "", ""));
-    lines.push((
-        "signs",
-        "+ ok   i info   ! warning   X critical   ? nothing can be said   - not seen",
-        "",
-    ));
-    lines.push((
-        "gap",
-        "the part of TTFT between scheduler and tokenizer; so far, while the first token waits",
-        "",
-    ));
+    let mut lines: Vec<(&str, String, &str)> = Vec::new();
+    if ui.tab == Tab::Requests {
+        let column = ui.sort.column;
+        lines.push((column.head(), column.what().into(), "the column sorted by"));
+        lines.push(("", String::new(), ""));
+    }
+    lines.extend(BINDINGS.iter().map(|b| (b.shown, b.what.into(), b.place())));
+    lines.push(("", String::new(), ""));
+    lines.push(("filter", "what it lets through".into(), ""));
+    lines.extend(query::HELP.iter().map(|&(term, what)| (term, what.into(), "")));
+    lines.push(("", String::new(), ""));
+    let health = Health::ALL.map(|health| format!("{} {}", theme.sign(health), health.word()));
+    lines.push(("signs", format!("{}   - not seen", health.join("   ")), ""));
+    let fates = Fate::ALL.map(|fate| format!("{} {}", fate.sign(), fate.word()));
+    lines.push(("chunks", fates.join("   "), ""));
+    lines.push(("", String::new(), ""));
+    lines.push(("flags", "of a request, worst first".into(), ""));
+    lines.extend(Flag::ALL.map(|flag| (flag.word(), flag.what().into(), "")));
+    lines.push(("", String::new(), ""));
+    lines.push(("columns", "of a request".into(), ""));
+    lines.extend(Column::ALL.map(|column| (column.head(), column.what().into(), "")));
     lines.push((
         "TTFT",
-        "is no column: when a request arrived is not observed, and it would be a guess",
+        "is no column: when a request arrived is not observed, and it would be a guess".into(),
         "",
     ));
     let rows = usize::from(pad.height().saturating_sub(1));

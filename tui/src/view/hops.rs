@@ -47,6 +47,9 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
             Action::Pick(place),
         );
         y += 1;
+        if place == ui.hop && hop.members.len() > 1 {
+            y = members(pad, y, hop);
+        }
     }
     if let Some(hop) = model.hops.get(ui.hop) {
         let height = pad.height();
@@ -177,9 +180,6 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
         y += 1;
     }
     let wide = pad.width() >= 120;
-    if hop.members.len() > 1 {
-        y = members(pad, y, hop);
-    }
     if !hop.residence_classes.is_empty() {
         let right = if wide { pad.width() / 2 } else { 45 };
         trends(pad, right, y, hop, model, ui);
@@ -265,28 +265,38 @@ fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &
     }
 }
 
+/// The workers that receive from a hop, a branch each under its line; gives back the row after them.
 fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
     let theme = pad.theme();
     let whole = hop.members.iter().map(|m| m.chunks).sum::<u64>().max(1);
-    pad.text(1, y, "workers", theme.head());
-    let mut at = y;
-    for member in &hop.members {
-        at += 1;
-        if at + 3 > pad.height() {
-            break;
-        }
+    let most = usize::from(pad.height().saturating_sub(y) / 3);
+    let shown = hop.members.len().min(most);
+    for (row, member) in hop.members.iter().take(shown).enumerate() {
+        let y = y + row as u16;
+        let more = hop.members.len() - shown;
+        let last = row + 1 == shown;
+        let branch = if last {
+            theme.pick("└", "`")
+        } else {
+            theme.pick("├", "|")
+        };
         let share = 100.0 * member.chunks as f64 / whole as f64;
-        let name = known(member.worker, |w| format!("worker {w}"));
+        let name = format!("{branch} {}", known(member.worker, |w| format!("worker {w}")));
+        let more = if last && more > 0 {
+            format!("(and {more} more)  ")
+        } else {
+            String::new()
+        };
         let numbers = format!(
-            "{:>8} frames  {:>8} chunks {share:>5.1}%  backlog {:>6}  busy {:>4}",
+            "{:>8} frames  {:>8} chunks {share:>5.1}%  backlog {:>6}  busy {:>4}  {more}",
             count(member.frames),
             count(member.chunks),
             known(member.backlog, count),
             known(member.busy, |busy| format!("{:.0}%", 100.0 * busy))
         );
-        let x = pad.fit(3, at, 12, &name, STRONG).max(14);
-        let x = pad.text(x, at, &numbers, PLAIN);
-        pad.text(x + 2, at, &member.endpoint, theme.dim());
+        let x = pad.fit(3, y, 14, &name, STRONG).max(16);
+        let x = pad.text(x, y, &numbers, PLAIN);
+        pad.text(x, y, &member.endpoint, theme.dim());
     }
-    at + 2
+    y + shown as u16
 }

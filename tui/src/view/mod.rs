@@ -7,6 +7,7 @@ mod help;
 mod hops;
 mod overview;
 mod pad;
+mod palette;
 mod path;
 pub(crate) mod pick;
 mod pods;
@@ -74,16 +75,20 @@ pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) 
     hint_line(&mut pad.part(bottom), ui);
     if let Dialog::Help(scrolled) = ui.dialog {
         hits = Hits {
-            page: help::draw(&mut pad.part(body), scrolled),
+            page: help::draw(&mut pad.part(body), scrolled, ui),
             ..Hits::default()
         };
+    }
+    if let Dialog::Palette(words, at) = &ui.dialog {
+        hits = Hits::default();
+        palette::draw(&mut pad.part(body), words, *at, ui);
     }
     hits
 }
 
 fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     match ui.tab {
-        Tab::Overview => overview::draw(pad, model, ui),
+        Tab::Overview => overview::draw(pad, model, ui, hits),
         Tab::Requests => requests::draw(pad, model, ui, hits),
         Tab::Request => request::draw(pad, model, ui, hits),
         Tab::Hops => hops::draw(pad, model, ui, hits),
@@ -255,19 +260,34 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
         pad.text(x + 1, 0, what, theme.dim());
         return;
     }
+    if let Dialog::Palette(words, _) = &ui.dialog {
+        let x = pad.text(1, 0, ":", theme.head());
+        let x = pad.text(x, 0, &format!("{words}{}", theme.pick("▏", "_")), STRONG);
+        pad.text(x + 1, 0, "Up Down: choose   Enter: do it   Esc: leave", theme.dim());
+        return;
+    }
+    if ui.dialog == Dialog::Export {
+        let x = pad.text(1, 0, "write: ", theme.head());
+        let formats = "h HTML report   j JSON report   p trace for Perfetto   Esc: nothing";
+        pad.text(x, 0, formats, PLAIN);
+        return;
+    }
     if let Dialog::Filter(text, mistake) = &ui.dialog {
         let x = pad.text(1, 0, "filter: ", theme.head());
         let cursor = theme.pick("▏", "_");
         let x = pad.text(x, 0, &format!("{text}{cursor}"), STRONG);
-        match mistake {
-            Some(wrong) => pad.text(x + 1, 0, &format!("! {wrong}"), theme.health(Health::Warning)),
-            None => pad.text(
-                x + 1,
-                0,
-                "Enter: apply   Esc: leave   (the help, ?, has the language)",
+        let names: Vec<String> = ui.saved.iter().map(|saved| format!("@{}", saved.name)).collect();
+        let (text, style) = if let Some(wrong) = mistake {
+            (format!("! {wrong}"), theme.health(Health::Warning))
+        } else if names.is_empty() {
+            (
+                "Enter: apply   Esc: leave   (the help, ?, has the language)".into(),
                 theme.dim(),
-            ),
+            )
+        } else {
+            (format!("Enter: apply   Esc: leave   {}", names.join(" ")), theme.dim())
         };
+        pad.text(x + 1, 0, &text, style);
         return;
     }
     if let Some(message) = &ui.message {

@@ -1,9 +1,13 @@
 //! Overview: is it sick, where, since when.
 
+use ratatui::layout::Rect;
+
+use super::Hits;
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use super::path;
 use super::share;
+use crate::action::Action;
 use crate::state::Model;
 use crate::state::history::Sample;
 use crate::state::model::{Health, Spread};
@@ -16,7 +20,7 @@ const CHART_ROWS: u16 = 4;
 /// Findings listed under the lines when there is room.
 const FINDINGS: u16 = 8;
 
-pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let roomy = pad.height() >= 30;
     let mut y = u16::from(roomy);
     y = gap(pad, y, model);
@@ -25,7 +29,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y = itl(pad, y, model, roomy);
     y = consumer(pad, y, model);
     y += 1;
-    y = path::draw(pad, y, model);
+    y = path::draw(pad, y, model, hits);
     y = share::draw(pad, y, "time (run)", &model.path);
     y += u16::from(roomy || pad.height() - y > 6);
     let listed = if roomy {
@@ -33,9 +37,9 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     } else {
         0
     };
-    y = lines(pad, y, listed, model, ui);
+    y = lines(pad, y, listed, (model, ui), hits);
     if roomy && !model.findings.is_empty() {
-        findings(pad, y + 1, model);
+        findings(pad, y + 1, model, hits);
     }
 }
 
@@ -210,7 +214,7 @@ fn alarm(pad: &mut Pad<'_>, x: u16, y: u16, n: u64, text: &str) -> u16 {
     }
 }
 
-fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, model: &Model, ui: &Ui) -> u16 {
+fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, (model, ui): (&Model, &Ui), hits: &mut Hits) -> u16 {
     let window = Window::of(model, ui);
     let columns = chart::columns(pad.width());
     pad.rule(y, &window.words(columns, model));
@@ -264,6 +268,7 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, model: &Model, ui: &Ui) -> u1
         chart::draw(&mut pad.below(at, rows), line, &model.history, window);
         at += rows;
     }
+    window.hits(pad, (chart::LEFT, y + 1), (columns, at - y - 1), &model.history, hits);
     if at + reserved < pad.height() {
         window.axis(pad, (chart::LEFT, at), columns, model);
         at += 1;
@@ -271,11 +276,17 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, model: &Model, ui: &Ui) -> u1
     at
 }
 
-fn findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
+fn findings(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) {
     let theme = pad.theme();
     pad.rule(y, "findings");
     for (row, finding) in model.findings.iter().take(FINDINGS.into()).enumerate() {
         let y = y + 1 + row as u16;
+        let area = Rect {
+            y: pad.area().y + y,
+            height: 1,
+            ..pad.area()
+        };
+        hits.add(area, Action::OpenFinding(row));
         let style = if finding.active {
             theme.health(finding.health)
         } else {

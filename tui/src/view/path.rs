@@ -1,8 +1,13 @@
 //! The path drawn left to right, each hop with its rate, backlog and residence; as a list where it does not fit.
 
+use ratatui::layout::Rect;
+
+use super::Hits;
 use super::pad::Pad;
+use crate::action::Action;
 use crate::state::Model;
 use crate::state::model::{Health, HopLine};
+use crate::state::ui::Tab;
 use crate::state::units::{count, duration, known, rate};
 use crate::theme::{PLAIN, STRONG};
 
@@ -13,16 +18,30 @@ const ROWS: u16 = 4;
 
 /// One arrow: a hop, or the way to the client.
 struct Arrow {
+    /// The hop's; `None` of the way to the client.
+    place: Option<usize>,
     from: String,
     to: String,
     health: Health,
     lines: [String; 3],
 }
 
+impl Arrow {
+    /// What a click on it opens: the hop, or what was found about deliveries.
+    fn opens(&self) -> Action {
+        self.place.map_or(Action::Go(Tab::Findings), Action::OpenHop)
+    }
+}
+
 /// Draws the path from row `y`; gives back the row after it.
-pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) -> u16 {
     let theme = pad.theme();
-    let mut arrows: Vec<Arrow> = in_line(&model.hops).into_iter().map(hop).collect();
+    let place = |one: &HopLine| model.hops.iter().position(|hop| hop.name == one.name);
+    let drawn = |one: &HopLine| Arrow {
+        place: place(one),
+        ..hop(one)
+    };
+    let mut arrows: Vec<Arrow> = in_line(&model.hops).into_iter().map(drawn).collect();
     let Some(last) = arrows.last() else {
         pad.text(1, y, "no hop has been seen yet", theme.dim());
         return y + 1;
@@ -32,16 +51,17 @@ pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let spare = pad.width().saturating_sub(2 + names);
     let arrow = spare / arrows.len() as u16;
     if arrow < ARROW {
-        list(pad, y, &arrows)
+        list(pad, y, &arrows, hits)
     } else {
-        row(pad, y, &arrows, arrow.min(2 * ARROW))
+        row(pad, y, &arrows, arrow.min(2 * ARROW), hits)
     }
 }
 
-fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16) -> u16 {
+fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16, hits: &mut Hits) -> u16 {
     let theme = pad.theme();
     let mut x = 1;
     for arrow in arrows {
+        let begin = x;
         x = pad.text(x, y, &arrow.from, STRONG);
         let style = theme.health(arrow.health);
         let line = theme.pick("─", "-").repeat(usize::from(length) - 3);
@@ -53,12 +73,19 @@ fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16) -> u16 {
             pad.fit(x + 1, y + 1 + row as u16, length - 1, &format!("{lead}{text}"), style);
         }
         x += length;
+        let area = Rect {
+            x: pad.area().x + begin,
+            y: pad.area().y + y,
+            width: x - begin,
+            height: ROWS,
+        };
+        hits.add(area, arrow.opens());
     }
     pad.text(x, y, "client", STRONG);
     y + ROWS
 }
 
-fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
+fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], hits: &mut Hits) -> u16 {
     let theme = pad.theme();
     let widest = arrows
         .iter()
@@ -68,6 +95,12 @@ fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     let column = (pad.width().saturating_sub(widest + 6)) / 3;
     for (row, arrow) in arrows.iter().enumerate() {
         let y = y + row as u16;
+        let area = Rect {
+            y: pad.area().y + y,
+            height: 1,
+            ..pad.area()
+        };
+        hits.add(area, arrow.opens());
         let style = theme.health(arrow.health);
         pad.text(1, y, theme.sign(arrow.health), style);
         pad.text(
@@ -125,6 +158,7 @@ fn hop(hop: &HopLine) -> Arrow {
         lines[0].push_str(&hop.oldest_ns.map(|ns| format!(" {}", duration(ns))).unwrap_or_default());
     }
     Arrow {
+        place: None,
         from: hop.from.clone(),
         to: hop.to.clone(),
         health: hop.health,
@@ -157,6 +191,7 @@ fn client(model: &Model, from: &str) -> Arrow {
         (None, None) => String::new(),
     };
     Arrow {
+        place: None,
         from: from.to_owned(),
         to: "client".into(),
         health,

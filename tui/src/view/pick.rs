@@ -10,7 +10,25 @@ use crate::state::model::Health;
 use crate::state::pick::{Kind, Offer, Pick};
 use crate::theme::{PLAIN, STRONG, Theme};
 
-const KEYS: &str = "Up Down choose   Enter run   q quit   (tokengap --help has every command)";
+const KEYS: &str = "Up Down choose   Enter run   ? help   q quit   (tokengap --help has every command)";
+/// What the help says.
+const HELP: [(&str, &str); 9] = [
+    ("Up Down j k", "choose; PgUp PgDn Home End go further"),
+    ("Enter", "run what is chosen; so does a second click on it"),
+    ("? Esc", "show this, leave it"),
+    ("q", "leave"),
+    ("", ""),
+    (
+        "engines",
+        "are attached to: nothing is changed, nothing waits for tokengap",
+    ),
+    ("published", "runs are watched from here, on the same screen"),
+    (
+        "recordings",
+        "are played; tokengap report tells them as text, JSON or HTML",
+    ),
+    ("demos", "need no engine, no root and no GPU"),
+];
 
 /// A line of the list.
 enum Line<'a> {
@@ -36,6 +54,14 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
         "where an LLM server's tokens wait, and which never arrive",
         theme.dim(),
     );
+    if pick.help {
+        for (row, (key, what)) in HELP.iter().enumerate() {
+            pad.fit(3, 2 + row as u16, 13, key, theme.head());
+            pad.text(17, 2 + row as u16, what, PLAIN);
+        }
+        pad.text(1, height - 1, KEYS, theme.dim());
+        return hits;
+    }
     let lines = lines(pick);
     let rows = height - 5;
     hits.page = rows.into();
@@ -95,7 +121,10 @@ fn title_width(pick: &Pick, kind: Kind) -> u16 {
 
 fn lines(pick: &Pick) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
-    for kind in [Kind::Engine, Kind::Recording, Kind::Demo] {
+    for kind in [Kind::Engine, Kind::Published, Kind::Recording, Kind::Demo] {
+        if kind == Kind::Published && pick.offers().iter().all(|o| o.kind != kind) {
+            continue;
+        }
         lines.push(Line::Head(kind));
         let before = lines.len();
         let mine = pick.offers().iter().enumerate().filter(|(_, o)| o.kind == kind);

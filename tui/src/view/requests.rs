@@ -51,6 +51,13 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         } else {
             pad.number(x, 1, width, &head, style);
         }
+        let area = Rect {
+            x: pad.area().x + x,
+            y: pad.area().y + 1,
+            width,
+            height: 1,
+        };
+        hits.add(area, Action::SortBy(column));
         x += width + 1;
     }
     let rows = pad.height().saturating_sub(2);
@@ -74,6 +81,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         if selected == Some(place) {
             pad.row_style(y, theme.selected());
         }
+        mark(pad, y, &columns, row, ui);
         let area = Rect {
             y: pad.area().y + y,
             height: 1,
@@ -168,6 +176,28 @@ fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, pin
                 let (text, style) = cell(row, column, theme);
                 pad.number(x, y, width, &text, style);
             }
+        }
+        x += width + 1;
+    }
+}
+
+/// Marks what the filter was looking for in the row's rid.
+fn mark(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, ui: &Ui) {
+    let style = Theme::found();
+    let mut x = 2;
+    for &(column, width) in columns {
+        if column == Column::Rid {
+            let rid = row.rid.to_ascii_lowercase();
+            for part in ui.filter.1.parts() {
+                if let Some(from) = rid.find(part)
+                    && let Some(text) = row.rid.get(from..from + part.len())
+                    && rid.is_ascii()
+                    && from + part.len() <= usize::from(width)
+                {
+                    pad.text(x + from as u16, y, text, style);
+                }
+            }
+            return;
         }
         x += width + 1;
     }

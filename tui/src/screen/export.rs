@@ -1,0 +1,107 @@
+//! What is known, written to a new file in the working folder when the reader asks for it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use anyhow::Context;
+use trace::export::{self, Format, Options};
+use trace::record::Recording;
+use trace::report::Clock;
+
+use crate::observer::Run;
+use crate::state::ui::ExportAs;
+
+/// Chunks and deliveries drawn of each request, as `tokengap export` draws them.
+const CHUNKS: u32 = 64;
+
+/// A trace that is being written, by a thread of its own.
+#[derive(Default)]
+pub(super) struct Exports(Option<Receiver<String>>);
+
+impl Exports {
+    /// Writes what is known as far as it is known now; says where to, or why not.
+    pub(super) fn begin(&mut self, format: ExportAs, run: &Run<'_>) -> String {
+        let said = match format {
+            ExportAs::Html => {
+                let report = (run.report)();
+                write("report", "html", &report.to_html(&Clock::of(&report, None)))
+            }
+            ExportAs::Json => write("report", "json", &(run.report)().to_json()),
+            ExportAs::Perfetto => self.trace(run),
+        };
+        said.unwrap_or_else(|error| format!("! {error:#}"))
+    }
+
+    /// What became of the trace.
+    pub(super) fn news(&mut self) -> Option<String> {
+        let said = self.0.as_ref()?.try_recv().ok()?;
+        self.0 = None;
+        Some(said)
+    }
+
+    fn trace(&mut self, run: &Run<'_>) -> anyhow::Result<String> {
+        let recorded = || (run.writing)().recording.map(|written| PathBuf::from(written.name));
+        let Some(recording) = run.file.map(Path::to_owned).or_else(recorded) else {
+            return Ok("a trace is made of a recording: r begins one".to_owned());
+        };
+        if self.0.is_some() {
+            return Ok("a trace is being written".to_owned());
+        }
+        let (name, file) = new("trace", "json")?;
+        let said = format!("writing {name}");
+        let (tell, told) = channel();
+        thread::Builder::new().name("export".into()).spawn(move || {
+            let said = match perfetto(&recording, &file) {
+                Ok(()) => format!("{name} is written: open it at ui.perfetto.dev"),
+                Err(error) => {
+                    let _ = std::fs::remove_file(&name);
+                    format!("! {name}: {error:#}")
+                }
+            };
+            let _ = tell.send(said);
+        })?;
+        self.0 = Some(told);
+        Ok(said)
+    }
+}
+
+fn perfetto(recording: &Path, file: &File) -> anyhow::Result<()> {
+    let recording = Recording::open(recording)?;
+    let options = Options {
+        chunks: CHUNKS,
+        ..Options::default()
+    };
+    let mut out = BufWriter::new(file);
+    export::recorded(&recording, Format::Perfetto, options, &mut out, &mut |_, _| {})?;
+    Ok(out.flush()?)
+}
+
+fn write(what: &str, kind: &str, text: &str) -> anyhow::Result<String> {
+    let (name, mut file) = new(what, kind)?;
+    file.write_all(text.as_bytes())
+        .with_context(|| format!("cannot write {name}"))?;
+    Ok(format!("the {what} so far is in {name}"))
+}
+
+/// A new file and its name.
+fn new(what: &str, kind: &str) -> anyhow::Result<(String, File)> {
+    let second = trace::clock::wall_ns() / 1_000_000_000;
+    for copy in 0..100 {
+        let suffix = if copy == 0 { String::new() } else { format!("-{copy}") };
+        let name = format!("tokengap-{what}-{second}{suffix}.{kind}");
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name) {
+            Ok(file) => return Ok((name, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!("cannot make {name} in this folder; start tokengap in one that is writable")
+                });
+            }
+        }
+    }
+    anyhow::bail!("a hundred files of this second are here already; try again in a moment")
+}
