@@ -81,7 +81,7 @@ fn verdict(severity: Severity, of: &ledger::Inflation, who: &str, confirmed: boo
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::Scene;
+    use super::super::scene::{Scene, Workers};
     use super::*;
 
     #[test]
@@ -148,6 +148,19 @@ mod tests {
         scene.deliver(30, "b", 1, 21, true);
         assert!(scene.check(&super::super::drops::DroppedChunks, 31).is_empty());
         assert_eq!(scene.check(&SummedCounts, 31)[0].evidence["requests"], 2);
+    }
+
+    #[test]
+    fn a_later_count_at_another_worker_is_no_sum_of_those_at_the_first() {
+        let mut workers = Workers::new(2);
+        for n in 1..=9 {
+            workers.send(0, n, "a", n as u32);
+        }
+        for n in 10..=45 {
+            workers.send(1, n, "a", n as u32);
+        }
+        workers.deliver(46, "a", 45);
+        assert!(workers.check(&SummedCounts).is_empty());
     }
 
     #[test]

@@ -326,6 +326,11 @@ impl Workers {
         self.send_with(worker, at, rid, completion, Some(Finish::Stop));
     }
 
+    /// A client receives its last token, with this count.
+    pub(super) fn deliver(&mut self, at: u64, rid: &str, completion: u32) {
+        self.scene.deliver(at, rid, 1, completion, true);
+    }
+
     /// A frame to that worker that cannot be read.
     pub(super) fn garble(&mut self, worker: u64, at: u64) {
         let id = self.next(worker);

@@ -22,7 +22,7 @@ pub struct Thresholds {
     pub backlog_seconds: usize,
     /// Backlog from which on it is critical, in frames.
     pub backlog_critical_frames: u64,
-    /// A consumer is judged while its oldest frame has waited this long, in nanoseconds.
+    /// A consumer, or a backlog, is judged while its oldest frame has waited this long, in nanoseconds.
     pub late_ns: u64,
     /// Share of that time on a CPU from which on its own work is the limit.
     pub consumer_busy_share: f64,

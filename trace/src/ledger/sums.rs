@@ -38,15 +38,19 @@ impl IdCounts {
 
 impl Request {
     /// Tokens there were, if `claimed` is the sum of all counts that one of its first `before` hops has told: nobody adds up what
-    /// lies behind. Behind a loss of ours more than was seen is no surprise, and a sum that fits is chance.
+    /// lies behind. A claim that another hop's count has reached is a count: where a request changes its worker, the sum of its
+    /// counts at the first one equals a later count at the second. Behind a loss of ours more than was seen is no surprise, and a
+    /// sum that fits is chance.
     fn summed(&self, hops: &Hops, claimed: u32, before: usize) -> Option<u64> {
-        let sums = |stream: &&super::Stream| {
-            let made = stream.count.high;
-            let sum = claimed > made && u64::from(claimed) == stream.sum;
-            stream.chunks >= CHUNKS && sum && hops.heard_all_since(stream)
+        let streams = || self.streams.iter().take(before);
+        let made = streams().map(|stream| stream.count.high).max()?;
+        // Who claims it receives from an earlier line, not beside the stream.
+        let line = self.streams.get(before).map(|claiming| claiming.group);
+        let sums = |stream: &super::Stream| {
+            let summed = stream.chunks >= CHUNKS && u64::from(claimed) == stream.sum;
+            summed && line != Some(stream.group) && hops.heard_all_since(stream)
         };
-        let stream = self.streams.iter().take(before).find(sums)?;
-        Some(stream.count.high.into())
+        (claimed > made && streams().any(sums)).then_some(made.into())
     }
 }
 

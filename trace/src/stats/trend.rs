@@ -1,4 +1,4 @@
-//! How a level moves: one sample a second.
+//! How a level moves: its minimum of each second.
 
 use std::collections::VecDeque;
 
@@ -17,10 +17,14 @@ pub struct Trend {
 }
 
 impl Trend {
-    /// Enters the level at `now`; more than one entry in a second keeps the first.
+    /// Enters the level at `now`. Of several in a second the lowest is kept: frames that are received as fast as they come make a
+    /// level that peaks with every batch, and peaks that happen to be sampled rise by chance.
     pub fn sample(&mut self, now: MonoNs, level: u64) {
         let second = now.0 / SECOND_NS;
-        if second == self.second && !self.samples.is_empty() {
+        if second == self.second
+            && let Some(lowest) = self.samples.back_mut()
+        {
+            *lowest = level.min(*lowest);
             return;
         }
         self.second = second;
@@ -35,8 +39,8 @@ impl Trend {
         self.samples.iter().copied()
     }
 
-    /// For how many seconds the level has not fallen while rising in all, and from what it rose.
-    pub fn rising(&self) -> Option<(usize, u64)> {
+    /// For how many seconds the level has not fallen while rising in total, from what it rose and to what.
+    pub fn rising(&self) -> Option<(usize, u64, u64)> {
         let mut newer = *self.samples.back()?;
         let top = newer;
         let mut seconds = 0;
@@ -47,7 +51,7 @@ impl Trend {
             newer = older;
             seconds += 1;
         }
-        (top > newer).then_some((seconds, newer))
+        (top > newer).then_some((seconds, newer, top))
     }
 }
 
@@ -65,8 +69,19 @@ mod tests {
     }
 
     #[test]
+    fn peaks_of_a_level_that_returns_to_zero_are_not_rising() {
+        let mut trend = Trend::default();
+        for second in 0..9 {
+            let at = |ms: u64| MonoNs(second * SECOND_NS + ms * 1_000_000);
+            trend.sample(at(0), 60 + second);
+            trend.sample(at(100), 0);
+        }
+        assert_eq!(trend.rising(), None);
+    }
+
+    #[test]
     fn only_a_level_that_rises_and_does_not_fall_is_rising() {
-        assert_eq!(trend(&[9, 1, 2, 2, 5]).rising(), Some((3, 1)));
+        assert_eq!(trend(&[9, 1, 2, 2, 5]).rising(), Some((3, 1, 5)));
         assert_eq!(trend(&[1, 2, 3, 2]).rising(), None);
         assert_eq!(trend(&[4, 4, 4]).rising(), None);
         assert_eq!(trend(&[]).rising(), None);

@@ -31,7 +31,7 @@ use zmq_tap::relay::{Options, Pair};
 use zmq_tap::tap::{Tap, TapHop};
 
 use join::Join;
-use peers::{Reports, Stage};
+use peers::{Network, Reports, Stage};
 use play::Play;
 use random::Random;
 pub(crate) use scenario::Scenario;
@@ -105,6 +105,7 @@ impl Demo {
             hops,
             account: account.clone(),
             reports: reports.clone(),
+            network: Network::Sockets,
             ending: Arc::new(AtomicBool::new(false)),
         };
         let play = Play::start(stage, Random::new(seed))?;

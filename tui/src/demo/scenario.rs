@@ -345,7 +345,7 @@ impl Scenario {
                 load: Load {
                     step: ms(24),
                     running: 48,
-                    open: 48,
+                    open: 128,
                     arrivals: 500.0,
                     answer: Lengths {
                         most: 24,

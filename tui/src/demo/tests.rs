@@ -1,12 +1,14 @@
 //! Every scenario, played for a moment: what tokengap finds must be what the peers know.
 
+mod matrix;
 mod topologies;
+mod virtual_run;
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trace::report::ReportInput;
+use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
 
 use super::scenario::{Phase, Script};
@@ -17,14 +19,20 @@ use crate::source::{Flow, Source};
 /// Ends a demo that does not end: far more than any of these needs, on a machine that does other things as well.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-fn start(script: Script) -> Demo {
-    let folder = private_folder().expect("a folder");
-    Demo::play(script, 1, folder).expect("a demo needs nothing but a folder")
+fn json(report: &Report) -> Value {
+    serde_json::to_value(report).expect("a report is JSON")
 }
 
-/// Plays `script` for `time` and whatever it then takes until everything is delivered.
+/// Plays `script` on a virtual clock for `time` and whatever it then takes until everything is delivered.
 fn play(script: Script, time: Duration) -> (Value, DemoTruth) {
-    let mut demo = start(script);
+    let (report, account) = virtual_run::play(script, time);
+    (json(&report), account)
+}
+
+/// The same on the machine's clock, through sockets and the relay.
+fn play_through_sockets(script: Script, time: Duration) -> (Value, DemoTruth) {
+    let folder = private_folder().expect("a folder");
+    let mut demo = Demo::play(script, 1, folder).expect("a demo needs nothing but a folder");
     let mut analysis = Analysis::new(Config::default());
     let start = Instant::now();
     loop {
@@ -47,15 +55,15 @@ fn play(script: Script, time: Duration) -> (Value, DemoTruth) {
         demo: demo.truth(),
         ..ReportInput::of(demo.kind())
     };
-    (
-        serde_json::to_value(analysis.report(&input)).expect("a report is JSON"),
-        demo.account(),
-    )
+    (json(&analysis.report(&input)), demo.account())
 }
 
-/// Plays a scenario and holds the report to the truth.
+/// Plays a scenario on a virtual clock and holds the report to the truth.
 fn agree(script: Script, time: Duration) -> (Value, DemoTruth) {
-    let (report, account) = play(script, time);
+    hold_to_truth(play(script, time))
+}
+
+fn hold_to_truth((report, account): (Value, DemoTruth)) -> (Value, DemoTruth) {
     let truth = &account.truth;
     let count = |path: &str| report.pointer(path).and_then(Value::as_u64);
     for (path, true_count) in [
@@ -135,7 +143,7 @@ fn backlog_agrees_and_shows_first_tokens_that_wait_for_seconds() {
 
 #[test]
 fn race_agrees_on_every_dropped_chunk() {
-    let (report, account) = agree(Scenario::Race.script(), A_MOMENT);
+    let (report, account) = hold_to_truth(play_through_sockets(Scenario::Race.script(), A_MOMENT));
     assert!(account.truth.chunks_dropped > 0, "{account:?}");
     assert_eq!(
         account.truth.tokens_claimed,
@@ -166,7 +174,7 @@ fn regression_agrees_and_shows_inflated_counts() {
 
 #[test]
 fn router_agrees_over_three_hops() {
-    let (report, account) = agree(Scenario::Router.script(), A_MOMENT);
+    let (report, account) = hold_to_truth(play_through_sockets(Scenario::Router.script(), A_MOMENT));
     let hops = report["hops"].as_array().expect("hops");
     let names: Vec<_> = hops.iter().filter_map(|hop| hop["name"].as_str()).collect();
     assert_eq!(

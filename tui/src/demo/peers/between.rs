@@ -10,7 +10,8 @@ use trace::event::{self, Kind};
 use zmq_tap::wire::{Batch, Decoder, Limits};
 
 use super::busy::Busy;
-use super::inbox::{Inbox, Outlet};
+use super::inbox::Inbox;
+use super::network::Outlet;
 use super::report::{Did, Fingerprint, Reports};
 use super::text;
 use crate::demo::encode::{Finish, Release, Row, text_batch, token_batch};

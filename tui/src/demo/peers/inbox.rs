@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Context;
 use bytes::Bytes;
 use tokio::sync::Notify;
-use zeromq::{PullSocket, PushSocket, Socket, SocketRecv, SocketSend, ZmqError};
+use zeromq::{PullSocket, Socket, SocketRecv, ZmqError};
 
 /// Messages that have arrived and that the application has not taken. The load bounds it: clients have only so many
 /// requests open.
@@ -75,23 +75,5 @@ impl Inbox {
         while self.is_empty() {
             self.0.arrived.notified().await;
         }
-    }
-}
-
-/// A PUSH socket, connected.
-pub(super) struct Outlet(PushSocket);
-
-impl Outlet {
-    pub(super) async fn connect(endpoint: &str) -> anyhow::Result<Self> {
-        let mut socket = PushSocket::new();
-        socket
-            .connect(endpoint)
-            .await
-            .with_context(|| format!("cannot connect to {endpoint}"))?;
-        Ok(Self(socket))
-    }
-
-    pub(super) async fn send(&mut self, message: Vec<u8>) -> anyhow::Result<()> {
-        self.0.send(message.into()).await.context("a demo peer cannot send")
     }
 }

@@ -4,6 +4,9 @@ mod between;
 mod busy;
 mod clock;
 mod inbox;
+#[cfg(test)]
+mod memory;
+mod network;
 mod report;
 mod requests;
 mod scheduler;
@@ -23,7 +26,10 @@ use super::scenario::Script;
 use super::topology::{HopPlan, Receiver};
 use super::truth::Account;
 use between::{Between, Role};
-use inbox::{Inbox, Outlet};
+#[cfg(test)]
+pub(super) use memory::Memory;
+pub(super) use network::Network;
+use network::Outlet;
 pub(super) use report::{Did, Fingerprint, PeerEvent, Reports};
 use requests::Clients;
 use scheduler::Scheduler;
@@ -39,6 +45,7 @@ pub(super) struct Stage {
     pub(super) hops: Vec<HopPlan>,
     pub(super) account: Account,
     pub(super) reports: Reports,
+    pub(super) network: Network,
     /// Set when the play is to end.
     pub(super) ending: Arc<AtomicBool>,
 }
@@ -48,12 +55,12 @@ impl Stage {
     pub(super) async fn play(self, mut random: Random, ready: impl FnOnce()) -> anyhow::Result<()> {
         let mut inboxes = Vec::with_capacity(self.hops.len());
         for hop in &self.hops {
-            inboxes.push(Inbox::bind(&hop.upstream).await?);
+            inboxes.push(self.network.bind(hop).await?);
         }
         // Connected in the order of the path, in which reports then list the hops.
         let mut outlets = Vec::with_capacity(self.script.route.schedulers);
         for _ in 0..self.script.route.schedulers {
-            outlets.push(Outlet::connect(&self.hops[0].listen).await?);
+            outlets.push(self.network.connect(&self.hops[0]).await?);
         }
         let mut peers = JoinSet::new();
         for (hop, inbox) in self.hops.iter().zip(inboxes) {
@@ -130,7 +137,7 @@ impl Stage {
     async fn outlets(&self, receiver: Receiver) -> anyhow::Result<Vec<(Arc<str>, Outlet)>> {
         let mut outlets = Vec::new();
         for hop in self.hops_to(receiver) {
-            outlets.push((hop.listen.as_str().into(), Outlet::connect(&hop.listen).await?));
+            outlets.push((hop.listen.as_str().into(), self.network.connect(hop).await?));
         }
         Ok(outlets)
     }

@@ -60,26 +60,37 @@ impl Fingerprint {
 }
 
 /// The bounded queue from the peers to the source. When it is full a report is dropped and counted; the peers go on.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(in crate::demo) struct Reports(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
+    now: Box<dyn Fn() -> MonoNs + Send + Sync>,
     queue: ArrayQueue<PeerEvent>,
     dropped: AtomicU64,
 }
 
 impl Reports {
     pub(in crate::demo) fn new() -> Self {
+        Self::at_times_of(MonoNs::now)
+    }
+
+    /// Reports that take their times from `now`.
+    pub(in crate::demo) fn at_times_of(now: impl Fn() -> MonoNs + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner {
+            now: Box::new(now),
             queue: ArrayQueue::new(QUEUE),
             dropped: AtomicU64::new(0),
         }))
     }
 
+    /// The time now.
+    pub(in crate::demo) fn now(&self) -> MonoNs {
+        (self.0.now)()
+    }
+
     /// Reports that something was done just now.
     pub(in crate::demo) fn tell(&self, did: Did) {
-        if self.0.queue.push(PeerEvent { at: MonoNs::now(), did }).is_err() {
+        if self.0.queue.push(PeerEvent { at: self.now(), did }).is_err() {
             self.0.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::inbox::Outlet;
+use super::network::Outlet;
 use super::requests::{Clients, Request};
 use crate::demo::encode::{Release, Row, token_batch};
 use crate::demo::scenario::Load;

@@ -1,0 +1,217 @@
+//! Every scenario on every arrangement of processes: the headline's hop and cause, its severity, and no other warning.
+
+use std::time::Duration;
+
+use super::super::Scenario;
+use super::super::scenario::{Phase, Route, Script};
+use super::agree;
+
+/// Long enough for every threshold: a backlog has to grow for three seconds. One frame a request costs much more to play.
+fn duration(route: Route) -> Duration {
+    Duration::from_millis(if route.workers == 1 { 6000 } else { 4200 })
+}
+
+/// The processes of a row.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// The scenario's own.
+    Own,
+    /// The same, so many of those that it is about.
+    Number(usize),
+    /// Scheduler to tokenizer.
+    Direct,
+    /// With a detokenizer between.
+    Detokenizer,
+    /// With a detokenizer and four tokenizer workers.
+    Workers,
+    /// With two detokenizers behind a router and two tokenizer workers.
+    Router,
+}
+
+const EVERYWHERE: [At; 4] = [At::Direct, At::Detokenizer, At::Workers, At::Router];
+
+fn script(scenario: Scenario, at: At) -> Script {
+    let (schedulers, detokenizers, workers) = match at {
+        At::Own => return scenario.script(),
+        At::Number(number) => return scenario.with_workers(number).expect("a scenario about workers"),
+        At::Direct => (1, 0, 1),
+        At::Detokenizer => (1, 1, 1),
+        At::Workers => (1, 1, 4),
+        At::Router => (1, 2, 2),
+    };
+    let route = Route {
+        schedulers,
+        detokenizers,
+        workers,
+    };
+    Script {
+        route,
+        ..scenario.script()
+    }
+}
+
+/// Plays it; the report has exactly these warnings, the headline first: severity, kind, hop, and of a first token's wait the state
+/// of the thread that it waits for. Without any, `--fail-on warning` exits 0.
+fn judge(script: Script, at: At, expected: &[&str]) {
+    let (name, duration) = (script.name, duration(script.route));
+    let (report, _) = agree(script, duration);
+    let mut warnings = Vec::new();
+    for finding in report["findings"].as_array().expect("findings") {
+        if finding["severity"] == "info" {
+            continue;
+        }
+        assert!(finding["advice"].is_string(), "{name} {at:?}: {finding:#}");
+        let fields = ["/severity", "/kind", "/hop", "/evidence/bottleneck_thread"];
+        let words = fields.iter().filter_map(|path| finding.pointer(path)?.as_str());
+        warnings.push(words.collect::<Vec<_>>().join(" "));
+    }
+    assert_eq!(warnings, expected, "{name} {at:?}\n{:#}", report["findings"]);
+}
+
+fn all(scenario: Scenario, places: &[At], expected: &[&str]) {
+    for &at in places {
+        judge(script(scenario, at), at, expected);
+    }
+}
+
+#[test]
+fn nothing_is_accused_where_everything_keeps_up() {
+    all(Scenario::Healthy, &EVERYWHERE, &[]);
+}
+
+#[test]
+fn nothing_is_accused_without_a_detokenizer() {
+    all(Scenario::SkipTokenizer, &EVERYWHERE, &[]);
+    all(Scenario::Decode, &[At::Direct], &[]);
+}
+
+#[test]
+fn nothing_is_accused_of_batches_and_samples() {
+    all(Scenario::Sampling, &EVERYWHERE, &[]);
+    all(Scenario::Prefill, &EVERYWHERE, &[]);
+}
+
+#[test]
+fn nothing_is_accused_of_a_router() {
+    all(Scenario::Router, &EVERYWHERE, &[]);
+    all(Scenario::Router, &[1, 4, 8].map(At::Number), &[]);
+}
+
+#[test]
+fn nothing_is_accused_of_tokenizer_workers_and_data_parallel_schedulers() {
+    all(Scenario::TokenizerWorkers, &[2, 8, 16].map(At::Number), &[]);
+    all(Scenario::DataParallel, &[1, 2, 4, 8].map(At::Number), &[]);
+    all(Scenario::DataParallel, &EVERYWHERE, &[]);
+}
+
+#[test]
+fn a_slow_tokenizer_is_named() {
+    for (at, hop) in [
+        (At::Direct, "scheduler->tokenizer"),
+        (At::Detokenizer, "detokenizer->tokenizer"),
+    ] {
+        let gap = format!("warning first-token-gap {hop} busy");
+        let backlog = format!("warning backlog-growing {hop}");
+        judge(script(Scenario::Backlog, at), at, &[&gap, &backlog]);
+    }
+    // One message a request: each costs what a frame does.
+    let expected = [
+        "critical first-token-gap detokenizer->worker busy",
+        "critical backlog-growing detokenizer->worker",
+    ];
+    all(Scenario::Backlog, &[At::Workers, At::Router], &expected);
+}
+
+#[test]
+fn lost_tokens_are_the_headline() {
+    let expected = ["critical dropped-chunks"];
+    all(Scenario::Race, &[At::Direct, At::Detokenizer], &expected);
+    // A worker receives a request's chunks too far from each other to lose one.
+    all(Scenario::Race, &[At::Workers, At::Router], &[]);
+}
+
+#[test]
+fn merged_deliveries_are_no_loss() {
+    all(
+        Scenario::Coalesce,
+        &[At::Direct, At::Detokenizer],
+        &["warning coalescing"],
+    );
+    all(Scenario::Coalesce, &[At::Workers, At::Router], &[]);
+}
+
+#[test]
+fn clients_that_add_up_cumulative_output_come_before_waits() {
+    for (at, hop) in [
+        (At::Direct, "scheduler->tokenizer"),
+        (At::Detokenizer, "detokenizer->tokenizer"),
+    ] {
+        // It is slow in one of its two phases.
+        let gap = format!("warning first-token-gap {hop} unknown");
+        let backlog = format!("warning backlog-growing {hop}");
+        let expected = ["critical inflation", &gap, &backlog, "warning coalescing"];
+        judge(script(Scenario::Regression, at), at, &expected);
+    }
+    all(Scenario::Regression, &[At::Workers], &["critical inflation"]);
+    let expected = [
+        "critical inflation",
+        "critical backlog-growing detokenizer->worker",
+        "warning first-token-gap detokenizer->worker busy",
+    ];
+    all(Scenario::Regression, &[At::Router], &expected);
+}
+
+#[test]
+fn each_phase_of_the_regression_has_its_own_headline() {
+    let phase = |n: usize| -> Script {
+        let script = Scenario::Regression.script();
+        let phases: &'static [Phase] = &script.phases[n..=n];
+        Script { phases, ..script }
+    };
+    judge(phase(0), At::Direct, &["critical inflation"]);
+    let expected = [
+        "warning first-token-gap scheduler->tokenizer busy",
+        "warning backlog-growing scheduler->tokenizer",
+        "warning coalescing",
+    ];
+    judge(phase(1), At::Direct, &expected);
+}
+
+#[test]
+fn the_slow_stage_is_named_whatever_the_number_of_detokenizers() {
+    let one = [
+        "critical first-token-gap scheduler->detokenizer busy",
+        "warning backlog-growing scheduler->detokenizer",
+    ];
+    let several = [
+        "critical backlog-growing detokenizer-router->detokenizer",
+        "warning first-token-gap detokenizer-router->detokenizer busy",
+    ];
+    let router = ["warning first-token-gap scheduler->detokenizer-router busy"];
+    all(Scenario::Detokenizers, &[At::Direct], &[]);
+    all(
+        Scenario::Detokenizers,
+        &[At::Number(1), At::Detokenizer, At::Workers],
+        &one,
+    );
+    all(
+        Scenario::Detokenizers,
+        &[At::Number(2), At::Number(4), At::Router],
+        &several,
+    );
+    all(Scenario::Detokenizers, &[8, 16].map(At::Number), &router);
+}
+
+#[test]
+fn requests_that_change_their_detokenizer_are_found_where_there_are_several() {
+    all(Scenario::Uneven, &[At::Direct, At::Detokenizer, At::Workers], &[]);
+    let expected = ["warning rid-changed-worker detokenizer-router->detokenizer"];
+    all(Scenario::Uneven, &[At::Router], &expected);
+    all(Scenario::Uneven, &[At::Own], &expected);
+}
+
+#[test]
+fn a_seed_gives_the_same_report_number_by_number() {
+    let run = || agree(Scenario::Race.script(), Duration::from_secs(2)).0;
+    assert_eq!(run(), run());
+}
