@@ -42,7 +42,7 @@ impl Analysis {
         let Config { limits, thresholds } = config;
         Self {
             thresholds,
-            ledger: Ledger::new(limits),
+            ledger: Ledger::new(limits).slow_from(thresholds.gap_warning_ns),
             course: Course::new(limits.series_slots),
             findings: Findings::default(),
             looked: None,

@@ -129,7 +129,7 @@ fn chunks_allocate_nothing_and_a_full_table_stays_within_its_budget() {
     let change = region.change();
     let held = change.bytes_allocated - change.bytes_deallocated;
     let ledger = run.analysis.ledger();
-    assert_eq!((ledger.remembered(), ledger.finished().len()), (100_000, 20_000));
+    assert_eq!((ledger.remembered(), ledger.finished_count()), (100_000, 20_000));
     assert_eq!(ledger.totals().requests.forgotten, 110_000 + 256 - 100_000);
     assert!(
         ledger.limits().iter().any(|l| l.name == "live_rids" && l.times > 0),

@@ -194,7 +194,7 @@ fn a_request_waits_for_its_last_take_before_it_is_over() {
     path.wait(3);
     let ledger = path.analysis.ledger();
     assert_eq!(
-        (ledger.remembered(), ledger.finished().len(), path.requests().settling),
+        (ledger.remembered(), ledger.finished_count(), path.requests().settling),
         (0, 1, 0)
     );
     assert_eq!(ledger.worst_gap().map(|g| g.ns / SECOND), Some(60));

@@ -167,13 +167,12 @@ impl Ledger {
         if let Some(lossy) = request.take_losses() {
             self.keep_lossy(lossy);
         }
-        if self.limits.finished_kept > 0 {
-            if self.finished.len() >= self.limits.finished_kept {
-                self.finished.pop_front();
-            }
-            let worker = self.hops.worker_of(&request.streams);
-            self.finished.push_back(request.summary(worker));
-        }
+        let worker = self.hops.worker_of(&request.streams);
+        let mut finished = std::mem::take(&mut self.finished);
+        finished.enter(request.summary(worker), self.limits.finished_kept, |of| {
+            self.is_notable(of)
+        });
+        self.finished = finished;
         true
     }
 }

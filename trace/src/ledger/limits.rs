@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Limits {
     /// Requests remembered at once, those that wait for their last take or delivery included.
     pub live_rids: usize,
-    /// Summaries kept of requests that are over; the oldest makes room.
+    /// Summaries kept of requests that are over; the oldest makes room, one that lost tokens or was slow after all others.
     pub finished_kept: usize,
     /// Hops; frames on further ones are not entered.
     pub hops: usize,

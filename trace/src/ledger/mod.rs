@@ -21,6 +21,7 @@ mod kernel;
 mod lane;
 mod limits;
 mod losses;
+mod over;
 mod pace;
 mod passage;
 mod request;
@@ -67,12 +68,13 @@ use self::hop::Hops;
 use self::hot::Hot;
 use self::lane::{Load, PendingChunk};
 use self::losses::Shelf;
+use self::over::Over;
 use self::shared::Predecessor;
 use self::table::Table;
 pub(crate) use self::table::Ticket;
 use self::threads::Threads;
 use crate::clock::MonoNs;
-use crate::engine::EngineState;
+use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::{Event, Lost, LostCause, Undecoded, What};
 use crate::stats::{Buckets, Distribution};
 
@@ -101,7 +103,9 @@ pub struct Ledger {
     engine: EngineState,
     hops: Hops,
     table: Table,
-    finished: VecDeque<Summary>,
+    finished: Over,
+    /// A first token that waits this long makes its request notable, in nanoseconds.
+    slow_ns: u64,
     /// Those of them that lost tokens, oldest first: kept longer.
     lossy: VecDeque<Lossy>,
     /// Over, and known for a little longer; by the time they are closed.
@@ -156,7 +160,8 @@ impl Ledger {
             engine: EngineState::default(),
             hops: Hops::default(),
             table: Table::default(),
-            finished: VecDeque::new(),
+            finished: Over::default(),
+            slow_ns: u64::MAX,
             lossy: VecDeque::new(),
             lingering: VecDeque::new(),
             settling: VecDeque::new(),
@@ -274,6 +279,12 @@ impl Ledger {
         self.hops.is_sound() && self.threads.is_sound() && self.waits.is_sound(self.hops.groups.len())
     }
 
+    /// The same, with requests notable whose first token waits for `ns`.
+    #[must_use]
+    pub(crate) fn slow_from(self, ns: u64) -> Self {
+        Self { slow_ns: ns, ..self }
+    }
+
     /// As [`crate::Analysis::keep_within`].
     pub(crate) fn keep_within(&mut self, most: Limits) -> bool {
         let before = self.limits;
@@ -330,9 +341,26 @@ impl Ledger {
         self.table.len()
     }
 
-    /// Requests that are over, oldest first.
-    pub fn finished(&self) -> impl DoubleEndedIterator<Item = &Summary> + ExactSizeIterator {
+    /// Requests that are over, oldest first. Where there are more than are kept, ordinary ones are left out before notable ones.
+    pub fn finished(&self) -> impl DoubleEndedIterator<Item = &Summary> {
         self.finished.iter()
+    }
+
+    /// How many of them are kept.
+    pub fn finished_count(&self) -> usize {
+        self.finished.len()
+    }
+
+    /// Whether a request lost tokens, or is predicted to have, or was slow, so that somebody looks for it.
+    pub fn is_notable(&self, of: &Summary) -> bool {
+        let lost = of.tokens_lost.unwrap_or(0) > 0 || of.wire_missing > 0;
+        lost || (of.bursts && self.predicts_drops()) || of.gap_ns.is_some_and(|ns| ns >= self.slow_ns)
+    }
+
+    /// Whether a burst is a loss, as far as is known: deliveries are not seen, and the engine keeps only the last of several chunks.
+    pub fn predicts_drops(&self) -> bool {
+        let engine = &self.engine;
+        !self.sees_deliveries() && engine.waiter == Some(Waiter::KeepsLast) && engine.mode == Some(Mode::Incremental)
     }
 
     /// Hops in the order they were met.

@@ -200,7 +200,7 @@ fn gaps_are_true(world: &World, analysis: &Analysis) -> TestCaseResult {
 fn keeps_within(analysis: &Analysis, limits: &Limits) -> TestCaseResult {
     let ledger = analysis.ledger();
     prop_assert!(ledger.remembered() <= limits.live_rids);
-    prop_assert!(ledger.finished().len() <= limits.finished_kept);
+    prop_assert!(ledger.finished_count() <= limits.finished_kept);
     prop_assert!(ledger.hops().len() <= limits.hops);
     prop_assert!(ledger.lossy().len() <= limits.lossy_kept);
     let lanes = ledger.hops().iter().map(|hop| hop.lanes().count()).max().unwrap_or(0);

@@ -165,7 +165,7 @@ proptest! {
         let world = run(policy, &ops, Config { limits, ..Config::default() });
         each_chunk_has_one_fate(&world)?;
         let ledger = world.analysis.ledger();
-        prop_assert!(ledger.remembered() <= 3 && ledger.finished().len() <= 2);
+        prop_assert!(ledger.remembered() <= 3 && ledger.finished_count() <= 2);
         prop_assert!(world.told().backlog <= world.truth().backlog);
         prop_assert_eq!(ledger.totals().wire_loss.1, 0);
     }

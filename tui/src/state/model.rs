@@ -1,10 +1,11 @@
 //! What the screen shows, as plain values read from the analysis a few times a second.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 use trace::ThreadId;
 use trace::detect::Severity;
+use trace::ledger::Summary;
 use trace::report::bar::Segment;
 
 use super::history::{History, HopSample, Sample, ThreadSample};
@@ -87,6 +88,8 @@ pub(crate) struct Model {
     pub(crate) rows_left_out: u64,
     /// Finished requests that only the totals know of: no filter finds them.
     pub(crate) rows_forgotten: u64,
+    /// Pinned requests that are over, by rid, for when the ledger has forgotten them.
+    pub(crate) pinned: BTreeMap<String, Summary>,
     pub(crate) detail: Option<Detail>,
     pub(crate) findings: Vec<FindingLine>,
     /// The engine's threads; `None` where they are not watched.

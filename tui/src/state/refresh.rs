@@ -159,19 +159,30 @@ impl Model {
             row.worker = ledger.worker_of(request).map(u64::from);
         }
         let over = ledger.finished();
-        let kept = over.len();
+        let kept = ledger.finished_count();
         self.rows_left_out = kept.saturating_sub(finished_shown) as u64;
         self.rows_forgotten = ledger.totals().requests.closed.saturating_sub(kept as u64);
-        let chosen = |s: &Summary| look.is_notable(s) || pins.contains(&*s.rid);
+        let chosen = |s: &Summary| ledger.is_notable(s) || pins.contains(&*s.rid);
         let notable = match self.rows_left_out {
             0 => 0,
             _ => ledger.finished().filter(|s| chosen(s)).count().min(finished_shown),
         };
         let mut rooms = [finished_shown - notable, notable];
+        let mut known = BTreeSet::new();
         for summary in over.rev() {
+            // The newest of a rid that was used again.
+            if pins.contains(&*summary.rid) && known.insert(&*summary.rid) {
+                self.pinned.insert(summary.rid.to_string(), summary.clone());
+            }
             let room = &mut rooms[usize::from(self.rows_left_out > 0 && chosen(summary))];
             if *room > 0 {
                 *room -= 1;
+                look.summary(summary, self.table.next());
+            }
+        }
+        self.pinned.retain(|rid, _| pins.contains(rid));
+        for (rid, summary) in &self.pinned {
+            if !known.contains(&**rid) && ledger.request(rid).is_none() {
                 look.summary(summary, self.table.next());
             }
         }
@@ -191,6 +202,7 @@ impl Model {
                 .finished()
                 .rev()
                 .find(|s| &*s.rid == rid)
+                .or_else(|| self.pinned.get(rid))
                 .map(|summary| new_row(|row| look.summary(summary, row))),
         };
         let first = request.map_or((None, None), |r| (r.sent_first(), r.taken_first()));
@@ -417,16 +429,12 @@ struct Look {
 
 impl Look {
     fn new(analysis: &Analysis) -> Self {
-        use trace::engine::{Mode, Waiter};
         let (ledger, thresholds) = (analysis.ledger(), analysis.thresholds());
-        let engine = ledger.engine();
         Self {
             now: ledger.now(),
             sees_gaps: ledger.sees_gaps(),
             sees_takes: ledger.sees_takes(),
-            keeps_last: !ledger.sees_deliveries()
-                && engine.waiter == Some(Waiter::KeepsLast)
-                && engine.mode == Some(Mode::Incremental),
+            keeps_last: ledger.predicts_drops(),
             gap_ns: thresholds.gap_warning_ns,
             stalled_ns: thresholds.stalled_ns,
         }
@@ -466,12 +474,6 @@ impl Look {
         row.retractions = from.retractions().into();
         let stalled = !over && heard && self.now.since(from.last_at()) >= self.stalled_ns;
         row.flags = self.flags(row, from.wire_missing(), from.bursts(), from.inflated(), stalled);
-    }
-
-    /// Whether it lost tokens or was slow, so that somebody looks for it.
-    fn is_notable(&self, from: &Summary) -> bool {
-        let lost = from.tokens_lost.unwrap_or(0) > 0 || from.wire_missing > 0;
-        lost || (self.keeps_last && from.bursts) || from.gap_ns.is_some_and(|ns| ns >= self.gap_ns)
     }
 
     fn summary(&self, from: &Summary, row: &mut Row) {
@@ -580,6 +582,27 @@ mod tests {
         rids.sort_unstable();
         assert_eq!(rids, ["r0", "r1", "r5"]);
         assert_eq!((model.rows_left_out, model.rows_forgotten), (3, 0));
+    }
+
+    #[test]
+    fn a_pinned_request_outlives_its_summary_in_the_ledger() {
+        let mut scene = Scene::delivering();
+        scene.analysis.keep_within(trace::ledger::Limits {
+            finished_kept: 2,
+            ..trace::ledger::Limits::default()
+        });
+        let pins = BTreeSet::from(["r0".to_owned()]);
+        let mut model = Model::default();
+        for n in 0..4_u64 {
+            let (rid, at) = (format!("r{n}"), n * 600_000 * MS);
+            scene.send(at, &[(&rid, 1, 1)]);
+            scene.finish(at + MS, &[(&rid, 1, 2)], Finish::Stop);
+            (1..9).for_each(|n| scene.tick(at + n * 60_000 * MS));
+            model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &pins);
+        }
+        model.arrange(&Query::default(), Sort::default(), &pins);
+        let rids: Vec<&str> = model.table.visible_at(0..9).iter().map(|r| r.rid.as_str()).collect();
+        assert_eq!((rids[0], rids.len(), model.rows_forgotten), ("r0", 3, 2));
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if model.rows_left_out > 0 {
         text = format!(
             "{text} ({} older finished ones are in the totals; --rows {} is reached)",
-            count(model.rows_left_out),
+            count(model.rows_left_out + model.rows_forgotten),
             ui.rows
         );
     } else if model.rows_forgotten > 0 {

@@ -1,0 +1,82 @@
+//! Summaries of requests that are over, in bounded memory: ordinary ones are forgotten before those that somebody looks for.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use super::request::Summary;
+
+/// The summaries that are kept.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Over {
+    /// Notable ones, each older than every recent one; oldest first.
+    notable: VecDeque<Summary>,
+    /// All others, oldest first.
+    recent: VecDeque<Summary>,
+}
+
+impl Over {
+    /// Adds one; the oldest ordinary one makes room, and the oldest notable one where those fill half of it.
+    pub(super) fn enter(&mut self, summary: Summary, most: usize, is_notable: impl Fn(&Summary) -> bool) {
+        if most == 0 {
+            return;
+        }
+        while self.len() >= most {
+            match self.recent.pop_front() {
+                Some(oldest) if is_notable(&oldest) => {
+                    self.notable.push_back(oldest);
+                    if self.notable.len() > most / 2 {
+                        self.notable.pop_front();
+                    }
+                }
+                Some(_) => {}
+                None => drop(self.notable.pop_front()),
+            }
+        }
+        self.recent.push_back(summary);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.notable.len() + self.recent.len()
+    }
+
+    /// Oldest first.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Summary> {
+        self.notable.iter().chain(&self.recent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MonoNs;
+    use crate::ledger::request::Request;
+
+    fn summary(rid: &str, missing: u32) -> Summary {
+        let summary = Request::new(rid, MonoNs(0)).summary(None);
+        Summary {
+            wire_missing: missing,
+            ..summary
+        }
+    }
+
+    #[test]
+    fn a_request_that_lost_tokens_outlives_newer_ordinary_ones_in_bounded_memory() {
+        let mut over = Over::default();
+        let mut enter = |rid: &str, missing| over.enter(summary(rid, missing), 4, |s| s.wire_missing > 0);
+        enter("lost-0", 1);
+        for n in 0..100 {
+            enter(&format!("{n}"), 0);
+        }
+        let rids: Vec<&str> = over.iter().map(|s| &*s.rid).collect();
+        assert_eq!(rids, ["lost-0", "97", "98", "99"]);
+        let mut enter = |rid: &str, missing| over.enter(summary(rid, missing), 4, |s| s.wire_missing > 0);
+        for n in 1..9 {
+            enter(&format!("lost-{n}"), 1);
+        }
+        enter("last", 0);
+        let rids: Vec<&str> = over.iter().map(|s| &*s.rid).collect();
+        assert_eq!((rids.len(), rids[3], over.len()), (4, "last", 4));
+        assert!(rids[..3].iter().all(|rid| rid.starts_with("lost-")), "{rids:?}");
+    }
+}
