@@ -79,6 +79,8 @@ pub(super) struct Seq {
     /// The last of the chain, [`NONE`] while there is only the first; valid in the first entry only.
     pub(super) tail: u32,
     pub(super) flat: bool,
+    /// An array was made of it, which has its items and none that come later.
+    pub(super) copied: bool,
     /// [`kinds`] of the run's items; in the chain's first entry of all items.
     pub(super) kinds: u8,
 }
@@ -92,6 +94,7 @@ impl Seq {
         next: NONE,
         tail: NONE,
         flat: false,
+        copied: false,
         kinds: 0,
     };
 
@@ -203,6 +206,12 @@ impl Arena {
     /// Appends a run.
     pub(super) fn append(&mut self, seq: u32, run: Seq, limits: &Limits) -> Result<(), Undecoded> {
         let head = self.seqs[seq as usize];
+        if head.copied {
+            return Err(Undecoded::Malformed {
+                at: run.start as usize,
+                what: "items for a list that an array was made of",
+            });
+        }
         if head.total == 0 {
             self.seqs[seq as usize] = Seq { total: run.len, ..run };
             return Ok(());

@@ -143,12 +143,13 @@ impl<'a> Doc<'a> {
     /// hostile message may refer to one large dict many times.
     pub(super) fn entry(self, node: Node, key: &[u8]) -> Option<Node> {
         let mut entries = self.entries(node)?.take(128);
+        let mut found = None;
         while let (Some(name), Some(value)) = (entries.next(), entries.next()) {
             if self.string(name) == Some(key) {
-                return Some(value);
+                found = Some(value);
             }
         }
-        None
+        found
     }
 
     /// The machine words of an `array('q')`.

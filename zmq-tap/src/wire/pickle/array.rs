@@ -47,7 +47,10 @@ impl Vm<'_, '_> {
                 self.learn(data as usize);
                 Some(Node::Array(data))
             }
-            (b"array", [Node::Str(code), list @ Node::List(_)]) => (self.string(*code) == Some(b"q")).then_some(*list),
+            (b"array", &[Node::Str(code), list @ Node::List(seq)]) if self.string(code) == Some(b"q") => {
+                self.arena.seqs[seq as usize].copied = true;
+                Some(list)
+            }
             _ => None,
         }
     }

@@ -149,6 +149,12 @@ fn what_python_would_not_load_is_malformed() {
 }
 
 #[test]
+fn a_list_that_grows_after_an_array_was_made_of_it_is_refused() {
+    let why = shown(b"]\x94(carray\narray\n\x8c\x01q]\x94K\x07a\x86Rh\x01(K\x08K\x09e0e").expect_err("a copy");
+    assert!(why.to_string().contains("an array was made of"), "{why}");
+}
+
+#[test]
 fn the_second_array_is_known_by_the_bytes_of_the_first() {
     let words = |words: &[i64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let first = [
