@@ -55,7 +55,7 @@ fn no_terminal() -> Option<String> {
 /// Says that there is no screen and why, where none can be drawn.
 pub(crate) fn tell_no_terminal() {
     if let Some(why) = no_terminal() {
-        eprintln!("tokengap: the screen is off: {why}; --headless runs without one");
+        errln!("tokengap: the screen is off: {why}; --headless runs without one");
     }
 }
 
@@ -182,7 +182,7 @@ fn drive(
 /// order. Where nothing passes through us, nothing keeps us.
 fn go_on_unobserved(source: &mut impl Source, over: Option<Instant>, signals: &Signals, watchdog: &mut Watchdog) {
     let in_the_path = source.is_in_the_path();
-    eprintln!(
+    errln!(
         "tokengap: the analysis failed; {}",
         if in_the_path {
             "the traffic goes on unobserved until this process is asked to end"

@@ -38,7 +38,7 @@ pub(crate) const MOVING: Kept = Kept::CHOWN
 /// Leaves everything as it is.
 pub(crate) fn leave_off() {
     OFF.store(true, Ordering::Relaxed);
-    eprintln!("tokengap: --no-confine: what it reads of others could make it do whatever you may do");
+    errln!("tokengap: --no-confine: what it reads of others could make it do whatever you may do");
 }
 
 /// For a command that makes something of files: it reads `read`, makes `make` and reaches no network and no other process.

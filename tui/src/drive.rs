@@ -189,7 +189,7 @@ impl Drive {
         self.dismiss();
         let input = self.input(about);
         for said in self.close(&input) {
-            eprintln!("tokengap: {said}");
+            errln!("tokengap: {said}");
         }
         if self.telemetry.pushes() {
             let report = self.analysis.report(&input);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use trace::report::hostile::lines;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines kept while a screen is up; older ones are counted only.
@@ -83,13 +84,14 @@ impl Write for Line {
         let mut held = held();
         if !held.holding {
             drop(held);
-            return std::io::stderr().write(bytes);
+            std::io::stderr().write_all(lines(&String::from_utf8_lossy(bytes)).as_bytes())?;
+            return Ok(bytes.len());
         }
         if held.lines.len() == KEPT {
             held.lines.pop_front();
             held.forgotten += 1;
         }
-        held.lines.push_back(String::from_utf8_lossy(bytes).into_owned());
+        held.lines.push_back(lines(&String::from_utf8_lossy(bytes)));
         Ok(bytes.len())
     }
 

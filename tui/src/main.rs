@@ -5,6 +5,9 @@
     allow(dead_code, reason = "what only live sources use has nobody to use it elsewhere")
 )]
 
+#[macro_use]
+mod stderr;
+
 mod about;
 mod action;
 mod advice;
@@ -62,7 +65,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tokengap: {}", advice::line(&error));
+            errln!("tokengap: {}", advice::line(&error));
             ExitCode::from(2)
         }
     }
@@ -89,7 +92,7 @@ fn asked() -> anyhow::Result<Option<cli::Cli>> {
         let Some(line) = cmd::pick::run()? else {
             return Ok(None);
         };
-        eprintln!("tokengap {}", line.join(" "));
+        errln!("tokengap {}", line.join(" "));
         let line = std::iter::once("tokengap".to_owned()).chain(line);
         return Ok(Some(cli::Cli::parse_from(line)));
     }

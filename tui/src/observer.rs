@@ -102,13 +102,13 @@ impl Observer for Progress {
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish> {
         if run.notice.0 != self.notice {
             self.notice = run.notice.0;
-            eprintln!("tokengap: {}", run.notice.1);
+            errln!("tokengap: {}", run.notice.1);
         }
         if run.stage == Stage::Ending && self.told.get_or_insert_with(Instant::now).elapsed() >= Duration::from_secs(1)
         {
             self.told = Some(Instant::now());
             if let Some(under_way) = (run.under_way)() {
-                eprintln!("tokengap: {under_way}");
+                errln!("tokengap: {under_way}");
             }
         }
         Ok(Wish::None)

@@ -145,3 +145,32 @@ fn every_mistake_is_told_with_what_to_do_next() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn file_names_and_reports_do_not_write_to_the_terminal() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let name = "\u{1b}]0;x\u{7}\u{202e}.json";
+    let file = folder.path().join(name);
+    fs::write(&file, b"{\"schema\": \"tokengap.report/1\", \"\x1b[2J\x07\": {").expect("written");
+    for command in [
+        "report",
+        "diff",
+        "decode",
+        "import",
+        "replay --headless",
+        "export --format csv",
+    ] {
+        let mut words = command.split(' ');
+        let mut program = Command::new(env!("CARGO_BIN_EXE_tokengap"));
+        program.args(words.by_ref()).arg(&file);
+        if command == "diff" {
+            program.arg(&file);
+        }
+        let said = program.output().expect("it runs");
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(
+            text.contains("]0;x") && !text.contains(['\u{1b}', '\u{7}', '\u{202e}']),
+            "{command}: {text:?}"
+        );
+    }
+}

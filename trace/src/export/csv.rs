@@ -1,5 +1,6 @@
 //! One row a request. An empty field is "not observed", never 0; times count from the start of the capture.
 
+use std::borrow::Cow;
 use std::io;
 
 use serde::Serialize;
@@ -13,7 +14,8 @@ use crate::report::{Report, places};
 /// The columns, in their order.
 #[derive(Default, Serialize)]
 struct Row<'a> {
-    rid: &'a str,
+    /// See [`cell`].
+    rid: Cow<'a, str>,
     /// By the wall clock, RFC 3339 in UTC.
     first_seen: String,
     first_seen_ns: u64,
@@ -109,7 +111,7 @@ fn row<'a>(request: &Closed<'a>, look: &Look<'_>) -> Row<'a> {
     let arrival = life.hops.iter().find(|h| look.hops.get(h.hop).is_some_and(|h| h.last));
     let (from, to) = stage::span(request);
     Row {
-        rid: &s.rid,
+        rid: cell(&s.rid),
         first_seen: date(look.clock.wall(from)),
         first_seen_ns: look.clock.at(from),
         last_seen_ns: look.clock.at(to),
@@ -148,6 +150,15 @@ fn row<'a>(request: &Closed<'a>, look: &Look<'_>) -> Row<'a> {
     }
 }
 
+/// Text that a spreadsheet would take for a formula, behind an apostrophe, which spreadsheets show as text.
+fn cell(text: &str) -> Cow<'_, str> {
+    if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        Cow::Owned(format!("'{text}"))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
 /// Empty where nothing is lost; `...` at the end where the ledger holds no more.
 fn lost_places(s: &Summary, look: &Look<'_>) -> String {
     if s.tokens_lost.is_none_or(|n| n == 0) {
@@ -175,4 +186,17 @@ fn residences(request: &Closed<'_>, look: &Look<'_>) -> String {
 
 fn date(wall_ns: u64) -> String {
     jiff::Timestamp::from_nanosecond(i128::from(wall_ns)).map_or_else(|_| String::new(), |t| format!("{t:.9}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cell;
+
+    #[test]
+    fn a_rid_is_no_formula() {
+        for rid in ["=HYPERLINK(\"http://x\")", "@SUM(A1)", "+1", "-1", "\t=1"] {
+            assert_eq!(cell(rid), format!("'{rid}"));
+        }
+        assert_eq!(cell("chatcmpl-1"), "chatcmpl-1");
+    }
 }

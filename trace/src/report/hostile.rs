@@ -6,7 +6,7 @@ use std::fmt;
 const LONGEST: usize = 200;
 
 /// Without control characters and without those that turn or hide text: one line, as long as it looks.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     let mut out: String = text
         .chars()
         .take(LONGEST)
@@ -24,7 +24,7 @@ fn unfit(c: char) -> bool {
 }
 
 /// The same for text of several lines, of any length.
-pub(crate) fn lines(text: &str) -> String {
+pub fn lines(text: &str) -> String {
     text.chars()
         .map(|c| if unfit(c) && c != '\n' { '\u{fffd}' } else { c })
         .collect()

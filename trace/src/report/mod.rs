@@ -5,7 +5,7 @@ pub mod bar;
 pub(crate) mod brief;
 mod build;
 mod cpu;
-pub(crate) mod hostile;
+pub mod hostile;
 mod hot;
 mod html;
 mod input;

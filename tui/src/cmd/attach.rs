@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let engine = choose(watcher.topology(), &args.pid)?;
     if let Some(side) = &engine.disaggregation {
         let (word, sends) = (side.value.word(), side.value.sends());
-        eprintln!(
+        errln!(
             "tokengap: this is the {word} server of a pair ({}): it sends {sends}",
             side.origin
         );
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Whoever reads that it is attached may interrupt it at once, and has a report.
     let signals = Signals::install().context("cannot listen for signals")?;
     let attach = Attach::start(watcher, engine, args.options())?;
-    eprintln!("tokengap: attached to {} processes", attach.watched());
+    errln!("tokengap: attached to {} processes", attach.watched());
     let report = app::watch(attach, &args.live, &signals)?;
     app::conclude(&report, args.live.json, args.live.fail_on)
 }
@@ -131,7 +131,7 @@ pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<
         Err(PickError::Several(_)) if std::io::stdin().is_terminal() => ask(topology),
         Err(error) => {
             if !topology.engines.is_empty() || !topology.blind.is_empty() {
-                eprint!("{topology}");
+                err!("{topology}");
             }
             if error == PickError::None && !rustix::process::geteuid().is_root() {
                 bail!("{error}; or run this as root: other users' processes are not seen whole");
@@ -160,7 +160,7 @@ fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
 }
 
 fn ask(topology: &Topology) -> anyhow::Result<Engine> {
-    eprint!("{topology}\nWhich engine? [1-{}] ", topology.engines.len());
+    err!("{topology}\nWhich engine? [1-{}] ", topology.engines.len());
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;

@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.file.display()
     );
     if let Some(missing) = recording.missing() {
-        eprintln!("tokengap: {}: {missing}", args.file.display());
+        errln!("tokengap: {}: {missing}", args.file.display());
     }
     if let Some(path) = output::named(args.output.as_deref()) {
         let mut target = output::Target::open(path, args.force)?;
@@ -121,7 +121,7 @@ fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Prog
     let all = recording.bytes();
     export::recorded(recording, format, options, out, &mut |done, damaged| {
         if let Some(error) = damaged {
-            eprintln!("tokengap: {error}");
+            errln!("tokengap: {error}");
         }
         progress.at(done, all);
     })?;

@@ -48,10 +48,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !said.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("tokengap: its process is gone; putting back what it had moved");
+    errln!("tokengap: its process is gone; putting back what it had moved");
     for folder in &folders {
         for restored in restore(folder)? {
-            eprintln!("tokengap: {}", told(&restored));
+            errln!("tokengap: {}", told(&restored));
         }
     }
     if let (Some(child), Some(folder)) = (child, &args.remove) {

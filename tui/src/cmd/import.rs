@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("{why}");
     }
     let (events, path) = (plural(report.own.events, "event"), path.display());
-    eprintln!("tokengap: {events} are in {path} ({})", bytes(written.bytes));
+    errln!("tokengap: {events} are in {path} ({})", bytes(written.bytes));
     Ok(args.telling.verdict(&report))
 }
 

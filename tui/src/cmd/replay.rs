@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let report = run.finish(&about);
     if !player.has_ended() {
-        eprintln!("tokengap: it was not played to its end; --headless prints the report of all of it");
+        errln!("tokengap: it was not played to its end; --headless prints the report of all of it");
         return Ok(ExitCode::SUCCESS);
     }
     app::conclude(&report, args.json, args.fail_on)

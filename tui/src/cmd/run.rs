@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     if let Some((_, path)) = &said {
-        eprintln!("tokengap: what {} says is in {}", child.name(), path.display());
+        errln!("tokengap: what {} says is in {}", child.name(), path.display());
     }
     // The relay's thread goes before this one, which decodes.
     if let Err(error) = step_aside() {
@@ -100,10 +100,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     match &args.report {
         Some(path) => output::write(Some(path), &text, args.live.record.force)?,
-        None => eprint!("{text}"),
+        None => err!("{text}"),
     }
     if let Some((_, path)) = &said {
-        eprintln!("tokengap: what the command said is in {}", path.display());
+        errln!("tokengap: what the command said is in {}", path.display());
     }
     let failed = args.live.fail_on.is_some_and(|least| app::is_too_bad(&report, least));
     Ok(ExitCode::from(if code == 0 { u8::from(failed) } else { code }))

@@ -78,9 +78,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let needs = confinement::probes(confinement::live(Work::Probe, &args.live));
     confinement::apply(&needs.keep(confinement::MOVING));
     let prepared = Prepared::new(engine, planned)?;
-    eprint!("tokengap: to be moved behind the relay:\n{}", prepared.told());
+    err!("tokengap: to be moved behind the relay:\n{}", prepared.told());
     if let Err(why) = &prepared.witness {
-        eprintln!("tokengap: whether frames are lost by the move cannot be seen: {why}");
+        errln!("tokengap: whether frames are lost by the move cannot be seen: {why}");
     }
     let Some(rate) = prepared.rate else {
         bail!(
@@ -94,9 +94,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         rate.per_second,
         args.max_rate
     );
-    eprintln!("{RISK}");
+    errln!("{RISK}");
     if !args.yes && !agreed()? {
-        eprintln!("tokengap: nothing was touched");
+        errln!("tokengap: nothing was touched");
         return Ok(ExitCode::SUCCESS);
     }
     let signals = app::Signals::install().context("cannot listen for signals")?;
@@ -112,22 +112,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The verdict after the move.
 fn say_how_it_went(splice: &Splice) {
-    eprintln!(
+    errln!(
         "tokengap: moved; connections were away for {} ms",
         splice.outage.as_millis()
     );
     for doubt in &splice.doubts {
-        eprintln!("tokengap: {doubt}");
+        errln!("tokengap: {doubt}");
     }
     if let Ok(seen) = splice.seen() {
         if seen.broken.is_empty() {
-            eprintln!(
+            errln!(
                 "tokengap: continuous: {} requests went on across the move, every chunk of theirs adds up ({} messages unread)",
-                seen.crossed, seen.unread
+                seen.crossed,
+                seen.unread
             );
         }
         for broken in seen.broken {
-            eprintln!("tokengap: NOT continuous: {broken}");
+            errln!("tokengap: NOT continuous: {broken}");
         }
     }
 }
@@ -137,7 +138,7 @@ fn agreed() -> anyhow::Result<bool> {
         std::io::stdin().is_terminal(),
         "nobody can be asked here: give --yes to say that the risk is understood"
     );
-    eprint!("Go on? [y/N] ");
+    err!("Go on? [y/N] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;

@@ -129,7 +129,7 @@ impl Child {
                 return code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
             }
             if Instant::now() >= until {
-                eprintln!("tokengap: {} does not end and is killed", self.name);
+                errln!("tokengap: {} does not end and is killed", self.name);
                 self.signal(Signal::KILL);
             }
             thread::sleep(Duration::from_millis(20));

@@ -84,7 +84,7 @@ pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<
         );
     }
     for left in left {
-        eprintln!("tokengap: left as it is: {left}");
+        errln!("tokengap: left as it is: {left}");
     }
     Ok(planned)
 }

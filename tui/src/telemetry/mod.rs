@@ -48,9 +48,9 @@ impl Telemetry {
             let (answers, questions) = scrapes::pair();
             let (bound, refused) = endpoint::serve(address, questions, endpoint::BOUNDS)?;
             telemetry.refused = Some(refused);
-            eprintln!("tokengap: metrics at http://{bound}/metrics");
+            errln!("tokengap: metrics at http://{bound}/metrics");
             if !bound.ip().is_loopback() {
-                eprintln!(
+                errln!(
                     "tokengap: anybody who reaches {bound} can read them: there is no authentication (numbers and the names of \
                      hops, no request ids)"
                 );

@@ -8,14 +8,20 @@ use serde::{Serialize, Serializer};
 use trace::event::Kind;
 use zmq_tap::wire::{Batch, Value};
 
+use super::Room;
+
 /// Values of one finish reason that are shown. Real ones have about five; containers of a hostile one may share their
 /// parts or contain themselves.
 const SHOWN: u32 = 10_000;
 /// Containers within containers that are shown.
 const DEPTH: u32 = 16;
 
-pub(super) fn batch(out: &mut impl Write, file: &str, batch: &Batch<'_>) -> io::Result<()> {
-    line(out, &Message { file, batch })
+/// Bytes of a chunk without tokens, about, and of a token.
+const EMPTY: usize = 160;
+const ID: usize = 6;
+
+pub(super) fn batch(out: &mut impl Write, file: &str, batch: &Batch<'_>, room: &Room) -> io::Result<()> {
+    line(out, &Message { file, batch, room })
 }
 
 pub(super) fn error(out: &mut impl Write, file: &str, why: &str) -> io::Result<()> {
@@ -35,6 +41,7 @@ fn line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
 struct Message<'a> {
     file: &'a str,
     batch: &'a Batch<'a>,
+    room: &'a Room,
 }
 
 impl Serialize for Message<'_> {
@@ -50,29 +57,34 @@ impl Serialize for Message<'_> {
         if batch.kind() == Kind::Abort {
             fields.serialize_field("rid", &batch.abort_rid())?;
         }
-        fields.serialize_field("chunks", &Chunks(batch))?;
+        fields.serialize_field("chunks", &Chunks(batch, self.room))?;
+        if self.room.is_full() {
+            fields.serialize_field("truncated", &true)?;
+        }
         fields.end()
     }
 }
 
-struct Chunks<'a>(&'a Batch<'a>);
+struct Chunks<'a>(&'a Batch<'a>, &'a Room);
 
 impl Serialize for Chunks<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let rows = if self.0.kind() == Kind::Abort { 0 } else { self.0.len() };
-        to.collect_seq((0..rows).map(|row| Chunk(self.0, row)))
+        let shown = (0..rows).take_while(|_| self.1.takes(EMPTY));
+        to.collect_seq(shown.map(|row| Chunk(self.0, row, self.1)))
     }
 }
 
-struct Chunk<'a>(&'a Batch<'a>, usize);
+struct Chunk<'a>(&'a Batch<'a>, usize, &'a Room);
 
 impl Serialize for Chunk<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self(batch, row) = *self;
+        let Self(batch, row, room) = *self;
         let chunk = batch.chunk(row);
+        room.takes(chunk.rid.len() + chunk.worker.map_or(0, str::len));
         let mut fields = to.serialize_struct("Chunk", 8)?;
         fields.serialize_field("rid", chunk.rid)?;
-        fields.serialize_field("tokens", &chunk.listed.map(|_| Tokens(batch, row)))?;
+        fields.serialize_field("tokens", &chunk.listed.map(|_| Tokens(batch, row, room)))?;
         fields.serialize_field("completion_tokens", &chunk.completion_tokens)?;
         fields.serialize_field("prompt_tokens", &chunk.prompt_tokens)?;
         fields.serialize_field("cached_tokens", &chunk.cached_tokens)?;
@@ -84,6 +96,7 @@ impl Serialize for Chunk<'_> {
                 value,
                 depth: DEPTH,
                 left: &left,
+                room,
             }),
         )?;
         fields.serialize_field("http_worker_ipc", &chunk.worker)?;
@@ -91,11 +104,11 @@ impl Serialize for Chunk<'_> {
     }
 }
 
-struct Tokens<'a>(&'a Batch<'a>, usize);
+struct Tokens<'a>(&'a Batch<'a>, usize, &'a Room);
 
 impl Serialize for Tokens<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(self.0.tokens(self.1))
+        to.collect_seq(self.0.tokens(self.1).take_while(|_| self.2.takes(ID)))
     }
 }
 
@@ -104,6 +117,7 @@ struct Wire<'a> {
     value: Value<'a>,
     depth: u32,
     left: &'a Cell<u32>,
+    room: &'a Room,
 }
 
 impl<'a> Wire<'a> {
@@ -112,6 +126,7 @@ impl<'a> Wire<'a> {
             value,
             depth: self.depth - 1,
             left: self.left,
+            room: self.room,
         }
     }
 
@@ -119,7 +134,7 @@ impl<'a> Wire<'a> {
     fn next(&self) -> bool {
         let left = self.left.get();
         self.left.set(left.saturating_sub(1));
-        left > 0 && self.depth > 0
+        left > 0 && self.depth > 0 && self.room.takes(ID)
     }
 }
 
@@ -130,7 +145,10 @@ impl Serialize for Wire<'_> {
             Value::Bool(value) => to.serialize_bool(value),
             Value::Int(value) => to.serialize_i64(value),
             Value::Float(value) => to.serialize_f64(value),
-            Value::Str(value) => to.serialize_str(value),
+            Value::Str(value) => {
+                self.room.takes(value.len());
+                to.serialize_str(value)
+            }
             Value::Bytes(value) => to.collect_str(&format_args!("{} bytes", value.len())),
             Value::Other(what) => to.serialize_str(what),
             Value::List(items) => {
@@ -144,7 +162,10 @@ impl Serialize for Wire<'_> {
                 let mut map = to.serialize_map(None)?;
                 for (key, value) in entries.take_while(|_| self.next()) {
                     match key {
-                        Value::Str(key) => map.serialize_entry(key, &self.inner(value))?,
+                        Value::Str(key) => {
+                            self.room.takes(key.len());
+                            map.serialize_entry(key, &self.inner(value))?;
+                        }
                         Value::Int(key) => map.serialize_entry(&key.to_string(), &self.inner(value))?,
                         _ => map.serialize_entry("?", &self.inner(value))?,
                     }
@@ -162,11 +183,15 @@ mod tests {
 
     /// What `decode --json` prints for a recorded message.
     fn decoded(name: &str) -> serde_json::Value {
+        decoded_within(name, 1 << 20)
+    }
+
+    fn decoded_within(name: &str, room: usize) -> serde_json::Value {
         let path = format!("{}/../zmq-tap/fixtures/messages/{name}", env!("CARGO_MANIFEST_DIR"));
         let message = std::fs::read(&path).unwrap();
         let mut decoder = Decoder::new(Limits::default());
         let mut out = Vec::new();
-        batch(&mut out, name, &decoder.decode(&message).unwrap()).unwrap();
+        batch(&mut out, name, &decoder.decode(&message).unwrap(), &Room::new(room)).unwrap();
         assert_eq!(out.pop(), Some(b'\n'));
         serde_json::from_slice(&out).unwrap()
     }
@@ -187,6 +212,18 @@ mod tests {
             assert_eq!(chunks[5]["finish"], serde_json::Value::Null);
             assert_eq!(chunks[1]["tokens"], serde_json::json!([65536]));
         }
+    }
+
+    #[test]
+    fn what_has_no_room_is_left_out_and_the_line_says_so() {
+        let name = "0.5.9/skip_finish_mix_6rid.pkl";
+        let (whole, cut) = (decoded(name), decoded_within(name, 500));
+        assert_eq!(
+            (whole["chunks"].as_array().unwrap().len(), &whole["truncated"]),
+            (6, &serde_json::Value::Null)
+        );
+        assert!(cut["chunks"].as_array().unwrap().len() < 4);
+        assert_eq!(cut["truncated"], true);
     }
 
     #[test]

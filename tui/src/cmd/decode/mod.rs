@@ -3,6 +3,7 @@
 mod json;
 mod text;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -27,9 +28,32 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().message)]
     max_bytes: usize,
 
+    /// Bytes of a message's content that are shown; the rest of it is left out, and that is said.
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    max_output: usize,
+
     /// Messages; - is standard input.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+}
+
+/// How much of a message's content may still be shown: a small hostile message may say the same long thing a million times.
+struct Room(Cell<usize>);
+
+impl Room {
+    fn new(bytes: usize) -> Self {
+        Self(Cell::new(bytes))
+    }
+
+    /// Whether about so many more bytes may be shown.
+    fn takes(&self, bytes: usize) -> bool {
+        self.0.set(self.0.get().saturating_sub(bytes));
+        !self.is_full()
+    }
+
+    fn is_full(&self) -> bool {
+        self.0.get() == 0
+    }
 }
 
 /// Gives up what this command does not need.
@@ -60,15 +84,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }),
             Err(why) => Err(advice::line(why)),
         };
+        let room = Room::new(args.max_output);
         match (&batch, args.json) {
-            (Ok(batch), true) => json::batch(&mut out, &name, batch)?,
-            (Ok(batch), false) => text::batch(&mut out, &name, batch)?,
+            (Ok(batch), true) => json::batch(&mut out, &name, batch, &room)?,
+            (Ok(batch), false) => text::batch(&mut out, &name, batch, &room)?,
             (Err(why), true) => json::error(&mut out, &name, why)?,
             (Err(why), false) => {
                 // In the order of the files, also where both streams end in one place.
                 out.flush()?;
-                eprintln!("{name}: {why}");
+                errln!("{name}: {why}");
             }
+        }
+        if room.is_full() {
+            out.flush()?;
+            errln!(
+                "{name}: more than {} bytes of content; the rest is left out (--max-output)",
+                args.max_output
+            );
         }
         if batch.is_err() {
             code = ExitCode::from(2);

@@ -4,17 +4,21 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use trace::event::{Finish, IdColumn};
+use trace::report::hostile::{lines, plain};
 use zmq_tap::wire::{Batch, Codec, Value};
+
+use super::Room;
 
 /// Ids of a request that are written out.
 const IDS: usize = 12;
 
-pub(super) fn batch(out: &mut impl Write, file: &str, batch: &Batch<'_>) -> io::Result<()> {
+pub(super) fn batch(out: &mut impl Write, file: &str, batch: &Batch<'_>, room: &Room) -> io::Result<()> {
     let codec = match batch.codec() {
         Codec::Pickle { protocol } => format!("pickle protocol {protocol}"),
         Codec::Msgpack => "msgpack".to_owned(),
     };
-    write!(out, "{file}: {}, {codec}, SGLang {}", batch.class(), batch.schema())?;
+    let (file, class) = (lines(file), plain(batch.class()));
+    write!(out, "{file}: {class}, {codec}, SGLang {}", batch.schema())?;
     match batch.len() {
         0 => writeln!(out)?,
         1 => writeln!(out, ", 1 request, ids {}", ids(batch.ids()))?,
@@ -47,6 +51,9 @@ pub(super) fn batch(out: &mut impl Write, file: &str, batch: &Batch<'_>) -> io::
         }
         if let Some(worker) = chunk.worker {
             let _ = write!(line, "  -> {}", worker.escape_debug());
+        }
+        if !room.takes(line.len() + 1) {
+            break;
         }
         writeln!(out, "{line}")?;
     }
@@ -85,13 +92,13 @@ fn reason(finish: Finish, wire: Option<Value<'_>>) -> String {
             let Value::Str(key) = key else { continue };
             let value = match value {
                 Value::Int(value) => value.to_string(),
-                Value::Str(value) => format!("{value:?}"),
+                Value::Str(value) => format!("{:?}", plain(value)),
                 _ => continue,
             };
             if key == "type" && finish == Finish::Other {
                 kind = value;
             } else if key != "type" {
-                details.push(format!("{key} {value}"));
+                details.push(format!("{} {value}", plain(key)));
             }
         }
     }
