@@ -11,11 +11,12 @@ const CONTROL: HopId = HopId(1);
 
 /// Takes frames of these hops, all queued, in one wakeup, one token each on the output's; the places predicted lost.
 fn predicted(taken: &[HopId], by: Option<ThreadId>) -> Vec<[u32; 2]> {
-    predicted_after(taken, by, None)
+    predicted_after(taken, by, None, false)
 }
 
-/// The same. With `waits`, processed frames are seen, and a frame is taken so long after the one before was processed.
-fn predicted_after(taken: &[HopId], by: Option<ThreadId>, waits: Option<u64>) -> Vec<[u32; 2]> {
+/// The same. With `waits`, processed frames are seen, and a frame is taken so long after the one before was processed; if it is
+/// `late`, it is sent only shortly before.
+fn predicted_after(taken: &[HopId], by: Option<ThreadId>, waits: Option<u64>, late: bool) -> Vec<[u32; 2]> {
     let mut analysis = Analysis::new(Config::default());
     let mut at = 1_000_000;
     let mut say = |what: What<'_>| {
@@ -54,8 +55,8 @@ fn predicted_after(taken: &[HopId], by: Option<ThreadId>, waits: Option<u64>) ->
         lane: 0,
         seq: taken[..place].iter().filter(|&&hop| hop == taken[place]).count() as u64,
     };
-    for (place, &hop) in taken.iter().enumerate() {
-        let id = name(place);
+    let send = |place: usize, say: &mut dyn FnMut(What<'_>)| {
+        let (id, hop) = (name(place), taken[place]);
         let chunk = Chunk {
             rid: "r",
             listed: Some(1),
@@ -78,8 +79,14 @@ fn predicted_after(taken: &[HopId], by: Option<ThreadId>, waits: Option<u64>) ->
             ids: IdColumn::Delta,
             chunks,
         }));
+    };
+    if !late {
+        (0..taken.len()).for_each(|place| send(place, &mut say));
     }
     for place in 0..taken.len() {
+        if late {
+            send(place, &mut say);
+        }
         say(What::Taken(Taken {
             id: name(place),
             wakeup: Some(1),
@@ -111,8 +118,12 @@ fn a_control_message_between_two_chunks_gives_their_waiter_its_turns() {
 
 #[test]
 fn a_receiver_that_had_to_wait_for_a_frame_gave_the_waiters_their_turns() {
+    let none = [[0_u32; 2]; 0];
     for by in [LOOP, None] {
-        assert_eq!(predicted_after(&[OUTPUT; 4], by, Some(0)), [[1, 1], [3, 3]]);
-        assert_eq!(predicted_after(&[OUTPUT; 4], by, Some(2_000_000)), [[0_u32; 2]; 0]);
+        let after = |waits, late| predicted_after(&[OUTPUT; 4], by, Some(waits), late);
+        assert_eq!(after(0, false), [[1, 1], [3, 3]]);
+        assert_eq!(after(1_000_000, false), none, "sent just before, and not taken at once");
+        assert_eq!(after(20_000_000, false), [[1, 1], [3, 3]], "queued for long");
+        assert_eq!(after(0, true), none, "sent after it was asked for");
     }
 }
