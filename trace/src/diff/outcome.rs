@@ -130,16 +130,17 @@ fn named<'m>(measures: &'m [Compared], names: &[&'m str]) -> impl Iterator<Item 
     found.into_iter()
 }
 
-/// What the first of these measures that changed says; `gone`: nothing of the trouble is left after.
+/// What the first of these measures that changed says, else the first of all, whose numbers are told; `gone`: nothing of the
+/// trouble is left after.
 fn state(measures: &[Compared], names: &[&str], gone: bool) -> State {
     let mut quiet = State::NotEnoughData;
-    for measure in named(measures, names) {
+    for (place, measure) in named(measures, names).enumerate() {
         match measure.verdict {
             Verdict::Better if gone => return State::Fixed,
             Verdict::Better => return State::Improved,
             Verdict::Worse => return State::Regressed,
-            Verdict::WithinNoise | Verdict::Changed => quiet = State::Unchanged,
-            Verdict::NotEnoughData | Verdict::NotComparable => {}
+            Verdict::WithinNoise | Verdict::Changed if place == 0 => quiet = State::Unchanged,
+            _ => {}
         }
     }
     quiet
@@ -194,4 +195,34 @@ pub(super) fn latency(a: &Report, b: &Report, least_time_ns: u64) -> Vec<Compare
         line("ITL, median", of_a.p50, of_b.p50),
         line("ITL, p99", of_a.p99, of_b.p99),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_is_that_of_the_measure_whose_numbers_are_told() {
+        let measure = |name: &str, [a, b]: [f64; 2], verdict| Compared {
+            name: name.into(),
+            unit: crate::diff::Unit::Ns,
+            a: Some(a),
+            b: Some(b),
+            change: None,
+            interval: None,
+            p: None,
+            verdict,
+            note: None,
+        };
+        let names = ["gap, p99", "gap, median"];
+        let mut measures = [
+            measure(names[0], [9.1e6, 93.3e6], Verdict::NotEnoughData),
+            measure(names[1], [3.1e6, 2.6e6], Verdict::WithinNoise),
+        ];
+        assert_eq!(told(&measures, &names), "9.1 ms -> 93.3 ms");
+        assert_eq!(state(&measures, &names, true), State::NotEnoughData);
+        measures[1].verdict = Verdict::Worse;
+        assert_eq!(state(&measures, &names, true), State::Regressed);
+        assert_eq!(told(&measures, &names), "3.1 ms -> 2.6 ms");
+    }
 }
