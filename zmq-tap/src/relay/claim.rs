@@ -1,9 +1,9 @@
 //! Which socket file is ours. A note beside it (`PATH.tokengap`) names its device, inode and time of making, and is locked
 //! while we live: a later start can tell a socket that a killed tokengap left from one that it must not touch.
 
-use std::fs::{self, File, FileType, Metadata};
+use std::fs::{self, File, FileType, Metadata, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -76,8 +76,9 @@ pub(crate) struct Note {
 }
 
 impl Claim {
-    /// Listens at `path`, in place of a socket that a killed tokengap left there, and of nothing else.
-    pub(super) fn listen(path: &Path) -> Result<(UnixListener, Self), RelayError> {
+    /// Listens at `path`, in place of a socket that a killed tokengap left there, and of nothing else. Whoever may not connect to a
+    /// socket file `before` may not connect here.
+    pub(super) fn listen(path: &Path, before: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
         let endpoint = Endpoint::Path(path.to_owned());
         let failed = |source| RelayError::Bind {
             endpoint: endpoint.clone(),
@@ -92,7 +93,7 @@ impl Claim {
                 what: kind(metadata.file_type()),
             });
         }
-        let mut note = Note::lock(path, found.is_none())?;
+        let mut note = Note::lock_own(path, found.is_none())?;
         if let Some(metadata) = &found {
             let ours = note.as_mut().is_some_and(|note| note.names(&Identity::of(metadata)));
             if is_listening(path).map_err(failed)? {
@@ -106,7 +107,7 @@ impl Claim {
         let Some(note) = note else {
             return Err(RelayError::Foreign(path.to_owned()));
         };
-        let made = UnixListener::bind(path).and_then(|listener| Ok((listener, fs::symlink_metadata(path)?)));
+        let made = bind(path, before).and_then(|listener| Ok((listener, fs::symlink_metadata(path)?)));
         let (listener, metadata) = match made {
             Ok(made) => made,
             Err(error) => {
@@ -146,12 +147,22 @@ impl Drop for Claim {
 impl Note {
     /// Makes the note beside `socket`, or takes one that a killed tokengap left.
     pub(crate) fn make(socket: &Path) -> Result<Self, RelayError> {
-        let made = Self::lock(socket, true)?;
+        let made = Self::lock_own(socket, true)?;
         made.ok_or_else(|| RelayError::Foreign(socket.to_owned()))
     }
 
-    /// Opens the note beside `socket` and locks it; `make` one if there is none.
-    pub(crate) fn lock(socket: &Path, make: bool) -> Result<Option<Self>, RelayError> {
+    /// Opens the note beside `socket`, whoever made it, and locks it.
+    pub(crate) fn lock(socket: &Path) -> Result<Option<Self>, RelayError> {
+        Self::open(socket, false, false)
+    }
+
+    /// The same of a note that is [`Self::is_own`]; `make` one if there is none. Another user's file, or one with another name,
+    /// says nothing and is not written to, and who locks it stops nobody.
+    fn lock_own(socket: &Path, make: bool) -> Result<Option<Self>, RelayError> {
+        Self::open(socket, make, true)
+    }
+
+    fn open(socket: &Path, make: bool, only_own: bool) -> Result<Option<Self>, RelayError> {
         let mut path = socket.as_os_str().to_owned();
         path.push(".tokengap");
         let path = PathBuf::from(path);
@@ -168,6 +179,10 @@ impl Note {
                 Err(Errno::NOENT) if !make => return Ok(None),
                 Err(error) => return Err(failed(error)),
             };
+            let trusted = !only_own || is_own(&file);
+            if !trusted && is_in_place(&file, &path) {
+                return Err(RelayError::ForeignNote(path));
+            }
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Err(RelayError::InUseByTokengap(Endpoint::Path(socket.to_owned()))),
@@ -177,7 +192,7 @@ impl Note {
                 path: path.clone(),
                 file,
             };
-            if note.is_in_place() {
+            if trusted && note.is_in_place() {
                 return Ok(Some(note));
             }
         }
@@ -185,10 +200,7 @@ impl Note {
     }
 
     fn is_in_place(&self) -> bool {
-        match (self.file.metadata(), fs::symlink_metadata(&self.path)) {
-            (Ok(open), Ok(found)) => open.is_file() && (open.dev(), open.ino()) == (found.dev(), found.ino()),
-            _ => false,
-        }
+        is_in_place(&self.file, &self.path)
     }
 
     fn names(&mut self, identity: &Identity) -> bool {
@@ -208,10 +220,7 @@ impl Note {
 
     /// Whether tokengap's own user made it, and nobody else could have.
     pub(crate) fn is_own(&self) -> bool {
-        let own = rustix::process::geteuid().as_raw();
-        self.file
-            .metadata()
-            .is_ok_and(|found| found.uid() == own && found.nlink() == 1)
+        is_own(&self.file)
     }
 
     /// Writes it anew.
@@ -226,6 +235,35 @@ impl Note {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Binds with no more permissions than those of the socket file `before`, or without those of others while there is none.
+fn bind(path: &Path, before: Option<&Path>) -> io::Result<UnixListener> {
+    let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let bound = UnixListener::bind(path);
+    rustix::process::umask(umask);
+    let listener = bound?;
+    let usual = 0o777 & !umask.bits();
+    let upstream = before.map(|path| fs::metadata(path).map_or(0o775, |found| found.permissions().mode()));
+    let mode = Permissions::from_mode(usual & upstream.unwrap_or(0o777));
+    if let Err(error) = fs::set_permissions(path, mode) {
+        let _ = fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(listener)
+}
+
+fn is_in_place(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(open), Ok(found)) => open.is_file() && (open.dev(), open.ino()) == (found.dev(), found.ino()),
+        _ => false,
+    }
+}
+
+fn is_own(file: &File) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    file.metadata()
+        .is_ok_and(|found| found.uid() == own && found.nlink() == 1)
 }
 
 fn found(path: &Path) -> io::Result<Option<Metadata>> {
@@ -254,5 +292,41 @@ pub(crate) fn is_listening(path: &Path) -> io::Result<bool> {
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(true),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_with_another_name_is_neither_written_to_nor_trusted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (socket, precious) = (folder.path().join("socket"), folder.path().join("precious"));
+        fs::write(&precious, "precious").expect("written");
+        let planted = folder.path().join("socket.tokengap");
+        fs::hard_link(&precious, &planted).expect("a link");
+        // Nor does a lock on it block the start for a reason that is not true.
+        let locked = File::open(&planted).expect("it opens");
+        flock(&locked, FlockOperation::NonBlockingLockExclusive).expect("a lock");
+        let refused = Claim::listen(&socket, None).expect_err("it is not ours");
+        assert!(
+            matches!(&refused, RelayError::ForeignNote(path) if *path == planted),
+            "{refused}"
+        );
+        assert_eq!(fs::read(&precious).expect("it is there"), b"precious");
+        fs::remove_file(&planted).expect("removed");
+        drop(Claim::listen(&socket, None).expect("nothing is in the way"));
+    }
+
+    #[test]
+    fn a_socket_is_no_more_open_than_the_one_behind_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (listen, upstream) = (folder.path().join("listen"), folder.path().join("upstream"));
+        let _bound = UnixListener::bind(&upstream).expect("bound");
+        fs::set_permissions(&upstream, Permissions::from_mode(0o700)).expect("closed to others");
+        let _claim = Claim::listen(&listen, Some(&upstream)).expect("it listens");
+        let mode = fs::metadata(&listen).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
     }
 }

@@ -37,6 +37,9 @@ pub enum RelayError {
     /// A socket file that a dead process left, and not one of ours.
     #[error("{} is a socket that nobody listens on, and not one that tokengap left: if its owner is gone for good, remove it with: rm '{}'", .0.display(), .0.display())]
     Foreign(PathBuf),
+    /// The place of our note has another user's file, or one that has another name as well.
+    #[error("{} belongs to another user or has a second name, so tokengap neither trusts nor overwrites it: remove it, or listen in a folder that only you may write to", .0.display())]
+    ForeignNote(PathBuf),
     /// Something else is in that place.
     #[error("{} is {what}, not a socket: tokengap does not touch it; remove it yourself or listen elsewhere", .path.display())]
     NotASocket {

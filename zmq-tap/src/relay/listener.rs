@@ -27,7 +27,7 @@ pub(super) enum Listener {
 
 impl Listener {
     /// Listens; gives the endpoint as it turned out (a TCP port may be the kernel's choice). Needs a runtime's context.
-    pub(super) fn bind(endpoint: &Endpoint) -> Result<(Self, Endpoint), RelayError> {
+    pub(super) fn bind(endpoint: &Endpoint, upstream: &Endpoint) -> Result<(Self, Endpoint), RelayError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AddrInUse => RelayError::InUse(endpoint.clone()),
             _ => RelayError::Bind {
@@ -37,7 +37,11 @@ impl Listener {
         };
         match endpoint {
             Endpoint::Path(path) => {
-                let (listener, claim) = Claim::listen(path)?;
+                let before = match upstream {
+                    Endpoint::Path(path) => Some(path.as_path()),
+                    _ => None,
+                };
+                let (listener, claim) = Claim::listen(path, before)?;
                 Ok((Self::unix(listener, Some(claim)).map_err(failed)?, endpoint.clone()))
             }
             Endpoint::Abstract(name) => {

@@ -224,7 +224,7 @@ fn bind(pairs: Vec<Pair>) -> Result<(Bound, Vec<Endpoint>), RelayError> {
             let Pair { listen, upstream } = pair;
             return Err(RelayError::Mixed { listen, upstream });
         }
-        let (listener, actual) = Listener::bind(&pair.listen)?;
+        let (listener, actual) = Listener::bind(&pair.listen, &pair.upstream)?;
         bound.0.push((place, pair, listener));
         bound.1.push(actual);
     }

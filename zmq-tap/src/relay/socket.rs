@@ -109,10 +109,12 @@ impl Socket {
         }
     }
 
-    /// Whether the peer is known to have closed, without reading.
+    /// Whether the peer is known to have closed both ways, without reading. One that only stopped sending waits for its bytes to
+    /// arrive, and over TCP one that closed looks the same.
     pub(super) async fn is_closed_by_peer(&self) -> bool {
         // `ready` waits only while nothing at all is known of the socket.
-        let ready = timeout(Duration::ZERO, self.stream.ready(Interest::READABLE)).await;
-        matches!(ready, Ok(Ok(ready)) if ready.is_read_closed())
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let ready = timeout(Duration::ZERO, self.stream.ready(both)).await;
+        matches!(ready, Ok(Ok(ready)) if ready.is_read_closed() && ready.is_write_closed())
     }
 }

@@ -92,7 +92,7 @@ pub fn restore(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
 /// `None`: the note is not about a move.
 fn one(folder: &Folder, name: &str) -> Option<Restored> {
     let (path, shown) = (folder.at(name), folder.shown(name));
-    let mut note = match Note::lock(&path, false) {
+    let mut note = match Note::lock(&path) {
         Ok(note) => note?,
         Err(RelayError::InUseByTokengap(_)) => return Some(Restored::Held(shown)),
         Err(error) => return Some(Restored::Refused(shown, error.to_string())),

@@ -117,6 +117,19 @@ fn an_upstream_may_come_late() {
 }
 
 #[test]
+fn a_sender_that_stops_sending_before_the_upstream_comes_loses_nothing() {
+    let bench = Bench::new();
+    let mut sender = bench.sender();
+    let sent = [handshake(), message(b"early")].concat();
+    sender.write_all(&sent).expect("written");
+    sender.shutdown(Shutdown::Write).expect("half closed");
+    std::thread::sleep(Duration::from_millis(300));
+    let upstream = bench.upstream();
+    let receiver = upstream.accept().expect("the relay has not given up").0;
+    assert_eq!(read_all(receiver), sent);
+}
+
+#[test]
 fn an_upstream_that_never_comes_ends_the_wait() {
     let bench = Bench::with(Options {
         connect_patience: Duration::from_millis(100),
