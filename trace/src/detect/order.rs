@@ -53,6 +53,18 @@ mod tests {
     }
 
     #[test]
+    fn a_count_that_begins_again_after_a_retraction_is_not_late() {
+        let mut scene = Workers::new(2);
+        for n in 1..=6 {
+            scene.send(0, n, "a", n as u32);
+        }
+        for n in 7..=9 {
+            scene.send_retracted(0, n, "a", n as u32 - 4, 1);
+        }
+        assert!(scene.check(&OutOfOrder).is_empty());
+    }
+
+    #[test]
     fn what_may_be_of_the_next_request_with_the_rid_is_not_late() {
         let mut scene = Workers::new(2);
         for rid in ["late", "again"] {

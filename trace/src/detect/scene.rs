@@ -318,12 +318,17 @@ impl Workers {
 
     /// A frame with one new token of one request, to that worker.
     pub(super) fn send(&mut self, worker: u64, at: u64, rid: &str, completion: u32) {
-        self.send_with(worker, at, rid, completion, None);
+        self.send_with(worker, at, rid, completion, None, None);
+    }
+
+    /// The same, of a request that was retracted so many times.
+    pub(super) fn send_retracted(&mut self, worker: u64, at: u64, rid: &str, completion: u32, retractions: u32) {
+        self.send_with(worker, at, rid, completion, None, Some(retractions));
     }
 
     /// The same, with the request's last token.
     pub(super) fn finish(&mut self, worker: u64, at: u64, rid: &str, completion: u32) {
-        self.send_with(worker, at, rid, completion, Some(Finish::Stop));
+        self.send_with(worker, at, rid, completion, Some(Finish::Stop), None);
     }
 
     /// A client receives its last token, with this count.
@@ -342,7 +347,15 @@ impl Workers {
         self.scene.say(at, What::Undecoded(undecoded));
     }
 
-    fn send_with(&mut self, worker: u64, at: u64, rid: &str, completion: u32, finish: Option<Finish>) {
+    fn send_with(
+        &mut self,
+        worker: u64,
+        at: u64,
+        rid: &str,
+        completion: u32,
+        finish: Option<Finish>,
+        retractions: Option<u32>,
+    ) {
         let id = self.next(worker);
         let chunk = Chunk {
             rid,
@@ -351,7 +364,7 @@ impl Workers {
             prompt_tokens: None,
             cached_tokens: None,
             finish,
-            retractions: None,
+            retractions,
             worker: None,
             ids: &[],
         };

@@ -72,7 +72,11 @@ impl Detector for WorkerImbalance {
             };
             let idle = receivers.iter().filter(|one| one.chunks == 0).count();
             let worker = busiest.hop.worker();
-            let who = worker.map_or_else(|| busiest.hop.endpoint().to_owned(), |n| format!("worker {n}"));
+            let who = match (worker, busiest.hop.endpoint()) {
+                (Some(n), _) => format!("worker {n}"),
+                (None, "") => String::from("one receiver"),
+                (None, endpoint) => endpoint.to_owned(),
+            };
             let summary = format!(
                 "{who} of {} on {} has {} of {} chunks, {uneven:.1} times an even part",
                 receivers.len(),
@@ -146,5 +150,7 @@ mod tests {
                 (&2.into(), &1.into())
             );
         }
+        let nameless = &unknown.check(&WorkerImbalance)[0].summary;
+        assert!(nameless.starts_with("one receiver of 2 on "), "{nameless}");
     }
 }

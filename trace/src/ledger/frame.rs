@@ -313,7 +313,9 @@ impl Ledger {
         let behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
         let evidence = stream.evidence();
         let judged = !matches!(step.verdict, Verdict::Restart | Verdict::Rebased);
-        if behind > 0 && !request.is_shared() && chunk.listed.is_some_and(|n| n > 0) && judged {
+        // Counts of a retracted request may begin again lower (`input_embeds` from 0.5.10 on, retried prefills).
+        let retracted = request.retractions > 0 || chunk.retractions.is_some_and(|n| n > 0);
+        if behind > 0 && !request.is_shared() && chunk.listed.is_some_and(|n| n > 0) && judged && !retracted {
             self.hops.groups[seen.group]
                 .out_of_order
                 .enter(seen.at, chunk.rid, behind.into(), true);
