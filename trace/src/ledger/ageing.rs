@@ -2,7 +2,7 @@
 
 use super::request::Closed;
 use super::table::Ticket;
-use super::{Ledger, Lossy};
+use super::{Ledger, Lossy, ReachedCounts};
 use crate::clock::MonoNs;
 use crate::event::Finish;
 
@@ -47,12 +47,15 @@ impl Ledger {
 
     /// A record for a request not known yet.
     pub(super) fn admit(&mut self, rid: &str, at: MonoNs) -> Ticket {
-        while self.table.len() >= self.limits.live_rids.max(1) && self.make_room() {}
+        while self.table.len() >= self.limits.live_rids.max(1) && self.make_room(|reached| &mut reached.live_rids) {}
+        let most = self.limits.rid_bytes / 2;
+        while self.table.rid_bytes() + rid.len() > most && self.make_room(|reached| &mut reached.rid_bytes) {}
         self.totals.requests.seen += 1;
         self.table.insert(rid, at)
     }
 
-    fn make_room(&mut self) -> bool {
+    /// Closes a record; `count` is that of the limit it goes for.
+    fn make_room(&mut self, count: fn(&mut ReachedCounts) -> &mut u64) -> bool {
         // What is over goes first, without a loss of knowledge.
         while let Some((_, ticket)) = self.lingering.pop_front() {
             if self.give_up(ticket, Closed::Over) {
@@ -62,12 +65,12 @@ impl Ledger {
         // So does what a log told to the end of its wait, if nothing more has come for a while.
         while let Some(ticket) = self.stages.passed() {
             let silent = self.table.get(ticket).map_or(0, |r| self.now.since(r.last_at));
-            self.reached.live_rids += u64::from(self.table.get(ticket).is_some() && silent < self.limits.settle_ns);
+            *count(&mut self.reached) += u64::from(self.table.get(ticket).is_some() && silent < self.limits.settle_ns);
             if self.give_up(ticket, Closed::Over) {
                 return true;
             }
         }
-        self.reached.live_rids += 1;
+        *count(&mut self.reached) += 1;
         while let Some((_, ticket)) = self.settling.pop_front() {
             if self.give_up(ticket, Closed::Over) {
                 return true;
@@ -169,9 +172,8 @@ impl Ledger {
         }
         let worker = self.hops.worker_of(&request.streams);
         let mut finished = std::mem::take(&mut self.finished);
-        finished.enter(request.summary(worker), self.limits.finished_kept, |of| {
-            self.is_notable(of)
-        });
+        let most = (self.limits.finished_kept, self.limits.rid_bytes / 2);
+        finished.enter(request.summary(worker), most, |of| self.is_notable(of));
         self.finished = finished;
         true
     }
@@ -270,6 +272,22 @@ mod tests {
         fn gap(&self, rid: &str) -> Option<u64> {
             self.ledger.request(rid).expect("it lives").gap_ns()
         }
+    }
+
+    #[test]
+    fn long_rids_are_bounded_by_their_bytes() {
+        let mut crowd = Crowd::new(IdColumn::Cumulative);
+        crowd.ledger.limits = Limits {
+            rid_bytes: 10_000,
+            ..Limits::default()
+        };
+        for n in 0..100 {
+            let rid = format!("{n:04000}");
+            crowd.pass(n * 10, &[(&rid, 1)]);
+        }
+        assert_eq!(crowd.ledger.remembered(), 1, "of 5,000 bytes");
+        assert_eq!((crowd.ledger.finished_count(), crowd.ledger.reached.rid_bytes), (1, 99));
+        assert_eq!(crowd.ledger.reached.live_rids, 0);
     }
 
     #[test]

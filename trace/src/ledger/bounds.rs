@@ -20,6 +20,7 @@ macro_rules! bounds {
 
 /// All bounds but those of requests, `live_rids` and `finished_kept`, which every command has a flag of its own for.
 pub const BOUNDS: &[Bound] = bounds! {
+    rid_bytes: "bytes of rids of requests that are remembered",
     hops: "hops",
     lanes_per_hop: "connections of one hop",
     pending_frames: "frames sent and not yet taken",

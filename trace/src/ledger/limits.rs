@@ -10,6 +10,8 @@ pub struct Limits {
     pub live_rids: usize,
     /// Summaries kept of requests that are over; the oldest makes room, one that lost tokens or was slow after all others.
     pub finished_kept: usize,
+    /// Bytes of rids, which clients choose: half for requests remembered, half for summaries; the same ones make room as for those.
+    pub rid_bytes: usize,
     /// Hops; frames on further ones are not entered.
     pub hops: usize,
     /// Connections per hop; the one that was silent longest makes room.
@@ -59,6 +61,7 @@ impl Default for Limits {
         Self {
             live_rids: 100_000,
             finished_kept: 20_000,
+            rid_bytes: 32 << 20,
             hops: 1_024,
             lanes_per_hop: 1_024,
             pending_frames: 524_288,
@@ -90,6 +93,7 @@ impl Limits {
         Self {
             live_rids: self.live_rids.min(most.live_rids),
             finished_kept: self.finished_kept.min(most.finished_kept),
+            rid_bytes: self.rid_bytes.min(most.rid_bytes),
             hops: self.hops.min(most.hops),
             lanes_per_hop: self.lanes_per_hop.min(most.lanes_per_hop),
             pending_frames: self.pending_frames.min(most.pending_frames),
@@ -127,6 +131,8 @@ pub struct Reached {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReachedCounts {
     pub(crate) live_rids: u64,
+    #[serde(default)]
+    pub(crate) rid_bytes: u64,
     pub(crate) hops: u64,
     pub(crate) lanes: u64,
     pub(crate) pending_frames: u64,
@@ -145,10 +151,11 @@ pub struct ReachedCounts {
 impl ReachedCounts {
     /// Every limit that can cost knowledge, reached or not. Summaries of finished requests are not among them: the
     /// counters keep what a summary said.
-    pub fn list(&self, limits: &Limits) -> [Reached; 14] {
+    pub fn list(&self, limits: &Limits) -> [Reached; 15] {
         let of = |name, limit, times| Reached { name, limit, times };
         [
             of("live_rids", limits.live_rids, self.live_rids),
+            of("rid_bytes", limits.rid_bytes, self.rid_bytes),
             of("hops", limits.hops, self.hops),
             of("lanes_per_hop", limits.lanes_per_hop, self.lanes),
             of("pending_frames", limits.pending_frames, self.pending_frames),

@@ -438,7 +438,7 @@ impl Ledger {
     }
 
     /// The limits, and how often each was reached.
-    pub fn limits(&self) -> [Reached; 14] {
+    pub fn limits(&self) -> [Reached; 15] {
         self.reached.list(&self.limits)
     }
 

@@ -13,26 +13,37 @@ pub(super) struct Over {
     notable: VecDeque<Summary>,
     /// All others, oldest first.
     recent: VecDeque<Summary>,
+    /// Length of all rids.
+    rid_bytes: usize,
 }
 
 impl Over {
     /// Adds one; the oldest ordinary one makes room, and the oldest notable one where those fill half of it.
-    pub(super) fn enter(&mut self, summary: Summary, most: usize, is_notable: impl Fn(&Summary) -> bool) {
-        if most == 0 {
+    pub(super) fn enter(
+        &mut self,
+        summary: Summary,
+        (most, most_bytes): (usize, usize),
+        is_notable: impl Fn(&Summary) -> bool,
+    ) {
+        if most == 0 || summary.rid.len() > most_bytes {
             return;
         }
-        while self.len() >= most {
-            match self.recent.pop_front() {
+        while self.len() >= most || self.rid_bytes + summary.rid.len() > most_bytes {
+            let forgotten = match self.recent.pop_front() {
                 Some(oldest) if is_notable(&oldest) => {
                     self.notable.push_back(oldest);
-                    if self.notable.len() > most / 2 {
-                        self.notable.pop_front();
-                    }
+                    let full = self.notable.len() > most / 2;
+                    full.then(|| self.notable.pop_front()).flatten()
                 }
-                Some(_) => {}
-                None => drop(self.notable.pop_front()),
-            }
+                Some(oldest) => Some(oldest),
+                None => match self.notable.pop_front() {
+                    Some(oldest) => Some(oldest),
+                    None => break,
+                },
+            };
+            self.rid_bytes = self.rid_bytes.saturating_sub(forgotten.map_or(0, |of| of.rid.len()));
         }
+        self.rid_bytes = self.rid_bytes.saturating_add(summary.rid.len());
         self.recent.push_back(summary);
     }
 
@@ -63,14 +74,14 @@ mod tests {
     #[test]
     fn a_request_that_lost_tokens_outlives_newer_ordinary_ones_in_bounded_memory() {
         let mut over = Over::default();
-        let mut enter = |rid: &str, missing| over.enter(summary(rid, missing), 4, |s| s.wire_missing > 0);
+        let mut enter = |rid: &str, missing| over.enter(summary(rid, missing), (4, 1_000), |s| s.wire_missing > 0);
         enter("lost-0", 1);
         for n in 0..100 {
             enter(&format!("{n}"), 0);
         }
         let rids: Vec<&str> = over.iter().map(|s| &*s.rid).collect();
         assert_eq!(rids, ["lost-0", "97", "98", "99"]);
-        let mut enter = |rid: &str, missing| over.enter(summary(rid, missing), 4, |s| s.wire_missing > 0);
+        let mut enter = |rid: &str, missing| over.enter(summary(rid, missing), (4, 1_000), |s| s.wire_missing > 0);
         for n in 1..9 {
             enter(&format!("lost-{n}"), 1);
         }

@@ -45,6 +45,9 @@ pub(crate) struct Table {
     #[serde(skip)]
     hasher: DefaultHashBuilder,
     hand: usize,
+    /// Length of all rids.
+    #[serde(skip)]
+    rid_bytes: usize,
 }
 
 /// What of a table is in an image: the index is made anew.
@@ -72,6 +75,7 @@ impl TryFrom<Kept> for Table {
             hand,
             ..Self::default()
         };
+        table.rid_bytes = table.iter().map(|request| request.rid.len()).sum();
         for slot in 0..table.slots.len() as u32 {
             let request = table.slots[slot as usize].request.as_ref();
             if let Some(rid) = request.filter(|r| r.mapped).map(|r| r.rid.clone()) {
@@ -88,6 +92,11 @@ impl TryFrom<Kept> for Table {
 impl Table {
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Length of all rids, in bytes.
+    pub(crate) fn rid_bytes(&self) -> usize {
+        self.rid_bytes
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -120,6 +129,7 @@ impl Table {
 
     pub(crate) fn insert(&mut self, rid: &str, at: MonoNs) -> Ticket {
         let request = Request::new(rid, at);
+        self.rid_bytes += rid.len();
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot as usize].request = Some(request);
             slot
@@ -164,7 +174,9 @@ impl Table {
         let slot = &mut self.slots[ticket.slot as usize];
         slot.age = slot.age.wrapping_add(1);
         self.free.push(ticket.slot);
-        slot.request.take()
+        let request = slot.request.take();
+        self.rid_bytes -= request.as_ref().map_or(0, |request| request.rid.len());
+        request
     }
 
     pub(crate) fn get(&self, ticket: Ticket) -> Option<&Request> {
