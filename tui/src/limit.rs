@@ -78,7 +78,7 @@ mod tests {
         for (wrong, why) in [
             ("hops", "like"),
             ("hops=0", "at least 1"),
-            ("hop=3", "known are hops"),
+            ("hop=3", "known are rid_bytes, hops"),
             ("live_rids=3", "--max-live"),
         ] {
             assert!(limit(wrong).expect_err("refused").contains(why), "{wrong}");
