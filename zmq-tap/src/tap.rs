@@ -309,8 +309,10 @@ impl Tap {
                 None => self.lost(hop_id(pair, direction), MonoNs::now(), count, cause, sink),
             },
             Observation::Opened { pair, at, .. } => {
-                if self.served(pair).is_none() {
-                    self.announce(hop_id(pair, Direction::Forward), at, sink);
+                // Which way messages go is not known beforehand where nobody has named the hop.
+                let id = hop_id(pair, Direction::Forward);
+                if self.served(pair).is_none() && self.hops[usize::from(id.0)].hop.name.is_some() {
+                    self.announce(id, at, sink);
                 }
             }
             Observation::Refused { pair } => {
@@ -489,7 +491,13 @@ impl Tapped {
             }
         };
         let named = name.is_some();
-        let name = name.unwrap_or_else(|| "connector->upstream".into());
+        let name = name.unwrap_or_else(|| {
+            let forward = "connector->upstream";
+            match direction {
+                Direction::Forward => forward.into(),
+                Direction::Backward => reversed(forward),
+            }
+        });
         Self {
             hop,
             name,

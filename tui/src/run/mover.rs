@@ -1,12 +1,12 @@
 //! Watches the child's folder for sockets, takes the place of each at once, and looks for connections that got past.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use probe_user::discover::{self, Carries, Engine, Topology, Watcher};
+use probe_user::discover::{self, Carries, Engine, Role, Topology, Watcher};
 use probe_user::handoff::part;
 use probe_user::peers::{Connection, Peers, holders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,6 +31,8 @@ const TURN: Duration = Duration::from_millis(100);
 const SETTLED: Duration = Duration::from_secs(5);
 /// How often other hops of the engine are looked for: it needs a while to start.
 const DISCOVER_EVERY: Duration = Duration::from_secs(5);
+/// Looks at who is on both ends of a socket before its hop keeps the name that its messages gave it.
+const LOOKS_FOR_NAMES: u32 = 12;
 /// How long a connection that got past is given to pause before it is left.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -70,7 +72,7 @@ impl Mover {
             judged: HashSet::new(),
             moved: None,
             engine: None,
-            hops: HashMap::new(),
+            unnamed: Vec::new(),
         };
         let end = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&end);
@@ -109,8 +111,8 @@ struct Watching {
     moved: Option<Instant>,
     /// What was told of the engine last.
     engine: Option<Known>,
-    /// Hops' names that were told.
-    hops: HashMap<PathBuf, String>,
+    /// Relayed sockets of which it was not told yet who sends and who receives: names, where ours were bound, and looks so far.
+    unnamed: Vec<(String, PathBuf, u32)>,
 }
 
 impl Watching {
@@ -138,6 +140,7 @@ impl Watching {
                 }
                 if let Some(watcher) = &watcher {
                     self.look_at_engine(watcher.topology());
+                    self.look_for_names(watcher.topology());
                 }
             }
         }
@@ -199,6 +202,7 @@ impl Watching {
         match Place::take(&self.folder, name) {
             Ok((listener, place)) => {
                 self.sockets.insert(name.to_owned(), inode(name).unwrap_or_default());
+                self.unnamed.push((name.to_owned(), place.aside(), 0));
                 let _ = self.tell.send(News::Moved(listener, place));
                 self.moved = Some(Instant::now());
                 self.look_for_connections_past();
@@ -263,19 +267,6 @@ impl Watching {
             self.engine = Some(known.clone());
             let _ = self.tell.send(News::Engine(known));
         }
-        for hop in topology.engines.iter().filter(of_child).flat_map(|engine| &engine.hops) {
-            let path = hop.endpoint.strip_prefix("ipc://").map(PathBuf::from);
-            let Some(path) =
-                path.filter(|path| path.starts_with(&self.place) && hop.from.is_some() && hop.to.is_some())
-            else {
-                continue;
-            };
-            let name = hop.name();
-            if self.hops.get(&path) != Some(&name) {
-                let _ = self.tell.send(News::Hop(path.clone(), name.clone()));
-                self.hops.insert(path, name);
-            }
-        }
         let inside = format!("ipc://{}/", self.place.display());
         let past: Vec<String> = topology
             .engines
@@ -296,6 +287,47 @@ impl Watching {
                 self.say(told);
             }
         }
+    }
+
+    /// Which processes are on both ends of the relay, and so what each hop is called.
+    fn look_for_names(&mut self, topology: &Topology) {
+        let Some(peers) = &self.peers else { return };
+        let us = std::process::id();
+        let role = |pid: u32| {
+            topology
+                .engines
+                .iter()
+                .find_map(|engine| engine.process(pid))
+                .map(|p| p.role)
+        };
+        self.unnamed.retain_mut(|(name, bound, looks)| {
+            let path = self.place.join(&*name);
+            let inodes = |of: &Path, end: fn(&Connection) -> u64| -> Vec<u64> {
+                let found = peers.connected_to(of).unwrap_or_default();
+                found.iter().map(end).collect()
+            };
+            let senders = inodes(bound, |connection| connection.connector);
+            let receivers = inodes(&path, |connection| connection.acceptor);
+            if senders.is_empty() || receivers.is_empty() {
+                return true;
+            }
+            *looks += 1;
+            // Reads every process's descriptors.
+            let held = holders(&[senders.clone(), receivers.clone()].concat());
+            let roles = |inodes: &[u64]| -> BTreeSet<Role> {
+                let holders = inodes.iter().filter_map(|inode| held.get(inode)).flatten();
+                holders
+                    .filter(|holder| holder.pid != us)
+                    .filter_map(|holder| role(holder.pid))
+                    .collect()
+            };
+            let (from, to) = (roles(&senders), roles(&receivers));
+            if let (1, Some(from), 1, Some(to)) = (from.len(), from.first(), to.len(), to.first()) {
+                let _ = self.tell.send(News::Hop(path, format!("{from}->{to}")));
+                return false;
+            }
+            *looks < LOOKS_FOR_NAMES
+        });
     }
 
     fn say(&self, told: String) {
