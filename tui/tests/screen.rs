@@ -149,6 +149,8 @@ fn a_reader_finds_the_loss_and_its_request_in_the_race_demo() {
     // Sent together, Escape and a letter would be Alt and the letter.
     tmux.wait_for("worst rid");
     tmux.press(&["e"]);
+    tmux.wait_for("j JSON report");
+    tmux.press(&["j"]);
     tmux.wait_for("the report so far is in");
     let report = exported(tmux.folder.path()).expect("the file that the screen names");
     assert!(report.contains("tokengap.report/1"), "{report}");

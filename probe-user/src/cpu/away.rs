@@ -82,10 +82,11 @@ fn is_frozen(pid: u32) -> bool {
     })
 }
 
-/// The call's name from a line of `syscall`: `230 0x1 ..`; `None` of `running`, and of `-1`, which is none.
+/// The call's name from a line of `syscall`: `230 0x1 ..`; `None` of `running`, of `-1`, which is none, and of the one that goes on
+/// with whichever sleep or poll a stop has interrupted.
 fn call_of(line: &str) -> Option<String> {
     let number: libc::c_long = line.split_ascii_whitespace().next()?.parse().ok()?;
-    (number >= 0).then(|| {
+    (number >= 0 && number != libc::SYS_restart_syscall).then(|| {
         let known = CALLS.iter().chain(OLDER).find(|(n, _)| *n == number);
         known.map_or_else(|| format!("system call {number}"), |(_, name)| (*name).to_owned())
     })
@@ -131,7 +132,6 @@ const CALLS: &[(libc::c_long, &str)] = calls! {
     readv = SYS_readv
     recvfrom = SYS_recvfrom
     recvmsg = SYS_recvmsg
-    restart_syscall = SYS_restart_syscall
     sendfile = SYS_sendfile
     sendmmsg = SYS_sendmmsg
     sendmsg = SYS_sendmsg
@@ -207,8 +207,10 @@ mod tests {
         child.signal(rustix::process::Signal::STOP);
         assert_eq!(child.becomes(&|away| away.state == AwayState::Stopped).place, "");
         child.signal(rustix::process::Signal::CONT);
-        let away = child.becomes(&|away| away.state == AwayState::Blocked);
-        assert!(away.place.contains("nanosleep"), "{away:?}");
+        let away = child.becomes(&|away| away.state != AwayState::Stopped);
+        // A sleep that was interrupted goes on under another number.
+        let known = away.state == AwayState::Blocked && away.place.contains("nanosleep");
+        assert!(known || away.state == AwayState::Asleep, "{away:?}");
     }
 
     #[test]
