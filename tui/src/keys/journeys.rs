@@ -216,7 +216,7 @@ fn a_recording_is_played_by_keys_that_mean_nothing_live() {
     ] {
         assert_eq!(seat.key(KeyCode::Char(key)), play(wish), "{key}");
     }
-    assert_eq!(seat.ui.paused, None, "it is the recording that stands still");
+    assert_eq!(seat.ui.paused, None, "the recording pauses, not the view");
 }
 
 #[test]

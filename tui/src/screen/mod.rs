@@ -242,7 +242,7 @@ impl Screen {
         let before = (self.ui.tab, self.ui.paused.is_some());
         let effect = self.ui.apply(action, &self.model);
         match (before.1, self.ui.paused.is_some()) {
-            // The view stands still as of now, the table with it.
+            // View and table pause at the same instant.
             (false, true) => self.read(run, true),
             (_, false) if before.0 != self.ui.tab || before.1 => self.hurry(),
             _ => {}

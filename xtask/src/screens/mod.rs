@@ -39,7 +39,7 @@ const LIVE: &[Shot] = &[
 const REPLAYED: &[Shot] = &[
     (
         "The next finding",
-        "`f` goes to where it begins and stands still.",
+        "`f` goes to where it begins and pauses.",
         &["0", "f"],
     ),
     (
