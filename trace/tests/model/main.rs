@@ -323,6 +323,14 @@ proptest! {
     }
 
     #[test]
+    fn tokenizers_that_come_into_sight_and_go_accuse_nobody(shape in schedule::watched(), steps in schedule::coming_and_going()) {
+        let world = World::run(shape, &steps);
+        let analysis = analyse(&world.told, Config::default())?;
+        accuses_nobody_wrongly(&world, &analysis)?;
+        balances(&analysis)?;
+    }
+
+    #[test]
     fn what_passes_for_a_beginning_accuses_nobody(shape in schedule::joined_late(), steps in schedule::long_chunks()) {
         let world = World::run(shape, &steps);
         let analysis = analyse(&world.told, Config::default())?;

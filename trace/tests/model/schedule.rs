@@ -91,6 +91,15 @@ pub(crate) struct Shape {
     pub(crate) rids_again: bool,
 }
 
+/// What is known of a process that receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watched {
+    Yes,
+    No,
+    /// Nor is it known who receives.
+    Unknown,
+}
+
 /// Which observations are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sight {
@@ -127,6 +136,8 @@ pub(crate) enum Step {
     Cut { rank: u32 },
     /// The next observations of a sort are lost; whether the source says so at once, or when it next sees the hop.
     Blind { what: Sight, count: u8, at_once: bool },
+    /// A tokenizer, by its number, is watched from now on, or no more: by its own end, or because who receives is not known.
+    Watch { worker: u16, sight: Watched },
     /// The engine is restarted: what was in it is gone.
     Restart,
     /// Time passes, in milliseconds.
@@ -246,6 +257,22 @@ fn blinding() -> BoxedStrategy<Step> {
     (what, 1_u8..6, any::<bool>())
         .prop_map(|(what, count, at_once)| Step::Blind { what, count, at_once })
         .boxed()
+}
+
+/// Tokenizers that are watched for a while only.
+fn watching() -> BoxedStrategy<Step> {
+    let sight = prop::sample::select(vec![Watched::Yes, Watched::No, Watched::Unknown]);
+    (0_u16..3, sight)
+        .prop_map(|(worker, sight)| Step::Watch { worker, sight })
+        .boxed()
+}
+
+/// A server whose processes come and go in our sight, and which is well; or not.
+pub(crate) fn coming_and_going() -> impl Strategy<Value = Vec<Step>> {
+    vec(
+        prop_oneof![36 => ordinary(), 2 => unusual(), 1 => trouble(), 4 => watching(), 1 => blinding()],
+        1..250,
+    )
 }
 
 /// What a healthy server does.

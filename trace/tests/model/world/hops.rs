@@ -89,7 +89,8 @@ impl World {
         let flight = self.lanes.get_mut(&(hop, lane))?.queue.pop_front()?;
         let place = self.place(hop);
         self.hops.entry(self.name(place)).or_default().frames_taken += 1;
-        if let Some(id) = flight.id.filter(|_| self.shape.takes_seen && !flight.unseen)
+        let watched = !self.unwatched.contains_key(&hop);
+        if let Some(id) = flight.id.filter(|_| self.shape.takes_seen && watched && !flight.unseen)
             && !self.loses(Sight::Takes(place), Some(hop))
         {
             self.own_up(Some(hop));

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use trace::event::{AnswerEnd, Kind, LostCause};
 use trace::{FrameId, HopId};
 
-use crate::schedule::{Shape, Sight, Step};
+use crate::schedule::{Shape, Sight, Step, Watched};
 use crate::told::{Part, Told};
 pub(crate) use truth::{Counts, HopTruth, Life};
 
@@ -75,6 +75,8 @@ pub(crate) struct World {
     attached: bool,
     /// Observations that will be lost: how many, and whether that is said at once.
     blind: Vec<(Sight, u8, bool)>,
+    /// Tokenizers that are not watched, by the hops to them, and what is known of them.
+    unwatched: BTreeMap<HopId, Watched>,
     /// Losses that are still to be told.
     owed: BTreeMap<Option<HopId>, u64>,
     /// A frame never left its scheduler; the last of a request carries no token, perhaps.
@@ -104,6 +106,7 @@ impl World {
             short: 0,
             attached: false,
             blind: Vec::new(),
+            unwatched: BTreeMap::new(),
             owed: BTreeMap::new(),
             vanished: false,
             hidden: shape.attached_after > 0 || !shape.takes_seen || !shape.deliveries_seen,
@@ -140,6 +143,7 @@ impl World {
                 self.cut.insert(rank % self.shape.ranks);
             }
             Step::Blind { what, count, at_once } => self.blind.push((*what, *count, *at_once)),
+            Step::Watch { worker, sight } => self.watch(*worker, *sight),
             Step::Restart => self.restart(),
             Step::Wait(ms) => self.now += u64::from(*ms) * MS,
             Step::Tick => {

@@ -4,7 +4,7 @@ use trace::HopId;
 use trace::event::{LostCause, Sees};
 
 use super::{US, World};
-use crate::schedule::{Path, Sight};
+use crate::schedule::{Path, Sight, Watched};
 use crate::told::Told;
 
 impl World {
@@ -13,27 +13,9 @@ impl World {
             return;
         }
         self.say(Told::Engine(self.shape.policy));
-        let workers = match self.shape.path {
-            Path::Workers(workers) => workers,
-            _ => 1,
-        };
         for place in 0..self.places() {
-            let last = self.is_last(place);
-            for worker in 0..if last { workers } else { 1 } {
-                let sees = Sees {
-                    sent: true,
-                    taken: self.shape.takes_seen,
-                    delivered: last && self.shape.deliveries_seen,
-                    ..Sees::default()
-                };
-                self.say(Told::Hop {
-                    id: HopId(place as u16 + worker),
-                    name: self.name(place),
-                    worker: (workers > 1 && last).then_some(worker),
-                    origin: place == 0,
-                    last,
-                    sees,
-                });
+            for worker in 0..if self.is_last(place) { self.workers() } else { 1 } {
+                self.announce(HopId(place as u16 + worker));
             }
         }
         // The source numbers frames from here on; what is under way it has not seen.
@@ -41,6 +23,66 @@ impl World {
             lane.seq = 0;
             lane.queue.iter_mut().for_each(|flight| flight.id = None);
         }
+    }
+
+    fn workers(&self) -> u16 {
+        match self.shape.path {
+            Path::Workers(workers) => workers,
+            _ => 1,
+        }
+    }
+
+    /// The hop to the tokenizer that serves a life.
+    fn hop_of(&self, life: usize) -> HopId {
+        let worker = life % usize::from(self.workers());
+        HopId((self.places() - 1 + worker) as u16)
+    }
+
+    /// Whether what this life's client is given is observed.
+    pub(super) fn is_served_in_sight(&self, life: usize) -> bool {
+        !self.unwatched.contains_key(&self.hop_of(life))
+    }
+
+    /// A tokenizer is watched from now on, or no more.
+    pub(super) fn watch(&mut self, worker: u16, sight: Watched) {
+        let hop = self.hop_of(usize::from(worker % self.workers()));
+        if sight == Watched::Yes {
+            self.unwatched.remove(&hop);
+        } else {
+            self.hidden = true;
+            self.unwatched.insert(hop, sight);
+        }
+        if self.attached {
+            self.announce(hop);
+        }
+    }
+
+    fn announce(&mut self, id: HopId) {
+        let place = self.place(id);
+        let last = self.is_last(place);
+        let worker = id.0 - place as u16;
+        let sight = self.unwatched.get(&id).copied().unwrap_or(Watched::Yes);
+        let shows = |stage: bool| stage && sight == Watched::Yes;
+        let name = match (sight, self.name(place)) {
+            (Watched::Unknown, "scheduler->tokenizer") => "scheduler->?",
+            (Watched::Unknown, "detokenizer->tokenizer") => "detokenizer->?",
+            (Watched::Unknown, _) => "router->?",
+            (_, name) => name,
+        };
+        let sees = Sees {
+            sent: true,
+            taken: shows(self.shape.takes_seen),
+            delivered: shows(last && self.shape.deliveries_seen),
+            ..Sees::default()
+        };
+        self.say(Told::Hop {
+            id,
+            name,
+            worker: (self.workers() > 1 && last).then_some(worker),
+            origin: place == 0,
+            last: last && sight != Watched::Unknown,
+            sees,
+        });
     }
 
     pub(super) fn say(&mut self, told: Told) {

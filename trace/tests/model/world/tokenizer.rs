@@ -83,7 +83,7 @@ impl World {
 
     /// Tells of a delivery, if it was seen: its new tokens, or all so far.
     fn delivered(&mut self, last: &Part, tokens: u32) {
-        if !self.shape.deliveries_seen || self.loses(Sight::Deliveries, None) {
+        if !self.shape.deliveries_seen || !self.is_served_in_sight(last.life) || self.loses(Sight::Deliveries, None) {
             return;
         }
         self.own_up(None);
@@ -117,7 +117,8 @@ impl World {
     /// An answer is over. Which one is named where something of it was said.
     pub(super) fn answered(&mut self, running: &Running, end: AnswerEnd) {
         let Some(claimed) = running.claimed else { return };
-        if !self.shape.answers_seen || !self.attached || self.loses(Sight::Answers, None) {
+        let seen = self.shape.answers_seen && self.attached && self.is_served_in_sight(running.life);
+        if !seen || self.loses(Sight::Answers, None) {
             return;
         }
         let counts = &mut self.counts;
