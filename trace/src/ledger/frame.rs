@@ -26,6 +26,7 @@ use crate::stats::Run;
 pub(super) struct Seen {
     pub(super) at: MonoNs,
     pub(super) hop: HopId,
+    lane: u16,
     pub(super) group: usize,
     ends: Ends,
     pub(super) epoch: u32,
@@ -135,6 +136,7 @@ impl Ledger {
         let seen = Seen {
             at,
             hop: hop.id,
+            lane: frame.id.lane as u16,
             group: hop.group,
             ends: hop.ends,
             epoch: hop.epoch,
@@ -313,13 +315,18 @@ impl Ledger {
         let behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
         let evidence = stream.evidence();
         let judged = !matches!(step.verdict, Verdict::Restart | Verdict::Rebased);
-        // Counts of a retracted request may begin again lower (`input_embeds` from 0.5.10 on, retried prefills).
-        let retracted = request.retractions > 0 || chunk.retractions.is_some_and(|n| n > 0);
-        if behind > 0 && !request.is_shared() && chunk.listed.is_some_and(|n| n > 0) && judged && !retracted {
-            self.hops.groups[seen.group]
-                .out_of_order
-                .enter(seen.at, chunk.rid, behind.into(), true);
+        if behind > 0 && chunk.listed.is_some_and(|n| n > 0) && judged {
+            // Counts of a retracted request may begin again lower (`input_embeds` from 0.5.10 on, retried prefills).
+            let retracted = request.retractions > 0 || chunk.retractions.is_some_and(|n| n > 0);
+            // One connection keeps its order: what is behind on it is another request's under the same rid.
+            let in_order = stream.lane == seen.lane && stream.count.high == high;
+            if !retracted && !in_order && request.sharing == 0 {
+                self.hops.groups[seen.group]
+                    .out_of_order
+                    .enter(seen.at, chunk.rid, behind.into(), true);
+            }
         }
+        stream.lane = seen.lane;
         if evidence != before {
             let (delta, cumulative) = &mut self.hops.groups[seen.group].streams;
             *(if evidence == Evidence::Delta { delta } else { cumulative }) += 1;

@@ -20,7 +20,9 @@ pub struct Stream {
     pub(crate) ends: Ends,
     /// Tokens that did not come to this hop, by its own arithmetic.
     pub(crate) missing: u32,
-    retractions: u32,
+    retractions: u16,
+    /// The connection of its last chunk, as far as it takes to tell it from another.
+    pub(crate) lane: u16,
     /// The hop's epoch when its last chunk was seen.
     pub(crate) epoch: u32,
     pub(crate) count: Count,
@@ -43,6 +45,7 @@ impl Stream {
             missing: 0,
             epoch: 0,
             retractions: 0,
+            lane: 0,
             first_at: at,
             last_at: at,
         }
@@ -51,7 +54,8 @@ impl Stream {
     /// Checks a chunk against the stream, before which `watched` frames of its connection were seen in a row; the times are
     /// the caller's to move.
     pub(crate) fn step(&mut self, chunk: &Chunk<'_>, claim: IdColumn, epoch: u32, watched: Option<u64>) -> Step {
-        let retractions = chunk.retractions.unwrap_or(self.retractions);
+        let most = u32::from(u16::MAX);
+        let retractions = chunk.retractions.map_or(self.retractions, |n| n.min(most) as u16);
         let retracted = retractions > self.retractions;
         self.retractions = retractions;
         self.epoch = epoch;
