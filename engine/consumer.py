@@ -30,7 +30,7 @@ class Received:
         self.completion_tokens = meta["completion_tokens"]
         ids = out.get("output_ids")
         if ids is not None:
-            # Text frames of 0.5.1 to 0.5.4.post2 begin with ids of the prompt's tail (docs/WIRE.md): not output.
+            # Text frames of 0.5.1 to 0.5.4.post2 begin with ids of the prompt's tail (docs/internals/WIRE.md): not output.
             ids = [token for token in ids if token >= plan.FIRST_TOKEN or token == plan.STOP_TOKEN]
             self.ids += len(ids)
             last = self.completion_tokens - 1

@@ -72,7 +72,7 @@ class Release:
         raise SystemExit(f"SGLang {self.version} has no get_zmq_socket where one is known")
 
     def send(self, socket, message) -> None:
-        """The release's own send call on its output sockets (docs/WIRE.md, "Serialization")."""
+        """The release's own send call on its output sockets (docs/internals/WIRE.md, "Serialization")."""
         if hasattr(self.io, "sock_send"):
             self.io.sock_send(socket, message)
         else:

@@ -1,4 +1,4 @@
-"""A feed read by other people's tools: pyzmq and msgpack, nothing of tokengap. docs/FEED.md shows the part between the marks."""
+"""A feed read by other people's tools: pyzmq and msgpack, nothing of tokengap. docs/reference/feed.md shows the part between the marks."""
 
 import collections
 import sys

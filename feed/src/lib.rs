@@ -1,7 +1,7 @@
 //! A run under observation, published to whoever watches it from elsewhere: events and the state they go on from.
 //!
 //! [`Publisher`] is a ZMQ PUB socket of our own: every watcher has a queue of fixed size, so that a slow one costs the run neither time
-//! nor memory, and what it missed is counted. [`Watcher`] is the other end. docs/FEED.md describes what is sent.
+//! nor memory, and what it missed is counted. [`Watcher`] is the other end. docs/reference/feed.md describes what is sent.
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

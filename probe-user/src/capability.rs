@@ -91,7 +91,7 @@ impl Feature {
         Self::PythonStacks,
     ];
 
-    /// Capabilities it needs on a kernel of this version; measured with each of them alone (docs/PROBE.md).
+    /// Capabilities it needs on a kernel of this version; measured with each of them alone (docs/internals/PROBE.md).
     pub const fn needs(self, kernel: (u32, u32)) -> &'static [Capability] {
         use Capability::{Bpf, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
         // From 6.6 on a link of many uprobes asks for less than a perf event does.

@@ -67,7 +67,7 @@ pub struct Engine<'a> {
     /// What a waiter does with several queued chunks.
     pub waiter: Option<Waiter>,
     /// Event-loop turns from a waiter's wake-up call to its run. 3 on CPython up to 3.11 (`asyncio.wait_for` makes a task),
-    /// 1 from 3.12 on, more where the consumer takes extra turns; measured, docs/WIRE.md.
+    /// 1 from 3.12 on, more where the consumer takes extra turns; measured, docs/internals/WIRE.md.
     pub turnaround: Option<u8>,
 }
 
@@ -153,7 +153,7 @@ pub enum Kind {
     Control,
 }
 
-/// What the ids listed in a chunk are, by release (docs/WIRE.md).
+/// What the ids listed in a chunk are, by release (docs/internals/WIRE.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IdColumn {

@@ -31,7 +31,7 @@ pub(crate) struct Cli {
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 
-    /// Keep all privileges: neither capabilities nor files nor system calls are given up (docs/RELIABILITY.md, Confinement).
+    /// Keep all privileges: neither capabilities nor files nor system calls are given up (docs/internals/CONFINEMENT.md).
     #[arg(long, global = true)]
     pub(crate) no_confine: bool,
 

@@ -136,7 +136,7 @@ pub(crate) fn relay(mut plan: Plan, listens: &[Endpoint], upstreams: &[Endpoint]
     plan
 }
 
-/// `plan` with what probes on another process need (docs/PROBE.md), where it is there.
+/// `plan` with what probes on another process need (docs/internals/PROBE.md), where it is there.
 #[cfg(target_os = "linux")]
 pub(crate) fn probes(plan: Plan) -> Plan {
     use probe_user::{Capability, Feature, Permissions};

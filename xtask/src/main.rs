@@ -58,7 +58,7 @@ enum Command {
     Pages(pages::Options),
     /// Run the released program in an empty root and in containers, at every level of privilege
     Pod(pod::Options),
-    /// Take the pictures of docs/SCREENS.md from the demo, in tmux
+    /// Take the pictures of docs/reference/gallery.md from the demo, in tmux
     Screens(screens::Options),
     /// Load tokengap with everything at once for long, and see that nothing grows and all adds up
     Soak(soak::Options),

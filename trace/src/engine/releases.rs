@@ -1,5 +1,5 @@
 //! What each SGLang release does with tokens between the wire and the client, read from the releases' own
-//! `srt/managers/tokenizer_manager.py` and `io_struct.py` (docs/WIRE.md).
+//! `srt/managers/tokenizer_manager.py` and `io_struct.py` (docs/internals/WIRE.md).
 
 use super::version::VersionRange;
 use super::{Mode, Waiter};

@@ -43,7 +43,7 @@ impl From<Kept> for EngineState {
     }
 }
 
-/// Event-loop turns from one `await recv_pyobj()` to the next while messages are queued; measured, docs/WIRE.md.
+/// Event-loop turns from one `await recv_pyobj()` to the next while messages are queued; measured, docs/internals/WIRE.md.
 const TURNS_A_MESSAGE: u64 = 2;
 
 impl EngineState {

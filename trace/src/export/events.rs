@@ -1,4 +1,4 @@
-//! What was observed, one flat JSON object a line in the order of observation; docs/events.schema.json says what each may hold.
+//! What was observed, one flat JSON object a line in the order of observation; docs/reference/events.schema.json says what each may hold.
 
 use std::io;
 

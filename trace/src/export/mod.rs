@@ -1,7 +1,7 @@
 //! A run in the formats of other tools: one file a format, all fed by the same events in the same order.
 //!
 //! An [`Export`] keeps its own [`Analysis`] beside the exporter, so requests, losses and findings are those of the report. Everything
-//! streams: what is held is bounded by the analysis's own limits. docs/TRACE-FORMATS.md describes what is written.
+//! streams: what is held is bounded by the analysis's own limits. docs/reference/exports.md describes what is written.
 
 mod clock;
 mod csv;
@@ -44,7 +44,7 @@ pub enum Format {
     Perfetto,
     /// OTLP/JSON, one `TracesData` a line: one trace a request.
     Otlp,
-    /// What was observed, one flat JSON object a line; docs/events.schema.json.
+    /// What was observed, one flat JSON object a line; docs/reference/events.schema.json.
     Events,
     /// One row a request.
     Csv,

@@ -1,4 +1,4 @@
-//! Engine log files as a source: lines to events, in the order of their stamps (docs/IMPORT.md).
+//! Engine log files as a source: lines to events, in the order of their stamps (docs/reference/import.md).
 //!
 //! Bounded in all it keeps: lines held back for ordering, rids remembered to complete those that a log cut short, files open
 //! at once. Whatever a bound costs is counted in [`Stats`].

@@ -1,7 +1,7 @@
 //! Messages of known forms.
 //!
 //! `[TRACE ..]` and `[TOK ..]` lines are not in any SGLang release: they come from a patch whose lines are public in the report
-//! "Tokenizer Backpressure Bug (Decode TTFT)". All other forms are those of the releases' own code (docs/IMPORT.md says which).
+//! "Tokenizer Backpressure Bug (Decode TTFT)". All other forms are those of the releases' own code (docs/reference/import.md says which).
 
 use aho_corasick::{AhoCorasick, MatchKind};
 

@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_documents_table_is_the_list() {
-        let document = include_str!("../../../docs/METRICS.md");
+        let document = include_str!("../../../docs/reference/metrics.md");
         let (_, table) = document
             .split_once("| name | type | labels | |\n|---|---|---|---|\n")
             .expect("a table");

@@ -1,4 +1,4 @@
-//! The state of a run as metrics: the numbers of the report, under the names that docs/METRICS.md lists. What cannot be observed
+//! The state of a run as metrics: the numbers of the report, under the names that docs/reference/metrics.md lists. What cannot be observed
 //! is absent. Names of requests never become labels, and what may become one is bounded ([`HOPS`], [`ROLES`]).
 
 mod collect;

@@ -3,7 +3,7 @@ use trace::export::{Format, Options};
 
 use super::{export, lines};
 
-const SCHEMA: &str = include_str!("../../../docs/events.schema.json");
+const SCHEMA: &str = include_str!("../../../docs/reference/events.schema.json");
 
 fn of<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
     lines.iter().filter(|line| line["type"] == kind).collect()

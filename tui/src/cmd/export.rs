@@ -15,7 +15,7 @@ use crate::{cli, confinement, output};
 
 /// Write a recording in the format of another tool: Perfetto's UI, OpenTelemetry, `DuckDB`, a spreadsheet.
 ///
-/// docs/TRACE-FORMATS.md says what is in each, with queries to begin with. Neither text nor token ids are written unless asked for.
+/// docs/reference/exports.md says what is in each, with queries to begin with. Neither text nor token ids are written unless asked for.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  tokengap export run.tgap --format perfetto -o trace.json    (open it at ui.perfetto.dev)\n  tokengap export run.tgap --format csv | head"

@@ -22,7 +22,7 @@ use crate::{cli, confinement, own};
 /// Read an engine's log files: where its requests' first tokens waited, from what the engine itself wrote.
 ///
 /// Files may be plain, gzip or zstd, folders are walked, rotated sets belong together, lines may come out of order. Known are
-/// [TRACE ..] and [TOK ..] lines, streaming backlog warnings, request logs, request metrics and time stats (docs/IMPORT.md).
+/// [TRACE ..] and [TOK ..] lines, streaming backlog warnings, request logs, request metrics and time stats (docs/reference/import.md).
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Log files, and folders that hold them.

@@ -20,7 +20,7 @@ use crate::splice::{Prepared, SETTLE, Splice, folders, plan};
 /// Move live ipc hops of a running engine behind the relay, without a restart, and back at the end.
 ///
 /// Unlike attach this touches the traffic: each sender is made to reconnect, which takes it about 0.2 s. Refused above
-/// --max-rate. The sockets are put back on exit, on SIGTERM, and by a guard should tokengap be killed. Docs: docs/SPLICE.md.
+/// --max-rate. The sockets are put back on exit, on SIGTERM, and by a guard should tokengap be killed. Docs: docs/relay.md.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  tokengap splice --pid 4711\n  tokengap splice --pid 4711 --hop 'scheduler->tokenizer' --yes --duration 1m --record run.tgap\n  tokengap splice --restore --pid 4711"

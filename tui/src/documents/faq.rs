@@ -1,4 +1,4 @@
-//! docs/FAQ.md has every line that a report's `degraded` can have, and none that nobody says.
+//! docs/messages.md has every line that a report's `degraded` can have, and none that nobody says.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ fn root() -> PathBuf {
 
 /// What the page has an entry for: the fixed parts of the words in each row's first cell.
 fn entries() -> Vec<Vec<String>> {
-    let page = std::fs::read_to_string(root().join("docs/FAQ.md")).expect("the page is there");
+    let page = std::fs::read_to_string(root().join("docs/messages.md")).expect("the page is there");
     let quoted = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
@@ -105,7 +105,7 @@ fn every_line_of_the_sources_has_an_entry() {
     }
     assert!(said.len() > 20, "only {said:?} were found");
     said.retain(|said| !answers(&entries, said));
-    assert_eq!(said, Vec::<String>::new(), "docs/FAQ.md has no entry for these");
+    assert_eq!(said, Vec::<String>::new(), "docs/messages.md has no entry for these");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn every_kind_has_an_entry() {
         .chain(limits)
         .filter(|said| !answers(&entries, said))
         .collect();
-    assert_eq!(said, Vec::<String>::new(), "docs/FAQ.md has no entry for these");
+    assert_eq!(said, Vec::<String>::new(), "docs/messages.md has no entry for these");
 }
 
 #[test]
@@ -178,5 +178,5 @@ fn nothing_is_explained_that_nobody_says() {
         .flatten()
         .filter(|part| !causes.contains(&part.as_str()) && !sources.contains(part.as_str()))
         .collect();
-    assert_eq!(orphans, Vec::<String>::new(), "docs/FAQ.md explains these words");
+    assert_eq!(orphans, Vec::<String>::new(), "docs/messages.md explains these words");
 }

@@ -32,14 +32,23 @@ const OTHERS: &[&str] = &[
 
 fn pages() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut paths: Vec<PathBuf> = ["README.md", "docs", "deploy", "deploy/systemd"]
-        .iter()
-        .flat_map(|place| match std::fs::read_dir(root.join(place)) {
-            Ok(folder) => folder.map(|entry| entry.expect("it is listed").path()).collect(),
-            Err(_) => vec![root.join(place)],
-        })
-        .filter(|path| path.is_file())
-        .collect();
+    let mut paths: Vec<PathBuf> = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "docs",
+        "docs/reference",
+        "docs/internals",
+        "deploy",
+        "deploy/systemd",
+    ]
+    .iter()
+    .flat_map(|place| match std::fs::read_dir(root.join(place)) {
+        Ok(folder) => folder.map(|entry| entry.expect("it is listed").path()).collect(),
+        Err(_) => vec![root.join(place)],
+    })
+    .filter(|path| path.is_file())
+    .collect();
     paths.sort();
     let read = |path: PathBuf| Some((path.clone(), std::fs::read_to_string(path).ok()?));
     paths.into_iter().filter_map(read).collect()

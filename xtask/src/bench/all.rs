@@ -16,7 +16,7 @@ pub(crate) struct Args {
     /// Fewer turns and less of everything, and nothing that needs an engine
     #[arg(long)]
     quick: bool,
-    /// Write what they print into docs/PERFORMANCE.md
+    /// Write the results into docs/internals/PERFORMANCE.md and docs/internals/BENCHMARKS.md
     #[arg(long, conflicts_with = "quick")]
     write: bool,
     /// Only these of them
@@ -103,8 +103,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
             .context("the workspace")?;
-        document::write(root, "PERFORMANCE.md", "Aims", &table)?;
-        document::write(root, "PERFORMANCE.md", "Bench", &text)?;
+        document::write(root, "internals/PERFORMANCE.md", "Aims", &table)?;
+        document::write(root, "internals/BENCHMARKS.md", "Bench", &text)?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! all of them exist is `tui/src/documents`'s business.
 
 mod block;
+mod links;
 mod page;
 
 use std::path::{Path, PathBuf};
@@ -100,9 +101,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Every page of the project.
 fn pages(root: &Path) -> Result<Vec<PathBuf>> {
-    let mut pages = vec![root.join("README.md"), root.join("engine/README.md")];
-    for entry in std::fs::read_dir(root.join("docs"))? {
-        pages.push(entry?.path());
+    let mut pages = vec![root.join("engine/README.md")];
+    for folder in ["", "docs", "docs/reference", "docs/internals"] {
+        for entry in std::fs::read_dir(root.join(folder))? {
+            pages.push(entry?.path());
+        }
     }
     pages.retain(|page| page.extension().is_some_and(|kind| kind == "md"));
     pages.sort();

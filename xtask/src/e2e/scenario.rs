@@ -4,7 +4,7 @@ use super::plan::{Engine, Plan};
 use super::session::Setting;
 use super::tap::Transport;
 
-/// Releases that differ in what they put on the wire (docs/WIRE.md): column order, codec, protocol, message class.
+/// Releases that differ in what they put on the wire (docs/internals/WIRE.md): column order, codec, protocol, message class.
 pub(crate) const RELEASES: [&str; 6] = ["0.4.6.post4", "0.5.3", "0.5.6", "0.5.9", "0.5.13", "0.5.23"];
 /// The first release that can speak msgpack.
 const MSGPACK_SINCE: [u32; 3] = [0, 5, 15];

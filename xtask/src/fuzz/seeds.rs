@@ -161,7 +161,7 @@ fn blocks(root: &Path) -> Result<Vec<Vec<u8>>> {
         {
             let numbers = [block.records() as u16, block.chunks() as u16];
             let packed = packer.pack(&block)?;
-            // Where it is in the header, and how long the header is, docs/RECORDING.md says.
+            // Where it is in the header, and how long the header is, docs/internals/RECORDING.md says.
             let length = packed.get(16..20).context("a block has a header")?;
             let length = u32::from_le_bytes(length.try_into()?) as usize;
             let columns = zstd::bulk::decompress(packed.get(88..).context("a block has columns")?, length)?;

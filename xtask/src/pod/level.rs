@@ -3,7 +3,7 @@
 /// Who the container's process is, and what it may do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Level {
-    /// As in docs/KUBERNETES.md.
+    /// As in docs/install.md.
     pub(crate) name: &'static str,
     pub(crate) uid: u32,
     /// `capabilities.add`, after `drop: [ALL]`.

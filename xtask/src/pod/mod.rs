@@ -1,5 +1,5 @@
 //! `cargo xtask pod`: the released program where it is meant to run: alone in a root folder, and in containers beside a
-//! running engine, with everything that a pod may grant. The table in docs/KUBERNETES.md is what this prints.
+//! running engine, with everything that a pod may grant. The table in docs/install.md is what this prints.
 
 mod container;
 mod diagnosed;
@@ -246,7 +246,7 @@ impl Table {
 
     fn end(self) -> Result<()> {
         ensure!(self.wrong.is_empty(), "{}", self.wrong.join("\n"));
-        let document = dist::root()?.join("docs/KUBERNETES.md");
+        let document = dist::root()?.join("docs/install.md");
         let text = fs::read_to_string(&document)?;
         let untold: Vec<&String> = self.rows.iter().filter(|row| !text.contains(row.as_str())).collect();
         ensure!(
@@ -254,7 +254,7 @@ impl Table {
             "{} lacks these rows of what was found:\n{untold:#?}",
             document.display()
         );
-        println!("{} levels are what docs/KUBERNETES.md says", self.rows.len());
+        println!("{} levels are what docs/install.md says", self.rows.len());
         println!(
             "runc: {}",
             output(Command::new("runc").arg("--version"))?

@@ -1,4 +1,4 @@
-//! `cargo xtask screens`: docs/SCREENS.md, the real screens of the demo as tmux shows them, and those in the guide.
+//! `cargo xtask screens`: docs/reference/gallery.md, the real screens of the demo as tmux shows them, and those in the guide.
 
 mod built;
 mod retake;
@@ -99,11 +99,11 @@ const RECORD: &str = "demo --scenario race --headless --duration 20s --record ra
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Where the screens go.
-    #[arg(long, value_name = "FILE", default_value = "docs/SCREENS.md")]
+    #[arg(long, value_name = "FILE", default_value = "docs/reference/gallery.md")]
     output: String,
 
     /// A page whose blocks are taken anew where it says how.
-    #[arg(long, value_name = "FILE", default_value = "docs/USER-GUIDE.md")]
+    #[arg(long, value_name = "FILE", default_value = "docs/screens.md")]
     guide: PathBuf,
 
     /// The tokengap to take them from; by default a release build of this tree.

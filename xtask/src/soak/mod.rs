@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// The tokengap program; built from this workspace when not given.
     #[arg(long, value_name = "FILE")]
     tokengap: Option<PathBuf>,
-    /// Write the results into docs/RELIABILITY.md.
+    /// Write the results into docs/internals/RELIABILITY.md.
     #[arg(long)]
     write: bool,
 }
@@ -81,7 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "`cargo xtask soak`, {minutes:.0} minutes, {} comparisons:\n\n{rows}",
             checks.made
         );
-        document::write(&home.root, "RELIABILITY.md", "Soak", &text)?;
+        document::write(&home.root, "internals/RELIABILITY.md", "Soak", &text)?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! `cargo xtask telemetry`: a real Prometheus scrapes the demo and a real collector takes what it pushes; both must hold what the
-//! report says (docs/METRICS.md). Rules and dashboard are checked with what Prometheus knows then.
+//! report says (docs/reference/metrics.md). Rules and dashboard are checked with what Prometheus knows then.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

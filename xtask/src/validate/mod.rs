@@ -1,4 +1,4 @@
-//! `cargo xtask validate`: programs that others wrote read what `tokengap export` writes (docs/TRACE-FORMATS.md).
+//! `cargo xtask validate`: programs that others wrote read what `tokengap export` writes (docs/reference/exports.md).
 //!
 //! Perfetto's trace processor is the WebAssembly build of its UI, which a Python package ships; Node runs it.
 
@@ -99,7 +99,7 @@ impl Readers {
             step(export.arg(&out))?;
             writeln!(said, "{format}: {} bytes", out.metadata()?.len())?;
         }
-        let (report, document) = (folder.join("report.json"), self.root.join("docs/TRACE-FORMATS.md"));
+        let (report, document) = (folder.join("report.json"), self.root.join("docs/reference/exports.md"));
         fs::write(
             &report,
             step(Command::new(binary).arg("replay").arg(recording).arg("--json"))?,

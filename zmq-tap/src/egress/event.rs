@@ -1,4 +1,4 @@
-//! What one event of an HTTP response says of its request (docs/EGRESS.md, "Fields").
+//! What one event of an HTTP response says of its request (docs/internals/EGRESS.md, "Fields").
 //!
 //! Nothing is allocated for an event whose strings need no unescaping; token ids are counted, not kept.
 

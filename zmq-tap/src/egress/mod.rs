@@ -1,4 +1,4 @@
-//! What leaves an engine for its clients, out of the bytes that a server writes to its sockets (docs/EGRESS.md).
+//! What leaves an engine for its clients, out of the bytes that a server writes to its sockets (docs/internals/EGRESS.md).
 //!
 //! [`Stream`] finds responses and events in the bytes of one connection, wherever they are cut: HTTP/1.x with server-sent
 //! events or JSON, and Dynamo's response plane. [`Reader`] tells them as [`trace::event`]s. No I/O.

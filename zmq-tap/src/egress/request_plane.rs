@@ -1,4 +1,4 @@
-//! Dynamo's request plane: what a frontend asks of a worker, on connections that stay (docs/EGRESS.md, "Dynamo"). Only the ids
+//! Dynamo's request plane: what a frontend asks of a worker, on connections that stay (docs/internals/EGRESS.md, "Dynamo"). Only the ids
 //! are read, which name the request whose answer comes on a response plane's connection; the prompt behind them is passed over.
 
 use memchr::memchr_iter;

@@ -1,5 +1,5 @@
 //! The byte-transparent relay: it stands between senders and a receiver, passes every byte on as it came, and tells what
-//! went by (docs/RELAY.md).
+//! went by (docs/internals/RELAY.md).
 //!
 //! ```no_run
 //! use zmq_tap::relay::{Observation, Options, Pair, Relay};

@@ -3,7 +3,7 @@
 use std::io;
 
 /// Enough that a busy machine gives the traffic three times the share. Not more: where the relay's thread has no table of files of its
-/// own, a killed process closes its sockets when its last thread has had a CPU to die on (docs/RELIABILITY.md has numbers).
+/// own, a killed process closes its sockets when its last thread has had a CPU to die on (docs/internals/RELIABILITY.md has numbers).
 const NICE: i32 = 5;
 
 /// Lowers the calling thread's priority, for the thread that polls and decodes. Where the engine needs all the CPU there is,

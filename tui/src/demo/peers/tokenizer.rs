@@ -2,7 +2,7 @@
 //! request's waiter, which runs some turns later.
 //!
 //! The loop takes a message every two turns and a waiter needs `waiter_turns` from its wake-up call to its run (both
-//! measured on the real one, docs/WIRE.md). So chunks meet in an `out_list` only while messages are queued, and how many
+//! measured on the real one, docs/internals/WIRE.md). So chunks meet in an `out_list` only while messages are queued, and how many
 //! do follows from those two numbers.
 
 use std::collections::{HashMap, VecDeque};

@@ -1,6 +1,6 @@
 //! A pickle machine that reads and never acts: classes are names, calls are records, nothing is resolved or run.
 //!
-//! Protocols 2 to 5. What SGLang pickles is in docs/WIRE.md; the opcodes are those of Python's `pickletools`.
+//! Protocols 2 to 5. What SGLang pickles is in docs/internals/WIRE.md; the opcodes are those of Python's `pickletools`.
 
 mod array;
 mod build;
