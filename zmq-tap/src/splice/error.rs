@@ -1,25 +1,25 @@
-//! Why a socket's place is not taken, or not given back.
+//! Errors of taking over or restoring a socket's path.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::relay::RelayError;
 
-/// Why a socket's place is not taken, or not given back.
+/// Error of taking over or restoring a socket's path.
 #[derive(Debug, thiserror::Error)]
 pub enum SpliceError {
-    /// The folder of the sockets cannot be used.
+    /// The folder of the sockets cannot be opened or read.
     #[error("cannot open the folder {}: {source}; it must exist, and be writable for tokengap's user", .path.display())]
     Folder {
-        /// Which.
+        /// Path of the folder.
         path: PathBuf,
-        /// What the system says.
+        /// Error from the operating system.
         source: io::Error,
     },
-    /// A name that a note cannot hold.
+    /// A name that a note file cannot represent.
     #[error("{0:?} is no plain file name: tokengap moves sockets within their folder only")]
     Name(String),
-    /// There is no socket file of that name.
+    /// No socket file has this name.
     #[error("{} is not a socket: nothing was moved", .0.display())]
     NotASocket(PathBuf),
     /// A file operation failed.
@@ -32,15 +32,15 @@ pub enum SpliceError {
         /// What the system says.
         source: io::Error,
     },
-    /// The note, or another tokengap.
+    /// The note cannot be used, or another tokengap holds it.
     #[error(transparent)]
     Note(#[from] RelayError),
-    /// The engine's socket is not where it was put.
+    /// The engine's socket is not at the path it was moved to.
     #[error("{} is not where tokengap had put it, and {} was left as it is", .aside.display(), .path.display())]
     Gone {
-        /// Its own place.
+        /// Original path of the socket.
         path: PathBuf,
-        /// Where it was put.
+        /// Path that it was moved to.
         aside: PathBuf,
     },
 }

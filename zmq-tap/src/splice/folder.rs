@@ -1,4 +1,4 @@
-//! A folder that is held open: whatever happens to its path, files are found in this one.
+//! A folder that is held open, so that files are found in it even if its path changes.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::error::SpliceError;
 
-/// A folder of sockets, in any mount namespace that `/proc/PID/root` leads into.
+/// A folder of sockets, in any mount namespace reachable through `/proc/PID/root`.
 #[derive(Clone, Debug)]
 pub struct Folder {
     held: Arc<OwnedFd>,
@@ -17,7 +17,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens `path`; errors and reports call it `shown`.
+    /// Opens `path`. Errors and reports show it as `shown`.
     pub fn open(path: &Path, shown: &Path) -> Result<Self, SpliceError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
@@ -32,19 +32,19 @@ impl Folder {
         }
     }
 
-    /// A path to the file `name`, short enough for a socket's address, and valid in this process only.
+    /// Path of the file `name`: short enough for a socket address, and valid in this process only.
     pub fn at(&self, name: impl AsRef<OsStr>) -> PathBuf {
         let mut path = self.path();
         path.push(name.as_ref());
         path
     }
 
-    /// A path to the folder itself, valid in this process only.
+    /// Path of the folder itself, valid in this process only.
     pub(super) fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.held.as_raw_fd()).into()
     }
 
-    /// The file's path as its owners know it.
+    /// Path of the file as its owner knows it.
     pub fn shown(&self, name: impl AsRef<OsStr>) -> PathBuf {
         self.shown.join(name.as_ref())
     }

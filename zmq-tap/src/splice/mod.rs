@@ -1,7 +1,7 @@
-//! Taking the place of a socket file that an engine listens on, and giving it back (docs/internals/SPLICE.md).
+//! Takeover of the path of a socket file that an engine listens on, and its restoration (docs/SPLICE.md).
 //!
-//! The engine's socket goes aside by an exchange of names, so that at every instant somebody listens where its peers
-//! connect. A note beside it says what was moved: whoever comes after a crash can put it back ([`restore`]).
+//! An exchange of names moves the engine's socket aside, so that the path that peers connect to always has a listener. A note beside it
+//! records the move, so that any later process can reverse it after a crash ([`restore`]).
 
 mod error;
 mod folder;

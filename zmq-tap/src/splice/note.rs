@@ -1,13 +1,13 @@
-//! What is written down of a move, before it is made: enough to undo it, whoever finds the note.
+//! The record of a move, written before the move is made. It is sufficient for any later process to reverse the move.
 
 use crate::relay::claim::Identity;
 
-/// The first line of every note of a move.
+/// First line of every note about a move.
 const TITLE: &str = "tokengap moved a socket, 1";
-/// Between a socket's name and the number of the place it is put aside to.
+/// Separator between a socket's name and the number of its path aside.
 const ASIDE: &str = ".engine-";
 
-/// A move, as written down.
+/// A move, as recorded in a note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Move {
     /// The engine's socket.
@@ -32,7 +32,7 @@ impl Move {
         )
     }
 
-    /// Reads the note of the socket called `name`. What does not fit it to the letter is no note.
+    /// Parses the note of the socket called `name`. Returns `None` for any deviation from the format.
     pub(super) fn read(text: &str, name: &str) -> Option<Self> {
         let mut lines = text.strip_suffix('\n')?.split('\n');
         if lines.next()? != TITLE {
@@ -56,12 +56,12 @@ impl Move {
     }
 }
 
-/// The `number`th place that the socket `name` can be put aside to.
+/// The `number`th name that the socket `name` can be moved to.
 pub(super) fn aside(name: &str, number: u32) -> String {
     format!("{name}{ASIDE}{number}")
 }
 
-/// Whether files called so are tokengap's own doing: sockets put aside, and notes.
+/// Whether a file name is one that tokengap makes: a socket moved aside, or a note.
 pub fn is_ours(name: &str) -> bool {
     let numbered = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
     name.ends_with(".tokengap") || name.rsplit_once(ASIDE).is_some_and(|(_, number)| numbered(number))

@@ -1,4 +1,4 @@
-//! The place of one socket file: taken, and given back.
+//! Takeover and restoration of the path of one socket file.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -16,10 +16,10 @@ use crate::relay::claim::{Identity, Note};
 
 pub use super::note::is_ours;
 
-/// Sockets of one name that may have been put aside before: each restart of an engine leaves at most one.
+/// Limit of earlier sockets moved aside under one name. Each restart of an engine leaves at most one.
 const MOST_ASIDE: u32 = 1_000;
 
-/// A place that we have taken. Dropping it gives it back.
+/// A socket path held by tokengap. Dropping it restores the engine's socket.
 #[derive(Debug)]
 pub struct Place {
     folder: Folder,
@@ -30,8 +30,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Listens in the place of the socket `name`; that one is then at [`Place::aside`], as alive as before. Peers that are
-    /// connected stay connected to it, whoever connects from now on comes to us.
+    /// Listens at the path of the socket `name`, and moves that socket to [`Place::aside`], where it stays usable. Connected peers stay
+    /// connected to the engine; new connections reach tokengap.
     pub fn take(folder: &Folder, name: &str) -> Result<(UnixListener, Self), SpliceError> {
         if name.is_empty() || name.contains(['/', '\n']) {
             return Err(SpliceError::Name(name.into()));
@@ -63,7 +63,7 @@ impl Place {
                 aside,
             },
             note,
-            // Nothing is moved yet: dropping it now must not look for anything to give back.
+            // Nothing is moved yet: until then, dropping `place` must not try to restore.
             given_back: true,
         };
         let made = place.listen(&found);
@@ -80,7 +80,7 @@ impl Place {
         }
     }
 
-    /// Written down, made, given the engine's owner and mode, and only then exchanged.
+    /// Writes the note, binds the socket, copies the engine's owner and mode, and then exchanges the names.
     fn listen(&mut self, engine: &fs::Metadata) -> Result<UnixListener, (&'static str, io::Error)> {
         let ours = self.folder.at(&self.moved.aside);
         let note = |error| ("keep a note beside", error);
@@ -90,41 +90,41 @@ impl Place {
         self.moved.ours = Some(Identity::of(&made));
         self.note.write(&self.moved.written()).map_err(note)?;
         admit_as(&ours, engine).map_err(|error| ("open a socket for the same users beside", error))?;
-        // One step, so that whoever connects finds either the engine's socket or ours.
+        // One atomic step, so that a connecting peer finds either the engine's socket or tokengap's.
         let engines = self.folder.at(&self.name);
         renameat_with(CWD, &ours, CWD, &engines, RenameFlags::EXCHANGE)
             .map_err(|errno| ("take the place of", errno.into()))?;
         Ok(listener)
     }
 
-    /// Where the engine's own socket is now; valid in this process only.
+    /// Current path of the engine's own socket; valid in this process only.
     pub fn aside(&self) -> std::path::PathBuf {
         self.folder.at(&self.moved.aside)
     }
 
-    /// The place, as the engine knows it.
+    /// Original path of the socket, as the engine knows it.
     pub fn shown(&self) -> std::path::PathBuf {
         self.folder.shown(&self.name)
     }
 
-    /// The socket's name in its folder.
+    /// Name of the socket in its folder.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the place is still ours: an engine that starts anew removes what is there and listens itself.
+    /// Whether the path still leads to tokengap's socket. A restarted engine removes that file and binds its own.
     pub fn is_held(&self) -> bool {
         self.is(&self.name, self.moved.ours.as_ref())
     }
 
-    /// Lets nobody in from now on: who connects finds nothing, and tries again.
+    /// Stops accepting new peers: they find no socket file, and retry.
     pub fn close(&self) {
         if self.is_held() {
             let _ = fs::remove_file(self.folder.at(&self.name));
         }
     }
 
-    /// Puts the engine's socket back, in one step, over ours or where ours was.
+    /// Moves the engine's socket back in one atomic step, over tokengap's or to the empty path.
     pub fn give_back(mut self) -> Result<(), SpliceError> {
         self.undo()
     }
@@ -155,7 +155,7 @@ impl Place {
         result
     }
 
-    /// Removes what lies aside, if it is the socket that we made, or one of the engine's that it has itself replaced.
+    /// Removes the file aside if it is tokengap's socket, or a socket of the engine that nobody listens on any more.
     fn clear_away(&self) {
         let aside = self.folder.at(&self.moved.aside);
         let ours = self.is(&self.moved.aside, self.moved.ours.as_ref());
@@ -180,8 +180,8 @@ impl Drop for Place {
     }
 }
 
-/// Gives the socket file at `path` the owner and the mode of `model`, so that the same peers may connect. It is held while
-/// that is done: nobody can put another file under our hands.
+/// Gives the socket file at `path` the owner and mode of `model`, so that the same peers may connect. An open descriptor ensures that both
+/// changes apply to one and the same file.
 fn admit_as(path: &Path, model: &fs::Metadata) -> io::Result<()> {
     let held = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let now = fs::symlink_metadata(path)?;

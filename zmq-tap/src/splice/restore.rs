@@ -1,4 +1,4 @@
-//! The way back after a crash: notes are read, and what they say was moved is put back.
+//! Restoration after a crash: reads the notes and moves the recorded sockets back.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -10,48 +10,48 @@ use super::note::Move;
 use crate::relay::RelayError;
 use crate::relay::claim::{Identity, Note, is_listening};
 
-/// Files looked at in one folder.
+/// Limit of directory entries read in one folder.
 const MOST_FILES: usize = 65_536;
 
-/// What became of one note.
+/// Outcome for one note.
 #[derive(Debug)]
 pub enum Restored {
-    /// The engine's socket is in its place again.
+    /// The engine's socket is at its original path again.
     Back(PathBuf),
-    /// It was in its place; what lay about was removed.
+    /// The engine's socket was already at its path; leftover files were removed.
     WasBack(PathBuf),
-    /// The engine has gone, or listens on a socket that it made since: nothing was left to put back.
+    /// The engine has exited, or listens on a newer socket: nothing was left to restore.
     Outlived(PathBuf),
-    /// A tokengap that lives holds the place.
+    /// A running tokengap holds the path.
     Held(PathBuf),
-    /// Left as it is, and why.
+    /// Nothing was changed, for the given reason.
     Refused(PathBuf, String),
 }
 
-/// What stands under a name.
+/// The file found under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum There {
     Nothing,
     Engines,
-    /// A socket that tokengap made, and that nobody listens on any more.
+    /// A socket made by tokengap that nobody listens on any more.
     Ours,
     Other,
 }
 
-/// What to do with a socket's name, and with the name aside.
+/// Action for a socket's name and for its name aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     PutBack,
-    /// It is back; the flag: our own socket lies aside.
+    /// The engine's socket is back at its path. The flag: tokengap's own socket is aside.
     Clean {
         aside: bool,
     },
-    /// Nothing to put back; the flags: our own socket has the name, or lies aside.
+    /// Nothing to restore. The flags: tokengap's own socket is under the name, or aside.
     Forget {
         name: bool,
         aside: bool,
     },
-    /// The engine's old socket lies aside while another has its place.
+    /// The engine's old socket is aside while another socket has its path.
     Replaced,
 }
 
@@ -69,8 +69,8 @@ fn decide(name: There, aside: There) -> Step {
     }
 }
 
-/// Undoes every move that a note in `folder` tells of and whose tokengap is gone. Doing it again changes nothing. Touched
-/// are only sockets that a note of our own user's names by device, inode and time of making; no link is followed.
+/// Reverses every move that a note in `folder` records and whose tokengap has exited. The operation is idempotent. It changes only sockets
+/// that a note of its own user identifies by device, inode and time of creation, and follows no links.
 pub fn restore(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
     let failed = |source| SpliceError::Folder {
         path: folder.shown(""),
@@ -89,7 +89,7 @@ pub fn restore(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
     Ok(restored)
 }
 
-/// `None`: the note is not about a move.
+/// Restores one socket. Returns `None` if the note does not describe a move.
 fn one(folder: &Folder, name: &str) -> Option<Restored> {
     let (path, shown) = (folder.at(name), folder.shown(name));
     let mut note = match Note::lock(&path) {
@@ -150,7 +150,7 @@ fn there(path: &std::path::Path, moved: &Move) -> There {
     } else if moved.ours.as_ref() == Some(&is)
         || (moved.ours.is_none() && found.file_type().is_socket() && path.ends_with(&moved.aside))
     {
-        // Made a moment before it could be written down: nobody else makes sockets of that name.
+        // This socket was made just before its identity could be recorded: only tokengap uses this name.
         There::Ours
     } else {
         There::Other

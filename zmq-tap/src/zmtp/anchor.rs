@@ -1,47 +1,47 @@
-//! Frame headers that a stream entered in its middle can be trusted to hold: a header directly before a payload that
-//! begins as SGLang's messages do.
+//! Frame headers that can be trusted in a stream entered in its middle: a header directly before a payload that begins like an SGLang
+//! message.
 //!
-//! How unlikely is a false one? At one position of random bytes:
-//! - pickle 4 and 5 (Python 3.8 and later): flags (2^-7), `80 04|05 95` (2^-23), then the pickle's own frame length, an
-//!   eight-byte number that must be the ZMTP length less 11 or, in a large pickle of several frames, lie between 4 and that:
-//!   below 2^-30 in all, however long the frame;
-//! - msgpack: flags (2^-7), array header with a string header (2^-6), and a class name of 8 to 64 characters, a capital and
-//!   letters, digits or underscores (2^-3.3 and 7 times 2^-2 or less): below 2^-30.
+//! Probability of a false anchor at one position of random bytes:
+//! - pickle 4 and 5 (Python 3.8 and later): flags (2^-7) and `80 04|05 95` (2^-23), then the pickle's own eight-byte frame length. That
+//!   length must be the ZMTP length less 11 or, in a large pickle of several frames, lie between 4 and that. Together below 2^-30 for any
+//!   frame length;
+//! - msgpack: flags (2^-7), array header with a string header (2^-6), and a class name of 8 to 64 characters, a capital followed by
+//!   letters, digits or underscores (2^-3.3 and 7 times 2^-2 or less). Together below 2^-30.
 //!
-//! [`super::seek`] believes only two anchors of which the first's length leads exactly to the second, 2^-60 a position;
-//! over a tebibyte of random bytes that is one false entry in a million attempts. Payloads are not random, but to deceive it
-//! they would have to hold whole ZMTP frames of such messages back to back: a recording of a stream inside a stream.
+//! [`super::seek`] accepts only two anchors where the length of the first leads exactly to the second: 2^-60 per position. Over a tebibyte
+//! of random bytes that is one false sync in a million attempts. Payloads are not random, but a payload that deceives the check must hold
+//! whole ZMTP frames of such messages back to back: a recording of a stream inside a stream.
 
 use super::greeting::Version;
 use super::header;
 
 const MIN_NAME: usize = 8;
 const MAX_NAME: usize = 64;
-/// `PROTO n`, `FRAME`, and the length of the pickle's frame.
+/// Length of `PROTO n`, `FRAME` and the frame length of a pickle.
 const PICKLE_HEAD: u64 = 11;
 
-/// Whether a message's frame begins here.
+/// Whether a message frame begins at the tested position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It does not.
+    /// No frame begins here.
     No,
     /// Too few bytes to tell.
     More,
-    /// It does.
+    /// A frame begins here.
     Yes {
-        /// From the first byte of the header to the first byte after the body.
+        /// Distance from the first byte of the header to the first byte after the body.
         length: u64,
-        /// What the body's last byte must be, where the codec says.
+        /// Required last byte of the body, if the codec defines one.
         tail: Option<u8>,
     },
 }
 
-/// Whether an anchor may begin with this byte: single-part messages only, flags 0 (short) or 2 (long).
+/// Whether an anchor may begin with this byte: only single-part messages, with flags 0 (short) or 2 (long).
 pub(super) fn may_begin_with(flags: u8) -> bool {
     flags & !2 == 0
 }
 
-/// Looks at the front of `bytes`; bodies longer than `longest` are not believed.
+/// Tests for an anchor at the front of `bytes`. Bodies longer than `longest` are rejected.
 pub(super) fn look(bytes: &[u8], longest: u64) -> Verdict {
     let head = match bytes.first() {
         None => return Verdict::More,
@@ -49,7 +49,7 @@ pub(super) fn look(bytes: &[u8], longest: u64) -> Verdict {
         Some(0) => 2,
         Some(_) => header::LONGEST,
     };
-    // The one look that settles nearly all places: no message begins with another byte.
+    // Rejects nearly all positions with one comparison: no SGLang message begins with another byte.
     if !matches!(bytes.get(head), None | Some(0x80 | 0x91..=0x9f | 0xdc)) {
         return Verdict::No;
     }
@@ -86,7 +86,7 @@ fn pickle(body: &[u8], length: u64) -> Head {
             None => Head::More,
             Some(&frame) => {
                 let frame = u64::from_le_bytes(frame);
-                // A pickler flushes a frame at 64 KiB, or early when a large object goes by itself.
+                // A pickler ends a frame at 64 KiB, or earlier when it writes a large object outside of any frame.
                 let whole = length.checked_sub(PICKLE_HEAD);
                 let fits = whole.is_some_and(|whole| frame == whole || (frame >= 4 && frame < whole && whole > 65_536));
                 if fits { Head::Yes(Some(b'.')) } else { Head::No }

@@ -1,4 +1,4 @@
-//! Commands of the protocol: the handshake, subscriptions and heartbeats.
+//! ZMTP commands: the handshake, subscriptions and heartbeats.
 
 /// A command, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,15 +19,15 @@ pub enum Command {
     Cancel,
     /// Heartbeat.
     Ping,
-    /// Heartbeat's answer.
+    /// Reply to a heartbeat.
     Pong,
-    /// The identity frame that opens a ZMTP 2.0 stream; not a command there, but no message either.
+    /// The identity frame that opens a ZMTP 2.0 stream. ZMTP 2.0 has no commands, but this frame is not a message either.
     Identity,
     /// Any other name.
     Other,
 }
 
-/// The first bytes of a command's body, as much as tells its name.
+/// The first bytes of a command's body, enough to identify its name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Name {
     held: [u8; 10],
@@ -35,7 +35,7 @@ pub(super) struct Name {
 }
 
 impl Name {
-    /// Takes the front of `bytes` until it has enough.
+    /// Appends bytes from the front of `bytes` until the buffer is full.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         let room = self.held.len() - self.have;
         let taken = &bytes[..bytes.len().min(room)];

@@ -1,4 +1,4 @@
-//! What a peer says first: its version and its security mechanism.
+//! The greeting that opens a connection: the peer's version and its security mechanism.
 
 use std::fmt;
 
@@ -8,18 +8,19 @@ use super::scanner::Opaque;
 const V3_LENGTH: usize = 64;
 /// Length of a ZMTP 2.0 greeting: signature, revision, socket type. The identity frame follows.
 pub(super) const V2_LENGTH: usize = 12;
-/// A version 3 peer that answers a 2.0 peer sends its major version, then a socket type, then the identity frame's zero
-/// flag byte; a version 3 greeting has the first letter of its mechanism here.
+/// Number of bytes after which a 2.0 stream and a 3.x greeting differ. A version 3 peer that replies to a 2.0 peer sends its major version,
+/// then a socket type, then the zero flag byte of the identity frame. A version 3 greeting has the first letter of its mechanism in that
+/// place.
 const DECIDES: usize = 12;
 
-/// The framing that a greeting leads to.
+/// Framing that a greeting selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
     /// ZMTP 2.0: no commands; the first frame is the identity.
     V2,
     /// ZMTP 3.x.
     V3 {
-        /// 0 or 1 today.
+        /// Minor version: 0 or 1.
         minor: u8,
     },
 }
@@ -29,36 +30,36 @@ pub enum Version {
 pub enum Mechanism {
     /// None.
     Null,
-    /// User name and password; messages travel in clear.
+    /// User name and password; messages are not encrypted.
     Plain,
     /// Encrypted.
     Curve,
     /// May be encrypted.
     Gssapi,
-    /// A name that ZMTP does not define.
+    /// A name that the ZMTP specifications do not define.
     Other([u8; 20]),
 }
 
 /// A peer's greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Framing of what follows.
+    /// Framing of the bytes after the greeting.
     pub version: Version,
-    /// Security of what follows.
+    /// Security mechanism of the bytes after the greeting.
     pub mechanism: Mechanism,
 }
 
-/// Collects a greeting, however it is cut.
+/// Collects a greeting from slices of any length.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     held: [u8; V3_LENGTH],
     have: usize,
 }
 
-/// What the bytes so far amount to.
+/// Result of reading the greeting up to the current byte.
 pub(super) enum Step {
     More,
-    /// The greeting is whole. A byte of the next frame may have been needed to tell.
+    /// The greeting is complete. The second field is a byte of the next frame, if one was needed to decide.
     Whole(Greeting, Option<u8>),
     Not(Opaque),
 }
@@ -71,7 +72,7 @@ impl Reading {
         }
     }
 
-    /// Takes one byte and says what is known now.
+    /// Adds one byte and returns the result so far.
     pub(super) fn push(&mut self, byte: u8) -> Step {
         self.held[self.have] = byte;
         self.have += 1;
@@ -109,7 +110,7 @@ fn v2() -> Greeting {
 }
 
 impl Mechanism {
-    /// By the 20 octets of the greeting, padded with zeros.
+    /// Parses the 20 zero-padded octets of the greeting.
     fn named(octets: &[u8]) -> Self {
         let end = octets.iter().position(|&byte| byte == 0).unwrap_or(octets.len());
         match &octets[..end] {
@@ -126,7 +127,7 @@ impl Mechanism {
         }
     }
 
-    /// Whether messages can be read by a third party.
+    /// Whether a third party can read the messages.
     pub fn is_clear(self) -> bool {
         matches!(self, Self::Null | Self::Plain)
     }

@@ -1,4 +1,4 @@
-//! Frame headers: one flag byte, then the length in one byte or in eight (RFC 23, "framing"; the same in ZMTP 2.0).
+//! Frame headers: one flag byte, then the length in one byte or in eight (RFC 23, "framing"; ZMTP 2.0 is identical).
 
 use super::greeting::Version;
 
@@ -6,7 +6,7 @@ const MORE: u8 = 0b001;
 const LONG: u8 = 0b010;
 const COMMAND: u8 = 0b100;
 
-/// The longest header: flags and an 8-byte length.
+/// Longest header in bytes: flags and an 8-byte length.
 pub(super) const LONGEST: usize = 9;
 
 /// A frame's header.
@@ -14,7 +14,7 @@ pub(super) const LONGEST: usize = 9;
 pub(super) struct Header {
     /// More parts of the same message follow.
     pub(super) more: bool,
-    /// A command of the protocol, not a part of a message.
+    /// A protocol command, not a part of a message.
     pub(super) command: bool,
     /// Length of the body in bytes, as claimed.
     pub(super) length: u64,
@@ -22,10 +22,10 @@ pub(super) struct Header {
     pub(super) size: usize,
 }
 
-/// Bytes that no ZMTP peer sends where a frame header must be.
+/// Bytes that no ZMTP peer sends at the position of a frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Garbage {
-    /// The flag byte sets bits that are reserved, or combines COMMAND with MORE.
+    /// The flag byte sets reserved bits, or combines COMMAND with MORE.
     #[error("flag byte {0:#04x} is not one of ZMTP's")]
     Flags(u8),
     /// A length that no stream can hold.
@@ -33,12 +33,12 @@ pub enum Garbage {
     Length(u64),
 }
 
-/// Whether a header that begins with this byte is a command's.
+/// Whether a header that begins with this byte belongs to a command.
 pub(super) fn is_command(flags: u8) -> bool {
     flags & COMMAND != 0
 }
 
-/// Reads a header off the front of `bytes`. `None`: more bytes are needed.
+/// Parses a header at the front of `bytes`. Returns `None` if more bytes are needed.
 pub(super) fn read(bytes: &[u8], version: Version) -> Result<Option<Header>, Garbage> {
     let Some(&flags) = bytes.first() else { return Ok(None) };
     let known = match version {

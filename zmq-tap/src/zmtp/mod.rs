@@ -1,8 +1,8 @@
-//! Where ZMTP messages begin and end in a byte stream, without I/O and without keeping the bytes.
+//! Message boundaries of ZMTP in a byte stream, without I/O and without keeping the bytes.
 //!
-//! [`Scanner`] is fed slices of one direction of a connection as they come, of any length, and answers with [`Mark`]s
-//! whose positions are offsets from the first byte it was fed. It allocates nothing for what a peer claims: a length is
-//! only ever counted down. Sources: RFC 23 and 37 (ZMTP 3.0, 3.1), RFC 15 (ZMTP 2.0), and what libzmq 4.2 to 4.3 sends.
+//! [`Scanner`] accepts one direction of a connection in slices of any length and emits [`Mark`]s. Their positions are offsets from the
+//! first byte fed. A length that a peer claims is only counted down and allocates nothing. Sources: RFC 23 and 37 (ZMTP 3.0, 3.1), RFC 15
+//! (ZMTP 2.0), and the output of libzmq 4.2 to 4.3.
 
 mod anchor;
 mod command;

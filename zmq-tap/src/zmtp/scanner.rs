@@ -1,11 +1,11 @@
-//! The scanner: bytes in, marks out.
+//! The scanner, which turns bytes into marks.
 
 use super::command::{Command, Name};
 use super::greeting::{Greeting, Mechanism, Reading, Step, V2_LENGTH, Version};
 use super::header::{self, Garbage, Header};
 use super::seek::Seeker;
 
-/// Where a frame lies, in offsets from the first byte fed.
+/// Position of a frame, in offsets from the first byte fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// First byte of its header.
@@ -16,40 +16,40 @@ pub struct Span {
     pub end: u64,
 }
 
-/// What was found, said as soon as its last byte was fed.
+/// An element of the stream, emitted when its last byte is fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// The peer has greeted.
+    /// The peer's greeting.
     Greeting(Greeting),
-    /// A whole command (or a ZMTP 2.0 identity).
+    /// A complete command (or a ZMTP 2.0 identity).
     Command(Command, Span),
-    /// A whole message frame.
+    /// A complete message frame.
     Frame {
-        /// Where it lies.
+        /// Position of the frame.
         span: Span,
         /// More parts of this message follow.
         more: bool,
     },
-    /// No frame can begin here. Whatever follows is searched for the next one.
+    /// No frame can begin here. The scanner searches the following bytes for the next frame.
     Garbage {
-        /// Offset of the header that is none.
+        /// Offset of the invalid header.
         at: u64,
-        /// What is wrong with it.
+        /// Reason why the header is invalid.
         why: Garbage,
     },
-    /// Framing is known from here on: the next frame's header. Frames before it were not seen.
+    /// Framing is known from the next frame's header on. Frames before it were not seen.
     Synced {
         /// Offset of that header.
         at: u64,
     },
-    /// Nothing in this stream can be read, now or later.
+    /// No byte of this stream can be read, now or later.
     Opaque(Opaque),
 }
 
 /// Why a stream cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Opaque {
-    /// It does not open with a ZMTP greeting: no ZMTP peer would accept it either.
+    /// The stream does not open with a ZMTP greeting. A ZMTP peer would reject it too.
     #[error("not ZMTP")]
     NotZmtp,
     /// ZMTP 1.0, which only libzmq 2.x speaks.
@@ -58,17 +58,17 @@ pub enum Opaque {
     /// The mechanism hides messages from a third party.
     #[error("encrypted by {0}")]
     Encrypted(Mechanism),
-    /// It was entered in its middle, or lost its framing, and no messages of SGLang's were found in a long stretch.
+    /// The stream was entered in its middle, or lost its framing, and a long stretch held no SGLang message.
     #[error("no message was found in it")]
     Unframed,
 }
 
-/// The message that is under way at the end of what was fed.
+/// The incomplete message at the end of the bytes fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// Offset of the first byte of its first frame's header.
     pub start: u64,
-    /// Offset of the end of the frame under way, as its header claims; `None` before that header is whole.
+    /// Offset of the end of the current frame, as its header claims; `None` until that header is complete.
     pub frame_end: Option<u64>,
 }
 
@@ -77,7 +77,7 @@ pub struct Pending {
 pub struct Scanner {
     at: u64,
     version: Version,
-    /// Where the multipart message under way began, once its first frame is whole.
+    /// Offset of the current multipart message, once its first frame is complete.
     message: Option<u64>,
     state: State,
     seek_longest: u64,
@@ -109,7 +109,7 @@ impl Scanner {
     /// Default of [`Scanner::seeking_up_to`]: frames longer than this are not used to find a boundary again.
     pub const SEEK_LONGEST: u64 = 16 << 20;
 
-    /// For a stream from its first byte.
+    /// Creates a scanner for a stream from its first byte.
     pub fn from_greeting() -> Self {
         Self {
             at: 0,
@@ -120,9 +120,8 @@ impl Scanner {
         }
     }
 
-    /// For a stream that is entered somewhere after its handshake. Says [`Mark::Synced`] once it knows where it is: after
-    /// one whole frame of a message of SGLang's and the head of the next. Gives up ([`Opaque::Unframed`]) after four times
-    /// the longest frame.
+    /// Creates a scanner for a stream that is entered somewhere after its handshake. It emits [`Mark::Synced`] after one whole SGLang
+    /// message frame and the start of the next. It gives up ([`Opaque::Unframed`]) after four times the length of the longest frame.
     pub fn mid_stream() -> Self {
         let state = State::Seeking(Seeker::new(0, Self::SEEK_LONGEST));
         Self {
@@ -131,7 +130,7 @@ impl Scanner {
         }
     }
 
-    /// Sets the longest frame, in bytes, that may prove a boundary.
+    /// Sets the length in bytes of the longest frame that may prove a boundary.
     #[must_use]
     pub fn seeking_up_to(mut self, longest: u64) -> Self {
         self.seek_longest = longest;
@@ -141,12 +140,12 @@ impl Scanner {
         self
     }
 
-    /// How many bytes were fed.
+    /// Number of bytes fed.
     pub fn position(&self) -> u64 {
         self.at
     }
 
-    /// The message under way, if any; commands are none.
+    /// Returns the incomplete message, if any. Commands do not count as messages.
     pub fn pending(&self) -> Option<Pending> {
         match &self.state {
             State::Header { held, have: have @ 1.. } if !header::is_command(held[0]) => Some(Pending {
@@ -162,7 +161,7 @@ impl Scanner {
         }
     }
 
-    /// Takes the next bytes of the stream and calls `mark` for everything that ends in them, in order.
+    /// Scans the next bytes of the stream and calls `mark` for every element that ends in them, in order.
     pub fn feed(&mut self, mut bytes: &[u8], mark: &mut impl FnMut(Mark)) {
         while !bytes.is_empty() {
             let taken = match &mut self.state {
@@ -229,7 +228,7 @@ impl Scanner {
         let start = self.at - before as u64;
         let read = header::read(&held[..before + fresh], self.version);
         let read = match read {
-            // A body must end before offsets do.
+            // The end of the body must fit into an offset.
             Ok(Some(header)) if start.checked_add(header.size as u64 + header.length).is_none() => {
                 Err(Garbage::Length(header.length))
             }
@@ -256,10 +255,10 @@ impl Scanner {
             Err(why) => {
                 mark(Mark::Garbage { at: start, why });
                 self.message = None;
-                // The next header may begin right behind the first byte of what is none, however the bytes were cut.
+                // The next header may begin directly behind the first byte of the invalid one, wherever the input was cut.
                 let (known, begins) = (*held, before.max(1));
                 let mut seeker = Seeker::new(start + 1, self.seek_longest);
-                // Too few to prove anything yet.
+                // These bytes are too few for the seeker to find a boundary yet.
                 seeker.feed(&known[1..begins]);
                 self.at = start + begins as u64;
                 self.state = State::Seeking(seeker);
@@ -268,7 +267,7 @@ impl Scanner {
         }
     }
 
-    /// Says what a body was, if it has ended.
+    /// Emits the mark of the current frame if its body is complete.
     fn end_of_body(&mut self, mark: &mut impl FnMut(Mark)) {
         let State::Body {
             header,

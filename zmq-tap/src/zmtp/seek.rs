@@ -1,51 +1,51 @@
-//! Finding frame boundaries again in a stream that was entered in its middle.
+//! Search for frame boundaries in a stream that is entered in its middle.
 //!
-//! Every position is tried as an anchor ([`super::anchor`]). One anchor proves nothing; when the length in its header leads
-//! exactly to another, the second is where framing begins. The frame before it is given up. Held meanwhile: fewer bytes
-//! than one anchor needs, and at most [`MOST_CANDIDATES`] places to check.
+//! Every position is tested as an anchor ([`super::anchor`]). One anchor proves nothing. When the length in its header leads exactly to
+//! another anchor, framing begins at the second one, and the frame before it is lost. The search holds fewer bytes than one anchor needs,
+//! and at most [`MOST_CANDIDATES`] candidates.
 
 use super::anchor::{self, Verdict};
 use super::command::{Command, Name};
 
-/// Anchors waiting for their successor; the nearest ones are kept.
+/// Limit of anchors that wait for a successor. The farthest ones are discarded first.
 const MOST_CANDIDATES: usize = 64;
-/// Bytes taken in at a time, so that what is held stays small.
+/// Bytes added at a time, to keep the held buffer small.
 const PIECE: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    /// Where the next header must be.
+    /// Offset where the next header must be.
     end: u64,
-    /// What the byte before it must be.
+    /// Required value of the byte before that header.
     tail: Option<u8>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Seeker {
-    /// Bytes not yet decided on; the first is at stream offset `at`.
+    /// Bytes without a decision yet; the first is at stream offset `at`.
     held: Vec<u8>,
     at: u64,
     /// The byte before `held`.
     before: Option<u8>,
     candidates: Vec<Candidate>,
-    /// The nearest of their ends.
+    /// Nearest `end` of all candidates.
     nearest: u64,
     longest: u64,
     began: u64,
 }
 
-/// Where framing begins.
+/// Position where framing begins.
 pub(super) struct Found {
     /// Stream offset of a frame's header.
     pub(super) at: u64,
-    /// The stream's bytes from there to the end of what was taken in.
+    /// Bytes of the stream from there to the end of the consumed input.
     pub(super) held: Vec<u8>,
-    /// How much of the slice was taken in.
+    /// Number of bytes consumed from the input slice.
     pub(super) taken: usize,
 }
 
 impl Seeker {
-    /// `at` is the stream offset of the next byte; frames longer than `longest` are not looked for.
+    /// `at` is the stream offset of the next byte. Frames longer than `longest` are not considered.
     pub(super) fn new(at: u64, longest: u64) -> Self {
         Self {
             held: Vec::new(),
@@ -58,7 +58,7 @@ impl Seeker {
         }
     }
 
-    /// Whether so much was searched in vain that SGLang's messages cannot be in it: searching costs more than framing.
+    /// Whether the search is long enough to rule out SGLang messages. Searching costs more than framing.
     pub(super) fn is_hopeless(&self) -> bool {
         self.at - self.began > self.longest.saturating_mul(4)
     }
@@ -79,12 +79,12 @@ impl Seeker {
         None
     }
 
-    /// Decides on as many positions as it can; returns the place in `held` of a proved header.
+    /// Decides on as many positions as possible. Returns the index in `held` of a proved header.
     fn search(&mut self) -> Option<usize> {
         let mut start = 0;
         while let Some(&first) = self.held.get(start) {
             let at = self.at + start as u64;
-            // Few bytes can begin a header, and few places are ones that a candidate leads to.
+            // Only a few byte values can begin a header, and few positions are the end of a candidate.
             if anchor::may_begin_with(first) || at == self.nearest {
                 let rest = &self.held[start..];
                 let expected = at == self.nearest && self.arrival(at, start);
@@ -92,7 +92,7 @@ impl Seeker {
                     Verdict::More => break,
                     Verdict::Yes { .. } if expected => return Some(start),
                     Verdict::Yes { length, tail } => self.wait_for(at.saturating_add(length), tail),
-                    // Heartbeats may stand between two messages.
+                    // Heartbeats may occur between two messages.
                     Verdict::No if expected => match heartbeat(rest) {
                         Verdict::Yes { length, tail } => self.wait_for(at + length, tail),
                         Verdict::More => break,

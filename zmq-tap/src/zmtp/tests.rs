@@ -1,4 +1,4 @@
-//! The scanner against streams of real messages, cut in any way, entered anywhere, and against what is no stream at all.
+//! Tests of the scanner: real messages cut at any position, streams entered anywhere, and bytes that are no ZMTP stream.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const PING: &[u8] = b"\x04\x07\x04PING\0\0";
 
-/// Real messages of every release that the fixtures have, in both codecs.
+/// Messages of every release among the fixtures, in both codecs.
 fn real_messages() -> Vec<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/messages");
     let mut files: Vec<_> = std::fs::read_dir(&root)
@@ -32,7 +32,7 @@ fn greeting(mechanism: &str) -> Vec<u8> {
     bytes
 }
 
-/// A stream under construction, and the marks it must give.
+/// A stream under construction, with the marks that the scanner must emit for it.
 #[derive(Default)]
 struct Built {
     bytes: Vec<u8>,
@@ -160,7 +160,7 @@ fn old_and_hidden_streams_are_told_apart() {
         },
         more: false,
     };
-    // A 2.0 peer, and a 3.x peer that has met one: the socket type in place of a minor version, then the identity.
+    // A 2.0 peer, and a 3.x peer in 2.0 mode: socket type in place of a minor version, then the identity.
     for revision in [1, 3] {
         let bytes = [
             &[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, revision, 8, 0, 0][..],
@@ -272,10 +272,10 @@ fn frame_header(mark: Mark) -> Option<u64> {
 
 #[test]
 fn messages_without_headers_prove_nothing() {
-    // The payloads alone hold every signature there is, and no ZMTP header in front of any.
+    // The payloads alone contain every signature, but no ZMTP header precedes any of them.
     let payloads: Vec<u8> = real_messages().concat();
     assert_eq!(scan(&mut Scanner::mid_stream(), &payloads, 4_096), []);
-    // Columns of small numbers, as `array('q')` lays them out: flag bytes and short lengths everywhere.
+    // Columns of small numbers in the layout of `array('q')`: flag bytes and short lengths everywhere.
     let column: Vec<u8> = (0..200_000_i64)
         .flat_map(|n| ((n * 7919) % 1_000).to_le_bytes())
         .collect();
@@ -300,7 +300,7 @@ fn a_search_in_vain_ends() {
 #[test]
 fn framing_is_found_again_behind_garbage() {
     let messages = real_messages();
-    // Behind a single wrong byte the very next header counts.
+    // After a single wrong byte, the scanner must not skip the very next header.
     for garbage in [700, 1] {
         let mut built = Built::greeted();
         built.frame(&messages[0], false);
@@ -371,7 +371,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn random_bytes_are_not_believed(bytes in prop::collection::vec(any::<u8>(), 20_000..60_000), low in any::<bool>()) {
-        // Also with bytes that are mostly flags, lengths and the first byte of a pickle.
+        // Half of the cases use mostly flag bytes, lengths and the first bytes of a pickle.
         let bytes: Vec<u8> = if low { bytes.iter().map(|b| [0, 2, 0x80, 4, 0x95, 0x2e, 12, *b][usize::from(b % 8)]).collect() } else { bytes };
         prop_assert_eq!(scan(&mut Scanner::mid_stream(), &bytes, 4_096), []);
     }
