@@ -1,11 +1,11 @@
-//! HTTP/1.1 chunked coding, incrementally: RFC 9112, section 7.1.
+//! Incremental decoder of HTTP/1.1 chunked transfer coding: RFC 9112, section 7.1.
 
-/// Longest size line, extensions included.
+/// Length in bytes of the longest size line, including extensions.
 const LONGEST_LINE: usize = 256;
-/// Most bytes of trailers.
+/// Maximum size of the trailers in bytes.
 const LONGEST_TRAILER: usize = 16 << 10;
 
-/// Where in a chunked body the stream stands.
+/// Position of the stream within a chunked body.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chunked {
     state: State,
@@ -18,24 +18,24 @@ enum State {
     #[default]
     Size,
     Data(u64),
-    /// The line end behind a chunk's data.
+    /// The line end after a chunk's data.
     AfterData,
     Trailer,
 }
 
-/// What a call came to.
+/// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// All bytes are used; the body goes on.
+    /// All bytes are consumed; the body continues.
     More,
-    /// The body is over; the remaining bytes are not part of it.
+    /// The body is complete; the remaining bytes do not belong to it.
     Done,
-    /// This is not chunked coding.
+    /// The bytes are not chunked coding.
     Broken,
 }
 
 impl Chunked {
-    /// A body whose next byte is inside a chunk, with `left` bytes of it to come.
+    /// A body whose next byte is inside a chunk, with `left` bytes of that chunk remaining.
     #[cfg(test)]
     fn inside(left: u64) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Chunked {
         }
     }
 
-    /// Takes bytes off `input` and gives the body's own to `data`.
+    /// Consumes bytes of `input` and passes the decoded body to `data`.
     pub(super) fn feed(&mut self, input: &mut &[u8], mut data: impl FnMut(&[u8])) -> Progress {
         while !input.is_empty() {
             match self.state {
@@ -80,7 +80,7 @@ impl Chunked {
         Progress::More
     }
 
-    /// Moves bytes up to a line end into `line`; false while it is not there yet.
+    /// Moves bytes up to a line end into `line`. Returns false if the line end is missing.
     fn take_line(&mut self, input: &mut &[u8]) -> bool {
         let end = memchr::memchr(b'\n', input);
         let (now, rest) = input.split_at(end.map_or(input.len(), |at| at + 1));
@@ -121,7 +121,7 @@ impl Chunked {
     }
 }
 
-/// At most 15 hexadecimal digits, upper or lower case.
+/// Parses up to 15 hexadecimal digits, upper or lower case.
 pub(super) fn hex(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 15 {
         return None;

@@ -1,22 +1,22 @@
-//! Which of `SGLang`'s requests a response stream answers, where no id says so: the one whose tokens it carries.
+//! Matching of Dynamo response streams to `SGLang` requests by their tokens, when no id connects them.
 //!
-//! Tokens are compared by marks, mixed with a number of this run and kept no longer than the comparison needs; ids are not
-//! kept. A stream is a request's if its chunks lie in the request's output in order and its own count is the request's. Where
-//! several requests fit, it is nobody's.
+//! Tokens are compared as marks: hashes with a key of this run, kept only as long as the comparison needs them. Token ids are not kept. A
+//! stream matches a request if its chunks occur in order in the request's output and its token count equals the request's. A stream that
+//! fits several requests is not matched.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
-/// Requests whose tokens are kept for comparison.
+/// Maximum number of requests whose tokens are kept for comparison.
 const MOST_REQUESTS: usize = 4_096;
-/// Pairs of ids kept to be told.
+/// Maximum number of id pairs kept for reporting.
 const MOST_PAIRS: usize = 1_000;
-/// Tokens of one request.
+/// Maximum number of tokens kept for one request.
 const MOST_TOKENS: usize = 65_536;
-/// Tokens of all of them.
+/// Maximum number of tokens kept for all requests.
 const MOST_MARKS: usize = 4 << 20;
 
-/// What was sent and no stream was found for yet, and how the search went.
+/// Outputs that no stream has been matched to yet, and the results of matching.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     key: Option<u64>,
@@ -24,47 +24,47 @@ pub struct Content {
     /// Oldest first.
     order: VecDeque<String>,
     marks: usize,
-    /// Streams that were found to be a request's.
+    /// Number of streams matched to a request.
     pub joined: u64,
-    /// Streams that several requests could be.
+    /// Number of streams that fit several requests.
     pub ambiguous: u64,
-    /// Streams that none could be.
+    /// Number of streams that fit no request.
     pub unknown: u64,
-    /// Requests given up for want of room.
+    /// Number of requests evicted because a limit was reached.
     pub forgotten: u64,
-    /// The latest of those found: how the frontend calls a request, and how `SGLang` does.
+    /// Latest matches: the frontend's id of a request, and `SGLang`'s.
     pub pairs: VecDeque<(String, String)>,
 }
 
-/// One request's output.
+/// Output of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sent {
     marks: Vec<u32>,
-    /// Some of it was not seen, or there was no room.
+    /// A part was missed, or a limit was reached.
     torn: bool,
 }
 
-/// One stream's chunks.
+/// Chunks of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
     marks: Vec<u32>,
-    /// Where each chunk ends.
+    /// End index of each chunk in `marks`.
     ends: Vec<usize>,
     torn: bool,
 }
 
 impl Content {
-    /// Begins to compare.
+    /// Turns matching on.
     pub fn compare(&mut self) {
         self.key.get_or_insert_with(|| RandomState::new().hash_one(0));
     }
 
-    /// Whether it does.
+    /// Whether matching is on.
     pub fn compares(&self) -> bool {
         self.key.is_some()
     }
 
-    /// A frame says that request `rid` has `count` tokens now, of which `ids` are the last.
+    /// Records a frame: request `rid` now has `count` tokens, the last of which are `ids`.
     pub fn sent(&mut self, rid: &str, ids: &[i64], count: u32) {
         let Some(key) = self.key else { return };
         if !self.sent.contains_key(rid) {
@@ -98,7 +98,7 @@ impl Content {
         }
     }
 
-    /// A chunk of a stream.
+    /// Records a chunk of a stream.
     pub(super) fn heard(&self, heard: &mut Heard, ids: &[u32]) {
         let Some(key) = self.key else { return };
         heard.torn |= heard.marks.len() + ids.len() > MOST_TOKENS;
@@ -108,7 +108,7 @@ impl Content {
         }
     }
 
-    /// A stream that claims `count` tokens is over: the one request that it can be.
+    /// Matches a finished stream that claims `count` tokens. Returns the request if exactly one fits.
     pub(super) fn join(&mut self, heard: &Heard, count: u32) -> Option<String> {
         if !self.compares() || heard.marks.is_empty() || heard.torn {
             return None;
@@ -125,7 +125,7 @@ impl Content {
         Some(rid)
     }
 
-    /// Whose answer this request's is, is known.
+    /// Forgets a request that has been matched to its stream.
     pub(super) fn settled(&mut self, rid: &str) {
         let Some(sent) = self.sent.remove(rid) else { return };
         self.marks -= sent.marks.len();
@@ -136,7 +136,7 @@ impl Content {
 }
 
 impl Content {
-    /// Keeps a pair to be told side by side.
+    /// Keeps a pair of ids for reporting.
     pub(super) fn remember(&mut self, context: &str, rid: &str) {
         if self.pairs.len() == MOST_PAIRS {
             self.pairs.pop_front();
@@ -152,8 +152,8 @@ impl Heard {
         self.torn = false;
     }
 
-    /// Whether its chunks are in `sent` in their order, each in one piece: what lies between was lost. The earliest place of a
-    /// chunk leaves most room for those behind it, so that no other need be tried.
+    /// Whether the chunks occur in `sent` in order, each contiguous. Tokens between them were lost. The earliest position of a chunk leaves
+    /// the most room for later chunks, so no other position needs to be tried.
     fn lies_in(&self, sent: &[u32]) -> bool {
         let (mut rest, mut begin) = (sent, 0);
         self.ends.iter().all(|&end| {
@@ -165,7 +165,7 @@ impl Heard {
     }
 }
 
-/// What stands for a token id.
+/// Hash of a token id.
 fn mark(key: u64, id: u32) -> u32 {
     let mixed = (u64::from(id) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32

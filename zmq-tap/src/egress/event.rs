@@ -1,6 +1,6 @@
-//! What one event of an HTTP response says of its request (docs/internals/EGRESS.md, "Fields").
+//! Fields that one event of an HTTP response contains about its request (docs/EGRESS.md, "Fields").
 //!
-//! Nothing is allocated for an event whose strings need no unescaping; token ids are counted, not kept.
+//! An event whose strings need no unescaping is parsed without allocation. Token ids are counted, not kept.
 
 use std::borrow::Cow;
 
@@ -9,43 +9,43 @@ use serde::de::IgnoredAny;
 
 use super::fields::{AnyFinished, Count, Text};
 
-/// Longest rid that is taken for one, in bytes; as on the ZMQ side.
+/// Longest accepted rid in bytes; the same as on the ZMQ side.
 const LONGEST_RID: usize = 4096;
 
-/// Which endpoint an event belongs to, by its form.
+/// Kind of endpoint that an event belongs to, detected from its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// `/generate`: `meta_info`, with ids or with the whole text so far.
+    /// `/generate`: `meta_info`, with token ids or with the whole text so far.
     Generate,
     /// `/v1/completions`, `/v1/chat/completions`: `choices`, text only.
     OpenAi,
-    /// Dynamo's response plane: new ids, and the stream's own name in place of the rid.
+    /// Dynamo's response plane: new token ids, and the stream's own name in place of the rid.
     ResponsePlane,
 }
 
-/// One request's part of a response.
+/// The part of a response that belongs to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said<'a> {
-    /// `SGLang`'s request id: `meta_info.id`; the `OpenAI` endpoints give it as `id`. On a response plane the stream's subject.
+    /// `SGLang`'s request id: `meta_info.id`, or `id` on the `OpenAI` endpoints. On a response plane it is the stream's subject.
     pub rid: Cow<'a, str>,
-    /// Where the event is from.
+    /// Kind of endpoint.
     pub form: Form,
-    /// Token ids in it; `None` when it carries text only.
+    /// Number of token ids in the event; `None` when it carries text only.
     pub tokens: Option<u32>,
-    /// The cumulative count it claims; `None` when it claims none.
+    /// Cumulative token count stated in the event, if any.
     pub completion_tokens: Option<u32>,
-    /// It has a finish reason.
+    /// Whether the event has a finish reason.
     pub finished: bool,
-    /// It is the body of a response that does not stream.
+    /// Whether this is the body of a response that does not stream.
     pub whole: bool,
-    /// The token ids themselves, for as long as this is looked at: on a response plane alone.
+    /// The token ids, on a response plane only; empty for other forms.
     pub ids: &'a [u32],
 }
 
-/// Why an event was not read.
+/// Reason why an event was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotRead {
-    /// It is no JSON of the kind.
+    /// Not JSON of the expected form.
     Malformed,
     /// It is readable and speaks of no request: `[DONE]`, an error object, another application's answer.
     OtherKind,
@@ -57,7 +57,7 @@ struct Body<'a> {
     id: Option<Text<'a>>,
     #[serde(default)]
     output_ids: Option<Count>,
-    /// Its name up to 0.4.3.
+    /// Name of `output_ids` up to 0.4.3.
     #[serde(default)]
     token_ids: Option<Count>,
     #[serde(borrow, default)]
@@ -112,7 +112,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Reads the data of one server-sent event.
+/// Parses the data of one server-sent event.
 pub fn event(json: &[u8]) -> Result<Said<'_>, NotRead> {
     if json.trim_ascii_start().first() != Some(&b'{') {
         return Err(NotRead::OtherKind);
@@ -121,7 +121,7 @@ pub fn event(json: &[u8]) -> Result<Said<'_>, NotRead> {
     body.said().ok_or(NotRead::OtherKind)
 }
 
-/// Reads the body of an answer that does not stream: one object, or a list of them for a batch.
+/// Parses the body of a response that does not stream: one object, or a list of objects for a batch.
 pub fn body(json: &[u8], mut see: impl FnMut(Said<'_>)) -> Result<(), NotRead> {
     if json.trim_ascii_start().first() != Some(&b'[') {
         see(Said {

@@ -1,4 +1,4 @@
-//! Values that are looked at and not kept: the same for JSON and msgpack.
+//! Values that are inspected but not kept, in JSON and msgpack alike.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,7 +32,7 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// A string, borrowed from the input where it stands there as it is.
+/// A string, borrowed from the input if it contains no escapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
 

@@ -1,15 +1,15 @@
-//! What a server's clients are given and cannot be counted, in words.
+//! Warnings about responses that could not be read or counted.
 
 use super::Server;
 
 impl Server {
-    /// Whether deliveries can be seen: not so where all that passes is encrypted, or text alone.
+    /// Whether deliveries are observable. They are not if all traffic is encrypted or carries text only.
     pub fn shows_deliveries(&self) -> bool {
         let hidden = self.text_only > 0 || self.unreadable.iter().any(|(why, _)| why.hides_responses());
         !hidden || self.deliveries > 0
     }
 
-    /// What passed and was not observable, each with how often.
+    /// Describes the traffic that was not observable, with counts.
     pub fn degraded(&self) -> Vec<String> {
         let hidden = self.unreadable.iter().filter(|(why, _)| why.hides_responses());
         let mut degraded: Vec<String> = hidden

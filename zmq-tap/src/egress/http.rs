@@ -1,37 +1,37 @@
-//! HTTP/1.x responses in the bytes that a server writes: heads, bodies, one after the other on a kept connection.
+//! Parser for HTTP/1.x responses in the bytes that a server writes: heads and bodies, several per connection.
 
 use super::chunked::{Chunked, Progress};
 use super::sse::{Events, Found};
 use super::{Limits, Unreadable};
 
-/// Headers of one response.
+/// Maximum number of headers in one response.
 const MOST_HEADERS: usize = 64;
 
-/// What was found in the bytes.
+/// An element found in the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Item<'a> {
-    /// A response has begun.
+    /// Start of a response.
     Began,
     /// The data of a server-sent event.
     Event(&'a [u8]),
-    /// The whole body of an answer in JSON.
+    /// The whole body of a JSON response.
     Json(&'a [u8]),
-    /// Something longer than the limit was passed over.
+    /// An event or body longer than the limit was skipped.
     TooLong,
-    /// A body passes that cannot be read; its length can.
+    /// A body that cannot be read, although its length is known.
     Body(Unreadable),
-    /// The response is whole.
+    /// End of a response.
     Ended,
-    /// Nothing more can be read on this connection.
+    /// The rest of this connection cannot be read.
     Broken(Unreadable),
 }
 
-/// A connection's responses.
+/// The responses of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Responses {
     limits: Limits,
     state: State,
-    /// A head, or a JSON body, as far as it has come.
+    /// An incomplete head or JSON body.
     partial: Vec<u8>,
     events: Events,
 }
@@ -54,12 +54,12 @@ enum Framing {
 enum Content {
     Events,
     Json,
-    /// Nothing of it is of interest, or it cannot be read.
+    /// Not of interest, or unreadable.
     Other,
 }
 
 impl Responses {
-    /// A connection from its first byte on.
+    /// Starts at the first byte of a connection.
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -69,7 +69,7 @@ impl Responses {
         }
     }
 
-    /// A connection joined at the beginning of a chunk of an event stream.
+    /// Starts inside an event stream, at the beginning of a chunk.
     pub(super) fn within_events(limits: Limits) -> Self {
         let framing = Framing::Chunked(Chunked::default());
         Self {
@@ -81,7 +81,7 @@ impl Responses {
         }
     }
 
-    /// The connection is closed: that ends a body without a length of its own.
+    /// Processes the end of the connection, which ends a body without a length of its own.
     pub(super) fn closed(&mut self, mut see: impl FnMut(Item<'_>)) {
         if let State::Body {
             framing: Framing::UntilClosed,
@@ -93,7 +93,7 @@ impl Responses {
         }
     }
 
-    /// Takes the next bytes of the connection.
+    /// Parses the next bytes of the connection.
     pub(super) fn feed(&mut self, mut input: &[u8], mut see: impl FnMut(Item<'_>)) {
         while !input.is_empty() {
             match &mut self.state {
@@ -101,7 +101,7 @@ impl Responses {
                 State::Head => self.head(&mut input, &mut see),
                 State::Body { framing, content } => {
                     let content = *content;
-                    // An answer to HEAD announces a body that never comes.
+                    // A response to HEAD announces a body that never follows.
                     if matches!(framing, Framing::Length(_)) && self.partial.is_empty() && input.starts_with(b"HTTP/1.")
                     {
                         self.end(Content::Other, &mut see);
@@ -171,7 +171,7 @@ impl Responses {
         let before = self.partial.len();
         let room = self.limits.head_bytes.saturating_sub(before);
         self.partial.extend_from_slice(&input[..input.len().min(room)]);
-        // Line ends between two responses belong to neither.
+        // Line ends between two responses belong to neither of them.
         let blank = self
             .partial
             .iter()
@@ -215,7 +215,7 @@ impl Responses {
     }
 }
 
-/// What a head says of its body.
+/// The form of a body, as its head declares it.
 enum Form {
     NoBody,
     Upgraded,

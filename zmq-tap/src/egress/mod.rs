@@ -1,7 +1,7 @@
-//! What leaves an engine for its clients, out of the bytes that a server writes to its sockets (docs/internals/EGRESS.md).
+//! Observation of an engine's responses to its clients, from the bytes that a server writes to its sockets (docs/EGRESS.md).
 //!
-//! [`Stream`] finds responses and events in the bytes of one connection, wherever they are cut: HTTP/1.x with server-sent
-//! events or JSON, and Dynamo's response plane. [`Reader`] tells them as [`trace::event`]s. No I/O.
+//! [`Stream`] finds responses and events in the bytes of one connection, in slices of any length: HTTP/1.x with server-sent events or JSON,
+//! and Dynamo's response plane. [`Reader`] turns them into [`trace::event`]s. No I/O.
 
 mod chunked;
 mod content;
@@ -24,16 +24,16 @@ pub use reader::{Closing, Reader, Server};
 pub use request_plane::{Asked, Requests};
 pub use stream::{Item, Stream};
 
-/// Bounds of one connection's memory.
+/// Memory limits of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest event, and longest answer in JSON, in bytes; longer ones are counted as not read.
+    /// Longest event, and longest JSON response, in bytes. Longer ones are counted as not read.
     pub event_bytes: usize,
     /// Longest head of a response in bytes.
     pub head_bytes: usize,
-    /// Bytes in which a readable place is looked for before a connection is given up.
+    /// Number of bytes searched for a readable position before a connection is abandoned.
     pub seek_bytes: u64,
-    /// Requests of one response, of a batch, that are summed up apart.
+    /// Maximum number of requests in one batch response that are counted separately.
     pub requests: usize,
 }
 
@@ -48,35 +48,35 @@ impl Default for Limits {
     }
 }
 
-/// Why a connection, or a body on it, is not read.
+/// Reason why a connection, or a body on it, is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unreadable {
-    /// Encrypted.
+    /// TLS encryption.
     Tls,
-    /// HTTP/2: its header compression and interleaving are not read.
+    /// HTTP/2, whose header compression and interleaving are not supported.
     Http2,
-    /// The connection left HTTP: a websocket, an upgrade.
+    /// The connection was upgraded to another protocol, for example a websocket.
     Upgraded,
     /// A body with a content coding.
     Compressed,
-    /// A head that is none of HTTP/1.x.
+    /// The head is not valid HTTP/1.x.
     Head,
-    /// Chunked coding that does not add up.
+    /// Invalid chunked coding.
     Chunks,
-    /// Frames of a response plane that do not add up.
+    /// Invalid frames on a response plane.
     Frames,
-    /// A response plane that answers over QUIC.
+    /// A response plane over QUIC.
     Quic,
-    /// The process is the client here.
+    /// The observed process is the client on this connection.
     Request,
     /// A ZMQ connection.
     Zmq,
-    /// Nothing known.
+    /// Unknown protocol.
     Unknown,
 }
 
 impl Unreadable {
-    /// Whether responses to clients may pass unseen for it.
+    /// Whether responses to clients may be missed for this reason.
     pub fn hides_responses(self) -> bool {
         !matches!(self, Self::Request | Self::Zmq | Self::Unknown)
     }

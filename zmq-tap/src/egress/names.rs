@@ -1,22 +1,22 @@
-//! What request planes have told of response streams: how the request is called whose answer comes under a stream's own name.
+//! Request ids announced on request planes, by the name of the response stream that will answer the request.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
 use super::event::Said;
 
-/// Most streams whose names wait for their beginning.
+/// Maximum number of streams that have not begun.
 const MOST_WAITING: usize = 16_384;
 
-/// Streams that were asked for and have not begun.
+/// Streams that were announced and have not begun.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Streams {
     by_subject: HashMap<String, Named>,
-    /// Oldest first; those that never begin leave at that end.
+    /// Oldest first. Streams that never begin are evicted from this end.
     order: VecDeque<String>,
 }
 
-/// A stream's request.
+/// The request of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     subject: String,
@@ -25,7 +25,7 @@ pub(super) struct Named {
 }
 
 impl Streams {
-    /// A stream named `subject` will answer the request `context`, which is `rid` to `SGLang` where that is known.
+    /// Records that stream `subject` will answer the request `context`. `rid` is `SGLang`'s id of it, if known.
     pub(super) fn keep(&mut self, subject: &str, context: &str, rid: Option<&str>) {
         if self.order.len() == MOST_WAITING
             && let Some(oldest) = self.order.pop_front()
@@ -42,10 +42,10 @@ impl Streams {
         }
     }
 
-    /// The stream begins.
+    /// Removes and returns the request of a stream that begins.
     pub(super) fn take(&mut self, subject: &str) -> Option<Named> {
         let named = self.by_subject.remove(subject)?;
-        // They begin about as they were asked for, so it is near the front.
+        // Streams begin in about the order of their requests, so the search is short.
         if let Some(at) = self.order.iter().position(|known| known == subject) {
             self.order.remove(at);
         }
@@ -54,22 +54,22 @@ impl Streams {
 }
 
 impl Named {
-    /// Its id is `SGLang`'s own: frames carry it as well.
+    /// Whether the id is `SGLang`'s own, which frames carry as well.
     pub(super) fn is_rid(&self) -> bool {
         self.is_rid
     }
 
-    /// The id that the frontend gave, or `SGLang`'s own.
+    /// `SGLang`'s id if known, otherwise the frontend's.
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 
-    /// It has turned out which of `SGLang`'s requests this is.
+    /// Sets `SGLang`'s id once it is known.
     pub(super) fn becomes(&mut self, rid: String) {
         (self.id, self.is_rid) = (rid, true);
     }
 
-    /// What the stream said, by the request's id.
+    /// Replaces the stream's name with the request's id.
     pub(super) fn rename<'a>(&'a self, said: &Said<'a>) -> Option<Said<'a>> {
         let choice = said.rid.strip_prefix(self.subject.as_str())?;
         let rid = if choice.is_empty() {
@@ -81,7 +81,7 @@ impl Named {
     }
 }
 
-/// How `SGLang` calls requests that frontends call otherwise, as a worker's log tells.
+/// `SGLang`'s request ids by the frontends' ids, from a worker's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Told {
     by_context: HashMap<String, String>,
@@ -101,7 +101,7 @@ impl Told {
         }
     }
 
-    /// The stream that answers it begins.
+    /// Removes and returns the id of a request whose stream begins.
     pub(super) fn take(&mut self, context: &str) -> Option<String> {
         let rid = self.by_context.remove(context)?;
         if let Some(at) = self.order.iter().position(|known| known == context) {

@@ -1,4 +1,4 @@
-//! From one connection's bytes to events: deliveries as they pass, and an answer for each request when its response is over.
+//! Conversion of one connection's bytes into events: deliveries, and an answer for each request when its response ends.
 
 use trace::MonoNs;
 use trace::engine::Mode;
@@ -10,42 +10,42 @@ use super::names::{Named, Streams, Told};
 use super::stream::{Item, Stream};
 use super::{Limits, Unreadable};
 
-/// What is known of the server behind all connections of it, and what has been seen on them.
+/// Knowledge about one server and counters over all its connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Server {
-    /// What the tokenizer hands to its waiters, where that is known beforehand.
+    /// Output mode of the tokenizer, if known in advance.
     pub told: Option<Mode>,
-    /// The same, as the last response that could tell showed it.
+    /// Output mode that the last conclusive response showed.
     shown: Option<Mode>,
-    /// Deliveries told.
+    /// Number of deliveries reported.
     pub deliveries: u64,
-    /// Answers whose tokens were counted.
+    /// Number of answers whose tokens were counted.
     pub counted: u64,
-    /// Answers of text alone: what they carried cannot be counted.
+    /// Number of answers with text only, whose tokens cannot be counted.
     pub text_only: u64,
-    /// Connections and bodies that cannot be read, by reason; each reason is kept once.
+    /// Number of unreadable connections and bodies by reason; each reason has one entry.
     pub unreadable: Vec<(Unreadable, u64)>,
-    /// Response streams whose request id was told, and those whose was not.
+    /// Number of response streams whose `SGLang` request id is known.
     pub named: u64,
-    /// As above.
+    /// Number of response streams whose `SGLang` request id is unknown.
     pub nameless: u64,
     streams: Streams,
-    /// `SGLang`'s request ids by the frontends' ids, where the worker's log told them.
+    /// `SGLang`'s request ids by the frontends' ids, from the worker's log.
     told_rids: Told,
-    /// Which request a stream answers, by what it carries.
+    /// Matching of response streams to requests by their tokens.
     pub content: Content,
 }
 
 /// How a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closing {
-    /// The client was first.
+    /// Whether the client closed first.
     pub by_client: bool,
-    /// Bytes accepted and not acknowledged.
+    /// Number of bytes accepted by the kernel and not acknowledged by the client.
     pub unacknowledged: Option<u64>,
 }
 
-/// One connection.
+/// Reader of one connection.
 #[derive(Clone, Debug)]
 pub struct Reader {
     limits: Limits,
@@ -53,21 +53,21 @@ pub struct Reader {
     open: Open,
 }
 
-/// The response under way.
+/// The current response.
 #[derive(Clone, Debug, Default)]
 struct Open {
     parts: Vec<Part>,
-    /// How many of `parts` are of this response; the others keep their memory for the next.
+    /// Number of `parts` that belong to this response. The others only keep their memory for reuse.
     used: usize,
     begun: bool,
-    /// All of it was observed so far.
+    /// Whether all of it has been observed so far.
     whole: bool,
     held_up: u32,
-    /// A stream's request, where a request plane has told it.
+    /// The request of a stream, if a request plane announced it.
     name: Option<Named>,
-    /// It is a stream of Dynamo's.
+    /// Whether this is a Dynamo response stream.
     plane: bool,
-    /// Its end was told before the connection's.
+    /// How the response ended, if that is known before its connection ends.
     told: Option<AnswerEnd>,
 }
 
@@ -77,12 +77,12 @@ struct Part {
     tokens: u32,
     counted: bool,
     claimed: Option<u32>,
-    /// Its tokens, where only they can tell whose it is.
+    /// Tokens of a stream that can only be matched by content.
     heard: Heard,
 }
 
 impl Reader {
-    /// A connection, from wherever it is first seen on.
+    /// Starts at any point of a connection.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -91,22 +91,22 @@ impl Reader {
         }
     }
 
-    /// Whether nothing of it can or will be read.
+    /// Whether no further byte of the connection will be read.
     pub fn is_unreadable(&self) -> bool {
         self.stream.is_unreadable()
     }
 
-    /// The client has said that it wants no more: what is made from now on is not written, and not lost.
+    /// Records that the client has cancelled. Tokens generated from now on are not written and do not count as lost.
     pub fn stopped(&mut self) {
         self.open.told.get_or_insert(AnswerEnd::ClientLeft);
     }
 
-    /// The socket took less than it was given.
+    /// Records that the socket accepted none or only a part of a write.
     pub fn held_up(&mut self) {
         self.open.held_up = self.open.held_up.saturating_add(1);
     }
 
-    /// Bytes passed and were not observed: what they delivered is unknown.
+    /// Records that bytes were not observed, so their content is unknown.
     pub fn missed(&mut self, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
         if !self.stream.is_unreadable() {
             self.stream.missed();
@@ -115,7 +115,7 @@ impl Reader {
         }
     }
 
-    /// Takes bytes that the kernel has accepted; `begins` says that a write began with them.
+    /// Processes bytes that the kernel has accepted. `begins` marks the start of a write.
     pub fn feed(
         &mut self,
         at: MonoNs,
@@ -129,7 +129,7 @@ impl Reader {
             .feed(bytes, begins, &mut |item| open.enter(at, &item, limits, server, sink));
     }
 
-    /// The connection is closed.
+    /// Processes the end of the connection.
     pub fn closed(&mut self, at: MonoNs, closing: Closing, server: &mut Server, sink: &mut dyn FnMut(&Event<'_>)) {
         let (open, limits) = (&mut self.open, &self.limits);
         if !closing.by_client {
@@ -166,7 +166,7 @@ impl Open {
             Item::Said(said) => {
                 self.begun = true;
                 let mut name = self.name.take();
-                // What was said before under another id stays under that.
+                // Events reported earlier under another id keep that id.
                 if let Some(name) = name.as_mut().filter(|name| self.used == 0 && !name.is_rid())
                     && let Some(rid) = server.told_rids.take(name.id())
                 {
@@ -198,13 +198,13 @@ impl Open {
                 self.name = name;
             }
             Item::Failed => self.told = Some(AnswerEnd::ServerLeft),
-            // What it delivered is unknown, or what passed before it.
+            // The content of this event, or of the bytes before it, is unknown.
             Item::NotRead | Item::Resumed => {
                 self.whole = false;
                 lost(at, LostCause::Unframed, sink);
             }
             Item::Ended => {
-                // A generator that failed may still be said to be done.
+                // A failed generator may still send its final marker.
                 let failed = self.told == Some(AnswerEnd::ServerLeft);
                 let end = if failed {
                     AnswerEnd::ServerLeft
@@ -220,7 +220,7 @@ impl Open {
         }
     }
 
-    /// What the last event of this request on this response claimed.
+    /// Token count stated in the last event of this request on this response.
     fn claimed(&self, rid: &str) -> Option<u32> {
         let part = self.parts[..self.used].iter().find(|part| part.rid == rid)?;
         part.claimed
@@ -254,7 +254,8 @@ impl Open {
         let part = &mut self.parts[place];
         let new = said.tokens.unwrap_or(0);
         part.counted &= said.tokens.is_some();
-        // As many as are claimed are all so far; that a response of new ids begins with all of them changes nothing.
+        // A count equal to the number of ids means that the ids are cumulative. The first event of an incremental response also matches,
+        // with the same result.
         part.tokens = if said.completion_tokens == said.tokens {
             new
         } else {
@@ -273,7 +274,7 @@ impl Open {
     ) {
         let named = self.name.as_ref().is_some_and(Named::is_rid);
         for part in &self.parts[..self.used] {
-            // A stream's own name is not forgotten with its request's: both are told side by side.
+            // A matched stream is still remembered under its own name, so that both ids are reported together.
             let found = match (part.claimed, self.plane && !named && self.whole) {
                 (Some(claimed), true) => server.content.join(&part.heard, claimed),
                 _ => None,
@@ -314,7 +315,7 @@ impl Open {
 }
 
 impl Server {
-    /// A server of which it is known beforehand what its tokenizer hands out.
+    /// Creates a server whose output mode is known in advance, if given.
     pub fn new(told: Option<Mode>) -> Self {
         Self {
             told,
@@ -322,7 +323,7 @@ impl Server {
         }
     }
 
-    /// Something that passes cannot be read.
+    /// Counts an unreadable connection or body.
     pub fn unreadable(&mut self, why: Unreadable) {
         match self.unreadable.iter_mut().find(|(known, _)| *known == why) {
             Some((_, times)) => *times += 1,
@@ -330,18 +331,18 @@ impl Server {
         }
     }
 
-    /// A request plane has told of a stream that is to begin: the request's id there, and `SGLang`'s own where it is known.
+    /// Records a request announced on a request plane: the frontend's id and, if known, `SGLang`'s.
     pub fn asked(&mut self, subject: &str, context: &str, rid: Option<&str>) {
         self.streams.keep(subject, context, rid);
     }
 
-    /// The worker's log has told how `SGLang` calls the request `context`; before its first token is made.
+    /// Records `SGLang`'s id of the request `context`, from the worker's log. Call this before the request's first token.
     pub fn submitted(&mut self, context: &str, rid: &str) {
         self.told_rids.keep(context, rid);
     }
 
-    /// What an event delivers, `before` being what the response's last one claimed; `None` where it names no tokens, or no
-    /// request that the wire knows.
+    /// Delivery in an event, where `before` is the count stated in the previous event of the response. Returns `None` if the event has no
+    /// token ids or no count, or belongs to a request that cannot be joined to frames.
     fn delivery<'a>(&mut self, said: &'a Said<'_>, before: Option<u32>, joined: bool) -> Option<Delivery<'a>> {
         if said.form == Form::ResponsePlane && joined {
             self.deliveries += 1;
@@ -358,12 +359,12 @@ impl Server {
             return None;
         }
         let claimed = said.completion_tokens;
-        // Up to 0.4.10 an event has ids or the whole text so far, which cannot lack what was made before.
+        // Up to 0.4.10 an event has either ids or the whole text so far. Whole text always includes earlier tokens.
         let (tokens, shown) = match said.tokens {
             Some(tokens) => (tokens, claimed.and_then(|count| shape(tokens, count, before))),
             None => (claimed?, Some(Mode::Cumulative)),
         };
-        // An engine that is known to give all ids so far loses none of them by giving too few once.
+        // An engine known to be cumulative stays cumulative, even if one event has too few ids.
         let mode = if self.told == Some(Mode::Cumulative) {
             self.told
         } else {
@@ -374,7 +375,7 @@ impl Server {
         }
         self.deliveries += 1;
         let mode = mode.unwrap_or(Mode::Cumulative);
-        // From 0.5.11 on an event's list of all ids is the engine's own, which may grow before it is written.
+        // From 0.5.11 on a cumulative event refers to the engine's own list, which may grow before the event is written.
         let tokens = match (mode, claimed) {
             (Mode::Cumulative, Some(count)) => tokens.min(count),
             _ => tokens,
@@ -394,7 +395,7 @@ impl Server {
     }
 }
 
-/// The first event of a response with text only.
+/// Delivery for the first event of a text-only response.
 fn text_only(rid: &str) -> Delivery<'_> {
     Delivery {
         rid,
@@ -406,12 +407,12 @@ fn text_only(rid: &str) -> Delivery<'_> {
     }
 }
 
-/// What an event of `tokens` ids that claims `count` shows of its engine's mode, `before` being the last claim; `None` where it
-/// is the same in both: nothing new, or everything at once.
+/// Output mode shown by an event with `tokens` ids that states `count`, where `before` is the previous count. Returns `None` if both modes
+/// are possible: no ids, or all tokens in one event.
 fn shape(tokens: u32, count: u32, before: Option<u32>) -> Option<Mode> {
     match before {
         _ if tokens == 0 => None,
-        // More than is new, and most of what there is.
+        // More ids than new tokens, and more than half of all tokens.
         Some(before) if tokens > count.saturating_sub(before) && tokens > count / 2 => Some(Mode::Cumulative),
         _ if tokens < count => Some(Mode::Incremental),
         _ => None,
@@ -436,22 +437,22 @@ mod tests {
     #[test]
     fn the_shape_of_an_event_tells_the_mode_where_it_can() {
         let (new, all) = (Some(Mode::Incremental), Some(Mode::Cumulative));
-        // First events: all of it at once, or the end of what queued up.
+        // First events: everything at once, or the last of several queued chunks.
         assert_eq!(
             (shape(1, 1, None), shape(3, 3, None), shape(1, 4, None)),
             (None, None, new)
         );
-        // Later ones: one more, several merged, the last of several.
+        // Later events: one more token, several merged chunks, the last of several chunks.
         assert_eq!(
             (shape(1, 2, Some(1)), shape(3, 9, Some(6)), shape(1, 9, Some(6))),
             (new, new, new)
         );
-        // All so far; all but what came before the request was known; a list that grew meanwhile.
+        // All tokens so far; all except those before the request was known; a list that grew before it was written.
         assert_eq!(
             (shape(9, 9, Some(6)), shape(6, 9, Some(8)), shape(12, 9, Some(8))),
             (all, all, all)
         );
-        // The repeated id of a made-up last chunk, and an empty one.
+        // The repeated id in a synthetic last chunk, and an empty chunk.
         assert_eq!((shape(1, 9, Some(9)), shape(0, 9, Some(9))), (new, None));
     }
 }

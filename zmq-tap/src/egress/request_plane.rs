@@ -1,39 +1,39 @@
-//! Dynamo's request plane: what a frontend asks of a worker, on connections that stay (docs/internals/EGRESS.md, "Dynamo"). Only the ids
-//! are read, which name the request whose answer comes on a response plane's connection; the prompt behind them is passed over.
+//! Dynamo's request plane: requests from a frontend to a worker, on persistent connections (docs/EGRESS.md, "Dynamo"). Only the ids are
+//! read. They identify the request that a connection of the response plane answers. The prompt behind them is skipped.
 
 use memchr::memchr_iter;
 use serde::Deserialize;
 
 use super::fields::Text;
 
-/// Length of the prefix of a two-part frame: header, body, checksum.
+/// Length of a two-part frame's prefix: header length, body length, checksum.
 const PREFIX: usize = 24;
-/// Longest path, longest headers and longest control header; a message beyond them is none.
+/// Limit in bytes of the path, the headers and the control header. Longer ones are invalid.
 const LONGEST: usize = 64 << 10;
 
-/// What a message asks for.
+/// Ids of one request message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked<'a> {
-    /// The response connection's name for itself; `None` where the answer takes another way.
+    /// Name of the response connection; `None` when the response uses another transport.
     pub subject: Option<&'a str>,
-    /// The id the frontend gave: it is in the HTTP answer as well.
+    /// Request id of the frontend, which also appears in the HTTP response.
     pub context: &'a str,
-    /// `SGLang`'s request id, where the release makes it of the trace (0.8.0 to 1.5.0, with tracing on).
+    /// `SGLang`'s request id, in releases that derive it from the trace id (0.8.0 to 1.5.0, with tracing on).
     pub rid: Option<&'a str>,
-    /// How the answer comes: `tcp_server`, or `quic-response`.
+    /// Transport of the response: `tcp_server`, or `quic-response`.
     pub transport: &'a str,
 }
 
-/// One connection from a frontend.
+/// Reader of one connection from a frontend.
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
-    /// The message under way, up to its ids.
+    /// The incomplete message, up to its ids.
     partial: Vec<u8>,
-    /// Bytes of its body that are still to come.
+    /// Remaining bytes of the current message's body.
     skip: u64,
-    /// Where messages begin is not known any more.
+    /// The position of the next message is unknown.
     astray: bool,
-    /// Bytes passed over because of that, or of something else than messages.
+    /// Number of bytes skipped because they were not messages or the position was lost.
     pub unread: u64,
 }
 
@@ -55,7 +55,7 @@ struct Control<'a> {
 struct Connection<'a> {
     #[serde(borrow)]
     transport: Text<'a>,
-    /// JSON inside of JSON.
+    /// JSON text inside a JSON string.
     #[serde(borrow)]
     info: Text<'a>,
 }
@@ -67,19 +67,19 @@ struct Info<'a> {
 }
 
 enum Found {
-    /// So many bytes were a message's up to its ids; so many follow that nobody needs.
+    /// Length of a message up to its ids, and number of bytes of the body that follows.
     Message(usize, u64),
     More,
     Nothing,
 }
 
 impl Requests {
-    /// Whether nothing but other things has passed: the connection carries no requests.
+    /// Whether so many bytes were not requests that the connection carries none.
     pub fn is_other(&self) -> bool {
         self.unread > LONGEST as u64
     }
 
-    /// So many bytes passed and were not observed.
+    /// Records that `bytes` bytes were not observed.
     pub fn missed(&mut self, bytes: u64) {
         if self.skip >= bytes && self.skip > 0 {
             self.skip -= bytes;
@@ -89,7 +89,7 @@ impl Requests {
         }
     }
 
-    /// Takes the next bytes; `begins` says that a read began with them, where a message may.
+    /// Parses the next bytes. `begins` marks the start of a read, where a message may begin.
     pub fn feed(&mut self, mut input: &[u8], begins: bool, mut see: impl FnMut(Asked<'_>)) {
         if self.astray && !begins {
             self.unread += input.len() as u64;
@@ -130,7 +130,7 @@ impl Requests {
     }
 }
 
-/// Reads the message at the start of `bytes`: path, headers and control header with their lengths, big endian.
+/// Parses the message at the start of `bytes`: path, headers and control header, each with a big-endian length.
 fn message(bytes: &[u8], see: &mut impl FnMut(Asked<'_>)) -> Found {
     let Some((path, rest)) = part::<2>(bytes) else {
         return more(bytes, 2, |path| path.iter().all(u8::is_ascii_graphic));
@@ -163,14 +163,14 @@ fn message(bytes: &[u8], see: &mut impl FnMut(Asked<'_>)) -> Found {
     Found::Message(bytes.len() - rest.len() + control.len(), body)
 }
 
-/// A part with its length before it, and what follows.
+/// Splits off a part that is preceded by its length. Returns the part and the remaining bytes.
 fn part<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<N>()?;
     let length = length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
     rest.split_at_checked(length)
 }
 
-/// More is wanted, unless what is there of the part cannot be one.
+/// Returns `More`, unless the bytes present rule out a valid part.
 fn more(bytes: &[u8], length: usize, may_be: impl Fn(&[u8]) -> bool) -> Found {
     match bytes.get(length..) {
         Some(there) if !there.is_empty() && !may_be(there) => Found::Nothing,
@@ -184,7 +184,7 @@ fn tell(path: &[u8], headers: &Headers<'_>, control: &[u8], see: &mut impl FnMut
     };
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
     let subject = info.and_then(|info| info.subject);
-    // 1.6 names the component in the path, and makes a request id of its own.
+    // Releases from 1.6 on name the component in the path, and generate a request id of their own.
     let by_trace = memchr_iter(b'/', path).count() == 1;
     let trace = headers
         .traceparent

@@ -1,5 +1,5 @@
-//! Dynamo's response plane: one TCP connection a request, from the worker to the frontend, in two-part frames
-//! (docs/internals/EGRESS.md, "Dynamo"). Releases 0.8.1 to 1.6.1 write the same frames; chunks are JSON up to 1.3, msgpack from 1.4 on.
+//! Dynamo's response plane: one TCP connection per request, from the worker to the frontend, in two-part frames (docs/EGRESS.md, "Dynamo").
+//! Releases 0.8.1 to 1.6.1 write the same frames. Chunks are JSON up to 1.3, and msgpack from 1.4 on.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -7,52 +7,52 @@ use serde::de::IgnoredAny;
 use super::fields::Text;
 use super::{Limits, Unreadable};
 
-/// Big-endian lengths of header and body, and a checksum that release builds leave 0.
+/// Prefix length: big-endian lengths of header and body, and a checksum that is 0 in release builds.
 const PREFIX: usize = 24;
-/// Headers are a handful of names.
+/// Limit of a header in bytes; headers contain only a few names.
 const LONGEST_HEADER: u64 = 64 << 10;
 
-/// What was found in the bytes.
+/// An element found in the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Item<'a> {
-    /// The connection's name for itself: a fresh UUID, not the request id.
+    /// Name of the connection: a fresh UUID, not the request id.
     Subject(&'a str),
     /// One output of the engine.
     Chunk(Chunk<'a>),
     /// A chunk that was not read: too long, or of another kind.
     NotRead,
-    /// The worker's last word: everything was written.
+    /// The worker's final marker: everything was written.
     Ended,
-    /// The generator failed: nothing more comes, and that is no fault of the client.
+    /// The generator failed. Nothing more follows, and the client did not cause it.
     Failed,
-    /// These are no frames of it.
+    /// The bytes are not response-plane frames.
     Broken(Unreadable),
 }
 
-/// What a chunk says.
+/// Content of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chunk<'a> {
-    /// Which of several choices it belongs to; releases without parallel sampling do not say.
+    /// Index of the choice it belongs to. Releases without parallel sampling do not send it.
     pub(super) index: u32,
-    /// Token ids in it; `None` where it carries text.
+    /// Number of token ids; `None` if the chunk carries text.
     pub(super) tokens: Option<u32>,
-    /// `completion_usage.completion_tokens`: in the last chunk.
+    /// `completion_usage.completion_tokens`, present in the last chunk.
     pub(super) completion_tokens: Option<u32>,
     pub(super) finished: bool,
-    /// The ids, where there are any.
+    /// The token ids, if any.
     pub(super) ids: &'a [u32],
 }
 
-/// The frames of one connection.
+/// Frame parser of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Frames {
     limits: Limits,
-    /// The frame under way, as far as it has come.
+    /// The incomplete frame.
     partial: Vec<u8>,
-    /// Bytes of a frame beyond the limit that are still to come.
+    /// Remaining bytes of a frame beyond the limit.
     skip: u64,
     broken: bool,
-    /// The final marker has come, and nothing is expected.
+    /// The final marker has arrived.
     over: bool,
 }
 
@@ -96,7 +96,7 @@ struct Usage {
     completion_tokens: Option<u32>,
 }
 
-/// Whether a connection that begins like this is a response plane's; `None` while that cannot be told.
+/// Whether a connection with these first bytes is a response plane. `None` if more bytes are needed.
 pub(super) fn begins(bytes: &[u8]) -> Option<bool> {
     const START: &[u8] = br#"{"subject":"#;
     let known = bytes.len().min(PREFIX);
@@ -124,7 +124,7 @@ impl Frames {
         }
     }
 
-    /// Takes the next bytes of the connection.
+    /// Parses the next bytes of the connection.
     pub(super) fn feed(&mut self, mut input: &[u8], mut see: impl FnMut(Item<'_>)) {
         while !input.is_empty() && !self.broken && !self.over {
             if self.skip > 0 {
@@ -134,7 +134,7 @@ impl Frames {
                 continue;
             }
             if self.partial.is_empty() {
-                // Whole frames are read where they lie.
+                // A complete frame is parsed in place.
                 match self.frame(input, &mut see) {
                     Taken::Frame(used) => input = &input[used..],
                     Taken::More(_) => {
@@ -148,7 +148,7 @@ impl Frames {
             let partial = std::mem::take(&mut self.partial);
             let more = match self.frame(&partial, &mut see) {
                 Taken::More(more) => more,
-                // It was not whole before; if it is now, it ended exactly here.
+                // The frame was incomplete before, so a complete one ends exactly here.
                 Taken::Frame(_) | Taken::Nothing => return,
             };
             self.partial = partial;
@@ -165,7 +165,7 @@ impl Frames {
         }
     }
 
-    /// Reads the frame at the start of `bytes`.
+    /// Parses the frame at the start of `bytes`.
     fn frame(&mut self, bytes: &[u8], see: &mut impl FnMut(Item<'_>)) -> Taken {
         let Some(prefix) = bytes.first_chunk::<PREFIX>() else {
             return Taken::More(PREFIX - bytes.len());
@@ -222,7 +222,7 @@ impl Frames {
                 finished: output.finish_reason.is_some(),
                 ids: output.token_ids.as_deref().unwrap_or_default(),
             })),
-            // An error of the generator, or a comment between chunks: no tokens.
+            // An error of the generator, or a comment between chunks. Neither has tokens.
             Some(Outer {
                 data: Some(Annotated { event: Some(event), .. }),
                 ..
@@ -237,9 +237,9 @@ impl Frames {
 }
 
 enum Taken {
-    /// So many bytes of it were a frame, or of one that is passed over.
+    /// Number of bytes that belong to a frame, or to a skipped frame.
     Frame(usize),
-    /// At least so many bytes are missing.
+    /// Minimum number of missing bytes.
     More(usize),
     /// The connection cannot be read.
     Nothing,

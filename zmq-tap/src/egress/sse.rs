@@ -1,17 +1,17 @@
-//! Server-sent events out of a body that comes in pieces: blocks that a blank line ends, and the data in them.
+//! Incremental parser of server-sent events: blocks that end with a blank line, and their data.
 
 use memchr::memchr_iter;
 
-/// Collects what is not yet a whole event. Events that lie whole in one piece are not copied.
+/// Buffer for incomplete events. Events that are complete within one piece are not copied.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Events {
     buffer: Vec<u8>,
-    /// The event under way is longer than allowed: it is passed over up to its end.
+    /// The current event exceeds the limit and is skipped up to its end.
     skipping: bool,
     joined: Vec<u8>,
 }
 
-/// What a piece of body held.
+/// An element found in a piece of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found<'a> {
     /// The data of one event, its lines joined.
@@ -21,14 +21,14 @@ pub(super) enum Found<'a> {
 }
 
 impl Events {
-    /// Takes a piece of the body; no event may be longer than `limit` bytes.
+    /// Parses a piece of the body. Events longer than `limit` bytes are skipped.
     pub(super) fn feed(&mut self, piece: &[u8], limit: usize, mut see: impl FnMut(Found<'_>)) {
         if self.buffer.is_empty() {
             let used = self.blocks(piece, 0, &mut see);
             self.keep(&piece[used..], limit, &mut see);
             return;
         }
-        // A blank line may be cut anywhere between its two line ends.
+        // A cut can fall anywhere between the two line ends of a blank line.
         let from = self.buffer.len().saturating_sub(2);
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.extend_from_slice(piece);
@@ -38,13 +38,13 @@ impl Events {
         self.bound(limit, &mut see);
     }
 
-    /// Forgets the event under way.
+    /// Discards the incomplete event.
     pub(super) fn clear(&mut self) {
         self.buffer.clear();
         self.skipping = false;
     }
 
-    /// Whether an event has begun and not ended.
+    /// Whether an event is incomplete.
     pub(super) fn is_inside(&self) -> bool {
         self.skipping || !self.buffer.trim_ascii().is_empty()
     }
@@ -65,7 +65,7 @@ impl Events {
         self.buffer.drain(..tail);
     }
 
-    /// Gives out every whole block, and how many bytes they take. The first `from` bytes hold no block's end.
+    /// Parses every complete block, and returns the number of bytes they take. The first `from` bytes contain no end of a block.
     fn blocks(&mut self, bytes: &[u8], from: usize, see: &mut impl FnMut(Found<'_>)) -> usize {
         let mut start = 0;
         for newline in memchr_iter(b'\n', &bytes[from..]).map(|at| from + at) {
@@ -75,7 +75,7 @@ impl Events {
                 [b'\r', b'\n', ..] => 2,
                 _ => continue,
             };
-            // The second line end of a blank line is met again as a first one.
+            // The second line end of a blank line is itself found as a newline; skip it.
             if newline < start {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! One direction of one connection: what is spoken on it, and what it says.
+//! One direction of one connection: detection of its protocol, and its content.
 
 use std::borrow::Cow;
 
@@ -10,36 +10,36 @@ use super::http::{self, Responses};
 use super::response_plane::{self, Frames};
 use super::{Limits, Unreadable};
 
-/// Bytes that tell every protocol here.
+/// Number of bytes that suffice to identify every supported protocol.
 const TELLING: usize = 40;
 
-/// What was found in the bytes.
+/// An element found in the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item<'a> {
-    /// A response has begun.
+    /// Start of a response.
     Began,
-    /// A response stream of Dynamo's has begun, by its name for itself.
+    /// Start of a Dynamo response stream, with the stream's name.
     Subject(&'a str),
-    /// An event of a response, of one request.
+    /// An event of a response, for one request.
     Said(Said<'a>),
-    /// An event that should be one and could not be read: what it delivered is unknown.
+    /// An event that could not be read, so its content is unknown.
     NotRead,
-    /// The response is whole.
+    /// End of a complete response.
     Ended,
-    /// The response is broken off by the server's own failure.
+    /// The response was aborted by a failure of the server.
     Failed,
-    /// Bytes before this were passed over: an attach in the middle of an event, or a hole in what was observed.
+    /// Bytes before this point were skipped: an attach in the middle of an event, or unobserved bytes.
     Resumed,
-    /// A body that cannot be read, or everything from here on.
+    /// A body, or the rest of the connection, cannot be read.
     Unreadable(Unreadable),
 }
 
-/// The bytes that one side of a connection writes.
+/// Reader of the bytes that one side of a connection writes.
 #[derive(Clone, Debug)]
 pub struct Stream {
     limits: Limits,
     state: State,
-    /// Bytes in which nothing was recognised.
+    /// Number of bytes in which nothing was recognised.
     passed: u64,
 }
 
@@ -68,7 +68,7 @@ enum Guess {
 }
 
 impl Stream {
-    /// A connection, from wherever it is first seen on.
+    /// Starts at any point of a connection.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -77,29 +77,29 @@ impl Stream {
         }
     }
 
-    /// Whether nothing of it can or will be read.
+    /// Whether no further byte of the connection will be read.
     pub fn is_unreadable(&self) -> bool {
         matches!(self.state, State::Unreadable)
     }
 
-    /// Bytes were not observed. The next readable place is looked for.
+    /// Records that bytes were not observed. The reader searches for the next readable position.
     pub fn missed(&mut self) {
         self.passed = self.passed.max(1);
         self.state = match &self.state {
-            // One request a connection: what is left of it proves nothing.
+            // A connection carries one request, and the rest of it proves nothing.
             State::Plane(_) | State::Unreadable => State::Unreadable,
             State::Http(_) | State::Seeking(_) => State::Seeking(Vec::new()),
         };
     }
 
-    /// The connection is closed: a body without a length ends with it.
+    /// Processes the end of the connection, which also ends a body without a length.
     pub fn closed(&mut self, see: &mut dyn FnMut(Item<'_>)) {
         if let State::Http(responses) = &mut self.state {
             responses.closed(|item| tell(&item, see));
         }
     }
 
-    /// Takes the next bytes; `begins` says that the writer began a write with them.
+    /// Parses the next bytes. `begins` marks the start of a write.
     pub fn feed(&mut self, bytes: &[u8], begins: bool, see: &mut dyn FnMut(Item<'_>)) {
         match &mut self.state {
             State::Unreadable => {}
@@ -113,7 +113,7 @@ impl Stream {
                     }
                 });
                 match broken {
-                    // The server's own framing was right so far: something was not observed.
+                    // The server's framing was valid so far, so bytes must have been missed.
                     Some(Unreadable::Chunks) => {
                         self.missed();
                         see(Item::NotRead);
@@ -201,7 +201,7 @@ impl Stream {
     }
 }
 
-/// Several choices of one request share a stream and count apart.
+/// Name of one choice. The choices of a request share a stream and are counted separately.
 fn choice(subject: &str, index: u32) -> Cow<'_, str> {
     match index {
         0 => Cow::Borrowed(subject),
@@ -209,7 +209,7 @@ fn choice(subject: &str, index: u32) -> Cow<'_, str> {
     }
 }
 
-/// From what HTTP shows to what requests are told.
+/// Converts an element of HTTP into an element of the stream.
 fn tell(item: &http::Item<'_>, see: &mut dyn FnMut(Item<'_>)) {
     match *item {
         http::Item::Began => see(Item::Began),
@@ -218,7 +218,7 @@ fn tell(item: &http::Item<'_>, see: &mut dyn FnMut(Item<'_>)) {
             Err(NotRead::Malformed) => see(Item::NotRead),
             Err(NotRead::OtherKind) => {}
         },
-        // Answers in JSON are of many kinds: what has not the form of ours is none.
+        // JSON responses are of many kinds; those without the form of a completion are ignored.
         http::Item::Json(json) => drop(event::body(json, |said| see(Item::Said(said)))),
         http::Item::TooLong => see(Item::NotRead),
         http::Item::Ended => see(Item::Ended),
@@ -226,7 +226,7 @@ fn tell(item: &http::Item<'_>, see: &mut dyn FnMut(Item<'_>)) {
     }
 }
 
-/// What is spoken on a connection, or from here on, by its first bytes.
+/// Guesses the protocol from the first bytes of a connection or of a write.
 fn guess(bytes: &[u8]) -> Guess {
     const REQUESTS: [&[u8]; 6] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"PRI * HTTP/2"];
     let begins = |word: &[u8]| bytes.iter().zip(word).all(|(a, b)| a == b);
@@ -239,7 +239,7 @@ fn guess(bytes: &[u8]) -> Guess {
     }
     match response_plane::begins(bytes) {
         Some(true) => return Guess::Plane,
-        // The settings of HTTP/2 begin with zeros as well.
+        // An HTTP/2 SETTINGS frame also begins with zeros.
         None if short(9) || bytes[3] != 4 => return Guess::Short,
         _ => {}
     }
@@ -263,14 +263,14 @@ fn guess(bytes: &[u8]) -> Guess {
     }
 }
 
-/// Where the line behind a chunk's size begins.
+/// Offset of the line after a chunk's size line.
 fn size_line(bytes: &[u8]) -> Option<usize> {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     hex(&bytes[..digits])?;
     bytes[digits..].starts_with(b"\r\n").then_some(digits + 2)
 }
 
-/// Where a chunk begins that begins with an event.
+/// Offset of the first chunk whose data begins with an event.
 fn event_within(bytes: &[u8]) -> Option<usize> {
     memmem::find_iter(bytes, b"\r\ndata:").find_map(|end| {
         let digits = bytes[..end]

@@ -1,4 +1,4 @@
-//! Marks of the scanner, gathered into messages.
+//! Assembly of scanner marks into messages.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,32 +8,32 @@ use trace::MonoNs;
 use super::observation::{NotKept, Unread};
 use crate::zmtp::{Mark, Pending};
 
-/// A message that was read whole.
+/// A message that has been read completely.
 #[derive(Debug)]
 pub(super) struct Message {
-    /// Stream offset of the first byte after it.
+    /// Stream offset of the first byte after the message.
     pub(super) end: u64,
     pub(super) read_at: MonoNs,
-    /// Length without headers.
+    /// Length in bytes without headers.
     pub(super) bytes: u64,
     pub(super) parts: Result<Parts, NotKept>,
 }
 
-/// Where a message's parts lie, in stream offsets.
+/// Positions of a message's parts, in stream offsets.
 #[derive(Debug)]
 pub(super) enum Parts {
     One(Range<u64>),
     Several(Vec<Range<u64>>),
 }
 
-/// Messages of one direction, from marks.
+/// Messages of one direction, built from marks.
 #[derive(Debug)]
 pub(super) struct Assembly {
-    /// Whole messages, in order.
+    /// Complete messages, in order.
     pub(super) done: VecDeque<Message>,
-    /// What could not be read, to be told.
+    /// Unreadable streams or stretches that are not reported yet.
     pub(super) unread: Vec<Unread>,
-    /// Parts of the message under way, but for its last.
+    /// Parts of the incomplete message, except its last one.
     parts: Vec<Range<u64>>,
     bytes: u64,
     refused: Option<NotKept>,
@@ -54,7 +54,7 @@ impl Assembly {
         }
     }
 
-    /// Takes a mark of bytes that were read at `read_at`; `kept` says whether they are still there.
+    /// Processes a mark from bytes that were read at `read_at`. `kept` says whether those bytes are still in memory.
     pub(super) fn take(&mut self, mark: Mark, read_at: MonoNs, kept: bool) {
         match mark {
             Mark::Frame { span, more } => {
@@ -81,7 +81,7 @@ impl Assembly {
         }
     }
 
-    /// The bytes of the message under way are not, or no longer, to be had.
+    /// Marks the bytes of the incomplete message as unavailable.
     pub(super) fn refuse(&mut self, why: NotKept) {
         if self.refused.is_none() {
             self.refused = Some(why);
@@ -89,10 +89,10 @@ impl Assembly {
         }
     }
 
-    /// Whether the message under way is to be kept; one that claims too much is not.
+    /// Whether the incomplete message is to be kept. A message that claims too many bytes is not.
     pub(super) fn keeps(&mut self, pending: Pending) -> bool {
         let headers_and_all = pending.frame_end.map_or(0, |end| end - pending.start);
-        // Headers count here: a few bytes of tolerance against keeping two counts.
+        // This length includes one header, and one counter is cheaper than two: allow for the header's size.
         if headers_and_all > self.max_bytes.saturating_add(9) {
             self.refuse(NotKept::TooLarge);
         }

@@ -1,5 +1,5 @@
-//! Which socket file is ours. A note beside it (`PATH.tokengap`) names its device, inode and time of making, and is locked
-//! while we live: a later start can tell a socket that a killed tokengap left from one that it must not touch.
+//! Ownership of a socket file. A note beside it (`PATH.tokengap`) records its device, inode and time of creation, and stays locked while
+//! tokengap runs. A later start can then tell a socket left by a killed tokengap from a socket that it must not touch.
 
 use std::fs::{self, File, FileType, Metadata, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use super::endpoint::Endpoint;
 use super::error::RelayError;
 
-/// A file as it was when we made it. An inode's number is given to other files later, its time of making is not.
+/// Identity of a file at its creation. The kernel reuses inode numbers, so the modification time is part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     device: u64,
@@ -36,12 +36,12 @@ impl Identity {
         Self { device, inode, made }
     }
 
-    /// As a note has them.
+    /// The fields as a note stores them.
     pub(crate) fn numbers(&self) -> String {
         format!("{} {} {}.{:09}", self.device, self.inode, self.made.0, self.made.1)
     }
 
-    /// Reads them again.
+    /// Parses the fields of a note.
     pub(crate) fn from_numbers(text: &str) -> Option<Self> {
         let mut fields = text.split(' ');
         let device = fields.next()?.parse().ok()?;
@@ -60,7 +60,7 @@ impl Identity {
     }
 }
 
-/// A socket file that we made, with its note. Dropping it removes both, unless another file has taken the place.
+/// A socket file made by tokengap, with its note. Dropping it removes both, unless another file has replaced the socket.
 #[derive(Debug)]
 pub(super) struct Claim {
     path: PathBuf,
@@ -68,7 +68,7 @@ pub(super) struct Claim {
     note: Note,
 }
 
-/// A note beside a socket file, locked while we live.
+/// A note beside a socket file, locked while this process runs.
 #[derive(Debug)]
 pub(crate) struct Note {
     path: PathBuf,
@@ -76,8 +76,8 @@ pub(crate) struct Note {
 }
 
 impl Claim {
-    /// Listens at `path`, in place of a socket that a killed tokengap left there, and of nothing else. Whoever may not connect to a
-    /// socket file `before` may not connect here.
+    /// Listens at `path`. Replaces only a socket that a killed tokengap left there. A user who may not connect to the socket file `before`
+    /// may not connect here either.
     pub(super) fn listen(path: &Path, before: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
         let endpoint = Endpoint::Path(path.to_owned());
         let failed = |source| RelayError::Bind {
@@ -145,19 +145,19 @@ impl Drop for Claim {
 }
 
 impl Note {
-    /// Makes the note beside `socket`, or takes one that a killed tokengap left.
+    /// Creates the note beside `socket`, or reuses one that a killed tokengap left.
     pub(crate) fn make(socket: &Path) -> Result<Self, RelayError> {
         let made = Self::lock_own(socket, true)?;
         made.ok_or_else(|| RelayError::Foreign(socket.to_owned()))
     }
 
-    /// Opens the note beside `socket`, whoever made it, and locks it.
+    /// Opens and locks the note beside `socket`, whichever user created it.
     pub(crate) fn lock(socket: &Path) -> Result<Option<Self>, RelayError> {
         Self::open(socket, false, false)
     }
 
-    /// The same of a note that is [`Self::is_own`]; `make` one if there is none. Another user's file, or one with another name,
-    /// says nothing and is not written to, and who locks it stops nobody.
+    /// Opens and locks a note that is [`Self::is_own`]; creates one if `make` is set and none exists. A file of another user, or one with a
+    /// second name, is never written to, and is refused whether or not it is locked.
     fn lock_own(socket: &Path, make: bool) -> Result<Option<Self>, RelayError> {
         Self::open(socket, make, true)
     }
@@ -172,7 +172,7 @@ impl Note {
         };
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let flags = if make { flags | OFlags::CREATE } else { flags };
-        // A tokengap that stops removes its note: the one we locked may be gone from the folder by then.
+        // A tokengap that stops removes its note, so the locked file may have left the folder. Then try again.
         for _ in 0..8 {
             let file: File = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => file.into(),
@@ -207,10 +207,10 @@ impl Note {
         self.read().is_some_and(|text| text == identity.written())
     }
 
-    /// What it says. `None`: it cannot be read, or is no text.
+    /// Reads the note. Returns `None` if it cannot be read or is not UTF-8.
     pub(crate) fn read(&mut self) -> Option<String> {
         let mut text = String::new();
-        // The longest note is under 600 bytes; somebody else's file may be any length.
+        // The longest note is under 600 bytes, but a file of another origin may have any length.
         let read = self
             .file
             .rewind()
@@ -218,12 +218,12 @@ impl Note {
         read.is_ok().then_some(text)
     }
 
-    /// Whether tokengap's own user made it, and nobody else could have.
+    /// Whether only tokengap's own user can have created it.
     pub(crate) fn is_own(&self) -> bool {
         is_own(&self.file)
     }
 
-    /// Writes it anew.
+    /// Replaces the text of the note.
     pub(crate) fn write(&self, text: &str) -> io::Result<()> {
         self.file.set_len(0)?;
         (&self.file).rewind()?;
@@ -237,7 +237,7 @@ impl Note {
     }
 }
 
-/// Binds with no more permissions than those of the socket file `before`, or without those of others while there is none.
+/// Binds with at most the permissions of the socket file `before`. While `before` does not exist, others get no write permission.
 fn bind(path: &Path, before: Option<&Path>) -> io::Result<UnixListener> {
     let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let bound = UnixListener::bind(path);
@@ -284,7 +284,7 @@ fn kind(file: FileType) -> &'static str {
     }
 }
 
-/// Whether anybody accepts connections there. Never waits: a listener whose queue is full is one.
+/// Whether a process listens there. Never blocks; a listener with a full queue counts as listening.
 pub(crate) fn is_listening(path: &Path) -> io::Result<bool> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -306,7 +306,7 @@ mod tests {
         fs::write(&precious, "precious").expect("written");
         let planted = folder.path().join("socket.tokengap");
         fs::hard_link(&precious, &planted).expect("a link");
-        // Nor does a lock on it block the start for a reason that is not true.
+        // A lock on the planted file must not be reported as a running tokengap.
         let locked = File::open(&planted).expect("it opens");
         flock(&locked, FlockOperation::NonBlockingLockExclusive).expect("a lock");
         let refused = Claim::listen(&socket, None).expect_err("it is not ours");

@@ -1,4 +1,4 @@
-//! One connection: two directions that end each in its own time.
+//! One connection: two directions, each of which ends independently.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::stop::Stop;
 use super::watch::{Onlooker, Watch};
 use super::window::Window;
 
-/// The way of a pair's connections.
+/// A pair with the gate its connections wait at.
 #[derive(Debug)]
 pub(super) struct Way {
     place: u16,
@@ -32,7 +32,7 @@ impl Way {
     }
 }
 
-/// Serves one accepted connection to its end.
+/// Relays one accepted connection until it ends.
 pub(super) async fn serve(shared: Arc<Shared>, way: Arc<Way>, lane: u32, accepted: Socket, mut stop: Stop) {
     let patience = shared.options.connect_patience;
     let led_on = async {
@@ -46,7 +46,7 @@ pub(super) async fn serve(shared: Arc<Shared>, way: Arc<Way>, lane: u32, accepte
     let Some(dialled) = dialled else {
         shared.counters.connections_unanswered.add(1);
         if way.pair.upstream.speaks_http() {
-            // As the server's own machine answers where nobody listens.
+            // Reply like the server's own host does when nobody listens.
             accepted.reset_on_close();
         }
         let _ = shared.observations.push(Observation::Refused { pair: way.place });
@@ -58,12 +58,12 @@ pub(super) async fn serve(shared: Arc<Shared>, way: Arc<Way>, lane: u32, accepte
     } else {
         both_ways(&journal, &accepted, &dialled, &mut stop, Watch::new).await
     };
-    // Closed before it is told: whoever hears of it finds the sockets gone.
+    // Close the sockets before reporting the end, so that an observer of the end finds them gone.
     drop((accepted, dialled));
     journal.end(ending, first);
 }
 
-/// How it ended, and whose stream ended first.
+/// Relays both directions. Returns the cause of the end and the side that ended first.
 async fn both_ways<W: Onlooker>(
     journal: &Arc<Journal>,
     accepted: &Socket,
@@ -102,7 +102,7 @@ async fn both_ways<W: Onlooker>(
                         upstream.end_reading();
                     }
                 }
-                // It does not close by itself.
+                // The peer did not close its connection in response.
                 () = until(asked) => {
                     asked = None;
                     accepted.end_reading();
@@ -120,7 +120,7 @@ async fn both_ways<W: Onlooker>(
             }
         }
     }
-    // A failure is passed on as one, unless a reset could throw away messages that the kernel still holds for that side.
+    // Pass a failure on as a reset, unless the reset can discard messages that the kernel still holds for that side.
     if connector_failure(forward_end, backward_end).is_some() && !forward_watch.has_carried() {
         upstream.reset_on_close();
     }
@@ -137,7 +137,7 @@ async fn both_ways<W: Onlooker>(
     (ending, first)
 }
 
-/// Whose side the end of a direction tells of: a stream ends at its source, unless its sink fails.
+/// The side that caused the end of a direction: the source of the stream, unless the sink failed.
 fn whose(end: End, direction: Direction) -> Direction {
     match (end, direction) {
         (End::Sink(_), Direction::Forward) => Direction::Backward,

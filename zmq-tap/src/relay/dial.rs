@@ -1,4 +1,4 @@
-//! Connecting to an upstream that may not be there yet.
+//! Connecting to an upstream that may not listen yet.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,8 +14,8 @@ use super::socket::Socket;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connects, trying again for `patience`; but a server of HTTP that refuses is not asked again, since its clients expect to
-/// hear of it at once. `None`: nobody accepted, or `for_whom` has gone away meanwhile.
+/// Connects, with retries for `patience`. An HTTP server that refuses is not retried, since its clients expect an immediate error. Returns
+/// `None` if nobody accepted, or if the peer behind `for_whom` has gone away.
 pub(super) async fn dial(upstream: &Endpoint, for_whom: &Socket, patience: Duration) -> Option<Socket> {
     let deadline = Instant::now() + patience;
     let mut pause = FIRST_PAUSE;
@@ -38,7 +38,7 @@ async fn connect(endpoint: &Endpoint) -> io::Result<Socket> {
     match endpoint {
         Endpoint::Path(path) => Socket::unix(UnixStream::connect(path).await?),
         Endpoint::Abstract(name) => {
-            // A leading zero byte is the kernel's way, and tokio's, to write an abstract name.
+            // The kernel and tokio denote an abstract name by a leading zero byte.
             let address = OsString::from_vec([b"\0", name.as_bytes()].concat());
             Socket::unix(UnixStream::connect(address).await?)
         }

@@ -1,14 +1,14 @@
-//! Endpoints, written as ZMQ writes them, and servers of HTTP, written as URLs.
+//! Endpoints in the notation of ZMQ, and HTTP servers as URLs.
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// `sun_path` holds 108 bytes and ends with a zero.
+/// `sun_path` holds 108 bytes including a terminating zero.
 const LONGEST_PATH: usize = 107;
 
-/// Where a socket listens: `ipc://PATH`, `ipc://@NAME`, `tcp://HOST:PORT`; or a server of HTTP, `http://HOST:PORT`.
+/// Address of a socket: `ipc://PATH`, `ipc://@NAME`, `tcp://HOST:PORT`; or of an HTTP server: `http://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// A socket file.
@@ -17,12 +17,12 @@ pub enum Endpoint {
     Abstract(String),
     /// TCP.
     Tcp {
-        /// A name, an IPv4 address, or an IPv6 address without brackets; `None` is every IPv4 interface (`*`).
+        /// Host name, IPv4 address, or IPv6 address without brackets; `None` is every IPv4 interface (`*`).
         host: Option<String>,
-        /// 0 lets the kernel choose (`*`), when listening.
+        /// Port; when listening, 0 lets the kernel choose (`*`).
         port: u16,
     },
-    /// TCP that speaks HTTP instead of ZMTP; `host` and `port` as in `Tcp`.
+    /// TCP that carries HTTP instead of ZMTP; `host` and `port` as in `Tcp`.
     Http {
         /// As in `Tcp`.
         host: Option<String>,
@@ -32,45 +32,45 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Whether HTTP is spoken here, and not ZMTP.
+    /// Whether this endpoint carries HTTP instead of ZMTP.
     pub fn speaks_http(&self) -> bool {
         matches!(self, Self::Http { .. })
     }
 }
 
-/// One hop to relay, or the clients of a server of HTTP.
+/// One hop to relay, or the client connections of an HTTP server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// Where senders, or clients, connect to: the relay listens here.
+    /// Address that senders, or clients, connect to. The relay listens here.
     pub listen: Endpoint,
-    /// Where the receiver, or the server, listens: the relay connects here, once for every connection it accepts.
+    /// Address that the receiver, or the server, listens on. The relay connects here once for each accepted connection.
     pub upstream: Endpoint,
 }
 
 /// Why a text is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// No transport, or one that cannot be relayed.
+    /// No transport, or one that the relay does not support.
     #[error("{0:?} is not an endpoint: write ipc:///path, ipc://@name, tcp://host:port or http://host:port")]
     Transport(String),
-    /// `ipc://` alone, or its wildcard.
+    /// `ipc://` without a path, or with a wildcard.
     #[error("{0:?} names no socket: give the path that the engine was given, for example ipc:///tmp/tmpab12cd")]
     NoPath(String),
-    /// Longer than a socket's address.
+    /// Longer than a socket address allows.
     #[error("{0:?} is too long for a socket: {1} bytes, {LONGEST_PATH} are possible")]
     TooLong(String, usize),
-    /// No port, or not a number.
+    /// The port is missing or not a number.
     #[error(
         "{0:?} has no port: write tcp://host:port or http://host:port, and an IPv6 address in brackets: tcp://[::1]:5555"
     )]
     Port(String),
-    /// A source address, or an interface's name, where only addresses are understood.
+    /// A source address or interface name, where only addresses are supported.
     #[error("{0:?}: name the address to use, not the interface or a source address")]
     Interface(String),
-    /// What is encrypted cannot be read.
+    /// An encrypted endpoint, which the relay cannot read.
     #[error("{0:?}: what is encrypted cannot be read; put the relay behind what ends TLS, and write http://host:port")]
     Tls(String),
-    /// A URL with more than a server in it.
+    /// A URL with more than a host and a port.
     #[error("{0:?} names more than a server: the relay passes all paths; write http://host:port")]
     Url(String),
 }
@@ -114,7 +114,7 @@ fn tcp(text: &str, address: &str) -> Result<(Option<String>, u16), EndpointError
     let host = match host.strip_prefix('[') {
         Some(v6) => Some(v6.strip_suffix(']').ok_or_else(no_port)?),
         None if host == "*" => None,
-        // A bare IPv6 address leaves open where it ends.
+        // The end of a bare IPv6 address is ambiguous.
         None if host.is_empty() || host.contains(':') => return Err(no_port()),
         None => Some(host),
     };

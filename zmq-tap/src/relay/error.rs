@@ -1,32 +1,32 @@
-//! Why a relay does not start.
+//! Errors that prevent a relay from starting.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::endpoint::Endpoint;
 
-/// Why a relay does not start.
+/// Error that prevents a relay from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// There is nothing to relay, or more than 32,767 pairs.
+    /// No pair, or more than 32,767 pairs.
     #[error("{0} pairs of endpoints: give at least one, and at most 32,767")]
     Pairs(usize),
-    /// It would talk to itself.
+    /// Listener and upstream are the same endpoint.
     #[error(
         "{0} is both the listener and the upstream: the relay would connect to itself; give it another place to listen at"
     )]
     Itself(Endpoint),
-    /// Clients of HTTP on one side, ZMQ on the other.
+    /// One side speaks HTTP, the other ZMQ.
     #[error(
         "{listen} and {upstream} do not belong together: one speaks HTTP and the other does not; give http:// for both or for neither"
     )]
     Mixed {
-        /// Where it would listen.
+        /// Address to listen at.
         listen: Endpoint,
-        /// Where the bytes would go.
+        /// Address to connect to.
         upstream: Endpoint,
     },
-    /// Somebody is listening there.
+    /// A process already listens there.
     #[error(
         "{0} is in use: somebody listens there. Move that listener to another endpoint and name it as the upstream, or listen elsewhere"
     )]
@@ -34,37 +34,37 @@ pub enum RelayError {
     /// Another tokengap relays there.
     #[error("{0} is in use by another tokengap: stop that one first, or listen elsewhere")]
     InUseByTokengap(Endpoint),
-    /// A socket file that a dead process left, and not one of ours.
+    /// A socket file of a dead process that was not a tokengap.
     #[error("{} is a socket that nobody listens on, and not one that tokengap left: if its owner is gone for good, remove it with: rm '{}'", .0.display(), .0.display())]
     Foreign(PathBuf),
-    /// The place of our note has another user's file, or one that has another name as well.
+    /// The note's path holds another user's file, or a file with a second name.
     #[error("{} belongs to another user or has a second name, so tokengap neither trusts nor overwrites it: remove it, or listen in a folder that only you may write to", .0.display())]
     ForeignNote(PathBuf),
-    /// Something else is in that place.
+    /// The path holds something other than a socket.
     #[error("{} is {what}, not a socket: tokengap does not touch it; remove it yourself or listen elsewhere", .path.display())]
     NotASocket {
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// A directory, a symbolic link ...
+        /// Type of the file, for example "a symbolic link".
         what: &'static str,
     },
-    /// The note beside the socket, by which a later start knows the socket as ours, cannot be kept.
+    /// The note beside the socket cannot be written. A later start recognises tokengap's own socket by it.
     #[error("cannot keep the note {}: {source}; the folder must be writable for the relay's user", .path.display())]
     Note {
-        /// Where the note would be.
+        /// Path of the note.
         path: PathBuf,
-        /// What the system says.
+        /// Error from the operating system.
         source: io::Error,
     },
-    /// The system refuses to listen there.
+    /// The operating system refuses to listen there.
     #[error("cannot listen at {endpoint}: {source}")]
     Bind {
-        /// Where.
+        /// Address to listen at.
         endpoint: Endpoint,
-        /// What the system says.
+        /// Error from the operating system.
         source: io::Error,
     },
-    /// It was asked for more after its end.
+    /// A pair was added after the relay had stopped.
     #[error("the relay has been stopped: start another")]
     Stopped,
     /// The relay's thread could not be started.

@@ -1,5 +1,5 @@
-//! A table of open files of its own for the thread that copies. A killed process closes a table when the last thread that has it
-//! has had a CPU to die on; until then senders write into sockets that nobody reads.
+//! A separate table of open files for the relay thread. When a process is killed, a table closes once the last thread that shares it has
+//! been scheduled to exit. Until then senders write into sockets that nobody reads.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -14,7 +14,7 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-/// A thread's own faults: these cannot wait.
+/// Faults raised by the thread itself, which must not be blocked.
 const FAULTS: [Signal; 7] = [
     Signal::SIGSEGV,
     Signal::SIGBUS,
@@ -25,32 +25,33 @@ const FAULTS: [Signal; 7] = [
     Signal::SIGABRT,
 ];
 
-/// Standard input, output and error.
+/// Highest number of standard input, output and error.
 const STANDARD: i32 = 2;
 
-/// `unshare(CLONE_FILES)` by the call that containers' seccomp profiles allow without `SYS_ADMIN`. From Linux 5.9 on.
+/// Unshares the file table like `unshare(CLONE_FILES)`, by a call that the seccomp profiles of containers allow without `SYS_ADMIN`. Needs
+/// Linux 5.9.
 #[allow(unsafe_code)]
 fn unshare() -> io::Result<()> {
-    // No file has such a number: none is closed.
+    // No open file has this number, so no file is closed.
     let none = libc::c_uint::MAX;
-    // SAFETY: it takes three numbers and touches no memory.
+    // SAFETY: the call takes three numbers and accesses no memory.
     match unsafe { libc::syscall(libc::SYS_close_range, none, none, libc::CLOSE_RANGE_UNSHARE) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Gives the calling thread, and those that it starts, their own table of files. Of those open now, it has what a runtime waits
-/// with, and what `taker` takes from, by the numbers they have. A container may refuse it: then all is as it was.
+/// Gives the calling thread, and threads that it starts, a separate file table. The table keeps, under their numbers, the standard streams,
+/// the runtime's event files and the socket of `taker`. A container may refuse the call; then nothing has changed but the signal mask.
 pub(super) fn separate(taker: &Taker) -> io::Result<()> {
-    // Handlers write to pipes by number, and here that may become the number of a peer's socket.
+    // Signal handlers write to pipes by number. In the new table that number may become a peer's socket.
     let mut handled = SigSet::all();
     for fault in FAULTS {
         handled.remove(fault);
     }
     handled.thread_block()?;
     unshare()?;
-    // What others close is to be closed then, and not held open here: each of these files is somebody's on the other threads.
+    // A file that another thread closes must really close, so this table must not keep it open.
     let held = fs::read_dir("/proc/thread-self/fd")?.flatten();
     let held = held.filter(|file| {
         let what = fs::read_link(file.path());
@@ -61,22 +62,22 @@ pub(super) fn separate(taker: &Taker) -> io::Result<()> {
         .collect();
     for file in held {
         if file > STANDARD && file != taker.0.as_raw_fd() {
-            // The folder that they were read from has been closed already.
+            // The list includes the descriptor of the folder it was read from, which is closed by now.
             let _ = close(file);
         }
     }
     Ok(())
 }
 
-/// Hands listeners from one table of files to another.
+/// Sends listeners from one file table to another.
 #[derive(Debug)]
 pub(super) struct Giver(UnixStream);
 
-/// Takes them, in the order they were given in.
+/// Receives listeners, in the order in which they were sent.
 #[derive(Debug)]
 pub(super) struct Taker(UnixStream);
 
-/// Both ends, to be made before the tables part.
+/// Creates both ends. Call this before the file tables are separated.
 pub(super) fn handover() -> io::Result<(Giver, Taker)> {
     let (give, take) = UnixStream::pair()?;
     take.set_nonblocking(true)?;
@@ -95,7 +96,7 @@ impl Giver {
 }
 
 impl Taker {
-    /// The next one; an error where none was given.
+    /// Returns the next listener, or an error if none was sent.
     pub(super) fn take(&self) -> io::Result<UnixListener> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);

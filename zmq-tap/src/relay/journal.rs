@@ -1,4 +1,4 @@
-//! What is told of one connection as a whole: that it opened and how it ended, even if its task panics.
+//! Reports about one connection as a whole: that it opened and how it ended, even if its task panics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use trace::MonoNs;
 use super::Shared;
 use super::observation::{Direction, Ending, Observation};
 
-/// Tells of one connection. Dropping it tells that the connection is closed.
+/// Reporter for one connection. Dropping it reports that the connection is closed.
 #[derive(Debug)]
 pub(super) struct Journal {
     pub(super) shared: Arc<Shared>,
@@ -36,7 +36,7 @@ impl Journal {
         Arc::new(journal)
     }
 
-    /// Tells that the connection opened, unless that was told. False: the queue is full.
+    /// Reports once that the connection opened. Returns false if the queue is full.
     fn announce(&self) -> bool {
         if !self.announced.load(Ordering::Relaxed) {
             let opened = Observation::Opened {
@@ -50,7 +50,7 @@ impl Journal {
         self.announced.load(Ordering::Relaxed)
     }
 
-    /// Tells, or gives back what the queue has no place for.
+    /// Queues an observation, or returns it if the queue is full.
     pub(super) fn tell(&self, observation: Observation) -> Result<(), Observation> {
         if self.announce() {
             self.shared.observations.push(observation)
@@ -59,7 +59,7 @@ impl Journal {
         }
     }
 
-    /// Tells something rare that must not be lost, if need be after everything that waits.
+    /// Queues a rare observation that must not be lost. If the queue is full, it goes to the reserve behind all frames.
     pub(super) fn insist(&self, observation: Observation) {
         let Err(observation) = self.tell(observation) else {
             return;
@@ -85,7 +85,7 @@ impl Journal {
         self.shared.counters.cut_short.add(1);
     }
 
-    /// Counts bytes that were passed on.
+    /// Counts relayed bytes.
     pub(super) fn count(&self, direction: Direction, bytes: usize) {
         let counters = &self.shared.counters;
         match direction {
@@ -94,7 +94,7 @@ impl Journal {
         }
     }
 
-    /// Says what ended the connection, and whose end came first.
+    /// Sets the cause of the connection's end and the side that ended first.
     pub(super) fn end(&self, why: Ending, first: Option<Direction>) {
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some((why, first));
     }

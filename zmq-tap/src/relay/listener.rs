@@ -1,4 +1,4 @@
-//! Listening for the senders of one pair.
+//! The listener for the senders of one pair.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener as StdTcpListener};
@@ -18,7 +18,7 @@ use super::error::RelayError;
 use super::socket::Socket;
 use super::stop::Stop;
 
-/// A listener; a socket file comes with the claim to it.
+/// A listening socket; a socket file comes with its claim.
 #[derive(Debug)]
 pub(super) enum Listener {
     Unix(UnixListener, Option<Claim>),
@@ -26,7 +26,7 @@ pub(super) enum Listener {
 }
 
 impl Listener {
-    /// Listens; gives the endpoint as it turned out (a TCP port may be the kernel's choice). Needs a runtime's context.
+    /// Binds a listener. Returns the actual endpoint, since the kernel may choose the TCP port. Needs a runtime's context.
     pub(super) fn bind(endpoint: &Endpoint, upstream: &Endpoint) -> Result<(Self, Endpoint), RelayError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AddrInUse => RelayError::InUse(endpoint.clone()),
@@ -62,7 +62,7 @@ impl Listener {
         }
     }
 
-    /// One that somebody else bound. Needs a runtime's context.
+    /// Wraps a listener that the caller has bound. Needs a runtime's context.
     pub(super) fn given(listener: StdUnixListener) -> io::Result<Self> {
         Self::unix(listener, None)
     }
@@ -90,7 +90,7 @@ impl Listener {
     }
 }
 
-/// Accepts connections of one pair until told to stop, then sees the open ones to their end.
+/// Accepts connections of one pair until the relay stops, then waits for open connections to end.
 pub(super) async fn serve(shared: Arc<Shared>, way: Way, mut listener: Listener, mut stop: Stop) {
     let way = Arc::new(way);
     let mut connections = JoinSet::new();
@@ -113,7 +113,7 @@ pub(super) async fn serve(shared: Arc<Shared>, way: Way, mut listener: Listener,
                 Err(error) => {
                     tracing::debug!(%error, listen = %way.pair.listen, "cannot accept");
                     shared.counters.accept_errors.add(1);
-                    // Out of file descriptors, most likely: what is open goes on, the rest waits in the kernel.
+                    // Probably out of file descriptors: open connections continue, and new ones wait in the kernel.
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },
@@ -122,7 +122,7 @@ pub(super) async fn serve(shared: Arc<Shared>, way: Way, mut listener: Listener,
         }
     }
     if let Listener::Unix(_, claim) = &mut listener {
-        // The socket file goes before the listener does: nobody finds a name that refuses.
+        // Remove the socket file before closing the listener, so that no peer finds a file that refuses connections.
         drop(claim.take());
     }
     drop(listener);
@@ -138,7 +138,7 @@ fn note_panic(shared: &Shared, over: &Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Holds a place among `Options::max_connections`.
+/// Counts one connection against `Options::max_connections` while it is open.
 struct Guest(Arc<Shared>);
 
 impl Drop for Guest {
@@ -148,7 +148,7 @@ impl Drop for Guest {
 }
 
 impl Shared {
-    /// Takes a place among the connections, to be given back by [`Guest`].
+    /// Counts a new connection if the limit allows; [`Guest`] reverses the count.
     fn admit(&self) -> bool {
         if self.counters.connections_open.get() >= self.options.max_connections as u64 {
             self.counters.connections_refused.add(1);

@@ -1,5 +1,5 @@
-//! The byte-transparent relay: it stands between senders and a receiver, passes every byte on as it came, and tells what
-//! went by (docs/internals/RELAY.md).
+//! The byte-transparent relay: it sits between senders and a receiver, copies every byte unchanged, and reports the traffic
+//! (docs/RELAY.md).
 //!
 //! ```no_run
 //! use zmq_tap::relay::{Observation, Options, Pair, Relay};
@@ -63,12 +63,12 @@ use stats::Counters;
 use stop::{Stop, Stopper};
 use thread::Thread;
 
-/// Added to `Options::drain` before what is left is cut off.
+/// Time beyond `Options::drain` before remaining connections are cut.
 const GRACE: Duration = Duration::from_millis(500);
-/// Each has two directions, which number hops of 16 bits.
+/// Limit of pairs. Each pair has two directions, and hop ids have 16 bits.
 const MOST_PAIRS: u16 = u16::MAX / 2;
 
-/// What all parts of one relay share.
+/// State shared by all parts of one relay.
 #[derive(Debug)]
 struct Shared {
     options: Options,
@@ -81,7 +81,7 @@ impl Shared {
     fn new(options: Options) -> Arc<Self> {
         let counters = Arc::new(Counters::default());
         Arc::new(Self {
-            // A connection's end takes up to six places: opened, closed, and two losses each way.
+            // The end of a connection queues up to six observations: opened, closed, and two losses each way.
             observations: Arc::new(Observations::new(
                 options.queue_frames,
                 options.max_connections.saturating_mul(8),
@@ -105,7 +105,7 @@ pub struct Relay {
     pairs: usize,
 }
 
-/// A pair that joins a running relay; its listener comes through the [`Taker`].
+/// A pair that joins a running relay. Its listener arrives through the [`Taker`].
 #[derive(Debug)]
 struct Late {
     place: u16,
@@ -114,7 +114,7 @@ struct Late {
 }
 
 impl Relay {
-    /// Binds every listener now, then relays on a thread of its own.
+    /// Binds every listener before it returns, then relays on a separate thread.
     pub fn start(pairs: Vec<Pair>, options: Options) -> Result<Self, RelayError> {
         if pairs.is_empty() {
             return Err(RelayError::Pairs(0));
@@ -122,16 +122,16 @@ impl Relay {
         Self::begin(pairs, options)
     }
 
-    /// Relays nothing yet, and what [`Relay::add`] brings.
+    /// Starts a relay without pairs; [`Relay::add`] adds them.
     pub fn waiting(options: Options) -> Result<Self, RelayError> {
         Self::begin(Vec::new(), options)
     }
 
-    /// Relays one more pair, whose listener is bound already; connections wait at `gate` before they are led on. Gives the
-    /// pair's place.
+    /// Adds a pair whose listener is already bound. Connections wait at `gate` before the relay connects them to the upstream. Returns the
+    /// index of the pair.
     #[expect(clippy::needless_pass_by_value, reason = "the caller is done with the listener")]
     pub fn add(&mut self, pair: Pair, listener: UnixListener, gate: Gate) -> Result<u16, RelayError> {
-        // Places are numbered in two directions by hop ids of 16 bits.
+        // Each pair takes two hop ids of 16 bits.
         let place = u16::try_from(self.pairs).ok().filter(|place| *place < MOST_PAIRS);
         let place = place.ok_or(RelayError::Pairs(self.pairs + 1))?;
         self.giver.give(&listener).map_err(|source| RelayError::Bind {
@@ -169,28 +169,28 @@ impl Relay {
         })
     }
 
-    /// Where the relay listens, pair by pair; a port that was left to the kernel is filled in.
+    /// Actual listening endpoint of each pair, with any port that the kernel chose.
     pub fn listening(&self) -> &[Endpoint] {
         &self.listening
     }
 
-    /// The queue of observations, to be polled from any thread, also after the relay has stopped.
+    /// The queue of observations. Any thread may poll it, even after the relay has stopped.
     pub fn observations(&self) -> Arc<Observations> {
         self.shared.observations.clone()
     }
 
-    /// The next observation, if any. Never blocks.
+    /// Returns the next observation, if any. Never blocks.
     pub fn poll(&self) -> Option<Observation> {
         self.shared.observations.poll()
     }
 
-    /// The counters now.
+    /// Returns the current counters.
     pub fn stats(&self) -> Stats {
         self.shared.counters.read()
     }
 
-    /// Stops accepting, removes the socket files it made, lets what was already accepted flow out for at most
-    /// `Options::drain`, and closes every connection. Senders find their connection closed, as when a receiver restarts.
+    /// Stops accepting, removes the socket files that the relay made, drains accepted bytes for at most `Options::drain`, and closes every
+    /// connection. Senders see a closed connection, as when a receiver restarts.
     pub fn stop(mut self) -> Stats {
         self.end();
         self.stats()
@@ -210,10 +210,10 @@ impl Drop for Relay {
     }
 }
 
-/// The pairs in their places, with their listeners.
+/// Pairs with their indices and listeners.
 type Bound = Vec<(u16, Pair, Listener)>;
 
-/// Binds every listener; gives also where each of them listens. Needs a runtime's context.
+/// Binds every listener and returns also the endpoint of each. Needs a runtime's context.
 fn bind(pairs: Vec<Pair>) -> Result<(Bound, Vec<Endpoint>), RelayError> {
     let mut bound = (Vec::new(), Vec::new());
     for (place, pair) in (0_u16..).zip(pairs) {

@@ -1,4 +1,4 @@
-//! What the relay tells of the traffic that passes through it.
+//! Observations of the traffic that the relay copies.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use trace::event::LostCause;
 
 use crate::zmtp::{Garbage, Opaque};
 
-/// Which way bytes flow.
+/// Direction of the byte flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// From the peer that connected to the relay, to the upstream.
@@ -17,113 +17,114 @@ pub enum Direction {
     Backward,
 }
 
-/// One observation. Those of one connection come in order: `Opened` first, `Closed` last.
+/// One observation. The observations of one connection are in order: `Opened` first, `Closed` last.
 #[derive(Clone, Debug)]
 pub enum Observation {
-    /// A connection is through to its upstream.
+    /// A connection was established through to its upstream.
     Opened {
-        /// Place of the pair in the list the relay was started with.
+        /// Index of the pair.
         pair: u16,
-        /// The connection's number within its pair.
+        /// Number of the connection within its pair.
         lane: u32,
-        /// When.
+        /// Time of the event.
         at: MonoNs,
     },
-    /// A connection is over, both directions.
+    /// Both directions of a connection have ended.
     Closed {
-        /// Place of the pair in the list the relay was started with.
+        /// Index of the pair.
         pair: u16,
-        /// The connection's number within its pair.
+        /// Number of the connection within its pair.
         lane: u32,
-        /// When.
+        /// Time of the event.
         at: MonoNs,
-        /// A direction ended inside a message, so that its receiver has a part of it only.
+        /// A direction ended inside a message, so its receiver has only a part of that message.
         cut_short: bool,
-        /// The side whose stream ended or failed before the other's: `Forward` is the connecting one. `None`: neither did.
+        /// The side whose stream ended or failed first: `Forward` is the connecting side. `None`: neither did.
         first: Option<Direction>,
-        /// What ended it.
+        /// Cause of the end.
         why: Ending,
     },
-    /// A whole message has been passed on.
+    /// A whole message was relayed.
     Frame {
-        /// Place of the pair in the list the relay was started with.
+        /// Index of the pair.
         pair: u16,
-        /// Which way it went.
+        /// Direction of the message.
         direction: Direction,
-        /// The connection's number within its pair.
+        /// Number of the connection within its pair.
         lane: u32,
-        /// The message's number within its lane and direction, from 0. Commands are not counted; lost ones are.
+        /// Number of the message within its lane and direction, from 0. Commands do not count; messages without a `Frame` do.
         seq: u64,
-        /// When the read that brought its last byte returned.
+        /// Time when the read that returned its last byte finished.
         read_at: MonoNs,
-        /// When the other socket had accepted its last byte.
+        /// Time when the other socket accepted its last byte.
         written_at: MonoNs,
-        /// Length in bytes, all parts together, without ZMTP headers.
+        /// Length in bytes of all parts, without ZMTP headers.
         bytes: u64,
         /// The message itself.
         payload: Payload,
     },
-    /// Bytes of a server of HTTP were passed on to its client. All of a connection's bytes come, in order, but for those
-    /// that a `Lost` stands for.
+    /// Bytes from an HTTP server were relayed to its client. All bytes of a connection are reported in order, except those that a `Lost`
+    /// stands for.
     Passed {
-        /// Place of the pair in the list the relay was started with.
+        /// Index of the pair.
         pair: u16,
-        /// The connection's number within its pair.
+        /// Number of the connection within its pair.
         lane: u32,
-        /// When the client's socket had accepted them.
+        /// Time when the client's socket accepted them.
         at: MonoNs,
         /// The bytes.
         bytes: Bytes,
     },
-    /// The client's socket took less than it was given, or nothing: what the server says waits.
+    /// The client's socket accepted none or only a part of the bytes, so the server's data waits.
     HeldUp {
-        /// Place of the pair in the list the relay was started with.
+        /// Index of the pair.
         pair: u16,
-        /// The connection's number within its pair.
+        /// Number of the connection within its pair.
         lane: u32,
     },
     /// A connection was closed because nobody accepted at its upstream.
     Refused {
-        /// Place of the pair in the list the relay was started with.
+        /// Index of the pair.
         pair: u16,
     },
-    /// A stream passes that cannot be read; its bytes are copied all the same.
+    /// A stream cannot be read. Its bytes are copied all the same.
     Unread {
-        /// Place of the pair in the list the relay was started with.
+        /// Index of the pair.
         pair: u16,
-        /// Which way it goes.
+        /// Direction of the stream.
         direction: Direction,
-        /// The connection's number within its pair.
+        /// Number of the connection within its pair.
         lane: u32,
-        /// When this became known.
+        /// Time when this became known.
         at: MonoNs,
-        /// Why it cannot be read.
+        /// Reason.
         why: Unread,
     },
-    /// Messages passed of which no `Frame` was or will be told. Comes before the lane's next `Frame`. For HTTP: bytes, before the
-    /// lane's next `Passed`.
+    /// Messages were relayed that no `Frame` reports. Precedes the lane's next `Frame`. For HTTP: bytes, and it precedes the lane's next
+    /// `Passed`.
     Lost {
-        /// Place of the pair in the list the relay was started with.
+        /// Index of the pair.
         pair: u16,
-        /// Which way they went.
+        /// Direction of the messages.
         direction: Direction,
-        /// The connection's number within its pair.
+        /// Number of the connection within its pair.
         lane: u32,
-        /// How many messages, or stretches of bytes; for [`LostCause::Unframed`] how many stretches, since messages in them cannot be counted.
+        /// Number of messages, or of stretches of bytes. For [`LostCause::Unframed`] it counts stretches, since the messages in them cannot
+        /// be counted.
         count: u64,
-        /// Why.
+        /// Cause of the loss.
         cause: LostCause,
     },
 }
 
-/// A message's bytes, sharing the memory that they were read into.
+/// A message's bytes. They share memory with the relay's read blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// A message of one part.
     Whole(Bytes),
     /// A message of several parts, in order.
     Multipart(Vec<Bytes>),
-    /// The bytes went by and were not kept.
+    /// The bytes were relayed without being kept.
     NotKept(NotKept),
 }
 
@@ -136,7 +137,7 @@ pub enum NotKept {
     /// More parts than `Options::max_parts`.
     #[error("more parts than the capture limit")]
     TooManyParts,
-    /// `Options::budget_bytes` was in use.
+    /// `Options::budget_bytes` was exhausted.
     #[error("no memory left in the capture budget")]
     Budget,
 }
@@ -144,21 +145,21 @@ pub enum NotKept {
 /// Why a stream, or a stretch of it, cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unread {
-    /// For good, from its beginning.
+    /// The whole stream, permanently.
     #[error("{0}")]
     Opaque(#[from] Opaque),
-    /// Until framing is found again.
+    /// A stretch, until framing is found again.
     #[error("{0}")]
     Garbage(#[from] Garbage),
 }
 
-/// What ended a connection.
+/// Cause of a connection's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Ending {
-    /// Both sides closed in order.
+    /// Both sides closed normally.
     #[error("closed")]
     Closed,
-    /// The side that had connected failed.
+    /// The connecting side failed.
     #[error("the connecting side failed: {0}")]
     Connector(io::ErrorKind),
     /// The upstream failed.
@@ -167,7 +168,7 @@ pub enum Ending {
     /// The relay was stopped.
     #[error("the relay was stopped")]
     Stopped,
-    /// A defect of ours: this connection's task panicked, the others go on.
+    /// Bug in tokengap: this connection's task panicked. Other connections continue.
     #[error("internal error")]
     Panicked,
 }

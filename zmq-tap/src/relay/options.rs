@@ -1,34 +1,33 @@
-//! The relay's limits. Reaching one is counted in [`super::Stats`] or told as an observation, and never stops the copy.
+//! Limits of the relay. Reaching one is counted in [`super::Stats`] or reported as an observation, and never stops the copy.
 
 use std::time::Duration;
 
 /// Limits of a relay. All have defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Observations that may wait to be polled; beyond it they are dropped and reported as lost. Default 16,384.
+    /// Maximum number of unpolled observations. Further ones are dropped and reported as lost. Default 16,384.
     pub queue_frames: usize,
-    /// Memory for bytes that are on their way or that an observation still refers to. Beyond it frames are copied without
-    /// being kept. Default 64 MiB.
+    /// Memory for bytes in flight and for bytes that observations refer to. Beyond it frames are copied without being kept. Default 64 MiB.
     pub budget_bytes: usize,
-    /// The longest message whose bytes are kept. Default 16 MiB.
+    /// Length of the longest message whose bytes are kept. Default 16 MiB.
     pub max_frame_bytes: u64,
-    /// The most parts of a multipart message that are kept. Default 64.
+    /// Maximum number of parts of a message that is kept. Default 64.
     pub max_parts: usize,
-    /// The most bytes of one direction that the relay holds unwritten: when the receiver stops, reading stops. Default 128 KiB.
+    /// Maximum number of unwritten bytes per direction. When the receiver stops reading, the relay stops reading too. Default 128 KiB.
     pub buffer_bytes: usize,
     /// Size of one block of memory that reads land in. Default 1 MiB.
     pub block_bytes: usize,
-    /// How long a connection waits for its upstream to accept before it is closed (`libzmq` then tries again by itself; a
-    /// server of HTTP that refuses is asked only once). Default 5 s.
+    /// How long a connection waits for its upstream to accept before it is closed. `libzmq` then retries by itself. An HTTP server that
+    /// refuses is asked only once. Default 5 s.
     pub connect_patience: Duration,
-    /// Connections at one time, over all pairs; beyond it new ones are closed at once. Default 16,384.
+    /// Maximum number of simultaneous connections over all pairs. Further ones are closed at once. Default 16,384.
     pub max_connections: usize,
-    /// How long [`super::Relay::stop`] lets bytes that were already accepted flow out, and how long a connection that is
-    /// broken on one side may still finish the other direction. Default 2 s.
+    /// How long [`super::Relay::stop`] drains bytes that were already accepted, and how long a connection with one broken side may finish
+    /// the other direction. Default 2 s.
     pub drain: Duration,
-    /// What [`super::Relay::stop`] does first: say the end to the side that connected and pass on what still comes from
-    /// it. `libzmq` then closes by itself, with nothing half sent, and connects anew. A peer that does not is cut off as
-    /// without it. Only for hops whose messages flow from there to the upstream. Default: no.
+    /// Makes [`super::Relay::stop`] first shut down writing to the connecting side, and relay what that side still sends. `libzmq` then
+    /// closes by itself, with no partial message, and reconnects. A peer that does not close is cut off as without this option. Only for
+    /// hops whose messages flow from the connecting side to the upstream. Default: false.
     pub ask_to_leave: bool,
 }
 
@@ -50,7 +49,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The same with nonsense (zeros) raised to the least that works.
+    /// Raises limits that are too small to the least value that works.
     pub(super) fn sane(mut self) -> Self {
         self.queue_frames = self.queue_frames.max(1);
         self.buffer_bytes = self.buffer_bytes.max(4 << 10);

@@ -1,7 +1,7 @@
-//! Memory that reads land in: large blocks, given out again once no observation refers to them.
+//! Memory for reads: large blocks, reused once no observation refers to them.
 //!
-//! A block is cut from its front: what observations share stays theirs, the rest takes the next read. A connection holds a
-//! block only while bytes are in its hands, so a thousand idle connections hold none.
+//! A block is split from its front: observations keep their part, and the rest receives the next read. A connection holds a block only
+//! while it has unwritten or incomplete data, so a thousand idle connections hold none.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,22 +10,22 @@ use bytes::BytesMut;
 
 use super::stats::Counters;
 
-/// Retired blocks in use that are looked at before another is allocated.
+/// Number of retired blocks still in use to check before a block is allocated.
 const LOOKS: usize = 4;
 
-/// Blocks outside the budget that wait for the next use.
+/// Number of unbudgeted blocks kept for reuse.
 const OUTSIDE_KEPT: usize = 4;
 
 /// Memory for reads; `bytes` shrinks from its front as messages are cut off.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) bytes: BytesMut,
-    /// Bytes allocated, all in all; 0 when the pool does not account for it.
+    /// Allocated bytes; 0 for a block outside the budget.
     size: usize,
 }
 
 impl Block {
-    /// How many bytes can still be read into it.
+    /// Number of bytes that can still be read into it.
     pub(super) fn room(&self) -> usize {
         self.bytes.capacity() - self.bytes.len()
     }
@@ -34,14 +34,14 @@ impl Block {
         self.size == 0
     }
 
-    /// Starts over at its front, if nobody refers to any of it.
+    /// Makes the whole block available again if nothing refers to any of it.
     fn renew(&mut self) -> bool {
         self.bytes.clear();
         self.bytes.try_reclaim(self.size)
     }
 }
 
-/// All blocks of one relay.
+/// All blocks of one relay, except blocks in the hands of a connection.
 #[derive(Debug)]
 pub(super) struct Pool {
     stock: Mutex<Stock>,
@@ -52,13 +52,13 @@ pub(super) struct Pool {
 
 #[derive(Debug, Default)]
 struct Stock {
-    /// Blocks with room, the last used at the top.
+    /// Blocks with room, the most recently used last.
     open: Vec<Block>,
-    /// Blocks that are full, until their observations are gone.
+    /// Blocks that are full, until their observations are dropped.
     retired: VecDeque<Block>,
-    /// A few blocks outside the budget: they are in use for one read and its write only.
+    /// A few blocks outside the budget. Each is in use only for one read and its write.
     outside: Vec<Block>,
-    /// Bytes of all blocks, wherever they are.
+    /// Size in bytes of all blocks, including those that connections hold.
     held: usize,
 }
 
@@ -72,16 +72,16 @@ impl Pool {
         }
     }
 
-    /// Size of an ordinary block.
+    /// Size of a regular block in bytes.
     pub(super) fn block_bytes(&self) -> usize {
         self.block
     }
 
-    /// An empty block with room for at least `room` bytes. `None`: the budget is in use.
+    /// Returns an empty block with room for at least `room` bytes, or `None` if the budget is exhausted.
     pub(super) fn take(&self, room: usize) -> Option<Block> {
         let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
         stock.renew_retired();
-        // From the top: what was used last is the likeliest to be in a cache, and a pool that has grown stays unused below.
+        // Search from the top: the block used last is likely to be in a cache, and surplus blocks below stay untouched.
         if let Some(block) = stock.open.last_mut() {
             block.renew();
         }
@@ -90,7 +90,7 @@ impl Pool {
         }
         let size = room.max(self.block);
         if stock.held + size > self.budget {
-            // One that is freed and allocated anew costs a fault for each of its pages.
+            // Reuse first: freeing and reallocating a block costs a page fault for each of its pages.
             if let Some(block) = stock.unused(room) {
                 return Some(block);
             }
@@ -107,7 +107,7 @@ impl Pool {
         })
     }
 
-    /// An empty block outside the budget, for a connection that must go on when the budget is in use.
+    /// Returns an empty block outside the budget, for a connection that must continue when the budget is exhausted.
     pub(super) fn outside(&self, room: usize) -> Block {
         let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = stock.outside.pop().map_or_else(BytesMut::new, |block| block.bytes);
@@ -115,7 +115,7 @@ impl Pool {
         Block { bytes, size: 0 }
     }
 
-    /// Takes a block back. What it still holds is forgotten.
+    /// Returns a block to the pool and discards its content.
     pub(super) fn give(&self, mut block: Block, least: usize) {
         block.bytes.clear();
         let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,8 +132,8 @@ impl Pool {
 }
 
 impl Stock {
-    /// Opens retired blocks that are free by now. Their observations go in about the order they came in, so a few looks at
-    /// the oldest are enough; one that is kept for long goes to the back.
+    /// Reopens retired blocks that are free. Observations are dropped in about the order they were made, so it is enough to check a few of
+    /// the oldest. A block that is still in use moves to the back.
     fn renew_retired(&mut self) {
         let mut in_use = 0;
         while in_use < LOOKS.min(self.retired.len()) {
@@ -149,7 +149,7 @@ impl Stock {
         }
     }
 
-    /// A block that nobody refers to, wherever it is.
+    /// Finds a block that nothing refers to, open or retired.
     fn unused(&mut self, room: usize) -> Option<Block> {
         let mut fits = |block: &mut Block| block.renew() && block.room() >= room;
         if let Some(place) = self.retired.iter_mut().position(&mut fits) {
@@ -159,7 +159,7 @@ impl Stock {
         Some(self.open.remove(place))
     }
 
-    /// Frees every block that nobody refers to.
+    /// Frees every block that nothing refers to.
     fn free_unused(&mut self) {
         let held = &mut self.held;
         let mut keep = |block: &mut Block| {
@@ -229,7 +229,7 @@ mod tests {
             messages.push(block.bytes.split().freeze());
             pool.give(block, 100);
         }
-        // Behind those that are looked at first.
+        // This block is behind those that `renew_retired` checks.
         let place = messages.pop().map(|last| last.as_ptr());
         let block = pool.take(1000).expect("one is free");
         assert_eq!(Some(block.bytes.as_ptr()), place);

@@ -1,15 +1,16 @@
-//! The traffic comes first.
+//! Priority of the relay thread over decoding.
 
 use std::io;
 
-/// Enough that a busy machine gives the traffic three times the share. Not more: where the relay's thread has no table of files of its
-/// own, a killed process closes its sockets when its last thread has had a CPU to die on (docs/internals/RELIABILITY.md has numbers).
+/// On a busy machine the relay thread then gets three times the CPU share. A higher value is harmful where the relay thread has no file
+/// table of its own. There, a killed process closes its sockets only when its last thread has been scheduled to exit (numbers in
+/// docs/RELIABILITY.md).
 const NICE: i32 = 5;
 
-/// Lowers the calling thread's priority, for the thread that polls and decodes. Where the engine needs all the CPU there is,
-/// observations then wait (up to the relay's budget) and messages do not. Needs no privilege, and cannot be taken back.
+/// Lowers the priority of the calling thread, which polls and decodes. When the engine uses all CPUs, observations then wait (within the
+/// relay's budget) and messages do not. Needs no privilege and cannot be reversed.
 pub fn step_aside() -> io::Result<()> {
-    // Linux understands "this process" here as the calling thread.
+    // For this call Linux takes "this process" to mean the calling thread.
     Ok(rustix::process::setpriority_process(None, NICE)?)
 }
 

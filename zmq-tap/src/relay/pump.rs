@@ -1,4 +1,4 @@
-//! One direction of a connection: read, write, look. Reading waits for writing, so that back-pressure passes through.
+//! One direction of a connection: read, write, observe. The next read waits for the write, which propagates back-pressure.
 
 use std::io;
 
@@ -8,33 +8,34 @@ use super::socket::Socket;
 use super::watch::Onlooker;
 use super::window::Window;
 
-/// Bytes after which a busy direction lets the others run.
+/// Bytes after which a busy direction yields to the others.
 const TURN: usize = 1 << 20;
 
-/// A receiver that has taken so much will take more: from then on the kernel may hold for it what it holds for anybody. Before, little,
-/// since what waits for a receiver that never reads cannot be called back.
+/// Bytes a receiver must accept before the kernel may buffer its usual amount for it. Until then the buffer stays small, since bytes
+/// buffered for a receiver that never reads cannot be recovered.
 const TRUSTED: u64 = 128 << 10;
 
-/// What is read at once before. With what the kernel then holds it is less than libzmq sends at once of a longer message (8 KiB), and so
-/// makes room for nothing more at the sender.
+/// Size of a read before that point. Together with the small kernel buffer it is less than libzmq writes at once of a longer message
+/// (8 KiB). The relay therefore frees no room for further data at the sender.
 const UNTRUSTED: usize = 2 << 10;
 
 /// How a direction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The source said that nothing more comes, and all of it was passed on.
+    /// The source ended its stream, and all of it was relayed.
     Finished,
     /// The source failed.
     Source {
         kind: io::ErrorKind,
-        /// Messages had come from it: the sink was told that they are all. If not, a reset can tell it.
+        /// Messages had come from the source, so the sink received an ordinary end of stream behind them. If false, a reset can report the
+        /// failure.
         carried: bool,
     },
     /// The sink failed.
     Sink(io::ErrorKind),
 }
 
-/// Copies until the source ends or one of the two fails. The sink is told of an ordinary end as `from` was: by a shutdown.
+/// Copies until the source ends or one of the two sockets fails. An ordinary end is passed to the sink as a shutdown.
 pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Onlooker, mut window: Window) -> End {
     let mut turn = 0;
     let mut narrowed = to.narrow();
@@ -96,7 +97,7 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Onlooker, 
 fn source_failed(error: &io::Error, to: &Socket, watch: &impl Onlooker) -> End {
     let carried = watch.has_carried();
     if carried {
-        // In order, and behind what the kernel still holds for the sink.
+        // The end of the stream stays in order, behind the bytes that the kernel still holds for the sink.
         to.end_writing();
     }
     End::Source {

@@ -1,5 +1,5 @@
-//! The way observations leave the relay's thread: bounded, lock-free for frames, and without a wake-up. The reader looks
-//! every few milliseconds; a system call for every frame would cost more than the frame.
+//! The queue from the relay thread to its reader: bounded, lock-free for frames, and without a wake-up. The reader polls every few
+//! milliseconds, because a system call for every frame costs more than the frame.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,11 +9,11 @@ use crossbeam_queue::ArrayQueue;
 
 use super::observation::Observation;
 
-/// Observations waiting to be polled.
+/// Observations that wait to be polled.
 #[derive(Debug)]
 pub struct Observations {
     frames: ArrayQueue<Observation>,
-    /// Openings, closings and losses that found `frames` full: told once it has been emptied.
+    /// Openings, closings and losses that found `frames` full. They are delivered once `frames` is empty.
     late: Mutex<VecDeque<Observation>>,
     late_len: AtomicUsize,
     late_most: usize,
@@ -29,17 +29,17 @@ impl Observations {
         }
     }
 
-    /// The next observation, if any. Never blocks.
+    /// Returns the next observation, if any. Never blocks.
     pub fn poll(&self) -> Option<Observation> {
         self.frames.pop().or_else(|| self.poll_late())
     }
 
-    /// How many wait.
+    /// Number of waiting observations.
     pub fn len(&self) -> usize {
         self.frames.len() + self.late_len.load(Ordering::Acquire)
     }
 
-    /// Whether none waits.
+    /// Whether no observation waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -49,7 +49,7 @@ impl Observations {
             return None;
         }
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        // A frame that came meanwhile belongs before what was late, if they are of one lane.
+        // A frame queued in the meantime precedes the late observations of its lane.
         if let Some(frame) = self.frames.pop() {
             return Some(frame);
         }
@@ -58,12 +58,12 @@ impl Observations {
         first
     }
 
-    /// Queues, or gives the observation back when the queue is full.
+    /// Queues an observation, or returns it when the queue is full.
     pub(super) fn push(&self, observation: Observation) -> Result<(), Observation> {
         self.frames.push(observation)
     }
 
-    /// Queues one of the rare observations that must not be lost. False: even the reserve is full.
+    /// Queues a rare observation that must not be lost. Returns false if even the reserve is full.
     pub(super) fn push_late(&self, observation: Observation) -> bool {
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         if late.len() >= self.late_most {

@@ -1,5 +1,5 @@
-//! One direction of one connection of HTTP: what the server says is told as it is, byte by byte, and read elsewhere; what its
-//! clients say is none of our business.
+//! Observer of one direction of an HTTP connection. The server's bytes are queued as they are and parsed elsewhere; the clients' bytes are
+//! not observed.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use super::observation::{Direction, Observation};
 use super::watch::Onlooker;
 use super::window::{Keep, Window};
 
-/// The observer of one direction of HTTP.
+/// Observer of one direction of an HTTP connection.
 #[derive(Debug)]
 pub(super) struct Bytewise {
     journal: Arc<Journal>,
     direction: Direction,
-    /// The window holds what was read last.
+    /// The window holds the bytes of the last read.
     kept: bool,
     carried: bool,
-    /// Stretches that could not be told, since that was last told.
+    /// Number of unreported stretches of bytes since the last `Lost`.
     untold: u64,
 }
 
@@ -38,7 +38,7 @@ impl Bytewise {
         self.direction == Direction::Backward
     }
 
-    /// Tells that bytes passed untold, if any did. False: the queue is still full.
+    /// Reports unreported bytes, if there are any. Returns false if the queue is still full.
     fn tell_untold(&mut self) -> bool {
         if self.untold > 0 && self.journal.tell(self.lost()).is_ok() {
             self.untold = 0;
@@ -59,7 +59,7 @@ impl Bytewise {
 
 impl Onlooker for Bytewise {
     fn keep(&mut self) -> Keep {
-        // Nothing is kept once it was written: events that are cut are joined by who reads them.
+        // Nothing is kept after it is written: the reader of the observations joins events that span several writes.
         Keep {
             from: u64::MAX,
             frame_end: None,
@@ -92,7 +92,7 @@ impl Onlooker for Bytewise {
     fn held_up(&mut self) {
         if self.is_told() {
             let (pair, lane) = (self.journal.pair, self.journal.lane);
-            // Of no account for what was delivered: one that finds no place is left out.
+            // Deliveries do not depend on this observation, so it may be dropped.
             let _ = self.journal.tell(Observation::HeldUp { pair, lane });
         }
     }
@@ -102,7 +102,7 @@ impl Onlooker for Bytewise {
     }
 
     fn has_carried(&self) -> bool {
-        // A client that is gone wants nothing more, and its reset tells the server so.
+        // A client that is gone needs no more data, and a reset reports its end to the server.
         self.is_told() && self.carried
     }
 }

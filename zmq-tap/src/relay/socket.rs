@@ -1,4 +1,4 @@
-//! A connected stream, over a socket file or TCP.
+//! A connected stream socket, over a socket file or TCP.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,17 +12,17 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
-/// What the kernel is to hold for a receiver of whom nothing is known yet; it doubles the number, and may have a least of its own.
+/// Kernel send buffer for a receiver that has not read anything yet. The kernel doubles the number and may enforce a minimum.
 const NARROW: usize = 2 << 10;
 
-/// How long a writer waits where no file is left to wait with.
+/// Time a writer waits when no file descriptor is available for waiting.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// One end of a connection.
 #[derive(Debug)]
 pub(super) struct Socket {
-    /// Tokio's end of a pipe that is read from: it reads as any stream does, and unlike tokio's sockets is woken by bytes that come and
-    /// not by room that was made. That would be as often: once for each message that the peer takes.
+    /// Tokio's reading end of a pipe, which can read any stream. Unlike tokio's sockets it does not wake up when write space becomes
+    /// available, which happens once for each message that the peer receives.
     stream: Receiver,
     tcp: bool,
 }
@@ -32,7 +32,7 @@ impl Socket {
         Self::new(stream.into_std()?.into(), false)
     }
 
-    /// `libzmq` sets this on its own TCP sockets; without it small frames would wait for acknowledgements.
+    /// Disables Nagle's algorithm as `libzmq` does on its own TCP sockets; otherwise small frames wait for acknowledgements.
     pub(super) fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Self::new(stream.into_std()?.into(), true)
@@ -47,7 +47,7 @@ impl Socket {
         self.stream.readable().await
     }
 
-    /// Waits until something can be written, or the peer is gone. Whoever waits is woken by a file of its own, for as long.
+    /// Waits until the socket is writable or the peer is gone. Each wait registers a temporary file descriptor of its own.
     pub(super) async fn writable(&self) -> io::Result<()> {
         let file = self.stream.as_fd().try_clone_to_owned();
         if let Ok(waiting) = file.and_then(Sender::from_owned_fd_unchecked) {
@@ -58,12 +58,12 @@ impl Socket {
         }
     }
 
-    /// Reads what is there, at most as much as `buffer` has room for.
+    /// Reads available bytes, up to the room in `buffer`.
     pub(super) fn try_read<B: BufMut>(&self, buffer: &mut B) -> io::Result<usize> {
         let asked = buffer.remaining_mut();
         let count = self.stream.try_read_buf(buffer)?;
         if 0 < count && count < asked {
-            // Less than asked for: nothing is left, and the read that would say so can be saved.
+            // A short read means that nothing is left. Clearing readiness saves the read that would return `WouldBlock`.
             let _ = self
                 .stream
                 .try_io(|| io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
@@ -75,8 +75,8 @@ impl Socket {
         Ok(send(&self.stream, bytes, SendFlags::NOSIGNAL)?)
     }
 
-    /// Lets the kernel hold little of what is written; gives what it would hold, for [`Socket::widen`]. `None`: TCP, where the kernel
-    /// finds its own measure unless it is given one.
+    /// Reduces the kernel's send buffer. Returns the previous size for [`Socket::widen`], or `None` for TCP, where setting a size disables
+    /// the kernel's autotuning.
     pub(super) fn narrow(&self) -> Option<usize> {
         if self.tcp {
             return None;
@@ -86,33 +86,33 @@ impl Socket {
         Some(held)
     }
 
-    /// Lets the kernel hold `held` bytes again.
+    /// Restores a send buffer of `held` bytes.
     pub(super) fn widen(&self, held: usize) {
-        // What is asked for is doubled, and told doubled.
+        // The kernel doubles the size it is asked for, and reports the doubled size.
         let _ = set_socket_send_buffer_size(&self.stream, held / 2);
     }
 
-    /// Tells the peer that nothing more comes. A peer that is gone need not be told.
+    /// Shuts down writing. Errors are ignored, since a peer that is gone needs no end of stream.
     pub(super) fn end_writing(&self) {
         let _ = shutdown(&self.stream, Shutdown::Write);
     }
 
-    /// What has come can still be read, then the stream ends. The peer of a socket file cannot write any more.
+    /// Shuts down reading: received bytes can still be read, then the stream ends. The peer of a socket file can no longer write.
     pub(super) fn end_reading(&self) {
         let _ = shutdown(&self.stream, Shutdown::Read);
     }
 
-    /// Makes closing it a reset. A socket file has none but the one that unread bytes cause by themselves.
+    /// Makes a later close send a reset. A socket file has no reset except the one caused by unread bytes.
     pub(super) fn reset_on_close(&self) {
         if self.tcp {
             let _ = set_socket_linger(&self.stream, Some(Duration::ZERO));
         }
     }
 
-    /// Whether the peer is known to have closed both ways, without reading. One that only stopped sending waits for its bytes to
-    /// arrive, and over TCP one that closed looks the same.
+    /// Whether the peer is known to have closed both directions, without reading. A peer that only stopped sending still waits for its
+    /// bytes to arrive; over TCP a full close looks the same.
     pub(super) async fn is_closed_by_peer(&self) -> bool {
-        // `ready` waits only while nothing at all is known of the socket.
+        // `ready` waits only while nothing at all is known about the socket.
         let both = Interest::READABLE | Interest::WRITABLE;
         let ready = timeout(Duration::ZERO, self.stream.ready(both)).await;
         matches!(ready, Ok(Ok(ready)) if ready.is_read_closed() && ready.is_write_closed())

@@ -1,4 +1,4 @@
-//! What the relay counts, whether or not observations get through.
+//! Counters of the relay, independent of whether observations are delivered.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -65,7 +65,7 @@ counters! {
     held_bytes,
 }
 
-/// One counter. Written by one thread, read by any.
+/// One counter, written by one thread and read by any.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 

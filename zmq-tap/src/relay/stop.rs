@@ -1,12 +1,12 @@
-//! The word to stop, heard by every task of the relay.
+//! The stop signal, received by every task of the relay.
 
 use tokio::sync::watch;
 
-/// Says it.
+/// Sender of the stop signal.
 #[derive(Debug)]
 pub(super) struct Stopper(watch::Sender<bool>);
 
-/// Hears it.
+/// Receiver of the stop signal.
 #[derive(Clone, Debug)]
 pub(super) struct Stop(watch::Receiver<bool>);
 
@@ -22,7 +22,7 @@ impl Stopper {
 }
 
 impl Stop {
-    /// Returns once it was said, or nobody is left to say it.
+    /// Returns once the signal is sent, or the sender is dropped.
     pub(super) async fn heard(&mut self) {
         let _ = self.0.wait_for(|stop| *stop).await;
     }

@@ -1,7 +1,7 @@
-//! The thread that copies, and its table of files.
+//! The relay thread and its file table.
 //!
-//! Whoever holds a file closes it by its number, so each is dropped where its number is its own: sockets and listeners, made
-//! on the thread, end there; the runtime, whose wake-ups come from other threads, is made before the tables part and goes back.
+//! A descriptor must be closed in the table where its number is valid. Sockets and listeners are created on the thread and dropped there.
+//! The runtime, which other threads wake, is created before the tables separate and is returned.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::sync_channel;
@@ -16,19 +16,19 @@ use super::endpoint::Endpoint;
 use super::error::RelayError;
 use super::files::{Taker, separate};
 
-/// What is in both tables.
+/// Objects that are valid in both file tables.
 #[derive(Debug)]
 struct Lent {
     runtime: Runtime,
     taker: Taker,
 }
 
-/// A relay's thread.
+/// Handle to a relay thread.
 #[derive(Debug)]
 pub(super) struct Thread(JoinHandle<Option<Lent>>);
 
 impl Thread {
-    /// Starts it: `bind` and then `work` run on it, in the context of its runtime. Returns when all is bound.
+    /// Starts the thread, which runs `bind` and then `work` in the context of its runtime. Returns once all listeners are bound.
     pub(super) fn start<B>(
         taker: Taker,
         bind: impl FnOnce() -> Result<(B, Vec<Endpoint>), RelayError> + Send + 'static,
@@ -72,7 +72,7 @@ impl Thread {
         }
     }
 
-    /// Waits for its end.
+    /// Waits until the thread ends.
     pub(super) fn join(self) {
         if let Ok(Some(Lent { runtime, taker })) = self.0.join() {
             drop(taker);
@@ -82,7 +82,8 @@ impl Thread {
 }
 
 impl Lent {
-    /// Without tasks, and so without the sockets that these hold. `None`: some do not end, and their sockets do with the table.
+    /// Waits until all tasks, and with them their sockets, are gone. Returns `None` if some tasks do not end; their sockets close with the
+    /// table.
     fn emptied(self) -> Option<Self> {
         let metrics = self.runtime.handle().metrics();
         let all = async {

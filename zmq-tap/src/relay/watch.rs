@@ -1,4 +1,4 @@
-//! One direction of one connection, watched: bytes are scanned as they are read and told of as they are written.
+//! Observer of one direction of a ZMTP connection: scans bytes as they are read and reports messages as they are written.
 
 use std::sync::Arc;
 
@@ -12,31 +12,31 @@ use super::observation::{Direction, NotKept, Observation, Payload, Unread};
 use super::window::{Keep, Window};
 use crate::zmtp::{Opaque, Scanner};
 
-/// Who looks at the bytes of one direction while they are copied. Nothing it does delays or changes them.
+/// Observer of the bytes of one direction while they are copied. It neither delays nor changes them.
 pub(super) trait Onlooker {
-    /// What the window must keep for what is under way.
+    /// Bytes that the window must keep for the incomplete message.
     fn keep(&mut self) -> Keep;
 
-    /// The window could not keep it.
+    /// Notes that the window could not keep those bytes.
     fn forget(&mut self);
 
-    /// Looks at bytes that were just read. `kept`: the window holds them, and all before them that [`Onlooker::keep`] asked for.
+    /// Observes bytes that were just read. `kept`: the window holds them, and all earlier bytes that [`Onlooker::keep`] asked for.
     fn read(&mut self, bytes: &[u8], at: MonoNs, kept: bool);
 
-    /// Tells of what has been written.
+    /// Reports messages or bytes that have been written.
     fn wrote(&mut self, window: &mut Window, at: MonoNs);
 
-    /// The sink took less than it was given, or nothing.
+    /// Notes that the sink accepted none or only a part of the bytes.
     fn held_up(&mut self) {}
 
-    /// Counts bytes that were passed on.
+    /// Counts relayed bytes.
     fn count(&self, bytes: usize);
 
-    /// Whether something has gone this way that a reset of the other side could throw away.
+    /// Whether data went this way that a reset of the other side can discard.
     fn has_carried(&self) -> bool;
 }
 
-/// The observer of one direction of ZMTP.
+/// Observer of one direction of a ZMTP connection.
 #[derive(Debug)]
 pub(super) struct Watch {
     journal: Arc<Journal>,
@@ -44,9 +44,9 @@ pub(super) struct Watch {
     scanner: Scanner,
     assembly: Assembly,
     seq: u64,
-    /// Some of the stream could not be read.
+    /// A part of the stream could not be read.
     unreadable: bool,
-    /// Messages whose observation found the queue full, since that was last told.
+    /// Number of messages dropped because the queue was full, since the last `Lost`.
     dropped: u64,
 }
 
@@ -106,7 +106,7 @@ impl Watch {
         }
     }
 
-    /// Tells how many observations were dropped, if any. False: the queue is still full.
+    /// Reports the number of dropped observations, if there are any. Returns false if the queue is still full.
     fn tell_dropped(&mut self) -> bool {
         if self.dropped > 0 && self.journal.tell(self.lost(self.dropped, LostCause::QueueFull)).is_ok() {
             self.dropped = 0;
@@ -129,7 +129,7 @@ impl Watch {
             at,
             why,
         });
-        // A peer that does not speak ZMTP had no messages to lose; a stretch that stays unframed was told when it began.
+        // A peer that does not speak ZMTP had no messages to lose. A stretch that stays unframed was reported when it began.
         if !matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed)) {
             self.journal.insist(self.lost(1, LostCause::Unframed));
         }

@@ -1,4 +1,4 @@
-//! The stretch of a stream that is in the relay's hands: read and not yet written, or part of a message under way.
+//! The stretch of a stream that the relay holds: bytes read and not yet written, or part of an incomplete message.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::pool::{Block, Pool};
 
-/// What a message under way needs, in stream offsets.
+/// Requirements of the incomplete message, in stream offsets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keep {
     /// First byte that is still needed.
     pub(super) from: u64,
-    /// End of the frame under way, when its header has told.
+    /// End of the current frame, once its header is complete.
     pub(super) frame_end: Option<u64>,
 }
 
-/// Bytes `base..end` of a stream, of which `..written` have been passed on.
+/// Bytes `base..end` of a stream, of which `..written` have been relayed.
 #[derive(Debug)]
 pub(super) struct Window {
     pool: Arc<Pool>,
@@ -24,9 +24,9 @@ pub(super) struct Window {
     base: u64,
     written: u64,
     end: u64,
-    /// The most to read at once, ever.
+    /// Maximum size of a read.
     buffer: usize,
-    /// The same now.
+    /// Current limit of a read.
     at_once: usize,
 }
 
@@ -43,18 +43,18 @@ impl Window {
         }
     }
 
-    /// Reads no more than `most` at once, as far as the buffer goes.
+    /// Limits reads to `most` bytes, and at most to the buffer size.
     pub(super) fn read_at_once(&mut self, most: usize) {
         self.at_once = most.min(self.buffer);
     }
 
-    /// Less room than this and a block is done with.
+    /// Minimum room of a usable block.
     fn least(&self) -> usize {
         self.buffer / 4
     }
 
-    /// Makes sure of room for a read, contiguous with what is kept. False: the budget is in use, what was kept is gone,
-    /// and so is the beginning of whatever is read next.
+    /// Ensures room for a read, contiguous with the kept bytes. Returns false if the budget is exhausted. Then the kept bytes are
+    /// discarded, and the next read has no beginning.
     pub(super) fn make_room(&mut self, keep: Keep) -> bool {
         self.forget(keep.from);
         let have = self.block.as_ref().map_or(0, |block| block.bytes.len());
@@ -64,7 +64,7 @@ impl Window {
             .frame_end
             .map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
         let block = self.pool.block_bytes();
-        // A message that does not fit moves to another block while it is short. Later, only when there is no room at all.
+        // A message that does not fit moves to another block while it is short. Later it moves only when there is no room at all.
         let enough = if have < self.least() {
             left.clamp(self.least(), block / 2)
         } else if left > 0 {
@@ -75,7 +75,7 @@ impl Window {
         if room >= enough && !outside {
             return true;
         }
-        // What a header claims is believed by and by: no more at once than a block, or as much as has come already.
+        // The length that a header claims is trusted step by step: at most a block, or as much as has already arrived.
         let more = left.max(self.least()).min(have.max(block));
         if let Some(mut larger) = self.pool.take(have + more) {
             if let Some(old) = self.block.take() {
@@ -91,7 +91,7 @@ impl Window {
         false
     }
 
-    /// Where the next read goes.
+    /// Buffer for the next read.
     pub(super) fn spare(&mut self) -> Limit<&mut BytesMut> {
         let Self {
             block, pool, buffer, ..
@@ -101,30 +101,30 @@ impl Window {
         (&mut block.bytes).limit(limit)
     }
 
-    /// Notes that `count` bytes were read, and gives them.
+    /// Records that `count` bytes were read, and returns them.
     pub(super) fn fresh(&mut self, count: usize) -> &[u8] {
         self.end += count as u64;
         let bytes = self.block.as_ref().map_or(&[][..], |block| &block.bytes);
         &bytes[bytes.len() - count..]
     }
 
-    /// What is still to be passed on.
+    /// Bytes that are still to be relayed.
     pub(super) fn unwritten(&self) -> &[u8] {
         let bytes = self.block.as_ref().map_or(&[][..], |block| &block.bytes);
         &bytes[(self.written - self.base) as usize..]
     }
 
-    /// Notes that `count` bytes were passed on.
+    /// Records that `count` bytes were relayed.
     pub(super) fn wrote(&mut self, count: usize) {
         self.written += count as u64;
     }
 
-    /// Stream offset up to which bytes were passed on.
+    /// Stream offset up to which bytes have been relayed.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// Cuts off everything before `end`; gives it with the stream offset of its first byte.
+    /// Splits off everything before `end`. Returns the stream offset of its first byte, and the bytes.
     pub(super) fn cut(&mut self, end: u64) -> (u64, Bytes) {
         let base = self.base;
         let length = end.saturating_sub(base) as usize;
@@ -136,7 +136,7 @@ impl Window {
         (base, block.bytes.split_to(length).freeze())
     }
 
-    /// Forgets everything before `from` that was passed on; without anything left, gives the block back.
+    /// Discards relayed bytes before `from`. Returns the block to the pool if it becomes empty.
     pub(super) fn settle(&mut self, from: u64) {
         self.forget(from);
         if self.base == self.end {
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use crate::relay::stats::Counters;
 
-    /// Reads a message of `length` bytes in full reads; how many bytes were copied from block to block?
+    /// Fills a message of `length` bytes in full reads. Returns how many bytes were copied from block to block.
     fn copied(length: u64, before: usize) -> usize {
         let pool = Arc::new(Pool::new(1 << 20, 64 << 20, Arc::new(Counters::default())));
         let mut window = Window::new(pool, 128 << 10);

@@ -25,11 +25,11 @@ pub enum SpliceError {
     /// A file operation failed.
     #[error("cannot {what} {}: {source}; nothing was left moved", .path.display())]
     File {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// On what.
+        /// The file it was applied to.
         path: PathBuf,
-        /// What the system says.
+        /// Error from the operating system.
         source: io::Error,
     },
     /// The note cannot be used, or another tokengap holds it.

@@ -10,11 +10,11 @@ const ASIDE: &str = ".engine-";
 /// A move, as recorded in a note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Move {
-    /// The engine's socket.
+    /// Identity of the engine's socket.
     pub(super) engine: Identity,
-    /// Ours; `None` was written before it was made.
+    /// Identity of tokengap's socket; `None` in a note written before that socket existed.
     pub(super) ours: Option<Identity>,
-    /// The name that the engine's socket is given: a file in the same folder.
+    /// Name that the engine's socket moves to: a file in the same folder.
     pub(super) aside: String,
 }
 

@@ -8,7 +8,7 @@ use super::scanner::Opaque;
 const V3_LENGTH: usize = 64;
 /// Length of a ZMTP 2.0 greeting: signature, revision, socket type. The identity frame follows.
 pub(super) const V2_LENGTH: usize = 12;
-/// Number of bytes after which a 2.0 stream and a 3.x greeting differ. A version 3 peer that replies to a 2.0 peer sends its major version,
+/// Index of the byte in which a 2.0 stream and a 3.x greeting differ. A version 3 peer that replies to a 2.0 peer sends its major version,
 /// then a socket type, then the zero flag byte of the identity frame. A version 3 greeting has the first letter of its mechanism in that
 /// place.
 const DECIDES: usize = 12;

@@ -106,7 +106,7 @@ const NO_HEADER: State = State::Header {
 };
 
 impl Scanner {
-    /// Default of [`Scanner::seeking_up_to`]: frames longer than this are not used to find a boundary again.
+    /// Default of [`Scanner::seeking_up_to`], in bytes. Longer frames are not used to find a boundary again.
     pub const SEEK_LONGEST: u64 = 16 << 20;
 
     /// Creates a scanner for a stream from its first byte.
