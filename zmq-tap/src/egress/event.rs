@@ -1,4 +1,4 @@
-//! Fields that one event of an HTTP response contains about its request (docs/EGRESS.md, "Fields").
+//! Fields that one event of an HTTP response contains about its request (docs/internals/EGRESS.md, "Fields").
 //!
 //! An event whose strings need no unescaping is parsed without allocation. Token ids are counted, not kept.
 
@@ -47,7 +47,7 @@ pub struct Said<'a> {
 pub enum NotRead {
     /// Not JSON of the expected form.
     Malformed,
-    /// It is readable and speaks of no request: `[DONE]`, an error object, another application's answer.
+    /// Readable, but not about a request: `[DONE]`, an error object, another application's response.
     OtherKind,
 }
 

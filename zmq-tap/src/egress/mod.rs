@@ -1,4 +1,4 @@
-//! Observation of an engine's responses to its clients, from the bytes that a server writes to its sockets (docs/EGRESS.md).
+//! Observation of an engine's responses to its clients, from the bytes that a server writes to its sockets (docs/internals/EGRESS.md).
 //!
 //! [`Stream`] finds responses and events in the bytes of one connection, in slices of any length: HTTP/1.x with server-sent events or JSON,
 //! and Dynamo's response plane. [`Reader`] turns them into [`trace::event`]s. No I/O.

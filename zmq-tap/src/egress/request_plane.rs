@@ -1,5 +1,5 @@
-//! Dynamo's request plane: requests from a frontend to a worker, on persistent connections (docs/EGRESS.md, "Dynamo"). Only the ids are
-//! read. They identify the request that a connection of the response plane answers. The prompt behind them is skipped.
+//! Dynamo's request plane: requests from a frontend to a worker, on persistent connections (docs/internals/EGRESS.md, "Dynamo"). Only the
+//! ids are read. They identify the request that a connection of the response plane answers. The prompt behind them is skipped.
 
 use memchr::memchr_iter;
 use serde::Deserialize;

@@ -1,5 +1,5 @@
-//! Dynamo's response plane: one TCP connection per request, from the worker to the frontend, in two-part frames (docs/EGRESS.md, "Dynamo").
-//! Releases 0.8.1 to 1.6.1 write the same frames. Chunks are JSON up to 1.3, and msgpack from 1.4 on.
+//! Dynamo's response plane: one TCP connection per request, from the worker to the frontend, in two-part frames (docs/internals/EGRESS.md,
+//! "Dynamo"). Releases 0.8.1 to 1.6.1 write the same frames. Chunks are JSON up to 1.3, and msgpack from 1.4 on.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;

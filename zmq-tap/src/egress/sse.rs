@@ -16,7 +16,7 @@ pub(super) struct Events {
 pub(super) enum Found<'a> {
     /// The data of one event, its lines joined.
     Data(&'a [u8]),
-    /// An event that was longer than the limit.
+    /// An event longer than the limit.
     TooLong,
 }
 

@@ -45,7 +45,7 @@ pub struct Stream {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// Looking for a place from which on the bytes can be read; those that do not tell yet.
+    /// Searching for a readable position. Holds bytes that are too few to decide.
     Seeking(Vec<u8>),
     Http(Box<Responses>),
     Plane(Box<Plane>),

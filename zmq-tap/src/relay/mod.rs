@@ -1,5 +1,5 @@
 //! The byte-transparent relay: it sits between senders and a receiver, copies every byte unchanged, and reports the traffic
-//! (docs/RELAY.md).
+//! (docs/internals/RELAY.md).
 //!
 //! ```no_run
 //! use zmq_tap::relay::{Observation, Options, Pair, Relay};

@@ -4,7 +4,7 @@ use std::io;
 
 /// On a busy machine the relay thread then gets three times the CPU share. A higher value is harmful where the relay thread has no file
 /// table of its own. There, a killed process closes its sockets only when its last thread has been scheduled to exit (numbers in
-/// docs/RELIABILITY.md).
+/// docs/internals/RELIABILITY.md).
 const NICE: i32 = 5;
 
 /// Lowers the priority of the calling thread, which polls and decodes. When the engine uses all CPUs, observations then wait (within the
