@@ -1,6 +1,6 @@
-//! The tap: what SGLang's ZMQ messages say ([`wire`]), where they begin and end in a byte stream ([`zmtp`]), and the
-//! relay that lets them pass unchanged ([`relay`]), the two together as events ([`tap`]), and what leaves for the clients
-//! ([`egress`]), and [`splice`], which puts the relay in the place of a socket that is in use.
+//! The tap and its parts: the decoder of SGLang's ZMQ messages ([`wire`]), the frame scanner ([`zmtp`]), the byte-transparent relay
+//! ([`relay`]), relay and decoder combined into events ([`tap`]), the reader of responses to clients ([`egress`]), and the takeover of a
+//! socket that is in use ([`splice`]).
 
 pub mod egress;
 #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! The tap as a source: what the relay observed, decoded, as events.
+//! The tap as a source: the relay's observations, decoded into events.
 
 mod served;
 
@@ -16,27 +16,27 @@ use crate::wire::{Decoder, Limits};
 
 use served::Served;
 
-/// A pair of endpoints, and what is known beforehand of the hop between them.
+/// A pair of endpoints, with advance knowledge of the hop between them.
 #[derive(Clone, Debug)]
 pub struct TapHop {
-    /// Where to listen and where the bytes go.
+    /// The listening endpoint and the upstream.
     pub pair: Pair,
-    /// `from->to` for reports; `None` takes the sender's role from what passes.
+    /// `from->to` for reports; `None` derives the sender's role from the messages.
     pub name: Option<String>,
-    /// Which member of a worker group receives.
+    /// Index of the receiver in a worker group.
     pub worker: Option<u16>,
-    /// Others who watch the same hop see more of it than the relay does: takes, deliveries.
+    /// Additional capabilities of other observers of the same hop: takes, deliveries.
     pub also: Sees,
-    /// The path begins here, as far as is known.
+    /// Whether the hop is the first on the path, as far as known.
     pub origin: bool,
-    /// The path's last hop: who takes here is the tokenizer.
+    /// Whether the hop is the last on the path, so that its receiver is the tokenizer.
     pub last: bool,
-    /// What reports call the receiver's endpoint, where it is not the upstream's name.
+    /// Receiver's endpoint for reports, where it differs from the upstream.
     pub endpoint: Option<String>,
 }
 
 impl TapHop {
-    /// A hop of which nothing is known but its endpoints.
+    /// A hop with known endpoints and no other information.
     pub fn new(pair: Pair) -> Self {
         Self {
             pair,
@@ -56,21 +56,21 @@ pub struct Tap {
     relay: Running,
     observations: Arc<Observations>,
     decoder: Decoder,
-    /// Two a pair: the forward direction, then the backward one.
+    /// Two entries per pair: the forward direction, then the backward one.
     hops: Vec<Tapped>,
-    /// The release range that the last decoded frame's layout belongs to.
+    /// The releases that match the layout of the last decoded frame.
     schema: Option<&'static str>,
     forms: Vec<Form>,
     unread: Vec<String>,
-    /// By pair, where it is one of HTTP.
+    /// Clients of each pair that speaks HTTP.
     served: Vec<Option<Served>>,
-    /// By pair: connections that found nobody at their upstream.
+    /// Number of connections per pair that no upstream accepted.
     refused: Vec<u64>,
-    /// Hops into the tokenizer are told to see deliveries.
+    /// Whether hops into the tokenizer were announced with observable deliveries.
     delivers: bool,
 }
 
-/// A form in which messages came.
+/// A combination of class, codec and layout among the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
     /// Class without its module.
@@ -79,11 +79,11 @@ pub struct Form {
     pub codec: &'static str,
     /// The releases whose layout it fits.
     pub schema: &'static str,
-    /// How many frames had it.
+    /// Number of frames with this form.
     pub frames: u64,
 }
 
-/// Few enough to look through for every frame.
+/// The list is short enough to search for every frame.
 fn count(forms: &mut Vec<Form>, seen: Form) {
     let same = |f: &&mut Form| (f.class, f.codec, f.schema) == (seen.class, seen.codec, seen.schema);
     match forms.iter_mut().find(same) {
@@ -95,7 +95,7 @@ fn count(forms: &mut Vec<Form>, seen: Form) {
 #[derive(Debug)]
 enum Running {
     Yes(Relay),
-    /// Closing on a thread of its own, so that observations go on being taken meanwhile.
+    /// The relay closes on another thread, so that observations are still polled in the meantime.
     Closing(JoinHandle<Stats>),
     Closed(Stats),
 }
@@ -106,14 +106,14 @@ struct Tapped {
     hop: TapHop,
     name: String,
     endpoint: String,
-    /// The name is the user's, or was taken from a frame that tells its sender's role.
+    /// The name came from the user, or from a frame that shows the sender's role.
     named: bool,
     announced: bool,
-    /// The other pairs, if there are any, are of HTTP.
+    /// Whether all other pairs are HTTP.
     only: bool,
 }
 
-/// What is known of the server behind a pair of HTTP.
+/// State for the clients of a pair that speaks HTTP.
 fn serves(hop: &TapHop) -> Option<Served> {
     hop.pair.listen.speaks_http().then(Served::default)
 }
@@ -125,20 +125,20 @@ impl Tap {
         let mut tapped: Vec<Tapped> = hops.iter().flat_map(Tapped::both).collect();
         let served: Vec<Option<Served>> = hops.iter().map(serves).collect();
         if served.iter().flatten().count() + 1 == served.len() {
-            // The only hop there is ends where the clients are answered.
+            // The only ZMQ hop must end at the process that responds to the clients.
             tapped.iter_mut().step_by(2).for_each(|only| only.only = true);
         }
         let relay = Relay::start(hops.into_iter().map(|hop| hop.pair).collect(), options)?;
         Ok(Self::on(relay, most, tapped, served))
     }
 
-    /// Relays nothing yet, and what [`Tap::add`] brings.
+    /// Starts without hops; [`Tap::add`] adds them.
     pub fn waiting(options: Options) -> Result<Self, RelayError> {
         let most = options.max_frame_bytes;
         Ok(Self::on(Relay::waiting(options)?, most, Vec::new(), Vec::new()))
     }
 
-    /// Relays one more hop, whose listener is bound already; connections wait at `gate` before they are led on.
+    /// Adds a hop whose listener is already bound. Connections wait at `gate` before the relay connects them to the upstream.
     pub fn add(&mut self, hop: TapHop, listener: UnixListener, gate: Gate) -> Result<(), RelayError> {
         let Running::Yes(relay) = &mut self.relay else {
             return Err(RelayError::Stopped);
@@ -171,7 +171,7 @@ impl Tap {
         }
     }
 
-    /// Where it listens, pair by pair; empty once it has been stopped.
+    /// Listening endpoint of each pair; empty once the tap has been stopped.
     pub fn listening(&self) -> &[Endpoint] {
         match &self.relay {
             Running::Yes(relay) => relay.listening(),
@@ -179,13 +179,13 @@ impl Tap {
         }
     }
 
-    /// From now on events carry token ids, too.
+    /// Makes later events carry token ids.
     pub fn keep_ids(&mut self) {
         self.decoder.keep_ids();
     }
 
-    /// Hands over at most `most` observations as events, each frame's first one with the frame's bytes; returns how many
-    /// observations there were. Never waits.
+    /// Converts at most `most` observations into events. The first event of each frame comes with the frame's bytes. Returns the number of
+    /// observations. Never waits.
     pub fn poll(&mut self, most: usize, sink: &mut dyn FnMut(&Event<'_>, &[u8])) -> usize {
         let mut done = 0;
         while done < most
@@ -198,7 +198,7 @@ impl Tap {
         done
     }
 
-    /// Says whether what is delivered behind the hops into the tokenizer can be counted, when that has changed.
+    /// Announces hops into the tokenizer again if the observability of deliveries has changed.
     fn tell_delivers(&mut self, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
         let seen = self.served.iter().flatten().any(Served::shows_deliveries);
         if std::mem::replace(&mut self.delivers, seen) == seen {
@@ -211,7 +211,7 @@ impl Tap {
         }
     }
 
-    /// Asks the relay to accept no more, drain and close. Observations go on until [`Tap::has_ended`].
+    /// Stops the relay: it accepts no more connections, drains and closes. Observations continue until [`Tap::has_ended`].
     pub fn stop(&mut self) {
         let relay = std::mem::replace(&mut self.relay, Running::Closed(Stats::default()));
         self.relay = match relay {
@@ -220,7 +220,7 @@ impl Tap {
         };
     }
 
-    /// Whether the relay has closed and everything it observed was handed over.
+    /// Whether the relay has closed and all its observations were delivered.
     pub fn has_ended(&mut self) -> bool {
         if let Running::Closing(thread) = &self.relay
             && thread.is_finished()
@@ -235,7 +235,7 @@ impl Tap {
         matches!(self.relay, Running::Closed(_)) && self.observations.is_empty()
     }
 
-    /// The relay's own counters.
+    /// The relay's counters; all zero while it is closing.
     pub fn stats(&self) -> Stats {
         match &self.relay {
             Running::Yes(relay) => relay.stats(),
@@ -244,7 +244,7 @@ impl Tap {
         }
     }
 
-    /// What passes and cannot be read, and who could not be reached, in words: few, since each hop and reason is said once.
+    /// Warnings about unreadable traffic, unreachable upstreams and reached limits. Each hop and reason appears once.
     pub fn degraded(&self) -> Vec<String> {
         let mut degraded = self.unread.clone();
         degraded.extend(self.served.iter().flatten().flat_map(Served::degraded));
@@ -257,7 +257,7 @@ impl Tap {
         degraded
     }
 
-    /// The forms in which messages came so far.
+    /// The forms of messages so far.
     pub fn forms(&self) -> &[Form] {
         &self.forms
     }
@@ -309,7 +309,7 @@ impl Tap {
                 None => self.lost(hop_id(pair, direction), MonoNs::now(), count, cause, sink),
             },
             Observation::Opened { pair, at, .. } => {
-                // Which way messages go is not known beforehand where nobody has named the hop.
+                // The direction of messages is not known in advance for a hop without a name.
                 let id = hop_id(pair, Direction::Forward);
                 if self.served(pair).is_none() && self.hops[usize::from(id.0)].hop.name.is_some() {
                     self.announce(id, at, sink);
@@ -346,7 +346,7 @@ impl Tap {
         self.served.get_mut(usize::from(pair))?.as_mut()
     }
 
-    /// A peer that speaks no ZMTP, or speaks it encrypted, is said once for each hop and reason.
+    /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason.
     fn cannot_read(&mut self, hop: HopId, why: &Unread) {
         let tapped = &self.hops[usize::from(hop.0)];
         let told = format!(
@@ -444,7 +444,7 @@ impl Tap {
         );
     }
 
-    /// Says who sends and who receives where `listen` is relayed, in place of what its messages told. Tells of it at once.
+    /// Sets the name of the hop that listens at `listen`, replacing one derived from its messages, and announces the change at once.
     pub fn name(&mut self, listen: &Endpoint, name: &str, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
         let directions = [
             (Direction::Forward, name.to_owned()),
@@ -508,7 +508,7 @@ impl Tapped {
         }
     }
 
-    /// Takes the sender's role from the first message that tells it.
+    /// Derives the sender's role from the first message that shows it.
     fn name_after(&mut self, kind: Kind) {
         let name = match kind {
             Kind::Text => "detokenizer->tokenizer",
@@ -522,7 +522,7 @@ impl Tapped {
         }
     }
 
-    /// Whether deliveries follow what crosses here, as far as that is known: by the hop's name, or because there is no other.
+    /// Whether deliveries follow the messages on this hop, judged by the hop's name or because it is the only one.
     fn leads_to_clients(&self) -> bool {
         let to = self.name.split_once("->").map_or("", |(_, to)| to);
         self.only || matches!(to, "tokenizer" | "worker")
@@ -561,7 +561,7 @@ impl Tapped {
     }
 }
 
-/// What the relay ran short of, in words, and what to do about it.
+/// Warnings about limits that the relay reached, with a remedy.
 fn short_of(stats: &Stats) -> impl Iterator<Item = String> {
     let Stats {
         accept_errors,
@@ -585,7 +585,7 @@ fn short_of(stats: &Stats) -> impl Iterator<Item = String> {
     told.into_iter().filter_map(|(count, what)| (count > 0).then_some(what))
 }
 
-/// Two hops a pair, in the order of the pairs.
+/// Hop id of one direction. Each pair has two hops, in the order of the pairs.
 fn hop_id(pair: u16, direction: Direction) -> HopId {
     HopId(pair * 2 + u16::from(direction == Direction::Backward))
 }

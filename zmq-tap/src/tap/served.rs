@@ -1,4 +1,4 @@
-//! The clients of one server of HTTP: what the relay passed on to them, as deliveries.
+//! Responses that the relay passes to the clients of one HTTP server, as deliveries.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use trace::event::Event;
 use crate::egress::{Closing, Limits, Reader, Server};
 use crate::relay::Direction;
 
-/// All connections of one pair. Their number is bounded by the relay's.
+/// All connections of one pair. The relay limits their number.
 #[derive(Debug, Default)]
 pub(super) struct Served {
     server: Server,
@@ -16,35 +16,35 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Whether what passes can be counted.
+    /// Whether deliveries can be counted.
     pub(super) fn shows_deliveries(&self) -> bool {
         self.server.shows_deliveries()
     }
 
-    /// What passed and was not observable.
+    /// Describes the traffic that was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
         self.server.degraded()
     }
 
-    /// The client's socket accepted `bytes`.
+    /// Processes bytes that the client's socket accepted.
     pub(super) fn passed(&mut self, lane: u32, at: MonoNs, bytes: &[u8], sink: &mut dyn FnMut(&Event<'_>)) {
         let reader = self.connections.entry(lane).or_insert_with(new);
-        // Where the server began a write is not seen here.
+        // The relay does not know where the server's writes begin.
         let begins = false;
         reader.feed(at, bytes, begins, &mut self.server, sink);
     }
 
-    /// The client's socket took less than it was given.
+    /// Records that the client's socket accepted none or only a part of a write.
     pub(super) fn held_up(&mut self, lane: u32) {
         self.connections.entry(lane).or_insert_with(new).held_up();
     }
 
-    /// Bytes passed that were not told.
+    /// Records that bytes were relayed without being observed.
     pub(super) fn missed(&mut self, lane: u32, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
         self.connections.entry(lane).or_insert_with(new).missed(at, sink);
     }
 
-    /// The connection is over. Where neither side ended it, the relay did, and nothing is known of its last response.
+    /// Processes the end of a connection. If neither side ended it, the relay did, and the outcome of the last response is unknown.
     pub(super) fn closed(&mut self, lane: u32, at: MonoNs, first: Option<Direction>, sink: &mut dyn FnMut(&Event<'_>)) {
         if let (Some(mut reader), Some(first)) = (self.connections.remove(&lane), first) {
             let closing = Closing {

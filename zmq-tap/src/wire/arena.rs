@@ -1,12 +1,12 @@
-//! What decoding builds: almost nothing. A value is a position in the message; only containers that cannot be read in
-//! place get an entry here. Nothing holds a reference, so one arena serves every message without `unsafe`.
+//! Memory that decoding builds. Most values are only positions in the message; a container gets an entry here only if it cannot be read in
+//! place. No entry holds a reference, so one arena serves every message without `unsafe`.
 
 use super::{Limits, Undecoded};
 
-/// A value of the message: its kind and where it is. Meaningful only with the message and arena it came from.
+/// A value of the message: its kind and position. Valid only with the message and arena it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
-    /// Python's `None`, msgpack's nil.
+    /// Python's `None` or msgpack's nil.
     Nil,
     Bool(bool),
     /// Position of a pickle opcode that carries an integer of at most 32 bits.
@@ -21,12 +21,12 @@ pub(super) enum Node {
     Bytes(u32),
     /// Index of a [`Seq`].
     List(u32),
-    /// A list of so many short integers, left in the message: where the first is. Nothing is added to it any more.
+    /// A list of `len` short integers, left in the message: position of the first. Nothing is appended to it later.
     Ints {
         len: u16,
         at: u32,
     },
-    /// Index of a [`Seq`]; tuples and sets alike.
+    /// Index of a [`Seq`], for tuples and sets.
     Tuple(u32),
     /// Index of a [`Seq`] whose cells alternate key and value.
     Dict(u32),
@@ -34,54 +34,54 @@ pub(super) enum Node {
     Global(u32),
     /// Index of an [`Object`].
     Object(u32),
-    /// Position of the bytes opcode that holds an `array('q')`: signed 64-bit little endian.
+    /// Position of the bytes opcode that holds an `array('q')`: signed 64-bit little endian words.
     Array(u32),
-    /// An `array('q')` of so many words: where the first is.
+    /// An `array('q')` of `words` words: position of the first.
     Words {
         words: u16,
         at: u32,
     },
     /// Position of a msgpack value.
     Pack(u32),
-    /// A call's arguments or an object's empty state, left where they are. Nothing refers to them.
+    /// The arguments of a call, or an object's empty state, left in the message. Nothing refers to them.
     Unbuilt,
 }
 
-/// Which kinds of item a [`Seq`] holds, as a set of bits.
+/// Bit set of the kinds of items that a [`Seq`] holds.
 pub(super) mod kinds {
     pub(in super::super) const INT: u8 = 1;
     pub(in super::super) const NIL: u8 = 2;
     pub(in super::super) const STR: u8 = 4;
-    /// A reference into the memo, met in a run that was not resolved.
+    /// A memo reference in a run that is not resolved.
     pub(in super::super) const GET: u8 = 8;
     pub(in super::super) const OTHER: u8 = 16;
 }
 
-/// Entries of each table that stay allocated between messages: a frame of 4,096 requests with logprobs fits.
+/// Number of entries per table that stay allocated between messages. Fits a frame of 4,096 requests with logprobs.
 const KEPT: usize = 1 << 18;
 
-/// No such entry.
+/// Marks the absence of an entry.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The items of a list, tuple, set or dict: runs that lie either in the message itself, as opcodes of flat values
-/// (`flat`), or in the arena's cells. Most lists are one flat run and cost this entry and nothing per item.
+/// Items of a list, tuple, set or dict, as a chain of runs. A run is either in the message, as opcodes of flat values (`flat`), or in the
+/// arena's cells. Most lists are one flat run, which costs this entry and nothing per item.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seq {
-    /// Where the first run begins and ends, in the message (flat) or in the cells.
+    /// Start and end of this run, in the message (flat) or in the cells.
     pub(super) start: u32,
     pub(super) end: u32,
-    /// Items of the first run.
+    /// Number of items in this run.
     pub(super) len: u32,
-    /// Items of all runs.
+    /// Number of items in all runs; valid in the first entry only.
     pub(super) total: u32,
-    /// The [`Seq`] that carries the next run, or [`NONE`].
+    /// Index of the [`Seq`] with the next run, or [`NONE`].
     pub(super) next: u32,
-    /// The last of the chain, [`NONE`] while there is only the first; valid in the first entry only.
+    /// Last entry of the chain, or [`NONE`] if there is only one. Valid in the first entry only.
     pub(super) tail: u32,
     pub(super) flat: bool,
-    /// An array was made of it, which has its items and none that come later.
+    /// An array was built from this list. Appending further items would not change that array.
     pub(super) copied: bool,
-    /// [`kinds`] of the run's items; in the chain's first entry of all items.
+    /// [`kinds`] of the items in this run; in the first entry of the chain, of all items.
     pub(super) kinds: u8,
 }
 
@@ -124,7 +124,7 @@ impl Seq {
     }
 }
 
-/// A class or function by name. It is compared, never looked up.
+/// A class or function name. It is compared and never resolved.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Global {
     pub(super) module: Name,
@@ -138,7 +138,7 @@ pub(super) struct Name {
     pub(super) len: u32,
 }
 
-/// What a pickle would construct: `callable(*args)`, then its state.
+/// A recorded construction: `callable(*args)`, then its state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Object {
     pub(super) callable: Node,
@@ -146,7 +146,7 @@ pub(super) struct Object {
     pub(super) state: Node,
 }
 
-/// Everything a message needs beside its own bytes.
+/// Data built for a message, in addition to its own bytes.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     pub(super) cells: Vec<Node>,
@@ -157,7 +157,7 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Forgets the last message. What it took beyond [`KEPT`] entries is given back.
+    /// Clears the last message. Releases the memory of the large tables beyond [`KEPT`] entries.
     pub(super) fn clear(&mut self) {
         self.cells.clear();
         self.seqs.clear();
@@ -177,14 +177,14 @@ impl Arena {
         Ok((self.seqs.len() - 1) as u32)
     }
 
-    /// A new list that is one flat run, or empty.
+    /// Adds a list that consists of one flat run, or is empty.
     pub(super) fn new_list(&mut self, run: Option<Seq>, limits: &Limits) -> Result<(), Undecoded> {
         Self::check(self.seqs.len(), limits)?;
         self.seqs.push(run.unwrap_or(Seq::EMPTY));
         Ok(())
     }
 
-    /// Appends items that were built on the stack.
+    /// Appends items from the stack.
     pub(super) fn extend(&mut self, seq: u32, items: &[Node], limits: &Limits) -> Result<(), Undecoded> {
         if items.is_empty() {
             return Ok(());
@@ -218,7 +218,7 @@ impl Arena {
         }
         let tail = if head.tail == NONE { seq } else { head.tail };
         let last = &mut self.seqs[tail as usize];
-        // Cells that follow each other are one run.
+        // Adjacent cells form one run.
         if !last.flat && !run.flat && last.end == run.start {
             last.end = run.end;
             last.len += run.len;

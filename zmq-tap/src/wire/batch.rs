@@ -1,4 +1,4 @@
-//! What one message says.
+//! A decoded message.
 
 use trace::engine::Waiter;
 use trace::event::{Chunk, IdColumn, Kind};
@@ -8,20 +8,20 @@ use super::doc::Doc;
 use super::tokens::Tokens;
 use super::value::Value;
 
-/// How a message was serialised.
+/// Serialisation format of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// Python's pickle.
     Pickle {
-        /// 2 to 5.
+        /// Pickle protocol: 2 to 5.
         protocol: u8,
     },
-    /// msgspec's array-like tagged msgpack.
+    /// msgspec's msgpack of array-like tagged structs.
     Msgpack,
 }
 
 impl Codec {
-    /// `pickle` or `msgpack`.
+    /// Name of the codec: `pickle` or `msgpack`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pickle { .. } => "pickle",
@@ -30,7 +30,7 @@ impl Codec {
     }
 }
 
-/// What is known of a message from its class and layout alone.
+/// Properties of a message that follow from its class and layout alone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) class: &'static str,
@@ -41,63 +41,63 @@ pub(super) struct Shape {
     pub(super) waiter: Option<Waiter>,
 }
 
-/// A decoded message. Borrows the message and the decoder; drop it to decode the next.
+/// A decoded message. Borrows the message and the decoder; drop it before decoding the next.
 #[derive(Debug)]
 pub struct Batch<'a> {
     pub(super) doc: Doc<'a>,
     pub(super) shape: Shape,
     pub(super) chunks: Vec<Chunk<'a>>,
-    /// Where the chunks' memory goes back to.
+    /// Buffer that the memory of `chunks` returns to.
     pub(super) home: &'a mut Vec<Chunk<'static>>,
-    /// For each chunk its entry in the id column and in the finish column.
+    /// Entry of each chunk in the id column; the next field is its entry in the finish column.
     pub(super) listed: &'a [Node],
     pub(super) finished: &'a [Node],
 }
 
 impl<'a> Batch<'a> {
-    /// The message's class without its module, for example `BatchTokenIDOutput`. Of a `MultiTokenizerWrapper` (0.5.2,
-    /// 0.5.3) the class inside it.
+    /// The message's class without its module, for example `BatchTokenIDOutput`. For a `MultiTokenizerWrapper` (0.5.2, 0.5.3), the class
+    /// inside it.
     pub fn class(&self) -> &'static str {
         self.shape.class
     }
 
-    /// How it was serialised.
+    /// Serialisation format of the message.
     pub fn codec(&self) -> Codec {
         self.shape.codec
     }
 
-    /// The releases whose layout it fits: `0.5.9`, `0.5.12..0.5.13.post1`, several spans with commas between;
-    /// `unlisted` when its class is known and its layout is none of the table's, but everything read of it is sound.
+    /// The releases whose layout it fits: `0.5.9`, `0.5.12..0.5.13.post1`, or several spans separated by commas. `unlisted` if the class is
+    /// known and the layout is not in the table, but every field that was read is valid.
     pub fn schema(&self) -> &'static str {
         self.shape.schema
     }
 
-    /// What a waiter does in these releases; `None` where they differ or are not known.
+    /// Behaviour of a waiter in these releases; `None` if they differ or are not known.
     pub fn waiter(&self) -> Option<Waiter> {
         self.shape.waiter
     }
 
-    /// What kind of message it is.
+    /// Kind of message.
     pub fn kind(&self) -> Kind {
         self.shape.kind
     }
 
-    /// What its id column means.
+    /// Meaning of the id column.
     pub fn ids(&self) -> IdColumn {
         self.shape.ids
     }
 
-    /// How many requests it speaks of. 0 for control messages and idle batches.
+    /// Number of requests in the message. 0 for control messages and idle batches.
     pub fn len(&self) -> usize {
         self.chunks.len()
     }
 
-    /// True for control messages and idle batches.
+    /// Whether there are no requests: true for control messages and idle batches.
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
-    /// Its chunks, ready for [`trace::event::Frame`]. An `AbortReq` gives one chunk for the request it names.
+    /// The chunks, ready for [`trace::event::Frame`]. An `AbortReq` yields one chunk for each request it names.
     pub fn chunks(&self) -> &[Chunk<'a>] {
         &self.chunks
     }
@@ -110,20 +110,20 @@ impl<'a> Batch<'a> {
         self.chunks[row]
     }
 
-    /// The token ids listed for a chunk, as they are on the wire; none when the column is absent.
+    /// The token ids listed for a chunk, unchanged from the wire; none when the column is absent.
     pub fn tokens(&self, row: usize) -> Tokens<'a> {
         self.listed
             .get(row)
             .map_or(Tokens::EMPTY, |node| Tokens::of(self.doc, *node))
     }
 
-    /// The finish reason of a chunk as it is on the wire; `None` when the request goes on.
+    /// The finish reason of a chunk, unchanged from the wire; `None` when the request continues.
     pub fn finish(&self, row: usize) -> Option<Value<'a>> {
         let node = *self.finished.get(row)?;
         (!self.doc.is_nil(node)).then(|| Value::of(self.doc, node))
     }
 
-    /// The request that an `AbortReq` names; `None` for other messages and for "abort all".
+    /// The first request that an `AbortReq` names; `None` for other messages and for "abort all".
     pub fn abort_rid(&self) -> Option<&'a str> {
         self.chunks
             .first()
@@ -138,8 +138,8 @@ impl Drop for Batch<'_> {
     }
 }
 
-/// An empty vector with the memory of `chunks`: the standard library collects a vector's own iterator in place, so only
-/// the lifetime changes.
+/// Returns an empty vector with the memory of `chunks`. The standard library collects a vector's own iterator in place, so only the
+/// lifetime changes.
 pub(super) fn recycle<'to>(mut chunks: Vec<Chunk<'_>>) -> Vec<Chunk<'to>> {
     chunks.clear();
     chunks

@@ -1,5 +1,5 @@
-//! From a message's columns to chunks. Every column that is read is checked before anything is given out: a message is
-//! understood or it is not, never half.
+//! Conversion of a message's columns into chunks. Every column is validated as it is read, and one invalid column rejects the whole
+//! message.
 
 use ascii::AsciiStr;
 use trace::event::{Chunk, Finish};
@@ -21,7 +21,7 @@ pub(super) struct Table<'a, 'x> {
 }
 
 impl<'a> Table<'a, '_> {
-    /// The fields without which a message that carries generated tokens is not understood.
+    /// Checks for the fields that every message with generated tokens must have.
     pub(super) fn generates(&self, chunks: &[Chunk<'a>]) -> Result<(), Undecoded> {
         if chunks.iter().any(|chunk| chunk.completion_tokens.is_none()) {
             return Err(self.unfit("no completion_tokens"));
@@ -32,7 +32,7 @@ impl<'a> Table<'a, '_> {
         Ok(())
     }
 
-    /// One chunk a request, with its id. `http_worker_ipcs` are filled in here, too.
+    /// Adds one chunk for each request, with its id and its entry in `http_worker_ipcs`.
     #[inline(never)]
     pub(super) fn requests(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
         if self.columns.rids.is_none() {
@@ -68,8 +68,8 @@ impl<'a> Table<'a, '_> {
         })
     }
 
-    /// Counts and finish reasons, from their columns or (0.4.0) from each request's `meta_info`. Leaves in `finished`
-    /// each chunk's finish reason, or nothing when none has one.
+    /// Reads counts and finish reasons, from their columns or (0.4.0) from each request's `meta_info`. Fills `finished` with each chunk's
+    /// finish reason, or leaves it empty when no chunk has one.
     pub(super) fn counts(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
         if self.columns.meta.is_some() {
             let Some(meta) = self.full(self.columns.meta, "meta_info", chunks)? else {
@@ -104,7 +104,7 @@ impl<'a> Table<'a, '_> {
         })
     }
 
-    /// How many ids each request lists. False when the column is absent.
+    /// Reads how many ids each request lists. Returns false when the column is absent.
     #[inline(never)]
     pub(super) fn listed(&self, chunks: &mut [Chunk<'a>], listed: &mut Vec<Node>) -> Result<bool, Undecoded> {
         let place = self.columns.ids;
@@ -125,7 +125,7 @@ impl<'a> Table<'a, '_> {
                     node => self.count_listed(row, node)?,
                 };
                 total += chunk.listed.unwrap_or(0) as usize;
-                // References may list one long list many times over.
+                // A hostile message may refer to one long list many times.
                 if total > self.limits.items {
                     return Err(Undecoded::Limit {
                         limit: "items",
@@ -137,7 +137,7 @@ impl<'a> Table<'a, '_> {
         Ok(true)
     }
 
-    /// How many ids the list of one request holds, `None` where there is no list.
+    /// Number of ids in the list of one request; `None` if there is no list.
     #[inline(never)]
     fn count_listed(&self, row: usize, ids: Node) -> Result<Option<u32>, Undecoded> {
         let count = Tokens::count(self.doc, ids);
@@ -147,7 +147,7 @@ impl<'a> Table<'a, '_> {
         Ok(count)
     }
 
-    /// The requests that an `AbortReq` names.
+    /// Adds a chunk for each request that an `AbortReq` names.
     pub(super) fn aborted(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
         if self.columns.rid.is_none() {
             return Err(self.unfit("no rid"));
@@ -165,7 +165,7 @@ impl<'a> Table<'a, '_> {
             }
             return Ok(());
         }
-        // An empty id goes with `abort_all`.
+        // The id is empty when `abort_all` is set.
         let rid = self.rid("rid", 0, self.doc.string(rid))?;
         if !rid.is_empty() {
             chunks.push(abort(rid));
@@ -255,7 +255,7 @@ impl<'a> Table<'a, '_> {
         ))
     }
 
-    /// A request's id. Clients choose it: one that is too long or no UTF-8 is empty, and costs its own chunk and no other.
+    /// Reads a request's id. Clients choose it, so an id that is too long or not UTF-8 becomes empty, and the other chunks stay valid.
     fn rid(&self, field: &'static str, row: usize, rid: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
         match self.text(field, row, rid) {
             Err(_) if rid.is_some() => Ok(""),
@@ -271,21 +271,21 @@ impl<'a> Table<'a, '_> {
                 value: self.limits.text,
             });
         }
-        // What is written here is ASCII as a rule, which is proven in a fraction of the time.
+        // The text is nearly always ASCII, which is much faster to validate.
         match AsciiStr::from_ascii(text) {
             Ok(text) => Ok(text.as_str()),
             Err(_) => std::str::from_utf8(text).map_err(|_| self.bad(field, row, "not UTF-8")),
         }
     }
 
-    /// The value of a field; `None` when the layout lacks it or it is `None` as a whole.
+    /// The value of a field; `None` when the layout lacks the field or its value is `None`.
     fn column(&self, place: Option<u16>) -> Option<Node> {
         let node = *self.values.get(usize::from(place?))?;
         (!self.doc.is_nil(node)).then_some(node)
     }
 
-    /// A per-request column that has something to say: it is as long as `rids` and not all `None`. A column may be absent
-    /// as a whole (`None` or empty); any other length is an error.
+    /// The value of a per-request column, if it is as long as `rids` and not all `None`. A column may be absent as a whole (`None` or
+    /// empty); any other length is an error.
     fn full(&self, place: Option<u16>, field: &'static str, chunks: &[Chunk<'a>]) -> Result<Option<Node>, Undecoded> {
         let Some(column) = self.column(place) else {
             return Ok(None);
@@ -299,14 +299,14 @@ impl<'a> Table<'a, '_> {
         }
     }
 
-    /// Whether a per-request column is there at all, be it full of `None`.
+    /// Whether a per-request column is present, even if all its entries are `None`.
     pub(super) fn present(&self, place: Option<u16>) -> bool {
         self.column(place)
             .and_then(|column| self.doc.len(column))
             .is_some_and(|len| len > 0)
     }
 
-    /// The class is right and the layout is not.
+    /// Error for a known class with an unsupported layout.
     pub(super) fn unfit(&self, what: &'static str) -> Undecoded {
         Undecoded::Layout {
             class: self.class,
@@ -339,16 +339,16 @@ fn chunk(rid: &str) -> Chunk<'_> {
     }
 }
 
-/// What decoding keeps between messages beside the arena.
+/// Buffers that decoding keeps between messages, in addition to the arena.
 #[derive(Debug, Default)]
 pub(super) struct Rowwise {
-    /// Names of a pickled message's fields, in wire order.
+    /// Field names of a pickled message, in wire order.
     pub(super) names: Vec<Node>,
-    /// The message's fields, in wire order.
+    /// Field values of the message, in wire order.
     pub(super) values: Vec<Node>,
     pub(super) listed: Vec<Node>,
     pub(super) finished: Vec<Node>,
-    /// Token ids, when asked for.
+    /// Token ids, when requested.
     pub(super) ids: Vec<i64>,
 }
 

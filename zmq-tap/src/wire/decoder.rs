@@ -1,4 +1,4 @@
-//! The decoder: one message in, one [`Batch`] out, always in the same memory.
+//! The decoder: turns a message into a [`Batch`] in memory that it reuses.
 
 use trace::event::{Chunk, IdColumn, Kind};
 
@@ -11,10 +11,10 @@ use super::schema::{Ids, Layout};
 use super::tokens::Tokens;
 use super::{Limits, Undecoded, not_a_codec, pickle};
 
-/// The label of a layout that is not in the table.
+/// Label of a layout that is not in the table.
 const UNLISTED: &str = "unlisted";
 
-/// Decodes messages one after the other. After a few messages it allocates nothing more.
+/// Decodes messages one after another. After the first few messages it no longer allocates.
 #[derive(Debug)]
 pub struct Decoder {
     limits: Limits,
@@ -27,7 +27,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder that counts tokens and leaves their ids where they are.
+    /// Creates a decoder that counts token ids and does not collect them.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -40,7 +40,7 @@ impl Decoder {
         }
     }
 
-    /// Fills [`Chunk::ids`], too.
+    /// Also fills [`Chunk::ids`].
     #[must_use]
     pub fn with_ids(mut self) -> Self {
         self.keep_ids();
@@ -52,7 +52,7 @@ impl Decoder {
         self.payload = true;
     }
 
-    /// Reads one message. On error nothing of it is used.
+    /// Decodes one message. On error no part of the message is used.
     pub fn decode<'a>(&'a mut self, message: &'a [u8]) -> Result<Batch<'a>, Undecoded> {
         if message.len() > self.limits.message {
             return Err(Undecoded::Limit {
@@ -71,14 +71,14 @@ impl Decoder {
         } = self;
         rows.clear();
         let (codec, found) = match message {
-            // A pickle ends with its STOP.
+            // A pickle ends with the opcode STOP.
             [0x80, .., b'.'] => {
                 let (value, protocol) = pickle::load(message, arena, scratch, limits)?;
                 let doc = Doc { bytes: message, arena };
                 (Codec::Pickle { protocol }, identify::pickled(doc, value, rows, *last)?)
             }
             [0x80, 2..=5, ..] => return Err(Undecoded::Truncated { at: message.len() }),
-            // In msgpack 0x80 is an empty map, never a message: those are arrays.
+            // In msgpack 0x80 is an empty map, but every message is an array.
             [0x90..=0x9f | 0xdc | 0xdd, ..] => {
                 arena.clear();
                 (Codec::Msgpack, identify::packed(message, &mut rows.values, limits)?)
@@ -173,13 +173,13 @@ fn fill<'a>(
     })
 }
 
-/// What the id column means here: what the layout says, and where that says two things, what this frame proves.
+/// Meaning of the id column: taken from the layout or, if the layout is ambiguous, from evidence in this frame.
 fn id_column(ids: Ids, chunks: &[Chunk<'_>]) -> IdColumn {
     match ids {
         Ids::Delta => IdColumn::Delta,
         Ids::Cumulative => IdColumn::Cumulative,
         Ids::PromptTail => IdColumn::DeltaAfterPromptTail,
-        // A cumulative list is as long as its count says, always.
+        // A cumulative list always has as many ids as its count states.
         Ids::Undecided if chunks.iter().any(|chunk| chunk.listed < chunk.completion_tokens) => IdColumn::Delta,
         Ids::Undecided => IdColumn::Undecided,
     }

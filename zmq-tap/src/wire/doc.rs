@@ -1,10 +1,10 @@
-//! Reading a decoded message: one view of a value, whichever codec wrote it.
+//! Access to the values of a decoded message, independent of its codec.
 
 use super::arena::{Arena, NONE, Node, Object, Seq, kinds};
 use super::msgpack::{self, Head};
 use super::pickle;
 
-/// A message and what decoding built for it.
+/// A message with the data that decoding built for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Doc<'a> {
     pub(super) bytes: &'a [u8],
@@ -20,7 +20,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// An integer that fits 64 bits. Python's booleans are not integers here.
+    /// An integer that fits 64 bits. Python's booleans do not count as integers.
     pub(super) fn int(self, node: Node) -> Option<i64> {
         match node {
             Node::Int(at) | Node::Long(at) => pickle::int(self.bytes, at as usize),
@@ -28,7 +28,7 @@ impl<'a> Doc<'a> {
                 (Head::Int(value), _) => Some(value),
                 _ => None,
             },
-            // An enum pickles as `Class(value)`; http.HTTPStatus is the one that travels.
+            // An enum pickles as `Class(value)`. The only enum in these messages is http.HTTPStatus.
             Node::Object(id) => match self.object(id) {
                 (_, b"HTTPStatus", object) => self.int(self.items(object.args)?.next()?),
                 _ => None,
@@ -37,7 +37,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// A string's bytes. UTF-8 by the rules of both codecs, unchecked here.
+    /// Bytes of a string. Both codecs specify UTF-8; this is not checked here.
     pub(super) fn string(self, node: Node) -> Option<&'a [u8]> {
         match node {
             Node::Str(at) => {
@@ -52,7 +52,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// Whether it is the string `text`.
+    /// Whether the value is the string `text`.
     #[inline]
     pub(super) fn says(self, node: Node, text: &[u8]) -> bool {
         match node {
@@ -61,7 +61,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// The items of a list or tuple.
+    /// Items of a list or tuple.
     pub(super) fn items(self, node: Node) -> Option<Items<'a>> {
         match node {
             Node::List(seq) | Node::Tuple(seq) => Some(self.seq(seq)),
@@ -84,7 +84,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// How many items a list or tuple has.
+    /// Number of items of a list or tuple.
     pub(super) fn len(self, node: Node) -> Option<u32> {
         match node {
             Node::List(seq) | Node::Tuple(seq) => Some(self.arena.seqs[seq as usize].total),
@@ -94,7 +94,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// True when a list holds nothing but `None`; false when it may hold more.
+    /// Whether a list is known to hold only `None`.
     pub(super) fn all_nil(self, node: Node) -> bool {
         match node {
             Node::List(seq) => self.arena.seqs[seq as usize].kinds == kinds::NIL,
@@ -109,7 +109,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// The keys and values of a dict or map, in turn.
+    /// Keys and values of a dict or map, alternating.
     pub(super) fn entries(self, node: Node) -> Option<Items<'a>> {
         match node {
             Node::Dict(seq) => Some(self.seq(seq)),
@@ -129,7 +129,7 @@ impl<'a> Doc<'a> {
         }
     }
 
-    /// Keys and values of a pickle's dict where they lie side by side, as those of most do.
+    /// Keys and values of a pickled dict, if they are contiguous, as for most dicts.
     pub(super) fn pairs(self, node: Node) -> Option<&'a [[Node; 2]]> {
         let Node::Dict(seq) = node else { return None };
         let seq = self.arena.seqs[seq as usize];
@@ -139,8 +139,8 @@ impl<'a> Doc<'a> {
             .map(|cells| cells.as_chunks().0)
     }
 
-    /// The value under `key` of a dict or map. Looks at its first 64 entries only: the dicts read here have ten, and a
-    /// hostile message may refer to one large dict many times.
+    /// The value under `key` of a dict or map. Searches only the first 64 entries: real dicts have about ten, and a hostile message may
+    /// refer to one large dict many times.
     pub(super) fn entry(self, node: Node, key: &[u8]) -> Option<Node> {
         let mut entries = self.entries(node)?.take(128);
         let mut found = None;
@@ -152,13 +152,13 @@ impl<'a> Doc<'a> {
         found
     }
 
-    /// The machine words of an `array('q')`.
+    /// The 64-bit words of an `array('q')`.
     pub(super) fn words(self, node: Node) -> Option<&'a [u8]> {
         let (start, end) = self.words_at(node)?;
         self.bytes.get(start..end)
     }
 
-    /// Where the machine words of an `array('q')` begin and end.
+    /// Start and end of the words of an `array('q')`.
     #[inline]
     pub(super) fn words_at(self, node: Node) -> Option<(usize, usize)> {
         let (start, end) = match node {
@@ -181,7 +181,7 @@ impl<'a> Doc<'a> {
         ))
     }
 
-    /// What a pickle would construct: module and name of its class, and the rest of it.
+    /// A recorded construction: module and name of its class, and the record.
     pub(super) fn object(self, id: u32) -> (&'a [u8], &'a [u8], Object) {
         let object = self.arena.objects[id as usize];
         let (module, name) = self.global(object.callable).unwrap_or_default();
@@ -199,18 +199,18 @@ impl<'a> Doc<'a> {
     }
 }
 
-/// Items of a list, in order.
+/// Iterator over the items of a list.
 #[derive(Clone, Debug)]
 pub(super) struct Items<'a> {
     pub(super) doc: Doc<'a>,
     pub(super) run: Run,
-    /// Items left in this run.
+    /// Number of items left in this run.
     pub(super) left: u32,
-    /// The next run.
+    /// Index of the next run's [`Seq`].
     pub(super) next: u32,
 }
 
-/// Where the next item of a run is.
+/// Position of the next item in a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Run {
     /// Next position in a flat run of pickle opcodes.

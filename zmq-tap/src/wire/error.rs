@@ -1,8 +1,8 @@
-//! Why a message could not be decoded.
+//! Reasons why a message cannot be decoded.
 
 use thiserror::Error;
 
-/// A message that was seen and not understood. It is counted and passed on; nothing of it is used.
+/// A message that was observed but not understood. It is counted and relayed; no part of it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Undecoded {
     /// Neither a pickle of protocol 2 to 5 nor a msgpack array that begins with a class name.
@@ -14,7 +14,7 @@ pub enum Undecoded {
     /// The bytes end inside a value.
     #[error("cut short: the message ends inside a value at byte {at}")]
     Truncated {
-        /// Where the value that does not fit begins.
+        /// Start of the incomplete value.
         at: usize,
     },
     /// The bytes break the rules of their codec.
@@ -22,17 +22,17 @@ pub enum Undecoded {
     Malformed {
         /// Position in the message.
         at: usize,
-        /// Which rule.
+        /// The rule that is broken.
         what: &'static str,
     },
-    /// A pickle opcode that no SGLang release writes here and that would reach outside the message.
+    /// A pickle opcode that no SGLang release writes and that would reach outside the message.
     #[error("refused at byte {at}: pickle opcode {op:#04x} ({what})")]
     Refused {
         /// Position in the message.
         at: usize,
         /// The opcode.
         op: u8,
-        /// What it asks for.
+        /// Meaning of the opcode.
         what: &'static str,
     },
     /// An object of a class that no release sends over these sockets.
@@ -41,40 +41,40 @@ pub enum Undecoded {
         /// The class as the message names it, at most 120 characters.
         class: String,
     },
-    /// The class is known, its fields fit no release in the table.
+    /// The class is known, but its fields fit no release in the table.
     #[error("{class} with {fields} fields fits no known release: {what}; a newer table may (`cargo xtask schemas`)")]
     Layout {
         /// The class.
         class: &'static str,
-        /// How many fields the message gives it.
+        /// Number of fields in the message.
         fields: usize,
-        /// What does not fit.
+        /// The mismatch.
         what: &'static str,
     },
-    /// A field holds what it never holds.
+    /// A field has an invalid value.
     #[error("{class}.{field}[{row}]: {what}")]
     Column {
         /// The class.
         class: &'static str,
         /// The field.
         field: &'static str,
-        /// Which request of the batch; 0 where the whole column is meant.
+        /// Index of the request in the batch; 0 if the error concerns the whole column.
         row: usize,
-        /// What is wrong with it.
+        /// The error in the value.
         what: &'static str,
     },
     /// A limit was reached.
     #[error("limit reached: more than {value} in `{limit}`")]
     Limit {
-        /// The name of the field of [`super::Limits`].
+        /// Name of the field of [`super::Limits`].
         limit: &'static str,
-        /// Its value.
+        /// Value of that field.
         value: usize,
     },
 }
 
 impl Undecoded {
-    /// A short name that does not change, to count by.
+    /// Stable short name of the variant, for counting.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Codec { .. } => "codec",

@@ -1,4 +1,4 @@
-//! Which class and which layout a message has.
+//! Identification of a message's class and layout.
 
 use super::arena::Node;
 use super::columns::Rowwise;
@@ -8,13 +8,13 @@ use super::schema::{self, Columns, Form, Layout};
 use super::{Limits, Undecoded, not_a_codec};
 use trace::event::Kind;
 
-/// Python's module of every message class.
+/// Python module of all message classes.
 const MODULE: &[u8] = b"sglang.srt.managers.io_struct";
 
-/// What a message's class and fields matched.
+/// Result of matching a message's class and fields.
 pub(super) enum Found {
     Listed(&'static Layout),
-    /// The class's newest known layout stands in; the fields were found by name or by their stable places.
+    /// The newest known layout of the class is used instead. Fields are found by name or by their stable positions.
     Unlisted(&'static Layout, Columns),
 }
 
@@ -33,7 +33,7 @@ impl Found {
     }
 }
 
-/// Class and fields of a pickled message. `last` is tried first: a hop sends one class of one release.
+/// Finds class and fields of a pickled message. Tries `last` first, since a hop normally carries one class of one release.
 pub(super) fn pickled(
     doc: Doc<'_>,
     mut value: Node,
@@ -55,7 +55,7 @@ pub(super) fn pickled(
             .wrapped
             .and_then(|place| rows.values.get(usize::from(place)));
         match inner {
-            // MultiTokenizerWrapper, spelt Warpper in 0.5.2rc0 to 0.5.2rc2. One may not hold another.
+            // MultiTokenizerWrapper, misspelt Warpper in 0.5.2rc0 to 0.5.2rc2. A wrapper inside a wrapper is not unpacked.
             Some(inner) if !wrapped && found.layout().class.starts_with("MultiTokenizerW") => {
                 value = *inner;
                 wrapped = true;
@@ -65,7 +65,7 @@ pub(super) fn pickled(
     }
 }
 
-/// The class of a message and its state: `Class()` with a state dict, or msgspec's `rebuild(Class, dict)`.
+/// Class and state of a message: `Class()` with a state dict, or msgspec's `rebuild(Class, dict)`.
 fn instance(doc: Doc<'_>, value: Node) -> Result<(&[u8], Form, Node), Undecoded> {
     let (class, form, state) = match value {
         Node::Object(id) => match doc.object(id) {
@@ -87,7 +87,7 @@ fn instance(doc: Doc<'_>, value: Node) -> Result<(&[u8], Form, Node), Undecoded>
     }
 }
 
-/// The fields of a state dict; false when it is something else. An object without fields has no state.
+/// Splits a state dict into its fields. Returns false for any other value. An object without fields has no state.
 fn spread(doc: Doc<'_>, state: Node, rows: &mut Rowwise) -> bool {
     rows.names.clear();
     rows.values.clear();
@@ -106,7 +106,7 @@ fn spread(doc: Doc<'_>, state: Node, rows: &mut Rowwise) -> bool {
     true
 }
 
-/// The layout of `class` that has these field names in this order.
+/// Finds the layout of `class` with these field names in this order.
 fn by_names(
     doc: Doc<'_>,
     (class, form): (&[u8], Form),
@@ -136,7 +136,7 @@ fn by_names(
     }
 }
 
-/// Class and fields of a msgpack message: an array of the class name and its fields in order.
+/// Finds class and fields of a msgpack message: an array of the class name and its fields in order.
 pub(super) fn packed(message: &[u8], values: &mut Vec<Node>, limits: &Limits) -> Result<Found, Undecoded> {
     let Some((Head::Array { len }, at)) = msgpack::head(message, 0) else {
         return Err(Undecoded::Truncated { at: 0 });
@@ -168,11 +168,11 @@ pub(super) fn packed(message: &[u8], values: &mut Vec<Node>, limits: &Limits) ->
             what: "bytes after the end of the message",
         });
     }
-    // Of several layouts of one length the newest: those differ in names only, which msgpack does not carry.
+    // If several layouts have the same length, use the newest. They differ only in names, which msgpack does not carry.
     let mut fitting = layouts.iter().rev().filter(|layout| layout.form == Form::Struct);
     match fitting.find(|layout| layout.fields.len() == fields) {
         Some(layout) => Ok(Found::Listed(layout)),
-        // The first fields of a batch have kept their places since 0.5.15; the columns are checked like any other.
+        // The first fields of a batch have had the same positions since 0.5.15, and their columns are validated as usual.
         None if matches!(newest.kind, Kind::TokenIds | Kind::Text) && fields >= 14 => {
             Ok(Found::Unlisted(newest, newest.columns))
         }

@@ -1,19 +1,19 @@
-//! How much one message may ask of the decoder.
+//! Limits on the resources that one message can demand of the decoder.
 
-/// Bounds on one message. Reaching one makes the message [`super::Undecoded::Limit`], with the option's name.
+/// Limits for one message. A message that reaches one is rejected with [`super::Undecoded::Limit`] and the field's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest message in bytes.
+    /// Length of the longest message in bytes.
     pub message: usize,
-    /// Open marks in a pickle, open arrays and maps in msgpack.
+    /// Maximum number of open marks in a pickle.
     pub depth: usize,
-    /// Values on a pickle's stack.
+    /// Maximum number of values on a pickle's stack.
     pub stack: usize,
-    /// Values a pickle numbers for reuse.
+    /// Maximum number of memo slots of a pickle.
     pub memo: usize,
-    /// Values built in the arena; also the most token ids a message may list in all.
+    /// Maximum number of values in each table of the arena, of requests, and of token ids in a message.
     pub items: usize,
-    /// Bytes of a request id or of a worker's address.
+    /// Maximum length in bytes of a request id or a worker's address.
     pub text: usize,
 }
 

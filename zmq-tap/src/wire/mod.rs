@@ -1,4 +1,4 @@
-//! Bytes to types: what one ZMQ message of SGLang says. No I/O, no `unsafe`.
+//! Decoder for SGLang's ZMQ messages, from bytes to types. No I/O, no `unsafe`.
 //!
 //! ```
 //! use zmq_tap::wire::{Decoder, Limits};
@@ -33,7 +33,7 @@ pub use limits::Limits;
 pub use tokens::Tokens;
 pub use value::{List, Map, Value};
 
-/// A message in neither codec.
+/// Error for a message in neither codec.
 fn not_a_codec(message: &[u8]) -> Undecoded {
     Undecoded::Codec {
         first: message[..message.len().min(8)].to_vec(),

@@ -1,9 +1,9 @@
-//! A msgpack reader that builds nothing: one pass proves the message whole, later reads go straight to their place.
+//! A msgpack reader without allocation: one pass validates the message, and later reads go directly to a position.
 
 use super::Undecoded;
 use super::runs::{repeats, words};
 
-/// The head of a value, and where its own bytes are.
+/// Head of a value, with the end of its payload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Head {
     Nil,
@@ -12,7 +12,7 @@ pub(super) enum Head {
     /// An unsigned integer beyond `i64`.
     Huge(u64),
     Float(f64),
-    /// UTF-8 by the rules of msgpack, unchecked.
+    /// UTF-8 according to msgpack, unchecked here.
     Str {
         end: usize,
     },
@@ -25,14 +25,14 @@ pub(super) enum Head {
     Map {
         len: u32,
     },
-    /// An extension type and its bytes.
+    /// An extension type and the end of its bytes.
     Ext {
         kind: i8,
         end: usize,
     },
 }
 
-/// Reads the head at `at`; gives it and where its payload (string bytes, first item) begins.
+/// Reads the head at `at`. Returns it with the start of its payload (string bytes, first item).
 pub(super) fn head(b: &[u8], at: usize) -> Option<(Head, usize)> {
     let first = *b.get(at)?;
     let at = at + 1;
@@ -93,9 +93,9 @@ pub(super) fn head(b: &[u8], at: usize) -> Option<(Head, usize)> {
     }
 }
 
-/// The bytes of the string at `at`, and what follows it.
+/// The bytes of the string at `at`, and the offset after it.
 pub(super) fn string(b: &[u8], at: usize) -> Option<(&[u8], usize)> {
-    // As request ids are.
+    // Request ids have this form.
     if let [0xd9, len, rest @ ..] = b.get(at..)? {
         let text = rest.get(..usize::from(*len))?;
         return Some((text, at + 2 + text.len()));
@@ -106,7 +106,7 @@ pub(super) fn string(b: &[u8], at: usize) -> Option<(&[u8], usize)> {
     }
 }
 
-/// A big-endian length of 1, 2 or 4 bytes (`width` 0, 1, 2).
+/// Reads a big-endian length of 1, 2 or 4 bytes (`width` 0, 1, 2).
 fn length(b: &[u8], at: usize, width: u8) -> Option<(usize, usize)> {
     Some(match width {
         0 => (usize::from(*b.get(at)?), at + 1),
@@ -124,7 +124,7 @@ fn number<const N: usize>(b: &[u8], at: usize) -> Option<[u8; N]> {
     b.get(at..)?.first_chunk().copied()
 }
 
-/// Length of a value by its first byte, payload included; 0 where that takes more than the first byte to know.
+/// Length of a value by its first byte, including the payload; 0 if the first byte does not determine it.
 const LENGTH: [u8; 256] = {
     let mut length = [0; 256];
     let mut first = 0;
@@ -143,7 +143,7 @@ const LENGTH: [u8; 256] = {
     length
 };
 
-/// Where the value at `at` of a message that is known to be whole ends.
+/// End of the value at `at` in a message that has been validated.
 pub(super) fn next(b: &[u8], at: usize) -> Option<usize> {
     match *b.get(at..)? {
         [0xc7, len, ..] => Some(at + 3 + usize::from(len)),
@@ -152,7 +152,7 @@ pub(super) fn next(b: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// Where the value at `at` ends. Needs no recursion: a container only adds to what is still to come.
+/// End of the value at `at`. Works without recursion: a container only adds to the number of values left.
 pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
     let mut left = 1u64;
     while left > 0 {
@@ -169,7 +169,7 @@ pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
                 at += usize::from(LENGTH[usize::from(first)]);
                 continue;
             }
-            // Strings, bytes and extensions of one length byte, and their neighbours of the same kind.
+            // Strings, bytes and extensions with a one-byte length, and following values of the same kind.
             [kind @ (0xd9 | 0xc4 | 0xc7), len, ..] => {
                 let head = 2 + usize::from(kind == 0xc7);
                 at += head + usize::from(len);
@@ -205,8 +205,8 @@ pub(super) fn skip(b: &[u8], mut at: usize) -> Result<usize, Undecoded> {
     }
 }
 
-/// How many more values of one byte, at most `left`, follow the one that `b` begins with: small integers as that is one, else
-/// its like.
+/// Number of further one-byte values, at most `left`, that follow the first value in `b`. A small integer is followed by any small
+/// integers, another value by identical ones.
 fn alike(b: &[u8], left: u64) -> usize {
     let most = usize::try_from(left).map_or(b.len(), |left| b.len().min(left + 1));
     let b = b.get(..most).unwrap_or_default();
@@ -227,7 +227,8 @@ fn broken(b: &[u8], at: usize) -> Undecoded {
     }
 }
 
-/// An `array('q')` as it nearly always is, up to 31 words behind two bytes of metadata: where the first is and how many there are.
+/// Fast path for an `array('q')` of up to 31 words with two bytes of metadata. Returns the position of the first word and the number of
+/// words.
 #[inline]
 pub(super) fn short_array(b: &[u8], at: usize) -> Option<(usize, u16)> {
     // `c7 LENGTH 01 00000002 a1 71`.
@@ -238,15 +239,15 @@ pub(super) fn short_array(b: &[u8], at: usize) -> Option<(usize, u16)> {
     (whole && len % 8 == 6).then_some((at + 9, (len / 8) as u16))
 }
 
-/// The raw machine words of an `array('q')` that SGLang's encoder wrote: extension type 1 (0.5.19 and later), or the
-/// pair `["q", bytes]` (0.5.15 to 0.5.18). Gives where they begin and end.
+/// Start and end of the words of an `array('q')` from SGLang's encoder: extension type 1 (0.5.19 and later), or the pair `["q", bytes]`
+/// (0.5.15 to 0.5.18).
 pub(super) fn array_q(b: &[u8], at: usize) -> Option<(usize, usize)> {
     if let Some((start, words)) = short_array(b, at) {
         return Some((start, start + 8 * usize::from(words)));
     }
     let (start, end) = match head(b, at)? {
         (Head::Ext { kind: 1, end }, start) => {
-            // A big-endian length, that much metadata (the msgpack string of the type code), then the words.
+            // A big-endian length, that many bytes of metadata (the type code as msgpack string), then the words.
             let meta = start + 4;
             let words = meta.checked_add(u32::from_be_bytes(number(b, start)?) as usize)?;
             (words <= end && type_code(b, meta)?.1 == words).then_some((words, end))?
@@ -263,7 +264,7 @@ pub(super) fn array_q(b: &[u8], at: usize) -> Option<(usize, usize)> {
     ((end - start) % 8 == 0).then_some((start, end))
 }
 
-/// The string "q" at `at`.
+/// Reads the string "q" at `at`.
 fn type_code(b: &[u8], at: usize) -> Option<(Head, usize)> {
     match head(b, at)? {
         (string @ Head::Str { end }, start) if b.get(start..end)? == b"q" => Some((string, end)),
@@ -277,7 +278,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The table and the shortcuts against the reader of heads, one value at a time.
+        /// Compares the length table and the shortcuts with the reader of heads, one value at a time.
         #[test]
         fn skipping_agrees_with_reading(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             match (skip(&bytes, 0), head(&bytes, 0)) {

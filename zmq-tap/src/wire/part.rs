@@ -1,5 +1,5 @@
-//! A column as it lies in the message: one part, or one a batch where CPython wrote the list in batches of a thousand. Each part
-//! is of one form, which is worth a loop of its own.
+//! The contiguous parts of a column in the message: one part, or one for each batch when CPython wrote the list in batches of a thousand.
+//! All items of a part have the same form, so each form gets a loop of its own.
 
 use std::ops::Range;
 
@@ -8,32 +8,32 @@ use super::doc::{Doc, Items, Run};
 use super::msgpack::{self, Head};
 use super::pickle;
 
-/// Items of a list that lie side by side.
+/// Contiguous items of a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part<'a> {
     doc: Doc<'a>,
     run: Run,
-    /// Its first item's place in the list.
+    /// Index of its first item in the list.
     first: usize,
     len: u32,
-    /// Where a flat run of a pickle ends.
+    /// End of a flat run of a pickle.
     end: usize,
     kinds: u8,
 }
 
-/// The parts of a list, in order.
+/// Iterator over the parts of a list.
 #[derive(Clone, Debug)]
 pub(super) struct Parts<'a> {
     doc: Doc<'a>,
     part: Option<Part<'a>>,
-    /// The [`Seq`] of the part after it.
+    /// Index of the following part's [`Seq`].
     next: u32,
 }
 
-/// Integers that fit a byte, as they lie in the message.
+/// Integers that fit into a byte, in their encoded form.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Small<'a> {
-    /// Opcode and value.
+    /// Pairs of opcode and value.
     Pickled(&'a [[u8; 2]]),
     Packed(&'a [u8]),
 }
@@ -47,7 +47,7 @@ pub(super) enum Item {
 }
 
 impl<'a> Doc<'a> {
-    /// The parts of a list or tuple; none of any other value.
+    /// The parts of a list or tuple; no parts for any other value.
     pub(super) fn parts(self, list: Node) -> Parts<'a> {
         let seq = match list {
             Node::List(seq) | Node::Tuple(seq) => self.arena.seqs[seq as usize],
@@ -87,12 +87,12 @@ impl<'a> Iterator for Parts<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The places of its items in the list.
+    /// Indices of its items in the list.
     pub(super) fn rows(self) -> Range<usize> {
         self.first..self.first + self.len as usize
     }
 
-    /// Its items where they are containers of the arena.
+    /// Its items, if they are stored in the arena's cells.
     fn cells(self) -> Option<&'a [Node]> {
         match self.run {
             Run::Cells { at } => self.doc.arena.cells.get(at..at + self.len as usize),
@@ -100,7 +100,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Its items, one by one.
+    /// Iterates over its items.
     pub(super) fn items(self) -> Items<'a> {
         Items {
             doc: self.doc,
@@ -110,10 +110,10 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Adds its items, which should be lists, to `nodes`, short arrays as what they hold.
+    /// Appends its items, which should be lists, to `nodes`. Short arrays become [`Node::Words`].
     pub(super) fn lists(self, nodes: &mut Vec<Node>) {
         match (self.cells(), self.run) {
-            // A pickle's lists and arrays lie side by side.
+            // The lists and arrays of a pickle are contiguous cells.
             (Some(cells), _) => nodes.extend_from_slice(cells),
             (None, Run::Pack { mut at }) => {
                 for _ in self.rows() {
@@ -135,7 +135,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Calls `f` with each item and its place.
+    /// Calls `f` with the index and value of each item.
     pub(super) fn each<E>(self, mut f: impl FnMut(usize, Node) -> Result<(), E>) -> Result<(), E> {
         match self.cells() {
             Some(cells) => self.rows().zip(cells).try_for_each(|(row, item)| f(row, *item)),
@@ -143,7 +143,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Calls `f` with the bytes of each string and its place; `None` for an item that is none.
+    /// Calls `f` with the index and bytes of each string; `None` for an item that is not a string.
     pub(super) fn each_str<E>(self, mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
@@ -172,16 +172,16 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Its integers where each fits a byte: most columns of counts.
+    /// Its integers if each fits into a byte, as in most columns of counts.
     pub(super) fn small(self) -> Option<Small<'a>> {
         match self.run {
-            // The shortest opcode takes two bytes: a run of two bytes an item is that one throughout.
+            // The shortest opcode takes two bytes, so a run with two bytes per item has no other opcode.
             Run::Flat { at } if self.kinds == kinds::INT => {
                 let (run, rest) = self.doc.bytes.get(at..self.end)?.as_chunks();
                 (run.len() == self.len as usize && rest.is_empty()).then_some(Small::Pickled(run))
             }
             Run::Pack { at } => {
-                // As many small integers as items: those are the items.
+                // If this many bytes are all small integers, they are exactly the items.
                 let run = self.doc.bytes.get(at..at + self.len as usize)?;
                 run.iter().all(|value| *value < 0x80).then_some(Small::Packed(run))
             }
@@ -189,7 +189,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Calls `f` with each item of a list of integers and its place.
+    /// Calls `f` with the index and value of each item in a list of integers.
     pub(super) fn each_int<E>(self, mut f: impl FnMut(usize, Item) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {

@@ -1,6 +1,6 @@
-//! How far bytes go on alike, many at a time.
+//! Lengths of repeated byte patterns, compared many bytes at a time.
 
-/// How many 8-byte words from `at` on are `pattern` under `mask`: long runs of one short value are most of a frame.
+/// Number of 8-byte words from `at` on that equal `pattern` under `mask`. Long runs of one short value make up most of a frame.
 pub(super) fn words(b: &[u8], at: usize, mask: u64, pattern: u64) -> usize {
     let words = b[at..].as_chunks().0;
     let other = |bits, word: &[u8; 8]| bits | (u64::from_le_bytes(*word) ^ pattern) & mask;
@@ -9,7 +9,7 @@ pub(super) fn words(b: &[u8], at: usize, mask: u64, pattern: u64) -> usize {
     most + words[most..].iter().take_while(|word| other(0, word) == 0).count()
 }
 
-/// How often the `N` bytes at `at` are repeated at once: as long as each byte equals the one `N` further on.
+/// Number of immediate repetitions of the `N` bytes at `at`: as long as each byte equals the one `N` further on.
 pub(super) fn repeats<const N: usize>(b: &[u8], at: usize) -> usize {
     match (b.get(at..), b.get(at + N..)) {
         (Some(these), Some(those)) => common(these, those) / N,
@@ -17,7 +17,7 @@ pub(super) fn repeats<const N: usize>(b: &[u8], at: usize) -> usize {
     }
 }
 
-/// How many bytes of two slices are the same, from the beginning on.
+/// Length of the common prefix of two slices.
 fn common(these: &[u8], those: &[u8]) -> usize {
     let blocks = these.as_chunks::<32>().0.iter().zip(those.as_chunks::<32>().0);
     let mut at = 32 * blocks.take_while(|(this, that)| this == that).count();
@@ -44,7 +44,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is repeated, by looking at each.
+        /// Compares `repeats` with counting group by group.
         #[test]
         fn repeats_are_counted(bytes in prop::collection::vec(0..2u8, 0..9), times in 1..60usize, tail in any::<u8>()) {
             let all = [bytes.repeat(times), vec![tail]].concat();
@@ -54,7 +54,7 @@ mod tests {
             prop_assert_eq!(repeats::<11>(&all, 0), slowly::<11>(&all));
         }
 
-        /// And which words are a pattern.
+        /// Compares `words` with counting word by word.
         #[test]
         fn words_are_counted(bytes in prop::collection::vec(0..3u8, 0..200), mask in any::<u64>()) {
             let slowly = bytes.as_chunks::<8>().0.iter().take_while(|word| u64::from_le_bytes(**word) & mask == 0).count();

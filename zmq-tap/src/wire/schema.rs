@@ -1,19 +1,19 @@
-//! Which fields a message class has had, release by release.
+//! Fields of each message class, by release.
 //!
-//! The table is data: `cargo xtask schemas` reads it out of the released wheels. A layout that several releases share
-//! is one row, and a message that fits it can be told no finer than that.
+//! The table is data: `cargo xtask schemas` extracts it from the released wheels. A layout that several releases share is one row, so such
+//! a message cannot be attributed to a single release.
 
 use std::sync::LazyLock;
 
 use trace::engine::Waiter;
 use trace::event::Kind;
 
-/// How a class was declared, which decides how it travels.
+/// How a class is declared, which determines how it is serialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Pickle only.
+    /// Serialised only as pickle.
     Dataclass,
-    /// `msgspec.Struct`: pickle or msgpack.
+    /// `msgspec.Struct`: serialised as pickle or msgpack.
     Struct,
 }
 
@@ -22,29 +22,29 @@ pub(super) enum Form {
 pub(super) struct Layout {
     pub(super) class: &'static str,
     pub(super) form: Form,
-    /// The releases as they are shown: `0.5.9`, `0.5.12..0.5.13.post1`, several spans with commas.
+    /// Releases for display: `0.5.9`, `0.5.12..0.5.13.post1`, or several spans separated by commas.
     pub(super) releases: &'static str,
     /// Field names in wire order.
     pub(super) fields: Vec<&'static str>,
     pub(super) columns: Columns,
     pub(super) kind: Kind,
     pub(super) ids: Ids,
-    /// What a waiter does in these releases; `None` where they differ.
+    /// Behaviour of a waiter in these releases; `None` where they differ.
     pub(super) waiter: Option<Waiter>,
 }
 
-/// What a listed `output_ids` column means in a layout's releases. A column may always be absent.
+/// Meaning of a listed `output_ids` column in a layout's releases. The column may always be absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ids {
     Delta,
     Cumulative,
-    /// Both, in different releases of one layout.
+    /// Delta or cumulative, in different releases of the layout.
     Undecided,
-    /// New ids, the first chunk's with the prompt's tail before them in at least one of the releases.
+    /// New ids. In at least one of the releases, the first chunk starts with the last ids of the prompt.
     PromptTail,
 }
 
-/// Places of the fields that are read.
+/// Indices of the fields that are read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Columns {
     pub(super) rids: Option<u16>,
@@ -55,16 +55,16 @@ pub(super) struct Columns {
     pub(super) cached: Option<u16>,
     pub(super) retractions: Option<u16>,
     pub(super) workers: Option<u16>,
-    /// 0.4.0 only: counts and finish reason in a dict per request.
+    /// 0.4.0 only: a dict with counts and finish reason per request.
     pub(super) meta: Option<u16>,
-    /// A single request's id.
+    /// The id of a single request.
     pub(super) rid: Option<u16>,
     /// 0.5.2 and 0.5.3: the message inside a `MultiTokenizerWrapper`.
     pub(super) wrapped: Option<u16>,
 }
 
 impl Columns {
-    /// Finds the fields among `names`, in wire order.
+    /// Finds the fields among `names`, which are in wire order.
     pub(super) fn find<'n>(names: impl Iterator<Item = &'n [u8]>) -> Self {
         let mut columns = Self::default();
         for (place, name) in names.enumerate().take(usize::from(u16::MAX)) {
@@ -88,7 +88,7 @@ impl Columns {
     }
 }
 
-/// The generated table.
+/// The generated table as text.
 static TEXT: &str = include_str!("schemas.txt");
 
 /// Every known layout, sorted by class, then by release.
@@ -98,21 +98,21 @@ static TABLE: LazyLock<Vec<Layout>> = LazyLock::new(|| {
     lines.filter_map(|line| releases.layout(line)).collect()
 });
 
-/// The layouts of `class`.
+/// All layouts of `class`.
 pub(super) fn layouts(class: &[u8]) -> &'static [Layout] {
     let from = TABLE.partition_point(|layout| layout.class.as_bytes() < class);
     let to = TABLE.partition_point(|layout| layout.class.as_bytes() <= class);
     &TABLE[from..to]
 }
 
-/// The releases in order, and the places where a meaning changed that the layout may not show.
+/// The releases in order, and the indices where a meaning changed that a layout may not show.
 struct Releases {
     names: Vec<&'static str>,
-    /// `output_ids` of the scheduler became deltas.
+    /// First release whose scheduler sends deltas in `output_ids`.
     deltas: Option<usize>,
-    /// The first whose text layout no release with the prompt's tail shares (`SGLang` PR 12628 ended it in 0.5.4.post3).
+    /// First release whose text layout differs from that of every release with prompt ids (`SGLang` PR 12628 removed them in 0.5.4.post3).
     no_prompt_tail: Option<usize>,
-    /// The waiter yields every chunk: this release only.
+    /// The only release whose waiter yields every chunk.
     yields_all: Option<usize>,
 }
 
@@ -130,7 +130,7 @@ impl Releases {
         }
     }
 
-    /// A line of the table: class, form, releases, fields.
+    /// Parses a line of the table: class, form, releases, fields.
     fn layout(&self, line: &'static str) -> Option<Layout> {
         let mut words = line.split(' ');
         let (class, form, releases) = (words.next()?, words.next()?, words.next()?);

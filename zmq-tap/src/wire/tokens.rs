@@ -1,16 +1,16 @@
-//! Token ids as they are on the wire.
+//! Token ids in their wire encoding.
 
 use super::arena::{Node, kinds};
 use super::doc::{Doc, Items};
 
-/// One request's listed token ids, in order. Decoding has proved every one an integer of 64 bits.
+/// The token ids listed for one request, in order. Decoding has validated each as a 64-bit integer.
 #[derive(Clone, Debug)]
 pub struct Tokens<'a>(Ids<'a>);
 
 #[derive(Clone, Debug)]
 enum Ids<'a> {
     None,
-    /// Signed 64-bit little endian words.
+    /// Signed 64-bit little-endian words.
     Words(&'a [u8]),
     List(Doc<'a>, Items<'a>),
 }
@@ -18,7 +18,7 @@ enum Ids<'a> {
 impl<'a> Tokens<'a> {
     pub(super) const EMPTY: Self = Self(Ids::None);
 
-    /// The ids of one entry of an id column; none when it is not a list of integers.
+    /// The ids in one entry of an id column; none when it is not a list of integers.
     pub(super) fn of(doc: Doc<'a>, node: Node) -> Self {
         let words = doc.words(node).map(Ids::Words);
         Self(
@@ -28,7 +28,7 @@ impl<'a> Tokens<'a> {
         )
     }
 
-    /// How many ids an entry of an id column lists; `None` when it is anything but integers of 64 bits.
+    /// Number of ids in one entry of an id column; `None` when it contains anything but 64-bit integers.
     pub(super) fn count(doc: Doc<'a>, node: Node) -> Option<u32> {
         if let Node::Ints { len, .. } | Node::Words { words: len, .. } = node {
             return Some(u32::from(len));

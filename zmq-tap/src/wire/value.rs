@@ -1,18 +1,18 @@
-//! A value of the message for whoever wants to show it: the form it has on the wire, borrowed.
+//! A borrowed view of a value in the message, for display.
 
 use super::arena::Node;
 use super::doc::{Doc, Items};
 use super::msgpack::{self, Head};
 use super::pickle;
 
-/// A value as it is on the wire. Containers may share their parts or contain themselves: whoever walks one bounds it.
+/// A value in its wire form. Containers may share parts or contain themselves, so a caller that walks one must limit the depth.
 #[derive(Clone, Debug)]
 pub enum Value<'a> {
-    /// `None`, nil.
+    /// Python's `None` or msgpack's nil.
     Null,
     /// A boolean.
     Bool(bool),
-    /// An integer, or an enum that stands for one (`http.HTTPStatus`).
+    /// An integer, or an enum with an integer value (`http.HTTPStatus`).
     Int(i64),
     /// A float.
     Float(f64),
@@ -24,7 +24,7 @@ pub enum Value<'a> {
     List(List<'a>),
     /// A dict or map.
     Map(Map<'a>),
-    /// Something that has no plain form; the text says what.
+    /// A value without a plain form; the text describes it.
     Other(&'static str),
 }
 

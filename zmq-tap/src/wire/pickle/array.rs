@@ -1,4 +1,5 @@
-//! `array('q')`, which carries token ids from 0.5.13 on: two calls a request, so the second is known by the first.
+//! Support for `array('q')`, which carries token ids from 0.5.13 on. Each request takes two constructor calls, and later calls are
+//! recognised by the bytes of an earlier one.
 
 use std::ops::Range;
 
@@ -7,24 +8,24 @@ use super::super::runs::repeats;
 use super::vm::Vm;
 use super::{op, scalar};
 
-/// `array`'s name for signed 64-bit little endian (`MachineFormat` in the documentation of Python's `array`).
+/// Type code of `array` for signed 64-bit little endian (`MachineFormat` in the documentation of Python's `array`).
 const SIGNED_INT64_LE: i64 = 12;
 
-/// Calls that are taken at once.
+/// Number of calls processed at once.
 const FEW: usize = 32;
 
-/// Calls of `array`'s reconstructor that were seen in this message.
+/// Calls of `array`'s reconstructor in this message.
 #[derive(Default)]
 pub(super) struct Call {
-    /// Where the call begins whose callable was fetched from the memo last.
+    /// Start of the call whose callable was most recently fetched from the memo.
     pub(super) latest: usize,
-    /// The bytes of one whole call, up to the length of its data.
+    /// Bytes of one complete call, up to the length of its data.
     known: Range<usize>,
 }
 
 impl Vm<'_, '_> {
-    /// The array that `callable(*args)` makes: the reconstructor over machine words, or the constructor over a list,
-    /// which is how protocol 2 writes it. `None` for any other call.
+    /// The array that `callable(*args)` constructs: the reconstructor over 64-bit words, or the constructor over a list, as in protocol 2.
+    /// `None` for any other call.
     pub(super) fn array(&mut self, callable: Node, args: Node) -> Option<Node> {
         let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else {
             return None;
@@ -55,12 +56,12 @@ impl Vm<'_, '_> {
         }
     }
 
-    /// Takes the calls from `at` on that are of the known kind: memo slots never change, so a call whose bytes equal an
-    /// earlier one's, up to the data's length, is the same call. False when there is none; the machine then goes on as ever.
+    /// Processes calls from `at` on that match the known bytes. Memo slots never change, so a call with the same bytes as an earlier one,
+    /// up to the data's length, is the same call. Returns false if there is none; the machine then continues normally.
     pub(super) fn calls_again(&mut self, at: usize) -> bool {
         self.call.latest = at;
         let known = self.b.get(self.call.known.clone()).unwrap_or_default();
-        // Three references of two or five bytes each, a mark, a number of two and what says that bytes follow.
+        // Three references of two or five bytes each, a mark, a number of two bytes, and the opcode of the data.
         let next = match known.len() {
             10 => self.calls::<10>(at, known),
             13 => self.calls::<13>(at, known),
@@ -74,9 +75,9 @@ impl Vm<'_, '_> {
         next > at
     }
 
-    /// Where the calls from `at` on that begin with the `N` known bytes and hold whole words end.
+    /// Processes calls from `at` on that begin with the `N` known bytes and hold whole words. Returns the end of the last one.
     fn calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
-        /// `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`, and whatever is next.
+        /// `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`; the last three bytes are masked.
         const CLOSE: u64 = u64::from_le_bytes([op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE, 0, 0, 0]);
         let Some(known) = known.first_chunk::<N>() else {
             return at;
@@ -85,7 +86,7 @@ impl Vm<'_, '_> {
         let mut room = memo.min(self.limits.stack.saturating_sub(self.stack.len()));
         let mut rest = self.b.get(at..).unwrap_or_default();
         loop {
-            // Slots and values for a few calls at once: the tables need not ask for room at each.
+            // Reserve slots and values for several calls at once, so that the loop does not grow the tables.
             let (slots, values) = (self.arena.memo.len(), self.stack.len());
             let few = room.min(FEW);
             self.arena.memo.resize(slots + 3 * few, Node::Unbuilt);
@@ -129,8 +130,8 @@ impl Vm<'_, '_> {
         }
     }
 
-    /// Makes the objects from here on that are made like the one just made: `GET EMPTY_TUPLE NEWOBJ` and an empty state, over
-    /// and over. Such are the `time_stats` of a frame.
+    /// Repeats the object just built for every following `GET EMPTY_TUPLE NEWOBJ` with an empty state and the same bytes. The `time_stats`
+    /// of a frame have this form.
     pub(super) fn objects_again(&mut self) {
         let from = self.call.latest;
         let times = match (self.at - from, &self.b[from..]) {
@@ -159,7 +160,7 @@ impl Vm<'_, '_> {
         self.stack.extend(objects);
     }
 
-    /// Keeps the call that ends in the data at `data` if it is `GET MARK GET GET BININT1 12 SHORT_BINBYTES`, the whole of it.
+    /// Remembers the call that ends in the data at `data` if it has exactly the form `GET MARK GET GET BININT1 12 SHORT_BINBYTES`.
     fn learn(&mut self, data: usize) {
         let get = |at: usize| match self.b.get(at) {
             Some(&op::BINGET) => Some(at + 2),

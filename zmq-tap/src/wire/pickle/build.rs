@@ -1,4 +1,4 @@
-//! What the machine builds: containers, names and records of calls.
+//! Construction of containers, names and records of calls.
 
 use super::super::Undecoded;
 use super::super::arena::{Global, Name, Node, Object};
@@ -11,7 +11,7 @@ impl Vm<'_, '_> {
         self.push(node(seq))
     }
 
-    /// `EMPTY_LIST`, and at once what most often follows: its memo slot and its only batch, left in the message.
+    /// `EMPTY_LIST`, together with what usually follows: its memo slot, and its only batch, which is left in the message.
     pub(super) fn list(&mut self) -> Result<(), Undecoded> {
         let list = Node::List(self.arena.seqs.len() as u32);
         self.push(list)?;
@@ -21,7 +21,7 @@ impl Vm<'_, '_> {
             _ => flat::single(self.b, self.at),
         };
         if let Some(batch) = &batch {
-            // Past the APPEND or APPENDS that ends it.
+            // Continue after the APPEND or APPENDS that ends the batch.
             self.at = batch.end + 1;
         }
         self.arena.new_list(batch.map(|batch| batch.run()), self.limits)
@@ -30,13 +30,13 @@ impl Vm<'_, '_> {
     pub(super) fn extend(&mut self, target: Node, items: &[Node]) -> Result<(), Undecoded> {
         match target {
             Node::List(seq) => self.arena.extend(seq, items, self.limits),
-            // Items that a class adds to itself: nothing we read is such a class.
+            // A class that collects items in itself; none of the fields read has such a class.
             Node::Object(_) => Ok(()),
             _ => Err(self.no_list(target)),
         }
     }
 
-    /// Why nothing can be added to `target`. No pickler adds to a list after it wrote it and went on.
+    /// Error for appending to `target`. No pickler appends to a list after it has completed it.
     fn no_list(&self, target: Node) -> Undecoded {
         self.malformed(match target {
             Node::Ints { .. } => "items for a list that was whole before",
@@ -77,7 +77,7 @@ impl Vm<'_, '_> {
         Ok(())
     }
 
-    /// A tuple of the stack's values from `from` on.
+    /// Builds a tuple from the stack's values from `from` on.
     pub(super) fn tuple(&mut self, from: usize) -> Result<(), Undecoded> {
         let seq = self.arena.new_seq(self.limits)?;
         self.arena.extend(seq, &self.stack[from..], self.limits)?;
@@ -105,7 +105,7 @@ impl Vm<'_, '_> {
         })
     }
 
-    /// `GLOBAL` and `INST` carry two lines of text.
+    /// Reads the two lines of text that follow `GLOBAL` and `INST`.
     pub(super) fn text_global(&mut self) -> Result<Node, Undecoded> {
         let global = Global {
             module: self.line()?,
@@ -138,7 +138,7 @@ impl Vm<'_, '_> {
         Ok(Node::Global((self.arena.globals.len() - 1) as u32))
     }
 
-    /// `callable(*args)`: an array becomes one, anything else is recorded.
+    /// `callable(*args)`: builds an array if it is one, and otherwise records the call.
     pub(super) fn construct(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
         match self.array(callable, args) {
             Some(array) => self.push(array),
@@ -146,7 +146,7 @@ impl Vm<'_, '_> {
         }
     }
 
-    /// Leaves out the empty state of an object that was just made: `}`, its memo slot and `BUILD`.
+    /// Skips the empty state of an object that was just built: `}`, its memo slot and `BUILD`.
     pub(super) fn empty_state(&mut self) -> bool {
         let empty = self.b[self.at..].starts_with(&[op::EMPTY_DICT, op::MEMOIZE, op::BUILD])
             && self.arena.memo.len() < self.limits.memo;

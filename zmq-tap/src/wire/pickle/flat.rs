@@ -1,7 +1,7 @@
-//! The fast path: a batch of list items that need no building.
+//! Fast path for batches of list items that need no building.
 //!
-//! Nine columns in ten are `MARK item... APPENDS` with nothing but numbers, `None`, booleans, strings and references to
-//! strings inside. They are measured here and left where they are; a column that is read decodes them in place.
+//! About nine columns in ten are `MARK item... APPENDS` with only numbers, `None`, booleans, strings and references to strings. Such a
+//! batch is measured and left in the message. A column that is read decodes it in place.
 
 use super::super::arena::{Node, Seq, kinds};
 use super::super::runs::{repeats, words};
@@ -9,7 +9,7 @@ use super::{op, scalar};
 
 /// A batch that stays in the message.
 pub(super) struct Flat {
-    /// Its first item; the batch ends before the `APPENDS` at `end`.
+    /// Position of the first item. The batch ends before the `APPENDS` at `end`.
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) len: u32,
@@ -22,8 +22,8 @@ impl Flat {
     }
 }
 
-/// Measures the batch whose first item is at `start`. `None` when an item needs the machine (or the bytes end): the
-/// memo is then as it was. `memo_limit` is not exceeded; the machine reports it.
+/// Measures the batch whose first item is at `start`. Returns `None`, with the memo unchanged, if an item needs the machine or the message
+/// ends. Stops at `memo_limit`, which the machine then reports.
 pub(super) fn scan(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<Flat> {
     let before = memo.len();
     let flat = walk(b, start, memo, memo_limit);
@@ -33,7 +33,7 @@ pub(super) fn scan(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
     flat
 }
 
-/// [`scan`] without the clean-up.
+/// [`scan`] without restoring the memo.
 pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<Flat> {
     let (mut at, mut len, mut set) = (start, 0usize, 0u8);
     loop {
@@ -93,7 +93,7 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
                     return None;
                 }
                 set |= kinds::GET;
-                // The same string over and over.
+                // The same string repeated.
                 let more = if next == at + 2 {
                     repeats::<2>(b, at)
                 } else {
@@ -124,7 +124,8 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
     }
 }
 
-/// Takes the short strings from `at` on that are numbered without a slot, as nearly all are; gives what follows and how many.
+/// Adds short strings from `at` on that are memoized without an explicit slot, as nearly all are. Returns the offset after them and their
+/// number.
 fn strings(b: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> (usize, usize) {
     let first = memo.len();
     let mut rest = b.get(at..).unwrap_or_default();
@@ -139,7 +140,7 @@ fn strings(b: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> 
     (at, memo.len() - first)
 }
 
-/// How many `BINFLOAT` follow each other from `at` on.
+/// Number of consecutive `BINFLOAT` from `at` on.
 fn floats(b: &[u8], at: usize) -> usize {
     let floats: &[[u8; 9]] = b.get(at..).unwrap_or_default().as_chunks().0;
     let other = |bits, float: &[u8; 9]| bits | (float[0] ^ op::BINFLOAT);
@@ -148,40 +149,40 @@ fn floats(b: &[u8], at: usize) -> usize {
     most + floats[most..].iter().take_while(|float| other(0, float) == 0).count()
 }
 
-/// What follows the `FRAME` at `at`, which CPython writes between any two items. `None` for one that the message does not hold or
-/// that is empty: frames are never looked at twice.
+/// Offset after the `FRAME` at `at`, which CPython writes between any two items. `None` if the message ends before the frame, or if another
+/// `FRAME` follows: two frames in a row are left to the machine.
 pub(super) fn frame(b: &[u8], at: usize) -> Option<usize> {
     let (length, rest) = b.get(at + 1..)?.split_first_chunk()?;
     let whole = u64::from_le_bytes(*length) <= rest.len() as u64;
     (whole && rest.first() != Some(&op::FRAME)).then_some(at + FRAME)
 }
 
-/// Length of the opcode `FRAME`.
+/// Length of the opcode `FRAME` with its argument.
 const FRAME: usize = 9;
 
-/// What is to be read at `at` of a batch that [`scan`] measured.
+/// Offset of the item at `at` in a batch that [`scan`] measured, after a `FRAME` if there is one.
 fn past_frame(b: &[u8], at: usize) -> usize {
     if b.get(at) == Some(&op::FRAME) { at + FRAME } else { at }
 }
 
-/// A list of short integers alone, by places in the bytes that begin with its `EMPTY_LIST MEMOIZE`.
+/// A list that holds only short integers, as offsets from its `EMPTY_LIST MEMOIZE`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Numbers {
     pub(super) len: u16,
-    /// Where the first is.
+    /// Offset of the first integer.
     pub(super) first: usize,
-    /// What follows the list.
+    /// Offset after the list.
     pub(super) next: usize,
 }
 
-/// The list of short integers alone at the beginning of `b`. Told by its first eight bytes where it holds one number, as it does
-/// of a request that is decoding.
+/// Parses a list of only short integers at the beginning of `b`. If it holds one number, as for a decoding request, its first eight bytes
+/// are sufficient.
 #[inline]
 pub(super) fn number_list(b: &[u8]) -> Option<Numbers> {
     let head = u64::from_le_bytes(*b.first_chunk()?);
     let byte = |place: u32| (head >> (8 * place)) as u8;
     let list = |len, first, next| Some(Numbers { len, first, next });
-    // Several, as a rule.
+    // The common case of several numbers.
     if head as u32 & 0xff_ffff == u32::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE, op::MARK, 0]) {
         let (len, end) = numbers(b, 3)?;
         return list(u16::try_from(len).ok()?, 3, end + 1);
@@ -197,10 +198,10 @@ pub(super) fn number_list(b: &[u8]) -> Option<Numbers> {
     }
 }
 
-/// How many short integers alone are in the batch that begins at `start`, as in most lists of token ids, and where it ends.
+/// Number of integers in the batch at `start` if all are short, as in most lists of token ids, and the batch's end.
 ///
-/// Which of two widths a token id has is a coin's toss, which no processor foretells: it is looked up, not branched on. Only a
-/// run of bytes, as small numbers come, is worth a guess.
+/// Token ids have two widths at random, which defeats branch prediction. Widths therefore come from a table. Only runs of one-byte
+/// integers, as in columns of small numbers, get a branch.
 #[inline]
 fn numbers(b: &[u8], start: usize) -> Option<(u32, usize)> {
     let (mut at, mut len) = (start, 0);
@@ -220,13 +221,13 @@ fn numbers(b: &[u8], start: usize) -> Option<(u32, usize)> {
     }
 }
 
-/// Length of a `BININT` or a `BININT2`.
+/// Length of a `BININT` or a `BININT2` with its argument.
 #[inline]
 fn wide(op: u8) -> usize {
     3 + 2 * usize::from(op == op::BININT)
 }
 
-/// Length of the short integer that begins with `op`, 0 where none does.
+/// Length of the short integer that begins with `op`; 0 for any other opcode.
 #[inline]
 fn short(op: u8) -> usize {
     static LENGTHS: [u8; 256] = {
@@ -239,14 +240,14 @@ fn short(op: u8) -> usize {
     LENGTHS[usize::from(op)].into()
 }
 
-/// Whether four `BININT1` follow each other at `at`.
+/// Whether four `BININT1` follow at `at`.
 #[inline]
 fn four_bytes(b: &[u8], at: usize) -> bool {
     let next = b.get(at..).and_then(<[u8]>::first_chunk);
     next.is_some_and(|word| u64::from_le_bytes(*word) & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b)
 }
 
-/// The batch of one number before an `APPEND`.
+/// Parses a batch of one number before an `APPEND`.
 pub(super) fn single(b: &[u8], start: usize) -> Option<Flat> {
     let width = short(*b.get(start)?);
     if width == 0 {
@@ -262,7 +263,7 @@ pub(super) fn single(b: &[u8], start: usize) -> Option<Flat> {
     })
 }
 
-/// The memo slot that the `GET` at `at` names, and what follows it.
+/// Memo slot that the `GET` at `at` names, and the offset after it.
 fn slot(b: &[u8], at: usize) -> Option<(usize, usize)> {
     Some(match *b.get(at)? {
         op::BINGET => (usize::from(*b.get(at + 1)?), at + 2),
@@ -271,7 +272,7 @@ fn slot(b: &[u8], at: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// Numbers `node` if the opcode at `at` says so; gives what follows.
+/// Memoizes `node` if the opcode at `at` requests it. Returns the next offset.
 fn remember(b: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<usize> {
     let (slot, next) = match *b.get(at)? {
         op::MEMOIZE => (memo.len(), at + 1),
@@ -286,7 +287,7 @@ fn remember(b: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: u
     Some(next)
 }
 
-/// The item at `at` of a batch that [`scan`] measured, and what follows it.
+/// The item at `at` of a batch that [`scan`] measured, and the offset after it.
 pub(in super::super) fn item(b: &[u8], at: usize, memo: &[Node]) -> Option<(Node, usize)> {
     let at = past_frame(b, at);
     let here = at as u32;
@@ -308,10 +309,10 @@ pub(in super::super) fn item(b: &[u8], at: usize, memo: &[Node]) -> Option<(Node
     Some((node, next))
 }
 
-/// The bytes of the string at the beginning of `b`, which lies in a batch that [`scan`] measured, and what follows it.
+/// The string at the beginning of `b`, in a batch that [`scan`] measured, and the bytes after it.
 #[inline]
 pub(in super::super) fn string(b: &[u8]) -> Option<(&[u8], &[u8])> {
-    // As nearly every one is written.
+    // The form of nearly every string.
     if let [op::SHORT_BINUNICODE, len, rest @ ..] = b
         && let Some((text, [op::MEMOIZE, after @ ..])) = rest.split_at_checked(usize::from(*len))
     {
@@ -320,19 +321,19 @@ pub(in super::super) fn string(b: &[u8]) -> Option<(&[u8], &[u8])> {
     other_string(b)
 }
 
-/// [`string`] of any form.
+/// [`string`] for any encoding of the string.
 #[cold]
 fn other_string(b: &[u8]) -> Option<(&[u8], &[u8])> {
     let (start, end) = scalar::payload(b, past_frame(b, 0))?;
     Some((b.get(start..end)?, b.get(after_put(b, end)..)?))
 }
 
-/// The integer at `at` of a batch that [`scan`] measured and found nothing but short ones in, and what follows it.
+/// The integer at `at` of a batch in which [`scan`] found only short integers, and the offset after it.
 pub(in super::super) fn short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
     scalar::short_int(b, past_frame(b, at))
 }
 
-/// What follows the opcode at `at` if that one numbers a value, else `at`.
+/// Offset after the memo opcode at `at`, or `at` if there is none.
 fn after_put(b: &[u8], at: usize) -> usize {
     at + match b.get(at) {
         Some(&op::MEMOIZE) => 1,
@@ -347,7 +348,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Opcodes of lists, and other bytes.
+    /// Opcodes of lists, mixed with other bytes.
     fn byte() -> impl Strategy<Value = u8> {
         let ops = [
             op::BININT1,
@@ -362,7 +363,7 @@ mod tests {
     }
 
     proptest! {
-        /// The list of numbers that is told by its first bytes is what the opcodes say one by one.
+        /// Compares the fast parser for lists of numbers with parsing opcode by opcode.
         #[test]
         fn a_list_of_numbers_is_what_its_opcodes_say(rest in prop::collection::vec(byte(), 6..40)) {
             let bytes = [&[op::EMPTY_LIST, op::MEMOIZE], rest.as_slice()].concat();

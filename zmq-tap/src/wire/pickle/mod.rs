@@ -1,6 +1,7 @@
-//! A pickle machine that reads and never acts: classes are names, calls are records, nothing is resolved or run.
+//! A pickle machine without side effects: classes are names, calls are records, and nothing is resolved or executed.
 //!
-//! Protocols 2 to 5. What SGLang pickles is in docs/internals/WIRE.md; the opcodes are those of Python's `pickletools`.
+//! Supports protocols 2 to 5. docs/internals/WIRE.md describes the objects that SGLang pickles. The opcodes are those of Python's
+//! `pickletools`.
 
 mod array;
 mod build;
@@ -19,15 +20,15 @@ use super::arena::{Arena, Node};
 use super::{Limits, Undecoded};
 use vm::Vm;
 
-/// The machine's own memory, kept between messages.
+/// Memory of the machine that is kept between messages.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     stack: Vec<Node>,
-    /// Lengths of the stack at each open `MARK`.
+    /// Stack length at each open `MARK`.
     marks: Vec<u32>,
 }
 
-/// Reads the whole message into `arena`; gives the value it pickles and its protocol.
+/// Reads the whole message into `arena`. Returns the pickled value and the protocol.
 pub(super) fn load(
     message: &[u8],
     arena: &mut Arena,

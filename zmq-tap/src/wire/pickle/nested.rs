@@ -1,12 +1,12 @@
-//! The fast path one level up: a batch of lists that are themselves flat, such as the token ids of a whole frame.
+//! Fast path one level up: a batch of lists that are themselves flat, such as the token ids of a whole frame.
 
 use super::super::arena::{Node, Seq};
 use super::vm::Vm;
 use super::{flat, op};
 
 impl Vm<'_, '_> {
-    /// Takes the batch of flat lists that begins at `self.at` and fills list `outer`. `None` when an item is anything else;
-    /// all is then as it was and the machine takes the items one by one.
+    /// Reads the batch of flat lists at `self.at` into list `outer`. Returns `None` if it contains any other item; then nothing has
+    /// changed, and the machine reads the items one by one.
     #[inline(never)]
     pub(super) fn lists(&mut self, outer: u32) -> Option<()> {
         let before = (self.arena.memo.len(), self.arena.seqs.len(), self.arena.cells.len());
@@ -18,7 +18,7 @@ impl Vm<'_, '_> {
         }
         let run = Seq::cells(before.2 as u32, self.arena.cells.len() as u32);
         self.at = end?;
-        // A list of its own never fails to append: only chained runs need a new entry, and those are bounded with it.
+        // Appending to a list without earlier items cannot fail. Only chained runs need a new entry, which the limits also bound.
         self.arena.append(outer, run, self.limits).ok()
     }
 
@@ -52,8 +52,8 @@ impl Vm<'_, '_> {
         }
     }
 
-    /// Takes the lists of numbers alone from `at` on, as nearly all are; gives where the first other item begins. What lies
-    /// inside them is not numbered, so that they are numbered in one go.
+    /// Reads lists of only short integers from `at` on, as nearly all are. Returns the position of the first other item. The integers
+    /// inside need no memo slots, so the lists are memoized in one step.
     fn number_lists(&mut self, mut at: usize) -> usize {
         let (b, limits, arena) = (self.b, self.limits, &mut *self.arena);
         let first = arena.cells.len();

@@ -1,4 +1,4 @@
-//! Pickle opcodes, by the names Python's `pickletools` gives them.
+//! Pickle opcodes, named as in Python's `pickletools`.
 
 pub(super) const MARK: u8 = b'(';
 pub(super) const STOP: u8 = b'.';

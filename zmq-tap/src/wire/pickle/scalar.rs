@@ -1,8 +1,8 @@
-//! Opcodes that carry their value: how long they are and what they say. Everything reads in place.
+//! Opcodes that carry their value: their lengths and values, read in place.
 
 use super::op;
 
-/// The payload of a length-prefixed opcode (string or bytes) at `at`: where it begins and ends.
+/// Start and end of the payload of a length-prefixed opcode (string or bytes) at `at`.
 #[inline]
 pub(in super::super) fn payload(b: &[u8], at: usize) -> Option<(usize, usize)> {
     let (start, len) = match *b.get(at)? {
@@ -21,14 +21,14 @@ pub(in super::super) fn payload(b: &[u8], at: usize) -> Option<(usize, usize)> {
 /// Whether the string at `at` is `text`.
 #[inline]
 pub(in super::super) fn says(b: &[u8], at: usize, text: &[u8]) -> bool {
-    // As names are written.
+    // The encoding of field names.
     if let Some([op::SHORT_BINUNICODE, len, rest @ ..]) = b.get(at..) {
         return usize::from(*len) == text.len() && rest.starts_with(text);
     }
     payload(b, at).and_then(|(start, end)| b.get(start..end)) == Some(text)
 }
 
-/// The integer of the opcode at `at`; `None` when it does not fit 64 bits.
+/// Integer of the opcode at `at`; `None` when it does not fit 64 bits.
 pub(in super::super) fn int(b: &[u8], at: usize) -> Option<i64> {
     let rest = b.get(at + 1..)?;
     Some(match *b.get(at)? {
@@ -41,7 +41,7 @@ pub(in super::super) fn int(b: &[u8], at: usize) -> Option<i64> {
     })
 }
 
-/// The integer of at most 32 bits at `at`, and what follows it.
+/// Integer of at most 32 bits at `at`, and the offset after it.
 pub(super) fn short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
     let rest = b.get(at..)?;
     Some(match *rest.first()? {
@@ -52,7 +52,7 @@ pub(super) fn short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
     })
 }
 
-/// Two's complement, little endian, as few bytes as it takes.
+/// Decodes two's complement, little endian, in the minimum number of bytes.
 fn long(digits: &[u8]) -> Option<i64> {
     let negative = digits.last().is_some_and(|top| top & 0x80 != 0);
     let mut wide = [if negative { 0xff } else { 0 }; 8];
@@ -60,12 +60,12 @@ fn long(digits: &[u8]) -> Option<i64> {
     Some(i64::from_le_bytes(wide))
 }
 
-/// The float of the `BINFLOAT` at `at`.
+/// Float of the `BINFLOAT` at `at`.
 pub(in super::super) fn float(b: &[u8], at: usize) -> Option<f64> {
     Some(f64::from_be_bytes(*b.get(at + 1..)?.first_chunk()?))
 }
 
-/// Length of the integer opcode at `at`, which may be longer than 64 bits.
+/// Length of the integer opcode at `at`, whose value may exceed 64 bits.
 pub(super) fn int_len(b: &[u8], at: usize) -> Option<usize> {
     let len = match *b.get(at)? {
         op::BININT1 => 2,

@@ -1,4 +1,4 @@
-//! Opcodes that recorded messages do not have, each read as CPython's unpickler would read it.
+//! Tests of opcodes that the recorded messages lack, against the results of CPython's unpickler.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use super::super::value::Value;
 use super::super::{Limits, Undecoded};
 use super::{Scratch, load};
 
-/// The value that `opcodes` make, as text. Objects show as `Other`.
+/// Text form of the value that `opcodes` build. Objects appear as `Other`.
 fn shown(opcodes: &[u8]) -> Result<String, Undecoded> {
     let message = [b"\x80\x04", opcodes, b"."].concat();
     let (mut arena, mut scratch) = (Arena::default(), Scratch::default());
@@ -26,7 +26,7 @@ fn shown(opcodes: &[u8]) -> Result<String, Undecoded> {
     ))
 }
 
-/// Four levels deep: a list may contain itself.
+/// Limits the output to four levels, since a list may contain itself.
 fn text(value: Value<'_>, depth: u32) -> String {
     let inner = |value| {
         if depth == 0 {
@@ -65,14 +65,14 @@ fn every_opcode_reads_as_python_reads_it() {
         ),
         (b"G\x3f\xf8\x00\x00\x00\x00\x00\x00", "Float(1.5)"),
         (b"\x88", "Bool(true)"),
-        // Text and bytes of every length prefix.
+        // Text and bytes with every length prefix.
         (b"X\x02\x00\x00\x00ab", "ab"),
         (b"\x8d\x02\x00\x00\x00\x00\x00\x00\x00ab", "ab"),
         (b"B\x01\x00\x00\x00\x00", "Bytes([0])"),
         (b"\x8e\x01\x00\x00\x00\x00\x00\x00\x00\x07", "Bytes([7])"),
         (b"\x96\x01\x00\x00\x00\x00\x00\x00\x00\x07", "Bytes([7])"),
         (b"\x8c\x01\xff", "<text that is not UTF-8>"),
-        // Containers, one item and many, in one batch and several.
+        // Containers with one item and with many, in one batch and in several.
         (b"]K\x01a", "[1]"),
         (b"](K\x01K\x02e(K\x03e", "[1 2 3]"),
         (b"](K\x01}eNa(K\x02e", "[1 {} Null 2]"),
@@ -83,7 +83,7 @@ fn every_opcode_reads_as_python_reads_it() {
         (b"(K\x01K\x02K\x03K\x04t", "[1 2 3 4]"),
         (b"\x8f(K\x01K\x02\x90", "[1 2]"),
         (b"(K\x01K\x02\x91", "[1 2]"),
-        // A tuple after an empty list is the outer list's, whichever opcode it begins with.
+        // An item after an empty list belongs to the outer list, whatever opcode it begins with.
         (b"](](K\x01K\x02tK\x03e", "[[] [1 2] 3]"),
         (b"](]\x94(K\x01K\x02tK\x03e", "[[] [1 2] 3]"),
         (b"](]\x94]\x94K\x07aK\x01e", "[[] [7] 1]"),
@@ -93,10 +93,10 @@ fn every_opcode_reads_as_python_reads_it() {
         (b"K\x01(K\x02K\x031", "1"),
         (b"(0K\x01", "1"),
         (b"K\x012\x86", "[1 1]"),
-        // References: to strings, and to a list that is still growing.
+        // References to strings, and to a list that is still growing.
         (b"]\x94(\x8c\x01x\x94h\x01h\x01h\x01K\x01e", "[x x x x 1]"),
         (b"]\x94(K\x01h\x00\x85e", "[1 [[1 [[.. ..]]]]]"),
-        // Calls are recorded, never made; arrays and enums are what they stand for.
+        // Calls are recorded and never executed. Arrays and enums show as their values.
         (b"cos\nsystem\n\x8c\x02ls\x85R", "<an object>"),
         (b"(cdatetime\ndate\nK\x01o", "<an object>"),
         (b"(K\x01idatetime\ndate\n", "<an object>"),
@@ -179,13 +179,13 @@ fn the_second_array_is_known_by_the_bytes_of_the_first() {
         b"h\x09e",
     ]
     .concat();
-    // Arrays show as their bytes here; the last one is a reference to the first.
+    // Arrays appear as their bytes; the last one is a reference to the first.
     let bytes = |data: &[i64]| format!("Bytes({:?})", words(data));
     let want = [bytes(&[1]), bytes(&[2]), bytes(&[3, 4]), bytes(&[]), bytes(&[1])].join(" ");
     assert_eq!(shown(&lists), Ok(format!("[{want}]")));
 }
 
-/// What stands in lists, and what may go wrong between two items.
+/// Opcodes of list items, and opcodes that may be out of place between two items.
 fn opcodes() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => any::<u8>().prop_map(|value| vec![b'K', value]),
@@ -211,7 +211,7 @@ fn opcodes() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// A value that is pushed and dropped between two opcodes changes nothing, and leaves nothing to take in one go.
+    /// A value that is pushed and popped between two opcodes changes nothing, but it disables the fast paths.
     #[test]
     fn what_is_left_in_the_message_is_what_the_machine_would_build(
         items in prop::collection::vec((opcodes(), 1..5usize), 0..12),
@@ -223,7 +223,7 @@ proptest! {
             [b"]\x94".as_slice(), between, &batch.repeat(batches)].concat()
         };
         match (shown(&list(b"")), shown(&list(b"N0"))) {
-            // The one thing that the machine alone would take: no pickler adds to a list that it is done with.
+            // The one permitted difference: the fast path rejects appending to a completed list. No pickler does that.
             (Err(why), _) if why.to_string().contains("whole before") => {}
             (quickly, slowly) => prop_assert_eq!(quickly.ok(), slowly.ok()),
         }

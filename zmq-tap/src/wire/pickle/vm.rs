@@ -1,4 +1,4 @@
-//! The machine: one opcode after the other over a stack of positions.
+//! The machine: executes opcodes in order over a stack of positions.
 
 use super::super::arena::{Arena, Node};
 use super::super::{Limits, Undecoded};
@@ -6,13 +6,13 @@ use super::{Scratch, array::Call, flat, op, scalar};
 
 pub(super) struct Vm<'m, 'x> {
     pub(super) b: &'m [u8],
-    /// The next opcode.
+    /// Position of the next opcode.
     pub(super) at: usize,
     pub(super) arena: &'x mut Arena,
     pub(super) stack: &'x mut Vec<Node>,
     pub(super) marks: &'x mut Vec<u32>,
     pub(super) limits: &'x Limits,
-    /// The one empty tuple: pickles are full of them and nothing can append to one.
+    /// The one shared empty tuple: pickles contain many, and nothing can append to one.
     empty_tuple: u32,
     pub(super) call: Call,
 }
@@ -28,7 +28,7 @@ impl<'m, 'x> Vm<'m, 'x> {
         stack.clear();
         marks.clear();
         let empty_tuple = arena.new_seq(limits)?;
-        // After PROTO and its version.
+        // Skip PROTO and its version.
         Ok(Self {
             b: message,
             at: 2,
@@ -157,14 +157,14 @@ impl<'m, 'x> Vm<'m, 'x> {
                 }
                 op::BUILD => {
                     let state = self.pop()?;
-                    // A list or array with a state of its own keeps its items; the state is not ours to read.
+                    // A list or array with a state keeps its items. The state itself is not read.
                     if let Node::Object(id) = self.top()? {
                         self.arena.objects[id as usize].state = state;
                     }
                 }
                 op::FRAME => {
                     let length = u64::from_le_bytes(self.take()?);
-                    // CPython reads a frame whole before anything in it.
+                    // CPython reads a whole frame before it interprets any of it.
                     if length > (self.b.len() - self.at) as u64 {
                         return Err(Undecoded::Truncated { at });
                     }
@@ -192,7 +192,7 @@ impl<'m, 'x> Vm<'m, 'x> {
         }
     }
 
-    /// `MARK`: tries to leave the batch in the message when it fills a list.
+    /// Opens a mark, or leaves the whole batch in the message if it fills a list.
     fn mark(&mut self) -> Result<(), Undecoded> {
         if let Some(Node::List(seq)) = self.stack.last().copied()
             && self.stack.len() > self.fence()
@@ -218,7 +218,7 @@ impl<'m, 'x> Vm<'m, 'x> {
 
     fn memoize(&mut self, slot: usize) -> Result<(), Undecoded> {
         if slot != self.arena.memo.len() {
-            // Every CPython pickler numbers from 0 without gaps; references left in the message rely on it.
+            // Every CPython pickler numbers slots from 0 without gaps; references left in the message depend on that.
             return Err(self.malformed("memo slots out of order"));
         }
         if slot >= self.limits.memo {
@@ -232,7 +232,7 @@ impl<'m, 'x> Vm<'m, 'x> {
         Ok(())
     }
 
-    /// Numbers what was just pushed when the next opcode says so, as it nearly always does.
+    /// Memoizes the value just pushed if the next opcode is `MEMOIZE`, as it nearly always is.
     pub(super) fn memoize_next(&mut self) -> Result<bool, Undecoded> {
         let numbered = self.b.get(self.at) == Some(&op::MEMOIZE);
         if numbered {
@@ -281,7 +281,7 @@ impl<'m, 'x> Vm<'m, 'x> {
         Ok(self.stack[self.reach(1)?])
     }
 
-    /// Index of the `count`-th value from the top; values below an open mark are out of reach.
+    /// Index of the `count`-th value from the top. Values below an open mark are out of reach.
     fn reach(&self, count: usize) -> Result<usize, Undecoded> {
         match self.stack.len().checked_sub(count) {
             Some(from) if from >= self.fence() => Ok(from),
@@ -300,7 +300,7 @@ impl<'m, 'x> Vm<'m, 'x> {
         }
     }
 
-    /// The container under a mark that was just popped.
+    /// The container below a mark that was just popped.
     pub(super) fn below(&self, mark: usize) -> Result<Node, Undecoded> {
         match mark.checked_sub(1) {
             Some(index) if index >= self.fence() => Ok(self.stack[index]),
