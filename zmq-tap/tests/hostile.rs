@@ -1,4 +1,4 @@
-//! Bytes that no engine wrote: nothing panics, nothing runs away, and no part of a message passes for the whole.
+//! Invalid and hostile bytes must not cause panics or unbounded work, and a part of a message must not pass for the whole.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use zmq_tap::wire::{Decoder, Limits, Undecoded, Value};
 
-/// Small real messages of every release and codec at hand.
+/// Small recorded messages of all releases and codecs.
 static MESSAGES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let all = common::messages().into_iter().map(|path| std::fs::read(path).unwrap());
     all.filter(|message| message.len() < 4000).collect()
@@ -54,7 +54,7 @@ proptest! {
     fn a_part_of_a_message_is_never_the_whole(message in recorded(), cut in any::<prop::sample::Index>()) {
         let cut = cut.index(message.len());
         prop_assert!(decode(&message[..cut]).is_err());
-        // A pickle's last byte says that it is whole: even with one there, a part speaks of no request.
+        // The last byte of a pickle marks its end. A part with that byte appended must still not yield any request.
         let closed = decode(&[&message[..cut], b"."].concat());
         prop_assert!(cut + 1 == message.len() || !matches!(closed, Ok(1..)));
     }
@@ -78,7 +78,7 @@ proptest! {
     }
 }
 
-/// Opcodes as picklers write them, so that the machine gets past the first.
+/// Valid opcodes, so that the machine gets past the first one.
 fn opcode() -> impl Strategy<Value = Vec<u8>> {
     let bare = prop::sample::select(b"(.012NQR]abceoistu)}h\x81\x85\x86\x87\x88\x89\x8f\x90\x91\x92\x93\x94".to_vec());
     prop_oneof![
@@ -93,7 +93,7 @@ fn opcode() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A pickle of `BatchTokenIDOutput` whose state is the given dict opcodes.
+/// A pickle of `BatchTokenIDOutput` whose state consists of the given dict opcodes.
 fn batch(state: &[u8]) -> Vec<u8> {
     [
         b"\x80\x04csglang.srt.managers.io_struct\nBatchTokenIDOutput\n)\x81}(",
@@ -107,7 +107,7 @@ fn key(name: &str) -> Vec<u8> {
     [&[0x8c, name.len() as u8], name.as_bytes()].concat()
 }
 
-/// `count` references to memo slot 0.
+/// A list of `count` references to memo slot 0.
 fn references(count: usize) -> Vec<u8> {
     [b"](".as_slice(), &b"h\0".repeat(count), b"e"].concat()
 }
@@ -228,8 +228,8 @@ fn each_limit_is_reached_by_its_name() {
     }
 }
 
-/// The paths that take many values at once stop at a limit like those that take one: a frame of 256 requests, whose columns are runs
-/// of strings, of arrays and of objects, is read exactly from the limit on that it needs.
+/// The fast paths for many values must observe limits like the paths for one value. This frame of 256 requests has columns that are runs of
+/// strings, arrays and objects. It must decode exactly when the limit is large enough.
 #[test]
 fn a_limit_inside_a_run_is_reached_by_its_name() {
     let frame = concat!(
@@ -264,7 +264,7 @@ fn a_limit_inside_a_run_is_reached_by_its_name() {
     }
 }
 
-/// Found by fuzzing: CPython reads a frame whole before anything in it, and refuses one that the message does not hold.
+/// CPython reads a whole frame before it interprets any of it, and rejects a frame that extends beyond the message.
 #[test]
 fn a_frame_longer_than_the_message_is_cut_short() {
     let framed = |length: u64| [b"\x80\x04\x95".as_slice(), &length.to_le_bytes(), b"N."].concat();

@@ -1,4 +1,4 @@
-//! Every recorded message says what its sidecar says: real releases wrote both (`cargo xtask fixtures`).
+//! Compares every recorded message with its sidecar, both written by a real release (`cargo xtask fixtures`).
 
 mod common;
 
@@ -143,7 +143,7 @@ fn differences(batch: &Batch<'_>, truth: &Json) -> Vec<String> {
     wrong
 }
 
-/// A column of the sidecar, one entry a request; a column that is `None`, empty or missing is all null.
+/// A column of the sidecar with one entry per request. A column that is `None`, empty or missing becomes all null.
 fn column(truth: &Json, name: &str, batch: &Batch<'_>) -> Json {
     match truth.get(name).and_then(Json::as_array) {
         Some(column) if !column.is_empty() => column.iter().cloned().collect(),
@@ -171,7 +171,7 @@ fn to_json(value: Value<'_>) -> Json {
     }
 }
 
-/// Whether `0.5.12..0.5.13.post1` includes a release, by the order of the table's header.
+/// Whether a schema such as `0.5.12..0.5.13.post1` includes a release, in the order of the table's header.
 fn covers(schema: &str, release: &str) -> bool {
     let table = include_str!("../src/wire/schemas.txt");
     let releases: Vec<&str> = table

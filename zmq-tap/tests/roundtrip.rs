@@ -1,4 +1,4 @@
-//! Random frames, written in every way a pickler may and in msgpack, come back as they were.
+//! Random frames, encoded with all variations of a pickler and in msgpack, must decode to the original values.
 
 mod encode;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use trace::event::{IdColumn, Kind};
 use zmq_tap::wire::{Batch, Codec, Decoder, Limits, Value};
 
-/// One request's part of a frame.
+/// The part of a frame that belongs to one request.
 #[derive(Clone, Debug)]
 struct Row {
     rid: String,
@@ -69,7 +69,7 @@ fn style() -> impl Strategy<Value = Style> {
     })
 }
 
-/// The first 14 fields of `BatchTokenIDOutput` since 0.5.15, which is what msgpack's places are.
+/// The first 14 fields of `BatchTokenIDOutput` since 0.5.15, in the positions that msgpack relies on.
 fn fields(rows: &[Row], arrays: bool) -> Vec<(&'static str, Py)> {
     let column = |get: &dyn Fn(&Row) -> Py| Py::List(rows.iter().map(get).collect());
     let text = |text: &Option<String>| text.clone().map_or(Py::None, Py::Str);
@@ -124,7 +124,7 @@ fn check(batch: &Batch<'_>, rows: &[Row]) {
     }
 }
 
-/// What a value looks like without what the codecs do not keep apart: tuples are lists, arrays their items.
+/// Removes distinctions that the codecs do not preserve: a tuple becomes a list.
 fn plain(value: &Py) -> Py {
     match value {
         Py::List(items) | Py::Tuple(items) => Py::List(items.iter().map(plain).collect()),
@@ -192,7 +192,7 @@ proptest! {
     }
 }
 
-/// Python begins a new batch after 1,000 items and a new frame after 64 KiB, wherever that is.
+/// Python begins a new batch after 1,000 items and a new frame after 64 KiB, at any position.
 #[test]
 fn a_frame_of_thousands_of_requests_comes_back() {
     let row = |n: u32| Row {

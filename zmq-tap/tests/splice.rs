@@ -1,4 +1,4 @@
-//! A socket's place, taken and given back: while its engine lives, when one of the two dies, and never anybody else's.
+//! Takeover and restoration of a socket's path, while the engine lives, when engine or tokengap dies, and with files of others.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use zmq_tap::splice::{Folder, Place, Restored, SpliceError, restore};
 const NAME: &str = "tmpk3v_0qz7";
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An engine's listener in a folder of its own.
+/// An engine's listener in a temporary folder.
 fn engine() -> (TempDir, Folder, UnixListener) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let listener = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens");
@@ -32,14 +32,14 @@ fn names(folder: &TempDir) -> Vec<String> {
     names
 }
 
-/// Whether who connects to the socket's own name reaches `listener`.
+/// Whether a connection to the socket's original name reaches `listener`.
 fn leads_to(folder: &TempDir, listener: &UnixListener) -> bool {
     listener.set_nonblocking(true).expect("set");
     while listener.accept().is_ok() {}
     UnixStream::connect(folder.path().join(NAME)).is_ok() && listener.accept().is_ok()
 }
 
-/// Waits until a listener that was closed is gone: a process that another test starts meanwhile has every file of this one until it
+/// Waits until a closed listener is gone. A process that another test starts at the same time holds copies of all descriptors until it
 /// executes its own program.
 fn nobody_listens(path: &Path) {
     let until = Instant::now() + PATIENCE;
@@ -117,10 +117,10 @@ fn what_is_no_socket_is_left() {
     assert!(error.to_string().contains("cannot open the folder"), "{error}");
 }
 
-/// The variable that makes this test program the tokengap that is killed.
+/// Environment variable that turns this test program into the tokengap that is killed.
 const VICTIM: &str = "TOKENGAP_TEST_SPLICE_IN";
 
-/// Takes the place in a process of its own, which is then killed.
+/// Takes over the path in a separate process, which is then killed.
 fn take_and_die(folder: &Path) {
     let mut victim = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "a_killed_tokengap_is_undone", "--nocapture"])
@@ -182,7 +182,7 @@ fn what_a_living_tokengap_holds_and_what_others_wrote_is_left() {
     let note = fs::read_to_string(folder.path().join(format!("{NAME}.tokengap"))).expect("a note");
     drop(place);
 
-    // A note that names other sockets than those that are there, and one that is a link to one that names them.
+    // A note that names sockets other than those present, and a link to a file that is a valid note.
     fs::write(folder.path().join("other.tokengap"), note.replace(NAME, "other")).expect("written");
     let other = UnixListener::bind(folder.path().join("other")).expect("bound");
     let aside = UnixListener::bind(folder.path().join("other.engine-1")).expect("bound");
@@ -200,7 +200,7 @@ fn what_a_living_tokengap_holds_and_what_others_wrote_is_left() {
     drop((other, aside));
 }
 
-/// A relay in the engine's place, asked to leave with `ask_to_leave`.
+/// A relay in the engine's place, with the option `ask_to_leave`.
 fn relay_in_place(held: &Folder, gate: &Gate) -> (Relay, Place) {
     let (listener, place) = Place::take(held, NAME).expect("taken");
     let options = Options {
@@ -244,13 +244,13 @@ fn a_sender_that_is_asked_to_leave_loses_nothing() {
     let mut sender = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
     let (mut taken, _) = engine.accept().expect("led on");
     let began = Instant::now();
-    // Before that it is no connection yet, and a ZMQ peer has not been greeted.
+    // Until the relay is connected to the engine, no bytes are relayed, and a ZMQ peer has not received a greeting.
     while !matches!(relay.poll(), Some(Observation::Opened { .. })) {
         assert!(began.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(1));
     }
     let stopping = std::thread::spawn(move || relay.stop());
-    // As libzmq does: what is under way is written, and the end is only then heard.
+    // Like libzmq: write pending data, then handle the end of the stream.
     let mut end = [0; 1];
     assert_eq!(sender.read(&mut end).expect("an end in order"), 0);
     sender.write_all(&vec![7; 100_000]).expect("still taken");

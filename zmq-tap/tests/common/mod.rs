@@ -1,8 +1,8 @@
-//! The recorded messages.
+//! Access to the recorded messages.
 
 use std::path::{Path, PathBuf};
 
-/// `TOKENGAP_FIXTURES` points the tests at another folder of messages, for example freshly generated ones.
+/// Root folder of the recorded messages. `TOKENGAP_FIXTURES` selects another one, for example with newly generated messages.
 pub(crate) fn root() -> PathBuf {
     std::env::var_os("TOKENGAP_FIXTURES").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/messages"),
@@ -10,7 +10,7 @@ pub(crate) fn root() -> PathBuf {
     )
 }
 
-/// Every recorded message below [`root`], in the order of their names.
+/// Every recorded message below [`root`], sorted by path.
 pub(crate) fn messages() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root()];

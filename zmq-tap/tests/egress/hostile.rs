@@ -1,4 +1,4 @@
-//! Bytes that no server wrote, and real ones that were damaged: nothing panics and nothing runs away.
+//! Arbitrary bytes and damaged recordings must not cause panics or unbounded work.
 
 use proptest::prelude::*;
 use zmq_tap::egress::{Limits, Unreadable};

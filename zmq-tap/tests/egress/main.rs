@@ -1,4 +1,4 @@
-//! What real servers wrote to their clients, read in every way it can be cut, against what was read of it elsewhere.
+//! Recorded responses of real servers, cut at any position, compared with the results of other parsers.
 
 mod hostile;
 mod plane;
@@ -12,7 +12,7 @@ use trace::engine::Mode;
 use trace::event::{AnswerEnd, Event, What};
 use zmq_tap::egress::{Closing, Limits, Reader, Server};
 
-/// Fixtures whose name ends in `.bin`, of a folder below `fixtures/egress`.
+/// Fixtures with the extension `.bin` in a folder below `fixtures/egress`.
 fn recorded(folder: &str) -> Vec<(String, Vec<u8>)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("fixtures/egress")
@@ -33,7 +33,7 @@ fn recorded(folder: &str) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// What one connection told, owned.
+/// An event of a connection, in owned form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Told {
     Delivered(String, u32, Option<u32>, bool, Mode),
@@ -83,7 +83,7 @@ impl Connection {
             .closed(MonoNs(1), closing, &mut self.server, &mut |event| told.push(own(event)));
     }
 
-    /// Feeds `bytes` in pieces of the given lengths, over and over.
+    /// Feeds `bytes` in pieces of the given lengths, repeated as needed.
     fn pieces(&mut self, mut bytes: &[u8], lengths: &[usize]) {
         for length in lengths.iter().cycle() {
             if bytes.is_empty() {

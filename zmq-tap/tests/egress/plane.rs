@@ -1,17 +1,17 @@
-//! Dynamo's response plane, as real runtimes wrote it: a generator of one token a chunk, errors, a client that stops.
+//! Dynamo's response plane, recorded from real runtimes: one token per chunk, errors, and a client that stops.
 
 use proptest::prelude::*;
 use trace::event::AnswerEnd;
 
 use super::{Connection, Told, recorded};
 
-/// By the name of the recording: tokens, what the last chunk claims, and whether the generator came to its end.
-/// Decoded with Dynamo's documented framing by another program.
+/// For each recording: token count, count stated in the last chunk, and whether the generator completed. Decoded by a separate program from
+/// Dynamo's documented framing.
 fn truth(name: &str) -> Option<(u32, Option<u32>, bool)> {
     Some(match name.rsplit_once('-')? {
         ("v0.8.1" | "v1.0.0" | "v1.6.1", "01") => (5, Some(5), true),
         ("v0.8.1" | "v1.0.0" | "v1.6.1", "02" | "06") => (2, Some(2), true),
-        // The generator failed after two chunks; 0.8.1 said that it was done all the same.
+        // The generator failed after two chunks. 0.8.1 still sent the final marker.
         ("v0.8.1" | "v1.0.0" | "v1.6.1", "03") => (2, None, false),
         ("v1.0.0-frontend", "03") | ("v1.6.1-frontend", "04") => (8, Some(8), true),
         _ => return None,
@@ -74,7 +74,7 @@ fn a_chunk_that_is_taken_out_is_a_loss() {
         .into_iter()
         .find(|(name, _)| name == "v1.6.1-01")
         .unwrap();
-    // The first chunk follows the handshake (99 bytes) and the prologue (38); its own prefix tells its length.
+    // The first chunk follows the handshake (99 bytes) and the prologue (38). Its prefix contains its length.
     let (at, prefix) = (137, 24);
     let body = u64::from_be_bytes(bytes[at + 8..at + 16].try_into().unwrap()) as usize;
     let without = [&bytes[..at], &bytes[at + prefix + body..]].concat();

@@ -1,4 +1,4 @@
-//! Dynamo's request plane, as real frontends wrote it: the ids are read however the bytes are cut.
+//! Dynamo's request plane, recorded from real frontends: the ids must be found wherever the bytes are cut.
 
 use proptest::prelude::*;
 use zmq_tap::egress::Requests;
@@ -26,7 +26,7 @@ fn plane(name: &str) -> Vec<u8> {
 
 #[test]
 fn every_request_names_its_stream() {
-    // Counted with `grep -c subject` of the recordings, whose first ids stand in them as text.
+    // Counted with `grep -c subject` in the recordings, which contain the first ids as plain text.
     for (name, requests, subject, context) in [
         (
             "v0.8.1",

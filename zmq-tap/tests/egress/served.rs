@@ -1,4 +1,4 @@
-//! SGLang's `/generate`, as uvicorn wrote it.
+//! Recorded responses of SGLang's `/generate`, served by uvicorn.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{Connection, Told, recorded};
 
 type Said = (String, Option<u32>, Option<u32>, bool);
 
-/// What Python read in the same bytes.
+/// The events that Python's parser found in the same bytes.
 fn truth(name: &str) -> Vec<Said> {
     let path = format!("{}/fixtures/egress/{name}.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
@@ -66,7 +66,7 @@ fn the_sums_of_a_response_prove_what_its_engine_lost() {
             .collect();
         assert_eq!(answers, carried, "{name}");
         let lost: u32 = answers.values().map(|(tokens, claimed)| claimed - tokens).sum();
-        // The queued backlog of a release that keeps the last chunk, in the mode where that loses.
+        // Only a release that keeps just the last chunk of a backlog, in incremental mode, loses tokens.
         assert_eq!(
             lost > 0,
             name.starts_with("0.5.9-incremental") || name == "0.5.9-text",
@@ -142,7 +142,7 @@ proptest! {
         prop_assert!(connection.told.contains(&Told::Lost));
         for told in &connection.told {
             let Told::Answered(rid, Some(tokens), _, AnswerEnd::Whole) = told else { continue };
-            // What is called whole is whole.
+            // An answer reported as whole must match the one in the unbroken recording.
             let mut reference = Connection::new(None);
             reference.feed(&bytes, true);
             prop_assert!(reference.told.iter().any(|other| matches!(other, Told::Answered(r, Some(t), ..) if r == rid && t == tokens)), "{name}: {told:?}");
@@ -151,7 +151,7 @@ proptest! {
 
     #[test]
     fn joined_at_any_write((name, bytes) in any_recorded(), skip in 1_usize..12) {
-        // uvicorn writes an event at a time: each begins with the size of its chunk.
+        // uvicorn writes one event at a time, and each write begins with the chunk size.
         let mut starts = memchr::memmem::find_iter(&bytes, b"\r\ndata: {").map(|at| {
             let digits = bytes[..at].iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
             at - digits

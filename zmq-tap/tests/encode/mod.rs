@@ -1,4 +1,4 @@
-//! Small encoders for both codecs, in the ways that picklers differ: protocol, memo, batches, shared strings.
+//! Small encoders for both codecs, with the variations of real picklers: protocol, memo, batches, shared strings.
 
 use std::collections::HashMap;
 
@@ -14,27 +14,27 @@ pub(crate) enum Py {
     List(Vec<Py>),
     Tuple(Vec<Py>),
     Dict(Vec<(Py, Py)>),
-    /// `array('q')`.
+    /// Python's `array('q')`.
     Array(Vec<i64>),
 }
 
-/// How to pickle.
+/// Options of the pickler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
     pub(crate) protocol: u8,
-    /// Items between two `APPENDS` or `SETITEMS`; Python takes 1000.
+    /// Maximum number of items per `APPENDS` or `SETITEMS`; 1000 in Python.
     pub(crate) batch: usize,
-    /// Refer to a string that was written before.
+    /// Write a repeated string as a memo reference.
     pub(crate) share: bool,
-    /// Number everything that Python numbers.
+    /// Memoize every value that Python memoizes.
     pub(crate) memo: bool,
-    /// Begin a new frame behind the value that fills one of so many bytes; none before protocol 4. Python takes 64 KiB.
+    /// Begin a new frame after the value that fills one of this many bytes; 64 KiB in Python. No frames before protocol 4.
     pub(crate) frame: Option<usize>,
-    /// Push a value and drop it again behind each: the same message, with nothing in it that can be left where it is.
+    /// Push and pop a value after each value. The message stays equivalent, but the decoder cannot use its fast paths.
     pub(crate) noise: bool,
 }
 
-/// As Python pickles by itself.
+/// Python's defaults.
 pub(crate) const PLAIN: Style = Style {
     protocol: 4,
     batch: 1000,
@@ -44,7 +44,7 @@ pub(crate) const PLAIN: Style = Style {
     noise: false,
 };
 
-/// Pickles `class()` of SGLang's `io_struct` with `state`.
+/// Pickles an instance of the `io_struct` class `class` with `state`.
 pub(crate) fn pickle(style: Style, class: &str, state: Vec<(Py, Py)>) -> Vec<u8> {
     let mut to = Pickler {
         out: vec![0x80, style.protocol],
@@ -68,7 +68,7 @@ struct Pickler {
     style: Style,
     slots: u32,
     strings: HashMap<String, u32>,
-    /// Where the open frame's content begins.
+    /// Start of the open frame's content.
     frame: Option<usize>,
 }
 
@@ -80,7 +80,7 @@ impl Pickler {
         }
     }
 
-    /// Writes the open frame's length before it.
+    /// Fills in the length of the open frame.
     fn end_frame(&mut self) {
         if let Some(start) = self.frame.take() {
             let length = (self.out.len() - start) as u64;
@@ -124,7 +124,7 @@ impl Pickler {
         self.memoize();
     }
 
-    /// A length-prefixed opcode; the short one only where the protocol has it.
+    /// Writes a length-prefixed opcode, in the short form if the protocol has it.
     fn sized(&mut self, short: u8, long: u8, bytes: &[u8]) {
         match u8::try_from(bytes.len()) {
             Ok(len) if self.style.protocol >= 4 || short == b'C' => self.out.extend([short, len]),
@@ -232,7 +232,7 @@ impl Pickler {
         }
     }
 
-    /// One item without a mark, more between `MARK` and the plural opcode, as Python does it.
+    /// Writes one item without a mark, or several between `MARK` and the plural opcode, like Python.
     fn batch(&mut self, len: usize, one: &[u8], many: &[u8], items: impl FnOnce(&mut Self)) {
         if len > 1 {
             self.out.push(b'(');
@@ -242,7 +242,7 @@ impl Pickler {
     }
 }
 
-/// Packs `class` and its fields in msgspec's array-like form.
+/// Encodes `class` and its fields in msgspec's array-like form.
 pub(crate) fn msgpack(class: &str, fields: &[Py]) -> Vec<u8> {
     let mut out = Vec::new();
     head(&mut out, 0x90, 0xdc, fields.len() + 1);

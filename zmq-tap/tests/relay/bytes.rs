@@ -1,4 +1,4 @@
-//! Bytes: the same on both sides, in both directions, however they are cut; and every message told of.
+//! Bytes must be the same on both sides, in both directions, wherever they are cut, and every message must be reported.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -62,7 +62,7 @@ fn each_direction_ends_in_its_own_time() {
     let mut heard = Vec::new();
     receiver.read_to_end(&mut heard).expect("the end is passed on");
     assert_eq!(heard, b"all of it");
-    // The other direction still works.
+    // The other direction must still work.
     let answer = noise(5, 3_000_000);
     let answering = write_all(receiver, answer.clone());
     let mut back = vec![0; answer.len()];

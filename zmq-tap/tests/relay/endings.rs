@@ -1,4 +1,4 @@
-//! Endings: of senders, of receivers, of the relay, in the middle of things.
+//! Ends of senders, of receivers and of the relay, in the middle of a message or stream.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -54,7 +54,7 @@ fn garbage_hurts_nobody_and_is_passed_on() {
     garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("written");
     drop(garbage);
     assert_eq!(read_all(other), b"GET / HTTP/1.1\r\n\r\n");
-    // Garbage after a good beginning: this lane's frames cannot be known any more, until they can.
+    // Garbage after valid frames makes the following frames of this lane unreadable until framing is found again.
     healthy
         .write_all(&[&handshake()[..], &message(b"one"), &[0xf3; 300], &message(b"two")].concat())
         .expect("written");
@@ -137,7 +137,7 @@ fn an_upstream_that_never_comes_ends_the_wait() {
     });
     assert_eq!(read_all(bench.sender()), b"");
     assert_eq!(bench.relay.stats().connections_unanswered, 1);
-    // A sender that goes away is not waited for.
+    // The relay must not wait for a sender that has gone away.
     let bench = Bench::new();
     drop(bench.sender());
     eventually("the place is free again", || {
@@ -179,7 +179,7 @@ fn a_reset_is_passed_on_over_tcp() {
     eventually("the bytes are at the receiver", || {
         relay.stats().bytes_forward == handshake().len() as u64
     });
-    // Closing with bytes unread is a reset.
+    // Closing a socket with unread bytes sends a reset.
     drop(receiver);
     let error = sender.read(&mut [0; 8]).expect_err("not an orderly end");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -225,7 +225,7 @@ fn stopping_lets_accepted_bytes_flow_out() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let (mut sender, receiver) = bench.through(&upstream);
-    // As much as the kernel and the relay take while nobody reads.
+    // As much as the kernel and the relay buffer while nobody reads.
     let stream = [handshake(), message(&noise(1, 4 << 20))].concat();
     let sent = fill(&mut sender, &stream);
     let reading = std::thread::spawn(move || read_all(receiver));
@@ -285,7 +285,8 @@ fn for_a_receiver_that_never_reads_no_message_more_is_taken() {
         taken
     };
     let (beyond, direct) = (taken(&mut sender), taken(&mut direct.0));
-    // What the relay holds, and the kernel for it, is less than one of these; the last one's place is free when all of it has been read.
+    // The relay and its kernel buffers hold less than one of these messages. The last message's buffer is freed only when all of it has
+    // been read.
     assert_eq!(beyond, direct, "bytes with a relay and without");
     drop(receiver);
 }
@@ -294,8 +295,8 @@ fn for_a_receiver_that_never_reads_no_message_more_is_taken() {
 fn two_hundred_connections_leave_no_file_descriptor_behind() {
     let bench = Bench::new();
     let upstream = bench.upstream();
-    // Of all threads: a relay's own may have a table of its own. Other tests open files meanwhile, and end their threads: what
-    // counts is that 200 connections do not add up.
+    // Counts over all threads, since the relay's thread may have its own file table. Other tests open files and end threads at the same
+    // time, so only an increase in the order of 200 counts.
     let count = || {
         let threads = std::fs::read_dir("/proc/self/task").expect("readable");
         let open = |thread: std::fs::DirEntry| std::fs::read_dir(thread.path().join("fd")).map_or(0, Iterator::count);

@@ -1,4 +1,4 @@
-//! Socket files: made, found, left behind, and never somebody else's.
+//! Socket files: created, replaced, left behind, and never those of another owner.
 
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -105,7 +105,7 @@ fn a_second_pair_that_cannot_listen_leaves_nothing_of_the_first() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 0);
 }
 
-/// The variable that makes this test program the relay that is killed.
+/// Environment variable that turns this test program into the relay that is killed.
 const VICTIM: &str = "TOKENGAP_TEST_RELAY_IN";
 
 #[test]
@@ -132,7 +132,7 @@ fn a_killed_relay_is_replaced() {
         .stdout(Stdio::null())
         .spawn()
         .expect("started");
-    // It listens a moment before its note is written; killed in between it would leave somebody's socket.
+    // The socket exists shortly before its note is written. A relay killed in between leaves a socket that is not recognised.
     let note = folder.path().join("in.sock.tokengap");
     let noted = || std::fs::read(&note).is_ok_and(|note| !note.is_empty());
     eventually("it listens", || UnixStream::connect(&path).is_ok() && noted());

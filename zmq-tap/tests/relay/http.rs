@@ -1,4 +1,4 @@
-//! Pairs of HTTP: bytes pass as they are, what the server says is told, and who left is known.
+//! HTTP pairs: bytes are relayed unchanged, responses are reported, and the side that ended first is known.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use zmq_tap::tap::{Tap, TapHop};
 
 use crate::support::{PATIENCE, eventually, noise};
 
-/// An event stream of two deliveries, the second of the last token of three: one is lost.
+/// An event stream with two deliveries. The second has only the last of three tokens, so one token is lost.
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n\
     49\r\ndata: {\"output_ids\":[7],\"meta_info\":{\"id\":\"r-1\",\"completion_tokens\":1}}\n\n\r\n\
     69\r\ndata: {\"output_ids\":[9],\"meta_info\":{\"id\":\"r-1\",\"finish_reason\":{\"type\":\"stop\"},\"completion_tokens\":3}}\n\n\r\n\
@@ -36,7 +36,7 @@ fn client(listening: &Endpoint) -> TcpStream {
     client
 }
 
-/// A relay with one client that is through to the server.
+/// A relay with one client connected through to the server.
 fn through(options: Options) -> (Relay, TcpStream, TcpStream) {
     let (server, pair) = server();
     let relay = Relay::start(vec![pair], options).expect("the relay starts");
@@ -44,7 +44,7 @@ fn through(options: Options) -> (Relay, TcpStream, TcpStream) {
     (relay, client, server.accept().expect("connected").0)
 }
 
-/// Everything that was told up to the connection's end, and whose end came first.
+/// Reported bytes and number of losses up to the end of the connection, and the side that ended first.
 fn told(relay: &Relay) -> (Vec<u8>, u64, Option<Direction>) {
     let (mut bytes, mut lost, until) = (Vec::new(), 0, Instant::now() + PATIENCE);
     while Instant::now() < until {
@@ -67,7 +67,7 @@ fn told(relay: &Relay) -> (Vec<u8>, u64, Option<Direction>) {
 fn answers_on_a_kept_connection_pass_both_ways_unchanged_and_are_told() {
     let (relay, mut client, mut server) = through(Options::default());
     let requests = REQUEST.repeat(3);
-    // Pipelined: all requests before the first answer.
+    // Pipelining: all requests precede the first response.
     client.write_all(&requests).expect("written");
     let mut heard = vec![0; requests.len()];
     server.read_exact(&mut heard).expect("passed on");
@@ -75,7 +75,7 @@ fn answers_on_a_kept_connection_pass_both_ways_unchanged_and_are_told() {
     let answers = [ANSWER, &noise(3, 700_000), ANSWER].concat();
     let (mut side, sent) = (server.try_clone().expect("cloned"), answers.clone());
     let writing = std::thread::spawn(move || side.write_all(&sent));
-    // The client has said all it will: the answers still come.
+    // The client has finished sending; the responses must still arrive.
     client.shutdown(Shutdown::Write).expect("half closed");
     let mut got = vec![0; answers.len()];
     client.read_exact(&mut got).expect("answered");
@@ -96,7 +96,7 @@ fn who_ended_first_is_told_and_a_reset_of_the_client_reaches_the_server() {
     eventually("it was passed on", || {
         relay.stats().bytes_backward == ANSWER.len() as u64
     });
-    // Closing with bytes unread is a reset.
+    // Closing a socket with unread bytes sends a reset.
     drop(client);
     let error = server.read(&mut [0; 8]).expect_err("not an orderly end");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -134,7 +134,7 @@ fn a_client_that_stops_reading_stops_the_server_and_is_told_of() {
         held <= 8 * options.block_bytes as u64,
         "{held} bytes are held for one connection"
     );
-    // It reads on, and misses nothing.
+    // The client resumes reading and must not miss any byte.
     let mut heard = vec![0; all.len()];
     let reading = std::thread::spawn(move || client.read_exact(&mut heard).map(|()| (heard, client)));
     let mut passed = 0;
@@ -162,7 +162,7 @@ fn a_full_queue_leaves_a_hole_that_is_told_and_no_byte_behind() {
         server.write_all(b"piece").expect("written");
         client.read_exact(&mut heard).expect("passed on");
     }
-    // The client may have its bytes a moment before the relay counts them.
+    // The client may have its bytes shortly before the relay counts them.
     eventually("all are passed on", || relay.stats().passed_untold == 37);
     drop((server, client));
     let (bytes, lost, _) = told(&relay);
@@ -207,7 +207,7 @@ fn http_and_zmq_are_not_paired() {
     assert!(matches!(refusal, RelayError::Mixed { .. }), "{refusal}");
 }
 
-/// What the tap tells of one connection on which the server says `says` and closes.
+/// Events of the tap for one connection on which the server sends `says` and closes.
 fn events(says: &[u8], close_early: bool) -> (Vec<String>, Vec<String>) {
     let (server, pair) = server();
     let mut tap = Tap::start(vec![TapHop::new(pair)], Options::default()).expect("the tap starts");

@@ -1,4 +1,4 @@
-//! Limits: reaching one is told, and the copy goes on.
+//! Limits: reaching one must be reported, and the relay must continue to copy.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -27,7 +27,7 @@ fn a_full_queue_loses_observations_and_no_bytes() {
     eventually("all are passed on", || bench.relay.stats().frames_forward == 200);
     let dropped = bench.relay.stats().frames_dropped;
     assert_eq!(dropped, 200 - 9, "ten places, one of them taken by the opening");
-    // Once there is room again, the loss is told before the next frame, and numbers go on as if nothing were lost.
+    // Once there is room, the loss is reported before the next frame, and sequence numbers continue as if nothing were lost.
     while bench.relay.poll().is_some() {}
     sender.write_all(&message(b"after")).expect("written");
     let mut lost = 0;
@@ -159,7 +159,7 @@ fn observations_that_nobody_takes_use_no_more_than_the_budget() {
     }
     assert!(kept >= 20, "most of the budget holds messages: {kept}");
     assert_eq!(kept + not_kept, 200);
-    // The budget is free again.
+    // The budget is available again.
     let (sender, receiver) = bench.through(&upstream);
     std::thread::spawn(move || read_all(receiver));
     let _sender = write_all(sender, [handshake(), message(&noise(7, 50_000))].concat());
@@ -205,7 +205,7 @@ fn a_claim_of_a_gibibyte_costs_nothing() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let mut streams = Vec::new();
-    // Two beyond what is ever kept, and together five times what may be.
+    // Two claims exceed the frame limit. The others together claim five times the budget.
     let claims = [&[1_u64 << 30, u64::MAX >> 1][..], &[15 << 20; 20]].concat();
     for claim in claims {
         let (mut sender, receiver) = bench.through(&upstream);
@@ -246,7 +246,7 @@ fn a_receiver_that_stops_stops_the_sender() {
     let stream = noise(3, 8 << 20);
     let sent = fill(&mut sender, &stream);
     assert!(sent < stream.len(), "the sender was stopped");
-    // What a connection without a relay takes, once for either side of ours, and one buffer between them.
+    // Capacity of a connection without a relay, twice (one for each side of the relay), plus one buffer between them.
     let (mut direct, _unread) = UnixStream::pair().expect("a pair");
     let most = 2 * fill(&mut direct, &stream) + buffer;
     assert!(sent <= most, "the relay took {sent} bytes, {most} are due");

@@ -1,4 +1,4 @@
-//! The relay between real peers: what comes out is what went in, whatever happens to either side.
+//! Tests of the relay between real peers: the output must equal the input, whatever happens to either side.
 
 mod bytes;
 mod endings;

@@ -1,4 +1,4 @@
-//! Real ZMTP peers on both sides.
+//! Tests with real ZMTP peers on both sides.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-/// A message that says who sent it and which it is.
+/// A message that identifies its sender and contains its number.
 fn numbered(sender: u64, n: u64) -> Vec<u8> {
     let size = 20 + (n * 977 + sender * 31) % 30_000;
     [
@@ -63,7 +63,7 @@ fn many_senders_reach_one_receiver_through_one_listener() {
     for sender in 0..senders {
         assert!(received[&sender] == (0..each).map(|n| numbered(sender, n)).collect::<Vec<_>>());
     }
-    // What was told is what was sent: each lane is one sender, in its order.
+    // The reported messages must equal the sent ones. Each lane is one sender, in its order.
     let mut told: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
     bench.watch(|observation| {
         if let Observation::Frame {
@@ -163,7 +163,7 @@ struct Tcp {
 }
 
 fn over_tcp() -> Tcp {
-    // A port that was just free; nobody else takes ports by number here.
+    // A port that was free a moment ago. No other test here binds fixed port numbers.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .and_then(|bound| bound.local_addr())
         .expect("a port")

@@ -1,4 +1,4 @@
-//! What the tests share: relays in a folder of their own, ZMTP bytes, and waiting with a limit.
+//! Shared test helpers: relays in temporary folders, ZMTP bytes, and waiting with a timeout.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,7 +10,7 @@ use zmq_tap::relay::{Observation, Options, Pair, Relay};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A folder with a relay from `in.sock` to `out.sock`.
+/// A temporary folder with a relay from `in.sock` to `out.sock`.
 pub(crate) struct Bench {
     pub(crate) folder: TempDir,
     pub(crate) relay: Relay,
@@ -32,7 +32,7 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// Listens where the relay connects to.
+    /// Listens at the endpoint that the relay connects to.
     pub(crate) fn upstream(&self) -> UnixListener {
         UnixListener::bind(self.path("out.sock")).expect("the upstream's socket")
     }
@@ -42,13 +42,13 @@ impl Bench {
         UnixStream::connect(self.path("in.sock")).expect("the relay accepts")
     }
 
-    /// A connected pair: what goes into the first comes out of the second.
+    /// A pair of connected streams: bytes written to the first arrive at the second.
     pub(crate) fn through(&self, upstream: &UnixListener) -> (UnixStream, UnixStream) {
         let sender = self.sender();
         (sender, upstream.accept().expect("the relay connects").0)
     }
 
-    /// Polls until `wanted` has taken what it needs.
+    /// Polls until `wanted` returns true.
     pub(crate) fn watch(&self, mut wanted: impl FnMut(Observation) -> bool) {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -87,7 +87,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What a ZMTP 3.1 PUSH socket says before its first message.
+/// Bytes that a ZMTP 3.1 PUSH socket sends before its first message.
 pub(crate) fn handshake() -> Vec<u8> {
     let mut bytes = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
     bytes.extend_from_slice(b"NULL");
@@ -112,7 +112,7 @@ pub(crate) fn part(body: &[u8], more: bool) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that look like nothing in particular, the same for the same seed.
+/// Pseudorandom bytes, the same for the same seed.
 pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -131,7 +131,7 @@ pub(crate) fn read_all(mut stream: UnixStream) -> Vec<u8> {
     all
 }
 
-/// Writes from a thread of its own, so that back-pressure does not stop the test.
+/// Writes from a separate thread, so that back-pressure does not block the test.
 pub(crate) fn write_all(mut stream: UnixStream, bytes: Vec<u8>) -> std::thread::JoinHandle<UnixStream> {
     std::thread::spawn(move || {
         stream.write_all(&bytes).expect("the relay takes the bytes");
@@ -139,7 +139,7 @@ pub(crate) fn write_all(mut stream: UnixStream, bytes: Vec<u8>) -> std::thread::
     })
 }
 
-/// Writes until nothing more goes in for a while; says how much did.
+/// Writes until the socket has accepted nothing for a while. Returns the number of bytes written.
 pub(crate) fn fill(stream: &mut UnixStream, bytes: &[u8]) -> usize {
     stream.set_nonblocking(true).expect("non-blocking");
     let (mut sent, mut quiet) = (0, 0);
