@@ -10,6 +10,7 @@ use clap::{Command, CommandFactory as _};
 /// Flags of other programs that pages speak of by name alone.
 const OTHERS: &[&str] = &[
     // SGLang's server and its HTTP server's.
+    "--detokenizer-worker-num",
     "--disaggregation-mode",
     "--enable-http2",
     "--enable-metrics",
@@ -18,6 +19,8 @@ const OTHERS: &[&str] = &[
     "--log-requests",
     "--skip-tokenizer-init",
     "--ssl-keyfile",
+    "--stream-interval",
+    "--stream-output",
     "--tokenizer-worker-num",
     // kubectl's, its plugin's, the kubelet's, container engines'.
     "--cap-add",

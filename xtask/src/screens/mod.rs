@@ -1,4 +1,4 @@
-//! `cargo xtask screens`: docs/reference/gallery.md, the real screens of the demo as tmux shows them, and those in the guide.
+//! `cargo xtask screens`: docs/reference/gallery.md, the real screens of the demo as tmux shows them, and those in other pages.
 
 mod built;
 mod retake;
@@ -102,9 +102,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE", default_value = "docs/reference/gallery.md")]
     output: String,
 
-    /// A page whose blocks are taken anew where it says how.
-    #[arg(long, value_name = "FILE", default_value = "docs/screens.md")]
-    guide: PathBuf,
+    /// A page whose blocks are replaced where a comment says how. Repeatable.
+    #[arg(long, value_name = "FILE", default_values = ["docs/screens.md", "docs/recordings.md"])]
+    guide: Vec<PathBuf>,
 
     /// The tokengap to take them from; by default a release build of this tree.
     #[arg(long, value_name = "FILE")]
@@ -116,8 +116,6 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         Some(binary) => std::fs::canonicalize(binary).with_context(|| format!("there is no {}", binary.display()))?,
         None => build()?,
     };
-    let guide =
-        std::fs::read_to_string(&options.guide).with_context(|| format!("cannot read {}", options.guide.display()))?;
     let mut page = String::from(
         "# Screens\n\nAs a terminal of 100x30 shows them. Made by `cargo xtask screens` from the demo; nothing is drawn by hand.\n",
     );
@@ -130,9 +128,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         "tokengap {RECORD}: {}",
         String::from_utf8_lossy(&recorded.stderr)
     );
-    let (guide, taken) = retake::retake(&guide, &binary, folder.path())?;
-    std::fs::write(&options.guide, guide)?;
-    println!("{taken} blocks of {} are taken anew", options.guide.display());
+    for path in &options.guide {
+        let page = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let (page, replaced) = retake::retake(&page, &binary, folder.path())?;
+        std::fs::write(path, page)?;
+        println!("{replaced} blocks of {} are replaced", path.display());
+    }
     for scene in &SCENES {
         let line = format!("tokengap {}", scene.arguments);
         writeln!(page, "\n## `{}`\n\n{}", line.trim_end(), scene.about)?;
