@@ -1,4 +1,4 @@
-//! Watches processes and prints what their ZMQ sockets do:
+//! Prints the activity of processes' ZMQ sockets:
 //! `watch SECONDS PID... [--capture BYTES] [--taken BYTES] [--ring BYTES] [--without handled|refused|scheduler|polls]...` (as root).
 
 use std::collections::BTreeMap;

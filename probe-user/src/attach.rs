@@ -1,4 +1,4 @@
-//! Which program goes where, and how all of it is taken away again.
+//! Attaching the probe's programs, and detaching them.
 
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -16,16 +16,16 @@ use crate::probe::Options;
 use crate::probe::multi::{Multi, MultiError};
 use crate::sites::{Refused, Sites, SitesError};
 
-/// A program and the raw tracepoint it goes to.
+/// A program and the raw tracepoint it attaches to.
 type Tracepoint = (&'static str, &'static str);
 
 const SCHEDULER: [Tracepoint; 2] = [("sched_switch", "sched_switch"), ("sched_wakeup", "sched_wakeup")];
 const EGRESS_STATE: Tracepoint = ("egress_state", "inet_sock_set_state");
-/// Where a write on a socket returns (6.5 and later), and where every call returns.
+/// Return of a write on a socket (Linux 6.5 and later), and return of any system call.
 const EGRESS_WRITES: [Tracepoint; 2] = [("egress_sent", "sock_send_length"), ("egress_written", "sys_exit")];
 const EGRESS_READS: Tracepoint = ("egress_received", "sock_recv_length");
 
-/// Programs of uprobes, which may be attached at many places at once.
+/// Uprobe programs, each of which may be attached at many addresses at once.
 pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
 
 const ZMQ: &str = "zmq";
@@ -33,7 +33,7 @@ const ZMQ_RETURNED: &str = "zmq_returned";
 const POLL_ENTERED: &str = "poll_entered";
 const POLL_LEFT: &str = "poll_left";
 
-/// Why something could not be attached.
+/// Error of attaching a program.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
     #[error(transparent)]
@@ -44,10 +44,10 @@ pub(crate) enum AttachError {
     Multi(#[from] MultiError),
 }
 
-/// Most threads that take links away at once.
+/// Maximum number of threads that detach links in parallel.
 const DETACHERS: usize = 32;
 
-/// Something attached; detached when dropped, which takes the kernel a grace period: see [`detach`].
+/// An attached program. Dropping it detaches, which takes a kernel grace period: see [`detach`].
 #[derive(Debug)]
 pub(crate) enum Link {
     Multi(#[expect(dead_code, reason = "held for its drop")] OwnedFd),
@@ -55,8 +55,8 @@ pub(crate) enum Link {
     RawTracepoint(#[expect(dead_code, reason = "held for its drop")] RawTracePointLink),
 }
 
-/// Takes links away side by side. The kernel makes each wait until no CPU can still be in its program; waits that begin together
-/// end together.
+/// Detaches links in parallel. For each link the kernel waits until no CPU can still run its program; waits that begin together end
+/// together.
 pub(crate) fn detach(links: Vec<Link>) {
     let mut shares: Vec<Vec<Link>> = std::iter::repeat_with(Vec::new)
         .take(DETACHERS.min(links.len()))
@@ -66,23 +66,23 @@ pub(crate) fn detach(links: Vec<Link>) {
     }
     thread::scope(|scope| {
         for share in shares {
-            // Where there can be no thread, its share is dropped here.
+            // If no thread can be started, the closure drops its links here.
             let _ = thread::Builder::new().spawn_scoped(scope, move || drop(share));
         }
     });
 }
 
-/// A program and its places in one library: offsets in the file, and what each is told.
+/// A program with its probe points in one library: file offsets, each with a cookie for the program.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
     program: &'static str,
-    /// At the returns of the functions that are entered there.
+    /// Attach at the returns of the functions that begin at these offsets.
     returns: bool,
     points: Points,
 }
 
 impl Batch {
-    /// A program that is told nothing.
+    /// A batch whose cookies are all zero.
     pub(crate) fn of<const N: usize>(program: &'static str, returns: bool, offsets: [u64; N]) -> Self {
         Self {
             program,
@@ -91,16 +91,16 @@ impl Batch {
         }
     }
 
-    /// The same places with another program.
+    /// The same probe points with another program.
     pub(crate) fn with(self, program: &'static str) -> Self {
         Self { program, ..self }
     }
 }
 
-/// Offsets in a library's file, and what the program is told at each.
+/// Offsets in a library's file, each with its cookie.
 type Points = Vec<(u64, Cookie)>;
 
-/// What goes into libzmq. Entries before returns, so that no return lacks its entry.
+/// Probe points in libzmq. Entries come before returns, so that no return lacks its entry.
 pub(crate) fn messages(
     library: &Library,
     sites: &Sites,
@@ -113,7 +113,7 @@ pub(crate) fn messages(
     if let Some(done) = sites.received {
         let cookie = Cookie::received(target, done.socket, done.message);
         if let Some(waits) = sites.waits.filter(|_| options.handled) {
-            // A receive that need not wait asks for its message when it has it.
+            // A non-blocking receive requests its message at the point where it has it.
             entries.push((done.at, cookie.and_handled()));
             entries.push((waits.at, Cookie::within(Site::Waits, target, waits.socket)));
         } else {
@@ -160,8 +160,8 @@ pub(crate) fn messages(
     Ok(batches([(ZMQ, false, entries), (ZMQ_RETURNED, true, returns)]))
 }
 
-/// What goes into libc; its returns as well where no scheduler tells how long a thread was in its poll. Returns first: the return
-/// of a poll that was entered before is not a poll of ours.
+/// Probe points in libc. If no scheduler program measures the time in a poll, they include the returns of polls. Return probes are attached
+/// first; the return of a poll whose entry was not observed is ignored.
 pub(crate) fn polls(sites: &Sites, target: u32, with_returns: bool) -> Result<Vec<Batch>, SitesError> {
     let at = |site| Cookie::new(site, target);
     let epolls = [sites.entry("epoll_wait")?, sites.entry("epoll_pwait")?];
@@ -187,17 +187,17 @@ fn batches<const N: usize>(parts: [(&'static str, bool, Points); N]) -> Vec<Batc
         .collect()
 }
 
-/// How uprobes are attached here.
+/// Mechanism for attaching uprobes.
 #[derive(Debug)]
 pub(crate) enum Way {
-    /// One link a batch (6.6 and later).
+    /// One link per batch (Linux 6.6 and later).
     Multi(Multi),
-    /// One perf event a place.
+    /// One perf event per probe point.
     Perf,
 }
 
 impl Way {
-    /// Attaches a batch to process `pid`, which has the library at `path`.
+    /// Attaches a batch to process `pid`, which has the library at `path` mapped.
     pub(crate) fn attach(
         &mut self,
         ebpf: &mut Ebpf,
@@ -230,13 +230,13 @@ fn one_by_one(ebpf: &mut Ebpf, batch: &Batch, path: &Path, pid: NonZeroU32) -> R
     Ok(links)
 }
 
-/// Attaches the scheduler's programs, for every target.
+/// Attaches the scheduler programs, for all targets.
 pub(crate) fn scheduler(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
     tracepoints(ebpf, &SCHEDULER)
 }
 
-/// Attaches the programs that see what is written for clients, for every target that serves: to calls on sockets alone where the
-/// kernel shows those, unless `every_call` asks for the other way.
+/// Attaches the programs that observe responses to clients, for all serving targets. Uses tracepoints on socket writes where the kernel has
+/// them, unless `every_call` requests the tracepoint on all system calls.
 pub(crate) fn egress(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, ProgramError> {
     let mut links = tracepoints(ebpf, &[EGRESS_STATE])?;
     let [sockets, calls] = EGRESS_WRITES;
@@ -253,7 +253,7 @@ pub(crate) fn egress(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, Pro
     Ok(links)
 }
 
-/// Attaches the program that sees what is read of clients (kernel 6.5 and later).
+/// Attaches the program that observes reads from clients (Linux 6.5 and later).
 pub(crate) fn egress_reads(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
     tracepoints(ebpf, &[EGRESS_READS])
 }

@@ -1,14 +1,14 @@
-//! Just enough BTF to find where a field of a kernel struct lies in the running kernel.
+//! Minimal BTF parser that finds the offset of a field in a struct of the running kernel.
 //!
-//! The kernel side carries no CO-RE relocations (rustc emits none): user space reads the offsets here and hands them over
-//! before the load. A field that this kernel does not have is [`Offsets::ABSENT`].
+//! The kernel side carries no CO-RE relocations, since rustc emits none. User space reads the offsets here and passes them on before it
+//! loads the object. A field that this kernel lacks is [`Offsets::ABSENT`].
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
 use probe_ebpf::Offsets;
 
-/// Where the running kernel describes its types (5.4 and later with `CONFIG_DEBUG_INFO_BTF`).
+/// Type information of the running kernel (5.4 and later with `CONFIG_DEBUG_INFO_BTF`).
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;
@@ -16,23 +16,23 @@ const HEADER: usize = 24;
 const TYPE: usize = 12;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
-/// Anonymous members inside anonymous members; kernels have 3 or 4.
+/// Maximum nesting of anonymous members; kernels have 3 or 4 levels.
 const NESTING: u32 = 16;
-/// Typedefs and qualifiers in a row.
+/// Maximum number of typedefs and qualifiers in a row.
 const ALIASES: u32 = 32;
 
-/// Why the kernel's types could not be read.
+/// Error of reading the kernel's types.
 #[derive(Debug, thiserror::Error)]
 pub enum BtfError {
     /// The file cannot be read.
     #[error("read {}: {source}; a kernel with CONFIG_DEBUG_INFO_BTF has it, where /sys is mounted", path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: std::io::Error,
     },
-    /// It is not BTF of this machine's byte order.
+    /// Not BTF in this machine's byte order.
     #[error("not BTF: {0}")]
     Malformed(&'static str),
 }
@@ -50,10 +50,10 @@ pub struct Btf {
 }
 
 impl Btf {
-    /// Of the running kernel. Takes about 5 ms and 6 MB while it lives.
+    /// Reads the BTF of the running kernel. Takes about 5 ms, and 6 MB until dropped.
     pub fn running() -> Result<Self, BtfError> {
         let data = std::fs::read(VMLINUX)
-            // A root without /sys; the one of the first process that is seen from here has it.
+            // In a root without /sys, fall back to the root of PID 1.
             .or_else(|error| std::fs::read(format!("/proc/1/root{VMLINUX}")).map_err(|_| error))
             .map_err(|source| BtfError::Read {
                 path: PathBuf::from(VMLINUX),
@@ -62,7 +62,7 @@ impl Btf {
         Self::parse(data)
     }
 
-    /// Reads BTF as the kernel exports it.
+    /// Parses BTF in the kernel's export format.
     pub fn parse(data: Vec<u8>) -> Result<Self, BtfError> {
         let mut btf = Self {
             data,
@@ -116,7 +116,7 @@ impl Btf {
         bits.is_multiple_of(8).then_some(bits / 8)
     }
 
-    /// What the kernel side needs to know.
+    /// Offsets that the kernel side needs.
     pub fn offsets(&self) -> Offsets {
         let of = |name: &str, paths: &[&str]| {
             paths
@@ -152,7 +152,7 @@ impl Btf {
         tail.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 
-    /// Looks through typedefs and qualifiers.
+    /// Skips typedefs and qualifiers.
     fn resolve(&self, mut id: u32) -> Option<usize> {
         for _ in 0..ALIASES {
             let at = *self.types.get(id as usize).filter(|_| id != 0)?;
@@ -165,7 +165,7 @@ impl Btf {
         None
     }
 
-    /// Bit offset and type of a member, looking through anonymous structs and unions.
+    /// Bit offset and type of a member, searching anonymous structs and unions too.
     fn member(&self, id: u32, name: &[u8], depth: u32) -> Option<(u32, u32)> {
         let at = self.resolve(id)?;
         let (kind, members) = self.kind(at)?;
@@ -192,7 +192,7 @@ impl Btf {
     }
 }
 
-/// Bytes that follow a type's record; include/uapi/linux/btf.h.
+/// Number of bytes that follow a type's record; see include/uapi/linux/btf.h.
 fn trailer(kind: u32, members: usize) -> Option<usize> {
     Some(match kind {
         // PTR FWD TYPEDEF VOLATILE CONST RESTRICT FUNC FLOAT TYPE_TAG

@@ -1,4 +1,4 @@
-//! What this process may do, and what each feature of the probe needs.
+//! Capabilities of this process, and requirements of each feature of the probe.
 
 use std::fmt;
 use std::fs;
@@ -6,23 +6,23 @@ use std::fs;
 use crate::examine::filter::Call;
 use crate::examine::namespace::Kind;
 
-/// A Linux capability that some feature needs.
+/// A Linux capability that a feature requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Capability {
-    /// Uprobes by `perf_event_open`, before Linux 6.6.
+    /// Uprobes through `perf_event_open`, before Linux 6.6.
     SysAdmin,
-    /// Maps and programs.
+    /// Creating maps and loading programs.
     Bpf,
-    /// Tracing programs.
+    /// Loading tracing programs.
     Perfmon,
-    /// Other users' `/proc/PID/root`, `maps` and sockets.
+    /// Access to other users' `/proc/PID/root`, `maps` and sockets.
     SysPtrace,
-    /// `/proc/PID/fd`, which only its owner and root may list.
+    /// Listing `/proc/PID/fd`, otherwise reserved for its owner and root.
     DacReadSearch,
 }
 
 impl Capability {
-    /// Each of them.
+    /// All capabilities that a feature requires.
     pub const ALL: [Self; 5] = [
         Self::SysAdmin,
         Self::Bpf,
@@ -31,7 +31,7 @@ impl Capability {
         Self::DacReadSearch,
     ];
 
-    /// Its bit in `CapEff`; include/uapi/linux/capability.h.
+    /// Bit in `CapEff`; see include/uapi/linux/capability.h.
     pub const fn bit(self) -> u32 {
         match self {
             Self::DacReadSearch => 2,
@@ -42,7 +42,7 @@ impl Capability {
         }
     }
 
-    /// Its name as Kubernetes and Docker write it.
+    /// Name in the notation of Kubernetes and Docker.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SysAdmin => "SYS_ADMIN",
@@ -60,27 +60,27 @@ impl fmt::Display for Capability {
     }
 }
 
-/// What the probe can observe, each with its own needs.
+/// A group of observations with its own requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Feature {
-    /// Frames sent and taken: uprobes on libzmq.
+    /// Frames sent and received: uprobes on libzmq.
     Messages,
-    /// Frames handled: a uprobe on `zmq_getsockopt`.
+    /// Frames processed: a uprobe on `zmq_getsockopt`.
     Handled,
     /// On-CPU, waiting and blocked time at each frame: raw tracepoints of the scheduler.
     Scheduler,
-    /// Wakeups and time away from the poll: uprobes on libc.
+    /// Wakeups and time outside of polls: uprobes on libc.
     Polls,
     /// Bytes in the sockets' kernel queues: `pidfd_getfd`.
     Queues,
-    /// What is written for clients: raw tracepoints of system calls and of TCP.
+    /// Responses to clients: raw tracepoints of system calls and of TCP.
     Egress,
-    /// Functions of the engine's Python: `process_vm_readv`.
+    /// Functions in the engine's Python code: `process_vm_readv`.
     PythonStacks,
 }
 
 impl Feature {
-    /// Every feature, in the order they are shown.
+    /// All features, in display order.
     pub const ALL: [Self; 7] = [
         Self::Messages,
         Self::Handled,
@@ -91,10 +91,10 @@ impl Feature {
         Self::PythonStacks,
     ];
 
-    /// Capabilities it needs on a kernel of this version; measured with each of them alone (docs/internals/PROBE.md).
+    /// Capabilities that the feature requires on this kernel version, determined by testing each alone (docs/internals/PROBE.md).
     pub const fn needs(self, kernel: (u32, u32)) -> &'static [Capability] {
         use Capability::{Bpf, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
-        // From 6.6 on a link of many uprobes asks for less than a perf event does.
+        // From Linux 6.6 on, a multi-uprobe link requires fewer capabilities than a perf event.
         let links = kernel.0 > 6 || kernel.0 == 6 && kernel.1 >= 6;
         match self {
             Self::Messages | Self::Handled | Self::Polls if links => &[Bpf, Perfmon, SysPtrace],
@@ -105,7 +105,7 @@ impl Feature {
         }
     }
 
-    /// System calls without which it is not there; a filter may refuse them in spite of every capability.
+    /// System calls that the feature depends on. A seccomp filter may refuse them despite all capabilities.
     pub const fn calls(self) -> &'static [Call] {
         match self {
             Self::Messages | Self::Handled | Self::Polls | Self::Scheduler | Self::Egress => &[Call::Bpf],
@@ -114,12 +114,12 @@ impl Feature {
         }
     }
 
-    /// Whether programs in the kernel are part of it.
+    /// Whether the feature loads programs into the kernel.
     pub const fn is_in_kernel(self) -> bool {
         !matches!(self, Self::Queues | Self::PythonStacks)
     }
 
-    /// A word or two for it, in tables.
+    /// Short name for tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Messages => "frames",
@@ -132,7 +132,7 @@ impl Feature {
         }
     }
 
-    /// Oldest kernel that has what it uses.
+    /// Oldest supported kernel version.
     pub const fn kernel(self) -> (u32, u32) {
         match self {
             Self::Messages | Self::Handled | Self::Polls => (5, 15),
@@ -142,7 +142,7 @@ impl Feature {
         }
     }
 
-    /// What cannot be said without it.
+    /// Consequence of not having the feature.
     pub const fn without(self) -> &'static str {
         match self {
             Self::Messages => "frames are not observed: no gap, no backlog",
@@ -156,18 +156,18 @@ impl Feature {
     }
 }
 
-/// What this process has.
+/// Permissions of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
     effective: u64,
     bounding: u64,
     kernel: (u32, u32),
-    /// In a user namespace of its own: what is effective there is nothing outside of it.
+    /// The process is in a separate user namespace, where its effective capabilities do not apply outside.
     mapped: bool,
 }
 
 impl Permissions {
-    /// Of the calling process; nothing is assumed where `/proc` does not say.
+    /// Reads the permissions of the calling process. Assumes none that `/proc` does not show.
     pub fn here() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -179,17 +179,17 @@ impl Permissions {
         }
     }
 
-    /// Whether a user namespace keeps the capabilities from being worth anything to the kernel.
+    /// Whether a user namespace invalidates the capabilities for the kernel.
     pub fn mapped(&self) -> bool {
         self.mapped
     }
 
-    /// Whether `capability` would be effective if this process were root.
+    /// Whether `capability` is effective if this process runs as root.
     pub fn may_have(&self, capability: Capability) -> bool {
         self.bounding >> capability.bit() & 1 == 1
     }
 
-    /// The kernel's version, `(6, 18)`.
+    /// Version of the kernel, for example `(6, 18)`.
     pub fn kernel(&self) -> (u32, u32) {
         self.kernel
     }
@@ -200,7 +200,7 @@ impl Permissions {
         bit(capability) || matches!(capability, Capability::Bpf | Capability::Perfmon) && bit(Capability::SysAdmin)
     }
 
-    /// Capabilities that `feature` needs and this process lacks.
+    /// Capabilities that `feature` requires and this process lacks.
     pub fn lacks(&self, feature: Feature) -> Vec<Capability> {
         feature
             .needs(self.kernel)

@@ -1,4 +1,4 @@
-//! What the probe does without, why, and the line that grants it. Shown on screen and in the report.
+//! Unavailable features of the probe, with the cause and a remedy for each. Appears on screen and in the report.
 
 use std::fmt;
 
@@ -7,47 +7,47 @@ use crate::examine::filter::{self, Call};
 use crate::examine::setting;
 use crate::place::Place;
 
-/// One feature that is not there.
+/// An unavailable feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Degraded {
-    /// Which.
+    /// The feature.
     pub feature: Feature,
-    /// In which process; `None` when in all.
+    /// The affected process; `None` for all.
     pub pid: Option<u32>,
-    /// Why not.
+    /// The cause.
     pub missing: Missing,
 }
 
-/// Why a feature is not there.
+/// Why a feature is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The process lacks these capabilities.
     Capabilities(Vec<Capability>),
-    /// The process has them in a user namespace, where the kernel takes them for nothing.
+    /// The process has its capabilities in a user namespace, where the kernel disregards them.
     UserNamespace,
-    /// A seccomp filter refuses these calls.
+    /// A seccomp filter refuses these system calls.
     Filtered(Vec<Call>),
-    /// `kernel.yama.ptrace_scope` is 3: nobody may look into another process.
+    /// `kernel.yama.ptrace_scope` is 3, which forbids all ptrace access to other processes.
     PtraceScope,
-    /// Lockdown keeps programs from reading the kernel's memory.
+    /// Kernel lockdown prevents programs from reading kernel memory.
     Lockdown,
-    /// The kernel is older than the feature.
+    /// The kernel is older than the feature requires.
     Kernel {
-        /// What it needs.
+        /// Required version.
         needs: (u32, u32),
-        /// What runs.
+        /// Running version.
         runs: (u32, u32),
     },
-    /// The kernel does not describe its types, or lacks a field of them.
+    /// The kernel has no BTF, or a required field is missing from it.
     KernelTypes(String),
     /// The process has no libzmq mapped.
     Libzmq,
-    /// The system refused although nothing above is missing.
+    /// The system refused for a reason not listed above.
     Refused(String),
 }
 
 impl Degraded {
-    /// Finds out why `feature` failed with `error`: first what is known to be needed, then what the system said.
+    /// Determines why `feature` failed with `error`: checks the known requirements first, then uses the error text.
     pub fn explain(feature: Feature, pid: Option<u32>, permissions: Permissions, error: impl fmt::Display) -> Self {
         let lacking = permissions.lacks(feature);
         let missing = if permissions.kernel() < feature.kernel() {
@@ -65,12 +65,12 @@ impl Degraded {
         Self { feature, pid, missing }
     }
 
-    /// What to do about it here: a line to run or to put into the pod's description.
+    /// Remedy in the current environment: a command, or a line for a configuration file.
     pub fn remedy(&self) -> String {
         self.remedy_at(Place::here())
     }
 
-    /// The same for another place.
+    /// Remedy in another environment.
     pub fn remedy_at(&self, place: Place) -> String {
         match &self.missing {
             Missing::Capabilities(_) => place.grant(self.feature.needs(Permissions::here().kernel())),
@@ -118,7 +118,7 @@ impl fmt::Display for Degraded {
     }
 }
 
-/// What the machine refuses in spite of every capability.
+/// A restriction of the machine that applies despite all capabilities.
 fn barred(feature: Feature) -> Option<Missing> {
     let mut calls = filter::refused();
     calls.retain(|call| feature.calls().contains(call));
@@ -136,7 +136,7 @@ fn names_of(calls: &[Call]) -> Vec<&'static str> {
     calls.iter().map(|call| call.name()).collect()
 }
 
-/// The verifier explains itself in thousands of lines.
+/// Shortens the error: the verifier's log can have thousands of lines.
 fn first_words(error: &str) -> String {
     error.lines().next().unwrap_or_default().chars().take(300).collect()
 }

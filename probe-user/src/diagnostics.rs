@@ -1,13 +1,13 @@
-//! What the kernel side says about itself (`aya-log`), told through `tracing`.
+//! Log messages of the kernel side (`aya-log`), forwarded to `tracing`.
 
 use aya::Ebpf;
 use aya_log::EbpfLogger;
 
-/// The kernel side's diagnostics, read when asked.
+/// Reader of the kernel side's log messages.
 pub(crate) struct Diagnostics(EbpfLogger<ToTracing>);
 
 impl Diagnostics {
-    /// `None` when the object has none to give.
+    /// Returns `None` if the object has no log.
     pub(crate) fn of(ebpf: &mut Ebpf) -> Option<Self> {
         EbpfLogger::init_with_logger(ebpf, ToTracing).ok().map(Self)
     }

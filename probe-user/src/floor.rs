@@ -1,4 +1,4 @@
-//! Traps with nothing behind them: the kernel's own price of a probe, which no tool can go below.
+//! Empty probes, which measure the kernel's own cost of a trap.
 
 use std::num::NonZeroU32;
 
@@ -11,21 +11,21 @@ use crate::probe::Options;
 use crate::probe::multi::Multi;
 use crate::sites::Known;
 
-/// A program that returns at once.
+/// Name of a program that returns at once.
 pub(crate) const NOTHING: &str = "nothing";
 
-/// Which of a process's calls run into traps.
+/// Set of probe points for the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traps {
-    /// At the places that [`crate::Probe`] needs to see messages sent and taken.
+    /// The points that [`crate::Probe`] needs to observe messages sent and received.
     Sites,
-    /// At the entries of send and receive and at the receive's return: what it takes without knowing the code.
+    /// Entries of send and receive and the return of receive: the points needed without code analysis.
     Calls,
-    /// At every place that [`crate::Probe`] takes with all that it can observe.
+    /// Every point that [`crate::Probe`] uses with all its features.
     All,
 }
 
-/// Why there are no traps.
+/// Error of setting empty probes.
 #[derive(Debug, thiserror::Error)]
 #[error("traps in process {pid}: {why}; they need what `Feature::Messages` needs")]
 pub struct FloorError {
@@ -33,14 +33,14 @@ pub struct FloorError {
     why: String,
 }
 
-/// Traps in one process; gone when dropped.
+/// Empty probes in one process, detached when dropped.
 #[derive(Debug)]
 pub struct Floor {
     _links: Vec<Link>,
 }
 
 impl Floor {
-    /// Sets them in process `pid`.
+    /// Attaches to process `pid`.
     pub fn attach(pid: u32, traps: Traps) -> Result<Self, FloorError> {
         let links = set(pid, traps);
         links.map(|links| Self { _links: links }).map_err(|error| FloorError {

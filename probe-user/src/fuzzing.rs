@@ -1,17 +1,17 @@
-//! Entrances for the fuzzers (`fuzz/`) to parsers that are nobody else's business; in no ordinary build.
+//! Entry points for the fuzzers (`fuzz/`) to otherwise private parsers; absent from regular builds.
 
 use crate::discover::launch::Flags;
 use crate::discover::proc::{maps, net, stat, strings};
 use crate::discover::sock::unix_diag;
 use crate::sites::Sites;
 
-/// Reads an ELF image as a library to probe.
+/// Parses an ELF image as a library to probe.
 pub fn sites(image: &[u8]) {
-    // Refusing is right as often as not.
+    // An error is a valid result.
     drop(Sites::of(String::from("image"), image));
 }
 
-/// Reads `text` as each of the kernel's tables that discovery reads.
+/// Parses `text` as each of the kernel tables that discovery reads.
 pub fn tables(text: &[u8]) {
     maps::files(text);
     assert!(net::tcp(text, 16).0.len() <= 16, "the bound holds");

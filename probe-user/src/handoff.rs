@@ -1,9 +1,8 @@
-//! Parting a sender from its connection without losing what it sends.
+//! Disconnecting a sender from its connection without losing its messages.
 //!
-//! The sender's own socket is borrowed (`pidfd_getfd`) and its *receiving* half shut: libzmq, which reads an end there,
-//! closes the connection by itself between two writes and connects anew. Everything it has written is still read at the
-//! other end. Shutting the sending half as well would make a write under way fail, and what libzmq has taken out of its
-//! queue for that write is lost.
+//! The sender's own socket is borrowed (`pidfd_getfd`) and shut down for *reading* only. libzmq reads an end of stream there, closes the
+//! connection between two writes, and reconnects. The other end still reads everything that was written. Shutting down writing too makes a
+//! write in progress fail, which loses the data that libzmq has dequeued for it.
 
 use std::time::{Duration, Instant};
 
@@ -12,42 +11,42 @@ use rustix::net::Shutdown;
 use crate::peers::Holder;
 use crate::queue::{QueueError, Queues};
 
-/// How long a sender is to have nothing in its socket before it is parted from it.
+/// Time that a sender's socket must be empty before the sender is disconnected.
 const QUIET: Duration = Duration::from_micros(150);
 
-/// Why a sender was not parted from its connection.
+/// Error of disconnecting a sender.
 #[derive(Debug, thiserror::Error)]
 pub enum PartError {
-    /// Its socket cannot be reached.
+    /// The socket cannot be borrowed.
     #[error(transparent)]
     Borrow(#[from] QueueError),
-    /// The descriptor is another socket's by now.
+    /// The descriptor now refers to another socket.
     #[error("descriptor {} of process {} is another socket by now: look again", .0.fd, .0.pid)]
     Changed(Holder),
-    /// It always had something in its socket.
+    /// The socket was never empty long enough.
     #[error(
         "process {} never paused for {QUIET:?} within {waited:?} with nothing in its socket: its receiver does not keep up, \
          or too much is sent; try again when there is less traffic",
         .holder.pid
     )]
     Busy {
-        /// Which socket.
+        /// The sender's socket.
         holder: Holder,
-        /// How long it was watched.
+        /// How long it was observed.
         waited: Duration,
     },
     /// The kernel refused.
     #[error("end reading on descriptor {} of process {}: {errno}", .holder.fd, .holder.pid)]
     Refused {
-        /// Which socket.
+        /// The sender's socket.
         holder: Holder,
-        /// Why.
+        /// Error from the kernel.
         errno: rustix::io::Errno,
     },
 }
 
-/// Waits until nothing of `holder`'s lies in its socket, for `patience` at most, and makes it close the connection. `inode`
-/// is the socket that is meant. Returns when it was said.
+/// Waits until `holder`'s socket is empty, at most for `patience`, and makes the process close the connection. `inode` must be the socket's
+/// inode. Returns the time of the shutdown.
 pub fn part(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, PartError> {
     let socket = Queues::of(holder.pid)?.borrow(holder.fd as i32)?;
     let is_meant = rustix::fs::fstat(&socket).is_ok_and(|found| found.st_ino == inode);
@@ -68,7 +67,7 @@ pub fn part(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, P
             return Err(PartError::Busy { holder, waited });
         }
     }
-    // The borrowed descriptor is closed on return: while it is open the connection would not end with the sender's own.
+    // The borrowed descriptor closes on return; while it is open, the connection outlives the sender's own descriptor.
     let shut = rustix::net::shutdown(&socket, Shutdown::Read);
     shut.map_err(|errno| PartError::Refused { holder, errno })?;
     Ok(Instant::now())

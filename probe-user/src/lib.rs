@@ -1,9 +1,9 @@
-//! The probe's user side: what runs where ([`discover`]), what may be attached ([`capability`], [`degraded`], [`examine`]), and what the
-//! attached programs saw ([`probe`], [`matcher`]), with CPU, socket queues and Python stacks beside it ([`cpu`],
-//! [`queue`], [`python`]).
+//! User side of the probe: discovery of processes and sockets ([`discover`]), permissions and environment ([`capability`], [`degraded`],
+//! [`examine`]), and observations of the attached programs ([`probe`], [`matcher`]). CPU times, socket queues and Python stacks are sampled
+//! separately ([`cpu`], [`queue`], [`python`]).
 //!
-//! The targets know nothing of it and are never stopped. Every link belongs to this process: the kernel takes all of them
-//! away when it ends, however it ends.
+//! The targets are neither modified nor stopped. Every link belongs to this process, so the kernel detaches all of them when it ends, for
+//! any reason.
 
 mod attach;
 pub mod btf;

@@ -1,4 +1,4 @@
-//! Which libzmq and libc a process uses, as paths that are valid from here.
+//! The libzmq and libc files that a process has mapped, as paths valid in this process.
 
 use std::path::PathBuf;
 
@@ -6,20 +6,20 @@ use crate::discover::libzmq::open;
 use crate::discover::proc::maps::{self, MappedFile};
 use crate::discover::proc::{ProcDir, ProcRoot, ReadError};
 
-/// A process that maps tens of thousands of files has less than this to say.
+/// Maximum size of `/proc/PID/maps` in bytes, enough for tens of thousands of mapped files.
 const LONGEST_MAPS: usize = 16 << 20;
 
 /// A library that a process has mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Library {
-    /// Where it is.
+    /// Path that is valid in this process.
     pub path: PathBuf,
-    /// It may be asked to send or take plain buffers (`zmq_send`). pyzmq's is not: it moves messages (`zmq_msg_send`).
+    /// Whether plain buffers may be sent or received through it (`zmq_send`). pyzmq always uses messages (`zmq_msg_send`).
     pub buffers: bool,
 }
 
-/// The mapped files whose name says that they hold libzmq: `libzmq-<hash>.so.5.2.5` of the pyzmq wheels, a
-/// distribution's `libzmq.so.5`, or an extension module that has it linked in (`_zmq.abi3.so`).
+/// Mapped files whose names indicate that they contain libzmq: `libzmq-<hash>.so.5.2.5` from pyzmq wheels, `libzmq.so.5` from a
+/// distribution, or an extension module that links it statically (`_zmq.abi3.so`).
 pub fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
     let (process, files) = mapped(pid)?;
     let buffers = |file: &MappedFile| !of_pyzmq(file, &files);
@@ -49,7 +49,7 @@ fn library(process: &ProcDir, file: &MappedFile, buffers: bool) -> Result<Librar
     Ok(Library { path, buffers })
 }
 
-/// The wheels' extension modules only call libzmq; where it is a file of its own, that file is the place.
+/// Selects the files that contain libzmq. If it is a separate file, extension modules only call it.
 fn holds_zmq(files: &[MappedFile]) -> Vec<&MappedFile> {
     let named = |file: &&MappedFile| contains(file.name(), b"zmq") && contains(file.name(), b".so");
     let mut found: Vec<&MappedFile> = files.iter().filter(named).collect();
@@ -59,7 +59,7 @@ fn holds_zmq(files: &[MappedFile]) -> Vec<&MappedFile> {
     found
 }
 
-/// A wheel keeps it in `pyzmq.libs`, or links it into its module; and the module has been imported.
+/// Whether only pyzmq uses this file: it is in the wheel's `pyzmq.libs`, or linked into its module, and the module is loaded.
 fn of_pyzmq(file: &MappedFile, files: &[MappedFile]) -> bool {
     let has = |file: &MappedFile, part: &str| contains(file.path.as_os_str().as_encoded_bytes(), part.as_bytes());
     let module = "/zmq/backend/";
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].name(), b"libzmq-2f02442c.so.5.2.5");
         assert!(of_pyzmq(found[0], &files));
-        // Called by somebody else: no telling how.
+        // Another module calls this library, in an unknown way.
         let other = maps::files(WHEEL.replace("/zmq/backend/", "/other/").as_bytes());
         assert!(!of_pyzmq(found[0], &other));
     }

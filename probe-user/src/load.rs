@@ -1,4 +1,4 @@
-//! The embedded object and what it is told before the kernel verifies it.
+//! Loading of the embedded object, with the settings that it needs before verification.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -8,35 +8,35 @@ use probe_ebpf::egress::Places;
 
 use crate::plain::Plain;
 
-/// Built by `cargo xtask ebpf`, checked by its `--check`; see probe-ebpf/object/SHA256SUMS.
+/// Built by `cargo xtask ebpf` and checked by its `--check`; see probe-ebpf/object/SHA256SUMS.
 #[cfg(target_arch = "x86_64")]
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-x86_64.bpf.o");
-/// As above, for a machine on which it was never run.
+/// As above, for an architecture where it has not been tested.
 #[cfg(target_arch = "aarch64")]
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-aarch64.bpf.o");
 
-/// Inode of the initial pid namespace on every kernel; `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
+/// Inode of the initial pid namespace on every kernel; `PROC_PID_INIT_INO` in `include/linux/proc_ns.h`.
 const INITIAL_NAMESPACE: u64 = 0xefff_fffc;
 
-/// What the object is told.
+/// Settings of the object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// Size of the ring in bytes: a power of 2, at least a page.
     pub(crate) ring_bytes: u32,
-    /// Pending bytes at which the reader is woken; 0: never.
+    /// Number of pending bytes at which the reader is woken; 0 for never.
     pub(crate) wake_bytes: u32,
-    /// Offsets inside kernel structs.
+    /// Offsets of fields in kernel structs.
     pub(crate) offsets: Offsets,
-    /// Account for threads: the scheduler's programs or those on polls are wanted.
+    /// Account for thread times; required by the scheduler and the poll programs.
     pub(crate) accounting: bool,
-    /// The same for what serving processes write.
+    /// Offsets of fields for observing serving processes.
     pub(crate) places: Places,
-    /// Let the programs log.
+    /// Enable logging in the programs.
     pub(crate) diagnostics: bool,
 }
 
 impl Settings {
-    /// For a program that does nothing.
+    /// Settings for empty probes.
     pub(crate) fn bare() -> Self {
         Self {
             ring_bytes: 64 << 10,
@@ -49,7 +49,7 @@ impl Settings {
     }
 }
 
-/// Creates the maps and prepares the programs; none is loaded yet.
+/// Creates the maps and prepares the programs without loading them.
 pub(crate) fn load(settings: Settings) -> Result<Ebpf, aya::EbpfError> {
     let (device, inode) = namespace();
     let log_level = if settings.diagnostics { u8::MAX } else { 0 };
@@ -65,7 +65,7 @@ pub(crate) fn load(settings: Settings) -> Result<Ebpf, aya::EbpfError> {
         .load(OBJECT)
 }
 
-/// Device and inode of our pid namespace; zeros in the initial one, where ids need no translation.
+/// Device and inode of the current pid namespace; zeros in the initial one, where ids need no translation.
 pub(crate) fn namespace() -> (u64, u64) {
     std::fs::metadata("/proc/self/ns/pid")
         .ok()

@@ -1,4 +1,4 @@
-//! What a probe says, as it says it: borrowed from the ring, nothing copied.
+//! Observations of a probe, borrowed from the ring without copying.
 
 use probe_ebpf::Loss;
 use probe_ebpf::egress::Record;
@@ -7,13 +7,13 @@ use trace::MonoNs;
 /// A ZMQ socket of a watched process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId {
-    /// Process id, as the caller named it.
+    /// Process id, as given by the caller.
     pub pid: u32,
-    /// The application's `void *`; another socket may get it after this one is closed.
+    /// The application's `void *`. A later socket may have the same address.
     pub address: u64,
 }
 
-/// What the scheduler's tracepoints saw of a thread since the attach.
+/// Times of a thread since the attach, from the scheduler's tracepoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTimes {
     /// Nanoseconds on a CPU.
@@ -24,33 +24,33 @@ pub struct CpuTimes {
     pub blocked_ns: u64,
 }
 
-/// One observed libzmq call.
+/// An observed libzmq call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// When.
+    /// Time of the call.
     pub at: MonoNs,
-    /// On which socket.
+    /// Socket of the call.
     pub socket: SocketId,
-    /// By which thread.
+    /// Calling thread.
     pub tid: u32,
-    /// Which message of this socket and direction, counted from 0 at the attach. Lost records leave gaps.
+    /// Number of the message on this socket in this direction, counted from 0 at the attach. Lost records leave gaps.
     pub seq: u64,
-    /// The thread's times up to now; `None` when the scheduler is not observed.
+    /// The thread's times so far; `None` when the scheduler is not observed.
     pub cpu: Option<CpuTimes>,
-    /// How often the thread went to a poll that may sleep: messages of one wakeup share it. `None` when not observed.
+    /// Number of polls by the thread that may have slept; messages of one wakeup share it. `None` when not observed.
     pub wakeup: Option<u64>,
 }
 
-/// A message and the call that moved it.
+/// A message with the call that sent or received it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
     /// The call.
     pub call: Call,
     /// Length of the whole message in bytes.
     pub bytes: u64,
-    /// Another part of the same multipart message follows. Of a message taken it is known only where bytes are asked for.
+    /// Whether another part of the same multipart message follows. For received messages it is known only if bytes are captured.
     pub more: bool,
-    /// Its bytes; of a message longer than what was asked for, the first half of that and the last half. Empty if they could
+    /// Captured bytes. If the message exceeds the capture limit, the first half of that many bytes and the last half. Empty if they could
     /// not be read.
     pub payload: &'a [u8],
 }
@@ -60,29 +60,29 @@ pub struct Message<'a> {
 pub enum Observation<'a> {
     /// A message entered the sender's socket.
     Sent(Message<'a>),
-    /// The send of the message with this number was refused; the number will be used again.
+    /// The send of the message with this number was refused. The number will be reused.
     Unsent(Call),
-    /// The application took a message.
+    /// The application received a message.
     Taken(Message<'a>),
-    /// The application asked for the next message: it is done with the one of this number.
+    /// The application requested its next message, so it has processed the one with this number.
     Handled(Call),
-    /// A serving process wrote to a client's socket, or that socket changed its state.
+    /// A serving process wrote to a client's socket, or that socket changed state.
     Egress {
-        /// The process.
+        /// Process id.
         pid: u32,
-        /// What happened.
+        /// The event.
         record: Record<'a>,
     },
-    /// Observations were lost, so many since the last time this was said.
+    /// Observations were lost since the last report.
     Lost {
-        /// Why.
+        /// Cause of the loss.
         cause: Loss,
-        /// How many.
+        /// Number of lost observations.
         count: u64,
     },
     /// A watched process ended.
     Exited {
-        /// Which.
+        /// Process id.
         pid: u32,
     },
 }

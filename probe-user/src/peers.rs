@@ -1,4 +1,4 @@
-//! Who is connected to a socket file: asked of the kernel, whatever processes there are.
+//! Peers connected to a socket file, as reported by the kernel for all processes.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use crate::discover::proc::{ProcDir, ProcRoot};
 use crate::discover::sock::connection;
 use crate::discover::sock::netlink::Diag;
 
-/// Sockets listed in one look, processes and descriptors gone through.
+/// Limit of sockets, of processes and of descriptors listed.
 const MOST: usize = 262_144;
 
-/// A connection to a socket file that both ends of which are in one network namespace.
+/// A connection to a socket file with both ends in one network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Connection {
     /// Inode of the socket that connected.
@@ -24,23 +24,23 @@ pub struct Connection {
 /// A descriptor of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Holder {
-    /// Which process.
+    /// Process id.
     pub pid: u32,
-    /// Which of its descriptors.
+    /// Number of the descriptor.
     pub fd: u32,
 }
 
-/// Asks about the Unix sockets of one network namespace.
+/// Queries the Unix sockets of one network namespace.
 #[derive(Debug)]
 pub struct Peers(Diag);
 
 impl Peers {
-    /// Of ours. Needs no privilege.
+    /// Queries the current network namespace. Needs no privilege.
     pub fn here() -> Result<Self, DiagError> {
         Diag::here().map(Self)
     }
 
-    /// Of that of process `pid`. Needs `CAP_SYS_ADMIN` where it is another than ours.
+    /// Queries the network namespace of process `pid`. Needs `CAP_SYS_ADMIN` if it differs from the current one.
     pub fn of(pid: u32) -> Result<Self, DiagError> {
         let root = ProcRoot::new("/proc");
         let process = |pid| root.process(pid).map_err(DiagError::Enter);
@@ -53,7 +53,7 @@ impl Peers {
         }
     }
 
-    /// Connections to the listener that was bound as `path`, wherever its file is by now.
+    /// Connections to the listener that was bound to `path`, even if its file has been moved.
     pub fn connected_to(&self, path: &Path) -> Result<Vec<Connection>, DiagError> {
         let (sockets, _) = self.0.unix_sockets(MOST)?;
         let endpoint = format!("ipc://{}", path.display());
@@ -71,7 +71,7 @@ impl Peers {
     }
 }
 
-/// Which processes hold these sockets; several may hold one, after a fork. Processes that may not be looked at are left out.
+/// Processes that hold these sockets; after a fork, several may hold one. Omits processes that may not be inspected.
 pub fn holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
     let mut holders: HashMap<u64, Vec<Holder>> = HashMap::new();
     let root = ProcRoot::new("/proc");
@@ -89,8 +89,8 @@ pub fn holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
     holders
 }
 
-/// Whether thread `tid` of process `pid` sleeps in a poll, having nothing to do. An event loop whose inbox holds messages
-/// never does. Needs the permission to trace it, and a kernel that tells (`/proc/PID/task/TID/syscall`).
+/// Whether thread `tid` of process `pid` sleeps in a poll. An event loop with messages in its inbox never does. Needs the permission to
+/// trace the process, and a kernel with `/proc/PID/task/TID/syscall`.
 pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
     let process = ProcRoot::new("/proc").process(pid)?;
     let said = process.read(&format!("task/{tid}/syscall"), 4096)?;
@@ -104,7 +104,7 @@ pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
 /// `poll`, `select`, `epoll_wait`, `pselect6`, `ppoll`, `epoll_pwait`, `epoll_pwait2`.
 #[cfg(target_arch = "x86_64")]
 const POLLS: [i64; 7] = [7, 23, 232, 270, 271, 281, 441];
-/// The same, as far as the architecture has them.
+/// Numbers of the same system calls on architectures with the generic table.
 #[cfg(not(target_arch = "x86_64"))]
 const POLLS: [i64; 4] = [22, 72, 73, 441];
 

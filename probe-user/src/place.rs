@@ -1,27 +1,27 @@
-//! Where this program runs, and how that place grants what is missing: the line to write differs, the need does not.
+//! Environment of this process. The remedy for a missing permission depends on it.
 
 use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::capability::Capability;
 
-/// What this program was started by.
+/// Environment that this process runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// A shell on a machine.
+    /// A shell on a host.
     Host,
     /// A systemd service.
     Unit,
-    /// A container of Docker's.
+    /// A Docker container.
     Docker,
-    /// A container of Podman's.
+    /// A Podman container.
     Podman,
-    /// A pod's container.
+    /// A container in a Kubernetes pod.
     Kubernetes,
 }
 
 impl Place {
-    /// Of the calling process, found out once.
+    /// Environment of the calling process, determined once.
     pub fn here() -> Self {
         static HERE: OnceLock<Place> = OnceLock::new();
         *HERE.get_or_init(|| {
@@ -42,8 +42,7 @@ impl Place {
                 || cgroup.contains("/kubepods")
         };
         let unit = || variable("INVOCATION_ID") && cgroup.lines().any(|line| line.ends_with(".service"));
-        // An image keeps the file when it is unpacked as a machine; what Docker mounts and the cgroup it makes are there only while
-        // it runs.
+        // An image unpacked as a machine's root still has this file. Docker's mounts and cgroup exist only in a running container.
         let docker = || exists("/.dockerenv") && (cgroup.contains("docker") || mounts.contains("/docker/"));
         if pod() {
             Self::Kubernetes
@@ -58,7 +57,7 @@ impl Place {
         }
     }
 
-    /// What to call it in JSON.
+    /// Identifier for JSON.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Host => "host",
@@ -69,7 +68,7 @@ impl Place {
         }
     }
 
-    /// What to call it in a sentence.
+    /// Phrase for a sentence.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Host => "on a host",
@@ -80,7 +79,7 @@ impl Place {
         }
     }
 
-    /// Grants these capabilities, in a process that is root: others have none of what a container is given.
+    /// How to grant these capabilities, to a process that runs as root: in a container, other users do not receive them.
     pub fn grant(self, capabilities: &[Capability]) -> String {
         let names = |between: &str| {
             let names: Vec<&str> = capabilities.iter().map(|c| c.name()).collect();
@@ -107,7 +106,7 @@ impl Place {
         }
     }
 
-    /// Lets these system calls through.
+    /// How to permit these system calls.
     pub fn unfiltered(self, calls: &[&str]) -> String {
         match self {
             Self::Host => "start it outside of the sandbox that set the filter".to_owned(),
@@ -117,7 +116,7 @@ impl Place {
         }
     }
 
-    /// Leaves the user namespace.
+    /// How to leave the user namespace.
     pub const fn host_users(self) -> &'static str {
         match self {
             Self::Host => "run it outside of the user namespace, as the machine's root",
@@ -128,7 +127,7 @@ impl Place {
         }
     }
 
-    /// Shows the engine's processes.
+    /// How to make the engine's processes visible.
     pub const fn same_processes(self) -> &'static str {
         match self {
             Self::Host => "start the engine, or run it in the engine's PID namespace: nsenter --pid --target PID",

@@ -1,4 +1,4 @@
-//! Which of our records may cross into the kernel as plain bytes.
+//! Records that may be passed to the kernel as plain bytes.
 #![expect(
     unsafe_code,
     reason = "aya::Pod is an unsafe trait: the promise is made here, once, for our own records"
@@ -7,12 +7,12 @@
 use probe_ebpf::egress::{Places, Serves, Stream};
 use probe_ebpf::{Offsets, Thread, Watched};
 
-/// A record of `probe-ebpf` as aya's maps and globals take it.
+/// Wrapper that makes a record of `probe-ebpf` usable with aya's maps and globals.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Plain<T>(pub(crate) T);
 
-/// Records of integers only, `repr(C)`, without padding: any bytes are a value and every byte of a value is written.
+/// Marker for `repr(C)` structs of integers without padding: every bit pattern is valid and every byte is initialised.
 pub(crate) trait Record: Copy + 'static {}
 
 impl Record for Offsets {}
@@ -22,7 +22,7 @@ impl Record for Stream {}
 impl Record for Thread {}
 impl Record for Watched {}
 
-// SAFETY: `Record` is implemented above only for structs of integers whose fields leave no gap (tested below).
+// SAFETY: `Record` is implemented above only for structs of integers without padding (tested below).
 unsafe impl<T: Record> aya::Pod for Plain<T> {}
 
 #[cfg(test)]

@@ -1,40 +1,40 @@
-//! Bytes in the kernel's queues of a process's sockets, without eBPF.
+//! Bytes in the kernel queues of a process's sockets, without eBPF.
 //!
-//! `pidfd_getfd` lends us the socket for two `ioctl`s (0.5 us in all), which give exact bytes in any network namespace.
-//! It needs `SYS_PTRACE`, and Linux 5.6. These queues are only part of a hop's: libzmq drains them into its own.
+//! `pidfd_getfd` borrows the socket for two `ioctl`s (0.5 us in total), which return exact byte counts in any network namespace. It needs
+//! `SYS_PTRACE` and Linux 5.6. These queues are only a part of a hop's queue, since libzmq drains them into its own.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags};
 
-/// Why sockets cannot be read.
+/// Error of reading socket queues.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
-    /// The process cannot be reached.
+    /// The process cannot be opened.
     #[error("open process {pid}: {source}; it may have ended")]
     Open {
-        /// Which.
+        /// Process id.
         pid: u32,
-        /// What the system said.
+        /// Error from the operating system.
         source: std::io::Error,
     },
-    /// Its files cannot be listed.
+    /// The process's descriptors cannot be listed.
     #[error("list /proc/{pid}/fd: {source}; run as its owner or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH")]
     List {
-        /// Which process.
+        /// Process id.
         pid: u32,
-        /// What the system said.
+        /// Error from the operating system.
         source: std::io::Error,
     },
-    /// A socket was not lent.
+    /// A socket cannot be borrowed.
     #[error("borrow descriptor {fd} of process {pid}: {source}; run with CAP_SYS_PTRACE")]
     Borrow {
-        /// Which process.
+        /// Process id.
         pid: u32,
-        /// Which descriptor.
+        /// Number of the descriptor.
         fd: RawFd,
-        /// What the system said.
+        /// Error from the operating system.
         source: std::io::Error,
     },
 }
@@ -44,20 +44,20 @@ pub enum QueueError {
 pub struct Socket {
     /// Its descriptor in the process.
     pub fd: RawFd,
-    /// Its inode, which `/proc/net` and `sock_diag` know it by.
+    /// Inode, which identifies the socket in `/proc/net` and `sock_diag`.
     pub inode: u64,
 }
 
-/// How much is queued at one socket.
+/// Amount of data queued at one socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
-    /// Bytes that arrived and were not read (`SIOCINQ`); `None` on a listening socket.
+    /// Bytes received and not read yet (`SIOCINQ`); `None` on a listening socket.
     pub receive_bytes: Option<u64>,
-    /// Bytes sent and not yet read or acknowledged (`SIOCOUTQ`). On a unix socket the kernel counts its own overhead in.
+    /// Bytes sent and not yet read or acknowledged (`SIOCOUTQ`). On a Unix socket this includes the kernel's overhead.
     pub send_bytes: Option<u64>,
 }
 
-/// Reads the socket queues of one process.
+/// Reader of the socket queues of one process.
 #[derive(Debug)]
 pub struct Queues {
     pid: u32,
@@ -65,7 +65,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Of process `pid`.
+    /// Opens process `pid`.
     pub fn of(pid: u32) -> Result<Self, QueueError> {
         let id = Pid::from_raw(pid as i32).ok_or(rustix::io::Errno::SRCH);
         let opened = id.and_then(|id| rustix::process::pidfd_open(id, PidfdFlags::empty()));
@@ -74,7 +74,8 @@ impl Queues {
             .map_err(|e| QueueError::Open { pid, source: e.into() })
     }
 
-    /// Its sockets now, by descriptor. Takes about 16 us for a few dozen files: do it when hops change.
+    /// Lists the process's current sockets, sorted by descriptor. Takes about 16 us for a few dozen files, so call it only when hops
+    /// change.
     pub fn sockets(&self) -> Result<Vec<Socket>, QueueError> {
         let listed = fs::read_dir(format!("/proc/{}/fd", self.pid));
         let listed = listed.map_err(|source| QueueError::List { pid: self.pid, source })?;
@@ -98,7 +99,7 @@ impl Queues {
         Ok(sockets)
     }
 
-    /// What is queued at descriptor `fd`. The borrowed socket is closed before this returns.
+    /// Queued bytes at descriptor `fd`. The borrowed socket is closed before this returns.
     pub fn depth(&self, fd: RawFd) -> Result<Depth, QueueError> {
         let socket = self.borrow(fd)?;
         Ok(Depth {
@@ -107,7 +108,7 @@ impl Queues {
         })
     }
 
-    /// A descriptor of our own for its descriptor `fd`. The connection lives as long as both of them.
+    /// Duplicates the process's descriptor `fd` into this process. The connection stays open until both are closed.
     pub(crate) fn borrow(&self, fd: RawFd) -> Result<OwnedFd, QueueError> {
         let borrowed = rustix::process::pidfd_getfd(&self.process, fd as ForeignRawFd, PidfdGetfdFlags::empty());
         borrowed.map_err(|source| QueueError::Borrow {
@@ -118,11 +119,11 @@ impl Queues {
     }
 }
 
-/// `SIOCOUTQ`, which rustix has no function for.
+/// Reads `SIOCOUTQ`, for which rustix has no function.
 #[expect(unsafe_code, reason = "an ioctl by number")]
 pub(crate) fn outq(socket: impl AsFd) -> Option<u64> {
     const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
-    // SAFETY: SIOCOUTQ writes one int; sock_ioctl in include/uapi/asm-generic/sockios.h and linux/sockios.h.
+    // SAFETY: SIOCOUTQ writes one int; see sock_ioctl in include/uapi/asm-generic/sockios.h and linux/sockios.h.
     let bytes = unsafe { rustix::ioctl::ioctl(socket, rustix::ioctl::Getter::<SIOCOUTQ, i32>::new()) };
     bytes.ok().and_then(|bytes| u64::try_from(bytes).ok())
 }
@@ -147,7 +148,7 @@ mod tests {
         let mut from = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (to, _) = listener.accept().unwrap();
         from.write_all(&[7; 5000]).unwrap();
-        // Loopback delivers within the call; the acknowledgement as well.
+        // Loopback delivers the data and the acknowledgement within the call.
         assert_eq!(queues.depth(to.as_raw_fd()).unwrap().receive_bytes, Some(5000));
         assert_eq!(queues.depth(listener.as_raw_fd()).unwrap().receive_bytes, None);
         let fds: Vec<RawFd> = queues.sockets().unwrap().iter().map(|socket| socket.fd).collect();

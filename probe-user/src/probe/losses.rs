@@ -1,6 +1,6 @@
-//! The kernel side's counters of what it had to drop, one for each cause and processor.
+//! Counters of the observations that the kernel side dropped, per cause and processor.
 //!
-//! aya 0.14 reads such an array only where `/sys` tells how many processors there can be; a container may have none.
+//! aya 0.14 can read such an array only if `/sys` lists the possible processors, and a container may lack `/sys`.
 #![expect(unsafe_code, reason = "bpf(2) has no safe wrapper that does without /sys")]
 
 use std::io;
@@ -9,18 +9,18 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use aya::maps::{Map, MapData, MapError};
 use probe_ebpf::Loss;
 
-/// No kernel is configured for more: `CONFIG_NR_CPUS` ends at 8192 on every architecture.
+/// Maximum value of `CONFIG_NR_CPUS` on any architecture.
 const MOST_PROCESSORS: usize = 8192;
 // include/uapi/linux/bpf.h
 const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 
-/// The counters, and room for one value of each processor.
+/// The counters, with a buffer for one value per processor.
 pub(super) struct Losses {
     map: MapData,
     values: Box<[u64]>,
 }
 
-/// The lookup's part of `union bpf_attr`.
+/// The part of `union bpf_attr` for a lookup.
 #[repr(C)]
 struct Lookup {
     map: u32,
@@ -41,7 +41,7 @@ impl Losses {
         })
     }
 
-    /// How many were lost for `cause` since the load, on all processors.
+    /// Number of observations lost for `cause` since the load, on all processors.
     pub(super) fn total(&mut self, cause: Loss) -> Result<u64, MapError> {
         let key = cause as u32;
         let lookup = Lookup {
@@ -51,8 +51,8 @@ impl Losses {
             value: self.values.as_mut_ptr() as u64,
             flags: 0,
         };
-        // SAFETY: the kernel writes 8 bytes for each processor that is possible, at most [`MOST_PROCESSORS`], as many as `values` has room for;
-        // key and values outlive the call.
+        // SAFETY: the kernel writes 8 bytes for each possible processor, at most [`MOST_PROCESSORS`], which is the length of `values`; key
+        // and values outlive the call.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_bpf,
@@ -67,7 +67,7 @@ impl Losses {
                 io_error: io::Error::last_os_error(),
             }));
         }
-        // Places of processors that there are not stay 0.
+        // Values of absent processors stay 0.
         Ok(self.values.iter().sum())
     }
 }

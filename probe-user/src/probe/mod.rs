@@ -34,10 +34,10 @@ use serving::Serving;
 
 pub use options::{Options, ProbeError, Target};
 
-/// Losses and exits are looked at this often; both are rare.
+/// Interval of checks for losses and exited processes, both of which are rare.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
-/// A probe. Dropping it detaches everything.
+/// An attached probe. Dropping it detaches everything.
 pub struct Probe {
     ebpf: Ebpf,
     records: RingBuf<MapData>,
@@ -47,9 +47,9 @@ pub struct Probe {
     libraries: Known,
     targets: Vec<Slot>,
     global: Vec<Link>,
-    /// Thread states are observed; what is not observed is `None` in every observation.
+    /// Thread states are observed. If not, they are `None` in every observation.
     scheduler: bool,
-    /// And with them which threads sleep in a poll.
+    /// The scheduler programs also observe which threads sleep in a poll.
     sleeps: bool,
     degraded: Vec<Degraded>,
     permissions: Permissions,
@@ -60,20 +60,20 @@ pub struct Probe {
     kept_at: Instant,
 }
 
-/// A target's place in the kernel side's arrays.
+/// Entry for a target in the kernel side's arrays.
 struct Slot {
     pid: u32,
     capture: Capture,
-    /// Its process has ended and nothing of it is in the ring: another may have the place.
+    /// The process has exited and its records have been read, so another target may reuse the entry.
     free: bool,
-    /// Readable when the process has ended; `None` once that was said, or where pidfds are refused.
+    /// Becomes readable when the process exits. `None` once the exit was reported, or if pidfds are refused.
     alive: Option<OwnedFd>,
     links: Vec<Link>,
     polls: bool,
 }
 
 impl Probe {
-    /// Attaches to `targets`, which may have been running for long. What cannot be attached is in [`Probe::degraded`].
+    /// Attaches to `targets`, which may already be running. [`Probe::degraded`] lists the features that could not be attached.
     pub fn attach(targets: &[Target], options: Options) -> Result<Self, ProbeError> {
         let permissions = Permissions::here();
         let mut degraded = Vec::new();
@@ -129,8 +129,7 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Watches more processes, for example workers that were started later. Places of processes that have ended are used
-    /// again.
+    /// Adds processes, for example workers that started later. Reuses the entries of processes that have exited.
     pub fn add(&mut self, targets: &[Target]) -> Result<(), ProbeError> {
         let living = self.targets.iter().filter(|slot| !slot.free).count();
         let asked = living + targets.len();
@@ -145,19 +144,19 @@ impl Probe {
         for index in &new {
             self.attach_to(*index);
         }
-        // All takes before any send: a frame that is seen sent is then seen taken, whoever takes it.
+        // Enable sends only after all receives are probed, so that the receipt of every observed send is observed too.
         for index in new {
             self.tell(index, 1)?;
         }
         Ok(())
     }
 
-    /// What is missing, and the line that grants it.
+    /// Unavailable features, with remedies.
     pub fn degraded(&self) -> &[Degraded] {
         &self.degraded
     }
 
-    /// Changes how much of a process's messages is copied.
+    /// Changes the capture limits for a process's messages.
     pub fn set_capture(&mut self, pid: u32, capture: Capture) -> Result<(), ProbeError> {
         for index in 0..self.targets.len() {
             let slot = &mut self.targets[index];
@@ -169,8 +168,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Gives what was observed to `see`, oldest first, and returns how many observations that were. Waits up to `patience`
-    /// if there is none: a few milliseconds, since nothing wakes the reader but [`Options::wake_bytes`].
+    /// Passes new observations to `see`, oldest first, and returns their number. If there are none, waits up to `patience`. A few
+    /// milliseconds suffice, since only [`Options::wake_bytes`] wakes the reader earlier.
     pub fn poll(&mut self, patience: Duration, mut see: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let mut seen = self.drain(&mut see);
         if seen == 0 && !patience.is_zero() {
@@ -188,13 +187,13 @@ impl Probe {
         Ok(seen)
     }
 
-    /// The accounting of every thread seen so far. The processes' ids are those of [`Target::pid`].
+    /// Accounting of every thread seen so far, with the process ids of [`Target::pid`].
     pub fn threads(&self) -> Result<Vec<(u32, Thread)>, ProbeError> {
         let Some(map) = self.ebpf.map("THREADS") else {
             return Ok(Vec::new());
         };
         let threads: HashMap<_, u32, Plain<Thread>> = HashMap::try_from(map).map_err(wrong("THREADS"))?;
-        // An entry may be replaced while the map is walked; the next walk sees it.
+        // An entry may be replaced during the walk; the next walk includes it.
         let known = threads.iter().flatten().filter_map(|(key, Plain(mut thread))| {
             if thread.tid == 0 && load::namespace().1 == 0 {
                 thread.tid = key;
@@ -223,7 +222,7 @@ impl Probe {
         }
     }
 
-    /// Gives the process a place; its sends do not count yet.
+    /// Assigns an entry to the process. Its sends are not observed yet.
     fn register(&mut self, target: Target) -> Result<usize, ProbeError> {
         let alive =
             Pid::from_raw(target.pid as i32).and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -248,7 +247,7 @@ impl Probe {
         Ok(index)
     }
 
-    /// Tells the kernel side what to do with a target's messages.
+    /// Passes the capture limits and send flag of a target to the kernel side.
     fn tell(&mut self, index: usize, sends: u32) -> Result<(), ProbeError> {
         let told = Watched {
             capture: self.targets[index].capture,
@@ -258,8 +257,8 @@ impl Probe {
         self.watched.set(index as u32, Plain(told), 0).map_err(wrong("WATCHED"))
     }
 
-    /// Puts a process into the map of watched ones, or takes it out. In a pid namespace of our own its id would be another
-    /// process's in the kernel: there the kernel side learns it at the target's first probe.
+    /// Adds a process to the kernel's map of targets, or removes it. In a separate pid namespace its id is ambiguous in the kernel, so
+    /// there the kernel side learns the process at the target's first probe hit.
     fn tell_programs(&mut self, pid: u32, index: Option<u32>) -> Result<(), ProbeError> {
         if load::namespace().1 != 0 {
             return Ok(());
@@ -292,7 +291,7 @@ impl Probe {
         }
     }
 
-    /// Attaches what observes `feature` to the process's libraries; whether it is there.
+    /// Attaches the uprobes for `feature` to the process's libraries. Returns whether any was attached.
     fn uprobes(&mut self, feature: Feature, index: usize, found: Result<Vec<Library>, ReadError>) -> bool {
         let pid = self.targets[index].pid;
         let libraries = found.unwrap_or_else(|error| {
@@ -344,7 +343,7 @@ impl Drop for Probe {
     }
 }
 
-/// One link for many places where the kernel has that, else one for each.
+/// Uses one link for many probe points if the kernel supports it, otherwise one perf event per point.
 fn way(ebpf: &Ebpf) -> Way {
     match Multi::load(ebpf, &UPROBES) {
         Ok(multi) => Way::Multi(multi),
@@ -377,7 +376,7 @@ fn no_types(what: String) -> Degraded {
     }
 }
 
-/// An error and its causes on one line.
+/// The error and its causes in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |words, cause| format!("{words}: {cause}"))

@@ -1,8 +1,8 @@
-//! One link for all of a program's places in a process (`BPF_TRACE_UPROBE_MULTI`, Linux 6.6): attached in one call, gone in
-//! one grace period, and it needs `BPF` and `PERFMON` where a perf event needs `SYS_ADMIN`.
+//! One link for all probe points of a program in a process (`BPF_TRACE_UPROBE_MULTI`, Linux 6.6). One call attaches it and one grace period
+//! detaches it. It needs `BPF` and `PERFMON`, where a perf event needs `SYS_ADMIN`.
 //!
-//! aya 0.14 cannot load such programs. So the object is read once more, its instructions are pointed at the maps that aya
-//! made, and two raw `bpf` calls do the rest. Where the kernel refuses, perf events do the same ([`crate::attach`]).
+//! aya 0.14 cannot load such programs. Therefore the object is parsed again, its instructions are relocated to the maps that aya created,
+//! and two raw `bpf` calls load and attach the programs. If the kernel refuses, perf events are used instead ([`crate::attach`]).
 #![expect(unsafe_code, reason = "bpf(2) has no safe wrapper that knows this attach type")]
 
 use std::collections::{HashMap, HashSet};
@@ -27,7 +27,7 @@ const BPF_PROG_TYPE_KPROBE: u32 = 2;
 const BPF_TRACE_UPROBE_MULTI: u32 = 48;
 const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
 
-/// Why programs cannot be attached this way.
+/// Error of attaching programs this way.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MultiError {
     #[error("the embedded object: {0}")]
@@ -42,13 +42,14 @@ pub(crate) enum MultiError {
     },
 }
 
-/// Programs, by name.
+/// Programs by name.
 #[derive(Debug)]
 pub(crate) struct Multi {
     programs: HashMap<&'static str, Program>,
 }
 
-/// A program, and its descriptor once it is loaded: the kernel verifies it for up to 50 ms, and no process may need it.
+/// A program, with its descriptor once it is loaded. Loading is deferred, since verification takes up to 50 ms and some programs are never
+/// needed.
 #[derive(Debug)]
 struct Program {
     name: &'static str,
@@ -76,8 +77,8 @@ fn unknown(name: &str) -> MultiError {
 }
 
 impl Multi {
-    /// The programs of these names, with the maps of `ebpf`, all of which must still be in it. The first is loaded, which shows
-    /// whether the kernel does this; the others are when they are first attached.
+    /// Prepares the programs with these names for the maps of `ebpf`, all of which must still be present there. Loads the first one to test
+    /// kernel support; the others load at their first attach.
     pub(crate) fn load(ebpf: &Ebpf, names: &[&'static str]) -> Result<Self, MultiError> {
         let wrong = |error: &dyn std::error::Error| MultiError::Object(error.to_string());
         let mut object = Object::parse(load::OBJECT).map_err(|e| wrong(&e))?;
@@ -107,8 +108,7 @@ impl Multi {
         Ok(Self { programs })
     }
 
-    /// Attaches `name` at `points` (offsets in the file at `path`) of process `pid`, or at the returns of the functions that
-    /// are entered there.
+    /// Attaches `name` to process `pid` at `points` (offsets in the file at `path`), or at the returns of the functions that begin there.
     pub(crate) fn attach(
         &mut self,
         name: &'static str,
@@ -140,12 +140,12 @@ impl Multi {
             pid,
             reserved: 0,
         };
-        // SAFETY: path, offsets and cookies outlive the call, and the counts are theirs.
+        // SAFETY: path, offsets and cookies outlive the call, and `count` is the length of both arrays.
         unsafe { bpf(BPF_LINK_CREATE, &attribute) }.map_err(failed)
     }
 }
 
-/// `link_create` of `union bpf_attr`, as far as `uprobe_multi` goes.
+/// `link_create` in `union bpf_attr`, up to the end of `uprobe_multi`.
 #[repr(C)]
 struct LinkCreate {
     program: u32,
@@ -162,7 +162,7 @@ struct LinkCreate {
     reserved: u32,
 }
 
-/// `BPF_PROG_LOAD` of `union bpf_attr`, as far as `expected_attach_type`.
+/// `BPF_PROG_LOAD` in `union bpf_attr`, up to `expected_attach_type`.
 #[repr(C)]
 struct ProgLoad {
     kind: u32,
@@ -199,18 +199,18 @@ fn load_program(instructions: &[bpf_insn], license: &CString) -> io::Result<Owne
 }
 
 /// # Safety
-/// The addresses in `attribute` must be valid for what `command` reads there, and the command must return a descriptor.
+/// The addresses in `attribute` must be valid for the reads of `command`, and the command must return a descriptor.
 unsafe fn bpf<T>(command: libc::c_int, attribute: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the attribute is read and not kept; the caller answers for what it points to.
+    // SAFETY: the kernel reads the attribute and does not keep it; the caller guarantees the addresses in it.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attribute), size_of::<T>()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that nobody else has.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// The descriptor of a map of ours, of whichever kind.
+/// Descriptor of one of the probe's maps, of any type.
 fn descriptor(map: &Map) -> Option<RawFd> {
     let (Map::Array(data)
     | Map::HashMap(data)

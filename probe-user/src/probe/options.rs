@@ -1,44 +1,43 @@
-//! What to attach to, the limits of it, and why there may be no probe at all.
+//! Targets and options of a probe, and the errors of attaching it.
 
 use aya::maps::MapError;
 use probe_ebpf::Capture;
 
 use crate::degraded::Degraded;
 
-/// A process to watch.
+/// A process to observe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its id, in our pid namespace.
+    /// Process id in the current pid namespace.
     pub pid: u32,
-    /// How much of its messages to copy.
+    /// Capture limits for its messages.
     pub capture: Capture,
 }
 
-/// What to attach, and the limits of it.
+/// Features to attach, and their limits.
 #[derive(Clone, Copy, Debug)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a probe that is there or not, alone"
 )]
 pub struct Options {
-    /// Size of the ring between kernel and reader in bytes; rounded up to a power of 2. What does not fit is counted.
+    /// Size of the ring between kernel and reader in bytes, rounded up to a power of 2. Records that do not fit are counted as lost.
     pub ring_bytes: u32,
-    /// Pending bytes at which the reader is woken before its tick, which costs the target 2 to 3 us; 0: it is not.
+    /// Number of pending bytes at which the reader is woken early, which costs the target 2 to 3 us; 0 for never.
     pub wake_bytes: u32,
-    /// See when a taken frame has been handled: a trap per `zmq_getsockopt` and per receive of the target.
+    /// Observe when a received frame has been processed: a trap per `zmq_getsockopt` and per receive of the target.
     pub handled: bool,
-    /// See which sends were refused, and take those back: nothing per send where libzmq's code is understood, else a return
-    /// probe. Without it a refused send counts as sent; a
-    /// blocking send without high-water mark, as `SGLang` makes it, is refused only when its context ends.
+    /// Observe which sends were refused, and reverse those. Costs nothing per send if libzmq's code is understood, and a return probe
+    /// otherwise. Without it a refused send counts as sent. A blocking send without high-water mark, as in `SGLang`, is refused only when
+    /// its context ends.
     pub refused: bool,
-    /// See the threads' states: 0.1 us per switch of any process.
+    /// Observe thread states: 0.1 us per context switch of any process.
     pub scheduler: bool,
-    /// See wakeups and the time away from the poll: a trap and a return probe per poll of the target.
+    /// Observe wakeups and the time outside of polls: a trap and possibly a return probe per poll of the target.
     pub polls: bool,
-    /// See what serving processes write where any system call of any process returns, as kernels before 6.5 need it, and not
-    /// where writes on sockets do.
+    /// Observe writes of serving processes at the return of every system call, as needed before Linux 6.5, instead of at socket writes.
     pub every_call: bool,
-    /// Tell through `tracing`, target `probe`, what the kernel side finds wrong with a message.
+    /// Log problems that the kernel side finds with a message through `tracing`, with target `probe`.
     pub diagnostics: bool,
 }
 
@@ -57,26 +56,26 @@ impl Default for Options {
     }
 }
 
-/// Why there is no probe at all.
+/// Error that prevents any probe.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// Nothing of it is permitted or possible here.
+    /// Probes are not permitted or not possible here.
     #[error("{}; {}", .0, .0.remedy())]
     Unavailable(Degraded),
-    /// More processes than one probe watches.
+    /// More processes than one probe supports.
     #[error("cannot watch {asked} processes, one probe watches at most {most}: name the ones of interest with --pid")]
     TooManyTargets {
-        /// How many were asked for.
+        /// Number of requested processes.
         asked: usize,
-        /// [`probe_ebpf::MAX_TARGETS`].
+        /// Limit: [`probe_ebpf::MAX_TARGETS`].
         most: u32,
     },
     /// A map of the loaded object could not be used.
     #[error("the probe's map {name}: {source}; the embedded object and this program are of different builds")]
     Map {
-        /// Which.
+        /// Name of the map.
         name: &'static str,
-        /// What aya said.
+        /// Error from aya.
         source: Box<MapError>,
     },
     /// Waiting for records failed.

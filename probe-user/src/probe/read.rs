@@ -1,4 +1,4 @@
-//! From the ring to observations, with what was lost and who has ended.
+//! Reading of ring records as observations, including losses and process exits.
 
 use std::time::Duration;
 
@@ -68,16 +68,17 @@ impl Probe {
                 rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
             });
             if ended {
-                // What it still did comes before its end, and nothing of it after.
+                // Report the remaining records of the process before its exit, and none after it.
                 seen += self.drain(see);
                 let slot = &mut self.targets[index];
                 slot.alive = None;
                 slot.free = true;
                 let links = std::mem::take(&mut slot.links);
-                // The ring fills meanwhile: somebody else waits. Where there can be no thread, they are dropped here.
+                // Detach on another thread, because the ring fills in the meantime. If no thread can be started, the links are dropped
+                // here.
                 let _ = std::thread::Builder::new().spawn(move || attach::detach(links));
                 let pid = slot.pid;
-                // Its id may become another process's. Already gone from the map: nothing to forget.
+                // The id may be reused by another process. An error means that it is already gone from the map.
                 let _ = self.tell_programs(pid, None);
                 self.serving.forget(pid);
                 self.forget_threads(index as u32);
@@ -88,7 +89,7 @@ impl Probe {
         seen
     }
 
-    /// Takes an ended process's threads out of the accounting: another may get its place.
+    /// Removes an exited process's threads from the accounting, since another process may reuse its entry.
     fn forget_threads(&mut self, target: u32) {
         let Some(map) = self.ebpf.map_mut("THREADS") else {
             return;
@@ -99,7 +100,7 @@ impl Probe {
         let of_target = |(key, Plain(thread)): (u32, Plain<Thread>)| (thread.target == target).then_some(key);
         let ended: Vec<u32> = threads.iter().flatten().filter_map(of_target).collect();
         for key in ended {
-            // Evicted meanwhile: nothing to forget.
+            // An error means that the entry was evicted in the meantime.
             let _ = threads.remove(&key);
         }
     }

@@ -1,4 +1,4 @@
-//! Which of the watched processes serve clients, and which of their connections are of use.
+//! Observation of the processes that serve clients, and exclusion of irrelevant connections.
 
 use std::collections::HashMap;
 
@@ -11,14 +11,14 @@ use crate::capability::Feature;
 use crate::degraded::{Degraded, Missing};
 use crate::plain::Plain;
 
-/// Processes whose writes are observed.
+/// State of the observation of serving processes.
 pub(super) struct Serving {
-    /// What is copied of their calls, by process.
+    /// Capture limits by process.
     serves: HashMap<u32, Serves>,
     links: Vec<Link>,
-    /// On reads, once some process's are wanted.
+    /// Links of the read programs, once any process needs them.
     reads: Vec<Link>,
-    /// Why it cannot be.
+    /// Reason why writes cannot be observed.
     unplaced: Option<String>,
 }
 
@@ -32,15 +32,16 @@ impl Serving {
         }
     }
 
-    /// The process has ended: its id may become another's.
+    /// Forgets a process that has exited, since its id may be reused.
     pub(super) fn forget(&mut self, pid: u32) {
         self.serves.remove(&pid);
     }
 }
 
 impl Probe {
-    /// Observes what `pid` writes to TCP sockets from now on, and what it reads of them if `serves` says so: before it is added, so
-    /// that no frame is seen taken whose delivery is not. Whether writes can be; why not is in [`Probe::degraded`].
+    /// Starts to observe the writes of `pid` to TCP sockets, and its reads if `serves` requests them. Call this before the process is
+    /// added, so that the deliveries of every received frame are observed. Returns whether writes are observable; if not,
+    /// [`Probe::degraded`] has the reason.
     pub fn serve(&mut self, pid: u32, serves: Serves) -> Result<bool, ProbeError> {
         if self.serving.links.is_empty() {
             if let Some(why) = &self.serving.unplaced {
@@ -77,18 +78,18 @@ impl Probe {
         Ok(true)
     }
 
-    /// Whether what processes read is observed, where that was wanted.
+    /// Whether reads are observed, if any process requested it.
     pub fn sees_reads(&self) -> bool {
         !self.serving.reads.is_empty()
     }
 
-    /// Observes this connection no more.
+    /// Stops observing a connection.
     pub fn ignore(&mut self, socket: u64) -> Result<(), ProbeError> {
         let Some(map) = self.ebpf.map_mut("STREAMS") else {
             return Ok(());
         };
         let mut streams: KernelMap<_, u64, Plain<Stream>> = KernelMap::try_from(map).map_err(wrong("STREAMS"))?;
-        // Closed meanwhile: then there is nothing to ignore.
+        // If the connection has closed in the meantime, there is nothing to ignore.
         if let Ok(Plain(stream)) = streams.get(&socket, 0) {
             let ignored = Stream { ignored: 1, ..stream };
             streams.insert(socket, Plain(ignored), 0).map_err(wrong("STREAMS"))?;

@@ -1,8 +1,8 @@
-//! Which Python functions a process's threads are in, read from its memory while it runs on: it is never stopped, traced
-//! or written to. Opt-in, since each reading costs us CPU time that the engine may want.
+//! Sampling of the Python functions that a process's threads execute, by reading the memory of the running process. The process is never
+//! stopped, traced or written to. Opt-in, since each sample takes CPU time that the engine may need.
 //!
-//! The reader is py-spy in its non-blocking mode, on a thread of its own. A stack that changes while it is read gives nothing,
-//! and is counted. What was read is handed over by interval through a bounded queue; what nobody fetches is dropped and counted.
+//! The reader is py-spy in its non-blocking mode, on a separate thread. A stack that changes during the read yields nothing and is counted.
+//! Results are delivered per interval through a bounded queue. Intervals that find the queue full are dropped and counted.
 
 mod process;
 mod tally;
@@ -21,28 +21,28 @@ use crate::degraded::Degraded;
 use process::{Reader, Unreadable};
 pub use tally::{Hits, Site, ThreadStacks};
 
-/// Intervals that wait to be fetched.
+/// Maximum number of undelivered intervals.
 const QUEUE: usize = 256;
-/// An interpreter that cannot be read yet may be starting: tried so often, a second apart.
+/// Number of attempts to read an interpreter, one second apart, since it may still be starting.
 const TRIES: u32 = 5;
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How often to read and to tell.
+/// Sampling rate and reporting interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Readings a second, 1 to [`Options::MOST_HERTZ`].
+    /// Samples per second, 1 to [`Options::MOST_HERTZ`].
     pub hertz: u32,
-    /// What is told at once; 100 ms to 1 s is of use.
+    /// Length of one report; useful values are 100 ms to 1 s.
     pub interval: Duration,
-    /// Functions told of one thread in one interval; those in fewer stacks are left out.
+    /// Maximum number of functions per thread and interval. Functions that are innermost least often are omitted.
     pub functions: usize,
 }
 
 impl Options {
-    /// A reading takes some hundred microseconds; more would be nothing but reading.
+    /// Limit of the rate: a sample takes some hundred microseconds, so a higher rate leaves no pause between samples.
     pub const MOST_HERTZ: u32 = 1_000;
 
-    /// At `hertz` readings a second, told twice a second.
+    /// Samples `hertz` times a second and reports twice a second.
     pub fn at(hertz: u32) -> Self {
         Self {
             hertz: hertz.clamp(1, Self::MOST_HERTZ),
@@ -52,37 +52,37 @@ impl Options {
     }
 }
 
-/// A process over one interval.
+/// Samples of a process over one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
-    /// Which.
+    /// Process id.
     pub pid: u32,
-    /// The interval's end.
+    /// End of the interval.
     pub at: MonoNs,
-    /// Its length in nanoseconds.
+    /// Length in nanoseconds.
     pub interval_ns: u64,
-    /// Its Python threads.
+    /// The process's Python threads.
     pub threads: Vec<ThreadStacks>,
 }
 
-/// What reading cost, and what of it came to nothing.
+/// Cost and failures of sampling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Processes read.
+    /// Number of processes read.
     pub processes: u64,
-    /// Readings, each of all stacks of a process.
+    /// Number of samples, each of all stacks of a process.
     pub readings: u64,
-    /// Of those, such as met a stack in change.
+    /// Number of samples that failed, usually because a stack changed during the read.
     pub failed: u64,
-    /// Readings left out because those before them took too long.
+    /// Number of samples skipped because earlier ones took too long.
     pub late: u64,
-    /// Intervals that nobody fetched.
+    /// Number of intervals that were not polled in time.
     pub dropped: u64,
-    /// CPU time of the reading thread in nanoseconds.
+    /// CPU time of the sampling thread in nanoseconds.
     pub cpu_ns: u64,
 }
 
-/// What the reading thread shares with us.
+/// State shared with the sampling thread.
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
@@ -92,13 +92,13 @@ struct Shared {
     late: AtomicU64,
     dropped: AtomicU64,
     cpu_ns: AtomicU64,
-    /// Processes to begin with.
+    /// Processes that are not opened yet.
     new: Mutex<Vec<u32>>,
     refused: Mutex<Vec<Degraded>>,
     notes: Mutex<Vec<String>>,
 }
 
-/// Reads the stacks of some processes until dropped.
+/// Samples the stacks of some processes until dropped.
 #[derive(Debug)]
 pub struct PythonStacks {
     shared: Arc<Shared>,
@@ -107,7 +107,7 @@ pub struct PythonStacks {
 }
 
 impl PythonStacks {
-    /// Starts the reading thread; processes are [added](Self::add). Fails only where no thread can be started.
+    /// Starts the sampling thread. [`Self::add`] adds processes. Fails only if no thread can be started.
     pub fn start(options: Options) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let (sender, intervals) = sync_channel(QUEUE);
@@ -127,19 +127,19 @@ impl PythonStacks {
         })
     }
 
-    /// Reads the process `pid` too, from its next reading on.
+    /// Also samples the process `pid`, from the next sample on.
     pub fn add(&self, pid: u32) {
         lock(&self.shared.new).push(pid);
     }
 
-    /// Hands over what has been told since the last call. Never waits.
+    /// Passes the intervals since the last call to `each`. Never waits.
     pub fn poll(&self, mut each: impl FnMut(Interval)) {
         for interval in self.intervals.try_iter().take(QUEUE) {
             each(interval);
         }
     }
 
-    /// What it cost so far.
+    /// Cost and failures so far.
     pub fn stats(&self) -> Stats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let shared = &*self.shared;
@@ -153,12 +153,12 @@ impl PythonStacks {
         }
     }
 
-    /// Processes that cannot be read, each with what would grant it.
+    /// Processes that cannot be read, each with its cause and remedy.
     pub fn refused(&self) -> Vec<Degraded> {
         lock(&self.shared.refused).clone()
     }
 
-    /// What is read and tells less than it could.
+    /// Limitations of the processes that are read.
     pub fn notes(&self) -> Vec<String> {
         lock(&self.shared.notes).clone()
     }
@@ -168,7 +168,7 @@ impl Drop for PythonStacks {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of its has been printed already, and costs nothing but its readings.
+            // A panic of the thread has already been printed, and costs only its samples.
             let _ = thread.join();
         }
     }
@@ -178,7 +178,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The reading thread.
+/// State of the sampling thread.
 struct Reading {
     options: Options,
     shared: Arc<Shared>,
@@ -186,7 +186,7 @@ struct Reading {
     readers: Vec<Candidate>,
 }
 
-/// A process that is read, or will be once its interpreter can be found.
+/// A process that is sampled, or will be once its interpreter is found.
 struct Candidate {
     pid: u32,
     reader: Option<Reader>,
@@ -224,7 +224,7 @@ impl Reading {
         }
     }
 
-    /// Opens the processes that are due.
+    /// Opens the processes that are due for an attempt.
     fn begin(&mut self) {
         let now = Instant::now();
         let new = std::mem::take(&mut *lock(&self.shared.new));
@@ -252,7 +252,7 @@ impl Reading {
                     candidate.next_try = now + RETRY;
                     let feature = Feature::PythonStacks;
                     let here = Permissions::here();
-                    // A missing capability does not come by waiting.
+                    // Retrying does not help against a missing capability.
                     let for_good = candidate.tries >= TRIES || !here.lacks(feature).is_empty();
                     if for_good {
                         lock(&shared.refused).push(Degraded::explain(feature, Some(candidate.pid), here, why));
@@ -263,7 +263,7 @@ impl Reading {
         });
     }
 
-    /// Hands the interval over that ends now, and forgets processes that have ended.
+    /// Reports the current interval and forgets processes that have exited.
     fn tell(&mut self, begun: &mut (Instant, MonoNs)) {
         let at = MonoNs::now();
         let interval_ns = at.since(begun.1);

@@ -1,4 +1,4 @@
-//! One process's interpreter, read by py-spy, and which of its threads run.
+//! Reader for the Python interpreter of one process, by py-spy, with the state of its threads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -10,19 +10,19 @@ use py_spy::{Config, PythonSpy, StackTrace};
 
 use super::tally::{Site, Tally, ThreadStacks};
 
-/// Thread ids of a container are looked up again this often while one of them is unknown.
+/// Minimum interval between lookups of a container's thread ids while one is unknown.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
 /// Why a process is not read.
 #[derive(Debug)]
 pub(super) enum Unreadable {
-    /// It has ended.
+    /// The process has exited.
     Gone,
-    /// What py-spy said.
+    /// Error from py-spy.
     Refused(String),
 }
 
-/// A process that is read.
+/// A process that is sampled.
 pub(super) struct Reader {
     pid: u32,
     spy: PythonSpy,
@@ -45,7 +45,7 @@ impl Reader {
             return Err(Unreadable::Gone);
         };
         let opened = PythonSpy::new(target, &config).and_then(|mut spy| {
-            // Non-blocking reads fail now and then: once is no answer.
+            // Non-blocking reads fail occasionally, so one failure is not conclusive.
             let mut tries = (0..8).map(|_| spy.get_stack_traces());
             match tries.find_map(Result::ok) {
                 Some(_) => Ok(spy),
@@ -64,7 +64,7 @@ impl Reader {
         }
     }
 
-    /// What cannot be told of this interpreter.
+    /// Limitation of this interpreter, if any.
     pub(super) fn note(&self) -> Option<String> {
         let version = &self.spy.version;
         (!self.names_threads()).then(|| {
@@ -76,12 +76,12 @@ impl Reader {
         })
     }
 
-    /// From 3.11 on the interpreter keeps each thread's kernel id.
+    /// Whether the interpreter stores each thread's kernel id, as it does from 3.11 on.
     fn names_threads(&self) -> bool {
         (self.spy.version.major, self.spy.version.minor) >= (3, 11)
     }
 
-    /// Whether the process is still there.
+    /// Whether the process still exists.
     pub(super) fn lives(&self) -> bool {
         Path::new("/proc").join(self.pid.to_string()).exists()
     }
@@ -96,7 +96,7 @@ impl Reader {
                 self.enter_named(&stack);
             }
         } else if let Some(main) = stacks.into_iter().next_back() {
-            // New threads go to the head of the interpreter's list: the last one is the first.
+            // New threads are inserted at the head of the interpreter's list, so the last one is the main thread.
             self.enter(self.pid, &main);
         }
         Ok(())
@@ -112,7 +112,7 @@ impl Reader {
     }
 
     fn enter(&mut self, tid: u32, stack: &StackTrace) {
-        // Its own look at the kernel's state knows no container's thread ids, and none before 3.11.
+        // py-spy's own check of the thread state does not work with a container's thread ids, nor before Python 3.11.
         let runs = stack.active && (self.threads.same && self.names_threads() || self.threads.runs(tid));
         let holds_gil = stack.owns_gil;
         let sites = runs.then(|| {
@@ -124,7 +124,7 @@ impl Reader {
         self.tallies.entry(tid).or_default().enter(sites, holds_gil);
     }
 
-    /// What was counted since the last call.
+    /// Returns and resets the counts.
     pub(super) fn take(&mut self, most: usize) -> Vec<ThreadStacks> {
         let tallies = std::mem::take(&mut self.tallies);
         tallies
@@ -134,10 +134,10 @@ impl Reader {
     }
 }
 
-/// Thread ids as the process's pid namespace counts them, and as ours does.
+/// Mapping of thread ids from the process's pid namespace to the current one.
 struct Threads {
     pid: u32,
-    /// It is in our namespace: the ids are the same.
+    /// The process is in the current namespace, so the ids are equal.
     same: bool,
     ours: HashMap<u32, u32>,
     looked: Option<Instant>,
@@ -176,20 +176,20 @@ impl Threads {
             .collect()
     }
 
-    /// Whether the kernel has it running or ready to.
+    /// Whether the thread is running or runnable.
     fn runs(&self, tid: u32) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/task/{tid}/stat", self.pid));
         stat.is_ok_and(|stat| state(&stat) == Some('R'))
     }
 }
 
-/// A task's id in its innermost pid namespace, by its `status`.
+/// A task's id in its innermost pid namespace, from its `status` file.
 fn inside(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
-/// `tid (name) S ..`, proc(5); the name may hold anything.
+/// State in a `stat` file, `tid (name) S ..`, see proc(5). The name may contain any characters.
 fn state(stat: &str) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }

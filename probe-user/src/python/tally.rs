@@ -2,20 +2,20 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// Longer names than this are garbage, or no use on a screen.
+/// Maximum length of a name. Longer names are invalid or too long to display.
 const LONGEST: usize = 120;
 
-/// A function.
+/// A Python function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Site {
-    /// Its name, with its class's from CPython 3.11 on.
+    /// Qualified name from CPython 3.11 on, otherwise the plain name.
     pub function: String,
-    /// Its file, from its package on: `sglang/srt/managers/tokenizer_manager.py`.
+    /// File path relative to its package root: `sglang/srt/managers/tokenizer_manager.py`.
     pub file: String,
 }
 
 impl Site {
-    /// A thread of the interpreter that runs, but no Python function.
+    /// Placeholder for a running interpreter thread outside of any Python function.
     pub(super) fn native() -> Self {
         Self {
             function: String::from("(native)"),
@@ -23,7 +23,7 @@ impl Site {
         }
     }
 
-    /// The names come from the target: what a terminal would obey is taken out.
+    /// Creates a site. The names come from the target, so control characters are removed.
     pub(super) fn new(function: &str, file: &str) -> Self {
         let plain = |text: &str| text.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
         Self {
@@ -33,29 +33,29 @@ impl Site {
     }
 }
 
-/// In how many stacks of a running thread a function was.
+/// Number of stacks of a running thread that contain a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits {
-    /// Anywhere.
+    /// At any depth.
     pub total: u32,
-    /// As the innermost one.
+    /// As the innermost function.
     pub own: u32,
-    /// As the innermost one of a thread that held the GIL.
+    /// As the innermost function of a thread that held the GIL.
     pub gil: u32,
 }
 
-/// A thread over one interval.
+/// Samples of a thread over one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadStacks {
-    /// Its id, as our view of `/proc` counts.
+    /// Thread id in the current pid namespace.
     pub tid: u32,
-    /// How often its stack was read.
+    /// Number of times its stack was read.
     pub taken: u32,
-    /// Functions while it ran or wanted to, those in most stacks first; empty when it slept all along.
+    /// Functions while the thread was running or runnable, sorted by `own` and then `total`, highest first. Empty if it always slept.
     pub functions: Vec<(Site, Hits)>,
 }
 
-/// A thread's functions as they are counted.
+/// Running counts of a thread's functions.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     taken: u32,
@@ -63,7 +63,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Enters one stack, innermost function first; `None` when the thread slept.
+    /// Counts one stack, innermost function first; `None` if the thread slept.
     pub(super) fn enter(&mut self, stack: Option<Vec<Site>>, holds_gil: bool) {
         self.taken += 1;
         let Some(mut stack) = stack else { return };
@@ -75,14 +75,14 @@ impl Tally {
             hits.own += 1;
             hits.gil += u32::from(holds_gil);
         }
-        // A function that calls itself is in a stack once.
+        // A recursive function counts once per stack.
         let once: HashSet<Site> = stack.into_iter().collect();
         for site in once {
             self.functions.entry(site).or_default().total += 1;
         }
     }
 
-    /// What was counted, with `most` functions at most: those in fewest stacks are left out, innermost ones last of all.
+    /// Returns the counts of at most `most` functions, preferring those that are innermost most often.
     pub(super) fn finish(self, tid: u32, most: usize) -> ThreadStacks {
         let mut functions: Vec<(Site, Hits)> = self.functions.into_iter().collect();
         functions.sort_by(|(a, x), (b, y)| (y.own, y.total, a).cmp(&(x.own, x.total, b)));

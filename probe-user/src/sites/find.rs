@@ -1,14 +1,14 @@
-//! The instructions of libzmq's functions where one trap tells as much as an entry and a return do.
+//! Instructions in libzmq's functions where a single trap replaces an entry and a return probe.
 
 use iced_x86::{Code, FlowControl, Instruction, Register as Reg};
 use probe_ebpf::Kept;
 
 use super::walk::{Code64, State, Value, emulated, writes};
 
-/// How many instructions behind an entry or a call are looked at.
+/// Number of instructions after an entry or a call that are examined.
 const NEAR: usize = 6;
 
-/// Where a receive is done, and where its arguments are kept there.
+/// Point where a receive has its result, with the locations of its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) at: u64,
@@ -16,14 +16,14 @@ pub(crate) struct Received {
     pub(crate) message: Kept,
 }
 
-/// Where a refused send comes by, and no other, and where its socket is kept there.
+/// Point that only refused sends reach, with the location of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) at: u64,
     pub(crate) socket: Kept,
 }
 
-/// Where a call comes by that asks for the next message, and where its socket is kept there.
+/// Point that only calls requesting the next message reach, with the location of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) at: u64,
@@ -32,16 +32,16 @@ pub(crate) struct Asked {
 
 /// `ZMQ_RCVTIMEO`, which pyzmq reads before each receive.
 const RCVTIMEO: i32 = 27;
-/// `ZMQ_EVENTS`, which it reads several times for each.
+/// `ZMQ_EVENTS`, which pyzmq reads several times for each receive.
 const EVENTS: i32 = 15;
-/// A flag of receives: do not wait.
+/// Receive flag: do not block.
 const DONTWAIT: i32 = 1;
 
 /// Message and socket are the first two arguments of `zmq_msg_send` and `zmq_msg_recv`.
 const ARGUMENTS: [Value; 2] = [Value::Message, Value::Socket];
 
-/// The instruction to probe for a function's entry and for its return: the first one that the kernel emulates, as long as
-/// arguments and stack pointer are as they were at the call; else the very first.
+/// Instruction to probe for a function's entry and return: the first one that the kernel can emulate while arguments and stack pointer
+/// still have their values from the call. Otherwise the very first instruction.
 pub(super) fn entry(code: Code64<'_>, function: u64) -> u64 {
     const PASSED: [Reg; 5] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::RSP];
     let mut ip = function;
@@ -59,8 +59,8 @@ pub(super) fn entry(code: Code64<'_>, function: u64) -> u64 {
     function
 }
 
-/// Where `zmq_msg_recv` has its result: on the straight line behind the call that was given the message (`s_recvmsg`, or
-/// `socket_base_t::recv` where that is inlined).
+/// Point where `zmq_msg_recv` has its result: on the straight line after the call that receives the message (`s_recvmsg`, or
+/// `socket_base_t::recv` if that is inlined).
 pub(super) fn received(code: Code64<'_>, function: u64) -> Option<Received> {
     let (call, state) = message_call(code, function, State::entry(&ARGUMENTS))?;
     let (mut ip, mut state) = (call.next_ip(), state.called());
@@ -82,7 +82,7 @@ pub(super) fn received(code: Code64<'_>, function: u64) -> Option<Received> {
     None
 }
 
-/// Where a send has failed: behind its call, where -1 becomes its result.
+/// Point where a send has failed: after its call, where -1 becomes the result.
 pub(super) fn refused(code: Code64<'_>, function: u64) -> Option<Refused> {
     let (call, state) = message_call(code, function, State::entry(&ARGUMENTS))?;
     behind(code, &call, state).or_else(|| {
@@ -93,8 +93,8 @@ pub(super) fn refused(code: Code64<'_>, function: u64) -> Option<Refused> {
     })
 }
 
-/// Where `zmq_getsockopt` hands on `ZMQ_RCVTIMEO` and not `ZMQ_EVENTS`: the socket's own function, which
-/// `zmq_getsockopt` calls, knows a few options itself and asks another for the rest.
+/// Point where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`: the socket's own function, called by `zmq_getsockopt`,
+/// handles a few options itself and calls another function for the rest.
 pub(super) fn option_asked(code: Code64<'_>, function: u64) -> Option<Asked> {
     let called = |option| State::entry(&[Value::Socket, Value::Number(option)]);
     let hands_on =
@@ -106,13 +106,13 @@ pub(super) fn option_asked(code: Code64<'_>, function: u64) -> Option<Asked> {
         }
         None::<()>
     });
-    // The check of the socket is called first, with the option still in its register.
+    // The validity check of the socket is called first, with the option still in its register.
     inner
         .into_iter()
         .find_map(|inner| alone(code, inner, called(RCVTIMEO), called(EVENTS), hands_on))
 }
 
-/// Where a receive that may wait finds that there is nothing yet: it goes through the socket's commands, over and over.
+/// Point where a blocking receive finds no message and repeatedly processes the socket's commands.
 pub(super) fn waits(code: Code64<'_>, function: u64) -> Option<Asked> {
     let outer = State::entry(&ARGUMENTS);
     let called = |flags| State::entry(&[Value::Socket, Value::Message, Value::Number(flags)]);
@@ -127,7 +127,7 @@ pub(super) fn waits(code: Code64<'_>, function: u64) -> Option<Asked> {
     })
 }
 
-/// The first instruction like this that a call in the state `wanted` comes by, and none in the state `other`.
+/// First matching instruction that is reached from the state `wanted` but not from the state `other`.
 fn alone(
     code: Code64<'_>,
     function: u64,
@@ -146,7 +146,7 @@ fn alone(
     })
 }
 
-/// A call, or a jump that is the last of a function: the kernel emulates both.
+/// Whether it is a call or a tail jump, both of which the kernel emulates.
 fn calls(instruction: &Instruction) -> bool {
     matches!(instruction.code(), Code::Call_rel32_64 | Code::Jmp_rel32_64)
 }
@@ -157,7 +157,7 @@ fn behind(code: Code64<'_>, call: &Instruction, state: State) -> Option<Refused>
             && instruction.op0_register() == Reg::EAX
             && instruction.immediate32() == u32::MAX;
         let socket = minus_one.then(|| state.kept(Value::Socket)).flatten()?;
-        // The jump behind it is emulated.
+        // Prefer the jump after it, which the kernel emulates.
         let next = code
             .at(instruction.next_ip())
             .filter(|next| next.flow_control() == FlowControl::UnconditionalBranch);
@@ -168,7 +168,7 @@ fn behind(code: Code64<'_>, call: &Instruction, state: State) -> Option<Refused>
     })
 }
 
-/// The first call that is given the message as its second argument, and what is known before it.
+/// First call with the message as its second argument, with the state before it.
 fn message_call(code: Code64<'_>, function: u64, state: State) -> Option<(Instruction, State)> {
     code.walk(function, state, |instruction, state| {
         let hands_on = instruction.code() == Code::Call_rel32_64 && state.get(Reg::RSI) == Value::Message;

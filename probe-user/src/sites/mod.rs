@@ -1,4 +1,4 @@
-//! Which instructions of a library to probe.
+//! Selection of the instructions to probe in a library.
 
 mod find;
 mod walk;
@@ -15,12 +15,12 @@ use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
 pub(crate) use find::{Asked, Received, Refused};
 use walk::Code64;
 
-/// libzmq has about 1 MB, libc 2 MB; an extension module with all of libzmq in it a few.
+/// Maximum file size. libzmq has about 1 MB, libc 2 MB, and an extension module with libzmq linked in a few.
 const LARGEST: u64 = 64 << 20;
-/// Libraries remembered, so that each file is read once however many processes map it.
+/// Maximum number of cached libraries; a cached file is read once for all processes that map it.
 const REMEMBERED: usize = 64;
 
-/// Functions that are probed.
+/// Functions to probe.
 const FUNCTIONS: [&str; 9] = [
     "zmq_msg_send",
     "zmq_msg_recv",
@@ -33,7 +33,7 @@ const FUNCTIONS: [&str; 9] = [
     "poll",
 ];
 
-/// Why a library's functions cannot be found.
+/// Error of finding a library's functions.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SitesError {
     #[error("read {path}: {source}")]
@@ -46,24 +46,24 @@ pub(crate) enum SitesError {
     Missing { path: String, symbol: &'static str },
 }
 
-/// Places to probe in one library, as offsets in its file.
+/// Probe points in one library, as offsets in its file.
 #[derive(Debug, Default)]
 pub(crate) struct Sites {
     path: String,
-    /// Where to probe the entry of each function.
+    /// Entry point of each function.
     functions: Vec<(&'static str, u64)>,
-    /// Inside `zmq_msg_recv`; `None` where it was compiled in a way that is not understood.
+    /// Point inside `zmq_msg_recv`; `None` if the compiled code is not understood.
     pub(crate) received: Option<Received>,
-    /// Inside what `zmq_msg_send` calls; likewise.
+    /// Point inside the function that `zmq_msg_send` calls; `None` as above.
     pub(crate) refused: Option<Refused>,
-    /// Inside what `zmq_getsockopt` calls; likewise.
+    /// Point inside the function that `zmq_getsockopt` calls; `None` as above.
     pub(crate) option_asked: Option<Asked>,
-    /// Inside what `zmq_msg_recv` calls; likewise.
+    /// Point inside the function that `zmq_msg_recv` calls; `None` as above.
     pub(crate) waits: Option<Asked>,
 }
 
 impl Sites {
-    /// Where to probe the entry or the return of `symbol`.
+    /// Offset to probe for the entry or the return of `symbol`.
     pub(crate) fn entry(&self, symbol: &'static str) -> Result<u64, SitesError> {
         let found = self.functions.iter().find(|(name, _)| *name == symbol);
         found.map(|(_, entry)| *entry).ok_or_else(|| SitesError::Missing {
@@ -72,7 +72,7 @@ impl Sites {
         })
     }
 
-    /// Reads an ELF image.
+    /// Parses an ELF image.
     pub(crate) fn of(path: String, image: &[u8]) -> Result<Self, SitesError> {
         let elf = match object::File::parse(image) {
             Ok(elf) => elf,
@@ -91,7 +91,7 @@ impl Sites {
             let Some(code) = code(&elf, symbol.address()) else {
                 continue;
             };
-            // A symbol may be there in several versions of one function.
+            // A symbol may have several versions; use the first.
             if sites.functions.iter().any(|(known, _)| *known == name) {
                 continue;
             }
@@ -134,13 +134,13 @@ impl Sites {
     }
 }
 
-/// A loaded part of a library, and where it is in the file.
+/// A loaded segment of a library, with its file offset.
 struct Loaded<'a> {
     text: Code64<'a>,
     offset: u64,
 }
 
-/// The part that `address` is in.
+/// Segment that contains `address`.
 fn code<'a>(elf: &object::File<'a>, address: u64) -> Option<Loaded<'a>> {
     let segment = elf
         .segments()
@@ -154,12 +154,12 @@ fn code<'a>(elf: &object::File<'a>, address: u64) -> Option<Loaded<'a>> {
     })
 }
 
-/// Libraries that were looked at, by device and inode.
+/// Cache of parsed libraries, by device and inode.
 #[derive(Debug, Default)]
 pub(crate) struct Known(HashMap<(u64, u64), Arc<Sites>>);
 
 impl Known {
-    /// The places to probe in the library at `path`.
+    /// Probe points in the library at `path`.
     pub(crate) fn of(&mut self, path: &Path) -> Result<Arc<Sites>, SitesError> {
         let shown = path.display().to_string();
         let read = |source| SitesError::Read {
