@@ -1,24 +1,24 @@
-//! Why a thread does not run: stopped, frozen, or asleep in a system call, and in which.
+//! Why a thread does not run: stopped, frozen, or asleep in a system call.
 
 use std::fs;
 use std::path::Path;
 
 use trace::event::AwayState;
 
-/// Functions of the kernel in which a thread of a frozen cgroup sleeps: version 2 (the second where the first is inlined), version 1.
+/// Kernel functions in which a thread of a frozen cgroup sleeps: version 2 (the second one if the first is inlined), version 1.
 const FROZEN_IN: [&str; 3] = ["do_freezer_trap", "get_signal", "__refrigerator"];
 
-/// Where a thread is that does not run.
+/// State of a thread that does not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Away {
     /// Why it does not run.
     pub state: AwayState,
-    /// The system call, or where that cannot be read the kernel's function; empty when unknown or of no meaning.
+    /// The system call, or the kernel function if the call cannot be read. Empty when unknown or irrelevant.
     pub place: String,
 }
 
 impl Away {
-    /// Reads the thread's state from `/proc`; `None` when it runs, is ready to, or has ended.
+    /// Reads the thread's state from `/proc`; `None` when it is running, runnable or has exited.
     pub fn of(pid: u32, tid: u32) -> Option<Self> {
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
         let stat = read("stat").ok()?;
@@ -35,7 +35,7 @@ impl Away {
             'S' | 'D' | 'I' | 'P' => {}
             _ => return None,
         }
-        // "0" where the kernel hides it.
+        // The kernel shows "0" when it hides the function.
         let wchan = read("wchan").ok().filter(|name| name != "0").unwrap_or_default();
         let unclear = letter == 'D' || wchan.is_empty();
         if FROZEN_IN.contains(&&*wchan) || unclear && is_frozen(pid) {
@@ -59,7 +59,7 @@ impl Away {
     }
 }
 
-/// Whether the cgroup freezer holds the process: `cgroup.events` of version 2, `freezer.state` of version 1.
+/// Whether the cgroup freezer has frozen the process: `cgroup.events` of version 2, `freezer.state` of version 1.
 fn is_frozen(pid: u32) -> bool {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let mount = Path::new("/sys/fs/cgroup");
@@ -82,8 +82,8 @@ fn is_frozen(pid: u32) -> bool {
     })
 }
 
-/// The call's name from a line of `syscall`: `230 0x1 ..`; `None` of `running`, of `-1`, which is none, and of the one that goes on
-/// with whichever sleep or poll a stop has interrupted.
+/// Name of the system call in a line of `syscall`, for example `230 0x1 ..`. `None` for `running`, for `-1` (no call), and for
+/// `restart_syscall`, which resumes any sleep or poll that a stop interrupted.
 fn call_of(line: &str) -> Option<String> {
     let number: libc::c_long = line.split_ascii_whitespace().next()?.parse().ok()?;
     (number >= 0 && number != libc::SYS_restart_syscall).then(|| {
@@ -92,7 +92,7 @@ fn call_of(line: &str) -> Option<String> {
     })
 }
 
-/// Whether an event loop, or libzmq's own wait for a message, sleeps in this call while it has nothing to do.
+/// Whether an event loop, or libzmq's own wait for a message, sleeps in this call while idle.
 fn polls(call: &str) -> bool {
     call.starts_with("epoll_") || matches!(call, "poll" | "ppoll" | "select" | "pselect6")
 }
@@ -103,7 +103,7 @@ macro_rules! calls {
     };
 }
 
-/// Calls in which a thread may sleep, on every architecture.
+/// Blocking system calls that exist on every architecture.
 const CALLS: &[(libc::c_long, &str)] = calls! {
     accept4 = SYS_accept4
     clock_nanosleep = SYS_clock_nanosleep
@@ -143,7 +143,7 @@ const CALLS: &[(libc::c_long, &str)] = calls! {
     writev = SYS_writev
 };
 
-/// Calls that newer architectures do without.
+/// System calls that newer architectures lack.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[(libc::c_long, &str)] = calls! {
     accept = SYS_accept
@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// A child of the test's own, ended with it.
+    /// A child process that ends with the test.
     struct Own(Child);
 
     impl Own {
@@ -175,7 +175,7 @@ mod tests {
             self.0.id()
         }
 
-        /// Waits until the thread is seen as `wanted`, however long the machine takes.
+        /// Waits until the thread has a state accepted by `wanted`.
         fn becomes(&self, wanted: &dyn Fn(&Away) -> bool) -> Away {
             let begun = Instant::now();
             loop {
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(child.becomes(&|away| away.state == AwayState::Stopped).place, "");
         child.signal(rustix::process::Signal::CONT);
         let away = child.becomes(&|away| away.state != AwayState::Stopped);
-        // A sleep that was interrupted goes on under another number.
+        // An interrupted sleep resumes under another system call number.
         let known = away.state == AwayState::Blocked && away.place.contains("nanosleep");
         assert!(known || away.state == AwayState::Asleep, "{away:?}");
     }
@@ -228,7 +228,7 @@ mod tests {
             ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"),
         ] {
             let group = Path::new(folder).join(format!("tokengap-test-{}", std::process::id()));
-            // Needs root, and a freezer of that version.
+            // Skips what needs root, or a freezer of another cgroup version.
             if fs::create_dir(&group).is_err() {
                 continue;
             }

@@ -1,30 +1,30 @@
-//! What a CPU limit costs a process: its cgroup's `cpu.stat`, of version 2 or 1.
+//! Throttling of a process by its CPU limit: `cpu.stat` of its cgroup, in version 1 or 2.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-/// A cgroup's scheduling periods over an interval. All its processes share them.
+/// Scheduling periods of a cgroup over an interval. All its processes share them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttle {
-    /// Periods (100 ms unless set otherwise) in which something was to run.
+    /// Number of periods (100 ms by default) with runnable threads.
     pub periods: u64,
-    /// Those in which the limit was reached.
+    /// Number of periods in which the limit was reached.
     pub throttled: u64,
-    /// Nanoseconds that its run queues stood still, summed over CPUs.
+    /// Nanoseconds in which its run queues were throttled, summed over CPUs.
     pub throttled_ns: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Cgroup {
-    /// What `/proc/PID/cgroup` said.
+    /// Content of `/proc/PID/cgroup`.
     text: String,
     file: File,
     last: Throttle,
 }
 
 impl Cgroup {
-    /// The cgroup of `pid`; `None` where it is not visible from here (another cgroup namespace) or has no limit to report.
+    /// The cgroup of `pid`; `None` if it is not visible from here (another cgroup namespace) or has no limit to report.
     pub(super) fn of(pid: u32) -> Option<Self> {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let file = places(&text).into_iter().find_map(|path| File::open(path).ok())?;
@@ -32,12 +32,12 @@ impl Cgroup {
         Some(Self { text, file, last })
     }
 
-    /// Whether the process is in it still.
+    /// Whether the process is still in this cgroup.
     pub(super) fn holds(&self, pid: u32) -> bool {
         fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text == self.text)
     }
 
-    /// What was added since the last call; `None` when the limit is gone or nothing was counted yet.
+    /// Increase since the last call; `None` when the limit is gone or nothing has been counted yet.
     pub(super) fn since_last(&mut self) -> Option<Throttle> {
         let now = read(&self.file)?;
         let last = std::mem::replace(&mut self.last, now);
@@ -49,7 +49,7 @@ impl Cgroup {
     }
 }
 
-/// Where `cpu.stat` may be, by the lines of `/proc/PID/cgroup`: `0::/path`, or `4:cpu,cpuacct:/path` of version 1.
+/// Possible paths of `cpu.stat`, from the lines of `/proc/PID/cgroup`: `0::/path`, or `4:cpu,cpuacct:/path` of version 1.
 fn places(text: &str) -> Vec<PathBuf> {
     let mount = Path::new("/sys/fs/cgroup");
     let mut places = Vec::new();
@@ -58,7 +58,7 @@ fn places(text: &str) -> Vec<PathBuf> {
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
             continue;
         };
-        // `/..` leads out of our cgroup namespace: not to be found below our mount.
+        // `/..` leads outside the current cgroup namespace, so the path is not below our mount.
         if path.starts_with("/..") {
             continue;
         }

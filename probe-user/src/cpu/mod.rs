@@ -1,7 +1,7 @@
-//! How a process's threads spend an interval: on a CPU, waiting for one, or neither; and how long its cgroup was
-//! throttled. From files in `/proc` and the cgroup: no eBPF, and no more privilege than reading them takes.
+//! Sampling of how a process's threads spend an interval (on a CPU, waiting for one, or blocked) and how long its cgroup was throttled.
+//! Reads files in `/proc` and the cgroup: no eBPF, and no privilege beyond reading them.
 //!
-//! A consumer that is busy, one that is starved of a CPU, and one that is throttled are three different verdicts.
+//! The samples distinguish three causes of a slow consumer: busy, starved of CPU, and throttled.
 
 mod away;
 mod cgroup;
@@ -18,25 +18,25 @@ use thread::Source;
 pub use away::Away;
 pub use cgroup::Throttle;
 
-/// Threads are looked for again after so many samples.
+/// Number of samples between searches for new threads.
 const REFRESH: u32 = 10;
 
-/// Why a process cannot be sampled.
+/// Error of sampling a process.
 #[derive(Debug, thiserror::Error)]
 #[error("list the threads of process {pid} in /proc/{pid}/task: {source}; it may have ended")]
 pub struct CpuError {
-    /// Which process.
+    /// Process id.
     pub pid: u32,
-    /// What the system said.
+    /// Error from the operating system.
     pub source: std::io::Error,
 }
 
-/// One thread over one interval.
+/// Times of one thread over one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadUse {
     /// Thread id.
     pub tid: u32,
-    /// Its name (`ZMQbg/IO/0`), as the kernel keeps it: at most 15 bytes.
+    /// Name from the kernel, for example `ZMQbg/IO/0`: at most 15 bytes.
     pub name: String,
     /// Nanoseconds on a CPU.
     pub on_ns: u64,
@@ -45,28 +45,28 @@ pub struct ThreadUse {
 }
 
 impl ThreadUse {
-    /// Nanoseconds asleep in an interval of `interval_ns`; `None` when the wait is not known.
+    /// Nanoseconds asleep in an interval of `interval_ns`; `None` when the wait is unknown.
     pub fn blocked_ns(&self, interval_ns: u64) -> Option<u64> {
         Some(interval_ns.saturating_sub(self.on_ns + self.wait_ns?))
     }
 }
 
-/// A process over one interval.
+/// Times of a process over one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// End of the interval.
     pub at: MonoNs,
-    /// Its length in nanoseconds.
+    /// Length of the interval in nanoseconds.
     pub interval_ns: u64,
-    /// Its threads, by id: those that lived through the interval.
+    /// Threads that existed during the whole interval, sorted by id.
     pub threads: Vec<ThreadUse>,
-    /// What the cgroup's CPU limit cost; `None` without a limit or where the cgroup cannot be read.
+    /// Throttling by the cgroup's CPU limit; `None` without a limit or if the cgroup cannot be read.
     pub throttle: Option<Throttle>,
-    /// Threads beyond the sampler's limit, which were not looked at.
+    /// Number of threads beyond the sampler's limit, which were not sampled.
     pub passed_over: usize,
 }
 
-/// Samples one process.
+/// Sampler of one process.
 #[derive(Debug)]
 pub struct Sampler {
     pid: u32,
@@ -83,13 +83,13 @@ struct Known {
     source: Source,
     name: String,
     last: thread::Times,
-    /// Told as waiting before the kernel had added it.
+    /// Wait that was reported before the kernel added it to the thread's times.
     ahead_ns: u64,
 }
 
 impl Known {
-    /// What it waited for a CPU. A thread whose times stand still while it wants one has waited all the time; what the kernel
-    /// adds for that later is not told again.
+    /// Time the thread waited for a CPU. If the thread is runnable and its times have not changed, it has waited for the whole interval.
+    /// The kernel adds that wait later; it is then not reported again.
     fn waited(&mut self, times: &thread::Times, interval_ns: u64, wants_cpu: impl FnOnce() -> bool) -> Option<u64> {
         if times.wait_ns.is_some() && *times == self.last && wants_cpu() {
             self.ahead_ns += interval_ns;
@@ -98,7 +98,7 @@ impl Known {
         let (now, then) = times.wait_ns.zip(self.last.wait_ns)?;
         let added = now.saturating_sub(then);
         let told = added.min(self.ahead_ns);
-        // It ran: whatever it waited has been added by now.
+        // After the thread has run, the kernel has added its whole wait.
         self.ahead_ns = if added > 0 || times.on_ns > self.last.on_ns {
             0
         } else {
@@ -109,7 +109,7 @@ impl Known {
 }
 
 impl Sampler {
-    /// Looks at `limit` threads at most: the main thread, libzmq's own, then the others by id.
+    /// Samples at most `limit` threads: the main thread, libzmq's own threads, then others by id.
     pub fn new(pid: u32, limit: usize) -> Result<Self, CpuError> {
         let mut sampler = Self {
             pid,
@@ -124,7 +124,7 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// What happened since the last sample, or since the start. Call it every 100 ms or so.
+    /// Times since the last sample, or since the start. Call this about every 100 ms.
     pub fn sample(&mut self) -> Result<Sample, CpuError> {
         self.refresh_in -= 1;
         if self.refresh_in == 0 {
@@ -156,7 +156,7 @@ impl Sampler {
         })
     }
 
-    /// A process may be moved to another cgroup while we look.
+    /// The process may be moved to another cgroup during sampling.
     fn find_cgroup(&mut self) {
         if self.cgroup.as_ref().is_none_or(|known| !known.holds(self.pid)) {
             self.cgroup = Cgroup::of(self.pid);
@@ -227,7 +227,7 @@ mod tests {
         let (interval, sleeping) = own(false);
         assert!(sleeping.on_ns < interval / 2, "{sleeping:?} in {interval} ns");
         let (interval, busy) = own(true);
-        // On a crowded machine it waits for a CPU; it does not sleep.
+        // On a crowded machine the thread waits for a CPU instead, but it does not sleep.
         let awake = busy.on_ns + busy.wait_ns.unwrap_or(interval);
         assert!(awake > interval / 2, "{busy:?} in {interval} ns");
     }

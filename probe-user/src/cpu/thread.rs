@@ -1,21 +1,21 @@
-//! One thread's times, from a file that is kept open.
+//! Times of one thread, from a file that is kept open.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 
-/// Nanoseconds since the thread began.
+/// Nanoseconds since the thread started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Times {
     pub(super) on_ns: u64,
     pub(super) wait_ns: Option<u64>,
 }
 
-/// Where they are read.
+/// Source of a thread's times.
 #[derive(Debug)]
 pub(super) enum Source {
     /// `schedstat`: on-CPU and run-queue wait in nanoseconds.
     Schedstat(File),
-    /// `stat`: user and system time in clock ticks, where the kernel keeps no schedstat.
+    /// `stat`: user and system time in clock ticks, for kernels without schedstat.
     Stat { file: File, tick_ns: u64 },
 }
 
@@ -24,7 +24,7 @@ impl Source {
         let open = |name: &str| File::open(format!("/proc/{pid}/task/{tid}/{name}")).ok();
         if let Some(file) = open("schedstat") {
             let source = Self::Schedstat(file);
-            // Zeros throughout: CONFIG_SCHED_INFO is there and switched off, or the thread has never run.
+            // All zeros mean that CONFIG_SCHED_INFO is present but switched off, or that the thread has never run.
             if source.read().is_some_and(|times| {
                 times
                     != Times {
@@ -42,14 +42,14 @@ impl Source {
         })
     }
 
-    /// Whether the kernel has the thread of this id running or ready to. What it waited is added to its times only when it
-    /// gets a CPU: a thread that waits for long shows nothing until then.
+    /// Whether the thread is running or runnable. The kernel adds the wait to a thread's times only when it gets a CPU, so a long wait is
+    /// invisible until then.
     pub(super) fn wants_cpu(pid: u32, tid: u32) -> bool {
         let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
     }
 
-    /// The times now; `None` when the thread has ended.
+    /// Current times; `None` when the thread has exited.
     pub(super) fn read(&self) -> Option<Times> {
         let mut text = [0; 1024];
         let (file, tick_ns) = match self {

@@ -1,4 +1,4 @@
-//! Candidates and links put together: engines.
+//! Assembly of candidates and links into engines.
 
 use super::candidate::{Candidate, Played};
 use super::degraded::Blind;
@@ -11,7 +11,7 @@ use super::setting::{Origin, Setting};
 use super::streaming::Evidence;
 use super::topology::{Carries, End, Engine, HopSeen, Process};
 
-/// The engines, and the role of each candidate (`None`: not of an engine).
+/// Returns the engines, and the role of each candidate (`None` if it belongs to no engine).
 pub(crate) fn engines(
     candidates: &[&Candidate],
     links: &[Link],
@@ -59,8 +59,8 @@ pub(crate) fn engines(
         if found.processes.is_empty() {
             continue;
         }
-        // Many programs speak ZMQ. Nameless ones are an engine only with a hop that can be nothing but output, or while
-        // those are gone that they had such a hop with.
+        // Many programs use ZMQ. An unnamed group counts as an engine only with a hop that must be output, or while the peers of such a hop
+        // are gone.
         let output = found.hops.iter().any(|hop| hop.carries == Carries::Output);
         let left_alone = found.hops.is_empty() && group.iter().any(|&i| candidates[i].last_role.is_some());
         if output || left_alone || found.is_named() {
@@ -131,7 +131,7 @@ fn engine(
     engine
 }
 
-/// What holds for the engine as a whole, told by its main process where it can be.
+/// Determines the settings of the engine as a whole, from its main process where possible.
 fn settle(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Option<Blind> {
     let main = engine.main()?.id;
     let main = group.iter().map(|&i| candidates[i]).find(|c| c.id == main)?;
@@ -164,7 +164,7 @@ fn settle(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Op
     })
 }
 
-/// A scheduler connects to the detokenizer, or, told to skip it, a second time to the tokenizer.
+/// A scheduler connects to the detokenizer or, when told to skip it, a second time to the tokenizer.
 fn skip_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
     let output: Vec<(End, End)> = hops
         .iter()

@@ -1,4 +1,4 @@
-//! One process, examined: what it says of itself and what it has mapped.
+//! Examination of one process: its title, command, mapped files and environment.
 
 use std::path::{Path, PathBuf};
 
@@ -14,15 +14,15 @@ use super::spec::RoleSpec;
 use super::streaming::{PICKLE_SWITCH, RUST_SERVER};
 use super::topology::{Process, ProcessId};
 
-/// The variables that are kept of an environment; the rest may hold secrets.
+/// Environment variables that are kept. Others may hold secrets, so they are discarded.
 const VARIABLES: [&str; 4] = [PICKLE_SWITCH, RUST_SERVER, "PYTHONPATH", "VIRTUAL_ENV"];
-/// `MAX_ARG_STRLEN * 48`, the most a program can be started with on common systems.
+/// `MAX_ARG_STRLEN * 48`, the maximum size of arguments on common systems.
 const ARGUMENTS: usize = 6 << 20;
-/// 65,530 mappings (`vm.max_map_count`) are 6 MiB; some systems allow ten times as many.
+/// 65,530 mappings (`vm.max_map_count`) take 6 MiB; some systems allow ten times as many.
 pub(crate) const MAPS: usize = 64 << 20;
 const THREADS: usize = 8192;
 
-/// A role and how it is known.
+/// A role with its source.
 pub(crate) type Played = (Role, RoleSource);
 
 /// A process that may belong to an engine.
@@ -33,12 +33,12 @@ pub(crate) struct Candidate {
     pub(crate) parent: u32,
     pub(crate) group: u32,
     pub(crate) title: String,
-    /// As stated by hand, title or command; inference adds the rest.
+    /// Role given by the user, the title or the command. Inference adds others.
     pub(crate) stated: Option<Played>,
     pub(crate) rank: Rank,
     pub(crate) launcher: Option<Launcher>,
     pub(crate) flags: Flags,
-    /// Those of [`VARIABLES`] that are set; `None` when the environment cannot be read or its title lies over it.
+    /// The [`VARIABLES`] that are set; `None` when the environment cannot be read or the title has overwritten it.
     pub(crate) environment: Option<Vec<(String, String)>>,
     pub(crate) libzmq: Option<LibZmq>,
     pub(crate) python: Option<Setting<PythonVersion>>,
@@ -46,28 +46,28 @@ pub(crate) struct Candidate {
     pub(crate) io_threads: Vec<u32>,
     pub(crate) dynamo: bool,
     pub(crate) net_ns: Option<u64>,
-    /// The part it was found to play at the last look.
+    /// Role at the last scan.
     pub(crate) last_role: Option<Played>,
-    /// Parts that were refused.
+    /// Parts that could not be read for lack of permission.
     pub(crate) refused: Vec<Part>,
-    /// Its libzmq file, when it could not be read, and why.
+    /// The libzmq file that could not be read, with the error.
     pub(crate) libzmq_error: Option<(PathBuf, ReadError)>,
 }
 
-/// What an examination came to.
+/// Result of an examination.
 #[derive(Debug)]
 pub(crate) enum Examined {
-    /// Not of an engine, as far as can be seen now.
+    /// Currently not recognisable as part of an engine.
     Other,
-    /// A Python process without a telling title that may not be examined.
+    /// A Python process without a known title that may not be examined.
     Refused,
-    /// It has more mappings than are read, [`MAPS`] bytes of them.
+    /// The process has more than [`MAPS`] bytes of mappings, which is the limit.
     TooLarge,
-    /// It may belong to an engine.
+    /// A possible process of an engine.
     Candidate(Box<Candidate>),
 }
 
-/// Looks at a process. `by_hand`: it was named by the user; `is_parent`: it started a process of an engine.
+/// Examines a process. `by_hand`: the user named it; `is_parent`: it started a process of an engine.
 pub(crate) fn examine(
     process: &ProcDir,
     stat: &Stat,
@@ -152,7 +152,7 @@ pub(crate) fn examine(
 }
 
 impl Candidate {
-    /// The result, with a refusal noted. What is gone or too long is simply not known.
+    /// Unwraps a result and records a refusal. Missing or oversized parts remain unknown.
     fn allowed<T>(&mut self, part: Part, result: Result<T, ReadError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -181,7 +181,7 @@ impl Candidate {
         exe: Option<&Path>,
     ) -> Vec<PathBuf> {
         let cwd = process.link("cwd").ok();
-        // A title has taken the place of the command, so it tells neither interpreter nor script.
+        // The title replaces the command, so neither interpreter nor script is known.
         let argv = if matches!(self.stated, Some((_, RoleSource::Title))) {
             &[]
         } else {
@@ -202,7 +202,7 @@ impl Candidate {
         })
     }
 
-    /// The process, in the part it was found to play.
+    /// Describes the process in the given role.
     pub(crate) fn process(&self, role: Role, role_source: RoleSource) -> Process {
         Process {
             id: self.id,
@@ -222,15 +222,15 @@ impl Candidate {
     }
 }
 
-/// The native module of `ai-dynamo-runtime`: `dynamo/_core.abi3.so`.
+/// Whether the file is the native module of `ai-dynamo-runtime`: `dynamo/_core.abi3.so`.
 fn is_dynamo(file: &Path) -> bool {
     let named = |name: &str| name.starts_with("_core.") && Path::new(name).extension().is_some_and(|kind| kind == "so");
     file.file_name().and_then(|name| name.to_str()).is_some_and(named)
         && file.parent().is_some_and(|folder| folder.ends_with("dynamo"))
 }
 
-/// The kept variables. `setproctitle` writes its title over the environment and fills the rest with zeros, which is
-/// not the same as a variable that is not set.
+/// Extracts the kept variables. `setproctitle` overwrites the environment with its title and fills the rest with zeros. That must be
+/// distinguished from unset variables.
 fn environment(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     let strings = strings(bytes);
     if !bytes.is_empty() && !strings.first().is_some_and(|s| s.contains('=')) {
@@ -245,7 +245,7 @@ fn environment(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     )
 }
 
-/// What to call it on screen: never its arguments.
+/// Name for display. Never contains arguments.
 fn title(argv: &[String], stat: &Stat, titled: bool, launcher: Option<Launcher>) -> String {
     const LONGEST: usize = 60;
     let name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
@@ -260,7 +260,7 @@ fn title(argv: &[String], stat: &Stat, titled: bool, launcher: Option<Launcher>)
     text.chars().filter(|c| !c.is_control()).take(LONGEST).collect()
 }
 
-/// The threads libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, ...
+/// Threads that libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, and so on.
 pub(crate) fn io_threads(process: &ProcDir) -> Vec<u32> {
     let (threads, _) = process.numbers("task", THREADS).unwrap_or_default();
     let io = |tid: &u32| {

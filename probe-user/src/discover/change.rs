@@ -1,37 +1,36 @@
-//! What changed between two looks.
+//! Differences between two scans.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::topology::{Engine, Process, ProcessId, Topology};
 
-/// Processes that left, remembered to tell a restart from a newcomer.
+/// Maximum number of departed processes remembered, to distinguish a restart from an addition.
 const REMEMBERED: usize = 64;
 
-/// What changed since the last look.
+/// A difference to the previous scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A process joined an engine.
     Added(Box<Process>),
-    /// It left: it exited, or is no longer part of an engine.
+    /// A process exited, or is no longer part of an engine.
     Exited(Box<Process>),
-    /// A new process took the place of one that left (which may have been said earlier), or a process turned out to
-    /// play another part or to have another rank.
+    /// A new process replaced one that had left (possibly reported earlier), or a process turned out to have another role or rank.
     Replaced {
-        /// Who was there.
+        /// Previous process.
         old: Box<Process>,
-        /// Who is there now.
+        /// Current process.
         new: Box<Process>,
     },
-    /// The processes are the same, their connections are not.
+    /// The processes are the same, but their connections differ.
     Rewired,
 }
 
-/// Those that left, each with those that it worked with.
+/// Departed processes, each with the other processes of its engine.
 #[derive(Debug, Default)]
 pub(crate) struct Departed(VecDeque<(Process, Vec<ProcessId>)>);
 
 impl Departed {
-    /// What is different in `latest`.
+    /// Lists the changes from `old` to `latest`.
     pub(crate) fn changes(&mut self, old: &Topology, latest: &Topology) -> Vec<Change> {
         let (before, now) = (by_id(old), by_id(latest));
         let left: Vec<ProcessId> = before.keys().filter(|id| !now.contains_key(id)).copied().collect();
@@ -62,7 +61,7 @@ impl Departed {
                 }),
             }
         }
-        // Who left and was replaced at the same look is said once.
+        // A process that was replaced within the same scan is reported once.
         let gone = left.iter().filter(|id| !replaced.contains(id));
         changes.splice(0..0, gone.map(|id| Change::Exited(Box::new(before[id].clone()))));
         let hops = |t: &Topology| t.engines.iter().flat_map(|e| e.hops.clone()).collect::<Vec<_>>();
@@ -72,7 +71,7 @@ impl Departed {
         changes
     }
 
-    /// The one that left last of those that `new` looks like and that worked with the same processes.
+    /// Finds the most recently departed process that `new` resembles and that had an engine process in common with it.
     fn replaced_by(&mut self, new: &Process, companions: &[ProcessId]) -> Option<Process> {
         let alike = |p: &Process| p.role == new.role && p.rank == new.rank && p.title == new.title;
         let at = self
@@ -83,7 +82,7 @@ impl Departed {
     }
 }
 
-/// The other processes of its engine.
+/// The other processes of the same engine.
 fn companions(topology: &Topology, id: ProcessId) -> Vec<ProcessId> {
     let ids = |e: &Engine| e.processes.iter().map(|p| p.id).collect::<Vec<_>>();
     let engine = topology

@@ -1,4 +1,4 @@
-//! What discovery could not see: each reason names what is missing and the line that grants it.
+//! Information that discovery could not obtain, with the missing permission and a remedy.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,18 +8,18 @@ use super::sock::netlink::DiagError;
 use crate::capability::{Capability, Permissions};
 use crate::place::Place;
 
-/// A part of a process that the kernel shows only to its owner and the privileged.
+/// A part of a process in `/proc` that only its owner and privileged users may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// `maps`: which libzmq it has mapped.
+    /// `maps`: the mapped libzmq.
     Maps,
-    /// `root`: its files, so libzmq's functions and package releases.
+    /// `root`: files, for libzmq's functions and package releases.
     Root,
-    /// `fd`: its sockets, so its hops.
+    /// `fd`: sockets, for hops.
     Descriptors,
     /// `environ`: the codec switch.
     Environment,
-    /// `ns`: which network namespace its sockets are in.
+    /// `ns`: the network namespace of its sockets.
     Namespaces,
 }
 
@@ -44,7 +44,7 @@ impl Part {
         }
     }
 
-    /// What of that we lack.
+    /// Required capabilities that this process lacks.
     pub(crate) fn lacks(self, permissions: Permissions) -> Vec<Capability> {
         self.needs().iter().copied().filter(|c| !permissions.has(*c)).collect()
     }
@@ -57,62 +57,62 @@ impl Part {
     }
 }
 
-/// One thing that could not be seen.
+/// A single piece of missing information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blind {
-    /// Parts of engine processes are not shown to us.
+    /// Parts of engine processes cannot be read.
     Unreadable {
-        /// Which parts.
+        /// The parts.
         parts: Vec<Part>,
-        /// Of which processes.
+        /// The processes.
         pids: Vec<u32>,
-        /// What we lack; empty when we have all that usually suffices (a hardened kernel refuses all the same).
+        /// Missing capabilities; empty if all usual ones are present (a hardened kernel may still refuse).
         missing: Vec<Capability>,
     },
-    /// Other users' Python processes without a telling title: an engine among them would be missed.
+    /// Other users' Python processes without a known title; an engine among them is missed.
     Unexamined {
-        /// How many.
+        /// Number of processes.
         count: usize,
-        /// What we lack.
+        /// Missing capabilities.
         missing: Vec<Capability>,
     },
     /// The mapped libzmq file could not be opened, so it cannot be probed.
     LibZmq {
-        /// Whose.
+        /// Process id.
         pid: u32,
-        /// The file, as the process names it.
+        /// Path of the file, as the process sees it.
         path: PathBuf,
-        /// Why.
+        /// Error of opening it.
         error: ReadError,
     },
-    /// The Unix sockets of a network namespace could not be listed with their peers: hops there have one end only.
+    /// The Unix sockets of a network namespace could not be listed with their peers, so hops there have only one known end.
     Peers {
         /// Processes in that namespace.
         pids: Vec<u32>,
-        /// Why.
+        /// Error of listing them.
         error: DiagError,
     },
-    /// We see only the processes of our own container, and no engine among them.
+    /// Only the processes of the current container are visible, and no engine is among them.
     OwnPidNamespace,
-    /// `/proc` is mounted with `hidepid`: other users' processes are not even listed.
+    /// `/proc` is mounted with `hidepid`, so other users' processes are not listed.
     HiddenPids,
-    /// A limit was reached; what lies beyond was not looked at.
+    /// A limit was reached, and the rest was not examined.
     Limit {
-        /// Of what.
+        /// Kind of items.
         what: &'static str,
         /// The limit.
         limit: usize,
     },
-    /// A process was named by hand and its part could not be found out.
+    /// The role of a process that the user named could not be determined.
     NoRole {
-        /// Which.
+        /// Process id.
         pid: u32,
     },
-    /// The engine hands its output over inside one process: there is no ZMQ hop to watch.
+    /// The engine passes its output on within one process, so there is no ZMQ hop to observe.
     NoZmqOutput {
         /// Its main process.
         pid: u32,
-        /// What says so.
+        /// The environment variable that sets this.
         variable: String,
     },
 }
@@ -163,7 +163,7 @@ impl fmt::Display for Blind {
 }
 
 impl Blind {
-    /// What to do about it, as a line to copy; `None` where nothing helps.
+    /// Remedy as a line to copy; `None` if there is none.
     pub fn remedy(&self) -> Option<String> {
         match self {
             Self::Unreadable { missing, .. } | Self::Unexamined { missing, .. } => capabilities(missing),
@@ -197,7 +197,7 @@ fn capabilities(missing: &[Capability]) -> Option<String> {
     Some(Place::here().grant(missing))
 }
 
-/// `pid 7`, `pids 7, 8 and 3 more`.
+/// Process ids for display: `pid 7`, `pids 7, 8 and 3 more`.
 struct Pids<'a>(&'a [u32]);
 
 impl fmt::Display for Pids<'_> {

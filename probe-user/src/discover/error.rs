@@ -1,24 +1,24 @@
-//! Why nothing can be discovered.
+//! Errors that prevent discovery.
 
 use super::proc::ReadError;
 
-/// Why nothing can be discovered.
+/// Error that prevents discovery.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoverError {
-    /// No procfs.
+    /// No procfs is mounted.
     #[error("{path} could not be listed ({error}): mount procfs there, or say where it is")]
     Proc {
-        /// Where it was looked for.
+        /// Path that was tried.
         path: String,
-        /// What went wrong.
+        /// Error of listing it.
         error: ReadError,
     },
-    /// A process named by hand does not exist.
+    /// A process that the user named does not exist.
     #[error("--pid {pid}: there is no such process here{}", inside(.outside))]
     NoSuchProcess {
-        /// As given.
+        /// Process id as given.
         pid: u32,
-        /// Our pids of processes that call themselves so inside their container.
+        /// Local ids of processes that have this id inside their containers.
         outside: Vec<u32>,
     },
 }

@@ -1,6 +1,6 @@
-//! Groups of connected things.
+//! Connected components of a graph.
 
-/// The connected groups of `count` nodes, each in ascending order, in the order of their first member.
+/// Connected components of `count` nodes, each in ascending order, ordered by their first member.
 pub(crate) fn connected(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
     let mut leader: Vec<usize> = (0..count).collect();
     for (a, b) in edges {

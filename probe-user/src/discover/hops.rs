@@ -1,4 +1,4 @@
-//! What each connection carries, and which way.
+//! Content and direction of each connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::links::Link;
 use super::role::{Role, RoleSource};
 use super::topology::{Carries, Confidence};
 
-/// How a link is read: `reversed` when what it carries flows from the side that bound to the side that connected.
+/// Interpretation of a link. `reversed`: the content flows from the side that bound to the side that connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
     pub(crate) reversed: bool,
@@ -32,8 +32,8 @@ impl Reading {
     }
 }
 
-/// Leaves out whoever is only a client: an engine binds all its sockets with one transport, so where processes that say what they are
-/// reach one over socket files, others that come over TCP want answers. There may be thousands, and their end may not be seen.
+/// Removes links of mere clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
+/// files, others that connect over TCP are clients. There may be thousands, and their ends may be invisible.
 pub(crate) fn without_clients(links: &[Link], stated: &[Option<(Role, RoleSource)>]) -> Vec<Link> {
     let is_named = |link: &Link| {
         link.connector
@@ -49,7 +49,7 @@ pub(crate) fn without_clients(links: &[Link], stated: &[Option<(Role, RoleSource
     links.iter().filter(|link| !is_client(link)).cloned().collect()
 }
 
-/// Reads every link; `None` for a connection that is no hop of the token or request path.
+/// Interprets every link. `None` for a connection that is not a hop of the output or request path.
 pub(crate) fn read(links: &[Link], roles: &[Option<(Role, RoleSource)>]) -> Vec<Option<Reading>> {
     let bound = Bound::of(links, roles);
     links.iter().map(|link| one(link, roles, &bound)).collect()
@@ -74,17 +74,17 @@ fn one(link: &Link, roles: &[Option<(Role, RoleSource)>], bound: &Bound<'_>) -> 
         | (Detokenizer, Tokenizer | TokenizerRouter | TokenizerWorker)
         | (TokenizerRouter, TokenizerWorker) => Some(Reading::forward(Carries::Output, sure)),
         (Scheduler, Tokenizer | TokenizerRouter) => bound.scheduler_to_main(link, sure),
-        // The sockets that take requests connect too: to the main process, or to the controller in front of them.
+        // Sockets that receive requests also connect: to the main process, or to the controller in front of the schedulers.
         (DpController, Tokenizer | TokenizerRouter) | (Scheduler, DpController) => Some(Reading::requests_back(sure)),
         (TokenizerWorker, TokenizerRouter) => Some(Reading::forward(Carries::Requests, sure)),
         _ => None,
     }
 }
 
-/// A process and one of the endpoints it has bound.
+/// A process and one of its bound endpoints.
 type Endpoint<'a> = (usize, &'a str);
 
-/// Who connects to each bound endpoint.
+/// Roles that connect to each bound endpoint.
 struct Bound<'a>(BTreeMap<Endpoint<'a>, BTreeSet<Role>>);
 
 impl<'a> Bound<'a> {
@@ -101,8 +101,8 @@ impl<'a> Bound<'a> {
         Self(bound)
     }
 
-    /// Schedulers connect to several sockets of the main process: output, requests, RPC, metrics. The one for output is
-    /// the one that detokenizers connect to as well (they are started even where they stay idle).
+    /// Schedulers connect to several sockets of the main process: output, requests, RPC, metrics. The output socket is the one that
+    /// detokenizers connect to as well (they are started even where they stay idle).
     fn scheduler_to_main(&self, link: &Link, sure: Confidence) -> Option<Reading> {
         let own = (link.acceptor.candidate, link.endpoint.as_str());
         let with = |role: Role| {
@@ -124,7 +124,7 @@ impl<'a> Bound<'a> {
             let carries = if others == 1 { Carries::Output } else { Carries::Unknown };
             return Some(Reading::forward(carries, Confidence::Inferred));
         };
-        // An engine binds all its sockets with one transport; the server for transfers of a prefill engine is TCP.
+        // An engine binds all its sockets with one transport; the transfer server of a prefill engine is TCP.
         if transport(output) != transport(own.1) {
             return None;
         }
@@ -135,12 +135,12 @@ impl<'a> Bound<'a> {
     }
 }
 
-/// `ipc` or `tcp`.
+/// Transport of an endpoint: `ipc` or `tcp`.
 fn transport(endpoint: &str) -> Option<&str> {
     endpoint.split(':').next()
 }
 
-/// Only the accepting side is seen.
+/// Interprets a link of which only the accepting side is visible.
 fn one_sided(acceptor: Role) -> Option<Reading> {
     let carries = match acceptor {
         Role::Detokenizer | Role::DetokenizerRouter | Role::TokenizerWorker => Carries::Output,
@@ -214,7 +214,7 @@ mod tests {
         let others = [unseen("ipc:tok"), link(2, 1, "ipc:tok")];
         let all = [&[output.clone()][..], &clients, &others].concat();
         assert_eq!(without_clients(&all, &stated), [&[output][..], &others].concat());
-        // Where nobody says what it is, whoever connects may be of the engine.
+        // If no process has a known role, every peer may belong to the engine.
         assert_eq!(without_clients(&clients, &stated), clients);
     }
 

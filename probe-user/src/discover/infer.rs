@@ -1,24 +1,24 @@
-//! Roles that nobody stated, from who started whom and who is connected to whom.
+//! Inference of unknown roles from parents and connections.
 //!
-//! On the path to the client the receiver binds and the sender connects (PUSH connects, PULL binds), so a process
-//! without a name is known by its neighbours, and a group of nameless processes by its order.
+//! On the path to the client the receiver binds and the sender connects (PUSH connects, PULL binds). An unnamed process is therefore
+//! recognised by its neighbours, and a group of unnamed processes by its order.
 
 use super::role::{Role, RoleSource};
 
-/// What inference needs of a process.
+/// Properties of a process that inference uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
     pub(crate) stated: Option<(Role, RoleSource)>,
-    /// The candidate that started it.
+    /// Index of the candidate that started it.
     pub(crate) parent: Option<usize>,
-    /// Whether it can speak ZMQ at all, as far as we may know.
+    /// Whether the process may use ZMQ.
     pub(crate) zmq: bool,
 }
 
-/// Which candidate connected to which.
+/// A connection: the candidate that connected, and the one that accepted.
 pub(crate) type Edge = (usize, usize);
 
-/// A role for each node, where one follows.
+/// Infers a role for each node where possible.
 pub(crate) fn roles(nodes: &[Node], edges: &[Edge]) -> Vec<Option<(Role, RoleSource)>> {
     let mut roles: Vec<_> = nodes.iter().map(|n| n.stated).collect();
     by_children(nodes, &mut roles);
@@ -34,7 +34,7 @@ fn role(roles: &Roles, node: usize) -> Option<Role> {
     roles[node].map(|(role, _)| role)
 }
 
-/// Whoever started a scheduler or detokenizer is the engine's main process, whatever its command looks like.
+/// The parent of a scheduler or detokenizer is the engine's main process, whatever its command.
 fn by_children(nodes: &[Node], roles: &mut Roles) {
     for child in 0..nodes.len() {
         let started = matches!(nodes[child].stated, Some((r, RoleSource::Title)) if r.is_started_by_main());
@@ -48,7 +48,7 @@ fn by_children(nodes: &[Node], roles: &mut Roles) {
     }
 }
 
-/// Nameless processes next to named ones, until nothing new follows.
+/// Infers unnamed processes next to named ones, until nothing changes.
 fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let receives = |node: usize| edges.iter().any(|&(_, to)| to == node);
     let sends = |node: usize| edges.iter().any(|&(from, _)| from == node);
@@ -70,7 +70,7 @@ fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
                 }
                 (Some(Role::DetokenizerRouter), None) => (to, Some(Role::Detokenizer)),
                 (Some(Role::Detokenizer), None) => {
-                    // It reaches every worker, and the main process besides.
+                    // A detokenizer connects to every worker and also to the main process.
                     let main = edges.iter().any(|&(f, t)| {
                         f == from && matches!(role(roles, t), Some(Role::Tokenizer | Role::TokenizerRouter))
                     });
@@ -89,8 +89,8 @@ fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     }
 }
 
-/// A group in which nobody has a name: who only connects is a scheduler, who only accepts a tokenizer, who does both a
-/// detokenizer. A group that is not so ordered is not an engine of ours.
+/// Infers the roles of a group without any named process: a process that only connects is a scheduler, one that only accepts is a
+/// tokenizer, and one that does both is a detokenizer. A group in any other order is not an engine.
 fn nameless(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let free: Vec<bool> = roles
         .iter()
@@ -130,7 +130,7 @@ fn nameless(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     }
 }
 
-/// The main process of an engine with tokenizer workers only routes.
+/// Turns the main process of an engine with tokenizer workers into a router.
 fn routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     for node in 0..nodes.len() {
         if role(roles, node) != Some(Role::Tokenizer) {
@@ -141,7 +141,7 @@ fn routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
         let linked = edges
             .iter()
             .any(|&(f, t)| (f == node && worker(t)) || (t == node && worker(f)));
-        // One detokenizer that reaches both serves one engine.
+        // A detokenizer that connects to both a worker and this process serves one engine.
         let beside = |n: usize| worker(n) && edges.iter().any(|&(f, t)| t == n && edges.contains(&(f, node)));
         let linked = linked || (0..nodes.len()).any(beside);
         let by_hand = matches!(roles[node], Some((_, RoleSource::Hand)));
@@ -241,7 +241,7 @@ mod tests {
             titled(Role::Detokenizer, Some(0)),
         ];
         assert_eq!(inferred(&nodes, &[(2, 1), (2, 0)])[0], Some(Role::TokenizerRouter));
-        // The children of a Dynamo leader have no title; the detokenizer reaches them as it reaches the leader.
+        // The children of a Dynamo leader have no title; the detokenizer connects to them and to the leader.
         let nodes = [main, NAMELESS, titled(Role::Detokenizer, Some(0))];
         let found = inferred(&nodes, &[(2, 1), (2, 0)]);
         assert_eq!(

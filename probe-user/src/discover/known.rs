@@ -1,4 +1,4 @@
-//! Every process that was looked at, and when to look again.
+//! Cache of examined processes, with the time of the next examination.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use super::proc::{ProcDir, ProcRoot};
 use super::spec::RoleSpec;
 use super::topology::ProcessId;
 
-/// A process is examined again after a quarter of its age, within these bounds: a worker needs time to load before it
-/// takes its title and opens its sockets.
+/// Minimum and maximum interval between examinations of a process; within them, a quarter of its age. A worker needs time to load before it
+/// sets its title and opens its sockets.
 const EXAMINE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(5));
-/// Whether a pid is still the same process, by its start and name, is asked this often; of an engine's process, always.
+/// Interval for checking that a pid still has the same start time and name. Processes of an engine are always checked.
 const SAME: Duration = Duration::from_secs(30);
-/// Whoever started an engine's process is examined this often until it turns out to be one itself.
+/// Interval for examining the parent of an engine's process until it is recognised as part of the engine itself.
 const PARENT: Duration = Duration::from_secs(1);
 
-/// The processes that were looked at.
+/// All examined processes.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     processes: HashMap<u32, Looked>,
@@ -31,7 +31,7 @@ struct Looked {
     comm: String,
     seen: Instant,
     examined: Instant,
-    /// `None`: there is nothing left to be learned.
+    /// `None`: no further examination is necessary.
     examine_after: Option<Duration>,
     what: What,
 }
@@ -41,12 +41,12 @@ enum What {
     Other,
     Refused,
     TooLarge,
-    /// With its directory held open: what is read through it is that process, or an error once it has exited.
+    /// The directory is held open, so reads reach that process, or fail once it has exited.
     Candidate(Box<Candidate>, ProcDir),
 }
 
 impl Known {
-    /// Brings it up to date with the pids that are listed now. Whether the candidates changed, or more is known of one.
+    /// Updates the cache for the listed pids. Returns whether the set of candidates or the information about one has changed.
     pub(crate) fn update(&mut self, root: &ProcRoot, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
         let before = self.state();
         let listed: HashSet<u32> = pids.iter().copied().collect();
@@ -69,7 +69,7 @@ impl Known {
         before != self.state()
     }
 
-    /// Examines a process anew; one that has exited is forgotten.
+    /// Examines a process again; removes it if it has exited.
     fn look(&mut self, root: &ProcRoot, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
         let earlier = self.processes.remove(&pid);
         let spec = by_hand.iter().find(|spec| spec.pid == pid);
@@ -79,7 +79,7 @@ impl Known {
         }
     }
 
-    /// Who started the processes that say they belong to an engine.
+    /// Parents of the processes with a known role.
     fn parents(&self) -> HashSet<u32> {
         let stated = self.processes.values().filter_map(|known| match &known.what {
             What::Candidate(about, _) if about.stated.is_some() => Some(about.parent),
@@ -99,7 +99,7 @@ impl Known {
             .collect()
     }
 
-    /// The candidates in the order of their pids, each with its directory.
+    /// All candidates in the order of their pids, each with its directory.
     pub(crate) fn candidates(&self) -> Vec<(&Candidate, &ProcDir)> {
         let mut found: Vec<(&Candidate, &ProcDir)> = self
             .processes
@@ -113,7 +113,7 @@ impl Known {
         found
     }
 
-    /// Looks for I/O threads where there were none yet: libzmq starts them with the first socket.
+    /// Searches for I/O threads of processes without any: libzmq starts them with the first socket.
     pub(crate) fn find_io_threads(&mut self) {
         for looked in self.processes.values_mut() {
             if let What::Candidate(about, process) = &mut looked.what
@@ -124,7 +124,7 @@ impl Known {
         }
     }
 
-    /// Keeps the roles that were found this time: they hold on while the neighbours that gave them away are gone.
+    /// Keeps the roles from this scan. They remain valid while the neighbours they were inferred from are gone.
     pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<candidate::Played>)]) {
         for (id, role) in roles {
             let looked = self.processes.get_mut(&id.pid);
@@ -134,7 +134,7 @@ impl Known {
         }
     }
 
-    /// How many processes could not be examined though they may matter.
+    /// Number of processes that could not be examined but may be relevant.
     pub(crate) fn refused(&self) -> usize {
         self.processes
             .values()
@@ -142,21 +142,21 @@ impl Known {
             .count()
     }
 
-    /// Whether some process could not be examined for its size.
+    /// Whether any process was too large to examine.
     pub(crate) fn has_too_large(&self) -> bool {
         self.processes
             .values()
             .any(|looked| matches!(looked.what, What::TooLarge))
     }
 
-    /// Whether the pid was there.
+    /// Whether the pid has been examined.
     pub(crate) fn has(&self, pid: u32) -> bool {
         self.processes.contains_key(&pid)
     }
 }
 
 impl Looked {
-    /// Whether it is the same process and was examined recently enough.
+    /// Whether it is the same process, examined recently enough.
     fn is_current(&mut self, root: &ProcRoot, pid: u32) -> bool {
         if self.examine_after.is_some_and(|after| self.examined.elapsed() >= after) {
             return false;
@@ -167,11 +167,11 @@ impl Looked {
             _ => root.process(pid).ok().and_then(|process| running(&process)),
         };
         self.seen = Instant::now();
-        // `setproctitle` changes the name as well, and so does running another program.
+        // `setproctitle` also changes the name, and so does executing another program.
         stat.is_some_and(|stat| stat.start_time == self.start_time && stat.comm == self.comm)
     }
 
-    /// Whether it has started processes of an engine and may turn out to be one.
+    /// Whether this parent of an engine's process is due for an examination.
     fn is_due_as_parent(&self) -> bool {
         match self.what {
             What::Candidate(..) => false,
@@ -182,7 +182,7 @@ impl Looked {
 }
 
 impl What {
-    /// Takes over what an earlier look at the same process had found out.
+    /// Keeps results of an earlier examination of the same process.
     fn remember(&mut self, earlier: Option<Looked>) {
         if let (
             Self::Candidate(now, _),
@@ -236,14 +236,14 @@ fn look(
     })
 }
 
-/// Its state, unless it has exited (a zombie has, but for its parent).
+/// Reads the process's state; `None` if it has exited. A zombie counts as exited.
 fn running(process: &ProcDir) -> Option<Stat> {
     Stat::parse(&process.read("stat", 4096).ok()?).filter(|stat| stat.state != 'Z')
 }
 
-/// How long ago a process started.
+/// Time since a process started.
 fn age(start_time: u64) -> Duration {
-    // USER_HZ: the unit of /proc/PID/stat is a hundredth of a second on every architecture.
+    // USER_HZ: the unit in /proc/PID/stat is a hundredth of a second on every architecture.
     let started = Duration::from_millis(start_time.saturating_mul(10));
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let now = Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0));
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(known.candidates().len(), 1);
         child.kill().unwrap();
         child.wait().unwrap();
-        // Still listed, as a zombie or a pid that was used again would be.
+        // The pid is still listed, like that of a zombie or a reused pid.
         assert!(known.update(&root, &[pid], &by_hand));
         assert!(known.candidates().is_empty());
     }

@@ -1,4 +1,4 @@
-//! Where a process waits for clients.
+//! Ports that a process listens on for clients.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use crate::discover::ReadError;
 use crate::discover::proc::ProcRoot;
 use crate::discover::proc::net::{TcpState, tcp};
 
-/// Descriptors of a process, sockets of its network namespace, and bytes of their table that are looked at.
+/// Limit of descriptors of a process, and of sockets in its network namespace. The next one is in bytes of their table.
 const MOST: usize = 65_536;
 const MOST_BYTES: usize = 16 << 20;
 
@@ -16,7 +16,7 @@ pub fn listening(pid: u32) -> Result<Vec<u16>, ReadError> {
     let own: HashSet<u64> = process.sockets(MOST)?.0.into_iter().map(|(_, inode)| inode).collect();
     let mut ports = Vec::new();
     for table in ["net/tcp", "net/tcp6"] {
-        // A kernel without IPv6 has no second table.
+        // Kernels without IPv6 lack the second table.
         let Ok(text) = process.read(table, MOST_BYTES) else {
             continue;
         };

@@ -1,5 +1,5 @@
-//! What serving processes write to their clients' sockets: where the kernel side finds it ([`places`]), and one connection's
-//! writes put in order, holes and ends included ([`Track`]).
+//! Writes of serving processes to their clients' sockets: kernel offsets for observing them ([`places`]), and the order of one connection's
+//! writes, including missed ones and its end ([`Track`]).
 
 mod listeners;
 mod places;
@@ -11,9 +11,8 @@ pub(crate) use places::places;
 pub use probe_ebpf::egress::{Head, Kind, Record, Serves};
 pub use track::{Step, Track};
 
-/// Most bytes copied of one write unless asked otherwise. A server without clients that stopped reading writes an event at a
-/// time; a backlog may go in one call.
+/// Default capture limit of one write in bytes. A server normally writes one event at a time; a backlog may be written in one call.
 pub const CAPTURE: u32 = 4 << 20;
 
-/// Most bytes copied of one read of a Dynamo worker: what its runtime asks for at a time.
+/// Capture limit of one read of a Dynamo worker in bytes: the size that its runtime requests.
 pub const CAPTURE_READ: u32 = 256 << 10;

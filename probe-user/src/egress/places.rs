@@ -1,10 +1,10 @@
-//! Numbers of system calls, and offsets inside the running kernel's structs, for the kernel side.
+//! System call numbers and offsets in kernel structs, for the kernel side.
 
 use probe_ebpf::egress::Places;
 
 use crate::btf::Btf;
 
-/// What this kernel does not describe.
+/// A field that this kernel's BTF lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the kernel's types lack {0}")]
 pub struct Unplaced(String);
@@ -23,14 +23,14 @@ const READS: [u32; 2] = [0, 45];
 #[cfg(target_arch = "aarch64")]
 const READS: [u32; 2] = [63, 207];
 
-/// The call's number and the first argument in `struct pt_regs`, as a returning call leaves them: the member, and what to add.
+/// System call number and first arguments in `struct pt_regs` at the return of a call: the member, and an offset to add.
 #[cfg(target_arch = "x86_64")]
 const REGISTERS: [(&str, u32); 4] = [("orig_ax", 0), ("di", 0), ("si", 0), ("dx", 0)];
-/// The result replaces the first argument in `regs[0]`; `orig_x0` keeps it.
+/// The result overwrites the first argument in `regs[0]`; `orig_x0` preserves it.
 #[cfg(target_arch = "aarch64")]
 const REGISTERS: [(&str, u32); 4] = [("syscallno", 0), ("orig_x0", 0), ("regs", 8), ("regs", 16)];
 
-/// Everything the kernel side needs to know, from the running kernel's types.
+/// Reads all required offsets from the running kernel's types.
 pub(crate) fn places(btf: &Btf) -> Result<Places, Unplaced> {
     let of = |name: &str, path: &str| btf.offset(name, path).ok_or_else(|| Unplaced(format!("{name}.{path}")));
     let register = |(member, more): (&str, u32)| Ok(of("pt_regs", member)? + more);

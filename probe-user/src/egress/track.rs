@@ -1,36 +1,36 @@
-//! One connection: its writes in the kernel's own count, so that whatever was not observed shows as a hole.
+//! Position of one connection in the kernel's byte count, so that unobserved writes appear as gaps.
 
 use probe_ebpf::egress::{CLOSE, CLOSE_WAIT, ESTABLISHED, Kind, Record};
 
-/// What a record means for its connection.
+/// Meaning of a record for its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
     /// The next bytes that the kernel accepted.
     Bytes {
         /// The bytes.
         bytes: &'a [u8],
-        /// A write began with them.
+        /// Whether a write begins with them.
         begins: bool,
     },
-    /// Bytes before these were accepted and not observed.
+    /// Bytes before the next ones were accepted but not observed.
     Missed,
-    /// The socket took less than it was given, or nothing.
+    /// The socket accepted none or only a part of a write.
     HeldUp,
-    /// The connection is over.
+    /// The connection has closed.
     Closed {
-        /// The client closed or reset it first.
+        /// Whether the client closed or reset it first.
         by_client: bool,
-        /// Bytes that its machine did not acknowledge.
+        /// Number of bytes that the client has not acknowledged.
         unacknowledged: u32,
     },
 }
 
-/// A connection's place in its own stream of bytes.
+/// Position in a connection's byte stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Track {
-    /// The count behind the last byte observed.
+    /// Byte count after the last observed byte.
     next: Option<u32>,
-    /// Who closed first: the client, or the server.
+    /// The side that closed first.
     first: Option<First>,
 }
 
@@ -41,7 +41,7 @@ enum First {
 }
 
 impl Track {
-    /// Enters the next record of the connection.
+    /// Processes the next record of the connection.
     pub fn enter<'a>(&mut self, record: &Record<'a>, mut see: impl FnMut(Step<'a>)) {
         let head = &record.head;
         if record.kind == Kind::State {
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_write_in_several_pieces_leaves_no_hole_and_a_lost_one_does() {
         let mut track = Track::default();
-        // Counts wrap.
+        // The byte counts wrap around.
         assert_eq!(steps(&mut track, &write(2, 5, 0, b"abc")), [bytes(b"abc", true)]);
         assert_eq!(steps(&mut track, &write(2, 5, 3, b"de")), [bytes(b"de", false)]);
         assert_eq!(steps(&mut track, &write(4, 2, 0, b"fg")), [bytes(b"fg", true)]);
@@ -156,7 +156,7 @@ mod tests {
                 unacknowledged: 7,
             }]
         };
-        // FIN of the client, reset by it, FIN of the server.
+        // FIN from the client, reset by the client, FIN from the server.
         assert_eq!(closed(&[(1, 8), (8, 9), (9, 7)]), end(true));
         assert_eq!(closed(&[(1, 7)]), end(true));
         assert_eq!(closed(&[(1, 4), (4, 5), (5, 7)]), end(false));

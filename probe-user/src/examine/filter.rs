@@ -1,5 +1,5 @@
-//! Whether a seccomp filter keeps a system call from us: each is made with arguments that the kernel itself refuses, in
-//! another way.
+//! Detection of system calls refused by a seccomp filter. Each call is tried with arguments that the kernel itself rejects with a different
+//! error.
 
 #![expect(unsafe_code, reason = "system calls with arguments that no wrapper makes")]
 
@@ -7,24 +7,24 @@ use std::fs;
 
 use rustix::io::Errno;
 
-/// A system call that the probe makes.
+/// A system call that the probe uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Maps and programs.
+    /// Creating maps and loading programs.
     Bpf,
-    /// Uprobes before Linux 6.6.
+    /// Attaching uprobes before Linux 6.6.
     PerfEventOpen,
-    /// Socket queues.
+    /// Reading socket queues.
     PidfdGetfd,
-    /// Python stacks.
+    /// Reading Python stacks.
     ProcessVmReadv,
 }
 
 impl Call {
-    /// Each of them.
+    /// All of these system calls.
     pub const ALL: [Self; 4] = [Self::Bpf, Self::PerfEventOpen, Self::PidfdGetfd, Self::ProcessVmReadv];
 
-    /// Its name, as filters have it.
+    /// Name in the notation of seccomp filters.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bpf => "bpf",
@@ -34,12 +34,12 @@ impl Call {
         }
     }
 
-    /// Makes the call, to no effect; the error.
+    /// Makes the call with ineffective arguments and returns its error.
     fn errno(self) -> Option<Errno> {
         let nothing = std::ptr::null::<u8>();
         let (zero, none) = (0_usize, -1_i64);
-        // SAFETY: no command 9999 exists (EINVAL); a null attribute is not read (EFAULT); -1 is no descriptor (EBADF);
-        // no bytes of ourselves are copied.
+        // SAFETY: no command 9999 exists (EINVAL); a null attribute is not read (EFAULT); -1 is not a descriptor (EBADF);
+        // `process_vm_readv` copies zero bytes.
         let returned = unsafe {
             match self {
                 Self::Bpf => libc::syscall(libc::SYS_bpf, 9999_usize, nothing, zero),
@@ -56,7 +56,7 @@ impl Call {
             .and_then(|error| Errno::from_io_error(&error))
     }
 
-    /// Tries it.
+    /// Tries the system call.
     pub fn attempt(self) -> Attempt {
         let errno = self.errno();
         let refused = [Errno::PERM, Errno::ACCESS, Errno::NOSYS];
@@ -67,16 +67,16 @@ impl Call {
     }
 }
 
-/// How a call went.
+/// Result of trying a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Which.
+    /// The system call.
     pub call: Call,
-    /// The error with which it was refused before the kernel looked at its arguments.
+    /// Error with which the call was refused before the kernel checked its arguments.
     pub refused: Option<i32>,
 }
 
-/// Calls that are refused, where there is a filter; a kernel without one refuses by capability and says so elsewhere.
+/// Refused calls, if a seccomp filter is active. Without a filter, a refusal is due to capabilities and reported elsewhere.
 pub fn refused() -> Vec<Call> {
     if mode() != Some(Mode::Filter) {
         return Vec::new();
@@ -85,18 +85,18 @@ pub fn refused() -> Vec<Call> {
     attempts.filter(|a| a.refused.is_some()).map(|a| a.call).collect()
 }
 
-/// What seccomp does to this process.
+/// Seccomp mode of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing.
+    /// Seccomp is off.
     Off,
-    /// Four calls are allowed.
+    /// Only four calls are allowed.
     Strict,
     /// A filter decides.
     Filter,
 }
 
-/// Of the calling process; `None` where the kernel does not say.
+/// Mode of the calling process; `None` if the kernel does not report it.
 pub fn mode() -> Option<Mode> {
     parse(&fs::read_to_string("/proc/self/status").ok()?)
 }

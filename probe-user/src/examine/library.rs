@@ -1,22 +1,22 @@
-//! Whether a libzmq is one whose code is understood.
+//! Analysis of whether a libzmq's code is understood.
 
 use std::path::Path;
 
 use crate::discover::LibZmq;
 use crate::sites::Known;
 
-/// What the probe will do with a libzmq.
+/// How the probe can attach to a libzmq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Understood {
-    /// A take is seen at one place, its socket and message at hand; otherwise at entry and return.
+    /// A receive is observed at a single point with its socket and message; otherwise at entry and return.
     pub takes: bool,
-    /// The same for a send that is refused.
+    /// A refused send is observed at a single point.
     pub refused: bool,
-    /// Its release is one with the layout of messages that is known, 4.2.5 to 4.3.5; `None` where the file's name does not tell.
+    /// Whether its release has the known message layout (4.2.5 to 4.3.5); `None` if the file name does not contain the release.
     pub layout: Option<bool>,
 }
 
-/// Reads the library's code; the error says what of it is not to be found.
+/// Analyses the library's code. The error names a missing file or symbol.
 pub fn understood(library: &LibZmq) -> Result<Understood, String> {
     let path: &Path = library.open_at.as_deref().ok_or("its file may not be opened")?;
     let sites = Known::default().of(path).map_err(|error| error.to_string())?;

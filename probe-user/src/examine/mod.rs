@@ -1,5 +1,4 @@
-//! What this process is permitted, found out by trying where that harms nobody: for `tokengap doctor`, and for the words
-//! with which a refusal is explained.
+//! Permissions of this process, determined by harmless attempts: for `tokengap doctor`, and for explaining refusals.
 
 pub mod filter;
 pub mod library;

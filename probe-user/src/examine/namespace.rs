@@ -1,21 +1,21 @@
-//! Whether our namespaces are the machine's own: capabilities, process ids and clocks mean something else in others.
+//! Whether this process is in the initial namespaces. In others, capabilities, process ids and clocks differ in meaning.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-/// A kind of namespace whose first one has a fixed inode.
+/// A kind of namespace whose initial instance has a fixed inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Process ids.
     Pid,
-    /// Users, and what capabilities are worth.
+    /// User ids, and the scope of capabilities.
     User,
     /// Clocks.
     Time,
 }
 
 impl Kind {
-    /// `include/linux/proc_ns.h`.
+    /// Inode of the initial namespace; see `include/linux/proc_ns.h`.
     const fn initial(self) -> u64 {
         match self {
             Self::Pid => 0xefff_fffc,
@@ -24,7 +24,7 @@ impl Kind {
         }
     }
 
-    /// Its file in `/proc/self/ns`.
+    /// File name in `/proc/self/ns`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pid => "pid",
@@ -33,14 +33,14 @@ impl Kind {
         }
     }
 
-    /// Whether ours is the machine's first; `None` where that is not shown.
+    /// Whether this process is in the initial namespace; `None` if that cannot be read.
     pub fn is_initial(self) -> Option<bool> {
         let shown = fs::metadata(format!("/proc/self/ns/{}", self.name())).ok()?;
         Some(shown.ino() == self.initial())
     }
 }
 
-/// By how many nanoseconds our `CLOCK_MONOTONIC` is ahead of the kernel's stamps; `None` where there are no time namespaces.
+/// Nanoseconds by which this process's `CLOCK_MONOTONIC` is ahead of kernel timestamps; `None` without time namespaces.
 pub fn clock_offset_ns() -> Option<i64> {
     parse(&fs::read_to_string("/proc/self/timens_offsets").ok()?)
 }

@@ -1,4 +1,4 @@
-//! A uprobe on this very program: whether any may be set, where there is no engine to try it on.
+//! A uprobe on this program itself, to test whether uprobes are possible when no engine runs.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -12,12 +12,13 @@ use crate::floor::NOTHING;
 use crate::load::{self, Settings};
 use crate::probe::multi::Multi;
 
-/// Why no uprobe could be set on this program.
+/// Error of setting a uprobe on this program.
 #[derive(Debug, thiserror::Error)]
 #[error("{}; {}", .0, .0.remedy())]
 pub struct OwnError(pub Degraded);
 
-/// Sets a uprobe on a function of this program and takes it away. Whether one link took it, as from Linux 6.6 on, or a perf event.
+/// Sets and removes a uprobe on a function of this program. Returns true if a multi-uprobe link was used (Linux 6.6 and later), and false
+/// for a perf event.
 pub fn own_uprobe() -> Result<bool, OwnError> {
     attempt().map_err(|error| OwnError(Degraded::explain(Feature::Messages, None, Permissions::here(), error)))
 }
@@ -34,7 +35,7 @@ fn attempt() -> Result<bool, Box<dyn std::error::Error>> {
     Ok(matches!(way, Way::Multi(_)))
 }
 
-/// Where in its file the code at `address` lies.
+/// File offset of the code at `address`.
 fn offset(maps: &str, address: u64) -> Option<u64> {
     maps.lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace();

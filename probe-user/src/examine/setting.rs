@@ -1,23 +1,23 @@
-//! What the machine's administrator has set.
+//! Kernel settings of the machine.
 
 use std::fs;
 
-/// A setting of the kernel, in its file; `None` where it does not exist or may not be read.
+/// Content of a settings file; `None` if it does not exist or may not be read.
 pub fn read(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// `kernel.yama.ptrace_scope`: with 3 no process may look into another, whatever its capabilities.
+/// `kernel.yama.ptrace_scope`; 3 forbids all ptrace access to other processes, whatever the capabilities.
 pub fn ptrace_scope() -> Option<u8> {
     read("/proc/sys/kernel/yama/ptrace_scope")?.parse().ok()
 }
 
-/// The level of lockdown: `none`, `integrity`, `confidentiality`. The last keeps BPF from reading the kernel's memory.
+/// Lockdown level: `none`, `integrity` or `confidentiality`. The last prevents BPF from reading kernel memory.
 pub fn lockdown() -> Option<String> {
     chosen(&read("/sys/kernel/security/lockdown")?)
 }
 
-/// `[none] integrity confidentiality`.
+/// Parses the selected level, as in `[none] integrity confidentiality`.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.to_owned())

@@ -1,15 +1,14 @@
-//! What a frame looks like, small enough to keep for every frame on its way.
+//! Compact fingerprint of a frame, kept for every frame in flight.
 
-/// Frames are told apart by so many first bytes and as many last ones when one of the two sides copied no more: successive
-/// frames of one batch begin with the same rids, and end with the counts that differ; those of two ranks differ by their
-/// rids, which follow the names of a dozen columns.
+/// Number of bytes compared at each end of a frame when one side copied only a part. Successive frames of one batch begin with the same
+/// rids and end with counts that differ. Frames of two ranks differ in their rids, which follow the names of a dozen columns.
 const END: usize = 2048;
 
-/// Length and content of a frame, as far as it was copied.
+/// Length and content hashes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     bytes: u64,
-    /// Hash of the first and the last [`END`] bytes, or of all if there are fewer; `None` when fewer than that were copied.
+    /// Hash of the first and the last [`END`] bytes, or of all bytes if there are fewer; `None` when less was copied.
     ends: Option<u64>,
     /// Hash of all bytes; `None` when not all were copied.
     whole: Option<u64>,
@@ -18,18 +17,18 @@ pub(super) struct Fingerprint {
 /// How far two fingerprints agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Agreement {
-    /// They are of different frames.
+    /// The frames differ.
     No,
-    /// Same length, nothing to compare: one side copied too little.
+    /// Same length, and too few bytes on one side to compare.
     Length,
     /// Same length, same first and last bytes.
     Ends,
-    /// Same in every byte.
+    /// Same length, same bytes.
     Whole,
 }
 
 impl Fingerprint {
-    /// Of a frame of `bytes` bytes of which `payload` was copied: all of them, or as many first ones as last ones.
+    /// Fingerprint of a frame of `bytes` bytes. `payload` is the whole frame, or equally many first and last bytes of it.
     pub(super) fn of(bytes: u64, payload: &[u8]) -> Self {
         let all = payload.len() as u64 == bytes;
         if all && payload.len() <= 2 * END {
@@ -63,7 +62,7 @@ impl Fingerprint {
     }
 }
 
-/// Not for strangers' keys: a fast 64-bit mix in four lanes, which memory bandwidth limits and not the multiplier.
+/// A fast 64-bit hash in four lanes, limited by memory bandwidth. It does not resist crafted collisions.
 fn hash(bytes: &[u8]) -> u64 {
     const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
     let word = |chunk: &[u8]| {
@@ -92,7 +91,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the probe copies of a frame when it is asked for so many bytes.
+    /// Bytes that the probe copies of a frame with a capture limit of `to` bytes.
     fn cut(frame: &[u8], to: usize) -> Vec<u8> {
         [&frame[..to / 2], &frame[frame.len() - to / 2..]].concat()
     }

@@ -1,4 +1,4 @@
-//! The frames of one sending socket that were sent and not yet seen taken, oldest first.
+//! Frames in flight from one sending socket, oldest first.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use trace::MonoNs;
 use super::fingerprint::{Agreement, Fingerprint};
 use crate::observation::SocketId;
 
-/// A frame on its way. Where the record of its send was lost, only its place in the order is known.
+/// A frame in flight. If the record of its send was lost, only its position is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) seq: u64,
@@ -18,18 +18,18 @@ pub(super) struct Entry {
 pub(super) struct Lane {
     pub(super) id: u32,
     pub(super) socket: SocketId,
-    /// Sockets that took frames of it. More than one: ZMQ deals them out, and each keeps the order of its share.
+    /// Sockets that received its frames. With several, ZMQ distributes the frames, and each receiver gets its share in order.
     pub(super) receivers: Vec<SocketId>,
     pub(super) sent: u64,
     pub(super) taken: u64,
-    /// Frames given up because too many were outstanding.
+    /// Number of frames dropped from tracking because too many were in flight.
     pub(super) shed: u64,
     next: u64,
     outstanding: VecDeque<Entry>,
 }
 
 impl Lane {
-    /// A lane whose first frame has number `seq`.
+    /// Creates a lane whose first frame has number `seq`.
     pub(super) fn new(id: u32, socket: SocketId, seq: u64) -> Self {
         let outstanding = VecDeque::new();
         Self {
@@ -44,12 +44,12 @@ impl Lane {
         }
     }
 
-    /// Whether `seq` continues this lane. A number that steps back is a new socket at an old address.
+    /// Whether `seq` continues this lane. A decreasing number means a new socket at the same address.
     pub(super) fn continues_with(&self, seq: u64, limit: usize) -> bool {
         seq >= self.next && seq - self.next <= limit as u64
     }
 
-    /// Adds the frame, and a place for each one whose record was lost; returns how many of those.
+    /// Adds a frame, with a placeholder for each frame whose record was lost. Returns the number of placeholders.
     pub(super) fn push(&mut self, seq: u64, at: MonoNs, fingerprint: Fingerprint, limit: usize) -> u64 {
         let lost = seq - self.next;
         let places = (self.next..seq).map(|seq| Entry { seq, seen: None });
@@ -66,7 +66,7 @@ impl Lane {
         lost
     }
 
-    /// Takes back the last frame, which the socket refused.
+    /// Removes the last frame, because the socket refused it.
     pub(super) fn take_back(&mut self, seq: u64) {
         if self.outstanding.back().is_some_and(|entry| entry.seq == seq) {
             self.outstanding.pop_back();
@@ -75,19 +75,19 @@ impl Lane {
         }
     }
 
-    /// The frame that will be taken after `place` others.
+    /// The frame that is received after `place` others.
     pub(super) fn at(&self, place: usize) -> Option<&Entry> {
         self.outstanding.get(place)
     }
 
-    /// The oldest frame that agrees at least as far as `least`, within the first `depth`.
+    /// Index of the oldest frame that agrees at least as far as `least`, within the first `depth`.
     pub(super) fn find(&self, fingerprint: &Fingerprint, least: Agreement, depth: usize) -> Option<usize> {
         let agrees = |entry: &Entry| entry.seen.is_some_and(|(_, other)| other.agrees(fingerprint) >= least);
         self.outstanding.iter().take(depth).position(agrees)
     }
 
-    /// Removes the frame at `place`. With one receiver the frames before it were taken unseen and go as well; returns how
-    /// many.
+    /// Removes the frame at `place`. With a single receiver, the earlier frames must have been received unobserved and are removed too.
+    /// Returns their number.
     pub(super) fn remove(&mut self, place: usize) -> Option<(Entry, u64)> {
         let before = if self.receivers.len() > 1 {
             0

@@ -1,12 +1,12 @@
-//! Joins each frame sent with the same frame taken.
+//! Matching of each sent frame with its receipt.
 //!
-//! A lane is one sending socket; ZMQ keeps its order. The kernel side numbers the messages of every socket even when it
-//! has to drop a record, so the order holds across losses; content decides which of several senders a frame came from,
-//! and where a lane stood at the attach. Which lane leads to which receiver is learned from the first frame that crosses.
+//! A lane is one sending socket, whose order ZMQ preserves. The kernel side numbers the messages of every socket even when it drops a
+//! record, so order survives losses. Content decides which sender a frame came from, and at which frame a lane was at the attach. The
+//! receiver of a lane is learned from the first frame that crosses.
 //!
-//! Not decided: identical frames. Frames that were on their way at the attach and are the same byte for byte as the first
-//! ones after it are taken for those. Where the next frames of two lanes are identical (idle batches, health checks), the
-//! older one is named; what comes next on each lane tells when that was wrong, and nothing else is shifted by it.
+//! Identical frames are ambiguous. Frames in flight at the attach that equal the first later ones byte for byte are mistaken for those. If
+//! the next frames of two lanes are identical (idle batches, health checks), the older one is chosen. The following frames of each lane
+//! show if that was wrong, and no other match shifts.
 
 mod fingerprint;
 mod lane;
@@ -23,12 +23,12 @@ use fingerprint::{Agreement, Fingerprint};
 use lane::Lane;
 use twins::Twins;
 
-/// Bounds of a matcher's memory and work.
+/// Limits of a matcher's memory and work.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Frames outstanding per lane; beyond it the oldest is given up and counted.
+    /// Maximum number of frames in flight per lane; beyond it the oldest is dropped and counted.
     pub outstanding: usize,
-    /// How deep a lane is searched for a frame that is not at its head.
+    /// Number of frames searched in a lane for a frame that is not its first.
     pub depth: usize,
 }
 
@@ -41,73 +41,73 @@ impl Default for Limits {
     }
 }
 
-/// A frame's name: its sender's lane, and its number there.
+/// Identity of a frame: its sender's lane and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameRef {
-    /// Counts lanes from 0 in the order of their first frame.
+    /// Lane number from 0, in the order of first frames.
     pub lane: u32,
-    /// Counts the lane's frames from the attach on.
+    /// Frame number within the lane, counted from the attach.
     pub seq: u64,
 }
 
-/// How a frame taken was joined with one sent.
+/// How a received frame was matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum How {
     /// By its content.
     Content,
-    /// By its place: the record of its send was lost, or too little was copied to compare.
+    /// By position: the record of its send was lost, or too little was copied to compare.
     Order,
 }
 
-/// A frame that was seen taken.
+/// A received frame with its send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// Which frame.
+    /// Identity of the frame.
     pub frame: FrameRef,
-    /// When it was sent; `None` when that record was lost.
+    /// Time of the send; `None` when its record was lost.
     pub sent_at: Option<MonoNs>,
-    /// How it was joined.
+    /// Method of the match.
     pub how: How,
 }
 
-/// What a matcher could not do, since its start.
+/// Counts of failed and uncertain matches since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Misses {
-    /// Frames taken that no watched socket was seen to send: sent before the attach, or by a process not watched.
+    /// Received frames without an observed send: sent before the attach, or by an unwatched process.
     pub unsent: u64,
-    /// Records of sends that were lost.
+    /// Lost records of sends.
     pub lost_sent: u64,
-    /// Records of takes that were lost.
+    /// Lost records of receipts.
     pub lost_taken: u64,
-    /// Frames passed over: a later one of their lane was taken first, so they were taken unseen.
+    /// Frames skipped because a later frame of their lane was received first; they were received unobserved.
     pub skipped: u64,
-    /// Frames given up because a lane had too many outstanding.
+    /// Frames dropped because a lane had too many in flight.
     pub shed: u64,
-    /// Frames taken whose name an identical one was given before.
+    /// Received frames whose identity had already been given to an identical frame.
     pub identical: u64,
 }
 
-/// The state of one lane.
+/// State of one lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneView {
-    /// Its number.
+    /// Lane number.
     pub lane: u32,
-    /// The sending socket.
+    /// Sending socket.
     pub sender: SocketId,
-    /// The sockets that took its frames so far.
+    /// Sockets that have received its frames.
     pub receivers: Vec<SocketId>,
-    /// Frames sent since the attach.
+    /// Number of frames sent since the attach.
     pub sent: u64,
-    /// Frames of those taken; the difference is the backlog.
+    /// Number of those frames that were received; the difference is the backlog.
     pub taken: u64,
 }
 
-/// Joins sends with takes. Feed it every observation, in the order they come.
+/// Matches sends with receipts. Feed it every observation, in order.
 #[derive(Debug, Default)]
 pub struct Matcher {
     limits: Limits,
     lanes: Vec<Lane>,
-    /// The current lane of each sending socket.
+    /// Current lane of each sending socket.
     of_sender: HashMap<SocketId, usize>,
     receivers: HashMap<SocketId, Receiver>,
     misses: Misses,
@@ -115,17 +115,17 @@ pub struct Matcher {
 
 #[derive(Debug, Default)]
 struct Receiver {
-    /// Lanes that lead here.
+    /// Lanes that lead to this receiver.
     lanes: Vec<usize>,
     next: Option<u64>,
-    /// Frames taken unseen that no lane has been charged for yet.
+    /// Number of frames received unobserved that are not assigned to a lane yet.
     owed: u64,
     last: Option<(u64, FrameRef)>,
     twins: Twins,
 }
 
 impl Matcher {
-    /// A matcher with `limits`.
+    /// Creates a matcher with `limits`.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -133,7 +133,7 @@ impl Matcher {
         }
     }
 
-    /// A frame was sent: its name from here on.
+    /// Records a send and returns the frame's identity.
     pub fn sent(&mut self, message: &Message<'_>) -> FrameRef {
         let Call { socket, seq, at, .. } = message.call;
         let limit = self.limits.outstanding;
@@ -156,7 +156,7 @@ impl Matcher {
         FrameRef { lane: lane.id, seq }
     }
 
-    /// The socket refused the frame it was given last.
+    /// Records that the socket refused its last frame.
     pub fn unsent(&mut self, call: &Call) -> Option<FrameRef> {
         let lane = &mut self.lanes[*self.of_sender.get(&call.socket)?];
         lane.take_back(call.seq);
@@ -166,11 +166,11 @@ impl Matcher {
         })
     }
 
-    /// A frame was taken: which one it was; `None` when no watched socket was seen to send it.
+    /// Records a receipt and returns its frame; `None` if no watched socket was observed to send it.
     pub fn taken(&mut self, message: &Message<'_>) -> Option<Match> {
         let Call { socket, seq, .. } = message.call;
         let receiver = self.receivers.entry(socket).or_default();
-        // A number that steps back is a new socket at an old address.
+        // A decreasing number means a new socket at the same address.
         let unseen = receiver.next.map_or(0, |next| seq.saturating_sub(next));
         receiver.next = Some(seq.wrapping_add(1));
         receiver.owed = receiver.owed.saturating_add(unseen);
@@ -203,13 +203,13 @@ impl Matcher {
         })
     }
 
-    /// The application is done with a frame: which one it was.
+    /// Returns the frame that the application has processed.
     pub fn handled(&self, call: &Call) -> Option<FrameRef> {
         let (seq, frame) = self.receivers.get(&call.socket)?.last?;
         (seq == call.seq).then_some(frame)
     }
 
-    /// Every lane, in the order of their numbers.
+    /// All lanes in the order of their numbers.
     pub fn lanes(&self) -> impl Iterator<Item = LaneView> {
         self.lanes.iter().map(|lane| LaneView {
             lane: lane.id,
@@ -220,19 +220,20 @@ impl Matcher {
         })
     }
 
-    /// When the oldest frame of a lane was sent that was not seen taken; `None` when there is none, or its record was lost.
+    /// Send time of the oldest frame in flight on a lane; `None` if there is none, or its record was lost.
     pub fn oldest_waiting(&self, lane: u32) -> Option<MonoNs> {
         let oldest = self.lanes.get(lane as usize)?.at(0)?;
         oldest.seen.map(|(at, _)| at)
     }
 
-    /// What could not be joined.
+    /// Counts of failed and uncertain matches.
     pub fn misses(&self) -> Misses {
         self.misses
     }
 
-    /// Where the frame is. Content first: at the head of a lane that leads here, deeper in one, in a lane not known to lead
-    /// here yet. Then order: where the count of unseen takes puts it, be it in the place of a lost record.
+    /// Finds the position of a frame. By content first: at the head of a lane that leads here, deeper in such a lane, then in a lane
+    /// without a known receiver. Then by order: at the position given by the number of unobserved receipts, including that of a lost
+    /// record.
     fn place_of(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Option<(usize, usize, How)> {
         let receiver = self.receivers.entry(socket).or_default();
         let (here, owed) = (receiver.lanes.clone(), receiver.owed as usize);
@@ -272,8 +273,8 @@ impl Matcher {
             return Some((lane, place, How::Content));
         }
         if let [lane] = here[..] {
-            // The only lane that is known to lead here: its order decides, but a place that was counted and not compared
-            // may not pass over frames that can still be compared.
+            // Only one lane leads here, so its order decides. However, a position that was counted but not compared must not skip frames
+            // that can still be compared.
             let place = self.lanes[lane].at(owed).copied();
             let lost = owed == 0 && place.is_some_and(|entry| entry.seen.is_none());
             let fits = |(_, other): (MonoNs, Fingerprint)| other.agrees(fingerprint) == Agreement::Length;
@@ -286,8 +287,8 @@ impl Matcher {
         None
     }
 
-    /// Whether a frame of `lane` may pass over its first `passed` ones. Takes are numbered: only over such as were taken under
-    /// the name of a twin, or by another receiver.
+    /// Whether a frame of `lane` may skip its first `passed` frames. Receipts are numbered, so it may skip only frames that were received
+    /// under a twin's identity, or by another receiver.
     fn may_pass(&mut self, socket: SocketId, lane: usize, passed: usize) -> bool {
         if self.lanes[lane].receivers.len() > 1 {
             return true;
@@ -299,7 +300,7 @@ impl Matcher {
         self.receivers.entry(socket).or_default().twins.settle(lane, &skipped)
     }
 
-    /// A lane that leads nowhere yet, or else one that ZMQ deals out to several.
+    /// Searches lanes without a receiver, then lanes that ZMQ distributes to several.
     fn elsewhere(&self, here: &[usize], fingerprint: &Fingerprint) -> Option<(usize, usize)> {
         let depth = self.limits.depth;
         let search = |taken: bool, least: Agreement| {

@@ -1,4 +1,4 @@
-//! Frames cross a simulated hop; records get lost; the matcher is asked what it saw.
+//! Simulation of a hop with lost records, which checks the matcher's answers.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ fn message(socket: SocketId, seq: u64, at: u64, payload: &[u8]) -> Message<'_> {
     }
 }
 
-/// A step of the simulation: a sender sends, or the receiver takes a sender's oldest frame.
+/// A step of the simulation: a sender sends, or the receiver receives a sender's oldest frame.
 #[derive(Clone, Debug)]
 enum Step {
     Send { sender: usize, size: usize, lost: bool },
@@ -48,7 +48,7 @@ fn steps(losing: f64) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..300)
 }
 
-/// A frame taken: was its send observed, and what does the matcher say; no answer where the take was not observed.
+/// A received frame: whether its send was observed, and the matcher's answer, if the receipt was observed.
 struct Take {
     seq: u64,
     observed: bool,
@@ -89,7 +89,7 @@ impl World {
         self.queues[from].push_back((seq, payload, lost));
     }
 
-    /// Takes the oldest frame of `from`.
+    /// Receives the oldest frame of `from`.
     fn take(&mut self, from: usize, lost: bool) -> Option<Take> {
         let (seq, payload, send_lost) = self.queues[from].pop_front()?;
         let taken = self.taken;
@@ -146,7 +146,7 @@ proptest! {
                         prop_assert_eq!((Some(found.frame.lane), found.frame.seq), (world.lane_of(sender), seq));
                         prop_assert!(found.sent_at.is_some());
                     } else if let Some(found) = answer {
-                        // Its send was not observed: it may only stand in the place of a lost record.
+                        // The send was not observed, so the match may only use the position of a lost record.
                         prop_assert_eq!(found.how, How::Order);
                         prop_assert_eq!(found.sent_at, None);
                     }
@@ -257,7 +257,7 @@ fn too_many_outstanding_are_given_up_and_counted() {
     );
 }
 
-/// Idle batches of two ranks are the same byte for byte; which one came first cannot be seen, and may not cost a match.
+/// Idle batches of two ranks are identical byte for byte. Their order cannot be observed, and it must not cost a match.
 #[test]
 fn identical_frames_of_two_lanes_shift_nothing() {
     let mut matcher = Matcher::default();
@@ -283,7 +283,7 @@ fn identical_frames_of_two_lanes_shift_nothing() {
     }
     assert_eq!(take(&mut matcher, b"a0"), Some((0, 0)));
     assert_eq!(take(&mut matcher, b"b0"), Some((1, 0)));
-    // The second lane's comes first, and the first lane's, sent earlier, is named.
+    // The second lane's frame arrives first, but the match chooses the first lane's, which was sent earlier.
     assert_eq!(take(&mut matcher, idle), Some((0, 1)));
     assert_eq!(take(&mut matcher, b"b2"), Some((1, 2)));
     assert!(take(&mut matcher, idle).is_some() && take(&mut matcher, b"b4") == Some((1, 4)));
@@ -299,7 +299,7 @@ fn identical_frames_of_two_lanes_shift_nothing() {
     assert_eq!(matcher.lanes().map(|lane| lane.sent - lane.taken).sum::<u64>(), 0);
 }
 
-/// Found by fuzzing: the last number there is ends nothing.
+/// The largest sequence number must not cause an overflow.
 #[test]
 fn numbers_may_come_to_their_end() {
     let mut matcher = Matcher::default();
@@ -307,7 +307,7 @@ fn numbers_may_come_to_their_end() {
         matcher.sent(&message(sender(0), u64::MAX, 1, b"last"));
         assert!(matcher.taken(&message(RECEIVER, u64::MAX, 2, b"last")).is_some());
     }
-    // And as many may be missing as there are, again and again.
+    // Gaps of the maximum size must not overflow, even repeatedly.
     for seq in [0, u64::MAX, 0, u64::MAX] {
         matcher.sent(&message(sender(0), seq, 3, b"far"));
         matcher.taken(&message(RECEIVER, seq, 4, b"far"));

@@ -1,23 +1,23 @@
-//! Identical frames of different lanes, of which one had to be named: which one it was shows later.
+//! Identical frames of different lanes: one lane must be chosen, and later frames show whether that was right.
 
 use std::collections::VecDeque;
 
 use super::fingerprint::{Agreement, Fingerprint};
 
-/// Names in doubt that are remembered; older ones stand.
+/// Maximum number of remembered ambiguous matches; the oldest are assumed right.
 const MOST: usize = 64;
 
-/// The doubts of one receiver.
+/// Ambiguous matches of one receiver.
 #[derive(Debug, Default)]
 pub(super) struct Twins {
-    /// A frame of this lane was named, and another lane had the same one next.
+    /// Matches to a frame of this lane while another lane had an identical frame next.
     doubtful: VecDeque<(usize, Fingerprint)>,
-    /// It was the other lane's: the frame that was named is still to come.
+    /// Frames of wrong matches: the frame that was chosen is still to be received.
     awaited: VecDeque<Fingerprint>,
 }
 
 impl Twins {
-    /// A frame of `lane` was named though it may be another lane's.
+    /// Records a match to `lane` that may be another lane's frame.
     pub(super) fn doubt(&mut self, lane: usize, fingerprint: Fingerprint) {
         if self.doubtful.len() == MOST {
             self.doubtful.pop_front();
@@ -25,7 +25,7 @@ impl Twins {
         self.doubtful.push_back((lane, fingerprint));
     }
 
-    /// Frames `skipped` of `lane` were not seen taken. Whether each was, under the name of its twin; if so, those twins are
+    /// Whether the receipt of each frame in `skipped`, a run of frames of `lane`, was matched to a twin instead. If so, those twins are
     /// awaited from now on.
     pub(super) fn settle(&mut self, lane: usize, skipped: &[Fingerprint]) -> bool {
         let mut doubtful = self.doubtful.clone();
@@ -45,12 +45,12 @@ impl Twins {
         true
     }
 
-    /// Whether such a frame is awaited.
+    /// Whether a frame with this fingerprint is awaited.
     pub(super) fn awaits(&self, fingerprint: &Fingerprint) -> bool {
         self.awaited.iter().any(|named| same(named, fingerprint))
     }
 
-    /// A frame came that found no place: whether it was awaited, and is no longer.
+    /// Records a frame without a match. Returns whether it was awaited, and stops awaiting it.
     pub(super) fn came(&mut self, fingerprint: &Fingerprint) -> bool {
         let it = self.awaited.iter().position(|named| same(named, fingerprint));
         it.and_then(|at| self.awaited.remove(at)).is_some()

@@ -1,4 +1,4 @@
-//! Functions as they are in the libraries that engines use.
+//! Tests with functions from libraries that engines use.
 
 use probe_ebpf::{Kept, Register};
 use proptest::prelude::*;
@@ -11,16 +11,17 @@ use super::{Known, Sites};
 const PLAIN_RECV: &str = "\
 55 48 89 e5 48 83 ec 30 48 89 7d e8 48 89 75 e0 89 55 dc 48 8b 45 e0 48 89 c7 e8 0a ee ff ff 48 89 45 f8 48 83 \
 7d f8 00 75 07 b8 ff ff ff ff eb 17 8b 55 dc 48 8b 4d e8 48 8b 45 f8 48 89 ce 48 89 c7 e8 98 f7 ff ff 90 c9 c3";
-/// `zmq_msg_send` of the same.
+/// `zmq_msg_send` of the same library.
 const PLAIN_SEND: &str = "\
 55 48 89 e5 48 83 ec 30 48 89 7d e8 48 89 75 e0 89 55 dc 48 8b 45 e0 48 89 c7 e8 54 ee ff ff 48 89 45 f8 48 83 \
 7d f8 00 75 07 b8 ff ff ff ff eb 17 8b 55 dc 48 8b 4d e8 48 8b 45 f8 48 89 ce 48 89 c7 e8 a7 f2 ff ff 90 c9 c3";
-/// `s_sendmsg` of the same, 0xd12 bytes before `zmq_msg_send`.
+/// `s_sendmsg` of the same library, 0xd12 bytes before `zmq_msg_send`.
 const PLAIN_SENDMSG: &str = "\
 55 48 89 e5 48 83 ec 40 48 89 7d d8 48 89 75 d0 89 55 cc 48 8b 45 d0 48 89 c7 e8 33 2e f8 ff 48 89 45 f8 8b 55 \
 cc 48 8b 4d d0 48 8b 45 d8 48 89 ce 48 89 c7 e8 b3 7f fd ff 89 45 f4 8b 45 f4 c1 e8 1f 0f b6 c0 48 85 c0 74 07 \
 b8 ff ff ff ff eb 1c 48 c7 45 e8 ff ff ff 7f 48 8b 45 f8 48 3b 45 e8 73 06 48 8b 45 f8 eb 04 48 8b 45 e8 c9 c3";
-/// `zmq_msg_recv` of libzmq 4.3.2 in the wheel of pyzmq 19.0.2: not optimized, and no instruction to emulate.
+/// `zmq_msg_recv` of libzmq 4.3.2 in the wheel of pyzmq 19.0.2: compiled without optimization, and with no instruction that can be
+/// emulated.
 const OLD_RECV: &str = "\
 55 48 89 e5 48 83 ec 30 48 89 7d e8 48 89 75 e0 89 55 dc 48 8b 45 e0 48 89 c7 e8 c2 ee ff ff 48 89 45 f8 48 83 \
 7d f8 00 75 07 b8 ff ff ff ff eb 16 8b 55 dc 48 8b 4d e8 48 8b 45 f8 48 89 ce 48 89 c7 e8 de f7 ff ff c9 c3";
@@ -29,13 +30,13 @@ const OPTIMIZED_RECV: &str = "\
 41 54 55 53 48 85 f6 74 47 48 89 fd 48 89 f7 48 89 f3 41 89 d4 e8 66 ec fd ff 84 c0 74 32 44 89 e2 48 89 ee 48 \
 89 df e8 a4 16 fe ff 85 c0 78 2b 48 89 ef e8 d8 84 f9 ff ba ff ff ff 7f 5b 5d 48 39 d0 41 5c 48 0f 47 c2 c3 0f \
 1f 80 00 00 00 00 e8 0b 76 f9 ff c7 00 58 00 00 00 5b b8 ff ff ff ff 5d 41 5c c3";
-/// `zmq_msg_send` of the same.
+/// `zmq_msg_send` of the same library.
 const OPTIMIZED_SEND: &str = "\
 41 55 41 54 55 53 48 83 ec 08 48 85 f6 74 51 49 89 fc 48 89 f7 48 89 f5 41 89 d5 e8 20 ea fd ff 84 c0 74 3c 4c \
 89 e7 e8 a4 82 f9 ff 44 89 ea 4c 89 e6 48 89 ef 48 89 c3 e8 43 07 fe ff 85 c0 78 2a 48 81 fb fe ff ff 7f b8 ff \
 ff ff 7f 0f 46 c3 48 83 c4 08 5b 5d 41 5c 41 5d c3 0f 1f 44 00 00 e8 bb 73 f9 ff c7 00 58 00 00 00 48 83 c4 08 \
 b8 ff ff ff ff 5b 5d 41 5c 41 5d c3";
-/// `epoll_wait` of Debian's glibc 2.36, as far as its first branch.
+/// `epoll_wait` of Debian's glibc 2.36, up to its first branch.
 const EPOLL_WAIT: &str = "\
 80 3d f1 26 0d 00 00 41 89 ca 74 14 b8 e8 00 00 00 0f 05 48 3d 00 f0 ff";
 
@@ -98,14 +99,14 @@ fn an_entry_is_probed_where_the_kernel_need_not_step() {
     for function in [PLAIN_SEND, OPTIMIZED_SEND, PLAIN_RECV] {
         assert_eq!(entry(code(&bytes(function)), AT), AT, "a push begins it");
     }
-    // The branch: only a comparison and a move of a register that passes no argument come before it.
+    // Probed at the branch, since only a comparison and a move of a register without an argument precede it.
     assert_eq!(entry(code(&bytes(EPOLL_WAIT)), AT), AT + 10);
-    // Behind `endbr64`, and not behind what changes an argument.
+    // Moves past `endbr64`, but not past an instruction that changes an argument.
     assert_eq!(entry(code(&bytes("f3 0f 1e fa 55")), AT), AT + 4);
     assert_eq!(entry(code(&bytes("48 89 f7 55")), AT), AT);
 }
 
-/// The functions in one of the files of `code`, at their places from the returned address on; nothing between them.
+/// The functions in one of the files of `code`, at their addresses relative to the returned one. The gaps contain no code.
 fn functions(listing: &str) -> (u64, Vec<u8>) {
     let lines: Vec<(u64, Vec<u8>)> = listing
         .lines()
@@ -131,9 +132,9 @@ fn what_asks_for_the_next_message_is_found_without_optimization() {
     let (at, image) = functions(include_str!("code/plain.txt"));
     let code = Code64 { bytes: &image, at };
     let socket = Kept::At(Register::Rbp, -0x38);
-    // The call of `options_t::getsockopt`, behind every option that the socket itself knows.
+    // The call of `options_t::getsockopt`, after all options that the socket itself handles.
     assert_eq!(option_asked(code, 0x95c43), Some(Asked { at: 0x6b1bf, socket }));
-    // The call of `process_commands`, in the loop that waits.
+    // The call of `process_commands` in the waiting loop.
     assert_eq!(waits(code, 0x96cca), Some(Asked { at: 0x6e621, socket }));
 }
 

@@ -1,8 +1,8 @@
-//! Follows a few instructions of a function and knows where it keeps its arguments: enough of x86-64 for how compilers
-//! begin and end small functions, and "unknown" for the rest.
+//! Symbolic execution of a few instructions that tracks where a function keeps its arguments. Covers the part of x86-64 that compilers use
+//! at the beginning and end of small functions; anything else yields an unknown value.
 //!
-//! A probed instruction that the kernel can emulate (`nop`, `push`, `call`, `jmp`, `jcc`: arch/x86/kernel/uprobes.c) costs
-//! one trap, any other a second one for the single step, which under a hypervisor may be ten times as dear.
+//! A probed instruction that the kernel can emulate (`nop`, `push`, `call`, `jmp`, `jcc`: arch/x86/kernel/uprobes.c) costs one trap. Any
+//! other costs a second trap for the single step, which can be ten times as expensive under a hypervisor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,49 +13,49 @@ use iced_x86::{
 };
 use probe_ebpf::{Kept, Register};
 
-/// Instructions looked at in one function.
+/// Maximum number of instructions examined in one function.
 const FAR: usize = 400;
 
-/// What a register or a word of the stack holds.
+/// Value of a register or a stack word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Unknown,
     Socket,
     Message,
-    /// An `int` of the call that is followed: it decides branches.
+    /// An `int` argument of the analysed call. It decides branches.
     Number(i32),
-    /// An address in the function's frame: bytes from where its return address is.
+    /// An address in the function's frame, as byte offset from the return address.
     Frame(i64),
 }
 
 impl Value {
-    /// Bytes of it in memory.
+    /// Size in memory in bytes.
     const fn size(self) -> i64 {
         if matches!(self, Self::Number(_)) { 4 } else { 8 }
     }
 }
 
-/// Everything that is known before an instruction.
+/// Known values before an instruction.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     registers: [Value; 16],
-    /// Words of the frame, by their place in it.
+    /// Words of the frame by their offset.
     slots: BTreeMap<i64, Value>,
-    /// The two numbers that the flags are the comparison of.
+    /// The two numbers whose comparison set the flags.
     compared: Option<(i32, i32)>,
 }
 
-/// The code of one function as the library has it in its file.
+/// Code of a function, as stored in the library's file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Code64<'a> {
-    /// Bytes from `at` on; may go on past the function.
+    /// Bytes from `at` on; may extend beyond the function.
     pub(super) bytes: &'a [u8],
-    /// The address that the library gives to the first of them.
+    /// Virtual address of the first byte.
     pub(super) at: u64,
 }
 
 impl Code64<'_> {
-    /// The instruction at `ip`; `None` outside of the bytes or where there is none.
+    /// Decodes the instruction at `ip`; `None` outside of the bytes or if it is invalid.
     pub(super) fn at(&self, ip: u64) -> Option<Instruction> {
         let offset = usize::try_from(ip.checked_sub(self.at)?).ok()?;
         let bytes = self.bytes.get(offset..).filter(|bytes| !bytes.is_empty())?;
@@ -63,7 +63,7 @@ impl Code64<'_> {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
-    /// Every instruction of the function that a call which begins in `state` may come by; `None` if they are too many to know.
+    /// All instructions of the function that can be reached from `state`; `None` if the limit was reached.
     pub(super) fn reached(&self, from: u64, state: State) -> Option<BTreeSet<u64>> {
         let mut reached = BTreeSet::new();
         self.walk(from, state, |instruction, _| {
@@ -73,8 +73,7 @@ impl Code64<'_> {
         (reached.len() < FAR).then_some(reached)
     }
 
-    /// Goes through the function from `from` on, every way that `state` may take, each instruction once, until `look` finds
-    /// something.
+    /// Visits all instructions on every path that `state` permits, each once, until `look` returns a result.
     pub(super) fn walk<T>(
         &self,
         from: u64,
@@ -119,7 +118,7 @@ pub(super) fn emulated(instruction: &Instruction) -> bool {
     ) || instruction.is_jcc_short_or_near()
 }
 
-/// Whether it changes `register`, or a part of it.
+/// Whether the instruction writes `register` or a part of it.
 pub(super) fn writes(instruction: &Instruction, register: Reg) -> bool {
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(instruction).used_registers().iter();
@@ -133,7 +132,7 @@ fn is_write(access: OpAccess) -> bool {
 }
 
 impl State {
-    /// At a function's entry, with `arguments` in their registers.
+    /// State at a function's entry, with `arguments` in their registers.
     pub(super) fn entry(arguments: &[Value]) -> Self {
         let mut state = Self {
             registers: [Value::Unknown; 16],
@@ -152,7 +151,7 @@ impl State {
         self.registers[register.full_register().number()]
     }
 
-    /// Where `value` will still be when calls have gone by.
+    /// A location that still holds `value` after further calls.
     pub(super) fn kept(&self, value: Value) -> Option<Kept> {
         const REGISTERS: [(Reg, Register); 7] = [
             (Reg::RBX, Register::Rbx),
@@ -181,7 +180,7 @@ impl State {
         self.registers[register.full_register().number()] = value;
     }
 
-    /// The place in the frame that a memory operand names.
+    /// Frame offset of a memory operand.
     fn place(&self, instruction: &Instruction) -> Option<i64> {
         let plain = instruction.memory_index() == Reg::None && instruction.segment_prefix() == Reg::None;
         match self.get_base(instruction.memory_base()) {
@@ -220,13 +219,13 @@ impl State {
         self.slots.remove(&top).unwrap_or(Value::Unknown)
     }
 
-    /// The same behind a call.
+    /// The state after a call.
     pub(super) fn called(mut self) -> Self {
         self.clobber();
         self
     }
 
-    /// Whether a conditional branch is taken, where that is decided by a number that is known.
+    /// Whether a conditional branch is taken, if known numbers decide it.
     fn jumps(&self, branch: &Instruction) -> Option<bool> {
         let (left, right) = self.compared?;
         let (below, order) = ((left as u32) < right as u32, left.cmp(&right));
@@ -245,7 +244,7 @@ impl State {
         })
     }
 
-    /// The number that an operand of 32 bits is.
+    /// Value of a 32-bit operand.
     fn number(&self, instruction: &Instruction, operand: u32) -> Option<i32> {
         let value = match instruction.op_kind(operand) {
             OpKind::Register => self.get(instruction.op_register(operand)),
@@ -261,7 +260,7 @@ impl State {
         }
     }
 
-    /// What an instruction on two operands of 32 bits compares, and what its first is behind it, if it is another.
+    /// The two numbers that a 32-bit instruction compares, and the new value of its first operand if that changes.
     fn compares(&self, instruction: &Instruction) -> Option<((i32, i32), Option<i32>)> {
         let both = || Some((self.number(instruction, 0)?, self.number(instruction, 1)?));
         match instruction.code() {
@@ -280,7 +279,7 @@ impl State {
         }
     }
 
-    /// Forgets what System V lets a callee change.
+    /// Forgets registers and flags that a callee may change in the System V ABI.
     fn clobber(&mut self) {
         self.compared = None;
         for register in [Reg::RAX, Reg::RCX, Reg::RDX, Reg::RSI, Reg::RDI] {
@@ -289,7 +288,7 @@ impl State {
         self.registers[8..12].fill(Value::Unknown);
     }
 
-    /// What is known after `instruction`.
+    /// Updates the state for `instruction`.
     pub(super) fn step(&mut self, instruction: &Instruction) {
         if instruction.rflags_modified() != 0 {
             self.compared = None;
@@ -353,7 +352,7 @@ impl State {
         }
     }
 
-    /// A move of a whole word.
+    /// Handles a 64-bit move.
     fn moves(&mut self, instruction: &Instruction) {
         let place = self.place(instruction);
         let from = match (instruction.op1_kind(), place) {
@@ -365,7 +364,7 @@ impl State {
         self.put(instruction, from, 8);
     }
 
-    /// The instruction's first operand, of `size` bytes, is `value` now.
+    /// Sets the instruction's first operand, of `size` bytes, to `value`.
     fn put(&mut self, instruction: &Instruction, value: Value, size: i64) {
         match (instruction.op0_kind(), self.place(instruction)) {
             (OpKind::Register, _) => self.set(instruction.op0_register(), value),
