@@ -1,8 +1,8 @@
-//! The command that started an engine.
+//! Analysis of the command that started an engine.
 
 use std::path::Path;
 
-/// Who started the engine.
+/// Program that started the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Launcher {
     /// `python -m sglang.launch_server`, `sglang serve`.
@@ -12,7 +12,7 @@ pub enum Launcher {
 }
 
 impl Launcher {
-    /// Its name.
+    /// Name of the launcher.
     pub fn word(self) -> &'static str {
         match self {
             Self::Sglang => "sglang",
@@ -21,7 +21,7 @@ impl Launcher {
     }
 }
 
-/// Flags that decide how tokens travel. Each is the argument as written, or `None` when it is not there.
+/// Flags that affect how tokens are sent. Each holds the argument as written, or `None` if absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags {
     /// `--stream-output` (0.4.3 to 0.5.9; a deprecated alias after).
@@ -32,22 +32,22 @@ pub(crate) struct Flags {
     pub(crate) skip_tokenizer_init: Option<String>,
     /// `--use-sglang-tokenizer` (Dynamo).
     pub(crate) use_sglang_tokenizer: Option<String>,
-    /// What `--disaggregation-mode` is given: which of a pair of servers it is.
+    /// Value of `--disaggregation-mode`: the side of a prefill and decode pair.
     pub(crate) disaggregation: Option<String>,
-    /// `--config FILE`: arguments may come from there, so a missing one proves nothing.
+    /// `--config FILE`. The file may contain arguments, so a missing argument proves nothing.
     pub(crate) config_file: Option<String>,
 }
 
-/// What a Python interpreter was told to run.
+/// The program that a Python interpreter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program<'a> {
     /// `-m MODULE`.
     Module(&'a str),
-    /// A file.
+    /// A script file.
     Script(&'a str),
 }
 
-/// Reads the command line of an engine's main process; `None` when it is not one.
+/// Recognises the command line of an engine's main process; `None` for any other.
 pub(crate) fn launcher(argv: &[String]) -> Option<Launcher> {
     let serves = || argv.iter().any(|argument| argument == "serve");
     match program(argv)? {
@@ -68,7 +68,7 @@ pub(crate) fn launcher(argv: &[String]) -> Option<Launcher> {
     }
 }
 
-/// What a Python command line runs; `None` for other commands, for `-c`, and for the interpreter alone.
+/// Program in a Python command line; `None` for other commands, for `-c`, and for an interactive interpreter.
 pub(crate) fn program(argv: &[String]) -> Option<Program<'_>> {
     let (python, rest) = argv.split_first()?;
     if !file_name(python).starts_with("python") {
@@ -79,7 +79,7 @@ pub(crate) fn program(argv: &[String]) -> Option<Program<'_>> {
         let Some(letters) = argument.strip_prefix('-') else {
             return Some(Program::Script(argument));
         };
-        // Switches may run together, up to one that takes the rest or the next argument: `-um race`.
+        // Single-letter options may be combined, up to one that takes the rest or the next argument: `-um race`.
         match letters.trim_start_matches(|c| "bBdEiIOPqsSuvVx".contains(c)) {
             "m" => return arguments.next().map(|module| Program::Module(module)),
             "c" => return None,
@@ -107,8 +107,8 @@ impl Flags {
     }
 }
 
-/// Python's argparse takes any unambiguous beginning of a flag; `shortest` is the shortest we take for it. A switch that
-/// is given a value is off when the value says so.
+/// Finds a switch. Python's argparse accepts any unambiguous prefix of a flag; `shortest` is the shortest accepted here. A switch with a
+/// value such as `false` counts as absent.
 fn flag(argv: &[String], name: &str, shortest: &str) -> Option<String> {
     let is_it = |argument: &&String| {
         let (flag, value) = argument.split_once('=').unwrap_or((argument, ""));
@@ -117,7 +117,7 @@ fn flag(argv: &[String], name: &str, shortest: &str) -> Option<String> {
     argv.iter().find(is_it).cloned()
 }
 
-/// What follows a flag, as the next argument or after `=`.
+/// Value of a flag, from the next argument or after `=`.
 fn value(argv: &[String], name: &str, shortest: &str) -> Option<String> {
     let at = argv.iter().position(|argument| {
         let flag = argument.split_once('=').map_or(argument.as_str(), |(flag, _)| flag);

@@ -1,4 +1,4 @@
-//! The libzmq a process has mapped: which file, which release, which functions.
+//! The libzmq that a process has mapped: its file, release and functions.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,8 +11,8 @@ use super::proc::maps::MappedFile;
 use super::proc::{ProcDir, ReadError};
 use super::release::Release;
 
-/// Functions that may be probed (WIRE facts: pyzmq sends with `zmq_msg_send` and takes with `zmq_msg_recv`; other
-/// clients may use `zmq_send` and `zmq_recv`; `zmq_getsockopt` marks the previous message as handled).
+/// Functions that may be probed. pyzmq sends with `zmq_msg_send` and receives with `zmq_msg_recv`; other clients may use `zmq_send` and
+/// `zmq_recv`. `zmq_getsockopt` marks the previous message as processed.
 pub const FUNCTIONS: [&str; 6] = [
     "zmq_msg_send",
     "zmq_msg_recv",
@@ -22,31 +22,31 @@ pub const FUNCTIONS: [&str; 6] = [
     "zmq_poll",
 ];
 
-/// libzmq is about 1 MB; something much larger is not it.
+/// Maximum file size; libzmq has about 1 MB.
 const LARGEST: usize = 64 << 20;
-/// Different libzmq files remembered, to parse each once.
+/// Maximum number of cached libzmq files, each of which is parsed once.
 const REMEMBERED: usize = 256;
 
 /// A mapped libzmq.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibZmq {
-    /// As the process names it, inside its mount namespace.
+    /// Path inside the process's mount namespace.
     pub path: PathBuf,
-    /// Where we can open the very file that is mapped: below `/proc/PID/root`, or in `/proc/PID/map_files` once it was
-    /// replaced on disk. `None` when neither is permitted.
+    /// Path where this process can open the mapped file itself: below `/proc/PID/root`, or in `/proc/PID/map_files` if it was replaced on
+    /// disk. `None` when neither is permitted.
     pub open_at: Option<PathBuf>,
-    /// Device as the mapping shows it; on overlayfs it differs from what `stat` shows.
+    /// Device number in the mapping; on overlayfs it differs from the one in `stat`.
     pub dev: (u32, u32),
-    /// With `dev` it tells whether two processes share the file, and so one uprobe.
+    /// Inode. Together with `dev` it shows whether two processes share the file, and therefore a uprobe.
     pub inode: u64,
-    /// Read from the file's name (`libzmq-2f02442c.so.5.2.5` is 4.3.5).
+    /// Release derived from the file name (`libzmq-2f02442c.so.5.2.5` is 4.3.5).
     pub release: Option<Release>,
-    /// Which of [`FUNCTIONS`] it exports; `None` when the file could not be read.
+    /// The functions of [`FUNCTIONS`] that it exports; `None` when the file could not be read.
     pub functions: Option<Vec<&'static str>>,
 }
 
-/// The mapped file that holds libzmq, by its name: one of its own (`libzmq-2f02442c.so.5.2.5` of the pyzmq wheels, a
-/// distribution's `libzmq.so.5.2.5`), else an extension module that may have it linked in (`_zmq.abi3.so`).
+/// Selects the mapped file that contains libzmq, by its name: a separate library (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
+/// distribution's `libzmq.so.5.2.5`), otherwise an extension module that may link it statically (`_zmq.abi3.so`).
 pub(crate) fn mapped(files: &[MappedFile]) -> Option<&MappedFile> {
     let has = |name: &[u8], part: &[u8]| name.windows(part.len()).any(|w| w == part);
     let zmq = |f: &&MappedFile| has(f.name(), b"zmq") && has(f.name(), b".so");
@@ -56,12 +56,12 @@ pub(crate) fn mapped(files: &[MappedFile]) -> Option<&MappedFile> {
         .or_else(|| files.iter().find(zmq))
 }
 
-/// What was already learned of files, by device and inode.
+/// Cache of exported functions, by device and inode of the file.
 #[derive(Debug, Default)]
 pub(crate) struct Libraries(HashMap<((u32, u32), u64), Vec<&'static str>>);
 
 impl Libraries {
-    /// Opens and reads the mapped libzmq. The error says why [`LibZmq::open_at`] or `functions` is `None`.
+    /// Opens and parses the mapped libzmq. The error explains why [`LibZmq::open_at`] or `functions` is `None`.
     pub(crate) fn learn(&mut self, process: &ProcDir, file: &MappedFile) -> (LibZmq, Option<ReadError>) {
         let mut lib = LibZmq {
             path: file.path.clone(),
@@ -93,10 +93,10 @@ impl Libraries {
     }
 }
 
-/// The mapped file itself: under its path where that is still the same inode, else through `map_files`.
+/// Opens the mapped file itself: by its path if that still has the same inode, otherwise through `map_files`.
 pub(crate) fn open(process: &ProcDir, file: &MappedFile) -> Result<(PathBuf, File), ReadError> {
     let by_path = process.open_in_root(&file.path).and_then(|opened| {
-        // Not the device: overlayfs shows another one in `maps` than in `stat`.
+        // The device is not compared, since overlayfs shows different ones in `maps` and `stat`.
         let same = !file.deleted && opened.metadata()?.ino() == file.inode;
         same.then_some(opened).ok_or(ReadError::Gone)
     });
@@ -121,7 +121,7 @@ fn exported(file: File) -> Result<Vec<&'static str>, ReadError> {
     Ok(functions(&bytes))
 }
 
-/// Which of [`FUNCTIONS`] an ELF image exports; none when it is no ELF image.
+/// The functions of [`FUNCTIONS`] that an ELF image exports; none if it is not an ELF image.
 fn functions(image: &[u8]) -> Vec<&'static str> {
     let Ok(elf) = object::File::parse(image) else {
         return Vec::new();
@@ -137,7 +137,7 @@ fn functions(image: &[u8]) -> Vec<&'static str> {
         .collect()
 }
 
-/// The release behind a file name's ABI number: libzmq 4.2.x is 5.1.x, 4.3.x is 5.2.x (its `configure.ac`).
+/// Release for the ABI version in a file name: libzmq 4.2.x is 5.1.x, and 4.3.x is 5.2.x (see its `configure.ac`).
 fn release(name: &str) -> Option<Release> {
     let (_, abi) = name.split_once(".so.")?;
     match abi.parse::<Release>().ok()?.number {
@@ -174,7 +174,7 @@ mod tests {
         let mapped = files.iter().find(|f| f.path == exe).unwrap();
         let (at, _) = open(&me, mapped).unwrap();
         assert_eq!(std::fs::metadata(at).unwrap().ino(), mapped.inode);
-        // A test program exports nothing of ZMQ's.
+        // A test program exports no ZMQ function.
         let (lib, error) = Libraries::default().learn(&me, mapped);
         assert_eq!((lib.functions, error), (Some(vec![]), None));
     }

@@ -1,4 +1,4 @@
-//! Connections between candidates: sockets joined with the descriptors that hold them.
+//! Connections between candidates: sockets combined with the descriptors that refer to them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,14 +9,14 @@ use super::proc::{ProcDir, ReadError};
 use super::sock::connection::{self, Connection};
 use super::sock::netlink::{Diag, DiagError};
 
-/// Limits of one look at the sockets.
+/// Limits of one scan of the sockets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) descriptors: usize,
     pub(crate) sockets: usize,
 }
 
-/// An end, by the candidate's place in the list.
+/// One end of a connection. `candidate` is an index into the list of candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Held {
     pub(crate) candidate: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Held {
     pub(crate) inode: u64,
 }
 
-/// A connection of which at least the accepted side is a candidate's.
+/// A connection whose accepted side, at least, belongs to a candidate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Link {
     pub(crate) acceptor: Held,
@@ -32,27 +32,27 @@ pub(crate) struct Link {
     pub(crate) connector: Option<Held>,
 }
 
-/// What one look at the sockets gave.
+/// Result of one scan of the sockets.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// In a stable order.
+    /// Links in a stable order.
     pub(crate) links: Vec<Link>,
     pub(crate) blind: Vec<Blind>,
-    /// Processes of which a part may not be read.
+    /// Processes with unreadable parts.
     pub(crate) refused: BTreeMap<Part, Vec<u32>>,
 }
 
-/// One network namespace's sockets, asked once.
+/// A network namespace, whose sockets are listed once.
 struct Network<'a> {
     members: Vec<usize>,
-    /// The process through which it is looked at.
+    /// A process through which the namespace is accessed.
     through: &'a ProcDir,
 }
 
-/// Netlink sockets by network namespace, kept so that a namespace is entered once.
+/// Netlink sockets by network namespace, kept so that each namespace is entered only once.
 pub(crate) type Diags = HashMap<u64, Diag>;
 
-/// Every connection between candidates. `processes` runs parallel to `candidates`.
+/// Finds all connections between candidates. `processes` is parallel to `candidates`.
 pub(crate) fn find(
     candidates: &[&Candidate],
     processes: &[&ProcDir],
@@ -75,7 +75,7 @@ pub(crate) fn find(
                 }
                 for (fd, inode) in sockets {
                     let held = Held { candidate, fd, inode };
-                    // A socket inherited over a fork has two holders: the older process made it.
+                    // A socket inherited over a fork has two holders; the older process created it.
                     let older = |h: &Held| (candidates[h.candidate].id.start_time, h.fd);
                     let known = holders.entry(inode).or_insert(held);
                     if older(&held) < older(known) {
@@ -104,7 +104,7 @@ pub(crate) fn find(
         match unix(*net, network.through, own_net, diags, limits, &mut blind) {
             Ok(found) => connections.extend(found),
             Err(error) => {
-                // What is left of an answer must not be taken for the next one's.
+                // The remainder of an incomplete answer must not be read as the next one.
                 diags.remove(net);
                 let pids = network.members.iter().map(|&m| candidates[m].id.pid).collect();
                 blind.push(Blind::Peers { pids, error });
@@ -118,9 +118,10 @@ pub(crate) fn find(
     Found { links, blind, refused }
 }
 
-/// `hidden`: some candidate's descriptors may not be read, so an end that nobody seems to hold may be its.
+/// Resolves the ends of a connection. `hidden`: the descriptors of some candidate are unreadable, so an end without a known holder may
+/// belong to it.
 fn link(connection: Connection, holders: &HashMap<u64, Held>, hidden: bool) -> Option<Link> {
-    // Python's multiprocessing talks over Unix sockets of its own.
+    // Python's multiprocessing uses Unix sockets of its own.
     if connection.endpoint.contains("/pymp-") {
         return None;
     }
@@ -176,7 +177,7 @@ fn tcp(through: &ProcDir, limits: Limits, blind: &mut Vec<Blind>) -> Vec<Connect
                 limit(blind, "TCP sockets in one network namespace", limits.sockets);
                 continue;
             }
-            // No IPv6, or no network at all: there are no such sockets then.
+            // Without IPv6, or without a network, there are no such sockets.
             Err(_) => continue,
         };
         let (found, more) = net::tcp(&text, limits.sockets);

@@ -1,10 +1,10 @@
-//! Discovery: which processes of an engine run here, what each does, and which sockets connect them.
+//! Discovery of an engine's local processes, their roles, and the sockets that connect them.
 //!
-//! Everything is read from `/proc` and netlink `sock_diag`; nobody is stopped, traced or written to. Roles come from
-//! process titles and commands where those tell, else from who started whom and who is connected to whom. What may
-//! not be read is a [`Blind`] with the missing capability, never an error.
+//! All information comes from `/proc` and netlink `sock_diag`. No process is stopped, traced or written to. Roles come from process titles
+//! and commands if possible, otherwise from parents and connections. Unreadable information yields a [`Blind`] with the missing capability,
+//! never an error.
 //!
-//! [`discover`] looks once, [`Watcher`] goes on looking:
+//! [`discover`] scans once, and [`Watcher`] scans repeatedly:
 //!
 //! ```no_run
 //! use probe_user::discover::{Options, Watcher};
@@ -68,20 +68,20 @@ pub use streaming::{Codec, Disaggregation};
 pub use topology::{Carries, Confidence, End, Engine, HopSeen, PickError, Process, ProcessId, Topology};
 pub use watch::Watcher;
 
-/// What to look at, and how much of it at most.
+/// Scope and limits of discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Where procfs is mounted; the host's may be elsewhere.
+    /// Mount point of procfs; the host's procfs may be mounted elsewhere.
     pub proc_root: PathBuf,
-    /// Processes named by hand.
+    /// Processes named by the user.
     pub named: Vec<RoleSpec>,
-    /// Processes listed.
+    /// Maximum number of processes listed.
     pub max_processes: usize,
-    /// Descriptors looked at in one process.
+    /// Maximum number of descriptors read in one process.
     pub max_descriptors: usize,
-    /// Sockets listed in one network namespace, of each family.
+    /// Maximum number of sockets listed per network namespace and family.
     pub max_sockets: usize,
-    /// How often [`Watcher::poll`] lists sockets while the processes stay the same.
+    /// Interval at which [`Watcher::poll`] lists sockets while the processes are unchanged.
     pub rewire: Duration,
 }
 
@@ -98,7 +98,7 @@ impl Default for Options {
     }
 }
 
-/// Looks once.
+/// Scans once.
 pub fn discover(options: Options) -> Result<Topology, DiscoverError> {
     Ok(Watcher::new(options)?.topology().clone())
 }

@@ -1,13 +1,13 @@
-//! What matters of ourselves: where we run, and as whom.
+//! Properties of this process that affect discovery: its namespaces and permissions.
 
 use super::degraded::{Blind, Part};
 use super::proc::ProcRoot;
 use crate::capability::Permissions;
 
-/// Our own process.
+/// This process.
 #[derive(Debug)]
 pub(crate) struct Own {
-    /// As the procfs counts; `None` when it is of a pid namespace that we are not in.
+    /// Pid in the given procfs; `None` if that belongs to a pid namespace without this process.
     pub(crate) pid: Option<u32>,
     pub(crate) net_ns: Option<u64>,
     pub(crate) permissions: Permissions,
@@ -17,7 +17,7 @@ pub(crate) struct Own {
 
 impl Own {
     pub(crate) fn read(root: &ProcRoot) -> Self {
-        // The inode of the first pid namespace is fixed (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+        // The inode of the initial pid namespace is fixed (include/linux/proc_ns.h, PROC_PID_INIT_INO).
         const INITIAL_PID_NS: u64 = 0xEFFF_FFFC;
         let link = std::fs::read_link(root.path().join("self")).ok();
         let pid = link.and_then(|l| l.to_str()?.parse().ok());
@@ -35,7 +35,7 @@ impl Own {
         }
     }
 
-    /// What we cannot see from here: `unexamined` processes were refused, and an engine was `found` or not.
+    /// Information that is unavailable from here. `unexamined` processes were refused; `found` tells whether an engine was found.
     pub(crate) fn blindness(&self, unexamined: usize, found: bool) -> Vec<Blind> {
         let missing = Part::Maps.lacks(self.permissions);
         let mut blind = Vec::new();

@@ -1,4 +1,4 @@
-//! Python packages as a process sees them: where it imports from, and which release lies there.
+//! Python packages as a process imports them: its search path, and the releases found there.
 
 use std::path::{Path, PathBuf};
 
@@ -6,17 +6,17 @@ use super::proc::ProcDir;
 use super::proc::maps::{MappedFile, site_packages};
 use super::setting::{Origin, Setting};
 
-/// Entries read of one directory of packages.
+/// Maximum number of entries read in one package directory.
 const ENTRIES: usize = 50_000;
-/// `METADATA` carries the README behind its headers.
+/// Maximum size of `METADATA`, which contains the README after its headers.
 const METADATA: usize = 4 << 20;
 
-/// Python's major and minor number: what decides how its event loop behaves.
+/// Python's major and minor version, which determine the behaviour of its event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PythonVersion {
-    /// 3.
+    /// Major version: 3.
     pub major: u16,
-    /// 11 of 3.11.
+    /// Minor version, for example 11 in 3.11.
     pub minor: u16,
 }
 
@@ -26,8 +26,7 @@ impl std::fmt::Display for PythonVersion {
     }
 }
 
-/// The version of the interpreter, by the names of what is mapped: `python3.11`, `libpython3.11.so.1.0`,
-/// `lib/python3.11/lib-dynload/...`.
+/// Version of the interpreter, from the names of mapped files: `python3.11`, `libpython3.11.so.1.0`, `lib/python3.11/lib-dynload/...`.
 pub(crate) fn python(files: &[MappedFile]) -> Option<Setting<PythonVersion>> {
     files.iter().find_map(|file| {
         let path = file.path.to_str()?;
@@ -38,7 +37,7 @@ pub(crate) fn python(files: &[MappedFile]) -> Option<Setting<PythonVersion>> {
     })
 }
 
-/// `3.11` followed by the end of a name.
+/// Parses a version such as `3.11` at the beginning of `text`.
 fn numbers(text: &str) -> Option<PythonVersion> {
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -52,12 +51,12 @@ fn numbers(text: &str) -> Option<PythonVersion> {
     })
 }
 
-/// What is known of a process that tells where it imports from.
+/// Properties of a process that determine its import path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interpreter<'a> {
     pub(crate) files: &'a [MappedFile],
     pub(crate) version: Option<PythonVersion>,
-    /// `argv[0]`: inside a virtual environment, where `exe` is the interpreter it was made from.
+    /// `argv[0]`. It is inside the virtual environment, whereas `exe` is the interpreter that the environment was made from.
     pub(crate) argv0: Option<&'a str>,
     pub(crate) script: Option<&'a str>,
     pub(crate) exe: Option<&'a Path>,
@@ -66,7 +65,7 @@ pub(crate) struct Interpreter<'a> {
     pub(crate) virtual_env: Option<&'a str>,
 }
 
-/// The directories it imports from, in Python's order: script or working directory, `PYTHONPATH`, the environment.
+/// Import directories in Python's order: script or working directory, `PYTHONPATH`, the environment.
 pub(crate) fn search_path(interpreter: Interpreter<'_>) -> Vec<PathBuf> {
     let i = interpreter;
     let mut dirs = Vec::new();
@@ -111,7 +110,7 @@ pub(crate) fn search_path(interpreter: Interpreter<'_>) -> Vec<PathBuf> {
     dirs
 }
 
-/// Releases of the packages that matter, each from the first directory that has it.
+/// Releases of the relevant packages, each from the first directory that contains it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Installed {
     pub(crate) sglang: Option<Setting<String>>,
@@ -139,7 +138,7 @@ impl Installed {
     }
 }
 
-/// The release in `NAME-RELEASE.dist-info/METADATA`. Two of one name in one directory tell nothing.
+/// Release in `NAME-RELEASE.dist-info/METADATA`. Ambiguous if one directory contains two for the same name.
 fn from_metadata(process: &ProcDir, dir: &Path, names: &[&str], package: &str) -> Option<Setting<String>> {
     let mut matching = names
         .iter()
@@ -154,7 +153,7 @@ fn from_metadata(process: &ProcDir, dir: &Path, names: &[&str], package: &str) -
     Some(Setting::new(version, Origin::File(file)))
 }
 
-/// A source tree on the path that was never installed: `sglang/version.py`, or `_version.py` of newer releases.
+/// Release of a source tree on the path that was never installed: `sglang/version.py`, or `_version.py` of newer releases.
 fn from_source(process: &ProcDir, dir: &Path, names: &[&str]) -> Option<Setting<String>> {
     if !names.contains(&"sglang") {
         return None;
@@ -169,13 +168,13 @@ fn from_source(process: &ProcDir, dir: &Path, names: &[&str]) -> Option<Setting<
     })
 }
 
-/// `ai_dynamo-1.0.0.dist-info` is (`ai_dynamo`, `1.0.0`); names are compared as PEP 503 normalises them.
+/// Splits `ai_dynamo-1.0.0.dist-info` into (`ai_dynamo`, `1.0.0`). Names are normalised similarly to PEP 503.
 fn dist_info(name: &str) -> Option<(String, &str)> {
     let (package, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
     Some((package.to_ascii_lowercase().replace(['-', '.'], "_"), version))
 }
 
-/// The `Version` header of `METADATA`; what stands behind the headers is text.
+/// The `Version` header of `METADATA`. The text after the headers is ignored.
 fn version_header(metadata: &[u8]) -> Option<String> {
     let mut headers = metadata
         .split(|&b| b == b'\n')
@@ -185,7 +184,7 @@ fn version_header(metadata: &[u8]) -> Option<String> {
     (!value.is_empty() && value.len() <= 100).then(|| value.to_owned())
 }
 
-/// `__version__ = "0.5.9"`, `__version__ = version = '0.5.9'`.
+/// Parses `__version__ = "0.5.9"` or `__version__ = version = '0.5.9'`.
 fn version_assignment(source: &str) -> Option<String> {
     let line = source
         .lines()

@@ -1,30 +1,30 @@
-//! Release numbers of Python packages, as far as they must be compared.
+//! Comparable release numbers of Python packages.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// `0.5.10rc0` < `0.5.10` < `0.5.10.post1`. What follows (`.dev3+g1a2b`) is kept in the text and not compared.
+/// A release number: `0.5.10rc0` < `0.5.10` < `0.5.10.post1`. Further suffixes (`.dev3+g1a2b`) are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Release {
     /// Major, minor, patch.
     pub number: [u16; 3],
-    /// Where it stands among the releases of that number.
+    /// Position among the releases with the same number.
     pub stage: Stage,
 }
 
-/// Before, at or after the release of a number.
+/// Position before, at or after the final release of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// `rc0`, `a1`, `b2`: a candidate.
+    /// A pre-release: `rc0`, `a1`, `b2`.
     Candidate(u16),
-    /// The release.
+    /// The final release.
     Final,
-    /// `.post1`: a correction.
+    /// A post-release: `.post1`.
     Post(u16),
 }
 
 impl Release {
-    /// A final release.
+    /// Creates a final release.
     pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
         Self {
             number: [major, minor, patch],
@@ -32,7 +32,7 @@ impl Release {
         }
     }
 
-    /// A correction of it.
+    /// Returns post-release `n` of the same number.
     #[must_use]
     pub const fn post(self, n: u16) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Release {
         }
     }
 
-    /// A candidate for it.
+    /// Returns release candidate `n` of the same number.
     #[must_use]
     pub const fn rc(self, n: u16) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Release {
     }
 }
 
-/// A text that does not begin with a release number.
+/// Error for a text that does not begin with a release number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no release number such as 0.5.9 or 0.4.6.post4")]
 pub struct NoRelease(String);

@@ -1,29 +1,29 @@
-//! What a process does in the token path, and how we know.
+//! Role of a process on the token path, with the source of that knowledge.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A process's part. The words are the ones hops are named with.
+/// Role of a process. Hop names consist of these words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// A scheduler rank: makes tokens. One rank of each DP replica sends them.
+    /// A scheduler rank, which generates tokens. One rank of each DP replica sends them.
     Scheduler,
-    /// Hands requests to the schedulers of several DP replicas.
+    /// Distributes requests to the schedulers of several DP replicas.
     DpController,
-    /// Hands the schedulers' frames to one of several detokenizers.
+    /// Distributes the schedulers' frames among several detokenizers.
     DetokenizerRouter,
-    /// Turns ids into text.
+    /// Converts token ids into text.
     Detokenizer,
-    /// Hands frames to one of several tokenizer workers.
+    /// Distributes frames among several tokenizer workers.
     TokenizerRouter,
-    /// Holds the `TokenizerManager`: the server's main process, a Dynamo worker.
+    /// Runs the `TokenizerManager`: the server's main process, or a Dynamo worker.
     Tokenizer,
-    /// One of several processes that each hold a `TokenizerWorker`.
+    /// One of several processes that each run a `TokenizerWorker`.
     TokenizerWorker,
 }
 
 impl Role {
-    /// Every role, in the order of the token path.
+    /// All roles in the order of the token path.
     pub const ALL: [Self; 7] = [
         Self::Scheduler,
         Self::DpController,
@@ -34,7 +34,7 @@ impl Role {
         Self::TokenizerWorker,
     ];
 
-    /// Its word: on the screen, in hop names and in `--pid PID=ROLE`.
+    /// Name on screen, in hop names and in `--pid PID=ROLE`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Scheduler => "scheduler",
@@ -47,7 +47,7 @@ impl Role {
         }
     }
 
-    /// Whether it is one that the server's main process starts (or a child of one).
+    /// Whether the server's main process, or a child of it, starts processes with this role.
     pub(crate) fn is_started_by_main(self) -> bool {
         !matches!(self, Self::Tokenizer | Self::TokenizerRouter)
     }
@@ -59,7 +59,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// A word that is no role.
+/// Error for an unknown role name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no role; the roles are {words}", words = words())]
 pub struct UnknownRole(String);
@@ -71,7 +71,7 @@ fn words() -> String {
 impl FromStr for Role {
     type Err = UnknownRole;
 
-    /// Underscores pass for dashes; `main`, `http` and `dynamo` are other names of the tokenizer's process.
+    /// Parses a role name. Underscores are accepted for dashes; `main`, `http` and `dynamo` are aliases of the tokenizer.
     fn from_str(text: &str) -> Result<Self, UnknownRole> {
         let word = text.trim().to_ascii_lowercase().replace('_', "-");
         let found = Self::ALL.into_iter().find(|role| role.word() == word);
@@ -87,18 +87,18 @@ impl FromStr for Role {
     }
 }
 
-/// How a role is known, from the surest to the least sure.
+/// Source of a role, from the most to the least reliable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RoleSource {
-    /// Named by hand (`--pid PID=ROLE`).
+    /// The user named it (`--pid PID=ROLE`).
     Hand,
-    /// The process says so itself (`setproctitle`).
+    /// The process title (`setproctitle`).
     Title,
-    /// The command that was started.
+    /// The command line.
     CommandLine,
-    /// It started processes whose roles are known.
+    /// It started processes with known roles.
     Children,
-    /// It is connected as that role is.
+    /// Its connections match the role.
     Sockets,
 }
 
@@ -114,7 +114,7 @@ impl fmt::Display for RoleSource {
     }
 }
 
-/// A scheduler's place among its siblings, as its title states it; `None` where the title says nothing.
+/// Rank of a scheduler according to its title; `None` for parts that the title omits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank {
     /// Data-parallel replica.
@@ -138,9 +138,9 @@ impl fmt::Display for Rank {
     }
 }
 
-/// Reads a process title (SGLang 0.4.0 to 0.5.23: `sglang::scheduler_DP0_TP0`, `sglang::tokenizer_worker:4711`).
+/// Parses a process title (SGLang 0.4.0 to 0.5.23: `sglang::scheduler_DP0_TP0`, `sglang::tokenizer_worker:4711`).
 pub(crate) fn from_title(title: &str) -> Option<(Role, Rank)> {
-    // The longer names first: `detokenizer_router` begins with `detokenizer`.
+    // Longer names come first, since `detokenizer_router` begins with `detokenizer`.
     const TITLES: [(&str, Role); 5] = [
         ("detokenizer_router", Role::DetokenizerRouter),
         ("detokenizer", Role::Detokenizer),

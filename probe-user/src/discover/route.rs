@@ -1,29 +1,29 @@
-//! An engine's connections as the hops that the analysis counts.
+//! Grouping of an engine's connections into the hops of the analysis.
 
 use trace::event;
 
 use super::role::Role;
 use super::topology::{Carries, Engine, HopSeen};
 
-/// One hop of the token path: every connection of one kind of sender into one socket. Each connection is a lane of it.
+/// A hop of the token path: all connections from senders with one role into one socket. Each connection is a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route<'a> {
-    /// `scheduler->tokenizer`.
+    /// Name such as `scheduler->tokenizer`.
     pub name: String,
-    /// As ZMQ writes endpoints.
+    /// Endpoint in ZMQ's notation.
     pub endpoint: &'a str,
-    /// Which of several processes of that part receives, counted in the order of their pids; `None` for the only one.
+    /// Index of the receiver among processes with the same role, in the order of pids; `None` if there is only one.
     pub worker: Option<u16>,
-    /// What is sent here is the scheduler's.
+    /// Whether the sender is the scheduler.
     pub origin: bool,
-    /// Who takes from it answers clients.
+    /// Whether the receiver responds to clients.
     pub last: bool,
-    /// Its connections.
+    /// Connections of the hop.
     pub lanes: Vec<&'a HopSeen>,
 }
 
 impl Engine {
-    /// The hops of the token path, in its order. Connections that may carry output are taken for such that do.
+    /// The hops of the token path in its order. Connections that may carry output count as output.
     pub fn routes(&self) -> Vec<Route<'_>> {
         let mut routes: Vec<Route<'_>> = Vec::new();
         for hop in self.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
@@ -55,7 +55,7 @@ impl Engine {
         u16::try_from(place).ok()
     }
 
-    /// What is known of the engine, as the analysis takes it.
+    /// Properties of the engine as an event for the analysis.
     pub fn event(&self) -> event::Engine<'_> {
         event::Engine {
             version: self.sglang.as_ref().map(|release| release.value.as_str()),

@@ -1,14 +1,14 @@
-//! A fact about an engine, together with where it was read.
+//! A fact about an engine, with its source.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// A value and its origin.
+/// A value with its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting<T> {
-    /// What holds.
+    /// The value.
     pub value: T,
-    /// How we know.
+    /// Source of the value.
     pub origin: Origin,
 }
 
@@ -18,44 +18,44 @@ impl<T> Setting<T> {
     }
 }
 
-/// Where a fact was read.
+/// Source of a fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// An argument of a process's command line.
     Argument {
-        /// Whose.
+        /// Process id.
         pid: u32,
-        /// As it stands there.
+        /// The argument as written.
         argument: String,
     },
-    /// The command line was read and has no such argument, so the release's default holds.
+    /// The command line has no such argument, so the release's default applies.
     NoArgument {
-        /// Whose.
+        /// Process id.
         pid: u32,
-        /// The one that would have changed it.
+        /// The argument that changes the default.
         argument: &'static str,
     },
-    /// A variable a process was started with. Changes it made to its own environment later do not show.
+    /// A variable in a process's initial environment. Later changes by the process are not visible.
     Environment {
-        /// Whose.
+        /// Process id.
         pid: u32,
-        /// Name and value, `NAME=value`.
+        /// The variable as `NAME=value`.
         variable: String,
     },
-    /// The environment was read and has no such variable, so the release's default holds.
+    /// The environment has no such variable, so the release's default applies.
     NoVariable {
-        /// Whose.
+        /// Process id.
         pid: u32,
-        /// The one that would have changed it.
+        /// The variable that changes the default.
         variable: &'static str,
     },
-    /// A file of the installed package, as the process sees it.
+    /// A file of the installed package, at its path in the process's root.
     File(PathBuf),
     /// The path or name of a mapped file.
     Mapped(PathBuf),
-    /// Every build of that release does it.
+    /// Behaviour of every build of that release.
     Release(String),
-    /// The way its processes are connected.
+    /// The connections between its processes.
     Sockets,
 }
 

@@ -1,30 +1,30 @@
-//! `--pid PID` and `--pid PID=ROLE`.
+//! Parsing of `--pid PID` and `--pid PID=ROLE`.
 
 use std::str::FromStr;
 
 use super::role::{Role, UnknownRole};
 
-/// A process named by hand, and its role where that was said too.
+/// A process named by the user, optionally with its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoleSpec {
-    /// As our own view of `/proc` counts.
+    /// Pid in the current procfs.
     pub pid: u32,
-    /// `None`: to be found out.
+    /// The role; `None` to infer it.
     pub role: Option<Role>,
 }
 
-/// Why a `--pid` was not understood.
+/// Error of parsing a `--pid` argument.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RoleSpecError {
-    /// The part before `=` is no pid.
+    /// The part before `=` is not a pid.
     #[error("`{0}` is no pid: write --pid 4711, or --pid 4711=scheduler to say what the process does")]
     Pid(String),
-    /// The part after `=` is no role.
+    /// The part after `=` is not a role.
     #[error("--pid {pid}: {source}")]
     Role {
-        /// The pid before it.
+        /// The pid in the argument.
         pid: u32,
-        /// What was written.
+        /// The unknown role.
         source: UnknownRole,
     },
 }

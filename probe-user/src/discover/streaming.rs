@@ -1,5 +1,5 @@
-//! How an engine streams: codec, mode, waiter. Follows from release, flags and environment; where one of them cannot be
-//! read the answer is `None`. The rules are those of SGLang 0.4.0 to 0.5.23 and Dynamo 0.5 to 1.6 as released.
+//! Rules for an engine's streaming: codec, mode, waiter. They combine release, flags and environment; if one of these is unreadable, the
+//! result is `None`. The rules cover SGLang 0.4.0 to 0.5.23 and Dynamo 0.5 to 1.6 as released.
 
 use trace::engine::{Mode, Waiter};
 
@@ -8,17 +8,17 @@ use super::package::PythonVersion;
 use super::release::{Release, Stage};
 use super::setting::{Origin, Setting};
 
-/// How frames are written.
+/// Serialisation format of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Codec {
-    /// `pickle`: the only one before 0.5.15, the default since.
+    /// `pickle`: the only one before 0.5.15, and the default since then.
     Pickle,
     /// `msgpack`, with `SGLANG_USE_PICKLE_IPC=0`.
     Msgpack,
 }
 
 impl Codec {
-    /// Its name.
+    /// Name of the codec.
     pub fn word(self) -> &'static str {
         match self {
             Self::Pickle => "pickle",
@@ -27,17 +27,17 @@ impl Codec {
     }
 }
 
-/// Which of a pair of servers an engine is, where prefill and decode are apart.
+/// Side of an engine in a disaggregated pair of prefill and decode servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Disaggregation {
-    /// Sends one frame a request, with the first token and the finish `length`.
+    /// Sends one frame per request, with the first token and the finish reason `length`.
     Prefill,
-    /// Sends every token, the one made by prefill first.
+    /// Sends every token, beginning with the one from prefill.
     Decode,
 }
 
 impl Disaggregation {
-    /// As `--disaggregation-mode` spells it.
+    /// Value for `--disaggregation-mode`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Prefill => "prefill",
@@ -45,7 +45,7 @@ impl Disaggregation {
         }
     }
 
-    /// What crosses its hops.
+    /// Description of the output on its hops.
     pub fn sends(self) -> &'static str {
         match self {
             Self::Prefill => "one frame a request, with its first token",
@@ -54,18 +54,18 @@ impl Disaggregation {
     }
 }
 
-/// The switch between codecs.
+/// Environment variable that selects the codec.
 pub(crate) const PICKLE_SWITCH: &str = "SGLANG_USE_PICKLE_IPC";
-/// 0.5.17 and later: output goes through a ring inside the process instead of ZMQ.
+/// Environment variable of 0.5.17 and later: output goes through a ring inside the process instead of ZMQ.
 pub(crate) const RUST_SERVER: &str = "SGLANG_RUST_SERVER";
 
-/// What was read of an engine's main process.
+/// Properties of an engine's main process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evidence<'a> {
     pub(crate) pid: u32,
     pub(crate) launcher: Option<Launcher>,
     pub(crate) flags: &'a Flags,
-    /// Name and value of the variables that matter; `None` when the environment could not be read.
+    /// Names and values of the relevant variables; `None` when the environment is unreadable.
     pub(crate) environment: Option<&'a [(String, String)]>,
     pub(crate) sglang: Option<Release>,
     pub(crate) dynamo: Option<Release>,
@@ -79,7 +79,7 @@ impl Evidence<'_> {
             .map(|(_, value)| value.as_str())
     }
 
-    /// A variable read as SGLang's `EnvBool` reads it.
+    /// Parses a variable like SGLang's `EnvBool`.
     fn switch(&self, name: &str) -> Option<Setting<bool>> {
         let value = self.variable(name)?;
         let on = match value.to_ascii_lowercase().as_str() {
@@ -96,7 +96,7 @@ impl Evidence<'_> {
         ))
     }
 
-    /// The codec of its frames.
+    /// Codec of the engine's frames.
     pub(crate) fn codec(&self) -> Option<Setting<Codec>> {
         let release = self.sglang?;
         if release < Release::new(0, 5, 15).rc(0) {
@@ -121,13 +121,13 @@ impl Evidence<'_> {
         })
     }
 
-    /// The variable by which its output bypasses ZMQ (0.5.17 and later).
+    /// The variable that makes its output bypass ZMQ, if set (0.5.17 and later).
     pub(crate) fn output_avoids_zmq(&self) -> Option<String> {
         let on = self.switch(RUST_SERVER)?.value && self.sglang.is_none_or(|r| r >= Release::new(0, 5, 17));
         on.then(|| format!("{RUST_SERVER}={}", self.variable(RUST_SERVER).unwrap_or_default()))
     }
 
-    /// Whether the scheduler sends ids straight to the tokenizer.
+    /// Whether the scheduler sends token ids directly to the tokenizer.
     pub(crate) fn skip_tokenizer_init(&self) -> Option<Setting<bool>> {
         if let Some(argument) = &self.flags.skip_tokenizer_init {
             return Some(Setting::new(true, self.argument(argument)));
@@ -136,7 +136,7 @@ impl Evidence<'_> {
             Launcher::Sglang => self
                 .absent("--skip-tokenizer-init")
                 .map(|origin| Setting::new(false, origin)),
-            // Dynamo forced it until 1.1.0, then left it to the user.
+            // Dynamo forced it before 1.1.0; later releases leave it to the user.
             Launcher::Dynamo if self.dynamo? < Release::new(1, 1, 0).rc(0) => match &self.flags.use_sglang_tokenizer {
                 Some(argument) => Some(Setting::new(false, self.argument(argument))),
                 None => Some(Setting::new(true, self.dynamo_does()?)),
@@ -147,7 +147,7 @@ impl Evidence<'_> {
         }
     }
 
-    /// Which of a disaggregated pair it is, by its flag (0.4.4 and later).
+    /// Side of a disaggregated pair, from its flag (0.4.4 and later).
     pub(crate) fn disaggregation(&self) -> Option<Setting<Disaggregation>> {
         let said = self.flags.disaggregation.as_deref()?;
         let side = [Disaggregation::Prefill, Disaggregation::Decode]
@@ -159,7 +159,7 @@ impl Evidence<'_> {
         ))
     }
 
-    /// What a waiter does with several queued chunks (the fixes shipped in 0.5.10rc0 and 0.5.10).
+    /// Behaviour of a waiter with several queued chunks (changed in 0.5.10rc0 and 0.5.10).
     pub(crate) fn waiter(&self) -> Option<Setting<Waiter>> {
         let release = self.sglang?;
         let waiter = match release {
@@ -170,8 +170,8 @@ impl Evidence<'_> {
         Some(Setting::new(waiter, Origin::Release(format!("SGLang {release}"))))
     }
 
-    /// Event-loop turns from a waiter's wake-up call to its run: `asyncio.wait_for` makes a task of its own up to
-    /// `CPython` 3.11. Only of `SGLang`'s own server: other consumers add turns of theirs, or run in another thread.
+    /// Number of event-loop turns from the wake-up of a waiter to its run. Up to `CPython` 3.11, `asyncio.wait_for` creates an additional
+    /// task. Known only for `SGLang`'s own server, since other consumers add turns or run in another thread.
     pub(crate) fn turnaround(&self, python: &Setting<PythonVersion>) -> Option<Setting<u8>> {
         let own = self.launcher == Some(Launcher::Sglang);
         let turns = if python.value < (PythonVersion { major: 3, minor: 12 }) {
@@ -182,11 +182,11 @@ impl Evidence<'_> {
         own.then(|| Setting::new(turns, python.origin.clone()))
     }
 
-    /// What the tokenizer hands to its waiters. `skip` as found by flags or sockets.
+    /// Output mode of the tokenizer. `skip` is the result from flags or sockets.
     pub(crate) fn mode(&self, skip: Option<bool>) -> Option<Setting<Mode>> {
         let release = self.sglang?;
         let by_release = |mode| Some(Setting::new(mode, Origin::Release(format!("SGLang {release}"))));
-        // Deltas reach the skip path with 0.4.3.post4, every path's ids with 0.5.0, and follow the flag alone from 0.5.6.
+        // Deltas exist on the skip path from 0.4.3.post4, on every path from 0.5.0, and depend on the flag alone from 0.5.6.
         if release < Release::new(0, 4, 3).post(4) {
             return by_release(Mode::Cumulative);
         }
@@ -199,14 +199,14 @@ impl Evidence<'_> {
             return match skip {
                 Some(false) => by_release(text_path),
                 Some(true) => self.by_flag(),
-                // Without the flag both paths of 0.4.x are cumulative.
+                // Without the flag, both paths of 0.4.x are cumulative.
                 None => self.by_flag().filter(|flag| flag.value == text_path),
             };
         }
         self.by_flag()
     }
 
-    /// Incremental if and only if it was asked for.
+    /// Incremental if and only if the flag is set.
     fn by_flag(&self) -> Option<Setting<Mode>> {
         if let Some(argument) = self.flags.incremental.as_ref().or(self.flags.stream_output.as_ref()) {
             return Some(Setting::new(Mode::Incremental, self.argument(argument)));
@@ -221,7 +221,7 @@ impl Evidence<'_> {
                 };
                 self.absent(flag).map(|origin| Setting::new(Mode::Cumulative, origin))
             }
-            // Forced on from 0.9.0; left off before, where its handler slices the cumulative list.
+            // Dynamo forces it from 0.9.0. Earlier releases leave it off, and their handler slices the cumulative list.
             Launcher::Dynamo => {
                 let forced = self.dynamo? >= Release::new(0, 9, 0).rc(0);
                 let mode = if forced { Mode::Incremental } else { Mode::Cumulative };
@@ -237,7 +237,7 @@ impl Evidence<'_> {
         }
     }
 
-    /// That an argument is missing proves something only where no file can hold it.
+    /// Origin for a missing argument. A missing argument proves nothing if a configuration file may contain it.
     fn absent(&self, argument: &'static str) -> Option<Origin> {
         self.flags.config_file.is_none().then_some(Origin::NoArgument {
             pid: self.pid,

@@ -1,4 +1,4 @@
-//! A topology as a table, for `attach` when it must list and ask.
+//! Display of a topology as a table, for `attach` when it must list engines and ask.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ impl fmt::Display for Topology {
 }
 
 impl fmt::Display for Engine {
-    /// What it is, its processes, its hops; hops of one name and endpoint share a line.
+    /// Writes a headline, the processes and the hops. Hops with the same name and endpoint share a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&headline(self))?;
         let rows: Vec<[String; 6]> = self.processes.iter().map(row).collect();
@@ -111,7 +111,7 @@ fn hop_line(hop: &HopSeen) -> [String; 5] {
     ]
 }
 
-/// Columns as wide as their widest cell, no blanks at the end of a line.
+/// Writes a table with columns as wide as their widest cell, and without trailing blanks.
 fn table<const N: usize>(f: &mut fmt::Formatter<'_>, head: [&str; N], rows: &[[String; N]]) -> fmt::Result {
     let mut widths = head.map(str::len);
     for row in rows {

@@ -1,4 +1,4 @@
-//! Whole engines, put together from candidates as an examination leaves them.
+//! Tests on whole engines, made from candidates as they are after an examination.
 
 use super::assemble;
 use super::candidate::{Candidate, Played};
@@ -9,7 +9,7 @@ use super::package::Installed;
 use super::role::{self, Role, RoleSource};
 use super::topology::{Carries, Confidence, Engine, ProcessId};
 
-/// A process to make a candidate of.
+/// Description of a process that becomes a candidate.
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
     pid: u32,
@@ -90,7 +90,7 @@ impl Made {
     }
 }
 
-/// The engines of these processes, connected from and to by their places in the list.
+/// Engines of these processes. Each connection has the indices of its two ends and an endpoint.
 pub(crate) fn scene(made: &[Made], connected: &[(usize, usize, &str)]) -> Vec<Engine> {
     let candidates: Vec<Candidate> = made.iter().map(Made::candidate).collect();
     let held = |candidate, n: usize| Held {
@@ -121,7 +121,7 @@ fn hops(engine: &Engine) -> Vec<(String, Carries, Confidence)> {
     hops
 }
 
-/// Two DP replicas of two ranks, two detokenizers behind their router, two tokenizer workers behind theirs.
+/// Two DP replicas with two ranks each, two detokenizers behind a router, and two tokenizer workers behind a router.
 #[test]
 fn everything_at_once() {
     let below = |pid, title, parent| Made::titled(pid, title).below(parent);
@@ -200,8 +200,8 @@ fn everything_at_once() {
     );
 }
 
-/// A prefill and a decode engine of one host: their schedulers exchange state over ZMQ, and register at the prefill
-/// engine's bootstrap server.
+/// A prefill and a decode engine on one host. Their schedulers exchange state over ZMQ, and register at the prefill engine's bootstrap
+/// server.
 #[test]
 fn prefill_and_decode_are_two_engines() {
     let engine = |first: u32| {
@@ -236,7 +236,7 @@ fn prefill_and_decode_are_two_engines() {
     );
 }
 
-/// A notebook server connects to several sockets of its kernel: no engine.
+/// A notebook server that connects to several sockets of its kernel is not an engine.
 #[test]
 fn other_programs_that_speak_zmq_are_no_engine() {
     let made = [Made::nameless(10), Made::nameless(11)];

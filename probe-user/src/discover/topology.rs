@@ -1,4 +1,4 @@
-//! What discovery found: engines, their processes, and the hops between them.
+//! Result of discovery: engines, their processes, and the hops between them.
 
 use std::collections::BTreeSet;
 
@@ -13,46 +13,46 @@ use super::setting::Setting;
 use super::spec::RoleSpec;
 use super::streaming::{Codec, Disaggregation};
 
-/// Everything found at one time.
+/// Result of one scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// Engines, those with a name of their own first, then by their oldest process.
+    /// Engines, those with a known role first, then by their oldest process.
     pub engines: Vec<Engine>,
-    /// What could not be seen, why, and what would grant it.
+    /// Unavailable information, with causes and remedies.
     pub blind: Vec<Blind>,
 }
 
 /// Processes that work on the same requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Engine {
-    /// In the order of the token path, then by rank and pid.
+    /// Processes in the order of the token path, then by rank and pid.
     pub processes: Vec<Process>,
-    /// One for each connection; see [`HopSeen::name`].
+    /// One hop per connection; see [`HopSeen::name`].
     pub hops: Vec<HopSeen>,
-    /// Who started it; `None` for a custom launcher.
+    /// Program that started it; `None` for a custom launcher.
     pub launcher: Option<Launcher>,
-    /// The SGLang that is installed where the engine imports from.
+    /// SGLang release on the engine's import path.
     pub sglang: Option<Setting<String>>,
-    /// The Dynamo installed there.
+    /// Dynamo release on the engine's import path.
     pub dynamo: Option<Setting<String>>,
-    /// How frames are written.
+    /// Serialisation format of frames.
     pub codec: Option<Setting<Codec>>,
-    /// Whether the scheduler sends ids straight to the tokenizer.
+    /// Whether the scheduler sends token ids directly to the tokenizer.
     pub skip_tokenizer_init: Option<Setting<bool>>,
-    /// Which of a pair of servers it is, where prefill and decode are apart; `None` when it is neither, or not said.
+    /// Side of a disaggregated pair; `None` when it is not part of one, or unknown.
     pub disaggregation: Option<Setting<Disaggregation>>,
-    /// What the tokenizer hands to its waiters.
+    /// Output mode of the tokenizer.
     pub mode: Option<Setting<Mode>>,
-    /// What a waiter does with several queued chunks.
+    /// Behaviour of a waiter with several queued chunks.
     pub waiter: Option<Setting<Waiter>>,
-    /// Event-loop turns from a waiter's wake-up call to its run.
+    /// Number of event-loop turns from the wake-up of a waiter to its run.
     pub turnaround: Option<Setting<u8>>,
 }
 
-/// A pid and the start that makes it unique.
+/// A pid with the start time that makes it unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
-    /// As our view of `/proc` counts.
+    /// Pid in the current procfs.
     pub pid: u32,
     /// Clock ticks from boot to its start.
     pub start_time: u64,
@@ -61,95 +61,95 @@ pub struct ProcessId {
 /// One process of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Which.
+    /// Identity of the process.
     pub id: ProcessId,
-    /// Its pids from our pid namespace inwards; the last is what it calls itself. One entry: no container in between.
+    /// Pids from the current pid namespace inwards; the last is its own view. A single entry means the same namespace.
     pub ns_pids: Vec<u32>,
-    /// Its parent's pid.
+    /// Pid of its parent.
     pub parent: u32,
-    /// Its process group.
+    /// Process group.
     pub group: u32,
-    /// Its part.
+    /// Role.
     pub role: Role,
-    /// How the part is known.
+    /// Source of the role.
     pub role_source: RoleSource,
-    /// Place among its siblings.
+    /// Rank of a scheduler.
     pub rank: Rank,
-    /// Its title or program, never its arguments: those may hold keys.
+    /// Title or program name, never arguments, since those may contain keys.
     pub title: String,
-    /// `None` when it has none mapped, or its mappings could not be read.
+    /// The mapped libzmq; `None` when there is none, or the mappings are unreadable.
     pub libzmq: Option<LibZmq>,
-    /// Interpreter.
+    /// Version of the interpreter.
     pub python: Option<Setting<PythonVersion>>,
-    /// The pyzmq that is installed where it imports from.
+    /// pyzmq release on its import path.
     pub pyzmq: Option<Setting<String>>,
-    /// libzmq's I/O threads (`ZMQbg/IO/0`); empty before its first socket, or with another name of theirs.
+    /// Ids of libzmq's I/O threads (`ZMQbg/IO/0`); empty before the first socket, or if they have other names.
     pub io_threads: Vec<u32>,
-    /// It has Dynamo's runtime mapped: its answers leave by a response plane.
+    /// Whether it has Dynamo's runtime mapped, so that its responses use a response plane.
     pub dynamo: bool,
 }
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct End {
-    /// Who holds it.
+    /// Process that holds it.
     pub pid: u32,
-    /// Under which descriptor.
+    /// Number of its descriptor.
     pub fd: u32,
-    /// The socket's inode.
+    /// Inode of the socket.
     pub inode: u64,
-    /// The holder's part.
+    /// Role of the process.
     pub role: Role,
 }
 
-/// Which way and for what a hop is used.
+/// Content of a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Carries {
-    /// Tokens, on their way to the client.
+    /// Tokens on the way to the client.
     Output,
-    /// Requests, on their way to the scheduler.
+    /// Requests on the way to the scheduler.
     Requests,
-    /// Not to be told from outside: output or control.
+    /// Output or control messages, which cannot be distinguished from outside.
     Unknown,
 }
 
-/// How sure a hop's direction is.
+/// Certainty of a hop's direction and content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Confidence {
-    /// Both roles are stated, and SGLang connects the two only so.
+    /// Both roles are stated, and SGLang connects the two in only one way.
     Certain,
-    /// Follows from roles or connections that were themselves inferred.
+    /// Derived from roles or connections that were inferred themselves.
     Inferred,
 }
 
-/// One connection between two processes of an engine, in the direction of what it carries.
+/// A connection between two processes of an engine, in the direction of its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HopSeen {
-    /// The sending end; `None` when only the other one could be seen.
+    /// Sending end; `None` when only the other end is visible.
     pub from: Option<End>,
-    /// The receiving end.
+    /// Receiving end; `None` when only the other end is visible.
     pub to: Option<End>,
-    /// As ZMQ writes endpoints: the receiver binds on the output path, the sender on the request path.
+    /// Endpoint in ZMQ's notation. The receiver binds on the output path, the sender on the request path.
     pub endpoint: String,
-    /// What for.
+    /// Content.
     pub carries: Carries,
-    /// How sure.
+    /// Certainty.
     pub confidence: Confidence,
 }
 
 impl HopSeen {
-    /// The first hop of the token path: what is sent here is the scheduler's.
+    /// Whether this is the first hop of the token path, where the scheduler sends.
     pub fn starts_at_scheduler(&self) -> bool {
         self.carries != Carries::Requests && self.from.is_some_and(|end| end.role == Role::Scheduler)
     }
 
-    /// The last hop of the token path: who takes from it answers clients.
+    /// Whether this is the last hop of the token path, whose receiver responds to clients.
     pub fn ends_at_tokenizer(&self) -> bool {
         let answers = |end: End| matches!(end.role, Role::Tokenizer | Role::TokenizerWorker);
         self.carries != Carries::Requests && self.to.is_some_and(answers)
     }
 
-    /// `from->to` in the words of the path; `?` for an end that was not seen.
+    /// Name such as `scheduler->tokenizer`, with `?` for an invisible end.
     pub fn name(&self) -> String {
         let word = |end: Option<End>| end.map_or("?", |e| e.role.word());
         format!("{}->{}", word(self.from), word(self.to))
@@ -157,22 +157,22 @@ impl HopSeen {
 }
 
 impl Engine {
-    /// Whether any process states what it is; otherwise it is an engine only by the look of its connections.
+    /// Whether any process has a stated role. Otherwise the engine is inferred from its connections alone.
     pub fn is_named(&self) -> bool {
         self.processes.iter().any(|p| p.role_source <= RoleSource::CommandLine)
     }
 
-    /// Processes of that part.
+    /// Processes with this role.
     pub fn with_role(&self, role: Role) -> impl Iterator<Item = &Process> {
         self.processes.iter().filter(move |p| p.role == role)
     }
 
-    /// The process of that pid.
+    /// The process with this pid.
     pub fn process(&self, pid: u32) -> Option<&Process> {
         self.processes.iter().find(|p| p.id.pid == pid)
     }
 
-    /// Processes at an end of a hop that carries output, or may: those to probe. Other ranks of a scheduler send none.
+    /// Processes to probe: those at an end of a hop that carries or may carry output. Other scheduler ranks send no output.
     pub fn on_token_path(&self) -> impl Iterator<Item = &Process> {
         let ends = |hop: &HopSeen| [hop.from, hop.to].into_iter().flatten();
         let carries = |hop: &&HopSeen| hop.carries != Carries::Requests;
@@ -186,7 +186,7 @@ impl Engine {
         self.processes.iter().filter(move |p| pids.contains(&p.id.pid))
     }
 
-    /// The process that speaks for the engine: the one that holds the tokenizer or its router, else its oldest.
+    /// Main process of the engine: the one with the tokenizer or its router, otherwise the oldest.
     pub fn main(&self) -> Option<&Process> {
         let holds = |p: &&Process| matches!(p.role, Role::Tokenizer | Role::TokenizerRouter);
         self.processes
@@ -196,26 +196,26 @@ impl Engine {
     }
 }
 
-/// Why no engine can be taken without asking.
+/// Why an engine cannot be chosen automatically.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PickError {
-    /// Nothing was found.
+    /// No engine was found.
     #[error(
         "no engine was found: start it first, or name its processes with --pid PID=ROLE (scheduler, detokenizer, \
          tokenizer)"
     )]
     None,
-    /// Several were found.
+    /// Several engines were found.
     #[error("{0} engines were found: say which with --pid and the pid of one of its processes")]
     Several(usize),
-    /// The processes named by hand are not connected.
+    /// The processes named by the user are not connected.
     #[error("the processes given with --pid belong to {0} engines that are not connected: name those of one")]
     Apart(usize),
 }
 
 impl Topology {
-    /// The engine to attach to: that of the processes `named` by hand; without any, the only one, or the only one that
-    /// says what it is.
+    /// Chooses the engine to attach to: that of the processes `named` by the user. Without any, the only engine, or the only one with a
+    /// stated role.
     pub fn pick(&self, named: &[RoleSpec]) -> Result<&Engine, PickError> {
         let holds = |e: &&Engine| named.iter().any(|spec| e.process(spec.pid).is_some());
         let by_hand: Vec<&Engine> = self.engines.iter().filter(holds).collect();
@@ -233,7 +233,7 @@ impl Topology {
         }
     }
 
-    /// The engine that a process belongs to.
+    /// The engine with this process.
     pub fn engine_of(&self, pid: u32) -> Option<&Engine> {
         self.engines.iter().find(|e| e.process(pid).is_some())
     }

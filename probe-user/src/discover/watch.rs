@@ -1,4 +1,4 @@
-//! Discovery that goes on: new workers, restarts and exits are noticed, and only what is new is examined.
+//! Continuous discovery: detects new workers, restarts and exits, and examines only what is new.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -29,7 +29,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Looks once; [`Self::topology`] then has the result.
+    /// Scans once; [`Self::topology`] then has the result.
     pub fn new(options: Options) -> Result<Self, DiscoverError> {
         let root = ProcRoot::new(&options.proc_root);
         let own = Own::read(&root);
@@ -53,13 +53,13 @@ impl Watcher {
         }
     }
 
-    /// What is there, as of the last look.
+    /// Result of the last scan.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// Looks again. Costs a directory listing and a short read for each engine process; new processes are examined,
-    /// and sockets are listed when the processes changed or [`Options::rewire`] has passed.
+    /// Scans again. Costs a directory listing and a short read per engine process. Examines new processes, and lists sockets when the
+    /// processes have changed or [`Options::rewire`] has passed.
     pub fn poll(&mut self) -> Result<Vec<Change>, DiscoverError> {
         let (pids, more) = self.pids()?;
         let news = self.known.update(&self.root, &pids, &self.options.named);
@@ -87,7 +87,7 @@ impl Watcher {
         Ok((pids, more))
     }
 
-    /// Sockets, roles, engines.
+    /// Scans sockets, and infers roles and engines.
     fn look_at_sockets(&mut self) -> Topology {
         let limits = Limits {
             descriptors: self.options.max_descriptors,
@@ -95,7 +95,7 @@ impl Watcher {
         };
         let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.known.candidates().into_iter().unzip();
         let mut found = links::find(&candidates, &processes, self.own.net_ns, &mut self.diags, limits);
-        // After the sockets, so that who is connected has its threads as well.
+        // After the socket scan, so that every connected process has its I/O threads as well.
         self.known.find_io_threads();
         let candidates: Vec<&Candidate> = self.known.candidates().into_iter().map(|(about, _)| about).collect();
         let (engines, roles) = assemble::engines(&candidates, &found.links, &mut found.blind);
@@ -126,7 +126,7 @@ impl Watcher {
         Topology { engines, blind }
     }
 
-    /// Parts that the same processes refuse are said together.
+    /// Groups refused parts by processes, so that each group is reported once.
     fn unreadable(&self, refused: BTreeMap<Part, Vec<u32>>) -> impl Iterator<Item = Blind> {
         let mut by_pids: BTreeMap<Vec<u32>, Vec<Part>> = BTreeMap::new();
         for (part, mut pids) in refused {
@@ -142,7 +142,7 @@ impl Watcher {
         })
     }
 
-    /// Our pids of processes that call themselves `pid` inside their container.
+    /// Local pids of processes that have the id `pid` inside their containers.
     fn call_themselves(&self, pid: u32) -> Result<Vec<u32>, DiscoverError> {
         let (mut pids, _) = self.pids()?;
         pids.retain(|&outside| {

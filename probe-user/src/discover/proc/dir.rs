@@ -1,4 +1,4 @@
-//! A process's directory under `/proc`, held open.
+//! A process's directory in `/proc`, held open.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,25 +10,25 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlinkat};
 use rustix::io::Errno;
 
-/// What a read of /proc gives at most.
+/// Maximum size of one read from /proc.
 const PIECE: usize = 4096;
 
-/// Why something under `/proc` could not be read.
+/// Error of reading a file in `/proc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The kernel refuses: another user's process, or a hardened `/proc`.
+    /// Permission denied: another user's process, or a hardened `/proc`.
     #[error("not permitted")]
     Denied,
-    /// No such process or file (any more).
+    /// The process or file does not exist, or no longer exists.
     #[error("not there")]
     Gone,
-    /// Longer than the limit that was set for it.
+    /// Longer than the limit for this file.
     #[error("longer than {0} bytes")]
     TooLong(usize),
-    /// A device, a pipe or a directory where a file was expected.
+    /// A device, pipe or directory in place of a regular file.
     #[error("not a regular file")]
     NotRegular,
-    /// Anything else the kernel said.
+    /// Any other error from the kernel.
     #[error("{0}")]
     Os(Errno),
 }
@@ -49,22 +49,22 @@ impl From<std::io::Error> for ReadError {
     }
 }
 
-/// A mounted procfs: `/proc`, or the host's where it is mounted elsewhere.
+/// A mounted procfs: `/proc`, or the host's procfs mounted elsewhere.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcRoot(PathBuf);
 
 impl ProcRoot {
-    /// The procfs mounted at `path`.
+    /// Uses the procfs mounted at `path`.
     pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// Where it is mounted.
+    /// Mount point.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Every pid it shows, at most `limit`; the flag says whether there were more.
+    /// Lists at most `limit` pids. The flag tells whether there are more.
     pub(crate) fn pids(&self, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
         let dir = openat(
             CWD,
@@ -84,7 +84,7 @@ impl ProcRoot {
         Ok((pids, false))
     }
 
-    /// Opens a process's directory: what is read through it is this process, or nothing once it has exited.
+    /// Opens a process's directory. Later reads reach this process, or fail once it has exited.
     pub(crate) fn process(&self, pid: u32) -> Result<ProcDir, ReadError> {
         let path = self.0.join(pid.to_string());
         let dir = openat(
@@ -97,7 +97,7 @@ impl ProcRoot {
     }
 }
 
-/// One process's directory.
+/// The directory of one process.
 #[derive(Debug)]
 pub(crate) struct ProcDir {
     pid: u32,
@@ -106,17 +106,17 @@ pub(crate) struct ProcDir {
 }
 
 impl ProcDir {
-    /// The pid, as the procfs it was opened in counts.
+    /// Pid in the procfs that it was opened in.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Where the directory is.
+    /// Path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads a whole file, `limit` bytes at most.
+    /// Reads a whole file of at most `limit` bytes.
     pub(crate) fn read(&self, name: &str, limit: usize) -> Result<Vec<u8>, ReadError> {
         let fd = openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         read_to_limit(File::from(fd), limit)
@@ -128,13 +128,13 @@ impl ProcDir {
         Ok(PathBuf::from(std::ffi::OsString::from_vec(target.into_bytes())))
     }
 
-    /// The inode of one of its namespaces (`net`, `pid`, `mnt`).
+    /// Inode of one of its namespaces (`net`, `pid`, `mnt`).
     pub(crate) fn namespace(&self, kind: &str) -> Result<u64, ReadError> {
         let link = self.link(&format!("ns/{kind}"))?;
         bracketed(link.as_os_str().as_bytes()).ok_or(ReadError::Gone)
     }
 
-    /// Opens one of its namespaces, to be entered.
+    /// Opens one of its namespaces for entering.
     pub(crate) fn open_namespace(&self, kind: &str) -> Result<OwnedFd, ReadError> {
         Ok(openat(
             &self.dir,
@@ -144,7 +144,7 @@ impl ProcDir {
         )?)
     }
 
-    /// The names in one of its directories (`fd`, `task`), at most `limit`; the flag says whether there were more.
+    /// Numeric names in one of its directories (`fd`, `task`), at most `limit`. The flag tells whether there are more.
     pub(crate) fn numbers(&self, name: &str, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
         let dir = openat(
             &self.dir,
@@ -164,11 +164,11 @@ impl ProcDir {
         Ok((numbers, false))
     }
 
-    /// Its sockets: descriptor and socket inode, at most `limit` descriptors looked at.
+    /// Its sockets as descriptor and inode. Reads at most `limit` descriptors; the flag tells whether there are more.
     pub(crate) fn sockets(&self, limit: usize) -> Result<(Vec<(u32, u64)>, bool), ReadError> {
         let (fds, more) = self.numbers("fd", limit)?;
         let held = fds.into_iter().filter_map(|fd| {
-            // A descriptor closed since the listing is simply not there any more.
+            // A descriptor that was closed since the listing is skipped.
             let target = self.link(&format!("fd/{fd}")).ok()?;
             let name = target.as_os_str().as_bytes();
             name.starts_with(b"socket:")
@@ -179,19 +179,19 @@ impl ProcDir {
         Ok((held.collect(), more))
     }
 
-    /// Opens a regular file as the process would find it under that absolute path.
+    /// Opens a regular file by an absolute path in the process's own root.
     pub(crate) fn open_in_root(&self, path: &Path) -> Result<File, ReadError> {
         open_if_regular(&self.resolve_in_root(path, OFlags::PATH)?)
     }
 
-    /// Opens a mapped file by its address range, though it may be deleted. Needs `CAP_SYS_ADMIN`, or
-    /// `CAP_CHECKPOINT_RESTORE` since Linux 5.9.
+    /// Opens a mapped file by its address range, even if it has been deleted. Needs `CAP_SYS_ADMIN`, or `CAP_CHECKPOINT_RESTORE` since
+    /// Linux 5.9.
     pub(crate) fn open_mapped(&self, (start, end): (u64, u64)) -> Result<File, ReadError> {
         let name = format!("map_files/{start:x}-{end:x}");
         open_if_regular(&openat(&self.dir, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// Symbolic links stay inside the process's root, so a container cannot make us read the host's files.
+    /// Resolves a path inside the process's root. Symbolic links cannot leave it, so a container cannot make us read the host's files.
     fn resolve_in_root(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, ReadError> {
         let root = openat(
             &self.dir,
@@ -203,12 +203,12 @@ impl ProcDir {
         Ok(openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
     }
 
-    /// Reads a file as the process would find it, `limit` bytes at most.
+    /// Reads a file of at most `limit` bytes by its path in the process's own root.
     pub(crate) fn read_in_root(&self, path: &Path, limit: usize) -> Result<Vec<u8>, ReadError> {
         read_to_limit(self.open_in_root(path)?, limit)
     }
 
-    /// The names in a directory as the process would find it, at most `limit`.
+    /// Names in a directory of the process's own root, at most `limit`.
     pub(crate) fn names_in_root(&self, path: &Path, limit: usize) -> Result<Vec<std::ffi::OsString>, ReadError> {
         let dir = Dir::new(self.resolve_in_root(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
         let mut names = Vec::new();
@@ -219,7 +219,7 @@ impl ProcDir {
     }
 }
 
-/// Opens what was only located so far. A device or a pipe of a container is never opened: that alone may do something.
+/// Opens a located file. Never opens a device or pipe of a container, since merely opening one may have side effects.
 fn open_if_regular(located: &OwnedFd) -> Result<File, ReadError> {
     if FileType::from_raw_mode(fstat(located)?.st_mode) != FileType::RegularFile {
         return Err(ReadError::NotRegular);
@@ -234,7 +234,8 @@ fn open_if_regular(located: &OwnedFd) -> Result<File, ReadError> {
 }
 
 pub(crate) fn read_to_limit(file: File, limit: usize) -> Result<Vec<u8>, ReadError> {
-    // As much as /proc hands over at a time: with every piece more it looks for its place anew, in a table of sockets from the start.
+    // Use the largest size of one read from /proc. With every further read the kernel searches for its position again, in socket tables
+    // from the start.
     let mut bytes = Vec::with_capacity(PIECE.min(limit));
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > limit {
@@ -248,7 +249,7 @@ fn number(name: &[u8]) -> Option<u32> {
     std::str::from_utf8(name).ok()?.parse().ok()
 }
 
-/// `socket:[123]`, `net:[4026531840]`.
+/// Inode in a link such as `socket:[123]` or `net:[4026531840]`.
 fn bracketed(name: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(name).ok()?;
     text.split_once('[')?.1.strip_suffix(']')?.parse().ok()
@@ -301,7 +302,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("secret"), "inside").unwrap();
         std::os::unix::fs::symlink("/secret", folder.path().join("link")).unwrap();
-        // A directory with a `root` of its own stands for a process in another root.
+        // A directory with its own `root` entry represents a process with a different root.
         std::os::unix::fs::symlink(folder.path(), folder.path().join("root")).unwrap();
         let dir = openat(CWD, folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let process = ProcDir {

@@ -1,32 +1,32 @@
-//! `/proc/PID/maps`: which files a process has mapped.
+//! Mapped files from `/proc/PID/maps`.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// One mapped file; its several mappings are one.
+/// A mapped file, even if it has several mappings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MappedFile {
-    /// As the process's mount namespace names it.
+    /// Path in the process's mount namespace.
     pub(crate) path: PathBuf,
-    /// Device, major and minor. On overlayfs it is not what `stat` says of the path.
+    /// Device, major and minor. On overlayfs it differs from the device in `stat`.
     pub(crate) dev: (u32, u32),
     pub(crate) inode: u64,
-    /// The file was unlinked or replaced after it was mapped.
+    /// Whether the file was unlinked or replaced after it was mapped.
     pub(crate) deleted: bool,
-    /// Address range of the first mapping: the name of its entry in `map_files`.
+    /// Address range of the first mapping, which is the name of its entry in `map_files`.
     pub(crate) range: (u64, u64),
 }
 
 impl MappedFile {
-    /// The last part of the path.
+    /// Last component of the path.
     pub(crate) fn name(&self) -> &[u8] {
         self.path.file_name().map_or(b"", OsStrExt::as_bytes)
     }
 }
 
-/// Every file that is mapped, each once, in the order of addresses. Lines that are not a file's are passed over.
+/// All mapped files, each once, in address order. Skips lines that are not about a file.
 pub(crate) fn files(text: &[u8]) -> Vec<MappedFile> {
     let mut seen = HashSet::new();
     text.split(|&b| b == b'\n')
@@ -35,7 +35,7 @@ pub(crate) fn files(text: &[u8]) -> Vec<MappedFile> {
         .collect()
 }
 
-/// `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`.
+/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`.
 fn file(line: &[u8]) -> Option<MappedFile> {
     let slash = line.iter().position(|&b| b == b'/')?;
     let head = std::str::from_utf8(&line[..slash]).ok()?;
@@ -62,7 +62,7 @@ fn file(line: &[u8]) -> Option<MappedFile> {
     })
 }
 
-/// The kernel writes a newline in a path as `\012` and nothing else specially.
+/// Unescapes a path: the kernel writes a newline as `\012` and escapes nothing else.
 fn unescape(path: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path;
@@ -78,7 +78,7 @@ fn unescape(path: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The `site-packages` and `dist-packages` directories that mapped extension modules come from.
+/// The `site-packages` and `dist-packages` directories of mapped extension modules.
 pub(crate) fn site_packages(files: &[MappedFile]) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = Vec::new();
     for file in files {
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// Captured from a pyzmq process (venv), shortened.
+    /// Captured from a pyzmq process in a venv, shortened.
     const MAPS: &[u8] = b"\
 55f0c0a3e000-55f0c0a3f000 r--p 00000000 fe:00 3407966                    /root/.pyenv/versions/3.11.7/bin/python3.11
 7f58a0000000-7f58a0021000 rw-p 00000000 00:00 0 

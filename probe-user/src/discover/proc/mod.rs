@@ -1,7 +1,7 @@
-//! `/proc`, read without stopping anybody.
+//! Non-intrusive readers for `/proc`.
 //!
-//! Our own readers, not a crate's: paths are bytes (a mapped file need not have a UTF-8 name), every read has a limit,
-//! and a process is held by its directory's descriptor, so that a pid used again never mixes two processes.
+//! These readers replace a crate for three reasons: paths are bytes (a mapped file's name need not be UTF-8), every read has a limit, and a
+//! process is identified by the descriptor of its directory, so a reused pid never mixes two processes.
 
 mod dir;
 pub(crate) mod maps;
@@ -11,7 +11,7 @@ pub(crate) mod stat;
 pub use dir::ReadError;
 pub(crate) use dir::{ProcDir, ProcRoot, read_to_limit};
 
-/// The strings of a NUL-separated file (`cmdline`, `environ`), without the padding that a rewritten title leaves.
+/// The strings in a NUL-separated file (`cmdline`, `environ`), without the padding after a rewritten title.
 pub(crate) fn strings(bytes: &[u8]) -> Vec<String> {
     let end = bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
     let text = &bytes[..end];

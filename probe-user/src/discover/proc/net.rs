@@ -1,8 +1,8 @@
-//! `/proc/PID/net/tcp`, `tcp6` and `unix`: the sockets of the process's network namespace.
+//! Sockets of a process's network namespace, from `/proc/PID/net/tcp`, `tcp6` and `unix`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// One TCP socket that has an inode (an orphan or a `TIME_WAIT` has none and belongs to nobody).
+/// A TCP socket with an inode. An orphan or a `TIME_WAIT` socket has none and belongs to no process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TcpSocket {
     pub(crate) local: SocketAddr,
@@ -18,7 +18,7 @@ pub(crate) enum TcpState {
     Other,
 }
 
-/// Sockets of one table, at most `limit`; the flag says whether there were more. A line that is none is passed over.
+/// Parses at most `limit` sockets of one table; the flag tells whether there are more. Skips invalid lines.
 pub(crate) fn tcp(text: &[u8], limit: usize) -> (Vec<TcpSocket>, bool) {
     let mut sockets = text.split(|&b| b == b'\n').skip(1).filter_map(tcp_line);
     let found = sockets.by_ref().take(limit).collect();
@@ -43,8 +43,8 @@ fn tcp_line(line: &[u8]) -> Option<TcpSocket> {
     })
 }
 
-/// `0100007F:7569` or 32 digits for IPv6: each 32-bit word as this machine's memory holds it. An IPv4 address that
-/// rides in an IPv6 socket is given as IPv4, so that the two ends of one connection are named alike.
+/// Parses `0100007F:7569`, or 32 digits for IPv6: each 32-bit word in this machine's byte order. An IPv4-mapped IPv6 address becomes IPv4,
+/// so that both ends of a connection have the same form.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -63,23 +63,23 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// One Unix socket that has a name.
+/// A Unix socket with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedUnix {
     pub(crate) inode: u64,
     pub(crate) listening: bool,
-    /// As in the kernel's table: a path, or `@name` for the abstract namespace.
+    /// Name in the kernel's table: a path, or `@name` for the abstract namespace.
     pub(crate) name: Vec<u8>,
 }
 
-/// The named stream sockets of `/proc/net/unix`, at most `limit`.
+/// Named stream sockets in `/proc/net/unix`, at most `limit`; the flag tells whether there are more.
 pub(crate) fn unix(text: &[u8], limit: usize) -> (Vec<NamedUnix>, bool) {
     let mut sockets = text.split(|&b| b == b'\n').skip(1).filter_map(unix_line);
     let found = sockets.by_ref().take(limit).collect();
     (found, sockets.next().is_some())
 }
 
-/// `ffff9738: 00000002 00000000 00010000 0001 01 53111 /tmp/tmpabcdefgh`; the name may hold spaces.
+/// Parses a line such as `ffff9738: 00000002 00000000 00010000 0001 01 53111 /tmp/tmpabcdefgh`. The name may contain spaces.
 fn unix_line(line: &[u8]) -> Option<NamedUnix> {
     const SO_ACCEPTCON: u32 = 0x1_0000;
     let mut rest = line;
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Captured: a listener on 30233, its connection from both ends, one orphan.
+    /// Captured: a listener on 30233, both ends of its connection, and one orphan.
     const TCP: &[u8] = b"\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:7619 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 53120 1 000000005cb233f4 100 0 0 10 0

@@ -1,22 +1,22 @@
 //! `/proc/PID/stat` and `/proc/PID/status`.
 
-/// What `stat` tells that identifies and places a process (proc(5)).
+/// Fields of `stat` that identify a process and its relations (proc(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     /// First 15 bytes of the name; `setproctitle` changes it too.
     pub(crate) comm: String,
-    /// `R`, `S`, `Z`, ...
+    /// State letter: `R`, `S`, `Z`, ...
     pub(crate) state: char,
     pub(crate) parent: u32,
     pub(crate) group: u32,
-    /// Clock ticks from boot to its start: with the pid it names a process for good.
+    /// Clock ticks from boot to its start. Together with the pid it identifies a process uniquely.
     pub(crate) start_time: u64,
-    /// A kernel thread has no program.
+    /// Whether it is a kernel thread.
     pub(crate) kernel: bool,
 }
 
 impl Stat {
-    /// `None` when it is not a stat line. The name may hold anything, parentheses and spaces too.
+    /// Parses a stat line; `None` if it is invalid. The name may contain any characters, including parentheses and spaces.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let open = text.iter().position(|&b| b == b'(')?;
@@ -37,7 +37,7 @@ impl Stat {
     }
 }
 
-/// The pids of a process from our pid namespace inwards (`NSpid`); the last is what it calls itself.
+/// Pids of a process from this procfs's pid namespace inwards (`NSpid`). The last is its own view.
 pub(crate) fn ns_pids(status: &[u8]) -> Vec<u32> {
     line(status, b"NSpid:")
         .and_then(|l| l.iter().map(|p| p.parse().ok()).collect())
@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// Captured: a spawn child that called `setproctitle("sglang::scheduler_DP0_TP0")`.
+    /// Captured: a spawned child that called `setproctitle("sglang::scheduler_DP0_TP0")`.
     const SCHEDULER: &[u8] = b"11543 (sglang::schedul) S 11541 11538 4031 0 -1 4194304 2041 0 0 0 3 0 0 0 20 0 1 0 132856 17035264 3448 18446744073709551615 94605773770752 94605773771093 140729293326128 0 0 0 0 16781312 2 1 0 0 17 1 0 0 0 0 0 94605773782448 94605773783064 94606628810752 140729293326937 140729293327075 140729293327075 140729293328353 0\n";
 
     #[test]

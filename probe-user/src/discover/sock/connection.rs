@@ -1,4 +1,4 @@
-//! Socket tables joined into connections.
+//! Combination of socket tables into connections.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -6,18 +6,18 @@ use std::net::SocketAddr;
 use super::unix_diag::UnixSocket;
 use crate::discover::proc::net::{NamedUnix, TcpSocket, TcpState};
 
-/// One connection between a side that bound a name and a side that connected to it.
+/// A connection between a side that bound a name and a side that connected to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
-    /// Socket inode of the side that connected; `None` where only the other side can be seen.
+    /// Socket inode of the connecting side; `None` if only the other side is visible.
     pub(crate) connector: Option<u64>,
     /// Socket inode of the accepted side.
     pub(crate) acceptor: u64,
-    /// As ZMQ writes endpoints.
+    /// Endpoint in ZMQ's notation.
     pub(crate) endpoint: String,
 }
 
-/// Unix connections: the accepted side carries its listener's name, the connecting side none.
+/// Finds Unix connections: the accepted side has its listener's name, and the connecting side has none.
 pub(crate) fn unix(sockets: &[UnixSocket]) -> Vec<Connection> {
     let listeners: HashSet<&[u8]> = sockets
         .iter()
@@ -29,7 +29,7 @@ pub(crate) fn unix(sockets: &[UnixSocket]) -> Vec<Connection> {
         let Some(peer) = s.peer.filter(|_| s.connected && !s.name.is_empty()) else {
             return false;
         };
-        // A socket that was bound before it connected has a name as well: then the listener's name decides.
+        // A socket that was bound before it connected has a name too. Then the side with a listener's name accepted.
         let peer_named = named.get(&peer).is_some_and(|name| !name.is_empty());
         !peer_named || listeners.contains(s.name.as_slice())
     };
@@ -44,7 +44,7 @@ pub(crate) fn unix(sockets: &[UnixSocket]) -> Vec<Connection> {
         .collect()
 }
 
-/// What `/proc/net/unix` alone tells: the accepted sides and their names.
+/// Connections from `/proc/net/unix` alone, which shows only the accepted sides and their names.
 pub(crate) fn unix_one_sided(sockets: &[NamedUnix]) -> Vec<Connection> {
     let accepted = sockets.iter().filter(|s| !s.listening);
     accepted
@@ -56,7 +56,7 @@ pub(crate) fn unix_one_sided(sockets: &[NamedUnix]) -> Vec<Connection> {
         .collect()
 }
 
-/// TCP connections whose both ends are in these tables (of one network namespace) and of which one was accepted.
+/// TCP connections with both ends in these tables (of one network namespace), one of them accepted.
 pub(crate) fn tcp(sockets: &[TcpSocket]) -> Vec<Connection> {
     let ends: HashMap<(SocketAddr, SocketAddr), u64> = sockets
         .iter()

@@ -1,4 +1,4 @@
-//! Who is connected to whom, as the kernel knows it: Unix sockets by netlink `sock_diag`, TCP by `/proc/PID/net`.
+//! Connections as the kernel reports them: Unix sockets through netlink `sock_diag`, TCP through `/proc/PID/net`.
 
 pub(crate) mod connection;
 pub(crate) mod netlink;

@@ -1,4 +1,4 @@
-//! The netlink socket that asks `sock_diag`, in our own network namespace or in a process's.
+//! Netlink socket for `sock_diag` in the current network namespace or in that of a process.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -12,31 +12,31 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::unix_diag::{self, Answer, UnixSocket};
 use crate::discover::proc::{ProcDir, ReadError};
 
-/// A silent kernel does not hold discovery up longer.
+/// Maximum wait for the kernel's reply.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The kernel fills at most 32 KiB a datagram of a dump.
+/// Buffer size. The kernel fills at most 32 KiB of each datagram of a dump.
 const DATAGRAM: usize = 64 * 1024;
 
-/// Why the sockets of a network namespace could not be listed.
+/// Error of listing the sockets of a network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiagError {
     /// Entering another network namespace was refused.
     #[error("entering its network namespace was refused ({0})")]
     Enter(ReadError),
-    /// No such socket can be had here.
+    /// A netlink socket cannot be used here.
     #[error("a netlink sock_diag socket could not be used ({0})")]
     Socket(Errno),
-    /// The kernel refused the question.
+    /// The kernel refused the request.
     #[error("the kernel has no unix_diag ({0})")]
     Refused(Errno),
 }
 
-/// A netlink socket; it stays in the namespace it was made in.
+/// A netlink socket. It belongs to the network namespace that it was created in.
 #[derive(Debug)]
 pub(crate) struct Diag(OwnedFd);
 
 impl Diag {
-    /// In our own network namespace. Needs no privilege.
+    /// Opens one in the current network namespace. Needs no privilege.
     pub(crate) fn here() -> Result<Self, DiagError> {
         let family = AddressFamily::NETLINK;
         let fd =
@@ -45,10 +45,10 @@ impl Diag {
         Ok(Self(fd))
     }
 
-    /// In the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace.
+    /// Opens one in the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace.
     pub(crate) fn inside(process: &ProcDir) -> Result<Self, DiagError> {
         let namespace = process.open_namespace("net").map_err(DiagError::Enter)?;
-        // Entering changes the whole thread for good, so a thread is made for it and ends with it.
+        // Entering a namespace changes the thread permanently, so a temporary thread does it.
         let enter = move || {
             use std::os::fd::AsFd;
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
@@ -60,7 +60,7 @@ impl Diag {
         joined.unwrap_or(Err(DiagError::Socket(Errno::IO)))
     }
 
-    /// Every listening or connected stream socket, at most `limit`; the flag says whether there were more.
+    /// Lists listening and connected stream sockets, at most `limit`. The flag tells whether there are more.
     pub(crate) fn unix_sockets(&self, limit: usize) -> Result<(Vec<UnixSocket>, bool), DiagError> {
         let kernel = SocketAddrNetlink::new(0, 0);
         sendto(&self.0, &unix_diag::request(), SendFlags::empty(), &kernel).map_err(DiagError::Socket)?;
@@ -74,7 +74,7 @@ impl Diag {
                 Answer::Done => return Ok((sockets, more)),
                 Answer::Refused(errno) => return Err(DiagError::Refused(Errno::from_raw_os_error(errno))),
             }
-            // The rest of the dump is read and thrown away, so that the next question gets its own answer.
+            // Read and discard the rest of the dump, so that the next request gets its own reply.
             if sockets.len() > limit {
                 more = true;
                 sockets.truncate(limit);

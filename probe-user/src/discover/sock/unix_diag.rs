@@ -1,6 +1,6 @@
-//! `unix_diag`: the one interface that names the other end of a Unix connection (`linux/unix_diag.h`, Linux 3.3).
+//! `unix_diag`, the only interface that shows the other end of a Unix connection (`linux/unix_diag.h`, Linux 3.3).
 
-/// `NETLINK_SOCK_DIAG` message that asks for and carries a socket.
+/// `NETLINK_SOCK_DIAG` message type for requests and sockets.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const AF_UNIX: u8 = 1;
 const SOCK_STREAM: u8 = 1;
@@ -19,20 +19,19 @@ const TCP_LISTEN: u8 = 10;
 
 const HEADER: usize = 16;
 
-/// One stream socket.
+/// A Unix stream socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnixSocket {
     pub(crate) inode: u32,
     pub(crate) listening: bool,
     pub(crate) connected: bool,
-    /// A path, or `@name` for the abstract namespace; empty for the side that connected. An accepted socket has its
-    /// listener's name.
+    /// A path, or `@name` for the abstract namespace; empty for the connecting side. An accepted socket has its listener's name.
     pub(crate) name: Vec<u8>,
     /// Inode of the other end.
     pub(crate) peer: Option<u32>,
 }
 
-/// The request for every listening or connected stream socket of a network namespace.
+/// Request for all listening or connected stream sockets of a network namespace.
 pub(crate) fn request() -> [u8; HEADER + 24] {
     let mut message = [0; HEADER + 24];
     let length = message.len() as u32;
@@ -46,18 +45,18 @@ pub(crate) fn request() -> [u8; HEADER + 24] {
     message
 }
 
-/// How a datagram of the answer ended.
+/// Status after one datagram of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// More datagrams follow.
     More,
     /// The dump is complete.
     Done,
-    /// The kernel refused, with this errno (2, `ENOENT`, when the module is not there).
+    /// The kernel refused with this errno (2, `ENOENT`, if the module is missing).
     Refused(i32),
 }
 
-/// Takes the sockets out of one datagram of the answer. What is cut short or malformed is passed over.
+/// Parses the sockets in one datagram of the reply. Skips truncated or malformed parts.
 pub(crate) fn parse(datagram: &[u8], sockets: &mut Vec<UnixSocket>) -> Answer {
     let mut rest = datagram;
     while let (Some(length), Some(kind)) = (u32_at(rest, 0), u16_at(rest, 4)) {
@@ -99,7 +98,7 @@ fn socket(body: &[u8]) -> Option<UnixSocket> {
     Some(socket)
 }
 
-/// `sun_path` without its end: abstract names begin with NUL and have no terminator, paths may have one.
+/// Converts `sun_path`: abstract names begin with NUL and have no terminator, paths may have one.
 fn name(sun_path: &[u8]) -> Vec<u8> {
     match sun_path {
         [0, rest @ ..] if !rest.is_empty() => [b"@", rest].concat(),
