@@ -1,4 +1,4 @@
-//! Continuous discovery: detects new workers, restarts and exits, and examines only what is new.
+//! Continuous discovery: detects new workers, restarts and exits, and examines only new processes.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

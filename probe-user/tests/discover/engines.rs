@@ -1,4 +1,4 @@
-//! Engines that say what they are.
+//! Tests with engines that identify themselves by title or command.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use trace::engine::{Mode, Waiter};
 use crate::peers::{PYZMQ, Peer, SCRIPT, python, until, watcher};
 use crate::{base, ports};
 
-/// Waits until the peer's engine has that many hops.
+/// Waits until the peer's engine has this number of hops.
 fn engine(peer: &Peer, hops: usize) -> Engine {
     let complete = |e: &&Engine| e.hops.len() == hops;
     until(&mut watcher(&[]), |t| t.engine_of(peer.pid()).filter(complete).cloned())
@@ -25,7 +25,7 @@ fn hops(engine: &Engine) -> Vec<(String, &str, Carries, Confidence)> {
         .collect()
 }
 
-/// The descriptor is that socket, asked of the kernel a second time.
+/// Checks with the kernel that each descriptor refers to the socket with that inode.
 fn assert_holds_its_sockets(hop: &HopSeen) {
     for end in [hop.from, hop.to].into_iter().flatten() {
         let link = std::fs::read_link(format!("/proc/{}/fd/{}", end.pid, end.fd)).unwrap();
@@ -189,7 +189,7 @@ fn tokenizer_workers_behind_a_router() {
     assert_eq!(names, expected);
 }
 
-/// Metadata of an installed package, as pip leaves them.
+/// Creates the metadata of an installed package, like pip.
 fn install(package: &str, release: &str, folder: &Path) {
     let metadata = folder.join(format!("{package}-{release}.dist-info"));
     std::fs::create_dir_all(&metadata).unwrap();
@@ -197,7 +197,7 @@ fn install(package: &str, release: &str, folder: &Path) {
     std::fs::write(metadata.join("METADATA"), text).unwrap();
 }
 
-/// Runs `python -m MODULE` with `folder` in front of the path, and the peers in the module's place.
+/// Runs `python -m MODULE` with `folder` first on the path, where the module starts the peers.
 fn launch(module: &str, folder: &Path, variables: &[(&str, &str)], arguments: &[&str], peer: &[&str]) -> Option<Peer> {
     let peer: Vec<String> = std::iter::once(SCRIPT)
         .chain(peer.iter().copied())

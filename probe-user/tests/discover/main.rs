@@ -1,4 +1,4 @@
-//! Discovery on real pyzmq processes, without root. Where no Python environment can be made each test says SKIPPED.
+//! Tests of discovery on real pyzmq processes, without root. If no Python environment can be made, each test prints SKIPPED.
 #![expect(clippy::cast_possible_truncation, reason = "pids that JSON carries as 64 bits")]
 
 mod engines;
@@ -9,14 +9,14 @@ mod watching;
 
 use std::path::Path;
 
-/// An ipc prefix in a folder of its own.
+/// An ipc prefix in `folder`.
 fn base(folder: &Path) -> String {
     format!("ipc://{}/", folder.display())
 }
 
-/// The first of eight free ports.
+/// The first of eight consecutive free ports.
 fn ports() -> u16 {
-    // Each test takes its own: the listeners are held until all are known to be free.
+    // Each test uses its own range. All listeners are held until the whole range is known to be free.
     static NEXT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
     loop {
         let nth = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Processes without a telling title or command.
+//! Tests with processes without a known title or command.
 
 use probe_user::discover::{Carries, Confidence, Engine, Role, RoleSource};
 

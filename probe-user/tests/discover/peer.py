@@ -1,9 +1,9 @@
-"""Processes that are connected as an engine's are, over real pyzmq; no message is sent.
+"""Processes that are connected like those of an engine, over real pyzmq; no message is sent.
 
 peer.py main BASE [--workers N] [--skip]   starts a scheduler, a detokenizer and N workers below it
-peer.py push|pull ENDPOINT                 one nameless process with one socket
-peer.py relay IN OUT                       takes from IN (bound), sends to OUT
-peer.py late TITLE ENDPOINT                takes its title and connects when it reads a line
+peer.py push|pull ENDPOINT                 one unnamed process with one socket
+peer.py relay IN OUT                       receives from IN (bound), sends to OUT
+peer.py late TITLE ENDPOINT                sets its title and connects when it reads a line
 
 BASE is an ipc prefix or tcp://127.0.0.1:PORT (then PORT, PORT+1, ... are used). Each process prints one line of JSON
 once its sockets are made, and ends when its standard input does.
@@ -19,7 +19,7 @@ import zmq
 
 
 def take_title(title):
-    """What setproctitle does: the name is set, the title is written over the arguments and the environment."""
+    """Imitates setproctitle: sets the name, and writes the title over the arguments and the environment."""
     ctypes.CDLL(None).prctl(15, title.encode())  # PR_SET_NAME
     fields = open("/proc/self/stat").read().rsplit(")", 1)[1].split()
     start, end = int(fields[45]), int(fields[48])  # arg_start, env_end
@@ -111,4 +111,4 @@ def main(role, *arguments):
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    os._exit(0)  # Sockets with a peer that is gone would linger.
+    os._exit(0)  # Sockets whose peer is gone would linger.

@@ -1,4 +1,4 @@
-//! Starts the peers of `peer.py`, and makes the Python they need.
+//! Start of the processes in `peer.py`, and setup of the Python environment that they need.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use probe_user::discover::{Options, Topology, Watcher};
 pub(crate) const PYZMQ: &str = "27.1.0";
 pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/discover/peer.py");
 
-/// A Python with pyzmq, made once; `None`, and said loudly, where none can be made.
+/// Path of a Python with pyzmq, installed once. Returns `None`, with a message, if that is not possible.
 pub(crate) fn python() -> Option<&'static Path> {
     static PYTHON: OnceLock<Option<PathBuf>> = OnceLock::new();
     let python = PYTHON.get_or_init(make_python).as_deref();
@@ -36,7 +36,7 @@ fn make_python() -> Option<PathBuf> {
     if works() {
         return Some(python);
     }
-    // Another run of these tests may be making it.
+    // Another run of these tests may be installing it.
     let lock = std::fs::File::create(home.with_extension("lock")).ok()?;
     lock.lock().ok()?;
     if works() {
@@ -49,17 +49,17 @@ fn make_python() -> Option<PathBuf> {
     made.then_some(python)
 }
 
-/// Says that a test did not run, past the harness, which would keep it to itself.
+/// Reports that a test did not run. Writes to stderr directly, since the test harness captures normal output.
 pub(crate) fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
 
-/// A peer that is running, with its children; all end when it is dropped.
+/// A running peer with its children. All end when it is dropped.
 pub(crate) struct Peer {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
-    /// What it said once its sockets were made.
+    /// The line that it printed once its sockets were created.
     pub(crate) said: serde_json::Value,
 }
 
@@ -100,17 +100,17 @@ impl Peer {
         writeln!(self.stdin.as_ref().expect("it is running"), "go").expect("the peer reads");
     }
 
-    /// The pid it has where the test runs.
+    /// Pid from the test's point of view.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// A pid that it said.
+    /// A pid from the peer's output.
     pub(crate) fn child(&self, name: &str) -> u32 {
         self.said[name].as_u64().expect("a pid") as u32
     }
 
-    /// Ends it as a crash does.
+    /// Kills it, to simulate a crash.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it is ours");
         self.child.wait().expect("it is ours");
@@ -119,7 +119,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Its children end with it: their standard input is its to close.
+        // Its children end with it, since it closes their standard input.
         drop(self.stdin.take());
         let end = Instant::now() + Duration::from_secs(5);
         while Instant::now() < end {
@@ -133,7 +133,7 @@ impl Drop for Peer {
     }
 }
 
-/// A watcher that looks at the sockets every time.
+/// A watcher that scans the sockets at every poll.
 pub(crate) fn watcher(named: &[String]) -> Watcher {
     let named = named.iter().map(|spec| spec.parse().expect("a spec")).collect();
     Watcher::new(Options {
@@ -144,7 +144,7 @@ pub(crate) fn watcher(named: &[String]) -> Watcher {
     .expect("procfs is there")
 }
 
-/// Looks again and again until `done` gives something: libzmq connects in the background.
+/// Scans repeatedly until `done` returns a result, since libzmq connects in the background.
 pub(crate) fn until<T>(watcher: &mut Watcher, mut done: impl FnMut(&Topology) -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(20);
     loop {

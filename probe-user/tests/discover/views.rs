@@ -1,5 +1,4 @@
-//! What can be seen from elsewhere: another user, another container. These need root to get there, and say SKIPPED
-//! without it.
+//! Tests of discovery as another user and in another container. They need root to switch, and print SKIPPED without it.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -9,7 +8,7 @@ use probe_user::discover::{Blind, Engine, Role};
 use crate::base;
 use crate::peers::{Peer, SCRIPT, python, skipped, until, watcher};
 
-/// Whether we are root with the tools to become somebody else; says loudly when not.
+/// Whether the test runs as root with the tool for switching the user. Prints a message if not.
 fn root_with(tool: &str) -> bool {
     let there = Command::new(tool)
         .arg("--version")
@@ -24,15 +23,14 @@ fn root_with(tool: &str) -> bool {
     able
 }
 
-/// Whether the line that grants these is there, as this place writes it.
+/// Whether the text contains the line that grants these capabilities in the current environment.
 fn names(text: &str, capabilities: &[&str]) -> bool {
     text.lines()
         .map(str::to_ascii_uppercase)
         .any(|line| capabilities.iter().all(|name| line.contains(name)))
 }
 
-/// The files of `/proc/PID` that are said to be closed to us. Those of processes that come and go meanwhile may stand on a line of
-/// their own.
+/// The files of `/proc/PID` that are reported as unreadable. Processes that exist only briefly may appear on a separate line.
 fn closed(text: &str) -> BTreeSet<&str> {
     let lists = text
         .lines()
@@ -40,7 +38,7 @@ fn closed(text: &str) -> BTreeSet<&str> {
     lists.flat_map(|(files, _)| files.split(',')).collect()
 }
 
-/// Prints what is seen; the tests below run it as somebody else.
+/// Prints the discovered topology; the tests below run this as another user.
 #[test]
 fn show() {
     let topology = watcher(&[]).topology().clone();
@@ -48,7 +46,7 @@ fn show() {
     assert!(topology.engines.iter().all(|e| !e.processes.is_empty()));
 }
 
-/// What `show` prints when run behind `command`.
+/// Output of `show` when started by `command`.
 fn seen_by(command: &str, arguments: &[&str]) -> Option<String> {
     let exe = std::env::current_exe().unwrap();
     let show = ["--exact", "views::show", "--nocapture"];

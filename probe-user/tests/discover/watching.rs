@@ -1,4 +1,4 @@
-//! What changes while somebody watches.
+//! Tests of changes while a watcher runs.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use probe_user::discover::{Change, Process, Role, RoleSource, Watcher};
 use crate::base;
 use crate::peers::{Peer, until, watcher};
 
-/// Polls until `wanted` picks a change; the changes of other processes of this machine are passed over.
+/// Polls until `wanted` selects a change. Ignores changes of other processes on this machine.
 fn next<T>(watcher: &mut Watcher, mut wanted: impl FnMut(Change) -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(20);
     loop {

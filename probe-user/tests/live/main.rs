@@ -1,7 +1,7 @@
-//! The probe on real processes that were started before it. Needs root and Python:
+//! Tests of the probe on real processes that are started before it. They need root and Python:
 //! `cargo test --release -p probe-user --features root-tests --test live -- --test-threads=1`.
 //!
-//! Without the privileges each test says SKIPPED and why; set `TOKENGAP_ROOT_TESTS=1` to make that a failure.
+//! Without the privileges each test prints SKIPPED with the reason. `TOKENGAP_ROOT_TESTS=1` makes that a failure.
 #![expect(clippy::cast_possible_truncation, reason = "indices of a few thousand messages")]
 
 mod peers;
@@ -19,12 +19,12 @@ use serde_json::Value;
 
 const PYZMQ: &str = "27.1.0";
 const OLDER_PYZMQ: &str = "25.1.2";
-/// Its libzmq is compiled with optimization.
+/// Release whose libzmq is compiled with optimization.
 const NEWER_PYZMQ: &str = "27.3.0";
-/// Its wheel holds libzmq 4.3.2.
+/// Release whose wheel contains libzmq 4.3.2.
 const OLDEST_PYZMQ: &str = "19.0.2";
 
-/// Whether the test can run; says loudly when not.
+/// Whether the test can run. Prints a message if not.
 fn permitted() -> bool {
     let permissions = Permissions::here();
     let lacking = permissions.lacks(Feature::Messages);
@@ -42,7 +42,7 @@ fn permitted() -> bool {
     able
 }
 
-/// One frame as it was observed.
+/// One observed frame.
 #[derive(Clone, Debug)]
 struct Seen {
     call: Call,
@@ -53,7 +53,7 @@ struct Seen {
     how: Option<How>,
 }
 
-/// Everything that was observed, and the matcher that saw it.
+/// All observations, and the matcher that processes them.
 #[derive(Default)]
 struct Log {
     sent: Vec<Seen>,
@@ -70,7 +70,7 @@ impl Log {
             let head = String::from_utf8_lossy(&payload[..payload.len().min(40)]).into_owned();
             head.trim_end_matches('.').to_owned()
         };
-        // pyzmq frees zero-copy messages by sending itself pointers over inproc: a hop as well, but not the tested one.
+        // pyzmq frees zero-copy messages by sending itself pointers over inproc. That is also a hop, but not the tested one.
         if let Observation::Sent(m) | Observation::Taken(m) = observation
             && m.bytes == 8
         {
@@ -121,7 +121,7 @@ impl Log {
     }
 }
 
-/// Reads until `done` says so, or 30 s.
+/// Reads until `done` returns true, or for 30 s.
 fn watch(probe: &mut Probe, log: &mut Log, done: impl Fn(&Log) -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
     while !done(log) && Instant::now() < until {
@@ -129,7 +129,7 @@ fn watch(probe: &mut Probe, log: &mut Log, done: impl Fn(&Log) -> bool) {
             .poll(Duration::from_millis(2), |seen| log.see(seen))
             .expect("the probe reads");
     }
-    // One round of housekeeping more, so that losses are told.
+    // One more round of housekeeping, so that losses are reported.
     std::thread::sleep(Duration::from_millis(110));
     probe
         .poll(Duration::from_millis(2), |seen| log.see(seen))
@@ -155,7 +155,7 @@ fn url(transport: &str, name: &str) -> String {
     format!("tcp://{}", free.local_addr().expect("a bound socket"))
 }
 
-/// One sender, one receiver, `count` messages of `size` bytes: every one seen sent, taken and handled, and joined.
+/// One sender, one receiver, `count` messages of `size` bytes: each send, receipt and processing is observed and matched.
 fn one_hop(name: &str, transport: &str, pyzmq: &str, receiver: &[&str], sender: &[&str], count: usize, size: usize) {
     if !permitted() {
         return;
@@ -164,7 +164,7 @@ fn one_hop(name: &str, transport: &str, pyzmq: &str, receiver: &[&str], sender: 
     let url = url(transport, name);
     let mut puller = Peer::start(&python, &[&["take", &url, "--bind"], receiver].concat());
     let mut pusher = Peer::start(&python, &[&["send", &url], sender].concat());
-    // The hop is in use before the probe comes.
+    // The hop is in use before the probe is attached.
     pusher.order(&format!("send 5 {size} 0 0"));
     pusher.answer();
     puller.order("take 5");
@@ -183,7 +183,7 @@ fn one_hop(name: &str, transport: &str, pyzmq: &str, receiver: &[&str], sender: 
     watch(&mut probe, &mut log, |log| log.taken.len() >= count);
     let (sent, taken) = (pusher.answer(), puller.answer());
     drop(probe);
-    // Untouched by attach and detach.
+    // The peers still work after attach and detach.
     puller.order("take 3");
     pusher.order(&format!("send 3 {size} 0 0"));
     assert_eq!(puller.answer()["seen"].as_array().map(Vec::len), Some(3));
@@ -206,7 +206,7 @@ fn agrees_with_truth(log: &Log, sent: &Value, taken: &Value, count: usize, size:
         assert_eq!((s.bytes, t.bytes), (size as u64, size as u64));
         assert_eq!((t.frame, t.how), (s.frame, Some(How::Content)), "message {i}");
         assert_eq!(t.sent_at, Some(s.call.at.0));
-        // The peers' own clock readings enclose ours.
+        // The peers' own clock readings must enclose the probe's.
         let (before, after) = (sent["at"][i].as_u64().unwrap(), truth[i][2].as_u64().unwrap());
         assert!(
             before <= s.call.at.0 && s.call.at <= t.call.at && t.call.at.0 <= after,
@@ -348,13 +348,13 @@ fn each_frame_is_handled_before_the_next_is_asked_for() {
     puller.order("take 400");
     pusher.order("send 200 2000 100 0");
     watch(&mut probe, &mut log, |log| log.taken.len() >= 200);
-    // The receiver has found nothing to take by now, and sleeps.
+    // At this point the receiver has no message and sleeps.
     pusher.order("send 200 2000 100 200");
     watch(&mut probe, &mut log, |log| {
         log.taken.len() >= 400 && log.handled.len() >= 399
     });
     drop(probe);
-    // The last one is handled when the next receive is asked for, which never comes.
+    // A frame counts as processed at the next receive, and after the last frame there is none.
     assert_eq!((log.taken.len(), log.handled.len()), (400, 399));
     for (i, (call, frame)) in log.handled.iter().enumerate() {
         assert_eq!(*frame, log.taken[i].frame);
@@ -459,7 +459,7 @@ fn nothing_is_lost_at_5000_frames_a_second_of_32_kib() {
     println!("{:.0} frames/s of 32 KiB", 14_999.0 / seconds);
 }
 
-/// What a write to a client carried, seen where sockets send and, as on kernels before 6.5, where any call returns.
+/// Bytes of a write to a client must be observed both at socket writes and, as before Linux 6.5, at the return of any call.
 #[test]
 fn both_ways_see_every_byte_that_is_written_to_a_client() {
     if !permitted() {
@@ -488,7 +488,7 @@ fn both_ways_see_every_byte_that_is_written_to_a_client() {
         let (mut server, _) = listener.accept().expect("a client");
         let events: Vec<Vec<u8>> = (0..200).map(|n| format!("data: {n:0300}\n\n").into_bytes()).collect();
         for (n, event) in events.iter().enumerate() {
-            // Once by write, once by writev of two parts.
+            // Alternate between write and writev with two parts.
             if n % 2 == 0 {
                 server.write_all(event).expect("room");
             } else {

@@ -1,4 +1,4 @@
-//! Starts peers and reads their truth; makes the Python environments that they need.
+//! Start of peers, collection of their records, and setup of the Python environments that they need.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
-/// A peer that is running; ended when dropped.
+/// A running peer, which ends when dropped.
 pub(crate) struct Peer {
     child: Child,
     commands: ChildStdin,
@@ -47,7 +47,7 @@ impl Peer {
         serde_json::from_str(&line).expect("the peer answers in JSON")
     }
 
-    /// Tells it to end and waits for that; the peer must not have been harmed.
+    /// Makes it exit and waits for that. The peer must exit successfully.
     pub(crate) fn quit(mut self) {
         self.order("quit");
         assert!(self.child.wait().expect("the peer is ours").success());
@@ -61,7 +61,7 @@ impl Drop for Peer {
     }
 }
 
-/// A Python with this pyzmq, made once.
+/// Path of a Python with this pyzmq release, installed once.
 pub(crate) fn python(pyzmq: &str) -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pyzmq-{pyzmq}"));
     let python = home.join("bin/python");
@@ -75,7 +75,7 @@ pub(crate) fn python(pyzmq: &str) -> PathBuf {
     python
 }
 
-/// The libzmq of a wheel that this Python cannot import: called through its C interface.
+/// Path of the libzmq in a wheel that this Python cannot import; it is called through its C interface.
 pub(crate) fn library(pyzmq: &str) -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("wheel-{pyzmq}"));
     once(&home, |home| {
