@@ -26,6 +26,11 @@ impl Tmux {
         self.ask(&["capture-pane", "-p"])
     }
 
+    /// What the pane shows, with colours and weights as SGR sequences.
+    pub(crate) fn coloured(&self) -> anyhow::Result<String> {
+        self.ask(&["capture-pane", "-e", "-p"])
+    }
+
     /// Presses keys, as tmux names them.
     pub(crate) fn press(&self, keys: &[&str]) -> anyhow::Result<()> {
         self.ask(&[&["send-keys"], keys].concat()).map(drop)

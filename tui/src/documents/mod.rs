@@ -157,3 +157,11 @@ fn every_flag_that_a_page_names_alone_is_one() {
     }
     assert_eq!(wrong, Vec::<String>::new());
 }
+
+#[test]
+fn every_finding_has_an_entry_in_troubleshooting() {
+    let page = include_str!("../../../docs/troubleshooting.md");
+    let kinds = trace::detect::ALL.iter().map(|detector| detector.kind());
+    let missing: Vec<&str> = kinds.filter(|kind| !page.contains(&format!("`{kind}`"))).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}

@@ -1,6 +1,7 @@
 //! `cargo xtask screens`: docs/reference/gallery.md, the real screens of the demo as tmux shows them, and those in other pages.
 
 mod built;
+mod picture;
 mod retake;
 
 use std::fmt::Write;
@@ -93,6 +94,8 @@ const SCENES: [Scene; 4] = [
 const SIZE: (u16, u16) = (100, 30);
 const WARM: Duration = Duration::from_secs(15);
 const SETTLE: Duration = Duration::from_millis(1_500);
+/// What the picture shows.
+const PICTURED: &str = "demo --scenario race --theme dark";
 /// What the replay plays.
 const RECORD: &str = "demo --scenario race --headless --duration 20s --record race.tgap";
 
@@ -106,6 +109,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE", default_values = ["docs/screens.md", "docs/recordings.md"])]
     guide: Vec<PathBuf>,
 
+    /// Where the README's picture goes.
+    #[arg(long, value_name = "FILE", default_value = "docs/overview.svg")]
+    picture: PathBuf,
+
+    /// Write the picture only.
+    #[arg(long)]
+    only_picture: bool,
+
     /// The tokengap to take them from; by default a release build of this tree.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
@@ -116,6 +127,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         Some(binary) => std::fs::canonicalize(binary).with_context(|| format!("there is no {}", binary.display()))?,
         None => build()?,
     };
+    let shown = Tmux::run(SIZE, &format!("exec {} {PICTURED}", binary.display()))?;
+    sleep(WARM);
+    let drawn = picture::svg(&shown.coloured()?, SIZE)?;
+    std::fs::write(&options.picture, drawn).with_context(|| format!("cannot write {}", options.picture.display()))?;
+    println!("{} is written", options.picture.display());
+    if options.only_picture {
+        return Ok(());
+    }
     let mut page = String::from(
         "# Screens\n\nAs a terminal of 100x30 shows them. Made by `cargo xtask screens` from the demo; nothing is drawn by hand.\n",
     );
