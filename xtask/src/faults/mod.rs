@@ -1,5 +1,5 @@
 //! `cargo xtask faults`: everything that may go wrong around tokengap, done to it on purpose, with real peers that keep their own
-//! truth. What came of it is the table in docs/internals/RELIABILITY.md.
+//! truth. What came of it is the table in docs/internals/FAULTS.md.
 
 mod peers;
 mod probe;
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// The tokengap program; built from this workspace when not given. Faults inside are a program's that is built for them.
     #[arg(long, value_name = "FILE")]
     tokengap: Option<PathBuf>,
-    /// Write the results into docs/internals/RELIABILITY.md.
+    /// Write the results into docs/internals/FAULTS.md.
     #[arg(long, conflicts_with = "only")]
     write: bool,
 }
@@ -127,7 +127,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         };
         document::write(
             &bench.home.root,
-            "internals/RELIABILITY.md",
+            "internals/FAULTS.md",
             "Faults",
             &format!("`{command}`: {summary}.\n\n{rows}"),
         )?;
