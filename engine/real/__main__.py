@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-from .server import Server
+from .server import PATIENT, Server
 
 ROOT = Path(__file__).parents[2]
 # Findings that are true of a release that loses tokens under load, and of a loaded machine.
@@ -336,6 +336,15 @@ def rows(lane: Lane, home: Path, logs: Path) -> None:
         "diff: 0.5.9 incremental to cumulative",
         lane.compared("0.5.9 incremental, 64 streams", "0.5.9 cumulative, 64 streams", "fixed"),
     )
+    workers = [*incremental, "--tokenizer-worker-num", "2"]
+    with Server(home, "0.5.9", workers, logs / "workers.log", env=PATIENT) as server:
+        load(server, logs / "warm.jsonl", "--streams", "8", "--seconds", "2")
+        some = ["--streams", "32", "--seconds", "8", "--seed", "11"]
+        lane.row("0.5.9 two workers, 32 streams", lane.attached(server, some, LOSES | SLOW))
+        lane.row("0.5.9 two workers, mixed", lane.attached(server, [*mixed, "--seed", "12"], LOSES | SLOW))
+        flags, allowed = [*many, "--seed", "13"], LOSES | SLOW | {"consumer-stopped"}
+        row = lane.attached(server, flags, allowed, stopped("tokenizer_worker"), "consumer-stopped")
+        lane.row("0.5.9 two workers, one stopped", row)
     ids = ["--ids", "--streams", "64", "--seconds", "8", "--seed", "10"]
     with Server(home, "0.5.9", [*incremental, "--skip-tokenizer-init"], logs / "ids.log") as server:
         load(server, logs / "warm.jsonl", "--ids", "--streams", "4", "--seconds", "2")

@@ -19,6 +19,8 @@ ENVIRONMENT = {
     "SGLANG_CPU_OMP_THREADS_BIND": "all",
     "PYTHONPATH": str(HERE / "stubs"),
 }
+# With several tokenizer workers.
+PATIENT = {"PYTHONPATH": f"{HERE / 'stubs'}:{HERE / 'patient'}"}
 FLAGS = [
     *("--load-format", "dummy", "--device", "cpu", "--attention-backend", "torch_native"),
     *("--sampling-backend", "pytorch", "--dtype", "float32", "--disable-cuda-graph", "--host", "127.0.0.1"),
@@ -145,7 +147,7 @@ class Server:
                 title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             except OSError:
                 continue
-            for role in ("scheduler", "detokenizer"):
+            for role in ("scheduler", "detokenizer", "tokenizer_worker"):
                 if title.startswith(f"sglang::{role}"):
                     found[role] = int(entry.name)
             # Its children have a title of their own, and who wraps it is no Python.
