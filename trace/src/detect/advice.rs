@@ -22,6 +22,14 @@ pub(super) fn own_work(role: &str) -> &'static str {
     }
 }
 
+/// The same where most of its work is writing HTTP responses.
+pub(super) fn own_writes(role: &str) -> String {
+    format!(
+        "writing HTTP responses takes most of its time, and each chunk is a write of its own; {}",
+        own_work(role)
+    )
+}
+
 /// For a thread that is runnable and gets no CPU.
 pub(super) const STARVED: &str =
     "other threads have its CPU: give the engine's host processes CPUs of their own, or fewer threads beside them";

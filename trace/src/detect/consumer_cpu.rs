@@ -4,9 +4,30 @@ use std::fmt::Write as _;
 
 use super::consumer::{late, rounded, worst_of_each_line};
 use super::{Detector, Look, Verdict, advice};
+use crate::ledger::HotFunction;
 use crate::words::{bytes, duration, percent};
 
+/// With fewer stack samples of a running thread a share says little.
+const SAMPLES: u64 = 20;
+
 pub(super) struct ConsumerCpuBound;
+
+/// Whether the function writes parts of an HTTP response: uvicorn's `RequestResponseCycle.send`, of either parser.
+fn writes_response(function: &HotFunction) -> bool {
+    function.file.contains("uvicorn/protocols/http/") && function.function.rsplit('.').next() == Some("send")
+}
+
+/// Share of the stack samples of a role's running threads, taken while frames piled up, that were writing HTTP responses; `None`
+/// without enough samples.
+fn writes_share(look: &Look<'_>, role: &str) -> Option<f64> {
+    let role = look.ledger.hot().iter().find(|hot| *hot.role == *role)?;
+    let running = role.growing.running;
+    (running >= SAMPLES).then(|| {
+        let functions = role.functions();
+        let writing = functions.iter().filter(|f| writes_response(f));
+        writing.map(|f| f.growing.total).sum::<u64>() as f64 / running as f64
+    })
+}
 
 impl Detector for ConsumerCpuBound {
     fn kind(&self) -> &'static str {
@@ -39,11 +60,27 @@ impl Detector for ConsumerCpuBound {
                 }
                 None => {}
             }
+            let role = one.thread.role();
+            let writes = writes_share(look, role);
+            if let Some(share) = writes.filter(|share| *share >= 0.1) {
+                let _ = write!(
+                    summary,
+                    "; {} of its stack samples were writing HTTP responses",
+                    percent(share)
+                );
+            }
             let process = one.process_cpus(look);
+            let advice = match writes {
+                Some(share) if share >= 0.5 => advice::own_writes(role),
+                _ => advice::own_work(role).to_owned(),
+            };
             let mut verdict = one
                 .verdict(look, summary)
                 .with("process_cpus", rounded(process))
-                .advice(advice::own_work(one.thread.role()));
+                .advice(advice);
+            if let Some(share) = writes {
+                verdict = verdict.with("http_writes", rounded(share));
+            }
             if let Some(ns) = recv_wait {
                 verdict = verdict.with("recv_wait_p50_ns", ns);
             }
@@ -79,6 +116,47 @@ mod tests {
             (&40.into(), "scheduler->tokenizer")
         );
         assert!(found[0].summary.contains("libzmq's own queue"), "{}", found[0].summary);
+    }
+
+    #[test]
+    fn the_share_of_http_writes_is_reported_where_stacks_show_it() {
+        let late_with = |writing: u32, file| {
+            let mut scene = Scene::skip_path();
+            for n in 1..60 {
+                scene.send(n * 100 * MS, &[]);
+                scene.cpu(n * 100 * MS, 7, [97, 3, 0]);
+                if n == 40 {
+                    scene.take_by(n * 100 * MS, 0, 7);
+                }
+                if n % 5 == 0 {
+                    scene.stack(n * 100 * MS, ("RequestResponseCycle.send", file), writing);
+                    scene.stack(
+                        n * 100 * MS,
+                        ("TokenizerManager._handle", "sglang/srt/managers/tokenizer_manager.py"),
+                        50 - writing,
+                    );
+                }
+            }
+            scene.check(&ConsumerCpuBound, 6 * SECOND).remove(0)
+        };
+        let uvicorn = "uvicorn/protocols/http/httptools_impl.py";
+        let found = late_with(30, uvicorn);
+        assert_eq!(found.evidence["http_writes"], 0.6);
+        assert!(
+            found
+                .summary
+                .contains("60 % of its stack samples were writing HTTP responses"),
+            "{}",
+            found.summary
+        );
+        let advice = found.advice.expect("every verdict has advice");
+        assert!(advice.contains("writing HTTP responses"), "{advice}");
+        let found = late_with(10, uvicorn);
+        assert_eq!(found.evidence["http_writes"], 0.2);
+        assert!(!found.advice.expect("advice").contains("HTTP"));
+        let found = late_with(30, "another/client.py");
+        assert_eq!(found.evidence["http_writes"], 0.0);
+        assert!(!found.summary.contains("HTTP"), "{}", found.summary);
     }
 
     #[test]

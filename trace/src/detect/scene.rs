@@ -4,8 +4,8 @@ use super::{Detector, Look, Severity, Thresholds, Verdict};
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{
-    Away, AwayState, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause,
-    QueueSample, Response, Sees, Taken, ThreadPart, Undecoded, What,
+    Away, AwayState, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample, IdColumn, Kind, Lost,
+    LostCause, QueueSample, Response, Sees, Taken, ThreadPart, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::ledger::{Ledger, Limits};
@@ -155,6 +155,22 @@ impl Scene {
             away,
         };
         self.say(at, What::Cpu(sample));
+    }
+
+    /// Fifty stack samples of thread 7 over half a second, so many of them in a function of a file.
+    pub(super) fn stack(&mut self, at: u64, (function, file): (&str, &str), within: u32) {
+        let sample = HotSample {
+            thread: ThreadId { pid: 7, tid: 7 },
+            role: "tokenizer",
+            function,
+            file,
+            interval_ns: 500 * MS,
+            taken: 50,
+            total: within,
+            own: within,
+            gil: None,
+        };
+        self.say(at, What::Hot(sample));
     }
 
     /// What the kernel holds.
