@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ import time
 import traceback
 from pathlib import Path
 
-from .server import PATIENT, Server
+from .server import PATIENT, Server, stat
 
 ROOT = Path(__file__).parents[2]
 # Findings that are true of a release that loses tokens under load, and of a loaded machine.
@@ -402,6 +403,51 @@ def soak(lane: Lane, home: Path, logs: Path, seconds: float, seed: int) -> None:
                 lane.row(f"{release}, {role or 'nothing'} stopped, {told}", row)
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process's threads so far, in user and kernel mode."""
+    fields = stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cost(lane: Lane, home: Path, logs: Path, pairs: int) -> None:
+    """CPU time of attach at the start and at rest, and of the tokenizer per token, with and without it in turns."""
+    flags = ["--streams", "64", "--seconds", "8", "--tokens", "64"]
+    with Server(home, "0.5.9", ["--stream-output", "--enable-metrics"], logs / "cost.log") as server:
+        load(server, logs / "warm.jsonl", *flags, "--seed", "1")
+        tokenizer = server.pids()["tokenizer"]
+
+        def per_token(seed: int) -> float:
+            before = cpu_seconds(tokenizer)
+            counted = load(server, logs / "truth.jsonl", *flags, "--seed", str(seed))
+            return (cpu_seconds(tokenizer) - before) / sum(r["completion"] for r in counted)
+
+        starts, rests, ratios = [], [], []
+        for pair in range(pairs):
+            asked = {}
+            # The same requests in both, the order by turns.
+            for attached in [False, True] if pair % 2 else [True, False]:
+                if not attached:
+                    asked[False] = per_token(pair)
+                    continue
+                with Attach(lane.tokengap, server, Path(tempfile.mkdtemp(dir=logs))) as attach:
+                    starts.append(cpu_seconds(attach.process.pid))
+                    time.sleep(5)
+                    began, cpu = time.monotonic(), cpu_seconds(attach.process.pid)
+                    time.sleep(10)
+                    rests.append((cpu_seconds(attach.process.pid) - cpu) / (time.monotonic() - began))
+                    asked[True] = per_token(pair)
+            ratios.append(asked[True] / asked[False])
+            without, within = (asked[attached] * 1e6 for attached in (False, True))
+            print(f"pair {pair + 1}: tokenizer's CPU a token {without:.1f} us without, {within:.1f} us with", flush=True)
+    for name, values, unit in [
+        ("attach until it is attached", starts, " s of CPU"),
+        ("attach at rest", [rest * 100 for rest in rests], " % of a core"),
+        ("tokenizer's CPU a token, with over without", ratios, ""),
+    ]:
+        low, middle, high = min(values), statistics.median(values), max(values)
+        print(f"{name}: median {middle:.3f}{unit} ({low:.3f} to {high:.3f})")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.real", description=__doc__)
     parser.add_argument("--tokengap", type=Path, required=True, help="the program to judge")
@@ -410,11 +456,15 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()), help="folder for the rows' files")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="random load for so long instead of the rows")
     parser.add_argument("--seed", type=int, default=1, help="of the random load")
+    parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure what attach costs instead of running the rows")
     wanted = parser.parse_args()
     lane = Lane(wanted)
     logs = Path(tempfile.mkdtemp(prefix="real-servers-", dir=wanted.keep))
     if wanted.soak:
         soak(lane, wanted.home, logs, wanted.soak, wanted.seed)
+    elif wanted.cost:
+        cost(lane, wanted.home, logs, wanted.cost)
+        return 0
     else:
         rows(lane, wanted.home, logs)
     print(f"{lane.failed} rows failed")
