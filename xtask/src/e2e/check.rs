@@ -59,24 +59,13 @@ impl Checks {
     }
 }
 
-/// Everything that holds when nothing was killed and nobody but the engine spoke: every byte arrives, the report counts
-/// exactly what was sent, and has nothing to complain of.
+/// Everything that holds when nothing was killed and nobody but the engine spoke: every byte arrives, the report counts exactly what
+/// was sent, and accuses nobody of more than the clients lack.
 pub(crate) fn exact(outcome: &Outcome, checks: &mut Checks) {
     arrives_and_adds_up(outcome, checks);
     if let Some(report) = &outcome.report {
         checks.report_says(report, "/self/events_missed", 0);
-        checks.equal("findings of loss on a lossless wire", &Vec::new(), &alarms(report));
-    }
-}
-
-/// The same where the tokenizer may drop chunks that it has taken: that is no loss of the wire, and for others to judge.
-pub(crate) fn exact_but_for_drops(outcome: &Outcome, checks: &mut Checks) {
-    arrives_and_adds_up(outcome, checks);
-    if let Some(report) = &outcome.report {
-        checks.report_says(report, "/self/events_missed", 0);
-        let mut alarms = alarms(report);
-        alarms.retain(|alarm| !alarm.starts_with("dropped-chunks"));
-        checks.equal("findings of loss on a lossless wire", &Vec::new(), &alarms);
+        verdicts(report, outcome.lost(), &[], checks);
     }
 }
 
@@ -95,9 +84,7 @@ pub(crate) fn exact_beside_strangers(outcome: &Outcome, strangers: u64, checks: 
             &lost,
             &report["self"]["missed_by_cause"]["unframed"].as_u64(),
         );
-        let mut alarms = alarms(report);
-        alarms.retain(|alarm| !alarm.starts_with("missed-observations"));
-        checks.equal("findings of loss on a lossless wire", &Vec::new(), &alarms);
+        verdicts(report, outcome.lost(), &["missed-observations"], checks);
     }
 }
 
@@ -254,24 +241,51 @@ fn order(release: &str) -> Vec<i64> {
     spaced.split('.').filter_map(|part| part.parse().ok()).collect()
 }
 
-/// Findings that a lossless wire must not give.
-pub(crate) fn alarms(report: &Value) -> Vec<String> {
-    let kinds = [
-        "wire-loss",
-        "wire-arithmetic",
-        "dropped-chunks",
-        "short-answers",
-        "undecoded",
-        "missed-observations",
-        "limit-reached",
-    ];
-    let findings = report["findings"].as_array().into_iter().flatten();
-    let alarms = findings.filter(|finding| finding["kind"].as_str().is_some_and(|kind| kinds.contains(&kind)));
-    let describe = |finding: &Value| {
-        let text = |field: &str| finding[field].as_str().unwrap_or_default().to_owned();
-        format!("{}: {}", text("kind"), text("summary"))
+/// Findings of a process that is slower than its load, or than other work on the machine lets it be, and of what it merges then.
+pub(crate) const SLOW: [&str; 7] = [
+    "first-token-gap",
+    "backlog-growing",
+    "consumer-cpu-bound",
+    "consumer-starved",
+    "consumer-asleep",
+    "io-thread-starved",
+    "coalescing",
+];
+/// Findings of tokens that clients were not given.
+const LOSS: [&str; 3] = ["dropped-chunks", "dropped-chunks-predicted", "short-answers"];
+
+/// The report's warnings: of `allowed` kinds, and of lost tokens exactly if clients lack some. Where deliveries are seen that loss is
+/// the headline, and critical. Each names what to do.
+pub(crate) fn verdicts(report: &Value, lost: u64, allowed: &[&str], checks: &mut Checks) {
+    let warnings: Vec<&Value> = report["findings"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|finding| finding["severity"] != "info")
+        .collect();
+    let kind = |finding: &Value| finding["kind"].as_str().unwrap_or_default().to_owned();
+    let is_known = |finding: &&&Value| {
+        let kind = kind(finding);
+        allowed.contains(&&*kind) || lost > 0 && LOSS.contains(&&*kind)
     };
-    alarms.map(describe).collect()
+    let unexpected: Vec<String> = warnings
+        .iter()
+        .filter(|finding| !is_known(finding))
+        .map(|finding| format!("{}: {}", kind(finding), finding["summary"].as_str().unwrap_or_default()))
+        .collect();
+    checks.equal("warnings that nothing bears out", &Vec::new(), &unexpected);
+    let without: Vec<String> = warnings
+        .iter()
+        .filter(|f| !f["advice"].is_string())
+        .map(|f| kind(f))
+        .collect();
+    checks.equal("warnings without advice", &Vec::new(), &without);
+    if lost > 0 && report.pointer("/chunks/tokens_lost").is_some_and(Value::is_u64) {
+        let first = warnings.first().copied().unwrap_or(&Value::Null);
+        checks.equal("the headline is critical", &json!("critical"), &first["severity"]);
+        let told = LOSS.contains(&&*kind(first));
+        checks.equal(&format!("the headline is the loss, not {}", kind(first)), &true, &told);
+    }
 }
 
 #[cfg(test)]

@@ -105,6 +105,15 @@ pub(crate) struct Outcome {
     pub(crate) report: Option<Value>,
 }
 
+impl Outcome {
+    /// Tokens that clients were not given, by their own count.
+    pub(crate) fn lost(&self) -> u64 {
+        self.clients
+            .as_ref()
+            .map_or(self.receiver.totals.given.lost, |clients| clients.lost)
+    }
+}
+
 impl<'a> Session<'a> {
     /// Starts receiver, detokenizer, tap and senders, in this order; `dir` is empty and theirs.
     pub(crate) fn start(home: &Home, setting: &'a Setting, relay: &Relay, dir: &Path) -> Result<Self> {

@@ -79,6 +79,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
                 let accuracy = check::exact(&outcome, checks);
                 if !setting.receiver.is_empty() {
                     checks.equal("fifty frames waited at once", &true, &(accuracy.backlog >= 50));
+                    gap_is_at_the_receiver(&outcome, checks);
                 }
                 Ok(format!("{accuracy}; {}", summary(&outcome)))
             });
@@ -121,6 +122,24 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
         None => table.row(options, engine, name, |checks, dir| {
             killed(home, program, engine, dir, checks)
         }),
+    }
+}
+
+/// Where first tokens wait too long for a busy receiver, its hop is named and no other.
+fn gap_is_at_the_receiver(outcome: &Outcome, checks: &mut Checks) {
+    let report = outcome
+        .report
+        .as_ref()
+        .map_or(&Value::Null, |report| &report["findings"]);
+    let mut findings = report.as_array().into_iter().flatten();
+    if let Some(gap) = findings.find(|finding| finding["kind"] == "first-token-gap") {
+        let sender = if outcome.detokenizer.is_some() {
+            "detokenizer"
+        } else {
+            "scheduler"
+        };
+        let hop = format!("{sender}->tokenizer");
+        checks.equal("the hop that first tokens wait on", &Some(&*hop), &gap["hop"].as_str());
     }
 }
 

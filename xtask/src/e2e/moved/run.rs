@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::e2e::check::{Checks, alarms, same_bytes};
+use crate::e2e::check::{Checks, same_bytes, verdicts};
 use crate::e2e::plan::{Engine, Plan};
 use crate::e2e::process::Process;
 use crate::e2e::session::Outcome;
@@ -94,7 +94,7 @@ pub(super) fn whole(home: &Home, program: &Path, engine: &Engine, dir: &Path, ch
         &Some(&Vec::new()),
         &report["source"]["wire"]["run"]["past_the_relay"].as_array(),
     );
-    checks.equal("findings of loss on a lossless wire", &Vec::new(), &alarms(&report));
+    verdicts(&report, outcome.lost(), &[], checks);
     checks.equal("folders left behind", &0, &fs::read_dir(dir.join("tmp"))?.count());
     Ok(format!(
         "{frames} frames of 2 sockets relayed from the first on, exit code {EXIT}"

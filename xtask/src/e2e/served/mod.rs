@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use self::check::{delivered, predicted_only};
-use super::check::{Checks, exact_but_for_drops};
+use super::check::{Checks, exact};
 use super::plan::{Engine, Plan};
 use super::session::{Outcome, Session, Setting};
 use super::setup::Home;
@@ -139,7 +139,7 @@ impl Way {
             Self::Attach => {
                 attach::check::exact(outcome, checks);
             }
-            Self::Tap => exact_but_for_drops(outcome, checks),
+            Self::Tap => exact(outcome, checks),
         }
     }
 }
