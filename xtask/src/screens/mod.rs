@@ -18,7 +18,7 @@ use crate::tmux::Tmux;
 type Shot = (&'static str, &'static str, &'static [&'static str]);
 
 const LIVE: &[Shot] = &[
-    ("Overview", "Is it sick, where, since when.", &["1"]),
+    ("Overview", "The worst finding, its hop and its beginning.", &["1"]),
     (
         "Requests",
         "All requests, worst first; `/` filters, `<` and `>` sort.",
@@ -26,16 +26,16 @@ const LIVE: &[Shot] = &[
     ),
     (
         "Request",
-        "The selected request chunk by chunk: what waited, what was merged, what was lost.",
+        "The selected request chunk by chunk: queue wait, merged and lost chunks.",
         &["Enter"],
     ),
-    ("Hops", "Where frames wait, and for how long.", &["4"]),
+    ("Hops", "Queue wait and backlog of each hop.", &["4"]),
     (
         "Findings",
-        "What was found, since when, on what evidence, and what to do.",
+        "Findings with their beginning, evidence and advice.",
         &["5"],
     ),
-    ("Help", "Made from the table that the keys are bound by.", &["?"]),
+    ("Help", "Every key.", &["?"]),
 ];
 const REPLAYED: &[Shot] = &[
     (
@@ -135,9 +135,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if options.only_picture {
         return Ok(());
     }
-    let mut page = String::from(
-        "# Screens\n\nAs a terminal of 100x30 shows them. Made by `cargo xtask screens` from the demo; nothing is drawn by hand.\n",
-    );
+    let mut page =
+        String::from("# Screens\n\nScreens of a terminal of 100x30. `cargo xtask screens` takes them from the demo.\n");
     let folder = tempfile::tempdir()?;
     let mut record = Command::new(&binary);
     let recorded = record.current_dir(folder.path()).args(RECORD.split(' ')).output();

@@ -1,4 +1,4 @@
-//! Fields that one event of an HTTP response contains about its request (docs/internals/EGRESS.md, "Fields").
+//! Fields that one event of an HTTP response contains about its request (docs/reference/report.md, "Deliveries").
 //!
 //! An event whose strings need no unescaping is parsed without allocation. Token ids are counted, not kept.
 
