@@ -79,6 +79,23 @@ fn every_link_leads_to_a_file_and_a_heading() -> Result<()> {
 }
 
 #[test]
+fn every_alert_has_a_runbook() -> Result<()> {
+    let root = dist::root()?;
+    let rules = std::fs::read_to_string(root.join("deploy/prometheus/alerts.yml"))?;
+    let headings = anchors(&std::fs::read_to_string(root.join("docs/troubleshooting.md"))?);
+    let runbooks: Vec<&str> = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("runbook: docs/troubleshooting.md#"))
+        .collect();
+    assert_eq!(runbooks.len(), rules.matches("- alert:").count());
+    assert!(
+        runbooks.iter().all(|runbook| headings.contains(*runbook)),
+        "{runbooks:?}"
+    );
+    Ok(())
+}
+
+#[test]
 fn the_book_has_every_page() -> Result<()> {
     let docs = dist::root()?.join("docs");
     let summary = std::fs::read_to_string(docs.join("SUMMARY.md"))?;
