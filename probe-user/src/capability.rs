@@ -22,7 +22,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// All capabilities that a feature requires.
+    /// All capabilities that any feature requires.
     pub const ALL: [Self; 5] = [
         Self::SysAdmin,
         Self::Bpf,

@@ -7,7 +7,7 @@ use super::topology::{Engine, Process, ProcessId, Topology};
 /// Maximum number of departed processes remembered, to distinguish a restart from an addition.
 const REMEMBERED: usize = 64;
 
-/// A difference to the previous scan.
+/// A difference from the previous scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A process joined an engine.

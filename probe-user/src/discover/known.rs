@@ -79,7 +79,7 @@ impl Known {
         }
     }
 
-    /// Parents of the processes with a known role.
+    /// Parents of the processes with a stated role.
     fn parents(&self) -> HashSet<u32> {
         let stated = self.processes.values().filter_map(|known| match &known.what {
             What::Candidate(about, _) if about.stated.is_some() => Some(about.parent),

@@ -16,7 +16,7 @@ use super::streaming::{Codec, Disaggregation};
 /// Result of one scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// Engines, those with a known role first, then by their oldest process.
+    /// Engines, those with a stated role first, then by their oldest process.
     pub engines: Vec<Engine>,
     /// Unavailable information, with causes and remedies.
     pub blind: Vec<Blind>,
@@ -63,7 +63,8 @@ pub struct ProcessId {
 pub struct Process {
     /// Identity of the process.
     pub id: ProcessId,
-    /// Pids from the current pid namespace inwards; the last is its own view. A single entry means the same namespace.
+    /// Pids from the current pid namespace inwards; the last is the pid that the process itself sees. A single entry means that it is in
+    /// the current namespace.
     pub ns_pids: Vec<u32>,
     /// Pid of its parent.
     pub parent: u32,

@@ -6,7 +6,7 @@ use crate::discover::ReadError;
 use crate::discover::proc::ProcRoot;
 use crate::discover::proc::net::{TcpState, tcp};
 
-/// Limit of descriptors of a process, and of sockets in its network namespace. The next one is in bytes of their table.
+/// Limits: descriptors of a process and sockets of its network namespace, and bytes of one socket table.
 const MOST: usize = 65_536;
 const MOST_BYTES: usize = 16 << 20;
 

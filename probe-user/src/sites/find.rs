@@ -59,7 +59,7 @@ pub(super) fn entry(code: Code64<'_>, function: u64) -> u64 {
     function
 }
 
-/// Point where `zmq_msg_recv` has its result: on the straight line after the call that receives the message (`s_recvmsg`, or
+/// Point where `zmq_msg_recv` has its result: on the straight line after the call that gets the message as an argument (`s_recvmsg`, or
 /// `socket_base_t::recv` if that is inlined).
 pub(super) fn received(code: Code64<'_>, function: u64) -> Option<Received> {
     let (call, state) = message_call(code, function, State::entry(&ARGUMENTS))?;

@@ -74,7 +74,7 @@ enum Found {
 }
 
 impl Requests {
-    /// Whether so many bytes were not requests that the connection carries none.
+    /// Whether enough bytes were skipped to conclude that the connection carries no requests.
     pub fn is_other(&self) -> bool {
         self.unread > LONGEST as u64
     }

@@ -1,6 +1,6 @@
 //! Non-intrusive readers for `/proc`.
 //!
-//! These readers replace a crate for three reasons: paths are bytes (a mapped file's name need not be UTF-8), every read has a limit, and a
+//! They exist instead of a crate for three reasons: paths are bytes (a mapped file's name need not be UTF-8), every read has a limit, and a
 //! process is identified by the descriptor of its directory, so a reused pid never mixes two processes.
 
 mod dir;
