@@ -25,7 +25,7 @@ pub struct TapHop {
     pub name: Option<String>,
     /// Index of the receiver in a worker group.
     pub worker: Option<u16>,
-    /// Additional capabilities of other observers of the same hop: takes, deliveries.
+    /// Additional capabilities of other observers of the same hop: receives, deliveries.
     pub also: Sees,
     /// Whether the hop is the first on the path, as far as known.
     pub origin: bool,
@@ -64,7 +64,7 @@ pub struct Tap {
     unread: Vec<String>,
     /// Clients of each pair that speaks HTTP.
     served: Vec<Option<Served>>,
-    /// Number of connections per pair that no upstream accepted.
+    /// Number of connections of each pair that its upstream did not accept.
     refused: Vec<u64>,
     /// Whether hops into the tokenizer were announced with observable deliveries.
     delivers: bool,

@@ -15,7 +15,7 @@ pub struct Options {
     pub max_parts: usize,
     /// Maximum number of unwritten bytes per direction. When the receiver stops reading, the relay stops reading too. Default 128 KiB.
     pub buffer_bytes: usize,
-    /// Size of one block of memory that reads land in. Default 1 MiB.
+    /// Size of one block of memory for reads. Default 1 MiB.
     pub block_bytes: usize,
     /// How long a connection waits for its upstream to accept before it is closed. `libzmq` then retries by itself. An HTTP server that
     /// refuses is asked only once. Default 5 s.

@@ -16,7 +16,7 @@ const LOOKS: usize = 4;
 /// Number of unbudgeted blocks kept for reuse.
 const OUTSIDE_KEPT: usize = 4;
 
-/// Memory for reads; `bytes` shrinks from its front as messages are cut off.
+/// Memory for reads; `bytes` shrinks from its front as messages are split off.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) bytes: BytesMut,

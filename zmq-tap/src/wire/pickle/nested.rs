@@ -6,7 +6,8 @@ use super::{flat, op};
 
 impl Vm<'_, '_> {
     /// Reads the batch of flat lists at `self.at` into list `outer`. Returns `None` if it contains any other item; then nothing has
-    /// changed, and the machine reads the items one by one.
+    /// changed, and the machine reads the items one by one. It also returns `None` if the final append fails;
+    /// then `self.at` has already advanced.
     #[inline(never)]
     pub(super) fn lists(&mut self, outer: u32) -> Option<()> {
         let before = (self.arena.memo.len(), self.arena.seqs.len(), self.arena.cells.len());
@@ -18,7 +19,8 @@ impl Vm<'_, '_> {
         }
         let run = Seq::cells(before.2 as u32, self.arena.cells.len() as u32);
         self.at = end?;
-        // Appending to a list without earlier items cannot fail. Only chained runs need a new entry, which the limits also bound.
+        // Appending to a list without earlier items fails only if an array was made of the list. Only chained runs need a new
+        // entry, which the limits also bound.
         self.arena.append(outer, run, self.limits).ok()
     }
 
