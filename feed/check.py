@@ -1,6 +1,7 @@
-"""The feed as a user has it: sources and watchers as processes, one of them in a network namespace of its own.
+"""End-to-end checks of the feed: sources and watchers run as processes, one of them in its own network namespace.
 
-python3 feed/check.py TOKENGAP [CHECK]...: needs root, iproute2, tmux and what feed/requirements.txt names. Everything it makes is gone afterwards.
+Usage: python3 feed/check.py TOKENGAP [CHECK]... Needs root, iproute2, tmux and the packages in feed/requirements.txt. Removes everything
+it creates.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOKENGAP = str(pathlib.Path(sys.argv[1]).resolve())
 NETNS, HERE, THERE = f"tgfeed{os.getpid() % 10000}", "10.213.77.1", "10.213.77.2"
-# What the process that prints it has used, and which moment it printed at.
+# Report fields that differ between processes: their own resource use and the wall-clock time of the report.
 OWN = ("self", "window_wall_ns")
 STARTED = []
 
@@ -46,7 +47,7 @@ def rss(pid):
 
 
 def numbers(of):
-    """All of a report but what the process spent."""
+    """The report without the fields in `OWN`."""
     return {name: value for name, value in of.items() if name not in OWN}
 
 
@@ -84,7 +85,7 @@ def watch(port, key, *more, inside=True):
 
 
 def early_and_late(key):
-    """From another namespace, encrypted: who comes at the start and who comes late have the source's own report."""
+    """Encrypted, from another namespace: an early and a late watcher both reach the source's report."""
     source = demo(5601, key, 12)
     early = watch(5601, key)
     time.sleep(6)
@@ -98,7 +99,7 @@ def early_and_late(key):
 
 
 def behind(key):
-    """A watcher that is stopped for seven seconds, with 64 KiB to wait in: the source does not notice, and nothing is made up."""
+    """A watcher with a 64 KiB queue is stopped for seven seconds: the source is unaffected and nothing is made up."""
     before = report(demo(5602, key, 14))
     source = demo(5602, key, 14, "--feed-queue", "64KiB")
     watcher = watch(5602, key)
@@ -119,7 +120,7 @@ def behind(key):
 
 
 def refused(key):
-    """Without the key, or with another one, nothing is learned and the reason is told."""
+    """A watcher without the key, or with another key, receives nothing and logs the reason."""
     other = pathlib.Path(key).with_name("other.key")
     other.write_text("11" * 32)
     other.chmod(0o600)
@@ -136,7 +137,7 @@ def refused(key):
 
 
 def several(key):
-    """Two pods, one of which is killed and started anew, and one that is not there."""
+    """Three addresses: one pod that stays up, one that ends and is restarted, and one that does not exist."""
     first, second = demo(5604, key, 14), demo(5605, key, 3, scenario="backlog")
     places = [f"tcp://{HERE}:{port}" for port in (5604, 5605, 5606)]
     watcher = start(TOKENGAP, "watch", *places, "--feed-key", key, "--json", "--duration", "12s", inside=True)
@@ -177,13 +178,13 @@ class Screen:
 
 
 def masked(screen):
-    """A screen without its clock and name (first line) and without what drawing it costs (the last two)."""
+    """The screen without its first line (clock and name) and its last two (drawing cost)."""
     lines = screen.rstrip("\n").split("\n")
     return [re.sub(r"\d+:\d\d", "TIME", line) for line in lines[1:-2]]
 
 
 def same_screen(key, folder):
-    """What a tap has seen of real messages, on its own screen and on that of a watcher in another namespace who came late."""
+    """A tap of real messages and a late watcher in another namespace show the same screen."""
     import zmq
 
     ends = [f"ipc://{folder}/{name}.sock" for name in ("tap", "tokenizer")]
@@ -203,7 +204,7 @@ def same_screen(key, folder):
             time.sleep(0.01)
             if turn == 150:
                 watcher = Screen(f"ip netns exec {NETNS} {TOKENGAP} watch tcp://{HERE}:5607 --feed-key {key}")
-        # Rates are those of the last ten seconds.
+        # Rates cover the last ten seconds: wait until the window is full.
         time.sleep(12)
         for tab in "1245":
             source.press(tab), watcher.press(tab)
@@ -224,7 +225,7 @@ def same_screen(key, folder):
 
 
 def readers(key):
-    """pyzmq and msgpack on an unencrypted feed of this machine."""
+    """pyzmq and msgpack read an unencrypted feed on loopback."""
     del key
     source = start(TOKENGAP, "demo", "--json", "--duration", "12s", "--publish", "tcp://127.0.0.1:5608")
     time.sleep(1)
@@ -235,7 +236,7 @@ def readers(key):
 
 
 def main():
-    # What is told to end takes its namespace and its processes with it.
+    # On SIGTERM, exit through the context managers so that the namespace and the processes are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory() as folder, network():
         key = f"{folder}/feed.key"

@@ -1,4 +1,4 @@
-"""A feed read by other people's tools: pyzmq and msgpack, nothing of tokengap. docs/reference/feed.md shows the part between the marks."""
+"""Reads a feed with pyzmq and msgpack only, without tokengap code. docs/reference/feed.md includes the part between the markers."""
 
 import collections
 import sys
@@ -26,12 +26,12 @@ def messages(endpoint, *topics, patience=10):
 
 
 def main(endpoint, want):
-    """Reads until every topic has told `want` messages, then says what they told."""
+    """Reads until every topic has delivered `want` messages, then prints a summary."""
     count, last, whats = collections.Counter(), {}, collections.Counter()
     tokens = None
     for topic, message in messages(endpoint, "report", "events", "stream"):
         known = last.get(topic)
-        # A start repeats the number of the message before it.
+        # A start message repeats the number of the message before it.
         step = 0 if message["kind"] == "start" else 1
         assert known is None or message["seq"] == known + step, (topic, known, message["seq"])
         last[topic] = message["seq"]

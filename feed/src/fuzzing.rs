@@ -1,4 +1,4 @@
-//! Entrances for the fuzzers (`fuzz/`); in no ordinary build.
+//! Entry points for the fuzz targets in `fuzz/`; compiled only with the `fuzzing` feature.
 
 use serde_bytes::ByteBuf;
 use trace::record::Payload;
@@ -7,7 +7,7 @@ use crate::image::Image;
 use crate::message::{Head, Kind, SCHEMA, Start, body, encode};
 use crate::zmtp::{Input, Limits, Role, Zmtp, ZmtpError, opening};
 
-/// A message that brings `state`, which may be anything, as a source packs it.
+/// Encodes a start message that carries `state`, which may be arbitrary bytes.
 pub fn start(state: Vec<u8>) -> Vec<u8> {
     let image = Image::unpacked(state).pack().expect("bytes can be packed");
     let start = Start {
@@ -29,7 +29,7 @@ pub fn start(state: Vec<u8>) -> Vec<u8> {
     encode(&head, &body::start(&start).expect("a start can be written")).expect("a message can be written")
 }
 
-/// Reads what the other end of a connection says, whole and in pieces: the same comes of it, and nothing beyond the limits.
+/// Feeds a connection's bytes whole and in pieces: both must give the same result and stay within the limits.
 pub fn connection(bytes: &[u8], piece: usize, publisher: bool) {
     let (role, peer) = if publisher {
         (Role::Publisher, Role::Subscriber)

@@ -1,12 +1,12 @@
-//! The key that source and watchers share.
+//! The key shared by source and watchers.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Longest key file.
+/// Largest key file in bytes.
 const FILE: u64 = 1_024;
 
-/// 256 bits that both ends know.
+/// A 256-bit pre-shared key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
@@ -16,32 +16,32 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A file is no key.
+/// Reasons why a key file is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The system refused.
+    /// The file cannot be read.
     #[error("cannot read the key in {path}: {error}")]
     Io {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// Somebody else may read it.
+    /// Users other than the owner may read the file.
     #[error("others than its owner may read {0}: chmod 600 it, and make a new key if they could have")]
     Open(PathBuf),
-    /// It holds something else.
+    /// The file does not hold 64 hexadecimal digits.
     #[error("{0} is no key: it must hold 64 hexadecimal digits, as `openssl rand -hex 32` makes them")]
     NoKey(PathBuf),
 }
 
 impl Key {
-    /// Of these bytes.
+    /// Creates a key from raw bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Reads a file of 64 hexadecimal digits that its owner alone may read.
+    /// Reads a file of 64 hexadecimal digits that only its owner may read.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let failed = |error| KeyError::Io {
             path: path.to_owned(),

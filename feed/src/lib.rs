@@ -1,7 +1,7 @@
-//! A run under observation, published to whoever watches it from elsewhere: events and the state they go on from.
+//! Publishes a running analysis to remote watchers: its state, then the events that follow.
 //!
-//! [`Publisher`] is a ZMQ PUB socket of our own: every watcher has a queue of fixed size, so that a slow one costs the run neither time
-//! nor memory, and what it missed is counted. [`Watcher`] is the other end. docs/reference/feed.md describes what is sent.
+//! [`Publisher`] is a ZMQ PUB socket. Every watcher has a queue of fixed size, so a slow one costs the run neither time nor memory, and its
+//! dropped messages are counted. [`Watcher`] is the receiving end. docs/reference/feed.md describes the messages.
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

@@ -1,7 +1,7 @@
-//! The bytes of a connection: as they are, or inside Noise when both ends share a key.
+//! Byte stream of a connection: plain, or encrypted with Noise when both ends share a key.
 //!
-//! `Noise_NNpsk0`: who does not know the key cannot finish the handshake on either side, and what was recorded stays unreadable
-//! should the key become known later. Every Noise message stands behind its length of two bytes.
+//! `Noise_NNpsk0`: neither side can finish the handshake without the key. Recorded traffic stays unreadable even if the key leaks later. A
+//! two-byte length precedes every Noise message.
 
 use std::io;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::message::SCHEMA;
 use crate::zmtp::Role;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// A handshake message: an ephemeral key and a tag.
+/// Bytes of a handshake message: an ephemeral key and a tag.
 const HANDSHAKE: usize = 48;
 const TAG: usize = 16;
 const LONGEST: usize = 65_535;
-/// Bytes read at once.
+/// Bytes per read.
 const READ: usize = 64 * 1024;
 
-/// The reading end.
+/// Reading half of a connection.
 pub(crate) struct Incoming {
     half: OwnedReadHalf,
     noise: Option<Opening>,
@@ -39,7 +39,7 @@ struct Opening {
     plain: Vec<u8>,
 }
 
-/// The writing end.
+/// Writing half of a connection.
 pub(crate) struct Outgoing {
     half: OwnedWriteHalf,
     noise: Option<(Arc<StatelessTransportState>, u64)>,
@@ -47,7 +47,7 @@ pub(crate) struct Outgoing {
     stall: Duration,
 }
 
-/// Makes the line of a connection, with a handshake when there is a key. It has failed once the other end takes nothing for `stall`.
+/// Sets up a connection, with a handshake when there is a key. A write fails when the peer accepts no bytes for `stall`.
 pub(crate) async fn open(
     mut stream: TcpStream,
     key: Option<&Key>,
@@ -78,7 +78,7 @@ pub(crate) async fn open(
     Ok((incoming, outgoing))
 }
 
-/// The watcher speaks first, so that a source answers only who has proven to know the key.
+/// The watcher sends first, so that a source replies only to a peer that has proven it knows the key.
 async fn handshake(stream: &mut TcpStream, key: &Key, role: Role) -> io::Result<StatelessTransportState> {
     let pattern = PATTERN.parse().map_err(io::Error::other)?;
     let builder = Builder::new(pattern)
@@ -129,7 +129,7 @@ async fn hear(stream: &mut TcpStream, state: &mut HandshakeState) -> io::Result<
 }
 
 impl Incoming {
-    /// Appends what has come to `inbox`; 0 is the end. May be dropped while it waits, and called again.
+    /// Appends received bytes to `inbox` and returns their number; 0 is end of stream. Cancel safe.
     pub(crate) async fn read(&mut self, inbox: &mut BytesMut) -> io::Result<usize> {
         let Some(noise) = &mut self.noise else {
             inbox.reserve(READ);
@@ -148,7 +148,7 @@ impl Incoming {
 }
 
 impl Opening {
-    /// Opens the next Noise message, if it has come whole.
+    /// Decrypts the next Noise message if it is complete.
     fn open(&mut self, inbox: &mut BytesMut) -> io::Result<Option<usize>> {
         let Some(length) = self.sealed.first_chunk::<2>() else {
             return Ok(None);
@@ -188,7 +188,7 @@ impl Outgoing {
     }
 }
 
-/// Writes all of `bytes`, however slowly they are taken, as long as some are.
+/// Writes all of `bytes`; fails only if the peer accepts none for `stall`.
 async fn put(half: &mut OwnedWriteHalf, mut bytes: &[u8], stall: Duration) -> io::Result<()> {
     while !bytes.is_empty() {
         let stalled = |_| io::Error::new(io::ErrorKind::TimedOut, "it takes nothing any more");

@@ -1,4 +1,4 @@
-//! What a feed's messages say: a topic, and a msgpack map with the same fields in each and a body of its kind.
+//! Messages of a feed: a topic frame, then a msgpack map with common fields and a body.
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -9,17 +9,17 @@ use trace::{Analysis, Config};
 
 use crate::image::{Image, ImageError};
 
-/// The name of what is sent, with the version of its meaning.
+/// Name and version of the message format.
 pub const SCHEMA: &str = "tokengap.feed/1";
 
-/// What can be subscribed to: the first frame of a message.
+/// Topics to subscribe to: the first frame of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topic {
     /// The state, then every record: all that a watcher needs.
     Stream,
-    /// The report as it is, once a second.
+    /// The current report, once a second.
     Report,
-    /// The events, each with its fields by name.
+    /// Events with named fields.
     Events,
 }
 
@@ -35,27 +35,27 @@ impl Topic {
     }
 }
 
-/// What every message says.
+/// Fields common to all messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
-    /// [`SCHEMA`].
+    /// Always [`SCHEMA`].
     pub schema: String,
-    /// Of which kind the body is.
+    /// Kind of the body.
     pub kind: Kind,
-    /// Whose run it is: the name given to the source.
+    /// Name of the source (`--feed-name`).
     pub pod: String,
-    /// The same in all messages of a run, and in no other run.
+    /// Identifier of the run, unique to it.
     pub instance: String,
-    /// Counts the messages of the topic from 1: what is missing was not received. A `start` repeats the number before it.
+    /// Message number within the topic, from 1; a jump means dropped messages. A `start` repeats the previous number.
     pub seq: u64,
-    /// Both clocks of the source when it was sent.
+    /// Monotonic clock of the source at sending, in nanoseconds.
     pub mono_ns: u64,
-    /// Nanoseconds since the Unix epoch.
+    /// Wall clock of the source at sending, in nanoseconds since the Unix epoch.
     pub wall_ns: u64,
 }
 
 impl Head {
-    /// Both clocks.
+    /// Both clocks as an anchor.
     pub fn anchor(&self) -> Anchor {
         Anchor {
             mono: trace::MonoNs(self.mono_ns),
@@ -68,38 +68,38 @@ impl Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// The state from which blocks go on.
+    /// The state that the following blocks continue.
     Start,
-    /// Records.
+    /// A block of records.
     Block,
-    /// What the report says beside them, once a second.
+    /// Report fields that do not derive from records, once a second.
     About,
-    /// The run is over, and what the report says beside its records.
+    /// End of the run, with the report fields that do not derive from records.
     End,
     /// The report.
     Report,
-    /// Events.
+    /// A list of events.
     Events,
 }
 
-/// A stream's first message, and the first one after a gap.
+/// First message of a stream, also sent after a gap.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Start {
-    /// Version of the source. Another version's state is not taken over.
+    /// Version of the source. A state of another version is rejected.
     pub tokengap: String,
-    /// What the report calls the source.
+    /// Name of the source in the report.
     pub source: String,
     /// Limits and thresholds of the source's analysis.
     pub config: Config,
-    /// Whether token ids are in the blocks.
+    /// Whether blocks contain token ids.
     pub payload: Payload,
-    /// Number of the first record that comes.
+    /// Number of the first record that follows.
     pub record: u64,
-    /// As in `about`.
+    /// Same content as the body of `about`.
     pub closing: Closing,
-    /// The analysis: msgpack packed with zstd; none where it is too large.
+    /// The analysis as msgpack compressed with zstd; absent if it is too large.
     pub image: Option<ByteBuf>,
-    /// What a screen keeps of the past, likewise.
+    /// The screen's history, in the same encoding.
     pub history: Option<ByteBuf>,
 }
 
@@ -113,56 +113,56 @@ struct About {
     closing: Closing,
 }
 
-/// A body, read.
+/// A decoded body.
 #[derive(Debug)]
 pub enum Body {
-    /// The state; the analysis of its image, or why there is none.
+    /// The state, with the analysis decoded from its image or the reason why there is none.
     Start(Box<Start>, Result<Box<Analysis>, ImageError>),
     /// A block of records, for [`trace::record::BlockReader`].
     Block(Bytes),
-    /// What the report says beside the records.
+    /// Report fields that do not derive from records.
     About(Box<Closing>),
-    /// The same, at the end.
+    /// The same fields at the end of the run.
     End(Box<Closing>),
 }
 
 /// A message of the stream.
 #[derive(Debug)]
 pub struct Message {
-    /// Whose, and which.
+    /// Common fields.
     pub head: Head,
-    /// What it says.
+    /// Decoded body.
     pub body: Body,
 }
 
-/// Bytes that are no message of the stream.
+/// Reasons why bytes are not a message of the stream.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageError {
-    /// Another version's.
+    /// The message has another schema version.
     #[error("it speaks {0} and this tokengap {SCHEMA}: use the version of the source")]
     Schema(String),
-    /// Not msgpack, or not these fields.
+    /// The message is not msgpack or has other fields.
     #[error("a message cannot be read: {0}")]
     Read(#[from] rmp_serde::decode::Error),
-    /// A kind that is no part of a stream.
+    /// The kind of message does not belong to a stream.
     #[error("a message of kind {0:?} is no part of a stream")]
     Kind(Kind),
 }
 
-/// What is sent of `head` and a body that is msgpack already.
+/// Encodes a message from `head` and a body that is already msgpack.
 pub(crate) fn encode(head: &Head, body: &[u8]) -> Result<Vec<u8>, rmp_serde::encode::Error> {
     const FIELDS: u8 = 7;
     const MAP: u8 = 0x80;
     let mut bytes = rmp_serde::to_vec_named(head)?;
     debug_assert_eq!(bytes.first(), Some(&(MAP | FIELDS)));
-    // One field more: the body, which is not copied through another serializer.
+    // The map has one more field: the body, appended as it is so that no serializer copies it.
     bytes[0] = MAP | (FIELDS + 1);
     bytes.extend_from_slice(b"\xa4body");
     bytes.extend_from_slice(body);
     Ok(bytes)
 }
 
-/// Bodies, encoded.
+/// Encoders for bodies.
 pub(crate) mod body {
     use super::{About, Block, ByteBuf, Closing, Serialize, Start};
 
@@ -186,7 +186,7 @@ pub(crate) mod body {
         rmp_serde::to_vec_named(report)
     }
 
-    /// `count` events that follow each other as msgpack already.
+    /// Body of `count` concatenated events, each already msgpack.
     pub(crate) fn events(count: u32, events: &[u8]) -> Vec<u8> {
         let mut bytes = b"\x81\xa6events\xdd".to_vec();
         bytes.extend_from_slice(&count.to_be_bytes());
@@ -210,7 +210,7 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MessageError> {
 }
 
 impl Message {
-    /// Reads the second frame of a message of the stream.
+    /// Decodes the second frame of a stream message.
     pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
         let Schema { schema } = rmp_serde::from_slice(bytes)?;
         if schema != SCHEMA {

@@ -1,4 +1,4 @@
-//! The watcher's end: a connection to one source that is made again whenever it ends.
+//! The watcher's end: a connection to one source, re-established whenever it ends.
 
 use std::io;
 use std::thread;
@@ -13,38 +13,38 @@ use crate::line;
 use crate::message::{Message, Topic};
 use crate::zmtp::{self, Input, Limits, Role, Zmtp};
 
-/// Messages read and not yet taken; beyond it the connection is not read, and the source sees a slow watcher.
+/// Messages received but not yet polled. Beyond this limit the connection is not read, and the source sees a slow watcher.
 const MESSAGES: usize = 8;
-/// How long a connection and its handshake may take.
+/// Time limit for connecting and the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// A source sends ten messages a second. One that is silent this long is taken to be gone.
+/// Silence after which a source counts as lost. It normally sends ten messages a second.
 const SILENT: Duration = Duration::from_secs(15);
 const AGAIN: Duration = Duration::from_millis(250);
 const AGAIN_MOST: Duration = Duration::from_secs(5);
 
-/// Whom to watch.
+/// Options of a [`Watcher`].
 #[derive(Clone, Debug)]
 pub struct WatchOptions {
-    /// `HOST:PORT`.
+    /// Address as `HOST:PORT`.
     pub address: String,
-    /// The source's key, where it has one.
+    /// Pre-shared key of the source, if it has one.
     pub key: Option<Key>,
-    /// Longest message that is taken.
+    /// Largest accepted message in bytes.
     pub max_message: usize,
 }
 
-/// What happens on a connection.
+/// Connection events.
 #[derive(Debug)]
 pub enum News {
     /// The source was reached.
     Up,
-    /// It was not, or not any more: why. It is tried again by itself.
+    /// The connection failed or ended, with the reason. A new attempt follows automatically.
     Down(String),
     /// A message of the stream.
     Message(Box<Message>),
 }
 
-/// One source being watched.
+/// Connection to one watched source.
 #[derive(Debug)]
 pub struct Watcher {
     address: String,
@@ -52,7 +52,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Watches all of these on one thread.
+    /// Watches all sources on one thread.
     pub fn start(all: Vec<WatchOptions>) -> io::Result<Vec<Self>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -79,19 +79,19 @@ impl Watcher {
         Ok(watchers)
     }
 
-    /// Whom.
+    /// Address of the source.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// What has happened, if anything has.
+    /// Returns the next event, if there is one.
     pub fn poll(&mut self) -> Option<News> {
-        // Nothing yet, or nothing any more.
+        // An empty channel and a closed one look the same here.
         self.news.try_recv().ok()
     }
 }
 
-/// Connects again and again, until nobody listens any more.
+/// Connects repeatedly until the receiver is dropped.
 async fn follow(options: &WatchOptions, news: &Sender<News>) {
     let mut again = AGAIN;
     while !news.is_closed() {
@@ -125,7 +125,7 @@ async fn connection(options: &WatchOptions, news: &Sender<News>, reached: &mut b
     .await;
     let opened = opened.map_err(late("it does not answer the handshake"))?;
     let (mut incoming, mut outgoing) = opened.map_err(|error| closed(error, keyed))?;
-    // A source that refuses may have closed before it is spoken to.
+    // A source that refuses may close the connection before the first write.
     for words in [
         zmtp::opening(Role::Subscriber),
         zmtp::subscription(Topic::Stream.name()),
@@ -178,7 +178,7 @@ async fn connection(options: &WatchOptions, news: &Sender<News>, reached: &mut b
     }
 }
 
-/// What it means that a source closes before anything was said.
+/// Explains a connection that the source closes before it sends anything.
 fn closed(error: io::Error, keyed: bool) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     if !matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe) {

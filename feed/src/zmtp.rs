@@ -1,4 +1,4 @@
-//! ZMTP 3.0 with the NULL mechanism, as far as PUB and SUB need it: bytes in, what they mean out. No I/O.
+//! ZMTP 3.0 with the NULL mechanism, for PUB and SUB: parses bytes into messages, without I/O.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -7,7 +7,7 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// Which end of a feed.
+/// End of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Publisher,
@@ -22,7 +22,7 @@ impl Role {
         }
     }
 
-    /// Socket types that may be at the other end.
+    /// Socket types accepted at the other end.
     fn peers(self) -> [&'static str; 2] {
         match self {
             Self::Publisher => ["SUB", "XSUB"],
@@ -31,16 +31,16 @@ impl Role {
     }
 }
 
-/// What the other end may send.
+/// Limits on the peer's messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Longest message, all of its frames together.
+    /// Longest message in bytes, summed over its frames.
     pub(crate) message: usize,
-    /// Most frames of a message.
+    /// Maximum number of frames in a message.
     pub(crate) frames: usize,
 }
 
-/// The other end does not speak as it should.
+/// Protocol violations of the peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ZmtpError {
     #[error("it does not speak ZMTP 3")]
@@ -57,20 +57,20 @@ pub(crate) enum ZmtpError {
     Malformed(&'static str),
 }
 
-/// What came.
+/// Parsed input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// The handshake is over.
+    /// The handshake is complete.
     Open,
     /// A message, as its frames.
     Message(Vec<Bytes>),
-    /// A topic is wanted, or no longer.
+    /// A topic, and whether it is subscribed or unsubscribed.
     Subscribe(Bytes, bool),
-    /// To be answered with [`pong`].
+    /// A ping to answer with [`pong`].
     Ping(Bytes),
 }
 
-/// What each end says first: its greeting, and at once its READY.
+/// First bytes of each end: the greeting and READY, sent together.
 pub(crate) fn opening(role: Role) -> Bytes {
     let mut out = BytesMut::with_capacity(GREETING + 40);
     out.put_slice(&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0]);
@@ -87,7 +87,7 @@ pub(crate) fn opening(role: Role) -> Bytes {
     out.freeze()
 }
 
-/// A message of these frames.
+/// Encodes a message of these frames.
 pub(crate) fn message(frames: &[&[u8]]) -> Bytes {
     let mut out = BytesMut::with_capacity(frames.iter().map(|f| f.len() + 9).sum());
     for (place, bytes) in frames.iter().enumerate() {
@@ -96,14 +96,14 @@ pub(crate) fn message(frames: &[&[u8]]) -> Bytes {
     out.freeze()
 }
 
-/// The answer to a ping.
+/// Encodes the reply to a ping.
 pub(crate) fn pong(context: &[u8]) -> Bytes {
     let mut out = BytesMut::new();
     frame(&mut out, COMMAND, &[b"\x04PONG", context].concat());
     out.freeze()
 }
 
-/// A topic is wanted.
+/// Encodes a subscription.
 pub(crate) fn subscription(topic: &str) -> Bytes {
     message(&[&[b"\x01", topic.as_bytes()].concat()])
 }
@@ -125,13 +125,13 @@ enum Stage {
     Open,
 }
 
-/// One end of a connection.
+/// Protocol state of one end of a connection.
 #[derive(Debug)]
 pub(crate) struct Zmtp {
     role: Role,
     limits: Limits,
     stage: Stage,
-    /// What has come and means nothing yet.
+    /// Received bytes, not parsed yet.
     pub(crate) inbox: BytesMut,
     frames: Vec<Bytes>,
     length: usize,
@@ -149,7 +149,7 @@ impl Zmtp {
         }
     }
 
-    /// The next thing that has come whole; `None` when more bytes are needed.
+    /// Returns the next complete input; `None` when more bytes are needed.
     pub(crate) fn next(&mut self) -> Result<Option<Input>, ZmtpError> {
         if self.stage == Stage::Greeting {
             if !self.greeting()? {
@@ -207,7 +207,7 @@ impl Zmtp {
         Ok(true)
     }
 
-    /// The next frame that has come whole. Its length is judged before it comes.
+    /// Returns the next complete frame. Checks its length before the body arrives.
     fn frame(&mut self) -> Result<Option<(u8, Bytes)>, ZmtpError> {
         let Some(&flags) = self.inbox.first() else {
             return Ok(None);
@@ -258,7 +258,7 @@ impl Zmtp {
             (Stage::Ready, _) => Err(ZmtpError::Malformed("no READY in the handshake")),
             (_, b"SUBSCRIBE") => Ok(Some(Input::Subscribe(rest, true))),
             (_, b"CANCEL") => Ok(Some(Input::Subscribe(rest, false))),
-            // Two bytes say how long the other end will wait.
+            // The first two bytes are the ping's time to live.
             (_, b"PING") if rest.len() >= 2 => Ok(Some(Input::Ping(rest.slice(2..)))),
             _ => Ok(None),
         }
@@ -289,7 +289,7 @@ mod tests {
         frames: 3,
     };
 
-    /// All that comes of these bytes, however they are cut.
+    /// Parses `bytes` in pieces of `cut` bytes and returns all inputs.
     fn all(role: Role, bytes: &[u8], cut: usize) -> (Vec<Input>, Option<ZmtpError>) {
         let mut zmtp = Zmtp::new(role, LIMITS);
         let mut inputs = Vec::new();

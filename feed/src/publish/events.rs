@@ -1,4 +1,4 @@
-//! Blocks as events that any msgpack reader understands; made only while somebody has asked for them.
+//! Events decoded from blocks for any msgpack reader; done only while someone subscribes to them.
 
 use serde::Serialize;
 use trace::Event;
@@ -6,7 +6,7 @@ use trace::record::{BlockReader, Record};
 
 use crate::message::body;
 
-/// Reads blocks back: what it costs is paid on the feed's thread.
+/// Decodes blocks on the feed's thread, so that the run does not pay for it.
 #[derive(Default)]
 pub(super) struct EventBodies {
     reader: BlockReader,
@@ -14,7 +14,7 @@ pub(super) struct EventBodies {
 }
 
 impl EventBodies {
-    /// The body of a message with the block's events.
+    /// Returns the message body with the events of the block.
     pub(super) fn of(&mut self, block: &[u8]) -> Vec<u8> {
         let Self { reader, bytes } = self;
         bytes.clear();

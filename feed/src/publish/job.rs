@@ -1,4 +1,4 @@
-//! What the run hands to the feed's thread, in order.
+//! Messages from the run to the feed's thread, in order.
 
 use std::sync::mpsc::Sender;
 
@@ -9,15 +9,15 @@ use crate::image::Image;
 
 pub(super) enum Job {
     Block(Box<OpenBlock>),
-    /// For those who wait for a state.
+    /// State for watchers that wait for one.
     Start(Box<Start>),
     About(Box<Closing>),
     Report(Box<Report>),
-    /// The last state. Answered when the end has reached everybody.
+    /// The last state. The feed's thread replies when every watcher has received the end.
     End(Box<Start>, Sender<()>),
 }
 
-/// The state, and the record that comes next.
+/// The state and the number of the next record.
 pub(super) struct Start {
     pub(super) record: u64,
     pub(super) closing: Closing,

@@ -1,7 +1,7 @@
-//! The source's end: a ZMQ PUB socket that never waits for who watches.
+//! The source's end: a ZMQ PUB socket that never waits for a watcher.
 //!
-//! The caller's thread collects records into blocks and, when somebody has come, makes an image of the state. Everything else happens
-//! on a thread of the feed's own; between the two is a queue of fixed length.
+//! The caller's thread collects records into blocks and, when a watcher has joined, makes an image of the state. Everything else runs on
+//! the feed's own thread, behind a queue of fixed length.
 
 mod events;
 mod job;
@@ -28,92 +28,92 @@ use self::serve::Shared;
 use crate::image::{Image, ImageError};
 use crate::key::Key;
 
-/// Jobs between the run and the feed's thread.
+/// Capacity of the queue between the run and the feed's thread.
 const JOBS: usize = 64;
-/// An image costs the run some time: at most one in so many nanoseconds, for all who have come meanwhile.
+/// Minimum nanoseconds between two images, because each costs the run time. One image serves all watchers that wait.
 const IMAGE_EVERY_NS: u64 = 1_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// How long the end may take to reach the watchers.
+/// Time limit for delivering the end to the watchers.
 const LAST: Duration = Duration::from_secs(2);
-/// How often it is looked whether there is room for the last job.
+/// Interval between attempts to queue the last job.
 const ROOM: Duration = Duration::from_millis(5);
 
-/// What to publish, where, and for how many.
+/// Options of a [`Publisher`].
 #[derive(Clone, Debug)]
 pub struct PublishOptions {
-    /// Where to listen. Whether others than this machine may come is the caller's to decide.
+    /// Address to listen on. The caller decides whether remote peers are allowed.
     pub address: SocketAddr,
-    /// Without one everything is sent as it is, to whoever connects.
+    /// Pre-shared key. Without one, the feed is unencrypted and open to anyone who connects.
     pub key: Option<Key>,
-    /// What watchers call the run.
+    /// Name of the run shown to watchers.
     pub pod: String,
-    /// Most connections. Those that have not said what they want yet make room for newer ones.
+    /// Connection limit. At the limit, a new connection replaces the oldest one that has no subscription.
     pub watchers: usize,
-    /// Most bytes that wait for one watcher; a single message may be longer.
+    /// Limit on the bytes queued for one watcher; a single message may be longer.
     pub queue_bytes: usize,
-    /// How long a watcher may take until it has said what it wants.
+    /// Time limit for a watcher's first subscription.
     pub patience: Duration,
-    /// How long a watcher may take no byte of what is sent to it before its connection is ended.
+    /// Time without progress on a write after which the connection is closed.
     pub stall: Duration,
 }
 
-/// It cannot be published.
+/// Reasons why publishing cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// The address is taken, or not ours.
+    /// The address is in use or not local.
     #[error("cannot listen on {address}: {error}")]
     Bind {
-        /// Where.
+        /// The requested address.
         address: SocketAddr,
-        /// Why not.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// The system refused something else.
+    /// Another system call failed.
     #[error("cannot start the feed: {0}")]
     Start(io::Error),
 }
 
-/// How it stands.
+/// Counters of a publisher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// Connections that have said what they want.
+    /// Connections with at least one subscription.
     pub watchers: u64,
-    /// Bytes sent to all of them.
+    /// Bytes sent to all watchers.
     pub bytes: u64,
-    /// Messages that some watcher was too slow for, summed over watchers.
+    /// Messages dropped because a watcher was too slow, summed over watchers.
     pub dropped: u64,
-    /// Connections that were refused: no room, no key, no feed's protocol, or too slow.
+    /// Refused connections: over the limit, wrong key, wrong protocol, or too slow.
     pub refused: u64,
 }
 
-/// A run being published.
+/// Publishes a run.
 pub struct Publisher {
     header: Header,
     address: SocketAddr,
     jobs: Sender<Job>,
     shared: Arc<Shared>,
     blocks: BlockWriter,
-    /// Somebody takes blocks.
+    /// Whether any watcher receives blocks.
     active: bool,
-    /// States sent.
+    /// States handed to the feed's thread.
     starts: u64,
     imaged: Option<MonoNs>,
     second: Option<MonoNs>,
     trouble: Option<String>,
 }
 
-/// What only the caller can tell, when it is wanted.
+/// State of the caller, read only when it is needed.
 pub struct Telling<'a> {
     /// The analysis, after the tick.
     pub analysis: &'a Analysis,
-    /// What a report says beside the events.
+    /// Report fields that do not derive from events.
     pub input: &'a dyn Fn() -> ReportInput,
-    /// What a screen keeps of the past.
+    /// The screen's history.
     pub history: &'a dyn Fn() -> Result<Image, ImageError>,
 }
 
 impl Publisher {
-    /// Listens, and starts the thread that serves.
+    /// Listens and starts the feed's thread.
     pub fn start(options: PublishOptions, header: Header) -> Result<Self, PublishError> {
         let bind = |error| PublishError::Bind {
             address: options.address,
@@ -148,22 +148,22 @@ impl Publisher {
         })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How it stands.
+    /// Current counters.
     pub fn status(&self) -> Published {
         self.shared.status()
     }
 
-    /// What went wrong, once.
+    /// Returns the latest problem once.
     pub fn trouble(&mut self) -> Option<String> {
         self.trouble.take().or_else(|| self.shared.take_trouble())
     }
 
-    /// Enters an event that the analysis has entered.
+    /// Adds an event that the analysis has already applied.
     pub fn event(&mut self, event: &Event<'_>) {
         if !self.active {
             self.blocks.pass(event);
@@ -175,12 +175,12 @@ impl Publisher {
         }
     }
 
-    /// Enters a tick that the analysis has made: what was collected since the last one is sent.
+    /// Adds a tick that the analysis has already applied, and sends the block collected since the last one.
     pub fn tick(&mut self, now: MonoNs, telling: &Telling<'_>) {
         if self.active {
             self.blocks.tick(now);
             self.send_block();
-            // A state on its way has followers that are not counted yet: without what comes behind it they would stand still.
+            // Watchers that receive a queued state are not counted yet. Keep sending blocks, or they would freeze after the state.
             let on_its_way = self.shared.started.load(Ordering::Acquire) < self.starts;
             self.active = on_its_way || self.shared.streams.load(Ordering::Acquire) > 0;
         } else {
@@ -214,7 +214,7 @@ impl Publisher {
         }
     }
 
-    /// From here on whoever wants the stream goes on from this state.
+    /// Sends the current state; watchers that wait for one continue from it.
     fn send_start(&mut self, telling: &Telling<'_>) {
         self.active = true;
         let start = self.state(telling, true);
@@ -223,7 +223,7 @@ impl Publisher {
         }
     }
 
-    /// Where the run stands, with the images that it is gone on from where they are wanted.
+    /// Returns the state of the run, with images if `images` is set.
     fn state(&mut self, telling: &Telling<'_>, images: bool) -> job::Start {
         let image = images.then(|| Image::of(telling.analysis));
         if let Some(Err(error)) = &image {
@@ -237,7 +237,7 @@ impl Publisher {
         }
     }
 
-    /// Hands something over; what does not fit leaves a hole that every watcher sees. Whether it did.
+    /// Queues a job and returns whether it fitted. A job that does not fit leaves a gap that every watcher sees.
     fn send(&mut self, job: Job) -> bool {
         match self.jobs.try_send(job) {
             Ok(()) => return true,
@@ -251,7 +251,7 @@ impl Publisher {
         false
     }
 
-    /// Tells the watchers that the run is over, and waits a little until they know. Who is behind has the last state first.
+    /// Sends the end of the run and waits briefly for delivery. Watchers that are behind get the last state first.
     pub fn finish(mut self, telling: &Telling<'_>) -> Published {
         self.send_block();
         let followed = self.shared.is_followed();
@@ -272,7 +272,7 @@ impl Publisher {
         self.shared.status()
     }
 
-    /// What the run is.
+    /// Header of the run.
     pub fn header(&self) -> &Header {
         &self.header
     }

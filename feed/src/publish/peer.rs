@@ -15,15 +15,15 @@ use super::serve::Shared;
 use crate::line::{self, Incoming, Outgoing};
 use crate::zmtp::{self, Input, Limits, Role, Zmtp};
 
-/// A watcher has nothing to say but which topics it wants.
+/// A watcher may send nothing but subscriptions.
 const LIMITS: Limits = Limits {
     message: TOPIC + 1,
     frames: 1,
 };
-/// A machine that has gone without a word is noticed after about three times this.
+/// TCP keepalive interval. A peer that vanished without closing is noticed after about three intervals.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// What the kernel holds for a watcher beside its queue: it would take megabytes by itself.
+/// Kernel send buffer of a watcher, on top of its queue. The kernel's default grows to megabytes.
 const KERNEL_BUFFER: usize = 256 << 10;
 
 /// Serves one connection until it ends.
@@ -48,13 +48,13 @@ pub(super) async fn serve(
     }
 }
 
-/// Whether the watcher was refused, or else left by itself.
+/// Whether the watcher was refused, as opposed to having disconnected.
 pub(super) fn is_refused(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, PermissionDenied, TimedOut};
     matches!(error.kind(), InvalidData | PermissionDenied | TimedOut)
 }
 
-/// The handshake, up to the first topic.
+/// Performs the handshake, up to the first subscription.
 async fn open(
     stream: TcpStream,
     options: &PublishOptions,
@@ -73,7 +73,7 @@ async fn open(
     Ok((incoming, outgoing))
 }
 
-/// Does as the watcher asks.
+/// Processes the watcher's commands.
 fn take(zmtp: &mut Zmtp, queue: &Queue) -> io::Result<()> {
     let refused = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     while let Some(input) = zmtp.next().map_err(|e| refused(e.to_string()))? {

@@ -1,4 +1,4 @@
-//! What waits for one watcher: bounded, whatever the watcher does.
+//! Bounded queue of messages for one watcher.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,21 +8,21 @@ use tokio::sync::Notify;
 
 use crate::message::Topic;
 
-/// Longest topic, and most of them, that a watcher may ask for.
+/// Limits on a topic's length and on the number of topics a watcher may subscribe to.
 pub(super) const TOPIC: usize = 256;
 const TOPICS: usize = 16;
 
-/// How a watcher stands to the stream.
+/// Relation of a watcher to the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// It did not ask for it.
+    /// Not subscribed.
     #[default]
     None,
-    /// It waits for a state to go on from.
+    /// Waits for a state to start from.
     Wants,
-    /// It gets every block.
+    /// Receives every block.
     Goes,
-    /// It was too slow: nothing more until it has taken what waits; then it wants a state again.
+    /// Too slow: gets nothing more until its queue is empty, then waits for a state again.
     Behind,
 }
 
@@ -36,7 +36,7 @@ struct Inner {
     over: bool,
 }
 
-/// The queue.
+/// Queue of one watcher.
 #[derive(Debug)]
 pub(super) struct Queue {
     limit: usize,
@@ -57,7 +57,7 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters or cancels a subscription; `false` when there are too many.
+    /// Adds or removes a subscription; `false` if there are too many.
     pub(super) fn subscribe(&self, topic: Bytes, wanted: bool) -> bool {
         let mut inner = self.inner();
         if wanted {
@@ -77,12 +77,12 @@ impl Queue {
         true
     }
 
-    /// Whether it has asked for the topic.
+    /// Whether the watcher subscribes to the topic.
     pub(super) fn wants(&self, topic: Topic) -> bool {
         self.inner().wants(topic)
     }
 
-    /// Whether it has asked for anything.
+    /// Whether the watcher has any subscription.
     pub(super) fn has_asked(&self) -> bool {
         !self.inner().topics.is_empty()
     }
@@ -91,7 +91,7 @@ impl Queue {
         self.inner().flow
     }
 
-    /// A part of the stream that everybody misses: who goes on needs a state.
+    /// Marks a gap in the stream: a watcher that receives blocks needs a new state.
     pub(super) fn skip(&self) {
         let mut inner = self.inner();
         if inner.flow == Flow::Goes {
@@ -100,7 +100,7 @@ impl Queue {
         }
     }
 
-    /// Gives the next message of the stream.
+    /// Queues the next message of the stream.
     pub(super) fn stream(&self, message: &Bytes) {
         let mut inner = self.inner();
         match inner.flow {
@@ -114,7 +114,7 @@ impl Queue {
         }
     }
 
-    /// Gives the state that it waits for.
+    /// Queues the state if the watcher waits for one.
     pub(super) fn start(&self, message: &Bytes) {
         let mut inner = self.inner();
         if inner.flow == Flow::Wants {
@@ -123,7 +123,7 @@ impl Queue {
         }
     }
 
-    /// Gives a message that stands for itself.
+    /// Queues a self-contained message, such as a report.
     pub(super) fn offer(&self, topic: Topic, message: &Bytes) {
         let mut inner = self.inner();
         if inner.wants(topic) {
@@ -135,7 +135,7 @@ impl Queue {
         }
     }
 
-    /// Answers the watcher itself; `false` when it does not take its answers.
+    /// Queues a reply to the watcher; `false` if the queue is full.
     pub(super) fn answer(&self, message: &Bytes) -> bool {
         let inner = self.inner();
         let fits = inner.fits(message, self.limit);
@@ -152,8 +152,8 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Nothing more will come but the end, whatever waits already, for who follows the stream: a watcher that misses it would wait
-    /// for ever. `state` is the last one, for who lacks a part of the stream.
+    /// Queues the end for watchers of the stream even if the queue is full, because a watcher without it would wait for ever. Watchers with
+    /// a gap first get `state`, the last one.
     pub(super) fn end(&self, state: Option<&Bytes>, end: Option<&Bytes>) {
         let mut inner = self.inner();
         let state = state.filter(|_| matches!(inner.flow, Flow::Wants | Flow::Behind));
@@ -167,7 +167,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// The next message, when there is one; `None` when nothing more will come.
+    /// Waits for the next message; `None` after the last one.
     pub(super) async fn next(&self) -> Option<Bytes> {
         loop {
             {
@@ -187,7 +187,7 @@ impl Queue {
         }
     }
 
-    /// Messages it was too slow for.
+    /// Messages dropped because the watcher was too slow.
     pub(super) fn dropped(&self) -> u64 {
         self.inner().dropped
     }
@@ -200,7 +200,7 @@ impl Inner {
             .any(|prefix| topic.name().as_bytes().starts_with(prefix))
     }
 
-    /// A message longer than the queue passes when nothing else waits.
+    /// A message longer than the queue fits when the queue is empty.
     fn fits(&self, message: &Bytes, limit: usize) -> bool {
         self.waiting.is_empty() || self.bytes + message.len() <= limit
     }

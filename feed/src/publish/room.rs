@@ -1,4 +1,4 @@
-//! The connections under way, no more than so many: one that has not said what it wants keeps nobody out.
+//! Limit on connections. Connections without a subscription are closed to make room for new ones.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -28,18 +28,18 @@ impl Room {
         }
     }
 
-    /// Whether as many watchers as may be have said what they want.
+    /// Whether the limit is reached by watchers with subscriptions.
     pub(super) fn is_full(&mut self) -> bool {
         self.inside.retain(|one| !one.task.is_finished());
         self.inside.iter().filter(|one| one.queue.has_asked()).count() >= self.most
     }
 
-    /// Makes room for one more; gives back whose connection was ended for it.
+    /// Makes room for one connection; returns the peer whose connection was closed for it.
     pub(super) fn make(&mut self) -> Option<SocketAddr> {
         if self.inside.len() < self.most {
             return None;
         }
-        // It has not joined, and does not run before it is ended: nothing else knows of it.
+        // This peer has not joined, and its task does not run before the abort takes effect: no other state refers to it.
         let silent = self.inside.iter().position(|one| !one.queue.has_asked())?;
         let oldest = self.inside.remove(silent)?;
         oldest.task.abort();

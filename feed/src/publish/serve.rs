@@ -1,4 +1,4 @@
-//! The feed's thread: accepts watchers, packs what the run hands over, and puts it into their queues.
+//! The feed's thread: accepts watchers, encodes the run's jobs, and queues them for the watchers.
 
 use std::io;
 use std::net::TcpListener;
@@ -22,26 +22,26 @@ use super::{PublishOptions, Published, peer};
 use crate::message::{self, Head, Kind, SCHEMA, Start, Topic, body};
 use crate::zmtp;
 
-/// How long queues may take to run empty at the end.
+/// Time limit for emptying the queues at the end.
 const LAST: Duration = Duration::from_millis(1_500);
 
-/// What the run and the feed's thread both know.
+/// State shared by the run and the feed's thread.
 #[derive(Debug)]
 pub(super) struct Shared {
     header: Header,
     pod: String,
     instance: String,
     pub(super) bytes: AtomicU64,
-    /// Watchers that wait for a state, that follow the stream or its events, and that take reports.
+    /// Watchers that wait for a state, that receive the stream or its events, and that receive reports.
     pub(super) wants: AtomicUsize,
     pub(super) streams: AtomicUsize,
     pub(super) reports: AtomicUsize,
-    /// States that were handed on: from then on `streams` counts who goes on from them.
+    /// States queued for watchers. Once a state counts here, `streams` includes the watchers that continue from it.
     pub(super) started: AtomicU64,
     events: AtomicUsize,
-    /// Dropped for watchers that have left.
+    /// Messages dropped for watchers that have left.
     dropped_before: AtomicU64,
-    /// Connections that were ended, or not begun.
+    /// Connections closed or refused.
     refused: AtomicU64,
     queues: Mutex<Vec<Arc<Queue>>>,
     trouble: Mutex<Option<String>>,
@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    /// Something of the stream did not fit the queue to the feed's thread.
+    /// Records a gap: a stream message did not fit the queue to the feed's thread.
     pub(super) fn skip(&self) {
         self.queues().iter().for_each(|q| q.skip());
         self.count();
@@ -108,7 +108,7 @@ impl Shared {
         self.count();
     }
 
-    /// Tells the run what is wanted of it.
+    /// Updates the counters that the run reads.
     pub(super) fn count(&self) {
         let queues = self.queues();
         let of = |which: &dyn Fn(&Queue) -> bool| queues.iter().filter(|q| which(q)).count();
@@ -117,12 +117,12 @@ impl Shared {
         self.events.store(events, Ordering::Release);
         self.reports.store(of(&|q| q.wants(Topic::Report)), Ordering::Release);
         self.streams.store(stream(Flow::Goes) + events, Ordering::Release);
-        // Who takes events only needs no state, but blocks have to flow.
+        // Watchers of events alone need no state, but blocks have to flow: request a start while no stream is active.
         let idle = usize::from(events > 0 && stream(Flow::Goes) == 0);
         self.wants.store(stream(Flow::Wants) + idle, Ordering::Release);
     }
 
-    /// Counts a connection that is refused, and says why: seldom, when there are many.
+    /// Counts a refused connection and logs the reason at powers of two, to bound the log.
     fn refuse(&self, why: std::fmt::Arguments<'_>) {
         let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
         if refused.is_power_of_two() {
@@ -130,7 +130,7 @@ impl Shared {
         }
     }
 
-    /// Whether anybody follows the stream, or wants to.
+    /// Whether any watcher subscribes to the stream.
     pub(super) fn is_followed(&self) -> bool {
         self.queues().iter().any(|q| q.flow() != Flow::None)
     }
@@ -204,7 +204,7 @@ pub(super) async fn serve(
                     room.enter(from, queue, task);
                 }
                 Err(error) => {
-                    // Out of descriptors, most likely: it would be told again at once.
+                    // Probably out of file descriptors: pause, or the same error would repeat at once.
                     tracing::warn!("feed: cannot accept: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -218,7 +218,7 @@ struct Sender {
     shared: Arc<Shared>,
     packer: BlockPacker,
     events: EventBodies,
-    /// Of the last message of each topic.
+    /// Number of the last message of each topic.
     seq: [u64; Topic::ALL.len()],
 }
 

@@ -1,5 +1,4 @@
-//! Peers that are no watchers, or bad ones: they are bounded in number, in time and in what they may say, those that watch go on,
-//! and what was refused is counted.
+//! Invalid or hostile peers are bounded in number, time and message size. Valid watchers continue, and refused peers are counted.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -10,10 +9,10 @@ use feed::{Key, PublishOptions};
 
 use crate::both::{Source, Watched, options};
 
-/// Longer than any patience below.
+/// Read timeout, longer than any `patience` below.
 const SOON: Duration = Duration::from_secs(10);
 
-/// What a SUB socket of ZMTP 3 says first.
+/// Greeting and READY of a ZMTP 3 SUB socket.
 fn opening() -> Vec<u8> {
     let mut said = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0];
     said.extend_from_slice(b"NULL");
@@ -22,7 +21,7 @@ fn opening() -> Vec<u8> {
     said
 }
 
-/// It asks for all there is.
+/// Subscription to all topics.
 const SUBSCRIPTION: &[u8] = b"\0\x01\x01";
 
 fn connect(to: SocketAddr) -> TcpStream {
@@ -31,14 +30,14 @@ fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Whether the other end closes it within [`SOON`].
+/// Whether the other end closes the connection within [`SOON`].
 fn is_ended(peer: &mut TcpStream) -> bool {
     use std::io::ErrorKind::{TimedOut, WouldBlock};
     let read = peer.read_to_end(&mut Vec::new());
     !read.is_err_and(|error| matches!(error.kind(), WouldBlock | TimedOut))
 }
 
-/// A source with one who watches it.
+/// A source with one watcher.
 fn watched(options: PublishOptions) -> (Source, Watched) {
     let mut source = Source::new(options);
     let mut watched = source.watch(None);
@@ -46,7 +45,7 @@ fn watched(options: PublishOptions) -> (Source, Watched) {
     (source, watched)
 }
 
-/// What is told now reaches the watcher, whole.
+/// Checks that new records reach the watcher without loss.
 fn goes_on(source: &mut Source, watched: &mut Watched) {
     let before = watched.records;
     watched.until("what comes next", Some(source), |w| w.records > before);
@@ -80,13 +79,13 @@ fn peers_that_are_no_watchers_are_left_out_and_take_no_room() {
         peer.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
         let begun = Instant::now();
         let mut said = Vec::new();
-        // Ends by itself: at once, or when the patience is over.
+        // The source closes the connection at once, or after `patience`.
         peer.read_to_end(&mut said).ok();
         assert!(begun.elapsed() < Duration::from_secs(5), "{bytes:?}");
         assert!(said.len() < 200, "only a greeting is said");
     }
     assert_eq!(source.publisher.status().watchers, 0);
-    // Whoever has closed by itself was not refused.
+    // A peer that closed the connection itself does not count as refused.
     assert_eq!(source.publisher.status().refused, 4);
     let mut watched = source.watch(None);
     watched.until("the first state", Some(&mut source), |w| w.analysis.is_some());
@@ -124,7 +123,7 @@ fn who_says_nothing_keeps_nobody_out() {
     watched.until("the first state", Some(&mut source), |w| w.analysis.is_some());
     assert!(begun.elapsed() < SOON && watched.down.is_empty(), "{:?}", watched.down);
     assert!(is_ended(&mut silent[0]), "the oldest has made room");
-    // With a key it is who has none that says nothing worth hearing.
+    // With a key, a peer without the key counts as silent.
     let key = Key::new([9; 32]);
     let mut source = Source::new(PublishOptions {
         patience: SOON,
@@ -165,7 +164,7 @@ fn who_wants_or_claims_too_much_is_refused() {
     let long = [SUBSCRIPTION, b"\x02\0\0\0\0\0\0\x01\x02"].concat();
     let bad: [&[u8]; 5] = [
         &topics,
-        // Frames of 258 and of 2^40 bytes, a message of many frames, a command where none may be.
+        // Frames of 258 and of 2^40 bytes, a message of many frames, a command where none is allowed.
         &long,
         b"\x02\0\0\x01\0\0\0\0\0",
         &b"\x01\x01\x05".repeat(3),
@@ -188,7 +187,7 @@ fn who_wants_or_claims_too_much_is_refused() {
     goes_on(&mut source, &mut watched);
 }
 
-/// Subscriptions that change all the time cost a state a second; pings, their answers, which wait like everything else.
+/// Constant resubscription costs at most one state a second; replies to pings wait in the same bounded queue.
 #[test]
 fn who_never_stops_asking_holds_nobody_up() {
     let (mut source, mut watched) = watched(options(None));
@@ -210,7 +209,7 @@ fn who_never_stops_asking_holds_nobody_up() {
             matches!(error.kind(), BrokenPipe | ConnectionReset)
         });
         watched.take();
-        // A watcher has room for what an engine says, not for what a loop can.
+        // A watcher's queue is sized for an engine's output, not for a tight loop.
         thread::sleep(Duration::from_millis(1));
     }
     goes_on(&mut source, &mut watched);

@@ -1,4 +1,4 @@
-//! Both ends: a run that is published, and one who watches it.
+//! Test fixtures: a published run and a watcher of it.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -12,7 +12,7 @@ use trace::{Analysis, Config, FrameId, HopId, MonoNs};
 
 pub(crate) const MS: u64 = 1_000_000;
 
-/// A run of frames of 64 chunks, published.
+/// A published run with frames of 64 chunks.
 pub(crate) struct Source {
     pub(crate) publisher: Publisher,
     pub(crate) analysis: Analysis,
@@ -66,7 +66,7 @@ impl Source {
         self.publisher.event(&event);
     }
 
-    /// A tenth of a second of the run, with `frames` frames.
+    /// Advances the run by a tenth of a second, with `frames` frames.
     pub(crate) fn step(&mut self, frames: u64) {
         for _ in 0..frames {
             let rids: Vec<String> = (0..64).map(|n| format!("{n:x}{:030x}", self.seq / 100)).collect();
@@ -114,7 +114,7 @@ impl Source {
         );
     }
 
-    /// 64 KiB that cannot be packed much, so that queues fill.
+    /// Adds 64 KiB that hardly compress, so that queues fill.
     pub(crate) fn babble(&mut self) {
         let mut random = self.now | 1;
         let mut letter = || {
@@ -156,7 +156,7 @@ pub(crate) struct Watched {
     pub(crate) analysis: Option<Analysis>,
     pub(crate) reader: BlockReader,
     pub(crate) starts: u64,
-    /// Records that have come.
+    /// Records received.
     pub(crate) records: u64,
     pub(crate) ended: bool,
     pub(crate) down: Vec<String>,

@@ -1,4 +1,4 @@
-//! Both ends over real sockets: a run published and watched, slow watchers, and peers that are no watchers at all.
+//! Both ends over real sockets: a published and watched run, slow watchers, and invalid peers.
 
 mod attacked;
 mod both;
@@ -63,8 +63,7 @@ fn who_has_another_key_or_none_learns_nothing_and_is_told_why() {
     assert!(keyed.analysis.is_none());
 }
 
-/// A watcher that has stopped reading, and a source that had to drop what its queue had no room for: of the last it says, the watcher
-/// can have nothing but by a state.
+/// A watcher that has stopped reading and whose source has dropped messages. Only a new state can bring it the records published last.
 fn left_behind() -> (Source, Watched) {
     let mut source = Source::new(options(None));
     let mut watched = source.watch(None);
@@ -73,7 +72,7 @@ fn left_behind() -> (Source, Watched) {
     while source.publisher.status().dropped == 0 {
         source.babble();
         source.step(2);
-        // The other thread has to come by.
+        // Give the feed's thread time to run.
         thread::sleep(Duration::from_millis(1));
         steps += 1;
         assert!(steps < 10_000, "{:?}", source.publisher.status());
@@ -82,7 +81,7 @@ fn left_behind() -> (Source, Watched) {
     (source, watched)
 }
 
-/// What a watcher that has stopped costs: nothing beyond its queue, and it goes on with the state when it comes back.
+/// A stopped watcher costs the source no more than its queue, and continues from a state when it reads again.
 #[test]
 fn a_watcher_that_stands_still_is_left_behind_and_catches_up() {
     let (mut source, mut watched) = left_behind();
@@ -96,7 +95,7 @@ fn a_watcher_that_stands_still_is_left_behind_and_catches_up() {
     assert!(ends.join().expect("the end").dropped > 0);
 }
 
-/// Without the end, a watcher that has no time of its own to stop at would wait for ever.
+/// Without the end message, a watcher that runs without a time limit would wait for ever.
 #[test]
 fn a_watcher_that_is_behind_when_the_run_ends_has_the_last_state_and_the_end() {
     let (source, mut watched) = left_behind();
