@@ -1,4 +1,4 @@
-//! The engine of every source and sink: events in, state and judgement out.
+//! The analysis behind every source and sink: events in, ledger state and findings out.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,21 +12,21 @@ use crate::ledger::{Ledger, Limits};
 use crate::metrics;
 use crate::report::{self, Report, ReportInput};
 
-/// Detectors look this often; between looks only records age.
+/// Interval between detector runs. Between them, records only age.
 const LOOK_EVERY_NS: u64 = 500_000_000;
 
-/// How much to remember and what to find too much.
+/// Memory limits and detector thresholds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Bounds of memory and patience.
+    /// Limits of memory and of retention time.
     pub limits: Limits,
-    /// What counts as too much.
+    /// Detector thresholds.
     pub thresholds: Thresholds,
 }
 
-/// A run under observation. Its serialized form is an image: who takes one over and enters the same events from then on, in the
-/// same version of this crate, comes to the same report. It has to be checked with [`Self::is_sound`] when it comes from elsewhere.
+/// State of a run. Its serialized form is an image: entering the same later events into it, with the same version of this crate, gives the
+/// same report. Check an image from elsewhere with [`Self::is_sound`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Analysis {
     thresholds: Thresholds,
@@ -37,7 +37,7 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// Nothing seen yet.
+    /// Creates an empty analysis.
     pub fn new(config: Config) -> Self {
         let Config { limits, thresholds } = config;
         Self {
@@ -49,14 +49,14 @@ impl Analysis {
         }
     }
 
-    /// Enters an event. The hot path: nothing is allocated for a chunk of a known request.
+    /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
         fault::here("ledger");
         self.course.at(event.at, &mut self.ledger);
         self.ledger.apply(event);
     }
 
-    /// Lets time pass: records age, detectors look. Called about every 100 ms.
+    /// Advances time: records age, detectors run. Called about every 100 ms.
     pub fn tick(&mut self, now: MonoNs) {
         self.course.at(now, &mut self.ledger);
         self.ledger.tick(now);
@@ -67,58 +67,58 @@ impl Analysis {
         }
     }
 
-    /// Whether an image is one that a run makes, as far as going on from it depends on that.
+    /// Whether a deserialized image is consistent enough to continue from.
     pub fn is_sound(&self) -> bool {
         self.ledger.is_sound() && self.course.is_sound()
     }
 
-    /// Holds no more than `most` allows from now on; whether it was allowed more before.
+    /// Lowers the limits to `most`. Returns whether they were higher before.
     pub fn keep_within(&mut self, most: Limits) -> bool {
         self.ledger.keep_within(most)
     }
 
-    /// What has been seen so far.
+    /// State derived from the events so far.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// How the run went, slot by slot.
+    /// Time series of the run, slot by slot.
     pub fn course(&self) -> &Course {
         &self.course
     }
 
-    /// What counts as too much.
+    /// Detector thresholds.
     pub fn thresholds(&self) -> &Thresholds {
         &self.thresholds
     }
 
-    /// What has been found so far, worst first.
+    /// Findings so far, worst first.
     pub fn findings(&self) -> Vec<&Finding> {
         self.findings.sorted()
     }
 
-    /// Where the time of chunks and first tokens has gone so far.
+    /// Attribution of the time of chunks and first tokens so far.
     pub fn attribution(&self) -> Attribution<'_> {
         Attribution::of(&self.ledger, &self.thresholds)
     }
 
-    /// The same, as the report carries it.
+    /// Legs of the path, as in the report.
     pub fn path(&self) -> Vec<report::LegLine> {
         report::legs(&self.attribution())
     }
 
-    /// The report of what has been seen and found so far, after a last look.
+    /// Report of the run so far, after a final detector run.
     pub fn report(&self, input: &ReportInput) -> Report {
         report::build(&self.ledger, &self.course, &self.findings_now(), self.path(), input)
     }
 
-    /// The same as metrics.
+    /// Metrics of the run so far, after a final detector run.
     pub fn metrics(&self, input: &metrics::Input<'_>) -> Vec<metrics::Family> {
         metrics::collect(&self.ledger, &self.findings_now(), &self.attribution(), input)
     }
 
-    /// What is found at this instant. [`Self::findings`] are those of the last look, half a second ago at most: beside numbers
-    /// of the ledger they would differ from them.
+    /// Findings at this instant. [`Self::findings`] returns those of the last detector run, up to half a second old, which would disagree
+    /// with the ledger's current numbers.
     pub fn findings_now(&self) -> Findings {
         let mut findings = self.findings.clone();
         findings.look(&Look::at(&self.ledger, &self.thresholds, self.ledger.now()));

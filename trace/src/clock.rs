@@ -1,4 +1,4 @@
-//! Time inside tokengap: nanoseconds of `CLOCK_MONOTONIC`, the clock the kernel stamps probes with.
+//! Time inside tokengap: nanoseconds of `CLOCK_MONOTONIC`, the clock of the kernel's probe timestamps.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 pub struct MonoNs(pub u64);
 
 impl MonoNs {
-    /// The clock's reading now.
+    /// Current reading of the clock.
     pub fn now() -> Self {
         Self(reading(rustix::time::ClockId::Monotonic))
     }
 
-    /// Nanoseconds from `earlier` to `self`; 0 when `earlier` is the later one (two observers, one clock, small skew).
+    /// Nanoseconds from `earlier` to `self`; 0 if `earlier` is later, since two observers of one clock may differ slightly.
     pub fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// Nanoseconds since the Unix epoch by the wall clock, for the anchor that ties a capture to log lines.
+/// Nanoseconds since the Unix epoch. Anchors a capture to the timestamps of log lines.
 pub fn wall_ns() -> u64 {
     crate::fault::wall(reading(rustix::time::ClockId::Realtime))
 }

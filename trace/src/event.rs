@@ -1,7 +1,7 @@
-//! The one type every source speaks and every sink reads.
+//! The event type that every source emits and every sink reads.
 //!
-//! An event borrows from the source's buffers: a frame of 256 chunks passes from wire to ledger without an allocation.
-//! Sources give events in the order of their lanes; between lanes and stages times may step back a little.
+//! An event borrows from the source's buffers: a frame of 256 chunks reaches the ledger without an allocation.
+//! Sources emit the events of one lane in order. Between lanes and stages, timestamps may step back slightly.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +9,10 @@ use crate::clock::MonoNs;
 use crate::engine::{Mode, Waiter};
 use crate::id::{FrameId, HopId, ThreadId};
 
-/// One observation, and when it was made.
+/// One observation with its timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Event<'a> {
-    /// When it happened on `CLOCK_MONOTONIC`, as near as the source can tell.
+    /// Time on `CLOCK_MONOTONIC`, as precise as the source can determine it.
     #[serde(rename = "at_ns")]
     pub at: MonoNs,
     /// What happened.
@@ -23,70 +23,70 @@ pub struct Event<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What<'a> {
-    /// The source learned something about the engine; replaces what it said before.
+    /// Properties of the engine; replaces any earlier `Engine` event.
     Engine(Engine<'a>),
-    /// A hop exists; said before any frame on it, and again when its name becomes known.
+    /// A hop exists. Emitted before its first frame, and again when its name becomes known.
     Hop(Hop<'a>),
-    /// A frame entered a hop (`zmq_msg_send`, or its last byte reached the relay). Carries what the frame says.
+    /// A frame entered a hop (`zmq_msg_send`, or its last byte reached the relay). Carries the decoded content.
     Sent(Frame<'a>),
     /// The relay wrote the frame's last byte to the receiver's socket.
     Forwarded(FrameId),
-    /// The application took the frame out of its socket (`zmq_msg_recv` returned it).
+    /// The application received the frame from its socket (`zmq_msg_recv` returned it).
     Taken(Taken<'a>),
-    /// The application asked for the next frame: it is done with this one.
+    /// The application asked for the next frame: this one is processed.
     Handled(FrameId),
     /// Tokens of one request were accepted for the client.
     Delivered(Delivery<'a>),
-    /// A response to a client is over.
+    /// A response to a client ended.
     Answered(Answer<'a>),
-    /// A frame crossed the hop and could not be read: what it says is unknown, so nothing may be concluded from its absence.
+    /// A frame crossed the hop and could not be decoded. Its content is unknown, so a missing chunk proves nothing.
     Undecoded(Undecoded<'a>),
-    /// How a thread of the engine spent the interval that ends now.
+    /// CPU use of one engine thread over the interval that ends now.
     Cpu(CpuSample<'a>),
-    /// What the kernel holds of a hop now.
+    /// Bytes in the kernel queues of a hop at this instant.
     Queue(QueueSample<'a>),
-    /// The functions a thread of the engine ran in, by sampling.
+    /// Stack samples of an engine thread, by function.
     Hot(HotSample<'a>),
-    /// The engine says that a request reached a stage: its log, or its own tracing.
+    /// The engine's log or tracing reports that a request reached a stage.
     Stage(Stage<'a>),
-    /// The engine says how it stands: its log.
+    /// The engine's log reports the state of a process.
     Told(Told<'a>),
-    /// The engine says that it merged queued chunks of a request: its log.
+    /// The engine's log reports merged chunks of a request.
     Merged(Merged<'a>),
-    /// We missed observations: whatever rested on them is void from here on.
+    /// tokengap missed observations. Anything derived from them is void from here on.
     Lost(Lost),
 }
 
-/// What is known of the engine. `None` is "not known", never a guess.
+/// Known properties of the engine. `None` means unknown, never a guess.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Engine<'a> {
-    /// Release, for example `0.5.9`; a range `0.5.12..0.5.13` where only the wire's form is known.
+    /// Release, for example `0.5.9`; a range such as `0.5.12..0.5.13` if only the wire format is known.
     pub version: Option<&'a str>,
-    /// What the tokenizer hands to its waiters.
+    /// Whether the tokenizer passes new or cumulative output to its waiters.
     pub mode: Option<Mode>,
-    /// What a waiter does with several queued chunks.
+    /// How a waiter processes several queued chunks.
     pub waiter: Option<Waiter>,
-    /// Event-loop turns from a waiter's wake-up call to its run. 3 on CPython up to 3.11 (`asyncio.wait_for` makes a task),
-    /// 1 from 3.12 on, more where the consumer takes extra turns; measured, docs/internals/WIRE.md.
+    /// Event-loop iterations from waking a waiter until it runs. 3 on CPython up to 3.11 (`asyncio.wait_for` creates a task), 1 from 3.12
+    /// on, more if the consumer yields again. Measured: docs/internals/WIRE.md.
     pub turnaround: Option<u8>,
 }
 
 /// A directed ZMQ channel between two roles.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Hop<'a> {
-    /// The id that frames on it carry.
+    /// Id carried by the hop's frames.
     pub id: HopId,
-    /// `from->to` in the words of the path: `scheduler->tokenizer`. Hops of one name are reported as one line.
+    /// `from->to` with role names: `scheduler->tokenizer`. Hops of the same name share one line of the report.
     pub name: &'a str,
-    /// Where it is, as ZMQ writes endpoints; empty when unknown.
+    /// Endpoint in ZMQ notation; empty when unknown.
     pub endpoint: &'a str,
-    /// Which member of a worker group is at the receiving end.
+    /// Index of the receiver within its worker group.
     pub worker: Option<u16>,
-    /// The first hop of the path: its sends are the scheduler's.
+    /// First hop of the path: its sends are the scheduler's.
     pub origin: bool,
-    /// The last hop of the path: its takes are the tokenizer's.
+    /// Last hop of the path: its receives are the tokenizer's.
     pub last: bool,
-    /// Which stages the source can see here. A stage that is not seen is `null` in reports, never 0.
+    /// Stages that the source can observe here. An unobserved stage is `null` in reports, never 0.
     pub sees: Sees,
 }
 
@@ -94,20 +94,20 @@ pub struct Hop<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "one switch a stage, each read by its name")]
 pub struct Sees {
-    /// `Sent` events come.
+    /// `Sent` events are observed.
     pub sent: bool,
-    /// `Forwarded` events come (the relay is in the path).
+    /// `Forwarded` events are observed (the relay is in the path).
     pub forwarded: bool,
-    /// `Taken` events come.
+    /// `Taken` events are observed.
     pub taken: bool,
-    /// `Handled` events come.
+    /// `Handled` events are observed.
     pub handled: bool,
-    /// `Delivered` events come for requests that cross this hop.
+    /// `Delivered` events are observed for requests that cross this hop.
     pub delivered: bool,
 }
 
 impl Sees {
-    /// What either sees.
+    /// Union of both sets of stages.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -120,18 +120,18 @@ impl Sees {
     }
 }
 
-/// One ZMQ message and what it says.
+/// One ZMQ message with its decoded content.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Frame<'a> {
-    /// Which frame.
+    /// Id of the frame.
     pub id: FrameId,
     /// Length of the message in bytes, without ZMTP headers.
     pub bytes: u64,
     /// What kind of message it is.
     pub kind: Kind,
-    /// What its `output_ids` column means in the release that wrote it.
+    /// Meaning of its `output_ids` column in the release that wrote it.
     pub ids: IdColumn,
-    /// The requests it speaks of; empty for control messages and idle batches.
+    /// Entries per request; empty for control messages and idle batches.
     pub chunks: &'a [Chunk<'a>],
 }
 
@@ -147,13 +147,13 @@ pub enum Kind {
     Embedding,
     /// `BatchMultimodalOut` and its siblings.
     Multimodal,
-    /// `AbortReq`: its one chunk names the request, with [`Finish::Abort`] and no counts.
+    /// `AbortReq`: its single chunk names the request, with [`Finish::Abort`] and no counts.
     Abort,
-    /// Anything else that crosses these sockets.
+    /// Any other message on these sockets.
     Control,
 }
 
-/// What the ids listed in a chunk are, by release (docs/internals/WIRE.md).
+/// Meaning of the ids listed in a chunk, by release (docs/internals/WIRE.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IdColumn {
@@ -165,8 +165,8 @@ pub enum IdColumn {
     DeltaAfterPromptTail,
     /// The column is absent or empty by design; only `completion_tokens` counts.
     Absent,
-    /// The message's layout is shared by releases on both sides of 0.4.6.post4: `Delta` or `Cumulative`. Each stream's
-    /// second chunk tells: ids listed as many as `completion_tokens` counts are cumulative, fewer are new ones.
+    /// The message layout is shared by releases on both sides of 0.4.6.post4: `Delta` or `Cumulative`. Each stream's second chunk decides:
+    /// as many ids as `completion_tokens` means cumulative, fewer means new ids only.
     Undecided,
 }
 
@@ -175,11 +175,11 @@ pub enum IdColumn {
 pub struct Chunk<'a> {
     /// SGLang's request id.
     pub rid: &'a str,
-    /// How many ids the frame lists for it; `None` when the frame lists none by design.
+    /// Number of ids listed for the request; `None` when the frame lists none by design.
     pub listed: Option<u32>,
     /// Cumulative count of generated tokens, as the scheduler keeps it.
     pub completion_tokens: Option<u32>,
-    /// Length of the prompt.
+    /// Length of the prompt in tokens.
     pub prompt_tokens: Option<u32>,
     /// Prompt tokens found in the prefix cache.
     pub cached_tokens: Option<u32>,
@@ -187,9 +187,9 @@ pub struct Chunk<'a> {
     pub finish: Option<Finish>,
     /// How often the scheduler has retracted the request so far.
     pub retractions: Option<u32>,
-    /// `http_worker_ipc`: the tokenizer worker that waits for it.
+    /// `http_worker_ipc`: endpoint of the tokenizer worker that serves the request.
     pub worker: Option<&'a str>,
-    /// The listed ids; empty unless token payload was asked for.
+    /// The listed ids; empty unless token payloads are captured.
     #[serde(skip_serializing_if = "<[i64]>::is_empty")]
     pub ids: &'a [i64],
 }
@@ -204,37 +204,37 @@ pub enum Finish {
     Stop,
     /// Aborted by the client, the scheduler or an error.
     Abort,
-    /// A type this version does not know.
+    /// A finish reason unknown to this version.
     Other,
 }
 
-/// A frame leaving the receiver's inbox.
+/// A frame received by the application.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Taken<'a> {
-    /// Which frame.
+    /// Id of the frame.
     pub id: FrameId,
-    /// Counts the receiver's trips to its poll: frames taken in one wakeup share it. `None` when not observed.
+    /// Number of the receiver's wakeup from its poll; frames received in one wakeup share it. `None` when not observed.
     pub wakeup: Option<u64>,
-    /// The thread that took it: its samples tell what the receiver did while frames waited. `None` when not observed.
+    /// Receiving thread. Its samples show what the receiver did while frames waited. `None` when not observed.
     pub by: Option<ThreadId>,
-    /// What the frame says, when its `Sent` was never observed; `None` when it was.
+    /// Decoded content if the frame's `Sent` was not observed; otherwise `None`.
     pub frame: Option<Frame<'a>>,
 }
 
-/// Tokens of one request, accepted for its client.
+/// Tokens of one request accepted for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Delivery<'a> {
     /// SGLang's request id.
     pub rid: &'a str,
-    /// Tokens in this delivery: new ones in incremental mode, all so far in cumulative mode.
+    /// Number of tokens in this delivery: new ones in incremental mode, all so far in cumulative mode.
     pub tokens: u32,
-    /// Whether `tokens` counts new ones or all so far.
+    /// Whether `tokens` counts new tokens or all so far.
     pub mode: Mode,
     /// The cumulative count the delivery claims.
     pub completion_tokens: Option<u32>,
-    /// The delivery says the request is finished.
+    /// Whether the delivery marks the request as finished.
     pub finished: bool,
-    /// How its response carries tokens.
+    /// How the response carries tokens.
     pub response: Response,
 }
 
@@ -242,29 +242,29 @@ pub struct Delivery<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// Events, each with the ids of its tokens or all text so far.
+    /// Events, each with its token ids or all text so far.
     #[default]
     Streamed,
-    /// One body at the end: it delivers once by design.
+    /// One body at the end: a single delivery by design.
     Whole,
-    /// Events with text only: how many tokens they deliver is unknown. Said once, with 0 tokens, by the first of them.
+    /// Events with text only, so the number of delivered tokens is unknown. Only the first is emitted, with 0 tokens.
     Text,
 }
 
-/// One request's part of a response to a client, when the response is over.
+/// One request's part of a response to a client, emitted when the response ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Answer<'a> {
-    /// `SGLang`'s request id; where the response does not carry it (Dynamo's response plane), the stream's own name.
+    /// SGLang's request id. If the response does not carry it (Dynamo's response plane), the stream's own name.
     pub rid: &'a str,
-    /// Tokens it carried in all; `None` where it carries text only, or not all of it was observed.
+    /// Total number of tokens carried; `None` if it carries text only or was only partly observed.
     pub tokens: Option<u32>,
-    /// The cumulative count that its last event claims; `None` where it claims none.
+    /// Cumulative count claimed by its last event; `None` if it claims none.
     pub completion_tokens: Option<u32>,
     /// How it ended.
     pub end: AnswerEnd,
-    /// Writes that the socket took in part or not at all: the client read more slowly than the server wrote.
+    /// Writes that the socket accepted only in part or not at all: the client read more slowly than the server wrote.
     pub held_up: u32,
-    /// Bytes accepted for the client and not acknowledged by its machine when the connection ended; `None` while it stays open.
+    /// Bytes accepted for the client but unacknowledged when the connection ended; `None` while it stays open.
     pub unacknowledged: Option<u64>,
 }
 
@@ -280,52 +280,52 @@ pub enum AnswerEnd {
     ServerLeft,
 }
 
-/// A frame that was seen and not understood.
+/// A frame that was observed but could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Undecoded<'a> {
-    /// Which frame.
+    /// Id of the frame.
     pub id: FrameId,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Why, in words.
+    /// Reason, in words.
     pub reason: &'a str,
 }
 
-/// One thread of the engine over an interval of about 100 ms, or a second for threads that have no part in the path.
+/// One engine thread over about 100 ms, or over a second for threads outside the token path.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CpuSample<'a> {
-    /// Which thread.
+    /// Id of the thread.
     pub thread: ThreadId,
-    /// Its process's role, in the words of hop names.
+    /// Role of its process, as in hop names.
     pub role: &'a str,
-    /// Its name as the kernel keeps it: at most 15 bytes; empty when unknown.
+    /// Name in the kernel: at most 15 bytes; empty when unknown.
     pub name: &'a str,
-    /// What it is to its process.
+    /// Part of the thread in its process.
     pub part: ThreadPart,
     /// Length of the interval in nanoseconds.
     pub interval_ns: u64,
-    /// Nanoseconds of it on a CPU.
+    /// Nanoseconds of the interval on a CPU.
     pub on_ns: u64,
-    /// Nanoseconds of it runnable without a CPU, time held back by a quota included; `None` without `CONFIG_SCHED_INFO`.
+    /// Nanoseconds of the interval runnable without a CPU, including throttled time; `None` without `CONFIG_SCHED_INFO`.
     pub wait_ns: Option<u64>,
-    /// Nanoseconds for which the quota of its cgroup was used up (`cpu.stat`, summed over CPUs); `None` without a quota.
+    /// Throttled nanoseconds of its cgroup (`cpu.stat`, summed over CPUs); `None` without a quota.
     pub throttled_ns: Option<u64>,
-    /// Its event loop's poll; `None` when not observed, or not looked at for this sample.
+    /// Polls of its event loop; `None` when not observed or not read for this sample.
     pub poll: Option<PollUse>,
-    /// Why it does not run, at the end of the interval; `None` when it runs, when no frame waits, or when not looked at.
+    /// Why it is not running at the end of the interval; `None` if it runs, if no frame waits, or if not checked.
     pub away: Option<Away<'a>>,
 }
 
-/// Where a thread is that does not run.
+/// Where a thread is that is not running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Away<'a> {
-    /// Why it does not run.
+    /// Why it is not running.
     pub state: AwayState,
-    /// The system call that it sleeps in, or the kernel's function; empty when unknown or of no meaning.
+    /// System call or kernel function in which it sleeps; empty when unknown or meaningless.
     pub place: &'a str,
 }
 
-/// Why a thread does not run.
+/// Reasons why a thread is not running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AwayState {
@@ -337,14 +337,14 @@ pub enum AwayState {
     Frozen,
     /// In a system call other than a poll.
     Blocked,
-    /// In the poll of an event loop or of libzmq: it waits for something to do.
+    /// In the poll of an event loop or of libzmq: waiting for work.
     Polling,
-    /// In a system call that cannot be read.
+    /// In a system call that cannot be determined.
     Asleep,
 }
 
 impl AwayState {
-    /// Every state, in the order of their numbers.
+    /// All states, in the order of their numbers.
     pub const ALL: [Self; 6] = [
         Self::Stopped,
         Self::Traced,
@@ -354,7 +354,7 @@ impl AwayState {
         Self::Asleep,
     ];
 
-    /// As events and evidence spell it.
+    /// Name in events and evidence.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stopped => "stopped",
@@ -367,133 +367,133 @@ impl AwayState {
     }
 }
 
-/// A thread's part in its process.
+/// Part of a thread in its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadPart {
     /// The main thread.
     Main,
-    /// One of libzmq's I/O threads: moves bytes between the kernel's sockets and the queues that the application reads.
+    /// One of libzmq's I/O threads: moves bytes between kernel sockets and the queues that the application reads.
     Io,
-    /// Any other.
+    /// Any other thread.
     Other,
 }
 
-/// An event loop between polls, over an interval of its own: since the last sample of the thread that told of it.
+/// Polls of an event loop over an interval of their own: since the thread's last sample with poll data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PollUse {
     /// Length of the interval in nanoseconds.
     pub interval_ns: u64,
-    /// Nanoseconds of it inside the poll; the rest the loop was away from it.
+    /// Nanoseconds of the interval inside the poll. The rest was spent in callbacks.
     pub polled_ns: u64,
-    /// Polls that were allowed to sleep: the loop had nothing left to do.
+    /// Polls that were allowed to sleep, because the loop had no work left.
     pub wakeups: u64,
 }
 
 /// Kernel queues of all connections of the hops of one name, at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueSample<'a> {
-    /// The hops' name.
+    /// Name of the hops.
     pub hop: &'a str,
-    /// Bytes in the receivers' sockets, not yet read by libzmq (`SIOCINQ`); `None` when no receiver's socket can be read.
+    /// Bytes in the receivers' sockets not yet read by libzmq (`SIOCINQ`); `None` if no receiver's socket can be read.
     pub receive_bytes: Option<u64>,
-    /// Bytes in the senders' sockets, not yet read or acknowledged (`SIOCOUTQ`); on Unix sockets these are the same bytes
-    /// with the kernel's overhead. `None` when no sender's socket can be read.
+    /// Bytes in the senders' sockets not yet read or acknowledged (`SIOCOUTQ`). On Unix sockets these are the receivers' bytes plus kernel
+    /// overhead. `None` if no sender's socket can be read.
     pub send_bytes: Option<u64>,
 }
 
-/// One function of a sampled thread over an interval. A thread's functions of one interval come one after the other, all
-/// intervals of a process's threads end together, and a thread that never ran is told once, without a function.
+/// One function in the stack samples of a thread over an interval. A thread's functions of one interval are consecutive. All threads of a
+/// process share the end of an interval. A thread that never ran has one event, without a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HotSample<'a> {
-    /// Which thread.
+    /// Id of the thread.
     pub thread: ThreadId,
-    /// Its process's role, in the words of hop names.
+    /// Role of its process, as in hop names.
     pub role: &'a str,
-    /// The function's name; empty when the thread ran nothing in the interval.
+    /// Name of the function; empty when the thread did not run in the interval.
     pub function: &'a str,
-    /// The file it is in, shortened to what tells it from others.
+    /// Its source file, shortened to the part that distinguishes it.
     pub file: &'a str,
     /// Length of the interval in nanoseconds.
     pub interval_ns: u64,
-    /// How often the thread's stack was read in the interval.
+    /// Number of stack samples of the thread in the interval.
     pub taken: u32,
-    /// In how many of these the function was anywhere on the stack of a running thread.
+    /// Number of samples with the function anywhere on the stack of the running thread.
     pub total: u32,
-    /// In how many it was the innermost one of a running thread.
+    /// Number of samples with the function innermost on the stack of the running thread.
     pub own: u32,
-    /// In how many it was the innermost one and the thread held the GIL; `None` where the owner cannot be read.
+    /// Number of samples with the function innermost while the thread held the GIL; `None` if the GIL owner cannot be read.
     pub gil: Option<u32>,
 }
 
-/// A request at a stage, in the engine's own words and by the engine's own clock.
+/// A request at a stage, named and timed by the engine itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Stage<'a> {
-    /// SGLang's request id, as far as the line gives it: logs cut it short.
+    /// SGLang's request id, possibly truncated: logs shorten it.
     pub rid: &'a str,
     /// The stage: `first_output_stream`, `tokenizer_first_token`, ...
     pub name: &'a str,
-    /// Who says it: a role, a process, or the log it stood in; empty when unknown.
+    /// Source: a role, a process, or the log file; empty when unknown.
     pub by: &'a str,
-    /// Tokens the request had then (`output_len`).
+    /// Tokens of the request at that time (`output_len`).
     pub tokens: Option<u32>,
-    /// Requests or messages that waited behind it (`pending`).
+    /// Requests or messages queued behind it (`pending`).
     pub pending: Option<u32>,
 }
 
-/// What a process of the engine says of itself.
+/// State of an engine process, from its own log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Told<'a> {
-    /// Who says it: a role, a process, or the log it stood in; empty when unknown.
+    /// Source: a role, a process, or the log file; empty when unknown.
     pub by: &'a str,
-    /// Requests it holds state for (`states`).
+    /// Number of requests it holds state for (`states`).
     pub states: Option<u32>,
-    /// Requests in the message it has just taken (`rids`).
+    /// Number of requests in the message just received (`rids`).
     pub rids: Option<u32>,
-    /// How long it waited for that message.
+    /// Time it waited for that message.
     pub recv_wait_ns: Option<u64>,
-    /// More messages were ready behind it.
+    /// Whether more messages were ready behind it.
     pub more: Option<bool>,
-    /// CPU of the process, as a share of one core.
+    /// CPU use of the process, as a share of one core.
     pub cpu: Option<f64>,
-    /// The part of it in the kernel, likewise.
+    /// Kernel part of the CPU use, as a share of one core.
     pub cpu_system: Option<f64>,
 }
 
-/// Queued chunks of one request that became one: no token is lost by that, but clients see them late and at once.
+/// Merged chunks of one request. No token is lost, but the client receives them late and in one burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Merged<'a> {
-    /// SGLang's request id, as far as the line gives it.
+    /// SGLang's request id, possibly truncated.
     pub rid: &'a str,
-    /// How many chunks became one.
+    /// Number of chunks merged into one.
     pub chunks: u32,
-    /// Who says it; empty when unknown.
+    /// Source; empty when unknown.
     pub by: &'a str,
 }
 
-/// Observations that were made and thrown away, or could not be made.
+/// Observations that were discarded or could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Lost {
-    /// The hop they belong to; `None` when it could be any.
+    /// Hop they belong to; `None` if it could be any.
     pub hop: Option<HopId>,
-    /// How many, as far as it can be counted.
+    /// Number of missed observations, as precise as it can be counted.
     pub count: u64,
-    /// Why.
+    /// Cause.
     pub cause: LostCause,
 }
 
-/// Why observations were lost.
+/// Why observations were missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LostCause {
     /// The queue between source and ledger was full.
     QueueFull,
-    /// The byte stream could not be framed (garbage, encryption, an attach in mid-stream).
+    /// The byte stream could not be split into frames (garbage, encryption, or attached in mid-stream).
     Unframed,
     /// The frame was larger than the capture limit.
     TooLarge,
     /// A connection ended inside a frame.
     CutShort,
-    /// The engine's processes have ended: what waited on their hops is taken by nobody. Counts nothing.
+    /// The engine's processes ended, so queued frames were never received. Has no count.
     Ended,
 }

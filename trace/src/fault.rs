@@ -1,9 +1,9 @@
-//! Defects made on purpose, for the tests of what happens then (`cargo xtask faults`). Only the feature `fault-injection` compiles
-//! any; without it every place is empty, and no released program has it.
+//! Fault injection for tests (`cargo xtask faults`). Only the feature `fault-injection` compiles it. Without it every hook is empty;
+//! released programs are built without it.
 //!
-//! `TOKENGAP_FAULT` names one: `PLACE=panic@N` and `PLACE=block:SECONDS@N` at the Nth passing of a place, or `clock=jump`.
+//! `TOKENGAP_FAULT` selects one: `PLACE=panic@N` and `PLACE=block:SECONDS@N` at the Nth pass of a place, or `clock=jump`.
 
-/// A place where a defect can be made: `ledger`, `detectors`, `decoder`, `recorder`, `writer`.
+/// Hook where a fault can be injected: `ledger`, `detectors`, `decoder`, `recorder`, `writer`.
 #[inline]
 pub fn here(place: &str) {
     #[cfg(feature = "fault-injection")]
@@ -12,7 +12,7 @@ pub fn here(place: &str) {
     let _ = place;
 }
 
-/// A reading of the wall clock as it is passed on.
+/// Returns a reading of the wall clock, changed by the fault `clock=jump`.
 #[inline]
 pub(crate) fn wall(ns: u64) -> u64 {
     #[cfg(feature = "fault-injection")]
@@ -31,7 +31,7 @@ mod injected {
 
     struct Fault {
         place: String,
-        /// `None`: a panic.
+        /// `None` means panic.
         block: Option<Duration>,
         at: u64,
         passed: AtomicU64,
@@ -73,7 +73,7 @@ mod injected {
         }
     }
 
-    /// A day back at every second reading, ten years forward at every third.
+    /// Every second reading goes back a day; every third goes forward ten years.
     pub(super) fn wall(ns: u64) -> u64 {
         if asked().as_deref() != Some("clock=jump") {
             return ns;

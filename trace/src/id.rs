@@ -1,29 +1,29 @@
-//! Names of things that events speak of.
+//! Ids that events refer to.
 
 use serde::{Deserialize, Serialize};
 
-/// One hop of the token path, announced by [`crate::event::Hop`] before the first event that names it.
+/// One hop of the token path, announced by [`crate::event::Hop`] before the first event that refers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HopId(pub u16);
 
-/// One frame on one hop. A lane is one connection of the hop, in the order the source saw them; inside a lane frames
-/// keep their order, between lanes of one receiver ZMQ promises none. `seq` counts from 0 within its lane.
+/// One frame on one hop. A lane is one connection of the hop, numbered in the order observed. Frames keep their order within a lane;
+/// between lanes of one receiver ZMQ guarantees none. `seq` counts from 0 within its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FrameId {
-    /// The hop the frame crosses.
+    /// Hop that the frame crosses.
     pub hop: HopId,
-    /// The connection within the hop.
+    /// Connection within the hop.
     pub lane: u32,
-    /// The frame's place within its lane.
+    /// Position of the frame within its lane.
     pub seq: u64,
 }
 
-/// A thread of the engine, in the pid namespace of the observer.
+/// A thread of the engine, in the observer's pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ThreadId {
-    /// Its process.
+    /// Id of its process.
     pub pid: u32,
-    /// Its own id; that of the main thread is `pid`.
+    /// Id of the thread; equal to `pid` for the main thread.
     pub tid: u32,
 }

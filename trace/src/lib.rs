@@ -1,7 +1,6 @@
-//! The language of tokengap: what a source says ([`Event`]), what is remembered of it (`ledger`), what is judged
-//! (`detect`) and what is told (`report`).
+//! The core of tokengap: events from sources ([`Event`]), state derived from them (`ledger`), findings (`detect`) and output (`report`).
 //!
-//! This crate opens no socket and draws no screen. Sources hand it events by reference; nothing here blocks.
+//! This crate opens no socket and draws no screen. Sources pass events by reference; nothing here blocks.
 
 pub mod analysis;
 pub mod clock;

@@ -1,9 +1,9 @@
-//! The order of the token path, from names of hops alone.
+//! Order of the token path, derived from the names of hops.
 
-/// No path has more hops than this; a circle of names ends the count here.
+/// Maximum number of hops on a path. Ends the search if the names form a cycle.
 const LONGEST: usize = 8;
 
-/// How many hops lead to `role` on the longest way to it, given each hop's two ends.
+/// Number of hops on the longest path to `role`, given both ends of each hop.
 pub fn depth<S: AsRef<str>>(ends: &[(S, S)], role: &str) -> usize {
     let mut level = vec![role];
     for depth in 0..LONGEST.min(ends.len()) {
@@ -21,7 +21,7 @@ pub fn depth<S: AsRef<str>>(ends: &[(S, S)], role: &str) -> usize {
     LONGEST.min(ends.len())
 }
 
-/// `from->to` into its two ends; a name of another form stands at both.
+/// Splits `from->to` into its two ends; a name of another form is returned as both.
 pub fn ends(name: &str) -> (&str, &str) {
     name.split_once("->").unwrap_or((name, name))
 }
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn hops_lead_from_the_scheduler_on_and_a_circle_ends() {
-        // Control messages go the short way.
+        // Control messages skip the detokenizer.
         let path = [
             "router->tokenizer",
             "scheduler->tokenizer",

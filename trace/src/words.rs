@@ -1,6 +1,6 @@
-//! Numbers as people read them.
+//! Numbers formatted for people.
 
-/// Nanoseconds in the unit that fits: `850 ns`, `12.3 us`, `4.56 ms`, `23.839 s`.
+/// Formats nanoseconds in a suitable unit: `850 ns`, `12.3 us`, `4.56 ms`, `23.839 s`.
 pub fn duration(ns: u64) -> String {
     let n = ns as f64;
     match ns {
@@ -11,7 +11,7 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-/// An integer with thousands apart: `12,800`.
+/// Formats an integer with thousands separators: `12,800`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -24,7 +24,7 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// Bytes in the binary unit that fits: `812 B`, `24.9 KiB`, `1.2 GiB`.
+/// Formats bytes in a suitable binary unit: `812 B`, `24.9 KiB`, `1.2 GiB`.
 pub fn bytes(n: u64) -> String {
     let mut scaled = n as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {
@@ -40,7 +40,7 @@ pub fn bytes(n: u64) -> String {
     format!("{scaled:.1} TiB")
 }
 
-/// A share of a whole in percent: `49.5 %`; `0 %` of nothing.
+/// Formats a part of a whole in percent: `49.5 %`; `0 %` if the whole is 0.
 pub fn share(part: u64, whole: u64) -> String {
     let percent = 100.0 * part as f64 / (whole.max(1)) as f64;
     if part > 0 && percent < 0.1 {
@@ -50,12 +50,12 @@ pub fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// A share from 0 to 1 in whole percent: `97 %`.
+/// Formats a share from 0 to 1 in whole percent: `97 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
-/// `1 request`, `12 requests`.
+/// Formats a count with its noun: `1 request`, `12 requests`.
 pub fn plural(n: u64, thing: &str) -> String {
     format!("{} {thing}{}", count(n), if n == 1 { "" } else { "s" })
 }

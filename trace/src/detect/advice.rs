@@ -1,9 +1,9 @@
-//! What to do about a bottleneck: one text for each role and cause.
+//! Advice for a bottleneck: one text for each role and cause.
 
 use super::attribution::{Attribution, Leg, LegKind, ThreadState};
 use crate::event::AwayState;
 
-/// For a thread whose own work is the limit.
+/// For a CPU-bound thread.
 pub(super) fn own_work(role: &str) -> &'static str {
     match role {
         "tokenizer" => {
@@ -22,7 +22,7 @@ pub(super) fn own_work(role: &str) -> &'static str {
     }
 }
 
-/// The same where most of its work is writing HTTP responses.
+/// For a CPU-bound process that spends most of its work writing HTTP responses.
 pub(super) fn own_writes(role: &str) -> String {
     format!(
         "writing HTTP responses takes most of its time, and each chunk is a write of its own; {}",
@@ -30,15 +30,15 @@ pub(super) fn own_writes(role: &str) -> String {
     )
 }
 
-/// For a thread that is runnable and gets no CPU.
+/// For a runnable thread without a CPU.
 pub(super) const STARVED: &str =
     "other threads have its CPU: give the engine's host processes CPUs of their own, or fewer threads beside them";
 
-/// For a thread whose cgroup has used up its quota.
+/// For a thread throttled by the CPU quota of its cgroup.
 pub(super) const THROTTLED: &str =
     "raise or remove the container's CPU limit (resources.limits.cpu; cpu.max of its cgroup)";
 
-/// For a thread that does not run, by its state and the system call it is in.
+/// For a thread that is not running, by its state and system call.
 pub(super) fn away(state: AwayState, place: &str) -> &'static str {
     match state {
         AwayState::Stopped => "a signal (SIGSTOP, SIGTSTP) stopped the process: `kill -CONT PID` lets it go on",
@@ -83,7 +83,7 @@ pub(super) fn of_hop(attribution: &Attribution<'_>, hop: &str) -> String {
     )
 }
 
-/// For first tokens that wait, by where they wait.
+/// For first tokens that wait, by the leg where they wait.
 pub(super) fn first_token(bottleneck: Option<&Leg<'_>>) -> String {
     bottleneck.map_or_else(
         || {

@@ -1,4 +1,4 @@
-//! Chunks that list more than they can, without a known reason.
+//! Chunks that list more tokens than possible, without a known reason.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::words::plural;

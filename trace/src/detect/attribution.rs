@@ -1,5 +1,5 @@
-//! Where the time of chunks and of first tokens goes between scheduler and tokenizer: waiting on hops, and inside the processes
-//! that send them on. One computation for banner, findings, report, screen and metrics.
+//! Attribution of the time of chunks and first tokens between scheduler and tokenizer: waiting on hops, and inside the processes between
+//! them. Banner, findings, report, screen and metrics share this computation.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,25 +11,25 @@ use crate::path;
 use crate::stats::{Distribution, Sum, WindowedSum};
 use crate::words::percent;
 
-/// Share of the whole from which on one leg is the bottleneck.
+/// Share of the total from which a leg is the bottleneck.
 const BOTTLENECK: f64 = 0.5;
-/// Samples of a thread shorter than this in total do not show its state.
+/// Samples of a thread that are shorter than this in total do not show its state.
 const SHORTEST_NS: u64 = 200_000_000;
 
-/// What a chunk does on a leg.
+/// Kind of time a chunk spends on a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LegKind {
-    /// Waits on a hop: received minus sent.
+    /// Waiting on a hop: received minus sent.
     Wait,
-    /// Is inside a process that sends it on: sent on minus received.
+    /// Inside a forwarding process: sent on minus received.
     Inside,
-    /// Both, where receives are not seen: sent on minus sent to it, of each request's first chunk.
+    /// Both, if receives are not observed: sent on minus sent to it, of each request's first chunk.
     WaitAndInside,
 }
 
 impl LegKind {
-    /// As JSON spells it.
+    /// Name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Wait => "wait",
@@ -38,7 +38,7 @@ impl LegKind {
         }
     }
 
-    /// The leg of this kind and name in words.
+    /// Describes the leg of this kind and name.
     pub fn of(self, name: &str) -> String {
         match self {
             Self::Wait => format!("waiting on {name}"),
@@ -58,7 +58,7 @@ pub enum ThreadState {
     Starved,
     /// Held back by the CPU quota of its cgroup.
     Throttled,
-    /// It has a frame in hand nearly all the time; its CPU time is not sampled.
+    /// Processing a frame nearly all the time; its CPU time is not sampled.
     Busy,
     /// Stopped by a signal or a debugger.
     Stopped,
@@ -68,14 +68,14 @@ pub enum ThreadState {
     Blocked,
     /// Asleep in its poll, or in a system call that cannot be read.
     Asleep,
-    /// Neither computing nor runnable while frames wait; why is not observed.
+    /// Neither computing nor runnable while frames wait; the reason is not observed.
     Waiting,
     /// Not observed: no samples of its time.
     Unknown,
 }
 
 impl ThreadState {
-    /// In words, as a column shows it.
+    /// Text for a table column.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::CpuBound => "CPU-bound",
@@ -95,46 +95,46 @@ impl ThreadState {
 /// One leg of the path.
 #[derive(Clone, Debug)]
 pub struct Leg<'l> {
-    /// The hop, or the role of the process.
+    /// Name of the hop, or role of the process.
     pub name: &'l str,
-    /// Role of the process that receives from the hop, or that is meant.
+    /// Role of the process that receives from the hop, or of the process itself.
     pub role: &'l str,
-    /// What a chunk does there.
+    /// Kind of time a chunk spends there.
     pub kind: LegKind,
-    /// How long; of a hop, over frames.
+    /// Distribution of the time; for a hop, over frames.
     pub spread: &'l Distribution,
     /// Time of chunks: over the run, and over the last ten seconds.
     pub chunk: [Time; 2],
-    /// Time of requests' first chunks, of those that wait now as well: over the run, and over the last ten seconds.
+    /// Time of requests' first chunks, including those waiting now: over the run, and over the last ten seconds.
     pub first_token: [Time; 2],
-    /// Share of the run for which the process was busy, as [`busy`] counts it; `None` where that is not seen.
+    /// Share of the run for which the process was busy, as [`busy`] computes it; `None` if not observed.
     pub busy: Option<f64>,
-    /// State of the thread that receives while frames wait for it.
+    /// State of the receiving thread while frames wait for it.
     pub thread: ThreadState,
-    /// Shares of that thread's time while frames waited for it; an empty stretch where that is not sampled.
+    /// Shares of that thread's time while frames waited for it; empty if not sampled.
     pub spent: Spent,
-    /// The receiver that stands out among several, as `worker 2` or its endpoint.
+    /// The receiver with most of the wait, if one of several stands out: `worker 2` or its endpoint.
     pub worker: Option<String>,
 }
 
 /// Time spent on a leg.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Time {
-    /// Number and sum.
+    /// Count and sum.
     pub sum: Sum,
-    /// Part of all legs, from 0 to 1; of chunks by their means, of first tokens by their sums.
+    /// Share of all legs, from 0 to 1: of chunks by their means, of first tokens by their sums.
     pub share: f64,
 }
 
-/// All legs.
+/// Attribution over all legs.
 #[derive(Clone, Debug, Default)]
 pub struct Attribution<'l> {
-    /// In the order of the path; empty where nothing between two processing stages was seen.
+    /// In path order; empty if no leg between two processing stages was observed.
     pub legs: Vec<Leg<'l>>,
 }
 
 impl<'l> Attribution<'l> {
-    /// Computes the attribution of all that has been seen so far.
+    /// Computes the attribution of the run so far.
     pub fn of(ledger: &'l Ledger, thresholds: &Thresholds) -> Self {
         let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
         let groups: Vec<(usize, &Group)> = ledger.groups().iter().enumerate().collect();
@@ -178,7 +178,7 @@ impl<'l> Attribution<'l> {
         Self { legs }
     }
 
-    /// Where the first tokens' time went, in words: the bottleneck, or the two legs with most of it.
+    /// Describes where the first tokens' time went: the bottleneck, or the two legs with most of it.
     pub fn first_token_words(&self) -> String {
         let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[0].sum.ns > 0).collect();
         legs.sort_by(|a, b| b.first_token[0].share.total_cmp(&a.first_token[0].share));
@@ -190,7 +190,7 @@ impl<'l> Attribution<'l> {
         told.join(", ")
     }
 
-    /// The leg where most of the first tokens' time over the run went; `None` where none has half of it.
+    /// Leg with most of the first tokens' time over the run; `None` if no leg has half of it.
     pub fn bottleneck(&self) -> Option<&Leg<'l>> {
         let share = |s: &&Leg<'_>| s.first_token[0].share;
         let most = self.legs.iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
@@ -199,7 +199,7 @@ impl<'l> Attribution<'l> {
 }
 
 impl Leg<'_> {
-    /// Its share of first tokens' time, and what its receivers do.
+    /// Describes the leg's share of first tokens' time and its receivers' state.
     fn first_token_words(&self) -> String {
         let of = self
             .worker
@@ -221,7 +221,7 @@ impl Leg<'_> {
         format!("{share} of that time is spent {}{of}{thread}", self.words())
     }
 
-    /// The leg in words: `waiting on scheduler->tokenizer`.
+    /// Describes the leg: `waiting on scheduler->tokenizer`.
     pub fn words(&self) -> String {
         self.kind.of(self.name)
     }
@@ -315,7 +315,7 @@ fn inside<'l>(ledger: &Ledger, passage: &'l Passage, busy: Option<f64>, receives
     })
 }
 
-/// State of a thread by its time while frames waited for it.
+/// Derives the state of a thread from its time while frames waited for it.
 fn state(spent: &Spent, away: &AwayTimes, busy: Option<f64>, thresholds: &Thresholds) -> ThreadState {
     let at_least = |ns: Option<u64>, share: f64| ns.is_some_and(|ns| spent.share(ns) >= share);
     if spent.interval_ns < SHORTEST_NS {
@@ -327,7 +327,7 @@ fn state(spent: &Spent, away: &AwayTimes, busy: Option<f64>, thresholds: &Thresh
     let stopped = away.sum(&[AwayState::Stopped, AwayState::Traced]);
     let frozen = away.of(AwayState::Frozen);
     let asleep = away.sum(&[AwayState::Polling, AwayState::Asleep]);
-    // A thread that is not allowed to run lacks no CPU.
+    // A thread that is stopped or frozen does not lack a CPU.
     let held = stopped.saturating_add(frozen);
     if at_least(Some(held), thresholds.starved_share) && spent.starved_ns().is_none_or(|starved| starved < held) {
         if stopped >= frozen {
@@ -358,7 +358,7 @@ fn key(hop: &Hop) -> Key<'_> {
     (hop.worker(), hop.endpoint())
 }
 
-/// The receiver of most of the wait, if there are several and it has both half of it and half as much again as an even part.
+/// The receiver with most of the wait, if there are several and it has half of the wait and 1.5 times an even share.
 fn standing_out<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
     let waits = |hop: &Hop| {
         let counts = hop.counts();
@@ -388,7 +388,7 @@ struct Open<'l> {
     sum: Sum,
 }
 
-/// First tokens that have not reached the tokenizer: how long each has been where it was seen last.
+/// First tokens that have not reached the tokenizer, with the time since each was last observed, by leg.
 fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
     let mut open: Vec<Open<'_>> = Vec::new();
     if !ledger.sees_gaps() {
@@ -424,8 +424,8 @@ fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
     open
 }
 
-/// Share of the window for which the receivers of these hops were busy, mean over those where that is seen: with a frame in hand or,
-/// where its event loop's polls are observed, away from them, for HTTP writes as well.
+/// Share of the window for which the receivers of these hops were busy; the mean over observed receivers. Busy means processing a frame or,
+/// if its event loop's polls are observed, outside the poll, which includes HTTP writes.
 pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
     let (mut sum, mut count) = (0.0, 0_u32);
     for hop in hops.filter(|hop| hop.sees().handled) {
@@ -450,7 +450,7 @@ mod tests {
     use crate::event::{CpuSample, PollUse, ThreadPart, What};
     use crate::id::ThreadId;
 
-    /// A tokenizer that writes to its clients has no frame in hand meanwhile: "busy 3 %" while it was away from its poll for 31 %.
+    /// A tokenizer that writes to its clients is processing no frame, but it is busy: its time outside the poll counts.
     #[test]
     fn time_away_from_the_poll_is_busy_time() {
         let mut scene = Scene::skip_path();

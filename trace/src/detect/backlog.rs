@@ -1,4 +1,4 @@
-//! Frames that pile up between send and take.
+//! Frames that pile up between send and receive.
 
 use super::{Detector, Look, Severity, Verdict, advice};
 use crate::words::{duration, plural};
@@ -29,7 +29,7 @@ impl Detector for BacklogGrowing {
                 .filter_map(crate::ledger::Hop::oldest_waiting)
                 .min();
             let waited = oldest.map_or(0, |at| look.now.since(at));
-            // On a hop of many small frames a hundred pass in no time.
+            // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
             if waited < limits.late_ns {
                 continue;
             }

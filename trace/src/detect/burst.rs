@@ -1,5 +1,5 @@
-//! Frames taken many at a time: the event loop was away from its poll, and what came meanwhile is processed in one go.
-//! Information only: whether tokens wait or are lost by it, other detectors measure.
+//! Frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. Information only: other
+//! detectors measure whether tokens wait or are lost.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::words::{count, percent, plural};
@@ -13,7 +13,7 @@ impl Detector for Burst {
 
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
         for (place, group) in look.ledger.groups().iter().enumerate() {
-            // The wakeup that is not over counts as well.
+            // Includes the wakeup still in progress.
             let most = look.ledger.members(place).map(|h| h.counts().wakeup_frames_max).max();
             let most = u64::from(most.unwrap_or(0));
             if most < look.thresholds.burst_frames {
@@ -52,7 +52,7 @@ impl Detector for Burst {
     }
 }
 
-/// Share of the run that the line's receivers spent outside their polls: the one that was away most.
+/// Share of the run that receivers of the line spent outside their polls; the largest one.
 fn away_from_poll(look: &Look<'_>, place: usize) -> Option<f64> {
     let polls = look
         .ledger

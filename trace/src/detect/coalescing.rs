@@ -1,4 +1,4 @@
-//! Chunks that left inside another chunk's delivery: nothing is lost, but the client sees bursts.
+//! Merged chunks: no token is lost, but the client sees bursts.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::words::{plural, share};
@@ -13,7 +13,7 @@ impl Detector for Coalescing {
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
         let totals = look.ledger.totals();
         let confirmed = look.ledger.sees_deliveries();
-        // What a cumulative delivery replaces is told by `would-drop`.
+        // Chunks replaced by a cumulative delivery are reported by `would-drop`.
         let (chunks, of, seen) = if confirmed {
             let merged = totals.chunks.fates.coalesced - totals.replaced.0;
             let streamed = totals.chunks.lined_up - totals.chunks.fates.unjudged - totals.chunks.unstreamed;

@@ -1,5 +1,5 @@
-//! Who keeps frames waiting now: the common ground of the verdicts on consumers. They speak only while frames wait, and of
-//! the time for which the oldest has waited: a busy thread that keeps up is no trouble.
+//! Common base of the consumer detectors: which threads keep frames waiting now. They judge only while frames wait, over the wait of the
+//! oldest frame. A busy thread that keeps up is not a problem.
 
 use super::{Look, Severity, Verdict};
 use crate::clock::MonoNs;
@@ -7,30 +7,30 @@ use crate::event::AwayState;
 use crate::ledger::{AwayTimes, Group, Spent, Thread};
 use crate::words::{duration, percent, plural};
 
-/// No verdict looks further back than this.
+/// Longest time that a verdict looks back.
 const FURTHEST_NS: u64 = 10_000_000_000;
 
 /// States in which a thread is not allowed to run.
 pub(super) const HELD: [AwayState; 3] = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen];
 
-/// A thread that lets frames wait.
+/// A thread that keeps frames waiting.
 pub(super) struct Late<'a> {
     pub(super) group: &'a Group,
     pub(super) thread: &'a Thread,
-    /// Frames that wait for it.
+    /// Number of frames waiting for it.
     pub(super) frames: u64,
-    /// How long the oldest of them has waited.
+    /// Wait of the oldest of them.
     pub(super) waited_ns: u64,
-    /// Since when it is judged.
+    /// Start of the judged interval.
     pub(super) from: MonoNs,
-    /// What it did since.
+    /// Its time use since then.
     pub(super) spent: Spent,
-    /// Why it did not run since, where that was looked at.
+    /// Time since then by reason for not running, where checked.
     pub(super) away: AwayTimes,
 }
 
 impl Late<'_> {
-    /// What its whole process did on CPUs since, in CPUs.
+    /// CPU use of its whole process since then, in CPUs.
     pub(super) fn process_cpus(&self, look: &Look<'_>) -> f64 {
         let of_process = look
             .ledger
@@ -43,7 +43,7 @@ impl Late<'_> {
             .sum()
     }
 
-    /// The beginning of every summary: `tokenizer (4711/4711) `.
+    /// Start of every summary: `tokenizer (4711/4711) `.
     pub(super) fn who(&self) -> String {
         let id = self.thread.id();
         format!("the {} thread ({}/{})", self.thread.role(), id.pid, id.tid)
@@ -59,7 +59,7 @@ impl Late<'_> {
         )
     }
 
-    /// A verdict with what all of them tell.
+    /// Builds a verdict with the evidence common to all consumer detectors.
     pub(super) fn verdict(&self, look: &Look<'_>, summary: String) -> Verdict {
         let limits = look.thresholds;
         let critical = self.frames >= limits.backlog_critical_frames || self.waited_ns >= limits.gap_critical_ns;
@@ -117,7 +117,7 @@ pub(super) fn late<'a>(look: &Look<'a>) -> Vec<Late<'a>> {
             if waited_ns < look.thresholds.late_ns {
                 continue;
             }
-            // Several senders into one socket: one consumer.
+            // Several senders into one socket have one consumer.
             if let Some(known) = late[first..].iter_mut().find(|l| l.thread.id() == by) {
                 known.frames += hop.counts().backlog;
                 continue;
@@ -141,7 +141,7 @@ pub(super) fn late<'a>(look: &Look<'a>) -> Vec<Late<'a>> {
     late
 }
 
-/// The worst of each line by `share`, among those whose share is at least `least`: one verdict a line.
+/// Keeps the worst consumer of each line by `share`, if its share is at least `least`.
 pub(super) fn worst_of_each_line<'a>(
     late: Vec<Late<'a>>,
     least: f64,
@@ -161,12 +161,12 @@ pub(super) fn worst_of_each_line<'a>(
     worst
 }
 
-/// A share for the evidence: three digits are more than samples give.
+/// Rounds a share for the evidence: samples justify no more than three digits.
 pub(super) fn rounded(share: f64) -> f64 {
     (share * 1_000.0).round() / 1_000.0
 }
 
-/// `12 % waiting for a CPU, 85 % asleep` and so on, for the parts that are known.
+/// Describes the remaining known shares: `12 % waiting for a CPU, 85 % asleep`.
 pub(super) fn rest(spent: &Spent) -> String {
     let mut parts = Vec::new();
     for (ns, what) in [

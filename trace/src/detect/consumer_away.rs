@@ -1,4 +1,4 @@
-//! A consumer that does not run while frames wait for it, and why: stopped, frozen, blocked in a system call, or asleep.
+//! A consumer that is not running while frames wait for it, with the reason: stopped, frozen, blocked in a system call, or asleep.
 
 use super::consumer::{HELD, Late, late, worst_of_each_line};
 use super::{Detector, Look, Verdict, advice, io_starved};
@@ -7,7 +7,7 @@ use crate::words::percent;
 
 /// Samples shorter than this in total do not show why a thread is away.
 const SHORTEST_NS: u64 = 200_000_000;
-/// A thread that is blocked or asleep has been so for most of the time; one that may not run needs less to be late.
+/// Smallest share of time for blocked or asleep. A stopped or frozen thread is late with less.
 const MOST: f64 = 0.5;
 
 /// One reason for not running.
@@ -95,7 +95,7 @@ impl ConsumerAway {
     }
 }
 
-/// A few frames that are not received may be some whose receives were not seen, beside a thread at rest; and a consumer whose I/O
+/// Whether there is another explanation. A few waiting frames beside an idle thread may only be missed receives. A consumer whose I/O
 /// thread lacks a CPU has nothing to wake up for.
 fn is_excused(look: &Look<'_>, one: &Late<'_>) -> bool {
     let io = io_starved::starved(look, one);
@@ -108,7 +108,7 @@ mod tests {
     use super::super::scene::{MS, SECOND, Scene};
     use super::*;
 
-    /// A thread of the tokenizer is late for four seconds: samples with these shares and this state, of `frames` frames.
+    /// Scene in which a tokenizer thread is late for four seconds, with these CPU shares, this state and `frames` waiting frames.
     fn late_with(frames: u64, shares: [u64; 3], state: AwayState, place: &'static str) -> Scene {
         let mut scene = Scene::skip_path();
         scene.send(0, &[]);

@@ -1,4 +1,4 @@
-//! A consumer that cannot go faster: its thread computes all the time while frames wait.
+//! A CPU-bound consumer: its thread computes all the time while frames wait.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::{Detector, Look, Verdict, advice};
 use crate::ledger::HotFunction;
 use crate::words::{bytes, duration, percent};
 
-/// With fewer stack samples of a running thread a share says little.
+/// With fewer stack samples of a running thread, a share is not significant.
 const SAMPLES: u64 = 20;
 
 pub(super) struct ConsumerCpuBound;
@@ -17,8 +17,7 @@ fn writes_response(function: &HotFunction) -> bool {
     function.file.contains("uvicorn/protocols/http/") && function.function.rsplit('.').next() == Some("send")
 }
 
-/// Share of the stack samples of a role's running threads, taken while frames piled up, that were writing HTTP responses; `None`
-/// without enough samples.
+/// Share of stack samples of a role's running threads that were writing HTTP responses while frames piled up; `None` with too few samples.
 fn writes_share(look: &Look<'_>, role: &str) -> Option<f64> {
     let role = look.ledger.hot().iter().find(|hot| *hot.role == *role)?;
     let running = role.growing.running;

@@ -1,4 +1,4 @@
-//! A consumer that could work and gets no CPU: others have it.
+//! A runnable consumer that gets no CPU because other threads have it.
 
 use super::consumer::{HELD, Late, late, rest, worst_of_each_line};
 use super::{Detector, Look, Verdict, advice};
@@ -16,8 +16,8 @@ impl Detector for ConsumerStarved {
     }
 
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        // A thread that is stopped, or that mostly waits for its quota, lacks no CPU: another verdict names its cause. The kernel adds
-        // a throttled period when it ends, so the part of one that is not yet over looks like waiting for a CPU.
+        // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
+        // when it ends, so a period in progress looks like waiting for a CPU.
         let starved = |one: &Late<'_>| {
             let held = one.away.sum(&HELD).max(one.spent.held_ns().unwrap_or(0));
             one.spent

@@ -1,6 +1,6 @@
-//! A consumer that cannot go faster, by the engine's own words: its log tells of high CPU while requests wait for it.
+//! A CPU-bound consumer according to the engine's log, which reports high CPU use while requests wait.
 //!
-//! Nothing is observed here: no thread, no queue. The words for CPU are those of the whole process.
+//! No thread or queue is observed here. The log's CPU figures cover the whole process.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::{Detector, Look, Severity, Verdict};
 use crate::ledger::stages::Teller;
 use crate::words::{count, duration, percent};
 
-/// Waiting this long for a message is waiting for work.
+/// A process that waits at least this long for a message is idle.
 const IDLE_WAIT_NS: u64 = 5_000_000;
 
 pub(super) struct ConsumerCpuTold;
@@ -34,7 +34,7 @@ impl Detector for ConsumerCpuTold {
             .filter(|(_, cpu)| *cpu >= limits.consumer_busy_share)
             .max_by(|a, b| a.1.total_cmp(&b.1));
         let Some((teller, cpu)) = busiest else { return };
-        // Waits for messages that last: its work is not what holds it up.
+        // It mostly waits for messages, so its own work is not the limit.
         let recv_wait = teller.recv_wait.quantile(0.5);
         if recv_wait.is_some_and(|ns| ns >= IDLE_WAIT_NS) {
             return;
@@ -140,7 +140,7 @@ mod tests {
         })
     }
 
-    /// The report's own story with the CPU and the wait for a message given.
+    /// The log excerpt of the original bug report, with this CPU use and this wait for a message.
     fn verdicts(cpu: f64, recv_wait_ns: u64, now: u64) -> Vec<Verdict> {
         let mut ledger = Ledger::new(Limits::default());
         let told = |what| {

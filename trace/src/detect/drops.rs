@@ -1,4 +1,4 @@
-//! Chunks that never left for their client: proven by deliveries, or predicted from wakeups.
+//! Chunks that never reached their client: proven by deliveries, or predicted from wakeups.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::engine::DROPS_FIXED_IN;
@@ -45,7 +45,7 @@ impl Detector for DroppedChunks {
     }
 }
 
-/// Responses that no frame names: what their last event claims against what they carried.
+/// Responses matched to no frame: the count claimed by the last event against the tokens carried.
 pub(super) struct ShortAnswers;
 
 impl Detector for ShortAnswers {
@@ -87,7 +87,7 @@ impl Detector for DropsPredicted {
 
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
         let totals = look.ledger.totals();
-        // Where deliveries are seen they decide, not a prediction.
+        // If deliveries are observed, they decide instead of the prediction.
         if totals.predicted.dropped == 0 || look.ledger.sees_deliveries() {
             return;
         }
@@ -96,7 +96,7 @@ impl Detector for DropsPredicted {
         } else {
             "up to "
         };
-        // Text is cut from the whole of it: only clients that read ids of tokens can miss any.
+        // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
         let text = look.ledger.groups().iter().any(|g| g.name.starts_with("detokenizer->"));
         let (severity, whom) = if text {
             (

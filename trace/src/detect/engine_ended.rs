@@ -1,4 +1,4 @@
-//! The engine went away while it was watched.
+//! The engine ended during the run.
 
 use super::{Detector, Look, Severity, Verdict};
 

@@ -1,4 +1,4 @@
-//! A detector's verdict, and the list of what has been found so far.
+//! A detector's verdict, and the list of findings so far.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use crate::clock::MonoNs;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Worth knowing.
+    /// Information only.
     Info,
-    /// Worth a look.
+    /// Needs attention.
     Warning,
-    /// Users feel it.
+    /// Users are affected.
     Critical,
 }
 
 impl Severity {
-    /// The word for it in reports.
+    /// Name in reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Info => "info",
@@ -32,24 +32,24 @@ impl Severity {
     }
 }
 
-/// What a detector says at one look.
+/// Result of one detector run for one place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// How bad.
+    /// Severity.
     pub severity: Severity,
-    /// The hop it is about; empty when it is about none.
+    /// Hop concerned; empty if none.
     pub hop: String,
-    /// The worst request; empty when it is about none.
+    /// Worst affected request; empty if none.
     pub rid: String,
-    /// When it began; `None` is "now, or when it was first found".
+    /// Start of the problem; `None` means now, or the time of the first finding.
     pub since: Option<MonoNs>,
     /// One sentence, with numbers.
     pub summary: String,
-    /// The numbers by name. Durations end in `_ns`.
+    /// Numbers by name. Durations end in `_ns`.
     pub evidence: BTreeMap<String, Value>,
-    /// The setting or release that answers it, where one is known.
+    /// Setting or release that fixes it, if known.
     pub advice: Option<String>,
-    /// Of two verdicts of equal severity on a trouble that comes and goes, the greater is kept.
+    /// Among verdicts of equal severity on an intermittent problem, the one with the greatest weight is kept.
     pub weight: u64,
 }
 
@@ -98,20 +98,20 @@ impl Verdict {
     }
 }
 
-/// A verdict that stands.
+/// A verdict with its history.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// Which detector.
+    /// Kind of its detector.
     pub kind: &'static str,
-    /// When it began.
+    /// Start of the problem.
     pub began: MonoNs,
-    /// Whether the last look still found it.
+    /// Whether the last detector run still found it.
     pub active: bool,
-    /// What it says: of a trouble that has passed, its worst moment.
+    /// Latest verdict; for an intermittent problem, its worst moment.
     pub verdict: Verdict,
 }
 
-/// A finding in an image.
+/// A finding in serialized form.
 #[derive(Deserialize)]
 struct Kept {
     kind: String,
@@ -134,14 +134,14 @@ impl<'de> Deserialize<'de> for Finding {
     }
 }
 
-/// What has been found so far: one finding per kind and hop.
+/// Findings so far: one per kind and hop.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Findings {
     list: Vec<Finding>,
 }
 
 impl Findings {
-    /// Lets every detector look.
+    /// Runs every detector.
     pub fn look(&mut self, look: &Look<'_>) {
         let mut found = Vec::new();
         for detector in ALL {
@@ -179,7 +179,7 @@ impl Findings {
         }
     }
 
-    /// The findings, worst first; of equal ones the order of [`ALL`].
+    /// Findings, worst first; within a severity, in the order of [`ALL`].
     pub fn sorted(&self) -> Vec<&Finding> {
         let place = |f: &Finding| ALL.iter().position(|d| d.kind() == f.kind);
         let mut list: Vec<&Finding> = self.list.iter().collect();
@@ -187,7 +187,7 @@ impl Findings {
         list
     }
 
-    /// The worst severity among them.
+    /// Worst severity among the findings.
     pub fn worst(&self) -> Option<Severity> {
         self.list.iter().map(|f| f.verdict.severity).max()
     }

@@ -69,7 +69,7 @@ impl Detector for FirstTokenGap {
                 duration(oldest_ns)
             );
         }
-        // It began when the worst one's first token was sent.
+        // The gap began when the worst request's first token was sent.
         let (rid, since) = match ledger.worst_gap() {
             Some(gap) if gap.ns >= oldest_ns => (&*gap.rid, gap.at.0.saturating_sub(gap.ns)),
             _ => (oldest_rid, look.now.0.saturating_sub(oldest_ns)),
@@ -77,7 +77,7 @@ impl Detector for FirstTokenGap {
         let bottleneck = look.attribution.bottleneck();
         let _ = write!(summary, "; {}", look.attribution.first_token_words());
         let waits = ledger.waits();
-        // What the tokenizer's thread did explains a wait for the tokenizer alone.
+        // The tokenizer thread's activity explains only waits for the tokenizer.
         let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));
         if explained {
             let _ = write!(summary, "; meanwhile {}", meanwhile(&waits.total));
@@ -101,7 +101,7 @@ impl Detector for FirstTokenGap {
                 verdict = verdict.with("bottleneck_worker", worker.as_str());
             }
         }
-        // Where nothing has been taken yet, there is no distribution of what was.
+        // Before any receive, there is no distribution of gaps.
         if gap.count() > 0 {
             verdict = verdict
                 .with("p50_ns", quantile(0.5))
@@ -113,7 +113,7 @@ impl Detector for FirstTokenGap {
             verdict = verdict.with("judged_requests", waits.total.requests);
             verdict = causes(verdict, "judged", &waits.total);
         }
-        // Of a wait that goes on there is no attribution yet.
+        // A wait still in progress has no attribution yet.
         if let Some((_, worst)) = waits.worst.as_ref().filter(|(of, _)| **of == *rid) {
             verdict = causes(verdict, "worst", worst);
         }
@@ -121,7 +121,7 @@ impl Detector for FirstTokenGap {
     }
 }
 
-/// What the taking thread did, in words.
+/// Describes what the receiving thread did.
 fn meanwhile(what: &WaitBreakdown) -> String {
     let spent = &what.spent;
     let mut words = format!(
@@ -136,7 +136,7 @@ fn meanwhile(what: &WaitBreakdown) -> String {
     words
 }
 
-/// The same by name, each with `of` before it.
+/// Adds the same as evidence, each name prefixed with `of`.
 fn causes(verdict: Verdict, of: &str, what: &WaitBreakdown) -> Verdict {
     let spent = &what.spent;
     let numbers = [

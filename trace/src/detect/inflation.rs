@@ -1,4 +1,4 @@
-//! Cumulative output that is added up as if each chunk were new.
+//! Cumulative output that a consumer adds up as if each chunk were new.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::ledger;
@@ -27,7 +27,7 @@ impl Detector for Inflation {
     }
 }
 
-/// A consumer whose count of tokens is the sum of the cumulative counts that it was told.
+/// A consumer whose token count is the sum of the cumulative counts it received.
 pub(super) struct SummedCounts;
 
 impl Detector for SummedCounts {
@@ -103,10 +103,10 @@ mod tests {
         let mut scene = Scene::delivering();
         scene.send(1, &[("a", 4, 4)]);
         scene.send(2, &[("a", 2, 6)]);
-        // Up to 20 and retracted, none of it seen: merged, it is 20 tokens that end where the count says 1.
+        // Up to 20, then retracted, all unobserved. Merged, this is a delivery of 20 tokens with a count of 1.
         scene.deliver(3, "a", 20, 1, false);
         assert!(scene.check(&Inflation, 4).is_empty());
-        // Up to 40, retracted and back at 20.
+        // Up to 40, then retracted and back at 20.
         scene.deliver(5, "a", 20, 20, false);
         assert!(scene.check(&Inflation, 6).is_empty());
     }
@@ -141,7 +141,7 @@ mod tests {
             ),
             (Severity::Warning, &45.into(), &9.into())
         );
-        // A delivery that claims such a sum says nothing of places: it proves no loss.
+        // A delivery that claims such a sum says nothing about positions, so it proves no loss.
         for n in 1..=6 {
             scene.send(20 + n, &[("b", 1, n as u32)]);
         }

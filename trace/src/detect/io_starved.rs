@@ -1,4 +1,4 @@
-//! libzmq's I/O threads without a CPU: frames wait on their way into the inbox while the consumer has time for them.
+//! libzmq I/O threads without a CPU: frames wait on their way into the inbox although the consumer has time for them.
 
 use super::consumer::{HELD, Late, late, rounded};
 use super::{Detector, Look, Verdict};
@@ -20,7 +20,7 @@ impl Detector for IoThreadStarved {
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
         let limits = look.thresholds;
         for one in late(look) {
-            // A consumer that never sleeps is late by itself.
+            // A consumer that never sleeps is itself the cause.
             let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
             let held = one.spent.share(one.away.sum(&HELD));
             if asleep.is_none_or(|share| share - held < limits.starved_share) {

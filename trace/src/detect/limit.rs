@@ -1,4 +1,4 @@
-//! Limits of our own memory that were reached.
+//! Memory limits of tokengap that were reached.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::words::count;

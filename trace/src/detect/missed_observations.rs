@@ -1,4 +1,4 @@
-//! Observations that tokengap missed: never a loss of the engine.
+//! Observations that tokengap missed: never a loss in the engine.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::ledger::Missed;
@@ -35,7 +35,7 @@ impl Detector for MissedObservations {
     }
 }
 
-/// What prevents the most frequent cause.
+/// Advice against the most frequent cause.
 fn advice(missed: &Missed) -> &'static str {
     let causes = [
         (

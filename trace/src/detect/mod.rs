@@ -1,4 +1,4 @@
-//! Verdicts on what the ledger holds: one file a detector, each a pure look at the state.
+//! Detectors: one file each, each a pure function of the ledger's state.
 
 mod advice;
 mod arithmetic;
@@ -41,21 +41,21 @@ pub(crate) use worker_imbalance::imbalance;
 use crate::clock::MonoNs;
 use crate::ledger::Ledger;
 
-/// What a detector may look at.
+/// Input of a detector.
 #[derive(Clone, Debug)]
 pub struct Look<'a> {
-    /// The state.
+    /// State of the run.
     pub ledger: &'a Ledger,
-    /// What counts as too much.
+    /// Detector thresholds.
     pub thresholds: &'a Thresholds,
-    /// Where the time of chunks and first tokens has gone so far.
+    /// Attribution of the time of chunks and first tokens so far.
     pub attribution: Attribution<'a>,
-    /// The time of the look.
+    /// Time of the detector run.
     pub now: MonoNs,
 }
 
 impl<'a> Look<'a> {
-    /// A look at this state now.
+    /// Detector input for this state at `now`.
     pub fn at(ledger: &'a Ledger, thresholds: &'a Thresholds, now: MonoNs) -> Self {
         Self {
             ledger,
@@ -66,23 +66,23 @@ impl<'a> Look<'a> {
     }
 }
 
-/// One kind of trouble.
+/// A kind of problem.
 pub trait Detector {
-    /// Its name, as reports spell it.
+    /// Name in reports.
     fn kind(&self) -> &'static str;
-    /// Whether the trouble comes and goes, so that its worst moment is worth keeping; else the latest verdict stands.
+    /// Whether the problem is intermittent, so that its worst moment is kept; otherwise the latest verdict is kept.
     fn comes_and_goes(&self) -> bool {
         false
     }
-    /// Whether there is one finding for all hops, which names the hop it is about now.
+    /// Whether there is one finding for all hops, naming the hop affected now.
     fn is_single(&self) -> bool {
         false
     }
-    /// Adds a verdict for each place where the trouble is; none when there is none.
+    /// Adds a verdict for each place with the problem.
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>);
 }
 
-/// Every detector, in the order reports list findings of equal severity.
+/// All detectors, in the order in which reports list findings of equal severity.
 pub const ALL: &[&(dyn Detector + Sync)] = &[
     &drops::DroppedChunks,
     &drops::ShortAnswers,

@@ -1,4 +1,4 @@
-//! New tokens here, all tokens there: consumers cannot be right for both.
+//! Incremental and cumulative deliveries in one engine: a consumer cannot handle both correctly.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::words::count;
@@ -49,7 +49,7 @@ mod tests {
     fn both_modes_in_one_run_are_told() {
         let mut scene = Scene::delivering();
         scene.send(0, &[("a", 1, 1)]);
-        // The first delivery of a request is the same in both.
+        // The first delivery of a request is the same in both modes.
         scene.deliver_as(1, Mode::Cumulative, "a", 1, 1, false);
         scene.send(2, &[("a", 1, 2)]);
         scene.deliver(3, "a", 1, 2, false);

@@ -1,4 +1,4 @@
-//! Chunks of a request in another order than they were made in.
+//! Chunks of a request received in another order than they were generated in.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::words::plural;
@@ -74,7 +74,7 @@ mod tests {
         scene.send(1, 5, "late", 3);
         let found = scene.check(&OutOfOrder);
         assert_eq!((&*found[0].rid, &found[0].evidence["chunks"]), ("late", &1.into()));
-        // Its beginning may be in what could not be read.
+        // Its beginning may be in the unreadable frame.
         scene.garble(1, 6);
         scene.send(1, 7, "again", 2);
         assert_eq!(scene.check(&OutOfOrder), found);

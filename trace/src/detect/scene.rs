@@ -1,4 +1,4 @@
-//! A small scene for the detectors' tests: one hop, one lane, events in words.
+//! Small scenes for the detectors' tests: one hop, one lane, short calls for events.
 
 use super::{Detector, Look, Severity, Thresholds, Verdict};
 use crate::clock::MonoNs;
@@ -19,7 +19,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// A 0.5.9 engine that hands out new tokens, its scheduler sending straight to the tokenizer.
+    /// A 0.5.9 engine in incremental mode, with the scheduler sending directly to the tokenizer.
     pub(super) fn skip_path() -> Self {
         Self::skip_path_with(Limits::default())
     }
@@ -36,7 +36,7 @@ impl Scene {
         )
     }
 
-    /// The same, with deliveries seen.
+    /// The same engine with deliveries observed.
     pub(super) fn delivering() -> Self {
         Self::new(
             Limits::default(),
@@ -87,7 +87,7 @@ impl Scene {
         }
     }
 
-    /// Sends the next frame: (rid, listed, `completion_tokens`) each.
+    /// Sends the next frame; each chunk is (rid, listed, `completion_tokens`).
     pub(super) fn send(&mut self, at: u64, chunks: &[(&str, u32, u32)]) {
         let chunks: Vec<Chunk<'_>> = chunks
             .iter()
@@ -115,7 +115,7 @@ impl Scene {
         self.say(at, What::Sent(frame));
     }
 
-    /// A thread of the tokenizer takes.
+    /// A tokenizer thread receives the frame.
     pub(super) fn take_by(&mut self, at: u64, seq: u64, tid: u32) {
         let by = Some(ThreadId { pid: 7, tid });
         let id = Self::id(seq);
@@ -131,12 +131,12 @@ impl Scene {
         self.say(at, What::Handled(id));
     }
 
-    /// The last 100 ms of a thread of the tokenizer: on a CPU, waiting for one, cgroup throttled, in milliseconds.
+    /// CPU sample of a tokenizer thread over the last 100 ms: on a CPU, waiting for one, cgroup throttled, in milliseconds.
     pub(super) fn cpu(&mut self, at: u64, tid: u32, shares: [u64; 3]) {
         self.sample(at, tid, shares, None);
     }
 
-    /// The same of one that does not run at the end of it.
+    /// The same sample of a thread that is not running at its end.
     pub(super) fn away(&mut self, at: u64, tid: u32, shares: [u64; 3], (state, place): (AwayState, &str)) {
         self.sample(at, tid, shares, Some(Away { state, place }));
     }
@@ -157,7 +157,7 @@ impl Scene {
         self.say(at, What::Cpu(sample));
     }
 
-    /// Fifty stack samples of thread 7 over half a second, so many of them in a function of a file.
+    /// Fifty stack samples of thread 7 over half a second, `within` of them in this function.
     pub(super) fn stack(&mut self, at: u64, (function, file): (&str, &str), within: u32) {
         let sample = HotSample {
             thread: ThreadId { pid: 7, tid: 7 },
@@ -173,7 +173,7 @@ impl Scene {
         self.say(at, What::Hot(sample));
     }
 
-    /// What the kernel holds.
+    /// Sets the bytes in the kernel queue.
     pub(super) fn kernel(&mut self, at: u64, bytes: u64) {
         let sample = QueueSample {
             hop: "scheduler->tokenizer",
@@ -226,7 +226,7 @@ impl Scene {
         );
     }
 
-    /// A response of this kind says that it carries `tokens`, all there are.
+    /// A response of this kind delivers `tokens`, its only ones.
     pub(super) fn respond(&mut self, at: u64, response: Response, rid: &str, tokens: u32) {
         self.say(
             at,
@@ -241,7 +241,7 @@ impl Scene {
         );
     }
 
-    /// Loses the observation of the next `count` frames.
+    /// Skips the next `count` frames and reports them as missed.
     pub(super) fn lose(&mut self, count: u64) {
         self.next += count;
         self.say(
@@ -276,7 +276,7 @@ impl Scene {
     }
 }
 
-/// Detokenizers behind a router, a connection to each.
+/// Detokenizers behind a router, with one connection to each.
 pub(super) struct Workers {
     scene: Scene,
     sent: Vec<u64>,
@@ -287,7 +287,7 @@ impl Workers {
         Self::behind((0..count).map(|worker| (Some(worker), "")))
     }
 
-    /// Hops to receivers at these endpoints, whose numbers are not known.
+    /// Hops to receivers at these endpoints, without worker numbers.
     pub(super) fn at(endpoints: &[&str]) -> Self {
         Self::behind(endpoints.iter().map(|endpoint| (None, *endpoint)))
     }
@@ -332,17 +332,17 @@ impl Workers {
         }
     }
 
-    /// A frame with one new token of one request, to that worker.
+    /// Sends the worker a frame with one new token of a request.
     pub(super) fn send(&mut self, worker: u64, at: u64, rid: &str, completion: u32) {
         self.send_with(worker, at, rid, completion, None, None);
     }
 
-    /// The same, of a request that was retracted so many times.
+    /// Sends the worker a frame of a request with this number of retractions.
     pub(super) fn send_retracted(&mut self, worker: u64, at: u64, rid: &str, completion: u32, retractions: u32) {
         self.send_with(worker, at, rid, completion, None, Some(retractions));
     }
 
-    /// The same, with the request's last token.
+    /// Sends the worker a frame with the request's last token.
     pub(super) fn finish(&mut self, worker: u64, at: u64, rid: &str, completion: u32) {
         self.send_with(worker, at, rid, completion, Some(Finish::Stop), None);
     }
@@ -352,7 +352,7 @@ impl Workers {
         self.scene.deliver(at, rid, 1, completion, true);
     }
 
-    /// A frame to that worker that cannot be read.
+    /// Sends the worker an undecodable frame.
     pub(super) fn garble(&mut self, worker: u64, at: u64) {
         let id = self.next(worker);
         let undecoded = Undecoded {

@@ -1,4 +1,4 @@
-//! Requests that have begun and then fall silent.
+//! Requests that began and then stopped producing.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::ledger::Request;
@@ -17,8 +17,8 @@ impl Detector for StalledStream {
 
     fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
         let (mut stalled, mut retracted, mut worst_ns, mut worst_rid) = (0, 0, 0, "");
-        // Of requests known from the engine's log alone no token is seen, so none is missed.
-        // Nor is one where what came since may have escaped us.
+        // Requests known only from the engine's log have no observed tokens. A request with missed observations since its last chunk may
+        // have continued unseen.
         let heard = |r: &&Request| !r.streams().is_empty() && look.ledger.heard_all_since(r);
         let seen = |r: &&Request| r.finish().is_none() && heard(r);
         for request in look.ledger.requests().filter(seen) {

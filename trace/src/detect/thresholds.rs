@@ -1,4 +1,4 @@
-//! What counts as too much.
+//! Thresholds of the detectors.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,41 +6,41 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Thresholds {
-    /// A first token that waits this long between scheduler and tokenizer deserves a warning, in nanoseconds.
+    /// Wait of a first token between scheduler and tokenizer that causes a warning, in nanoseconds.
     pub gap_warning_ns: u64,
-    /// And this long is critical, in nanoseconds.
+    /// Wait that is critical, in nanoseconds.
     pub gap_critical_ns: u64,
-    /// Missing tokens on the wire from which on the loss is critical.
+    /// Missing tokens on the wire from which the loss is critical.
     pub wire_loss_critical_tokens: u64,
-    /// Share of delivered chunks from which on confirmed drops are critical.
+    /// Share of delivered chunks from which confirmed drops are critical.
     pub drops_critical_share: f64,
-    /// Share of chunks from which on merged deliveries deserve a warning.
+    /// Share of chunks from which merged deliveries cause a warning.
     pub coalesced_warning_share: f64,
-    /// Frames that a growing backlog must have reached.
+    /// Smallest size of a growing backlog, in frames.
     pub backlog_frames: u64,
     /// Seconds over which it must not have fallen.
     pub backlog_seconds: usize,
-    /// Backlog from which on it is critical, in frames.
+    /// Backlog that is critical, in frames.
     pub backlog_critical_frames: u64,
-    /// A consumer, or a backlog, is judged while its oldest frame has waited this long, in nanoseconds.
+    /// Wait of the oldest frame from which a consumer or a backlog is judged, in nanoseconds.
     pub late_ns: u64,
-    /// Share of that time on a CPU from which on its own work is the limit.
+    /// Share of that wait on a CPU from which a thread is CPU-bound.
     pub consumer_busy_share: f64,
-    /// Share of it runnable without a CPU from which on a thread is starved.
+    /// Share of that wait runnable without a CPU from which a thread is starved.
     pub starved_share: f64,
-    /// Share of it held back by a quota from which on it is throttled.
+    /// Share of that wait under a quota from which a thread is throttled.
     pub throttled_share: f64,
     /// Frames in one wakeup that make a burst.
     pub burst_frames: u64,
-    /// Chunks of a line's busiest worker over the mean of all from which on the load is uneven.
+    /// Ratio of the busiest worker's chunks to the mean of its line from which the load is uneven.
     pub imbalance: f64,
-    /// Chunks that the workers of a line must have had before their load is judged.
+    /// Chunks on a line before the load of its workers is judged.
     pub imbalance_chunks: u64,
-    /// A request that has begun and neither gone on nor finished for this long is stalled, in nanoseconds.
+    /// Silence of an unfinished request after its first chunk that makes it stalled, in nanoseconds.
     pub stalled_ns: u64,
-    /// Share of undecoded frames from which on it deserves a warning.
+    /// Share of undecoded frames that causes a warning.
     pub undecoded_warning_share: f64,
-    /// And from which on nothing else in the report is to be trusted.
+    /// Share from which the rest of the report cannot be trusted.
     pub undecoded_critical_share: f64,
 }
 

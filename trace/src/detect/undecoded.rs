@@ -1,4 +1,4 @@
-//! Frames that could not be read.
+//! Frames that could not be decoded.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::words::{plural, share};

@@ -1,4 +1,4 @@
-//! Tokens that never crossed a hop, by the streams' own arithmetic.
+//! Tokens that never crossed a hop, computed from the streams' own counts.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::words::plural;

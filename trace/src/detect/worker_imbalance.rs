@@ -1,4 +1,4 @@
-//! Several workers behind one line, of which one has much more to do than the others.
+//! Uneven load: one of several workers of a line has much more to do than the others.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::words::{count, percent};
 
 pub(super) struct WorkerImbalance;
 
-/// Chunks of the busiest receiver over the mean of all; `None` with a single one, or when nothing came.
+/// Ratio of the busiest receiver's chunks to the mean; `None` with a single receiver, or without chunks.
 pub(crate) fn imbalance(members: &[&Hop]) -> Option<f64> {
     uneven(&receivers(members))
 }
@@ -20,7 +20,7 @@ fn uneven(receivers: &[Receiver<'_>]) -> Option<f64> {
     (receivers.len() > 1 && sum > 0).then(|| (u128::from(most) * receivers.len() as u128) as f64 / sum as f64)
 }
 
-/// One receiver, and what came to it by every hop: a scheduler has several sockets, and several schedulers may send into one.
+/// One receiver with its chunks over all hops: a scheduler has several sockets, and several schedulers may share a receiver.
 struct Receiver<'a> {
     hop: &'a Hop,
     chunks: u64,
@@ -31,7 +31,7 @@ fn receivers<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
     let mut receivers: BTreeMap<(Option<u16>, &str, Option<HopId>), Receiver<'a>> = BTreeMap::new();
     for hop in members {
         let (worker, endpoint) = (hop.worker(), hop.endpoint());
-        // Nothing tells whether it is the receiver of another hop.
+        // Without a worker number or endpoint, it cannot be matched to the receiver of another hop.
         let alone = (worker.is_none() && endpoint.is_empty()).then(|| hop.id());
         let one = receivers.entry((worker, endpoint, alone)).or_insert(Receiver {
             hop,
@@ -64,7 +64,7 @@ impl Detector for WorkerImbalance {
             if sum < limits.imbalance_chunks {
                 continue;
             }
-            // Uneven work that everybody gets done is worth knowing; frames that wait for the busiest are worth a look.
+            // Uneven load that the workers keep up with is information; a backlog at the busiest is a warning.
             let severity = if busiest.backlog_max >= limits.backlog_frames {
                 Severity::Warning
             } else {

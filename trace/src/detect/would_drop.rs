@@ -1,4 +1,4 @@
-//! Chunks that a later one replaced in cumulative mode: nothing is lost, but the same engine would lose them with new tokens only.
+//! Chunks replaced by a later one in cumulative mode. Nothing is lost, but the same engine would lose them in incremental mode.
 
 use super::{Detector, Look, Severity, Verdict};
 use crate::engine::{DROPS_FIXED_IN, Waiter};
