@@ -1,5 +1,5 @@
-//! How a run went: what passed and what waited in each slot of time, in bounded memory. Counters are read where a slot ends,
-//! so that nothing is paid for by frame or token.
+//! Time series of a run: traffic and backlogs per time slot, in bounded memory. Counters are read only at the end of a slot, so frames and
+//! tokens add no cost.
 
 mod reading;
 mod slot;
@@ -17,18 +17,18 @@ use crate::stats::Series;
 /// Length of a slot before the first halving.
 const SLOT_NS: u64 = 1_000_000_000;
 
-/// The slots of a run.
+/// Time series of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Course {
     most: usize,
     series: Option<Series<Moment>>,
-    /// What was read when the running slot began.
+    /// Counters at the start of the current slot.
     last: Reading,
     due: MonoNs,
 }
 
 impl Course {
-    /// Nothing seen yet; keeps at most `most` slots.
+    /// Creates an empty time series that keeps at most `most` slots.
     pub fn new(most: usize) -> Self {
         Self {
             most,
@@ -38,7 +38,7 @@ impl Course {
         }
     }
 
-    /// Tells the time before something is entered that happened then: closes the slots that are over.
+    /// Closes slots that end before `now`. Call it before applying an event of that time.
     pub(crate) fn at(&mut self, now: MonoNs, ledger: &mut Ledger) {
         if now < self.due {
             return;
@@ -57,12 +57,12 @@ impl Course {
         }
     }
 
-    /// Whether an image's places and bounds are those that a run makes.
+    /// Whether indices and limits of a deserialized image are consistent.
     pub(crate) fn is_sound(&self) -> bool {
         self.series.as_ref().is_none_or(Series::is_sound)
     }
 
-    /// Begin of the first slot; `None` before anything was seen.
+    /// Start of the first slot; `None` before the first event.
     pub fn begun(&self) -> Option<MonoNs> {
         self.series.as_ref().map(Series::begun)
     }
@@ -72,7 +72,7 @@ impl Course {
         self.series.as_ref().map_or(SLOT_NS, Series::width_ns)
     }
 
-    /// All slots, oldest first; the last is the running one as it is now.
+    /// All slots, oldest first; the last is the current, unfinished one.
     pub fn moments(&self, ledger: &Ledger) -> Vec<Moment> {
         let Some(series) = &self.series else {
             return Vec::new();
@@ -84,7 +84,7 @@ impl Course {
         moments
     }
 
-    /// The threads that [`Moment::threads`] tells of, in its order.
+    /// Threads covered by [`Moment::threads`], in its order.
     pub fn threads(&self) -> impl Iterator<Item = ThreadId> + '_ {
         self.last.threads()
     }

@@ -8,9 +8,9 @@ use crate::event::ThreadPart;
 use crate::id::ThreadId;
 use crate::ledger::{Ledger, Spent, Thread};
 
-/// Hop names that are followed; further ones are only in the totals.
+/// Maximum number of hop names with a series. Others count only in the totals.
 const HOPS: usize = 32;
-/// Threads that are followed of those that take frames or are main threads, the first met; likewise.
+/// Maximum number of threads with a series: main threads and threads that receive frames, in the order first observed.
 const THREADS: usize = 32;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ impl Reading {
         self.threads.iter().map(|t| t.0)
     }
 
-    /// What has come since.
+    /// Difference between the ledger now and this reading.
     pub(super) fn moment(&self, ledger: &Ledger) -> Moment {
         let groups = ledger.groups().iter().take(HOPS).enumerate();
         Moment {
@@ -50,7 +50,7 @@ impl Reading {
         }
     }
 
-    /// Reads anew, for a slot that begins at `from`.
+    /// Reads the counters for a slot that begins at `from`.
     pub(super) fn advance(&mut self, ledger: &Ledger, from: MonoNs) {
         self.at = from;
         self.passed = passed(ledger);
@@ -64,7 +64,7 @@ impl Reading {
         }
     }
 
-    /// Follows the threads that were met in the slot that ends: their samples began in it.
+    /// Adds threads first observed in the slot that ends, since their samples began in it.
     pub(super) fn meet(&mut self, ledger: &Ledger) {
         let matters = |t: &&Thread| t.total().is_some() && (t.takes() || t.part() == Some(ThreadPart::Main));
         for thread in ledger.threads().iter().filter(matters) {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::ledger::Spent;
 use crate::stats::{Slot, Tally};
 
-/// What was entered in a slot.
+/// Counters of one slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passed {
     /// Requests seen for the first time.
@@ -22,11 +22,11 @@ pub struct Passed {
     pub tokens_lost: u64,
     /// Chunks sent by the scheduler.
     pub chunks_sent: u64,
-    /// Chunks that left inside another's delivery.
+    /// Chunks merged into another chunk's delivery.
     pub chunks_coalesced: u64,
     /// Chunks proven lost.
     pub chunks_dropped: u64,
-    /// Chunks that should have been lost by what the release is known to do.
+    /// Drops predicted from the known behaviour of the release.
     pub dropped_predicted: u64,
     /// Observations missed by tokengap.
     pub events_missed: u64,
@@ -50,18 +50,18 @@ impl Passed {
     }
 }
 
-/// What crossed the hops of one name in a slot.
+/// Traffic on the hops of one name in a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedHop {
     /// Frames sent.
     pub frames_sent: u64,
-    /// Frames taken.
+    /// Frames received.
     pub frames_taken: u64,
     /// Chunks in the frames.
     pub chunks: u64,
     /// Bytes of the frames.
     pub bytes: u64,
-    /// Wakeups of the receivers that have ended.
+    /// Finished wakeups of the receivers.
     pub wakeups: u64,
 }
 
@@ -80,28 +80,28 @@ impl PassedHop {
 /// The hops of one name in a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopSlot {
-    /// What crossed them.
+    /// Traffic on them.
     pub passed: PassedHop,
-    /// The most frames that waited at one time.
+    /// Largest backlog, in frames.
     pub backlog_max: u64,
-    /// The most bytes that a sample found in the kernel; `None` when there was no sample.
+    /// Largest sample of the bytes in kernel queues; `None` without a sample.
     pub kernel_bytes_max: Option<u64>,
-    /// Taken minus sent, of the frames taken.
+    /// Queue wait (received minus sent) of the received frames.
     pub residence: Tally,
 }
 
-/// A slot: everything at once.
+/// All values of one slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// What was entered.
+    /// Counters.
     pub passed: Passed,
-    /// Requests that lived at its end; of joined slots the most.
+    /// Live requests at its end; for joined slots the maximum.
     pub live: u64,
     /// Gaps that ended.
     pub gap: Tally,
-    /// By place in [`crate::ledger::Ledger::groups`]; a hop that was met later is missing at the end.
+    /// Indexed as [`crate::ledger::Ledger::groups`]; hops first observed later are missing at the end.
     pub hops: Vec<HopSlot>,
-    /// By place in [`super::Course::threads`]; `None` when nothing was sampled.
+    /// Indexed as [`super::Course::threads`]; `None` without samples.
     pub threads: Vec<Option<Spent>>,
 }
 

@@ -1,6 +1,6 @@
-//! Where a change of means lies: both runs drawn anew, block by block so that neighbours stay together.
+//! Block bootstrap: confidence interval of a change of means. Resampling in blocks keeps neighbouring slots together.
 
-/// A small generator (splitmix64): the same seed, the same interval, on every machine.
+/// Small generator (splitmix64): the same seed gives the same interval on every machine.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -20,14 +20,14 @@ impl Random {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    /// From 0 to 1.
+    /// Next number from 0 to 1.
     #[cfg(test)]
     pub(super) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
-/// The middle 99 of 100 of the changes of the mean from `a` to `b`; `None` when either is empty.
+/// 99 % interval of the change of the mean from `a` to `b`; `None` if either is empty.
 pub(super) fn interval(a: &[f64], b: &[f64], resamples: usize, seed: u64) -> Option<[f64; 2]> {
     if a.is_empty() || b.is_empty() || resamples == 0 {
         return None;
@@ -41,7 +41,7 @@ pub(super) fn interval(a: &[f64], b: &[f64], resamples: usize, seed: u64) -> Opt
     Some([at(0.005), at(0.995)])
 }
 
-/// The mean of as many values, in circular blocks of about the cube root of their number.
+/// Mean of a resample of the same size, in circular blocks of about the cube root of that size.
 fn redrawn(values: &[f64], random: &mut Random) -> f64 {
     let block = (values.len() as f64).cbrt().ceil() as usize;
     let (mut sum, mut drawn) = (0.0, 0);

@@ -1,4 +1,4 @@
-//! The comparison for an issue.
+//! The comparison as Markdown, for an issue.
 
 use std::fmt::Write as _;
 

@@ -1,10 +1,10 @@
-//! The measures: what is taken in each slot, and what a change of it means.
+//! The measures: their value in each slot, and how to judge a change.
 
 use super::samples::{cpu_per_token, hop, loaded, per_second, per_slot, quantile, ratio, share};
 use super::{Compared, Options, Unit, Verdict, bootstrap, outcome, rank};
 use crate::report::{Report, Series};
 
-/// Which way is good.
+/// Direction of improvement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Good {
     More,
@@ -12,14 +12,14 @@ enum Good {
     Neither,
 }
 
-/// Samples of one measure; `None` when a run does not observe it.
+/// Samples of one measure; `None` if a run does not observe it.
 struct Measure {
     name: String,
     unit: Unit,
     good: Good,
     a: Option<Vec<f64>>,
     b: Option<Vec<f64>>,
-    /// Exact totals of both where a count speaks for itself: none and some is no question of noise.
+    /// Exact totals of both runs, if a count is conclusive: none against some needs no test for noise.
     exact: Option<(u64, u64)>,
 }
 
@@ -67,7 +67,7 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
             .is_some_and(|(a, b)| rank::apart(a, b) || (measure.unit == Unit::Share && rank::from_nothing(a, b)));
     let large = a.zip(b).is_some_and(|(a, b)| matters(measure.unit, a, b, options));
     let (verdict, note) = match (measure.exact, p) {
-        // Proven losses where there were none are a fact, however many slots there are.
+        // Proven losses after a run without any are a fact, whatever the number of slots.
         (Some((0, some)), _) if some > 0 => (
             Verdict::Worse,
             Some(format!("none before, {some} after: proven, not sampled")),
@@ -133,18 +133,18 @@ fn why_not(measure: &Measure, few: usize, options: &Options) -> (Verdict, Option
     (verdict, Some(why))
 }
 
-/// Whether a change is large enough, were it certain.
+/// Whether a change would be large enough if it were certain.
 fn matters(unit: Unit, a: f64, b: f64, options: &Options) -> bool {
     let (distance, relative) = (
         (b - a).abs(),
         (b - a).abs() / a.abs().max(b.abs()).max(f64::MIN_POSITIVE),
     );
-    // Of the larger: a rise by half and the fall back from it are the same step.
+    // Relative to the larger value: a rise by half and the fall back are the same step.
     let least = options.least_change / (1.0 + options.least_change);
     match unit {
         Unit::Ns => distance >= options.least_time_ns as f64 && relative >= 1.0 / 3.0,
         Unit::PerSecond | Unit::Number => relative >= least,
-        // Of hundredths there is little to say.
+        // A change within a few hundredths is not meaningful.
         Unit::Share => relative >= least && distance >= 0.02,
     }
 }
@@ -153,7 +153,7 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
     let mut all = Vec::new();
     let mut add = |name: &str, unit: Unit, good: Good, of: &dyn Fn(&Series) -> Option<Vec<f64>>| {
         let (a, b) = (of(a), of(b));
-        // What neither sees is no line.
+        // Skips measures that neither run observes.
         if a.is_some() || b.is_some() {
             all.push(Measure {
                 name: name.to_owned(),

@@ -1,8 +1,8 @@
-//! Before and after: two reports compared, measure by measure, with what is noise and what is not.
+//! Comparison of two reports, measure by measure, that separates changes from noise.
 //!
-//! Each measure is taken in every slot of time of both runs ([`crate::report::Series`]), and the slots are compared by rank
-//! (`rank`); how large the change is comes with an interval from a block bootstrap (`bootstrap`). A change counts when it is
-//! beyond noise over all measures together (Benjamini-Hochberg), and large enough to matter. No slots, no verdict: then it says why.
+//! Each measure has a value in every time slot of both runs ([`crate::report::Series`]). A rank test compares the slots (`rank`); a block
+//! bootstrap gives the interval of the change (`bootstrap`). A change counts if it is beyond noise over all measures (Benjamini-Hochberg)
+//! and large enough to matter. Without slots there is no verdict, and the note says why.
 
 mod bootstrap;
 mod markdown;
@@ -23,25 +23,25 @@ pub use wait::{LegShift, WaitShift};
 
 use crate::report::Report;
 
-/// The schema's name, as comparisons carry it.
+/// Name of the schema in comparisons.
 pub const SCHEMA: &str = "tokengap.diff/1";
 
-/// What is asked of a change before it counts.
+/// Criteria for a change to count.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Options {
-    /// The chance that any change is told of two runs of the same, over all measures together.
+    /// Probability of reporting any change between two equal runs, over all measures together.
     pub alpha: f64,
-    /// Least relative change of rates, sizes and shares.
+    /// Smallest relative change of rates, sizes and shares.
     pub least_change: f64,
-    /// Least change of times, in nanoseconds; they have to change by half as well.
+    /// Smallest change of times, in nanoseconds; times must also change by half.
     pub least_time_ns: u64,
-    /// Slots that each run needs.
+    /// Smallest number of slots in each run.
     pub least_slots: usize,
-    /// Slots that each run needs before a large difference that the test does not confirm is called noise.
+    /// Smallest number of slots in each run to call a large but unconfirmed difference noise.
     pub least_slots_for_noise: usize,
-    /// Resamplings of the interval.
+    /// Number of resamples for the interval.
     pub resamples: usize,
-    /// Of their randomness: the same reports give the same answer.
+    /// Seed of the resampling: the same reports give the same result.
     pub seed: u64,
 }
 
@@ -59,37 +59,37 @@ impl Default for Options {
     }
 }
 
-/// Two runs compared.
+/// Comparison of two runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Diff {
     /// [`SCHEMA`].
     pub schema: String,
-    /// In one sentence.
+    /// Conclusion in one sentence.
     pub verdict: String,
-    /// What became of each trouble that users feel, the gravest first; empty without measures.
+    /// Outcome for each problem that users notice, most severe first; empty without measures.
     #[serde(default)]
     pub outcomes: Vec<Outcome>,
-    /// How it was judged.
+    /// Description of the method.
     pub method: String,
-    /// What was asked.
+    /// Options of the comparison.
     pub options: Options,
-    /// The runs.
+    /// First run.
     pub a: Side,
-    /// The runs.
+    /// Second run.
     pub b: Side,
-    /// What is known to look like this.
+    /// Known patterns that match the change.
     pub patterns: Vec<Pattern>,
-    /// Where a chunk waits in both; `null` where a run did not see it.
+    /// Wait of a chunk in both runs; `null` if one of them did not observe it.
     #[serde(default)]
     pub wait: Option<WaitShift>,
     /// Measures in the order of the path.
     pub measures: Vec<Compared>,
 }
 
-/// One of the runs, in brief.
+/// Summary of one of the runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Side {
-    /// As its user calls it: a file's name.
+    /// Name given by the user: a file name.
     pub name: String,
     /// Source and engine.
     pub what: String,
@@ -97,35 +97,35 @@ pub struct Side {
     pub window_ns: u64,
     /// Length of its slots; `null` when it has none.
     pub slot_ns: Option<u64>,
-    /// Slots that were compared: load was on, ramps at both ends left off.
+    /// Number of slots compared: those under load, without the ramps at both ends.
     pub slots: usize,
 }
 
-/// What a change means.
+/// Judgement of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Beyond noise, and for the better.
+    /// Beyond noise, and an improvement.
     Better,
-    /// Beyond noise, and for the worse.
+    /// Beyond noise, and a regression.
     Worse,
-    /// Beyond noise, and neither good nor bad by itself.
+    /// Beyond noise, neither good nor bad by itself.
     Changed,
     /// Not beyond noise, or too small to matter.
     WithinNoise,
-    /// Too few slots or samples for an answer; the note says how many are needed.
+    /// Too few slots or samples; the note gives the required number.
     NotEnoughData,
-    /// A run does not observe it; the note says which.
+    /// Not observed by one of the runs; the note says which.
     NotComparable,
 }
 
 impl Verdict {
-    /// Whether it says that something changed.
+    /// Whether it reports a change.
     pub fn counts(self) -> bool {
         matches!(self, Self::Better | Self::Worse | Self::Changed)
     }
 
-    /// In words.
+    /// Text of the verdict.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Better => "better",
@@ -138,11 +138,11 @@ impl Verdict {
     }
 }
 
-/// Of what a measure's numbers are.
+/// Unit of a measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
-    /// Things per second.
+    /// Events per second.
     PerSecond,
     /// Nanoseconds.
     Ns,
@@ -155,23 +155,23 @@ pub enum Unit {
 /// One measure of both runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// What was measured.
+    /// Name of the measure.
     pub name: String,
-    /// Of what the numbers are.
+    /// Unit of the numbers.
     pub unit: Unit,
-    /// Mean over the slots of the first run; `null` when it was not observable.
+    /// Mean over the slots of the first run; `null` if not observed.
     pub a: Option<f64>,
-    /// And of the second.
+    /// Mean over the slots of the second run; `null` if not observed.
     pub b: Option<f64>,
-    /// `b / a - 1`; `null` when `a` is 0 or one is unknown.
+    /// `b / a - 1`; `null` if `a` is 0 or either is unknown.
     pub change: Option<f64>,
-    /// Where the change of the mean lies, as an interval of `b - a` in the measure's unit.
+    /// Confidence interval of `b - a`, in the measure's unit.
     pub interval: Option<[f64; 2]>,
-    /// How likely slots so different in rank are if nothing changed; before the correction for many measures.
+    /// p-value of the rank test, before correction for multiple measures.
     pub p: Option<f64>,
-    /// What it means.
+    /// Judgement of the change.
     pub verdict: Verdict,
-    /// Why it is not comparable, or how else it is known.
+    /// Why it is not comparable, or what else the verdict is based on.
     pub note: Option<String>,
 }
 
@@ -183,7 +183,7 @@ impl Diff {
         let wait = wait::shift(a, b);
         let outcomes = outcome::of(a, b, &measures);
         let (mut side_a, mut side_b) = (side(name_a, a), side(name_b, b));
-        // Which is which must be seen where both are called the same.
+        // Distinguish two runs with the same name.
         if side_a.name == side_b.name {
             side_a.name.push_str(" (first)");
             side_b.name.push_str(" (second)");
@@ -202,7 +202,7 @@ impl Diff {
         }
     }
 
-    /// Whether the gravest trouble that changed is worse, or, where none changed, any measure.
+    /// Whether the most severe problem that changed became worse or, if none changed, any measure did.
     pub fn worse(&self) -> bool {
         match self.outcomes.iter().find(|o| o.state.counts()) {
             Some(outcome) => outcome.state == State::Regressed,
@@ -210,17 +210,17 @@ impl Diff {
         }
     }
 
-    /// As one JSON document.
+    /// Renders one JSON document.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
     }
 
-    /// As text for people.
+    /// Renders plain text.
     pub fn to_text(&self) -> String {
         text::render(self)
     }
 
-    /// As Markdown.
+    /// Renders Markdown.
     pub fn to_markdown(&self) -> String {
         markdown::render(self)
     }

@@ -1,5 +1,5 @@
-//! What became of each trouble a user feels, the gravest first: lost tokens, the wait for the first token, inter-token latency,
-//! merged chunks.
+//! Outcome for each problem that users notice, most severe first: lost tokens, wait for the first token, inter-token latency, merged
+//! chunks.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,35 +8,35 @@ use super::{Compared, Verdict};
 use crate::report::Report;
 use crate::words::{count, duration, share};
 
-/// What became of one trouble.
+/// Outcome for one problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The trouble: `lost tokens`, `first-token gap`, `inter-token latency`, `merged chunks`.
+    /// Name of the problem: `lost tokens`, `first-token gap`, `inter-token latency`, `merged chunks`.
     pub name: String,
-    /// What became of it.
+    /// State of the problem in the second run.
     pub state: State,
-    /// Its number before and after; empty where it is not known.
+    /// Its number before and after; empty if unknown.
     pub numbers: String,
 }
 
-/// What became of a trouble.
+/// State of a problem after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// It is gone.
     Fixed,
-    /// It is less.
+    /// Smaller than before.
     Improved,
-    /// It is new, or more.
+    /// New, or larger than before.
     Regressed,
     /// No change beyond noise.
     Unchanged,
-    /// A run does not observe it, or not for long enough.
+    /// Not observed by one of the runs, or not for long enough.
     NotEnoughData,
 }
 
 impl State {
-    /// In words.
+    /// Text of the state.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Fixed => "FIXED",
@@ -47,13 +47,13 @@ impl State {
         }
     }
 
-    /// Whether it says that something changed.
+    /// Whether it reports a change.
     pub fn counts(self) -> bool {
         matches!(self, Self::Fixed | Self::Improved | Self::Regressed)
     }
 }
 
-/// The four, the gravest first; none where there are no measures.
+/// Outcomes of the four problems, most severe first; empty without measures.
 pub(super) fn of(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Outcome> {
     if measures.is_empty() {
         return Vec::new();
@@ -106,7 +106,7 @@ fn numbers<T>(a: Option<T>, b: Option<T>, show: impl Fn(T) -> String) -> String 
         .map_or_else(String::new, |(a, b)| format!("{} -> {}", show(a), show(b)))
 }
 
-/// The first of these measures that changed, else the first: the mean over slots, as the table has it.
+/// Text for the first of these measures that changed, else for the first one. Uses the mean over slots, as the table does.
 fn told(measures: &[Compared], names: &[&str]) -> String {
     let all = || named(measures, names);
     let Some(measure) = all().find(|m| m.verdict.counts()).or_else(|| all().next()) else {
@@ -130,8 +130,7 @@ fn named<'m>(measures: &'m [Compared], names: &[&'m str]) -> impl Iterator<Item 
     found.into_iter()
 }
 
-/// What the first of these measures that changed says, else the first of all, whose numbers are told; `gone`: nothing of the
-/// trouble is left after.
+/// State by the first of these measures that changed, else by the first one. `gone` means that the second run has none of the problem.
 fn state(measures: &[Compared], names: &[&str], gone: bool) -> State {
     let mut quiet = State::NotEnoughData;
     for (place, measure) in named(measures, names).enumerate() {
@@ -146,11 +145,11 @@ fn state(measures: &[Compared], names: &[&str], gone: bool) -> State {
     quiet
 }
 
-/// Inter-token latency as clients saw it, from the whole of both runs: slots hold none.
+/// Inter-token latency at clients over the whole runs, because slots do not hold it.
 pub(super) fn latency(a: &Report, b: &Report, least_time_ns: u64) -> Vec<Compared> {
-    /// Tokens that each run needs.
+    /// Smallest number of tokens in each run.
     const LEAST: u64 = 1_000;
-    /// Least factor: without slots there is no measure of noise.
+    /// Smallest factor: without slots, noise cannot be estimated.
     const LEAST_FACTOR: f64 = 2.0;
     let (Some(of_a), Some(of_b)) = (a.itl_ns.delivered_by_token, b.itl_ns.delivered_by_token) else {
         return Vec::new();

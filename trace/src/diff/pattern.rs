@@ -1,4 +1,4 @@
-//! Changes that are known by their look.
+//! Known patterns of change.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,21 +7,21 @@ use crate::engine::{Mode, Waiter};
 use crate::report::{FindingLine, HopLine, Report};
 use crate::words::percent;
 
-/// A thread that takes frames and is on a CPU for more than this share of its time is bound by it.
+/// CPU share from which a receiving thread is CPU-bound.
 const CPU_BOUND: f64 = 0.9;
 
-/// Something known to look like this.
+/// A known pattern that matches the change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
-    /// For machines: `mode`, `release`, `workers`, `path`, `inflation`, `cpu-bound`, `losses`.
+    /// Machine-readable kind: `mode`, `release`, `workers`, `path`, `inflation`, `cpu-bound`, `losses`.
     pub kind: String,
-    /// In a few words.
+    /// Short title.
     pub title: String,
-    /// What it rests on, and what follows.
+    /// Evidence and consequence.
     pub says: String,
 }
 
-/// What both reports say of the engine, and what the measures say to that.
+/// Compares what both reports say of the engine and checks it against the measures.
 pub(super) fn find(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Pattern> {
     [
         mode(a, b, measures),

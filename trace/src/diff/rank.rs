@@ -1,8 +1,8 @@
-//! The test: Mann-Whitney's U over slots, with fewer slots counted where neighbours resemble each other.
+//! Mann-Whitney U test over slots, with a smaller effective sample size if neighbouring slots correlate.
 
-/// How likely ranks so different are if both come from the same distribution, two-sided, ties included. Slots follow one
-/// another, and a backlog that grows makes each like the last: the statistic is scaled as if there were only as many
-/// slots as are worth it by their lag-1 correlation. 1 when either is empty or all are equal.
+/// Two-sided p-value, corrected for ties, that both samples have the same distribution. Consecutive slots correlate, for example while a
+/// backlog grows. The statistic is therefore scaled to the effective sample size by the lag-1 correlation. Returns 1 if either sample is
+/// empty or all values are equal.
 pub(super) fn mann_whitney(a: &[f64], b: &[f64]) -> f64 {
     let (na, nb) = (a.len() as f64, b.len() as f64);
     let mut all: Vec<(f64, bool)> = a
@@ -29,15 +29,15 @@ pub(super) fn mann_whitney(a: &[f64], b: &[f64]) -> f64 {
     if variance <= 0.0 || !variance.is_finite() {
         return 1.0;
     }
-    // A half towards the middle, since U moves by steps.
+    // Continuity correction, since U is discrete.
     let distance = ((u - na * nb / 2.0).abs() - 0.5).max(0.0) / variance.sqrt();
     let worth = (worth(a) * na + worth(b) * nb) / n;
     two_sided(distance * worth.sqrt())
 }
 
-/// Which share of the slots is worth counting, by the correlation of neighbours.
+/// Effective share of the slots, from the correlation of neighbours.
 fn worth(values: &[f64]) -> f64 {
-    // A run that drifts in one direction looks more alike than it is: not below a third.
+    // Drift in one direction overstates the correlation, so the share is at least a third.
     let rho = correlation(values).clamp(0.0, 0.5);
     (1.0 - rho) / (1.0 + rho)
 }
@@ -47,7 +47,7 @@ fn correlation(values: &[f64]) -> f64 {
     let mean = values.iter().sum::<f64>() / n;
     let variance: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
     let joint: f64 = values.windows(2).map(|w| (w[0] - mean) * (w[1] - mean)).sum();
-    // Few values make neighbours look more different than they are: by about one part in each.
+    // Small samples underestimate the correlation by about 1/n.
     if variance > 0.0 {
         joint / variance + 1.0 / n
     } else {
@@ -55,7 +55,7 @@ fn correlation(values: &[f64]) -> f64 {
     }
 }
 
-/// The normal distribution beyond `z` on both sides (Abramowitz and Stegun 7.1.26, right to 1.5e-7).
+/// Two-sided tail probability of the normal distribution beyond `z` (Abramowitz and Stegun 7.1.26, error below 1.5e-7).
 fn two_sided(z: f64) -> f64 {
     let x = z / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
@@ -70,10 +70,10 @@ fn two_sided(z: f64) -> f64 {
     (sum * (-x * x).exp()).clamp(0.0, 1.0)
 }
 
-/// How far beyond: a quarter more than the nearest slot of the other.
+/// Factor between the nearest slots of both runs from which they are far apart.
 const FAR: f64 = 1.25;
 
-/// Whether every slot of one run lies beyond every slot of the other, and far: two runs of the same do not do that by chance.
+/// Whether every slot of one run is far beyond every slot of the other, which does not happen by chance in equal runs.
 pub(super) fn apart(a: &[f64], b: &[f64]) -> bool {
     let ends = |values: &[f64]| {
         values
@@ -84,18 +84,18 @@ pub(super) fn apart(a: &[f64], b: &[f64]) -> bool {
     !a.is_empty() && !b.is_empty() && (beyond(ends(a), ends(b)) || beyond(ends(b), ends(a)))
 }
 
-/// Least share of every slot of one run where the other has none of it.
+/// Smallest share in every slot of one run if the other has none.
 const SOME: f64 = 0.02;
 
-/// Whether no slot of one run has any and every slot of the other has some: among six slots each, one chance in 924.
+/// Whether one run has none in every slot and the other some in every slot: with six slots each, a chance of 1 in 924.
 pub(super) fn from_nothing(a: &[f64], b: &[f64]) -> bool {
     let none = |values: &[f64]| values.iter().all(|&v| v == 0.0);
     let some = |values: &[f64]| values.iter().all(|&v| v >= SOME);
     a.len().min(b.len()) >= 6 && ((none(a) && some(b)) || (some(a) && none(b)))
 }
 
-/// Which of `ps` are beyond noise by Benjamini and Hochberg: where nothing changed at all, `alpha` is the chance that any is.
-/// Those that are `None` take no part.
+/// Marks the p-values beyond noise by Benjamini-Hochberg. If nothing changed, `alpha` is the probability that any is marked. `None` values
+/// are ignored.
 pub(super) fn beyond_noise(ps: &[Option<f64>], alpha: f64) -> Vec<bool> {
     let mut known: Vec<f64> = ps.iter().flatten().copied().collect();
     known.sort_by(f64::total_cmp);
@@ -120,13 +120,13 @@ mod tests {
     fn known_values() {
         assert!((two_sided(1.959_964) - 0.05).abs() < 1e-6);
         assert!((two_sided(0.0) - 1.0).abs() < 1e-6);
-        // Wikipedia's tortoise and hare (U = 11 of 36), by the normal approximation with the half.
+        // The tortoise and hare example of Wikipedia (U = 11 of 36), by the normal approximation with continuity correction.
         let p = mann_whitney(&[1.0, 7.0, 8.0, 9.0, 10.0, 11.0], &[2.0, 3.0, 4.0, 5.0, 6.0, 12.0]);
         assert!((0.2..0.8).contains(&p), "{p}");
         assert!((mann_whitney(&[3.0; 9], &[3.0; 9]) - 1.0).abs() < 1e-9);
     }
 
-    /// Of what is the same, hardly more is told apart than the level of 5 in 100 says; twice that where neighbours are alike.
+    /// For equal runs, the rate of reported differences stays near the level of 5 %; about twice that with correlated neighbours.
     #[test]
     fn the_same_is_seldom_told_apart() {
         for (carried, most) in [(0.0, 6), (0.6, 11)] {

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use crate::report::{HopSeries, Series, SpreadSeries};
 
-/// The slots to compare: from the first to the last that began or moved anything, without the first and the last of those
-/// (the load comes up and goes down in them), and as long as new requests came.
+/// Slots to compare: from the first to the last with traffic, as long as new requests arrive. The first and last of these are left out
+/// because load ramps up and down in them.
 pub(super) fn loaded(series: &Series) -> Range<usize> {
-    // When requests come no more, what is left is run down: another regime.
+    // After the last new request the remaining ones drain, which is another regime.
     let begun = &series.requests.begun;
     let moved = |slot: usize| series.tokens.sent.get(slot).is_some_and(|&n| n > 0);
     let first = (0..series.len()).find(|&slot| moved(slot) || begun[slot] > 0);
@@ -20,17 +20,17 @@ pub(super) fn loaded(series: &Series) -> Range<usize> {
     }
 }
 
-/// One value for each of the loaded slots that has one.
+/// Values of the loaded slots that have one.
 pub(super) fn per_slot(series: &Series, value: impl Fn(usize) -> Option<f64>) -> Vec<f64> {
     loaded(series).filter_map(value).filter(|v| v.is_finite()).collect()
 }
 
-/// `column` per second.
+/// Rate of `column` per second.
 pub(super) fn per_second(series: &Series, column: &[u64]) -> Vec<f64> {
     per_slot(series, |slot| Some(*column.get(slot)? as f64 / series.seconds(slot)))
 }
 
-/// `part` for each of `whole`, in slots that have any.
+/// Ratio of `part` to `whole`, in slots where `whole` is not 0.
 pub(super) fn ratio(series: &Series, part: &[u64], whole: &[u64]) -> Vec<f64> {
     per_slot(series, |slot| {
         let whole = *whole.get(slot)?;
@@ -38,12 +38,12 @@ pub(super) fn ratio(series: &Series, part: &[u64], whole: &[u64]) -> Vec<f64> {
     })
 }
 
-/// A column of durations, in slots that have one.
+/// Durations of a column, in slots that have one.
 pub(super) fn times(series: &Series, column: &[Option<u64>]) -> Vec<f64> {
     per_slot(series, |slot| column.get(slot)?.map(|ns| ns as f64))
 }
 
-/// CPU time of all threads of `role` that take frames, in nanoseconds for each token sent; empty where it is not known.
+/// CPU nanoseconds of all receiving threads of `role` per token sent; empty if unknown.
 pub(super) fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
     per_slot(series, |slot| {
         let tokens = *series.tokens.sent.get(slot)?;
@@ -53,7 +53,7 @@ pub(super) fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
     })
 }
 
-/// A share of time, of the thread of `role` in which it is highest.
+/// Share of time of the thread of `role` with the highest share.
 pub(super) fn share(
     series: &Series,
     role: &str,
@@ -65,7 +65,7 @@ pub(super) fn share(
     })
 }
 
-/// The hop of that name.
+/// The hop with that name.
 pub(super) fn hop<'a>(series: &'a Series, name: &str) -> Option<&'a HopSeries> {
     series.hops.iter().find(|h| h.name == name)
 }

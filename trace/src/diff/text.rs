@@ -9,7 +9,7 @@ use crate::report::hostile::lines;
 use crate::report::wrap;
 use crate::words::{duration, percent, plural};
 
-/// Columns of a measure's name.
+/// Width of the name column.
 const NAME: usize = 44;
 
 pub(super) fn render(diff: &Diff) -> String {

@@ -1,4 +1,4 @@
-//! The comparison in a sentence, and how it was made in another.
+//! Sentences that summarise the comparison and its method.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::outcome::{Outcome, State};
 use super::{Compared, Options, Pattern, Unit, Verdict};
 use crate::words::{count, duration, percent};
 
-/// A measure's value in its unit.
+/// Formats a measure's value in its unit.
 pub(super) fn value(unit: Unit, value: Option<f64>) -> String {
     match (unit, value) {
         (_, None) => String::from("-"),
@@ -18,13 +18,13 @@ pub(super) fn value(unit: Unit, value: Option<f64>) -> String {
     }
 }
 
-/// A signed difference in its unit.
+/// Formats a signed difference in its unit.
 pub(super) fn signed(unit: Unit, difference: f64) -> String {
     let sign = if difference < 0.0 { '-' } else { '+' };
     format!("{sign}{}", value(unit, Some(difference.abs())))
 }
 
-/// The relative change, or the difference where there is no relation.
+/// Formats the relative change, or the difference if there is no ratio.
 pub(super) fn change(of: &Compared) -> String {
     match (of.change, of.a, of.b) {
         (Some(change), _, _) if change.abs() >= 9.95 => format!("x{:.0}", change + 1.0),
@@ -34,7 +34,7 @@ pub(super) fn change(of: &Compared) -> String {
     }
 }
 
-/// What became of the gravest trouble that changed, then of the others; of measures that no trouble stands for only how many.
+/// Describes the most severe problem that changed, then the others. Measures outside these problems are only counted.
 pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[Pattern]) -> String {
     let with = |verdict: Verdict| measures.iter().filter(move |m| m.verdict == verdict);
     let judged = measures

@@ -1,4 +1,4 @@
-//! Where a chunk waits before and after, and to which leg of the path the wait has moved.
+//! Wait of a chunk before and after, and the leg to which the wait moved.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,44 +6,44 @@ use crate::path;
 use crate::report::{LegKind, LegLine, Report};
 use crate::words::{duration, percent};
 
-/// A leg must lose this much of its share before its wait counts as moved.
+/// Share that a leg must lose before its wait counts as moved.
 const MOVED: f64 = 0.2;
-/// A path that takes less than this part of the time it took has no wait left worth the name.
+/// A path that takes less than this part of its former time has no significant wait left.
 const GONE: f64 = 0.1;
-/// A wait that doubles or halves has changed by at least this much.
+/// Smallest change of a wait that doubles or halves.
 const CHANGED_NS: u64 = 20_000_000;
 
-/// The legs of both runs, and where most of the time went.
+/// Legs of both runs, with the longest of each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaitShift {
-    /// The leg with most of the time in the first run: a hop, or the role of a process between two.
+    /// Longest leg of the first run: a hop, or the role of a process.
     pub from: String,
-    /// And in the second.
+    /// Longest leg of the second run.
     pub to: String,
-    /// In one sentence.
+    /// Conclusion in one sentence.
     pub says: String,
-    /// Every leg of either run, in the order of the path.
+    /// Every leg of either run, in path order.
     pub legs: Vec<LegShift>,
 }
 
-/// One leg of both runs; `null` where a run does not have it, or does not see it.
+/// One leg of both runs; `null` if a run does not have or observe it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LegShift {
-    /// The hop, or the role of the process.
+    /// Name of the hop, or role of the process.
     pub name: String,
-    /// What a chunk does there.
+    /// Kind of time a chunk spends there.
     pub kind: LegKind,
     /// Mean over the chunks of the first run.
     pub a_ns: Option<u64>,
-    /// And of the second.
+    /// Mean over the chunks of the second run.
     pub b_ns: Option<u64>,
-    /// Its part of the first run's path, from 0 to 1.
+    /// Share of the first run's path, from 0 to 1.
     pub a_share: Option<f64>,
-    /// And of the second's.
+    /// Share of the second run's path, from 0 to 1.
     pub b_share: Option<f64>,
 }
 
-/// The comparison; `None` unless both runs saw legs.
+/// Compares the legs; `None` unless both runs observed some.
 pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
     let (from, to) = (longest(&a.path)?, longest(&b.path)?);
     let legs = legs(&a.path, &b.path);
@@ -108,7 +108,7 @@ pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
     })
 }
 
-/// A leg in words.
+/// Describes a leg.
 pub(super) fn place(name: &str, kind: LegKind) -> String {
     match kind {
         LegKind::Wait => name.to_owned(),
@@ -161,7 +161,7 @@ fn legs(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
         .filter(|(from, to)| from != to)
         .map(|(from, to)| (from.to_owned(), to.to_owned()))
         .collect();
-    // What is inside a process comes after the hops that lead to it.
+    // A process comes after the hops that lead to it.
     legs.sort_by_key(|leg| {
         let (from, to) = path::ends(&leg.name);
         if from == to {

@@ -1,4 +1,4 @@
-//! What the engine does with tokens, in the words of its releases.
+//! Token behaviour of the engine, by release.
 
 mod releases;
 mod state;
@@ -10,11 +10,11 @@ pub use releases::{Behaviour, DROPS_FIXED_IN, Handout};
 pub use state::EngineState;
 pub use version::{BadVersion, Version, VersionRange};
 
-/// What the tokenizer hands to a waiting request.
+/// Output that the tokenizer passes to a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// New tokens only: a chunk that is lost is lost for good.
+    /// New tokens only: a dropped chunk is lost permanently.
     Incremental,
     /// All tokens so far: a later chunk replaces an earlier one.
     Cumulative,

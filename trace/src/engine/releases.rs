@@ -1,23 +1,23 @@
-//! What each SGLang release does with tokens between the wire and the client, read from the releases' own
-//! `srt/managers/tokenizer_manager.py` and `io_struct.py` (docs/internals/WIRE.md).
+//! Behaviour of each SGLang release between the wire and the client, taken from the releases' `srt/managers/tokenizer_manager.py` and
+//! `io_struct.py` (docs/internals/WIRE.md).
 
 use super::version::VersionRange;
 use super::{Mode, Waiter};
 use crate::event::IdColumn;
 
-/// The first release that loses no chunk that waits behind another.
+/// First release that drops no queued chunk.
 pub const DROPS_FIXED_IN: &str = "0.5.10";
 
-/// How it is decided whether new tokens or all tokens are handed out.
+/// How the output mode is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handout {
-    /// Always so.
+    /// Always this mode.
     Always(Mode),
-    /// New tokens only with this server flag, all of them without.
+    /// Incremental with this server flag, cumulative without.
     ByFlag(&'static str),
 }
 
-/// What a release, or every release of a range, does. `None`: the range does not agree, or it is not known.
+/// Behaviour of a release, or common to all releases of a range. `None` if the range disagrees or it is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Behaviour {
     /// What a waiter does with several queued chunks.
@@ -47,7 +47,7 @@ const STREAM_OUTPUT: Handout = Handout::ByFlag("--stream-output");
 /// The new name of 0.5.10rc0; the old one stays as an alias.
 const INCREMENTAL: Handout = Handout::ByFlag("--incremental-streaming-output");
 
-/// Each row holds from its release to the one before the next row's.
+/// Each row applies from its release up to the next row's.
 const ROWS: &[Row] = &[
     row(
         "0.4.0",
@@ -150,13 +150,13 @@ const fn row(
 }
 
 impl Behaviour {
-    /// What is known of a release or of a range such as `0.5.12..0.5.14`; nothing, when the text is neither.
+    /// Behaviour of a release or of a range such as `0.5.12..0.5.14`; empty for any other text.
     pub fn of(version: &str) -> Self {
         let Ok(range) = version.parse::<VersionRange>() else {
             return Self::default();
         };
         let starts = |row: &Row| row.from.parse::<super::Version>().ok();
-        // The row in force at the range's first release, and every row that begins inside it.
+        // The row in force at the range's first release, and every row that begins within the range.
         let first = ROWS.iter().rposition(|r| starts(r).is_some_and(|v| v <= range.first));
         let last = ROWS.iter().rposition(|r| starts(r).is_some_and(|v| v <= range.last));
         let (Some(first), Some(last)) = (first, last) else {
@@ -172,7 +172,7 @@ impl Behaviour {
         }
     }
 
-    /// The mode, where the release leaves no choice on either path.
+    /// The mode, if the release has the same fixed mode on both paths.
     pub fn mode(&self) -> Option<Mode> {
         match (self.token_path?, self.text_path?) {
             (Handout::Always(a), Handout::Always(b)) if a == b => Some(a),
@@ -180,7 +180,7 @@ impl Behaviour {
         }
     }
 
-    /// The flag that makes the release hand out new tokens only, if one does.
+    /// Flag that selects incremental output, if the release has one.
     pub fn flag(&self) -> Option<&'static str> {
         [self.token_path, self.text_path]
             .into_iter()

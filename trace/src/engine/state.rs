@@ -1,28 +1,28 @@
-//! What is known of the engine now: what the source says, completed by what the release is known to do.
+//! Known properties of the engine: reported by the source, completed from its release.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Behaviour, Mode, Waiter};
 use crate::event;
 
-/// The engine as far as it is known.
+/// Known properties of the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Kept")]
 pub struct EngineState {
     /// Release or range of releases.
     pub version: Option<Box<str>>,
-    /// What the tokenizer hands to its waiters.
+    /// Output that the tokenizer passes to its waiters.
     pub mode: Option<Mode>,
-    /// What a waiter does with several queued chunks.
+    /// How a waiter processes several queued chunks.
     pub waiter: Option<Waiter>,
-    /// Event-loop turns from a waiter's wake-up call to its run.
+    /// Event-loop iterations from waking a waiter until it runs.
     pub turnaround: Option<u8>,
-    /// What the release does.
+    /// Behaviour of the release.
     #[serde(skip)]
     pub behaviour: Behaviour,
 }
 
-/// What of it is in an image: what the release does is known here.
+/// Serialized form. The release's behaviour is derived from the version.
 #[derive(Deserialize)]
 struct Kept {
     version: Option<Box<str>>,
@@ -43,12 +43,12 @@ impl From<Kept> for EngineState {
     }
 }
 
-/// Event-loop turns from one `await recv_pyobj()` to the next while messages are queued; measured, docs/internals/WIRE.md.
+/// Event-loop iterations from one `await recv_pyobj()` to the next while messages are queued. Measured: docs/internals/WIRE.md.
 const TURNS_A_MESSAGE: u64 = 2;
 
 impl EngineState {
-    /// Whether a waiter that was called still waits when the frame `apart` places later in the same wakeup is taken.
-    /// With an unknown turnaround the most that can be: all of one wakeup.
+    /// Whether a woken waiter has not run yet when the frame `apart` positions later in the same wakeup is received. With an unknown
+    /// turnaround, assumes that it waits for the whole wakeup.
     pub fn still_waits(&self, apart: u32) -> bool {
         let turns = u64::from(apart) * TURNS_A_MESSAGE;
         self.turnaround.is_none_or(|turnaround| turns < u64::from(turnaround))

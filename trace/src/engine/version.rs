@@ -1,4 +1,4 @@
-//! SGLang's version strings, ordered as PEP 440 orders them.
+//! SGLang version strings in PEP 440 order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ pub struct Version {
     phase: Phase,
 }
 
-/// What follows the numbers; declared in order of age.
+/// Suffix after the numbers; the variants are declared in version order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Phase {
     Dev(u32),
@@ -21,7 +21,7 @@ enum Phase {
     Post(u32),
 }
 
-/// A string that is no version.
+/// Error for a string that is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a release of SGLang: expected numbers with an optional rc, post or dev suffix, for example 0.5.9 or 0.5.10rc0"
@@ -65,7 +65,7 @@ fn parse(text: &str) -> Option<Version> {
         "post" => Phase::Post(number),
         _ => return None,
     };
-    // A development state of a candidate or a post-release is read as that one.
+    // A development version of a candidate or post-release is read as that release.
     (tail.is_empty() || tail.starts_with(".dev")).then_some(Version { release, phase })
 }
 
@@ -92,9 +92,9 @@ impl fmt::Display for Version {
 /// Releases from the first to the last, both included: `0.5.12..0.5.14`, or one alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VersionRange {
-    /// The first.
+    /// First release of the range.
     pub first: Version,
-    /// The last.
+    /// Last release of the range.
     pub last: Version,
 }
 

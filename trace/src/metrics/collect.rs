@@ -1,4 +1,4 @@
-//! From the state of a run to metrics.
+//! Converts the state of a run to metrics.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +14,18 @@ use crate::ledger::{Group, Hop, Ledger, Spent, Thread};
 use crate::report::{ReportInput, dropped_predicted};
 use crate::stats::{Distribution, WINDOW_NS};
 
-/// What metrics say that neither ledger nor findings know.
+/// Input of the metrics besides ledger and findings.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
-    /// What a report would be told now.
+    /// Input of a report at this time.
     pub report: &'a ReportInput,
     /// The version of tokengap.
     pub version: &'a str,
-    /// What became of what was pushed; `None` where nothing is.
+    /// Results of pushing by OTLP; `None` without a push target.
     pub pushed: Option<Pushed>,
 }
 
-/// Items that were to be pushed: accepted, and given up.
+/// Pushed items: accepted and given up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pushed {
     /// Spans.
@@ -34,7 +34,7 @@ pub struct Pushed {
     pub points: (u64, u64),
 }
 
-/// All that can be told now. `findings` have just looked.
+/// Collects all observable metrics. `findings` must be current.
 pub fn collect(ledger: &Ledger, findings: &Findings, attribution: &Attribution<'_>, input: &Input<'_>) -> Vec<Family> {
     let mut f = Families::new();
     run(&mut f, ledger, input);
@@ -46,7 +46,7 @@ pub fn collect(ledger: &Ledger, findings: &Findings, attribution: &Attribution<'
         .iter()
         .enumerate()
         .map(|(place, group)| (group, ledger.members(place).collect::<Vec<_>>()))
-        // A hop that was renamed leaves an empty line behind.
+        // Renaming a hop can leave its old line without hops.
         .filter(|(_, members)| !members.is_empty())
         .collect();
     path(&mut f, attribution);
@@ -189,7 +189,7 @@ fn hop(f: &mut Families, group: &Group, members: &[&Hop], now: MonoNs) {
     }
 }
 
-/// Shares of the path's legs. A leg that no first token has passed has no share of them.
+/// Shares of the path's legs. A leg without first tokens has no share of them.
 fn path(f: &mut Families, attribution: &Attribution<'_>) {
     for leg in attribution.legs.iter().take(HOPS) {
         for (of, time) in [("first_token", leg.first_token[0]), ("chunk", leg.chunk[0])] {
@@ -204,7 +204,7 @@ fn path(f: &mut Families, attribution: &Attribution<'_>) {
     }
 }
 
-/// The states of a thread, by name: each `None` where it is not observable.
+/// Thread states with their times; `None` if not observable.
 fn states(spent: &Spent) -> [(&'static str, Option<u64>); 4] {
     [
         ("on_cpu", Some(spent.on_ns)),

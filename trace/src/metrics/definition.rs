@@ -1,17 +1,17 @@
-//! What a metric is: its name, unit, labels and meaning.
+//! Definition of a metric: name, unit, labels and meaning.
 
-/// How a metric's values behave.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows, from 0 at the start of the run.
     Counter,
     /// Goes up and down.
     Gauge,
-    /// Values counted in fixed classes.
+    /// Values counted in fixed buckets.
     Histogram,
 }
 
-/// What a metric is measured in.
+/// Unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Seconds.
@@ -20,14 +20,14 @@ pub enum Unit {
     Bytes,
     /// A share, from 0 to 1.
     Ratio,
-    /// Things, in braces as the Unified Code for Units of Measure writes what it does not know: `{frame}`.
+    /// A count of things, in braces as UCUM writes custom units: `{frame}`.
     Of(&'static str),
-    /// None: the labels are what it says.
+    /// None: the labels carry the information.
     Info,
 }
 
 impl Unit {
-    /// As OTLP writes it.
+    /// Unit in OTLP (UCUM).
     pub fn ucum(self) -> &'static str {
         match self {
             Self::Seconds => "s",
@@ -38,7 +38,7 @@ impl Unit {
         }
     }
 
-    /// What a name ends in that has this unit; empty for things that are counted.
+    /// Suffix of Prometheus names for this unit; empty for counts.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::Seconds => "seconds",
@@ -52,25 +52,25 @@ impl Unit {
 /// A metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Definition {
-    /// OpenTelemetry's form of the name: words between dots, no unit.
+    /// OpenTelemetry name: words separated by dots, without the unit.
     pub name: &'static str,
-    /// How its values behave.
+    /// Type of its values.
     pub kind: Kind,
-    /// What they are measured in.
+    /// Unit of its values.
     pub unit: Unit,
     /// Names of its labels.
     pub labels: &'static [&'static str],
-    /// What it says, in a sentence without its full stop.
+    /// Help text: a sentence without its full stop.
     pub help: &'static str,
 }
 
 impl Definition {
-    /// The name without what the unit and the kind add to it.
+    /// Prometheus name without the suffixes for unit and type.
     pub fn stem(&self) -> String {
         self.name.replace('.', "_")
     }
 
-    /// The name as Prometheus has it, and as collectors translate [`Self::name`].
+    /// Prometheus name, equal to the collectors' translation of [`Self::name`].
     pub fn prometheus(&self) -> String {
         let mut name = self.stem();
         let total = if self.kind == Kind::Counter { "total" } else { "" };

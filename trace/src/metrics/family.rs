@@ -5,29 +5,29 @@ use super::{ALL, Definition, Histogram};
 /// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Of things that are counted, and of bytes.
+    /// Count or number of bytes.
     Int(u64),
-    /// Of seconds and shares.
+    /// Seconds or a share.
     Float(f64),
-    /// Of a distribution.
+    /// Distribution.
     Histogram(Histogram),
 }
 
-/// One series' value.
+/// Value of one series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// In the order of [`Definition::labels`].
+    /// Label values, in the order of [`Definition::labels`].
     pub labels: Vec<String>,
-    /// Now.
+    /// Current value.
     pub value: Value,
 }
 
 /// A metric and its series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Family {
-    /// Which metric.
+    /// Definition of the metric.
     pub definition: &'static Definition,
-    /// Each with other labels.
+    /// Series with distinct labels.
     pub points: Vec<Point>,
 }
 
@@ -54,7 +54,7 @@ impl Families {
         }
     }
 
-    /// Adds a series of things, if they can be seen.
+    /// Adds an integer series, if the value is observable.
     pub(super) fn int<const N: usize>(
         &mut self,
         of: &'static Definition,
@@ -66,7 +66,7 @@ impl Families {
         }
     }
 
-    /// Adds a series of seconds, if they can be seen.
+    /// Adds a series in seconds, if the value is observable.
     pub(super) fn seconds<const N: usize>(
         &mut self,
         of: &'static Definition,
@@ -82,7 +82,7 @@ impl Families {
         self.put(of, labels, Value::Histogram(value));
     }
 
-    /// Those that have series.
+    /// Returns the families that have series.
     pub(super) fn filled(self) -> Vec<Family> {
         self.0.into_iter().filter(|f| !f.points.is_empty()).collect()
     }

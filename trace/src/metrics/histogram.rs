@@ -1,4 +1,4 @@
-//! A distribution in fixed classes, as metrics want it.
+//! Distributions in fixed buckets, for metrics.
 
 use crate::stats::Distribution;
 
@@ -28,24 +28,24 @@ pub const DURATIONS_NS: [u64; 19] = [
 /// Upper bounds of counts.
 pub const COUNTS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// Values counted in classes.
+/// Values counted in buckets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
-    /// How many.
+    /// Number of values.
     pub count: u64,
-    /// Their sum.
+    /// Sum of the values.
     pub sum: f64,
-    /// Upper bounds that are in the class, and how many values are in it or below, in rising order.
+    /// Upper bounds of the buckets with cumulative counts, in rising order.
     pub at_most: Vec<(f64, u64)>,
 }
 
 impl Histogram {
-    /// Durations, in seconds.
+    /// Histogram of durations, in seconds.
     pub(super) fn seconds(of: &Distribution) -> Self {
         Self::new(of, &DURATIONS_NS, 1e9)
     }
 
-    /// Counts.
+    /// Histogram of counts.
     pub(super) fn counts(of: &Distribution) -> Self {
         Self::new(of, &COUNTS, 1.0)
     }
@@ -59,7 +59,7 @@ impl Histogram {
         }
     }
 
-    /// How many are in each class alone, the last of which has no upper bound.
+    /// Count of each bucket alone; the last one has no upper bound.
     pub fn classes(&self) -> impl Iterator<Item = u64> + '_ {
         let ends = self.at_most.iter().map(|c| c.1).chain([self.count]);
         let begins = [0].into_iter().chain(self.at_most.iter().map(|c| c.1));

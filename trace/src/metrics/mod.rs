@@ -1,5 +1,5 @@
-//! The state of a run as metrics: the numbers of the report, under the names that docs/reference/metrics.md lists. What cannot be observed
-//! is absent. Names of requests never become labels, and what may become one is bounded ([`HOPS`], [`ROLES`]).
+//! The state of a run as metrics: the report's numbers under the names of docs/reference/metrics.md. Unobservable values are absent.
+//! Request ids never become labels, and the number of label values is bounded ([`HOPS`], [`ROLES`]).
 
 mod collect;
 mod definition;
@@ -13,7 +13,7 @@ pub use family::{Family, Point, Value};
 pub use histogram::{COUNTS, DURATIONS_NS, Histogram};
 pub use names::ALL;
 
-/// Names of hops that become labels; further ones are left out, and counted in `tokengap_self_labels_left_out`.
+/// Maximum number of hop names as labels. Others are left out and counted in `tokengap_self_labels_left_out`.
 pub const HOPS: usize = 64;
-/// Roles of threads that do, likewise.
+/// Maximum number of thread roles as labels. Others are left out and counted in the same metric.
 pub const ROLES: usize = 16;

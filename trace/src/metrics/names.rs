@@ -1,4 +1,4 @@
-//! Every metric there is: the one list from which they are encoded, documented and tested.
+//! List of all metrics, used for encoding, documentation and tests.
 
 use super::Unit::{Bytes, Info, Of, Ratio, Seconds};
 use super::{Definition, Kind, Unit};
@@ -442,7 +442,7 @@ pub(super) const SELF_PUSH_DROPPED: Definition = counter(
     "Those that were given up: the queue was full, or the receiver refused them or could not be reached",
 );
 
-/// All of them, in the order in which they are told.
+/// All metrics, in output order.
 pub const ALL: &[&Definition] = &[
     &BUILD,
     &ENGINE,

@@ -1,10 +1,10 @@
-//! Durations in classes of equal ratio, eight to each doubling: coarse, small, and exact to merge.
+//! Durations in logarithmic buckets, eight per doubling: coarse, small, and merged without further error.
 
 use serde::{Deserialize, Serialize};
 
-/// Classes to a doubling, as a power of two: each is at most an eighth wide.
+/// Buckets per doubling, as a power of two: each is at most an eighth wide.
 const FINE: u32 = 3;
-/// Longer durations fall into the last class: an hour and some.
+/// The last bucket also counts all longer durations: more than an hour.
 const CLASSES: usize = class_of(3_600_000_000_000) + 1;
 
 const fn class_of(ns: u64) -> usize {
@@ -15,12 +15,12 @@ const fn class_of(ns: u64) -> usize {
     ((doubling as usize) << FINE) + (ns >> doubling) as usize
 }
 
-/// The class that a duration falls into.
+/// Bucket of a duration.
 pub(super) fn class(ns: u64) -> usize {
     class_of(ns).min(CLASSES - 1)
 }
 
-/// The durations of a class: from the first, up to but not including the second.
+/// Bounds of a bucket: first duration, and first duration beyond it.
 pub(super) fn bounds(class: usize) -> (u64, u64) {
     let least = |class: usize| {
         let doubling = (class >> FINE).saturating_sub(1);
@@ -29,7 +29,7 @@ pub(super) fn bounds(class: usize) -> (u64, u64) {
     (least(class), least(class + 1))
 }
 
-/// Durations being counted. Takes no memory before its first value.
+/// Bucket counters. Allocated at the first value.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(into = "Tally", from = "Tally")]
 pub struct Buckets {
@@ -38,7 +38,7 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Enters a duration in nanoseconds.
+    /// Adds a duration in nanoseconds.
     pub fn record(&mut self, ns: u64) {
         let counts = self.counts.get_or_insert_with(|| Box::new([0; CLASSES]));
         let count = &mut counts[class(ns)];
@@ -46,7 +46,7 @@ impl Buckets {
         self.max = self.max.max(ns);
     }
 
-    /// What was entered since the last [`Self::clear`].
+    /// Values since the last [`Self::clear`].
     pub fn tally(&self) -> Tally {
         let counts = self.counts.iter().flat_map(|counts| counts.iter().enumerate());
         Tally {
@@ -58,7 +58,7 @@ impl Buckets {
         }
     }
 
-    /// Forgets what was entered.
+    /// Resets all counters.
     pub fn clear(&mut self) {
         if self.max > 0 || self.counts.as_ref().is_some_and(|counts| counts[0] > 0) {
             self.max = 0;
@@ -84,16 +84,16 @@ impl From<Tally> for Buckets {
     }
 }
 
-/// What was counted, in as much memory as it needs.
+/// Bucket counts in compact form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Classes that hold something, in order, and how much.
+    /// Non-empty buckets in order, with their counts.
     counts: Vec<(u16, u32)>,
     max: u64,
 }
 
 impl Tally {
-    /// Enters a duration in nanoseconds `times` times.
+    /// Adds a duration in nanoseconds `times` times.
     pub fn record(&mut self, ns: u64, times: u32) {
         let class = class(ns) as u16;
         match self.counts.binary_search_by_key(&class, |c| c.0) {
@@ -103,17 +103,17 @@ impl Tally {
         self.max = self.max.max(ns);
     }
 
-    /// How many durations.
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|c| u64::from(c.1)).sum()
     }
 
-    /// The largest, exactly; `None` when there are none.
+    /// The exact maximum; `None` without values.
     pub fn max(&self) -> Option<u64> {
         (!self.counts.is_empty()).then_some(self.max)
     }
 
-    /// The middle of the class that holds `quantile` (0 to 1), in nanoseconds: right to 6 %; `None` when there are none.
+    /// Midpoint of the bucket with `quantile` (0 to 1), in nanoseconds: accurate to 6 %; `None` without values.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let rank = ((self.count() as f64 * quantile).ceil() as u64).max(1);
         let mut below = 0;
@@ -125,7 +125,7 @@ impl Tally {
         Some((least + (beyond - least) / 2).min(self.max))
     }
 
-    /// Adds what another one has counted.
+    /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Self) {
         for &(class, count) in &other.counts {
             match self.counts.binary_search_by_key(&class, |c| c.0) {

@@ -1,4 +1,4 @@
-//! Durations as a histogram: the whole run to three digits, the last ten seconds to two.
+//! Histograms of durations: the whole run with three significant digits, the last ten seconds with two.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize, Serializer};
@@ -8,10 +8,10 @@ use crate::clock::MonoNs;
 
 const SLICES: usize = 5;
 const SLICE_NS: u64 = WINDOW_NS / SLICES as u64;
-/// Longer durations are entered as this one: an hour.
+/// Longer durations are recorded as one hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// A distribution of nanoseconds. Takes no memory before its first value.
+/// A distribution of nanoseconds. Allocated at the first value.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Distribution {
     inner: Option<Box<Inner>>,
@@ -24,17 +24,17 @@ struct Inner {
     max: u64,
     sum: u128,
     slices: [Histogram<u64>; SLICES],
-    /// Which slice of time each histogram holds.
+    /// Number of the time slice in each histogram.
     held: [u64; SLICES],
 }
 
 impl Distribution {
-    /// Enters a duration that ended at `at`.
+    /// Adds a duration that ended at `at`.
     pub fn record(&mut self, at: MonoNs, ns: u64) {
         self.record_n(at, ns, 1);
     }
 
-    /// Enters a duration `times` times.
+    /// Adds a duration `times` times.
     pub fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
         let inner = self.inner.get_or_insert_with(|| {
             let slices = std::array::from_fn(|_| histogram(2));
@@ -52,7 +52,7 @@ impl Distribution {
         let slice = at.0 / SLICE_NS;
         let place = (slice % SLICES as u64) as usize;
         if inner.held[place] != slice {
-            // A straggler from an older slice must not clear a newer one.
+            // A late value from an older slice must not clear a newer one.
             if inner.held[place] > slice {
                 return;
             }
@@ -62,28 +62,28 @@ impl Distribution {
         inner.slices[place].saturating_record_n(ns, times);
     }
 
-    /// How many were entered.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.inner.as_ref().map_or(0, |i| i.whole.len())
     }
 
-    /// The value below which `quantile` (0 to 1) of all lie, in nanoseconds; `None` when there are none.
+    /// Value of `quantile` (0 to 1), in nanoseconds; `None` without values.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let inner = self.inner.as_ref()?;
         Some(inner.whole.value_at_quantile(quantile).min(inner.max))
     }
 
-    /// The largest, exactly; `None` when there are none.
+    /// The exact maximum; `None` without values.
     pub fn max(&self) -> Option<u64> {
         self.inner.as_ref().map(|i| i.max)
     }
 
-    /// The sum of all, exactly.
+    /// The exact sum.
     pub fn sum(&self) -> u128 {
         self.inner.as_ref().map_or(0, |i| i.sum)
     }
 
-    /// How many are at most each of `bounds`, which rise. A value within a thousandth of a bound may be counted with either side.
+    /// Cumulative counts for rising `bounds`. A value within a thousandth of a bound may count on either side.
     pub fn at_most(&self, bounds: &[u64]) -> Vec<u64> {
         let mut counts = vec![0; bounds.len()];
         for value in self.inner.iter().flat_map(|i| i.whole.iter_recorded()) {
@@ -99,13 +99,13 @@ impl Distribution {
         counts
     }
 
-    /// How many lie above `ns`.
+    /// Number of values above `ns`.
     pub fn above(&self, ns: u64) -> u64 {
         let Some(inner) = &self.inner else { return 0 };
         inner.whole.len() - inner.whole.count_between(0, ns.min(LONGEST_NS))
     }
 
-    /// Classes of about an eighth that hold something, in order: from, up to but not including, how many.
+    /// Non-empty buckets of about an eighth, in order: start, end (exclusive), count.
     pub fn classes(&self) -> Vec<[u64; 3]> {
         let mut classes: Vec<(usize, u64)> = Vec::new();
         for value in self.inner.iter().flat_map(|i| i.whole.iter_recorded()) {
@@ -122,14 +122,14 @@ impl Distribution {
         classes.into_iter().map(told).collect()
     }
 
-    /// The last ten seconds before `now` as a histogram of their own, for a live view.
+    /// Histogram of the last ten seconds before `now`, for a live view.
     pub fn recent(&self, now: MonoNs) -> Histogram<u64> {
         let mut sum = histogram(2);
         let Some(inner) = &self.inner else { return sum };
         let newest = now.0 / SLICE_NS;
         for (slice, held) in inner.slices.iter().zip(inner.held) {
             if newest.saturating_sub(held) < SLICES as u64 {
-                // Equal bounds: addition cannot fail.
+                // Adding histograms of equal bounds cannot fail.
                 let _ = sum.add(slice);
             }
         }
@@ -137,12 +137,12 @@ impl Distribution {
     }
 }
 
-/// An [`Inner`] as values and how often each was entered.
+/// Serialized form of [`Inner`]: values with their counts.
 #[derive(Serialize, Deserialize)]
 struct Image {
     whole: Vec<(u64, u64)>,
     max: u64,
-    /// The upper and the lower half.
+    /// High and low half.
     sum: [u64; 2],
     slices: [Vec<(u64, u64)>; SLICES],
     held: [u64; SLICES],

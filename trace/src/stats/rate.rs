@@ -16,7 +16,7 @@ struct Bucket {
     bytes: u64,
 }
 
-/// What passed per second.
+/// Traffic per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PerSecond {
     /// Frames.
@@ -37,7 +37,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Enters one frame.
+    /// Records one frame.
     pub fn record(&mut self, at: MonoNs, chunks: u64, tokens: u64, bytes: u64) {
         let second = at.0 / SECOND_NS;
         self.first.get_or_insert(second);
@@ -57,7 +57,7 @@ impl Rate {
         bucket.bytes += bytes;
     }
 
-    /// The rates over the whole seconds of the window before `now`; the second that is still running is left out.
+    /// Rates over the whole seconds of the window before `now`, without the current second.
     pub fn recent(&self, now: MonoNs) -> PerSecond {
         let running = now.0 / SECOND_NS;
         let Some(first) = self.first else {

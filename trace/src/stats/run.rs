@@ -1,10 +1,10 @@
-//! Equal durations in a row, entered at once.
+//! Batches consecutive equal durations into one histogram update.
 
 use super::Distribution;
 use crate::clock::MonoNs;
 
-/// What waits to be entered. The requests of a scheduler's step all go on from the step before, so that most chunks of a frame
-/// tell the same duration.
+/// Pending duration with its count. All requests in a scheduler step continue from the previous step, so most chunks of a frame have the
+/// same duration.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     ns: u64,
@@ -12,7 +12,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Enters a duration `times` times, now or with those that follow. All end at `at`.
+    /// Records a duration `times` times, now or together with the following equal ones. All end at `at`.
     pub(crate) fn record_n(&mut self, to: &mut Distribution, at: MonoNs, ns: u64, times: u64) {
         if ns != self.ns {
             self.end(to, at);
@@ -21,7 +21,7 @@ impl Run {
         self.times += times;
     }
 
-    /// Enters what waits.
+    /// Records the pending duration.
     pub(crate) fn end(&mut self, to: &mut Distribution, at: MonoNs) {
         if self.times > 0 {
             to.record_n(at, self.ns, self.times);

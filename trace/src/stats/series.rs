@@ -1,16 +1,16 @@
-//! A run cut into slots of equal length: when there are too many, two become one.
+//! A run in slots of equal length. Pairs of slots are joined when there are too many.
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
 
-/// What a slot holds.
+/// Content of a slot.
 pub trait Slot {
-    /// Joins the slot that follows.
+    /// Merges the following slot into this one.
     fn join(&mut self, next: Self);
 }
 
-/// Closed slots, and where the one that runs begins and ends.
+/// Closed slots, with the bounds of the current one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Series<S> {
     begun: MonoNs,
@@ -20,7 +20,7 @@ pub struct Series<S> {
 }
 
 impl<S: Slot> Series<S> {
-    /// Begins at `begun` with slots of `width_ns`; at most `most` of them (an even number, at least 2) are kept.
+    /// Starts at `begun` with slots of `width_ns`; keeps at most `most` of them (an even number, at least 2).
     pub fn new(begun: MonoNs, width_ns: u64, most: usize) -> Self {
         Self {
             begun,
@@ -30,7 +30,7 @@ impl<S: Slot> Series<S> {
         }
     }
 
-    /// Begin of the first slot.
+    /// Start of the first slot.
     pub fn begun(&self) -> MonoNs {
         self.begun
     }
@@ -40,12 +40,12 @@ impl<S: Slot> Series<S> {
         self.width_ns
     }
 
-    /// The slots that are closed, oldest first.
+    /// Closed slots, oldest first.
     pub fn slots(&self) -> &[S] {
         &self.slots
     }
 
-    /// Begin of the slot that runs.
+    /// Start of the current slot.
     pub fn running_from(&self) -> MonoNs {
         MonoNs(
             self.begun
@@ -54,16 +54,15 @@ impl<S: Slot> Series<S> {
         )
     }
 
-    /// End of the slot that runs.
+    /// End of the current slot.
     pub fn due(&self) -> MonoNs {
         MonoNs(self.running_from().0.saturating_add(self.width_ns))
     }
 
-    /// Closes the running slot with what it holds, and as many quiet ones as it takes for the running one to contain `now`. Two quiet
-    /// ones joined must be a quiet one.
+    /// Closes the current slot with its content and adds empty slots up to `now`. Joining two empty slots must give an empty slot.
     pub fn close(&mut self, now: MonoNs, running: S, mut quiet: impl FnMut() -> S) {
         self.push(running);
-        // Of a long silence no more slots are made than are kept.
+        // A long silence adds no more slots than are kept.
         while now.0 >= self.end() && self.end() < u64::MAX {
             if self.slots.len() % 2 == 1 {
                 self.slots.push(quiet());
@@ -75,14 +74,14 @@ impl<S: Slot> Series<S> {
         }
     }
 
-    /// Whether the bound of an image's series is one that [`Self::new`] sets, and kept.
+    /// Whether the slot limit of a deserialized image is one that [`Self::new`] sets, and is respected.
     pub(crate) fn is_sound(&self) -> bool {
         const MOST: usize = 1 << 17;
         let most = (2..=MOST).contains(&self.most) && self.most.is_multiple_of(2);
         most && self.width_ns > 0 && self.slots.len() < self.most
     }
 
-    /// Where there is room for no more slots of this length.
+    /// End of the range that fits in slots of this length.
     fn end(&self) -> u64 {
         self.begun
             .0
@@ -131,7 +130,7 @@ mod tests {
             running += 1;
             assert!(series.slots().len() < 8);
         }
-        // Each slot holds as much as it is long, the one that runs what is left.
+        // Each closed slot's content equals its length; the current slot has the rest.
         assert!(series.slots().iter().all(|s| s.0 == series.width_ns()), "{series:?}");
         assert_eq!(series.running_from().0, 1007 - running);
     }

@@ -1,4 +1,4 @@
-//! Number and sum of durations, over the run and over the last ten seconds.
+//! Count and sum of durations, over the run and over the last ten seconds.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::clock::MonoNs;
 const SLICES: usize = 5;
 const SLICE_NS: u64 = WINDOW_NS / SLICES as u64;
 
-/// Number of durations and their sum.
+/// Count and sum of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sum {
     /// Number of durations.
@@ -24,7 +24,7 @@ impl Sum {
         self.ns += other.ns;
     }
 
-    /// Mean in nanoseconds; `None` of no durations.
+    /// Mean in nanoseconds; `None` without durations.
     pub fn mean(&self) -> Option<u64> {
         let mean = self.ns.checked_div(self.count.into())?;
         Some(u64::try_from(mean).unwrap_or(u64::MAX))
@@ -36,12 +36,12 @@ impl Sum {
 pub struct WindowedSum {
     whole: Sum,
     slices: [Sum; SLICES],
-    /// Number of the time slice that each sum holds.
+    /// Number of the time slice in each sum.
     held: [u64; SLICES],
 }
 
 impl WindowedSum {
-    /// Enters a duration that ended at `at`, `times` times.
+    /// Adds a duration that ended at `at`, `times` times.
     pub fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
         let more = Sum {
             count: times,

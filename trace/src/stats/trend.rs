@@ -1,4 +1,4 @@
-//! How a level moves: its minimum of each second.
+//! Trend of a level, from its minimum in each second.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::clock::MonoNs;
 const SECOND_NS: u64 = 1_000_000_000;
 const KEPT: usize = 60;
 
-/// A level's last minute.
+/// Level over the last minute.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Trend {
     samples: VecDeque<u64>,
@@ -17,8 +17,8 @@ pub struct Trend {
 }
 
 impl Trend {
-    /// Enters the level at `now`. Of several in a second the lowest is kept: frames that are received as fast as they come make a
-    /// level that peaks with every batch, and peaks that happen to be sampled rise by chance.
+    /// Records the level at `now`; keeps the minimum of each second. Even a receiver that keeps up has peaks with every batch, and sampled
+    /// peaks can rise by chance.
     pub fn sample(&mut self, now: MonoNs, level: u64) {
         let second = now.0 / SECOND_NS;
         if second == self.second
@@ -34,12 +34,12 @@ impl Trend {
         self.samples.push_back(level);
     }
 
-    /// The samples, oldest first.
+    /// Samples, oldest first.
     pub fn samples(&self) -> impl Iterator<Item = u64> + '_ {
         self.samples.iter().copied()
     }
 
-    /// For how many seconds the level has not fallen while rising in total, from what it rose and to what.
+    /// Number of seconds without a fall in which the level rose in total, with its start and end value.
     pub fn rising(&self) -> Option<(usize, u64, u64)> {
         let mut newer = *self.samples.back()?;
         let top = newer;
