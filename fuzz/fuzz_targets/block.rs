@@ -1,4 +1,4 @@
-//! Any columns of a block, of a recording or of a feed, behind a header that is right: records, or a reason; what is given can be
+//! Arbitrary columns of a recording or feed block behind a valid header: decoding yields records or an error, and the records can be
 //! analysed.
 #![no_main]
 
@@ -13,7 +13,7 @@ fuzz_target!(|input: &[u8]| {
     let (records, chunks) = (count(records, more_records), count(chunks, more_chunks));
     let block = fuzzing::block(columns, records, chunks);
     let mut analysis = Analysis::new(Config::default());
-    // Damage is an error, and said.
+    // Corrupt input must return an error, not panic.
     let _ = BlockReader::default().read(&block, &mut |record| match record {
         Record::Event(event) => analysis.apply(&event),
         Record::Tick(now) => analysis.tick(now),

@@ -1,5 +1,5 @@
-//! Any text as a configuration file: flags that the command line takes, or a mistake with its place. What is printed of them reads
-//! back as the same.
+//! Arbitrary text as a configuration file: it yields flags that the command line accepts, or an error with a location. The printed
+//! configuration parses back to the same flags.
 #![no_main]
 #![allow(dead_code, unused_imports, reason = "reading is only a part of what these files are for")]
 
@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 #[path = "../../tui/src/config/mod.rs"]
 mod config;
 
-/// A command with a flag of each sort below each source.
+/// A command with a flag of each kind in each section.
 mod cli {
     use std::path::PathBuf;
 
@@ -79,7 +79,7 @@ mod cli {
     pub(crate) fn init_log(_: u8) {}
 }
 
-/// The flags that a file gives `section`, printed; `None` where they exclude each other, as on a command line.
+/// Prints the flags that a file sets for `section`; `None` where they conflict, as on a command line.
 fn printed(command: &Command, section: &str, text: &str) -> Result<Option<String>, String> {
     let mut file = File::from(memfd_create("config", MemfdFlags::CLOEXEC).expect("a file in memory"));
     file.write_all(text.as_bytes()).expect("written");

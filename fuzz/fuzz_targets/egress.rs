@@ -1,12 +1,12 @@
-//! What a server writes: the same deliveries however the bytes are cut, up to the first place where they make no sense. From
-//! there on the next readable write counts, so that the cuts do matter. With a hole in the bytes nothing may panic.
+//! A server's response bytes: the deliveries do not depend on how the bytes are split, up to the first malformed place. After that place
+//! the reader resumes at the next readable write, so the split matters. A gap in the bytes must not cause a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use trace::MonoNs;
 use zmq_tap::egress::{Closing, Limits, Reader, Server};
 
-/// Small bounds, so that they are reached.
+/// Small limits, so that inputs reach them.
 const LIMITS: Limits = Limits {
     event_bytes: 4 << 10,
     head_bytes: 1 << 10,
@@ -14,7 +14,7 @@ const LIMITS: Limits = Limits {
     requests: 8,
 };
 
-/// What is told of a connection of one write, read in pieces; a hole lies before piece `hole`.
+/// Events reported for a connection of one write, read in pieces; a gap precedes piece `hole`.
 fn told(bytes: &[u8], piece: usize, hole: Option<usize>, by_client: bool) -> Vec<String> {
     let (mut reader, mut server) = (Reader::new(LIMITS), Server::new(None));
     let mut told = Vec::new();

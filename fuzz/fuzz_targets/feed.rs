@@ -1,5 +1,5 @@
-//! What a hostile source, or a hostile watcher, says: messages and states that are read or refused, and can be analysed;
-//! a connection fed whole and in pieces.
+//! Data from a hostile source or watcher: messages and states are accepted or rejected, and accepted ones can be analysed. Connections are
+//! read whole and in pieces.
 #![no_main]
 
 use feed::{Body, Message};

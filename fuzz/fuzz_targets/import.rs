@@ -1,4 +1,4 @@
-//! Any text as a log: every line counted, nothing made up, and the same from one file as from two that were cut at a line.
+//! Arbitrary text as a log: every line is counted, nothing is made up, and two files split at a line give the same result as one.
 #![no_main]
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! msgpack against another reader of it: what is accepted here is a whole value there, with the same requests in it.
+//! The msgpack decoder against a second implementation: a message accepted here is a complete value there, with the same requests.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Records of the ring: what is parsed lies inside what was given; the matcher takes whatever they say.
+//! Arbitrary ring buffer records: parsed slices lie within the input, and the matcher accepts any parsed record.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +9,7 @@ use trace::MonoNs;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut matcher = Matcher::new(Limits { outstanding: 64, depth: 16 });
-    // One record after another, each as long as the byte before it says.
+    // Each record follows a byte that holds half its length.
     let mut rest = bytes;
     while let Some((length, tail)) = rest.split_first() {
         let (raw, later) = tail.split_at((usize::from(*length) * 2).min(tail.len()));

@@ -1,4 +1,4 @@
-//! What a hostile process can make the kernel's tables say.
+//! Arbitrary text as the kernel's process tables, parts of which a hostile process controls.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any text as a filter of the request table: read, or its mistake lies inside it. It lets a row through that each of its terms
-//! lets through, and a term turned round lets the others through.
+//! Arbitrary text as a filter of the request table: it parses, or the reported error lies within the text. A filter matches the rows that
+//! all of its terms match, and a negated term matches the other rows.
 #![no_main]
 #![allow(dead_code, reason = "the filter is only a part of what these files are for")]
 
@@ -16,7 +16,7 @@ use flags::{Flag, Flags};
 use query::Query;
 use row::{Life, Row};
 
-/// Rows with and without what can be unknown.
+/// Rows with and without the fields that may be unknown.
 fn rows() -> [Row; 2] {
     let mut flags = Flags::default();
     flags.set(Flag::Gap, true);
@@ -65,7 +65,7 @@ fuzz_target!(|text: &str| {
                 Some(plain) => plain.to_owned(),
                 None => format!("-{term}"),
             };
-            // A rid may begin with a minus sign once, and not twice.
+            // A request id may begin with one minus sign, but not with two.
             if let Some(turned) = read(&turned) {
                 assert_ne!(turned.matches(row), passes, "{term:?}");
             }

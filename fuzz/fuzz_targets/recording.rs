@@ -1,4 +1,4 @@
-//! Any file as a recording: opened or refused, and read to its end without a panic; what it gives can be analysed.
+//! Arbitrary bytes as a recording: it is opened or rejected, reading to the end does not panic, and its records can be analysed.
 #![no_main]
 
 use std::fs::File;

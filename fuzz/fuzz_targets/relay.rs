@@ -1,5 +1,5 @@
-//! The relay between two real sockets: what comes out is what went in, both ways, however it is cut and whoever ends first; and the
-//! messages it tells of are those that a scanner finds in the same bytes.
+//! The relay between two real sockets: bytes pass unchanged in both directions, however they are split and whichever end closes first. The
+//! reported messages are those that a scanner finds in the same bytes.
 #![no_main]
 
 use std::io::{Read as _, Write as _};
@@ -24,7 +24,7 @@ static BENCH: LazyLock<Mutex<Bench>> = LazyLock::new(|| {
     let endpoint = |end: &str| format!("ipc://@{}", name(end)).parse().expect("an endpoint");
     let upstream = UnixListener::bind_addr(&address("out")).expect("bound");
     let pair = Pair { listen: endpoint("in"), upstream: endpoint("out") };
-    // Small, so that every bound is reached.
+    // Small limits, so that inputs reach all of them.
     let options = Options {
         buffer_bytes: 4 << 10,
         block_bytes: 8 << 10,
@@ -36,7 +36,7 @@ static BENCH: LazyLock<Mutex<Bench>> = LazyLock::new(|| {
     Mutex::new(Bench { relay, upstream, listen: address("in") })
 });
 
-/// Writes in pieces and says that this is all; and reads what the other way brings, to its end.
+/// Writes `bytes` in pieces and shuts down the write side, while reading the other direction to its end.
 fn speak(mut stream: UnixStream, bytes: &[u8], piece: usize) -> Vec<u8> {
     let mut heard = Vec::new();
     std::thread::scope(|scope| {
@@ -52,7 +52,7 @@ fn speak(mut stream: UnixStream, bytes: &[u8], piece: usize) -> Vec<u8> {
     heard
 }
 
-/// The messages that a scanner finds; `None` where it loses the framing, since the relay may find it again elsewhere.
+/// The messages that a scanner finds; `None` if it loses the framing, because the relay may resynchronize elsewhere.
 fn messages(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (mut scanner, mut messages, mut message) = (Scanner::from_greeting(), Vec::new(), Vec::new());
     let mut framed = true;
@@ -69,7 +69,7 @@ fn messages(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     framed.then_some(messages)
 }
 
-/// What the relay tells of one connection, to its end.
+/// Messages that the relay reports for one connection, in each direction.
 fn told(relay: &Relay) -> [Vec<(u64, Payload)>; 2] {
     let mut told = [Vec::new(), Vec::new()];
     loop {
@@ -87,7 +87,7 @@ fn told(relay: &Relay) -> [Vec<(u64, Payload)>; 2] {
 fuzz_target!(|input: &[u8]| {
     let [forward_piece, backward_piece, share, bytes @ ..] = input else { return };
     let (forth, back) = bytes.split_at(bytes.len() * usize::from(*share) / 255);
-    // Few writes: they are what takes time.
+    // Limit the number of writes, which dominate the run time.
     let piece = |byte: &u8, bytes: &[u8]| usize::from(*byte) + 1 + bytes.len() / 32;
     let bench = BENCH.lock().expect("one at a time");
     let sender = UnixStream::connect_addr(&bench.listen).expect("the relay accepts");

@@ -1,4 +1,4 @@
-//! Dynamo's response plane: frames that are right around any body, in every cut, and damaged ones.
+//! Dynamo's response plane: valid frames around arbitrary bodies, split arbitrarily, and malformed frames.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -33,7 +33,7 @@ fuzz_target!(|input: &[u8]| {
     frame(&mut stream, HEAD, b"");
     frame(&mut stream, PROLOGUE, b"");
     if how & 1 == 0 {
-        // Bodies of the input's own, cut where it has a zero.
+        // Take the bodies from the input, split at zero bytes.
         for body in bodies.split(|byte| *byte == 0) {
             frame(&mut stream, b"", body);
         }

@@ -1,4 +1,4 @@
-//! Any file as a library: places to probe, or a reason.
+//! Arbitrary bytes as a shared library: the search returns probe points or an error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any message: no panic, the same from a decoder that has seen others, and nothing that contradicts itself.
+//! Arbitrary messages: no panic, the same result from a fresh decoder and a used one, and a consistent result.
 #![no_main]
 
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ thread_local! {
     static USED: RefCell<Decoder> = RefCell::new(Decoder::new(Limits::default()).with_ids());
 }
 
-/// What a decoder says of a message, in words.
+/// Decoded rows of a message as text.
 fn told(decoder: &mut Decoder, message: &[u8]) -> Result<Vec<String>, String> {
     let batch = decoder.decode(message).map_err(|error| error.to_string())?;
     Ok((0..batch.len())

@@ -1,4 +1,4 @@
-//! A connection from its first byte: the same marks however it is cut, in order, and inside what was fed.
+//! A connection scanned from its first byte: the marks do not depend on how the bytes are split, are in order, and lie within the input.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A connection entered in its middle: the same marks however it is cut, and frames only behind a place that was found.
+//! A connection scanned from the middle: the marks do not depend on how the bytes are split, and frames follow only after a resync point.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

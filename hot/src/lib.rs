@@ -1,5 +1,5 @@
-//! Traffic for benchmarks, and the hot paths by themselves: each a function that can be run any number of times, so that the
-//! instructions of one lap can be counted (`cargo xtask bench count`).
+//! Synthetic traffic for benchmarks and the hot paths in isolation. Each path runs any number of times, so that `cargo xtask bench count`
+//! can count the instructions of one lap.
 
 pub mod paths;
 pub mod traffic;

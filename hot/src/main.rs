@@ -1,4 +1,4 @@
-//! `hot PATH LAPS`: runs one hot path so many times and nothing else, for a tool that counts. Without words it lists the paths.
+//! `hot PATH LAPS` runs one hot path that many times and nothing else, for an instruction counter. Without arguments it lists the paths.
 
 use anyhow::{Context, ensure};
 

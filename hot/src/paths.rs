@@ -1,4 +1,4 @@
-//! The paths that a frame takes through the program, one function each. A lap is one frame of 256 requests, whatever is done to it.
+//! Hot paths of a frame, one function each. A lap processes one frame of 256 requests.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -12,10 +12,10 @@ use zmq_tap::zmtp::{Mark, Scanner};
 
 use crate::traffic::{self, HOP, Traffic};
 
-/// One lap.
+/// One lap of a path.
 pub type Lap = Box<dyn FnMut() -> anyhow::Result<()>>;
 
-/// Every path, by the name that [`path`] takes.
+/// Names of all paths, as accepted by [`path`].
 pub const NAMES: [&str; 8] = [
     "decode-0.4.4-pickle",
     "decode-0.5.9-pickle",
@@ -27,13 +27,13 @@ pub const NAMES: [&str; 8] = [
     "record",
 ];
 
-/// Requests in a frame, and those that are alive in the traffic.
+/// Requests per frame, and live requests in the traffic.
 const REQUESTS: usize = 256;
 const ALIVE: usize = 16 * REQUESTS;
 /// Nanoseconds between two frames at the traffic's rate.
 const STEP: u64 = 1_000_000_000 * REQUESTS as u64 / traffic::CHUNKS_PER_S;
 
-/// The path of that name, ready to run.
+/// Returns the named path, ready to run.
 pub fn path(name: &str) -> anyhow::Result<Lap> {
     match name {
         "decode-0.4.4-pickle" => decode("0.4.4/skip_delta_256rid.pkl"),
@@ -51,10 +51,10 @@ pub fn path(name: &str) -> anyhow::Result<Lap> {
     }
 }
 
-/// Before the file of any message: decoding it is a path, too.
+/// Prefix of a path that decodes any message file.
 pub const DECODE: &str = "decode:";
 
-/// A message that a release wrote.
+/// Reads a recorded message of a real release.
 pub fn message(file: &str) -> anyhow::Result<Vec<u8>> {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../zmq-tap/fixtures/messages"));
     let path = folder.join(file);
@@ -70,7 +70,7 @@ fn decode(file: &str) -> anyhow::Result<Lap> {
     }))
 }
 
-/// A message of any number of requests.
+/// Decodes a message with any number of requests.
 fn any(message: Vec<u8>) -> Lap {
     let mut decoder = Decoder::new(Limits::default());
     Box::new(move || {
@@ -102,14 +102,14 @@ fn scan(file: &str) -> anyhow::Result<Lap> {
     }))
 }
 
-/// A second of the traffic, frame by frame.
+/// Frames of one second of traffic.
 struct Frames {
     frames: std::vec::IntoIter<&'static [Chunk<'static>]>,
     seq: u64,
 }
 
 impl Frames {
-    /// Made before anything is counted, and kept to the end of the process.
+    /// Builds the frames before the counted laps and leaks them, so that no lap pays for dropping them.
     fn new() -> Self {
         let mut traffic = Traffic::new(ALIVE, REQUESTS, 200);
         traffic.advance();
@@ -122,7 +122,7 @@ impl Frames {
         }
     }
 
-    /// The next frame and when it is sent.
+    /// Returns the next frame and its send time.
     fn next(&mut self) -> anyhow::Result<(Frame<'static>, MonoNs)> {
         let chunks = self.frames.next().context("the traffic of one second is over")?;
         self.seq += 1;
@@ -130,7 +130,7 @@ impl Frames {
     }
 }
 
-/// What a frame says when it is sent, and a millisecond later when it is taken.
+/// The send event of a frame, and its receive event a millisecond later.
 fn events(frame: Frame<'_>, at: MonoNs) -> [Event<'_>; 2] {
     let taken = Taken {
         id: frame.id,
@@ -156,7 +156,7 @@ fn ledger(takes: bool) -> Lap {
         for event in &events(frame, at)[..=usize::from(takes)] {
             analysis.apply(event);
         }
-        // Ten times a second.
+        // Ten times a second of traffic.
         if frame.id.seq.is_multiple_of(51) {
             analysis.tick(at);
         }
@@ -164,7 +164,7 @@ fn ledger(takes: bool) -> Lap {
     })
 }
 
-/// Frames into the columns of a recording's block. Packing is zstd's work.
+/// Writes frames into the columns of a recording block. Excludes compression, which is zstd's work.
 fn record() -> Lap {
     let mut writer = BlockWriter::new(Payload::Lengths);
     let mut frames = Frames::new();

@@ -1,9 +1,9 @@
-//! An engine's output, a second at a time: requests that come and go, as `uuid4().hex` names them.
+//! Synthetic engine output, generated one second at a time: requests start and finish, with ids in the format of `uuid4().hex`.
 
 use trace::event::{Chunk, Finish, Frame, Hop, IdColumn, Kind, Sees};
 use trace::{FrameId, HopId};
 
-/// The rate that a busy engine was reported to reach.
+/// Reported token rate of a busy engine.
 pub const CHUNKS_PER_S: u64 = 132_000;
 
 /// The only hop of the traffic.
@@ -23,7 +23,7 @@ pub const HOP: Hop<'static> = Hop {
     },
 };
 
-/// The frame of that place on it, as large as 256 requests of 0.5.9 are.
+/// Frame number `seq` on the hop, with the size in bytes of a 256-request frame of SGLang 0.5.9.
 pub fn frame<'a>(seq: u64, chunks: &'a [Chunk<'a>]) -> Frame<'a> {
     let id = FrameId {
         hop: HOP.id,
@@ -39,20 +39,20 @@ pub fn frame<'a>(seq: u64, chunks: &'a [Chunk<'a>]) -> Frame<'a> {
     }
 }
 
-/// What one chunk is, with its rid owned.
+/// Content of one chunk, with an owned request id.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// As `uuid4().hex` looks.
+    /// Request id in the format of `uuid4().hex`.
     pub rid: String,
     completion: u32,
     finish: bool,
 }
 
-/// A second of frames at a time; each slot is a request that ends and is followed by another.
+/// Generator of frames, one second at a time. Each slot holds a live request; when it ends, another replaces it.
 #[derive(Debug)]
 pub struct Traffic {
     slots: Vec<Part>,
-    /// The second's frames.
+    /// Frames of the current second.
     pub frames: Vec<Vec<Part>>,
     size: usize,
     tokens: u32,
@@ -61,7 +61,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// `rids` requests at a time in frames of `frame` chunks; each request ends after `tokens`.
+    /// Simulates `rids` live requests in frames of `frame` chunks; each request ends after `tokens` tokens.
     pub fn new(rids: usize, frame: usize, tokens: u32) -> Self {
         let mut traffic = Self {
             slots: Vec::new(),
@@ -73,7 +73,7 @@ impl Traffic {
         };
         for slot in 0..rids {
             let rid = traffic.rid();
-            // Requests are spread over their lives, as in a steady state.
+            // Start requests at different ages, as in a steady state.
             let completion = slot as u32 * 7 % tokens;
             traffic.slots.push(Part {
                 rid,
@@ -84,7 +84,7 @@ impl Traffic {
         traffic
     }
 
-    /// As `uuid4().hex` looks.
+    /// Makes a request id in the format of `uuid4().hex`.
     fn rid(&mut self) -> String {
         self.born += 1;
         format!(
@@ -94,7 +94,7 @@ impl Traffic {
         )
     }
 
-    /// The next second.
+    /// Generates the next second.
     pub fn advance(&mut self) {
         self.frames.clear();
         for _ in 0..CHUNKS_PER_S as usize / self.size {
@@ -119,7 +119,7 @@ impl Traffic {
         }
     }
 
-    /// The second's frames as chunks.
+    /// The frames of the current second as borrowed chunks.
     pub fn borrow(&self) -> Vec<Vec<Chunk<'_>>> {
         self.frames
             .iter()
@@ -129,7 +129,7 @@ impl Traffic {
 }
 
 impl Part {
-    /// As a frame says it.
+    /// The part as a chunk of a frame.
     pub fn chunk(&self) -> Chunk<'_> {
         Chunk {
             rid: &self.rid,
