@@ -14,7 +14,7 @@ pub struct Passed {
     pub finished: u64,
     /// Tokens sent by the scheduler.
     pub tokens_sent: u64,
-    /// Tokens taken by the tokenizer.
+    /// Tokens received by the tokenizer.
     pub tokens_taken: u64,
     /// Tokens delivered.
     pub tokens_delivered: u64,

@@ -20,11 +20,11 @@ pub enum Handout {
 /// Behaviour of a release, or common to all releases of a range. `None` if the range disagrees or it is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Behaviour {
-    /// What a waiter does with several queued chunks.
+    /// How a waiter processes several queued chunks.
     pub waiter: Option<Waiter>,
-    /// Handing out with `--skip-tokenizer-init`: token frames reach the tokenizer.
+    /// Output mode with `--skip-tokenizer-init`: token frames reach the tokenizer.
     pub token_path: Option<Handout>,
-    /// Handing out behind a detokenizer: text frames reach the tokenizer.
+    /// Output mode behind a detokenizer: text frames reach the tokenizer.
     pub text_path: Option<Handout>,
     /// `output_ids` of the scheduler's frames.
     pub token_ids: Option<IdColumn>,

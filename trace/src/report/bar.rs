@@ -1,23 +1,23 @@
-//! One line that shows parts of a whole: a bar of signs, and what each sign stands for.
+//! A one-line bar of the parts of a whole, with a legend.
 
 use super::LegLine;
 use crate::words::percent;
 
-/// Parts smaller than this share a segment.
+/// Smaller parts share a segment.
 const SMALLEST: f64 = 0.02;
-/// One sign a segment, in the order of the path; further segments share the last.
+/// Symbols of the segments in path order; further segments share the last.
 const SIGNS: &[u8] = b"#=+-:.";
 
 /// One part of the whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
-    /// What it is.
+    /// Name of the part.
     pub name: String,
-    /// From 0 to 1.
+    /// Share from 0 to 1.
     pub share: f64,
 }
 
-/// Where first tokens' time went, or chunks' where no first token was seen; empty where neither was.
+/// Legs of the first tokens' time, or of the chunks' time if no first token was observed; empty without either.
 pub fn segments(path: &[LegLine]) -> Vec<Segment> {
     let first = path
         .iter()
@@ -35,7 +35,7 @@ pub fn segments(path: &[LegLine]) -> Vec<Segment> {
     }))
 }
 
-/// The parts that are large enough to be told apart, and one for all others.
+/// The parts large enough for their own segment, and one segment for all others.
 pub fn gathered(parts: impl Iterator<Item = Segment>) -> Vec<Segment> {
     let (mut segments, small): (Vec<_>, Vec<_>) = parts.partition(|part| part.share >= SMALLEST);
     let others: f64 = small.iter().map(|part| part.share).sum();
@@ -48,13 +48,13 @@ pub fn gathered(parts: impl Iterator<Item = Segment>) -> Vec<Segment> {
     segments
 }
 
-/// How many of `width` cells each segment takes; at least one each.
+/// Number of cells of each segment out of `width`; at least one each.
 pub fn cells(segments: &[Segment], width: usize) -> Vec<usize> {
     let mut cells: Vec<usize> = segments
         .iter()
         .map(|segment| ((segment.share * width as f64).round() as usize).max(1))
         .collect();
-    // Rounding is settled with the largest.
+    // The largest segment absorbs the rounding error.
     let sum: usize = cells.iter().sum();
     if let Some(largest) = cells.iter_mut().max() {
         *largest = (*largest + width).saturating_sub(sum).max(1);

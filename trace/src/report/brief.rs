@@ -1,10 +1,10 @@
-//! What every form of the report says in the same words.
+//! Text shared by all forms of the report.
 
 use super::Report;
 use crate::detect::Severity;
 use crate::engine::{DROPS_FIXED_IN, Mode, Waiter};
 
-/// The worst, in one sentence.
+/// Summary of the worst finding in one sentence.
 pub(crate) fn verdict(report: &Report) -> String {
     match report.findings.first().filter(|worst| worst.severity > Severity::Info) {
         Some(worst) => format!("{}: {}", worst.severity.as_str().to_uppercase(), worst.summary),
@@ -28,7 +28,7 @@ pub(crate) fn engine(report: &Report) -> String {
     format!("{} {release}{mode}", source.engine)
 }
 
-/// Whether the release is known to lose chunks, as far as that is known.
+/// Whether the release is known to drop chunks, if the release is known.
 pub(crate) fn known_to_lose(report: &Report) -> String {
     match (report.source.waiter, report.source.mode) {
         (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
@@ -52,7 +52,7 @@ pub(crate) fn known_to_lose(report: &Report) -> String {
     }
 }
 
-/// What this source could not see, and what follows from that.
+/// Stages that this source cannot observe, with the consequences.
 pub(crate) fn unseen(report: &Report) -> Vec<&'static str> {
     let mut missing = Vec::new();
     if report.is_told() {
@@ -72,13 +72,13 @@ pub(crate) fn unseen(report: &Report) -> Vec<&'static str> {
     missing
 }
 
-/// What could not be attached or was given up, in words.
+/// Describes what could not be attached or was given up.
 pub(crate) fn degraded(report: &Report) -> impl Iterator<Item = String> + '_ {
     let said = |d: &serde_json::Value| d.as_str().map_or_else(|| d.to_string(), str::to_owned);
     report.own.degraded.iter().map(said)
 }
 
-/// The names of the limits that were reached, and how often.
+/// Names of the limits that were reached, with their counts.
 pub(crate) fn limits_reached(report: &Report) -> impl Iterator<Item = (&str, u64, u64)> {
     let reached = report.limits.iter().filter(|(_, line)| line.reached > 0);
     reached.map(|(name, line)| (name.as_str(), line.limit, line.reached))

@@ -1,4 +1,4 @@
-//! From ledger and findings to a report.
+//! Builds a report from ledger and findings.
 
 use super::losses::losses;
 use super::series::series;
@@ -16,10 +16,10 @@ use crate::event::Sees;
 use crate::ledger::{Group, Hop, Ledger, Predictions};
 use crate::stats::{Distribution, Tally};
 
-/// Connections listed of one line, the busiest first.
+/// Maximum number of connections listed per line, busiest first.
 const LANES: usize = 64;
 
-/// Builds the report of what has been seen so far.
+/// Builds the report of the run so far.
 pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, path: Vec<LegLine>, input: &ReportInput) -> Report {
     ledger.debug_check();
     let (from, to) = input
@@ -89,7 +89,7 @@ pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, path: Vec<Le
     }
 }
 
-/// `at` by the wall clock, which read `wall` at `mono`.
+/// Converts `at` to wall-clock time, which was `wall` at `mono`.
 fn wall_ns(at: MonoNs, mono: MonoNs, wall: u64) -> u64 {
     wall.saturating_add(at.since(mono)).saturating_sub(mono.since(at))
 }
@@ -152,7 +152,7 @@ fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
     })
 }
 
-/// A prediction needs wakeups, and an engine whose answer to a burst and whose turnaround are known.
+/// A prediction needs observed wakeups, and an engine with known turnaround and known behaviour on bursts.
 pub(crate) fn dropped_predicted(predicted: &Predictions, engine: &EngineState) -> Option<u64> {
     let known = match engine.waiter {
         Some(Waiter::KeepsLast) => engine.mode.is_some(),
@@ -176,7 +176,7 @@ pub(super) fn spread(of: &Distribution) -> Option<Spread> {
 fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
     let group: &Group = &ledger.groups()[place];
     let members: Vec<&Hop> = ledger.members(place).collect();
-    // A hop that was renamed leaves an empty line behind.
+    // Renaming a hop can leave its old line without hops.
     if members.is_empty() {
         return None;
     }
@@ -227,7 +227,7 @@ fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// The connections, if there are more than receivers: several senders.
+/// The connections, if there are more connections than receivers, which means several senders.
 fn lanes(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
     let mut lanes: Vec<LaneLine> = members
         .iter()

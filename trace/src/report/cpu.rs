@@ -1,13 +1,13 @@
-//! CPU lines: one for each thread that matters.
+//! CPU lines of the relevant threads.
 
 use super::CpuLine;
 use crate::event::ThreadPart;
 use crate::ledger::{Ledger, Thread};
 
-/// Threads that want less than this share of a CPU are left out, but for main threads and those that take frames.
+/// Threads that need less than this share of a CPU are left out, except main threads and receivers.
 const WORTH_A_LINE: f64 = 0.005;
 
-/// Processes in the order they were met, main threads first; `None` when no thread was sampled.
+/// Processes in the order first observed, main threads first; `None` without samples.
 pub(super) fn lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
     let sampled: Vec<&Thread> = ledger.threads().iter().filter(|t| t.total().is_some()).collect();
     let first_met = |pid: u32| sampled.iter().position(|t| t.id().pid == pid);

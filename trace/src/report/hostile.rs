@@ -1,11 +1,11 @@
-//! Names that came over the wire, made harmless: request ids, class names and endpoints are whatever somebody sent.
+//! Escapes strings from the wire: request ids, class names and endpoints may hold anything a client sent.
 
 use std::fmt;
 
-/// Longer names are cut, visibly.
+/// Longer names are truncated visibly.
 const LONGEST: usize = 200;
 
-/// Without control characters and without those that turn or hide text: one line, as long as it looks.
+/// Removes control characters and characters that reverse or hide text. The result is one line.
 pub fn plain(text: &str) -> String {
     let mut out: String = text
         .chars()
@@ -23,14 +23,14 @@ fn unfit(c: char) -> bool {
     c.is_control() || hides || matches!(c, '\u{2028}' | '\u{2029}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The same for text of several lines, of any length.
+/// Same for text of several lines, of any length.
 pub fn lines(text: &str) -> String {
     text.chars()
         .map(|c| if unfit(c) && c != '\n' { '\u{fffd}' } else { c })
         .collect()
 }
 
-/// As text or attribute of an HTML page.
+/// Escapes text or an attribute of an HTML page.
 pub(super) struct Html<'a>(pub(super) &'a str);
 
 impl fmt::Display for Html<'_> {
@@ -50,7 +50,7 @@ impl fmt::Display for Html<'_> {
     }
 }
 
-/// As running text or cell of a Markdown page: nothing in it is markup, a link, or calls anybody.
+/// Escapes text or a cell of a Markdown page: no markup, no link, no mention of a user.
 pub(crate) fn markdown(text: &str) -> String {
     let text = plain(text);
     let mut out = String::with_capacity(text.len());
@@ -58,21 +58,21 @@ pub(crate) fn markdown(text: &str) -> String {
     let mut in_word = false;
     while let Some(c) = letters.next() {
         match c {
-            // Inside a word it is no markup.
+            // Inside a word it is not markup.
             '_' if in_word && letters.peek().is_some_and(|next| next.is_alphanumeric()) => out.push(c),
             '<' => out.push_str("&lt;"),
             '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' | '&' | '#' | '$' => out.extend(['\\', c]),
-            // A chat calls people at their name; a word joiner keeps the look and parts the name.
+            // Chats notify users mentioned by name. A word joiner breaks the mention without changing the look.
             '@' => out.push_str("@\u{2060}"),
             c => out.push(c),
         }
         in_word = c.is_alphanumeric();
     }
-    // A bare address becomes a link.
+    // A bare URL becomes a link.
     out.replace("://", ":\u{2060}//")
 }
 
-/// As code in a Markdown cell: shown letter by letter.
+/// Escapes code in a Markdown cell, shown verbatim.
 pub(crate) fn markdown_code(text: &str) -> String {
     let text = plain(text).replace('|', "\\|");
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);

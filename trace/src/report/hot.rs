@@ -1,4 +1,4 @@
-//! Functions of the engine's Python, by role: the profile that goes with the gap.
+//! Python functions of the engine by role: the profile that explains the gap.
 
 use std::fmt::Write as _;
 
@@ -7,76 +7,76 @@ use serde::{Deserialize, Serialize};
 use crate::ledger::{Hits, HotCounts, HotFunction, HotRole, Ledger};
 use crate::words::{count, duration, percent};
 
-/// Functions listed of each role.
+/// Maximum number of functions listed per role.
 const MOST: usize = 40;
-/// Those of them in the text.
+/// Maximum number of functions in the text report.
 const MOST_IN_TEXT: usize = 8;
-/// Width of their names.
+/// Width of the name column.
 const NAME: usize = 54;
 
-/// One role's profile. A stack counts as running when the kernel says that its thread ran or waited for a CPU.
+/// Profile of one role. A stack counts as running if the kernel reports its thread as running or waiting for a CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HotLine {
     /// `tokenizer`, `scheduler`, ...
     pub role: String,
-    /// Stacks read, one for each thread and reading.
+    /// Stacks read: one for each thread and sample.
     pub stacks: u64,
-    /// Those of a running thread: what every `own` and `total` is a share of.
+    /// Stacks of running threads: the base of every `own` and `total` share.
     pub running: u64,
-    /// Those of a running thread that held the GIL; `null` where its owner cannot be read.
+    /// Stacks of running threads that held the GIL; `null` if its owner cannot be read.
     pub gil: Option<u64>,
-    /// Stacks of running threads while frames piled up in front of the process; `null` where its takes are not seen.
+    /// Stacks of running threads while frames piled up for the process; `null` if its receives are not observed.
     pub growing_running: Option<u64>,
-    /// Running stacks whose innermost function was given up for the limit.
+    /// Running stacks whose innermost function was evicted at the limit.
     pub left_out: u64,
-    /// Functions, those that most stacks ended in first.
+    /// Functions, by descending `own` share.
     pub functions: Vec<HotFunctionLine>,
 }
 
 /// One function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HotFunctionLine {
-    /// Its name, with its class's from CPython 3.11 on.
+    /// Name, qualified by its class from CPython 3.11 on.
     pub function: String,
-    /// Its file.
+    /// Source file.
     pub file: String,
     /// Over the run.
     pub all: HotShare,
-    /// While frames piled up; `null` when they never did, or that is not seen.
+    /// While frames piled up; `null` if they never did or it is not observed.
     pub growing: Option<HotShare>,
 }
 
-/// A function's part of the running stacks.
+/// Shares of the running stacks for one function.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HotShare {
-    /// Stacks that end in it, as a share of the running ones.
+    /// Share of running stacks with the function innermost.
     pub own: f64,
-    /// Stacks that it is in, likewise.
+    /// Share of running stacks that contain the function.
     pub total: f64,
-    /// Stacks that end in it and hold the GIL, as a share of those that hold it; `null` where its owner cannot be read.
+    /// Share of stacks holding the GIL with the function innermost; `null` if its owner cannot be read.
     pub gil: Option<f64>,
 }
 
-/// What reading stacks cost, and what of it failed.
+/// Cost and failures of stack sampling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SamplingCost {
-    /// Readings a second that were asked for.
+    /// Requested samples per second.
     pub hertz: u32,
-    /// Processes read.
+    /// Number of processes sampled.
     pub processes: u32,
-    /// Readings made, each of all stacks of a process.
+    /// Number of samples, each of all stacks of a process.
     pub readings: u64,
-    /// Of those, readings that met a stack in change and gave nothing. The target is never stopped, so some do.
+    /// Samples that failed because a stack changed while it was read. Some always fail, since the target is never stopped.
     pub failed: u64,
-    /// Readings that were due and left out, since those before them took too long.
+    /// Samples skipped because earlier ones took too long.
     pub late: u64,
-    /// Intervals thrown away, since nobody fetched them.
+    /// Intervals discarded because they were not fetched.
     pub dropped: u64,
     /// CPU time of the sampling thread, part of `cpu_ns`.
     pub cpu_ns: u64,
 }
 
-/// `None` when no stack was read.
+/// `None` if no stack was read.
 pub(super) fn lines(ledger: &Ledger) -> Option<Vec<HotLine>> {
     let roles = ledger.hot();
     (!roles.is_empty()).then(|| roles.iter().map(line).collect())
@@ -117,7 +117,7 @@ fn share(hits: Hits, of: HotCounts, sees_gil: bool) -> HotShare {
     }
 }
 
-/// The profile as text.
+/// Renders the profile as text.
 pub(super) fn text(out: &mut String, lines: &[HotLine], cost: Option<&SamplingCost>) {
     for line in lines {
         let head = format!("HOT IN THE {}", line.role.to_uppercase());

@@ -1,30 +1,30 @@
-//! What a report says that the ledger cannot know.
+//! Input of a report besides the ledger.
 
 use serde_json::Value;
 
 use super::SamplingCost;
 use crate::clock::MonoNs;
 
-/// What the application adds to a report.
+/// Data that the application adds to a report.
 #[derive(Clone, Debug)]
 pub struct ReportInput {
     /// The source: `demo`, `tap`, `attach`, ...
     pub kind: String,
     /// The engine: `sglang`.
     pub engine: String,
-    /// Begin and end of the capture; `None` is from the first event to the last.
+    /// Start and end of the capture; `None` means from the first event to the last.
     pub window: Option<(MonoNs, MonoNs)>,
-    /// What the wall clock showed at an instant, in nanoseconds since the Unix epoch; `None` when that is not known.
+    /// An instant with its wall-clock time in nanoseconds since the Unix epoch; `None` if unknown.
     pub wall: Option<(MonoNs, u64)>,
-    /// Most requests to list as the slowest.
+    /// Maximum number of requests listed as the slowest.
     pub slowest: usize,
-    /// CPU time this process has used, in nanoseconds.
+    /// CPU time used by tokengap, in nanoseconds.
     pub cpu_ns: Option<u64>,
-    /// Its resident memory.
+    /// Resident memory of tokengap.
     pub rss_bytes: Option<u64>,
-    /// What could not be attached, each as an object or a sentence.
+    /// Targets that could not be attached, each as an object or a sentence.
     pub degraded: Vec<Value>,
-    /// What reading Python stacks cost; `None` when none were read.
+    /// Cost of reading Python stacks; `None` when none were read.
     pub sampling: Option<SamplingCost>,
     /// Codecs and schemas seen on the wire.
     pub wire: Option<Value>,
@@ -33,7 +33,7 @@ pub struct ReportInput {
 }
 
 impl ReportInput {
-    /// Of a source about which no more is known.
+    /// Input for a source without further data.
     pub fn of(kind: &str) -> Self {
         Self {
             kind: kind.to_owned(),

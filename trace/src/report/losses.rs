@@ -1,65 +1,65 @@
-//! Requests that lost tokens: how many, and which by place. What deliveries prove and what takes let expect are two lists.
+//! Requests that lost tokens, with the lost positions. Losses proven by deliveries and losses predicted from receives are separate lists.
 
 use serde::{Deserialize, Serialize};
 
 use super::slowest::word;
 use crate::ledger::{self, Ledger, Request};
 
-/// Requests listed, those that lost most.
+/// Maximum number of requests listed, worst first.
 const MOST: usize = 1_000;
 
-/// Both lists. `null` is "not observable with what was attached".
+/// Both lists. `null` means not observable with the attached sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
     /// Proven by deliveries.
     pub confirmed: Option<LossList>,
-    /// Expected from chunks that share a wakeup, by what the release is known to do; never a proof.
+    /// Predicted from chunks that share a wakeup and the known behaviour of the release; never a proof.
     pub predicted: Option<LossList>,
 }
 
-/// Requests that lost tokens, as far as they are remembered.
+/// Requests that lost tokens, as far as the ledger keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossList {
-    /// All of them, listed or not.
+    /// Number of requests, including those not listed.
     pub requests: u64,
-    /// The worst first, at most a thousand.
+    /// Worst first, at most a thousand.
     pub lines: Vec<LossLine>,
 }
 
-/// One request.
+/// Losses of one request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossLine {
     /// SGLang's request id.
     pub rid: String,
     /// Tokens sent by the scheduler.
     pub tokens_sent: u64,
-    /// Tokens delivered; `null` where deliveries are not seen.
+    /// Tokens delivered; `null` if deliveries are not observed.
     pub tokens_delivered: Option<u64>,
     /// Tokens lost.
     pub tokens: u64,
     /// Chunks lost.
     pub chunks: u64,
-    /// Where in the output they are missing.
+    /// Missing positions in the output.
     pub ranges: Vec<RangeLine>,
-    /// Tokens of `tokens` that are in none of the ranges, for want of room.
+    /// Part of `tokens` in none of the ranges, because the number of ranges is limited.
     pub tokens_unlisted: u64,
-    /// Why it ended; `null` when it did not, as far as frames say.
+    /// Finish reason; `null` if no frame has one.
     pub finish: Option<String>,
 }
 
-/// Neighbouring tokens.
+/// Range of consecutive tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeLine {
-    /// First and last place in the output, counted from 1.
+    /// First and last position in the output (1-based).
     pub tokens: [u32; 2],
-    /// First and last chunk that held them, counted from 1; `null` where several had to be kept as one.
+    /// First and last chunk that held them (1-based); `null` where several ranges were joined to save memory.
     pub chunks: Option<[u32; 2]>,
-    /// The token ids; absent unless they were asked for.
+    /// Token ids; absent unless token payloads are captured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<i64>,
 }
 
-/// What the ledger remembers of losses.
+/// Converts the losses kept by the ledger.
 pub(super) fn losses(ledger: &Ledger) -> Losses {
     let totals = ledger.totals();
     let deliveries = ledger.sees_deliveries();
@@ -138,19 +138,19 @@ impl LossLine {
         }
     }
 
-    /// The places as people read them, `3, 7-9`, of at most `most` ranges.
+    /// Formats the positions as `3, 7-9`, with at most `most` ranges.
     pub fn places(&self, most: usize) -> String {
         let ranges = self.ranges.iter().map(|range| range.tokens);
         places(ranges, most, self.tokens_unlisted)
     }
 
-    /// The ids of the first `most` lost tokens; empty where none are known.
+    /// Ids of the first `most` lost tokens; empty if unknown.
     pub fn ids(&self, most: usize) -> String {
         ids(self.ranges.iter().flat_map(|range| &range.ids), most)
     }
 }
 
-/// Places in words: `3, 7-9, ...`.
+/// Formats positions: `3, 7-9, ...`.
 pub fn places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, most: usize, unlisted: u64) -> String {
     let more = if ranges.len() > most || unlisted > 0 {
         ", ..."
@@ -167,7 +167,7 @@ pub fn places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, most: usize, unli
     ranges.take(most).map(word).collect::<Vec<_>>().join(", ") + more
 }
 
-/// Ids in words: `13, 14, ...`.
+/// Formats ids: `13, 14, ...`.
 pub fn ids<'i>(ids: impl Iterator<Item = &'i i64>, most: usize) -> String {
     let mut ids = ids.peekable();
     let shown: Vec<String> = ids.by_ref().take(most).map(i64::to_string).collect();

@@ -1,4 +1,4 @@
-//! Requests that lost tokens, for people: the worst few, each with the places that are missing.
+//! Requests that lost tokens, as text: the worst few, with their missing positions.
 
 use std::fmt::Write as _;
 
@@ -7,16 +7,16 @@ use super::text::wrap;
 use super::{LossLine, LossList, Report};
 use crate::words::{count, plural};
 
-/// Requests named; the JSON lists more.
+/// Maximum number of requests named; the JSON lists more.
 const MOST: usize = 5;
-/// Ranges and ids named of each.
+/// Maximum number of ranges and ids per request.
 const RANGES: usize = 12;
 
 pub(super) fn render(out: &mut String, report: &Report) {
     let losses = &report.losses;
     let (confirmed, predicted) = (losses.confirmed.as_ref(), losses.predicted.as_ref());
     let proven = confirmed.filter(|list| !list.lines.is_empty());
-    // Where deliveries are seen they decide: what was expected is only of interest to whoever scores it.
+    // If deliveries are observed, they decide. The prediction only matters for judging its accuracy.
     let expected = predicted.filter(|list| confirmed.is_none() && !list.lines.is_empty());
     for (list, how) in [(proven, "LOST TOKENS, CONFIRMED"), (expected, "LOST TOKENS, PREDICTED")] {
         if let Some(list) = list {

@@ -1,4 +1,4 @@
-//! The report for an incident channel or an issue: what happened in a few lines, the details after them.
+//! The report as Markdown for an incident channel or an issue: a short summary, then details.
 
 use std::fmt::Write as _;
 
@@ -7,9 +7,9 @@ use super::{Clock, Report, ThreadState, bar, brief};
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, percent, plural, share};
 
-/// Requests and findings listed.
+/// Maximum number of requests and findings listed.
 const MOST: usize = 10;
-/// Cells of the bar of where time goes.
+/// Width of the bar in cells.
 const BAR: usize = 40;
 
 pub(super) fn render(report: &Report, clock: &Clock) -> String {
@@ -128,7 +128,7 @@ fn findings(out: &mut String, report: &Report, clock: &Clock) {
     }
 }
 
-/// Who lost which tokens, where that is proven.
+/// Proven losses by request.
 fn lossy(out: &mut String, report: &Report) {
     let Some(list) = report.losses.confirmed.as_ref().filter(|list| !list.lines.is_empty()) else {
         return;
@@ -176,7 +176,7 @@ fn slowest(out: &mut String, report: &Report) {
     out.push('\n');
 }
 
-/// Where the time of first tokens and chunks went.
+/// Attribution of first tokens' and chunks' time.
 fn path(out: &mut String, report: &Report) {
     let Some(bar) = bar::line(&report.path, BAR) else {
         return;
@@ -271,7 +271,7 @@ fn functions(out: &mut String, report: &Report) {
     }
 }
 
-/// The worst request of the engine's log, stage by stage.
+/// Worst request of the engine's log, stage by stage.
 fn stages(out: &mut String, report: &Report) {
     let Some(table) = report.stages.as_ref().and_then(|s| s.slowest.first()) else {
         return;

@@ -1,5 +1,5 @@
-//! The report of a run, schema `tokengap.report/1`: fields may be added, never change their meaning. `null` is "not observable
-//! with what was attached", never 0. All times are nanoseconds; `window_ns` and `at_ns` count from the start of the capture.
+//! The report of a run, schema `tokengap.report/1`: fields may be added but never change their meaning. `null` means not observable with
+//! the attached sources, never 0. All times are nanoseconds; `window_ns` and `at_ns` count from the start of the capture.
 
 pub mod bar;
 pub(crate) mod brief;
@@ -45,163 +45,162 @@ pub(crate) use text::wrap;
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
 
-/// The schema's name, as reports carry it.
+/// Name of the schema in reports.
 pub const SCHEMA: &str = "tokengap.report/1";
 
-/// A report.
+/// Report of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: String,
-    /// Where the observations come from.
+    /// Source of the observations.
     pub source: Source,
-    /// Begin and end of the capture.
+    /// Start and end of the capture.
     pub window_ns: [u64; 2],
-    /// The same on the clock of the machine that was watched, `CLOCK_MONOTONIC`: what every other time is added to.
+    /// Start and end on the observed machine's `CLOCK_MONOTONIC`. All other times are relative to the start.
     pub window_mono_ns: [u64; 2],
-    /// The same since the Unix epoch, by the wall clock of that machine; `null` when nobody knows.
+    /// Start and end since the Unix epoch, by that machine's wall clock; `null` if unknown.
     #[serde(default)]
     pub window_wall_ns: Option<[u64; 2]>,
-    /// Requests by what became of them.
+    /// Requests by outcome.
     pub requests: Requests,
-    /// Tokens by how far they came.
+    /// Tokens by the last stage they reached.
     pub tokens: Tokens,
-    /// First take at the tokenizer minus first send by the scheduler, over requests.
+    /// First receive at the tokenizer minus first send by the scheduler, over requests.
     pub gap_ns: Option<Gap>,
-    /// The requests that waited longest, the worst gap first.
+    /// Requests with the longest waits, worst gap first.
     pub slowest: Vec<SlowLine>,
-    /// Chunks by what became of them.
+    /// Chunks by outcome.
     pub chunks: Chunks,
-    /// Which requests lost which tokens; empty in reports of versions that did not tell.
+    /// Lost tokens by request; empty in reports of versions without this field.
     #[serde(default)]
     pub losses: Losses,
-    /// Responses to clients; absent where none was seen to end.
+    /// Responses to clients; absent if the end of none was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<AnswerCounts>,
     /// Time between chunks of one request.
     pub itl_ns: Itl,
-    /// What is handed on and what that costs; empty in reports of versions that did not tell.
+    /// Output modes and their cost; empty in reports of versions without this field.
     #[serde(default)]
     pub modes: Modes,
-    /// Hops; those of one name as one.
+    /// Hops; hops of the same name are one entry.
     pub hops: Vec<HopLine>,
-    /// Where a chunk's time goes between scheduler and tokenizer, leg by leg; absent where no leg was seen.
+    /// Time of chunks between scheduler and tokenizer, by leg; absent if no leg was observed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub path: Vec<LegLine>,
     /// CPU by thread.
     pub cpu: Option<Vec<CpuLine>>,
-    /// What the engine's own log tells; absent where none was read.
+    /// Data from the engine's own log; absent if none was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stages: Option<stages::StageReport>,
-    /// Functions of the engine's Python, by role; `null` when no stacks were sampled.
+    /// Python functions of the engine by role; `null` when no stacks were sampled.
     #[serde(default)]
     pub hot: Option<Vec<HotLine>>,
-    /// How the run went, slot by slot; `null` in reports of versions that did not keep it.
+    /// Time series of the run; `null` in reports of versions without this field.
     #[serde(default)]
     pub series: Option<Series>,
     /// Findings, worst first.
     pub findings: Vec<FindingLine>,
-    /// What observing cost, and what it missed.
+    /// Cost of observation, and missed observations.
     #[serde(rename = "self")]
     pub own: Own,
-    /// Limits of memory and how often they were reached.
+    /// Memory limits and how often each was reached.
     pub limits: BTreeMap<String, LimitLine>,
-    /// What the demo's own peers know to be true.
+    /// Ground truth of the demo.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demo: Option<Value>,
 }
 
 impl Report {
-    /// As one JSON document.
+    /// Renders one JSON document.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
     }
 
-    /// As text for people, at most 100 columns wide.
+    /// Renders text of at most 100 columns.
     pub fn to_text(&self) -> String {
         text::render(self)
     }
 
-    /// Whether all of it comes from the engine's own log: no frame was observed, and its zeros of frames, chunks and tokens
-    /// say nothing.
+    /// Whether all data comes from the engine's own log. Then no frame was observed, and zero frames, chunks and tokens mean nothing.
     pub fn is_told(&self) -> bool {
         self.hops.is_empty() && self.stages.is_some()
     }
 
-    /// As Markdown, short enough to paste into an issue.
+    /// Renders Markdown, short enough for an issue.
     pub fn to_markdown(&self, clock: &Clock) -> String {
         markdown::render(self, clock)
     }
 
-    /// As one HTML page that loads nothing and runs nothing.
+    /// Renders one HTML page without scripts or external resources.
     pub fn to_html(&self, clock: &Clock) -> String {
         html::render(self, clock)
     }
 
-    /// The worst severity among the findings.
+    /// Worst severity among the findings.
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|f| f.severity).max()
     }
 }
 
-/// Where observations come from.
+/// Source of the observations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Source {
     /// `demo`, `tap`, `attach`, ...
     pub kind: String,
     /// `sglang`.
     pub engine: String,
-    /// Release, or the range of releases that the wire allows.
+    /// Release, or the range of releases that match the wire format.
     pub engine_version: Option<String>,
-    /// What the tokenizer hands out: as its release or its flags say, else as deliveries show.
+    /// Output mode: from its release or flags, else from deliveries.
     pub mode: Option<Mode>,
-    /// What its waiters do with queued chunks.
+    /// How its waiters process queued chunks.
     pub waiter: Option<Waiter>,
-    /// Codecs and schemas seen, as the source tells them.
+    /// Codecs and schemas reported by the source.
     pub wire: Option<Value>,
 }
 
-/// Requests.
+/// Numbers of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
-    /// Seen on any hop, health checks apart.
+    /// Requests on any hop, without health checks.
     pub seen: u64,
-    /// A finish reason was seen in a frame, whatever the reason.
+    /// Requests with a finish reason in a frame, whatever the reason.
     pub finished: u64,
-    /// Ended by an abort: in such a frame, or by an `AbortReq` alone.
+    /// Requests that ended with an abort: in such a frame, or by an `AbortReq` alone.
     pub aborted: u64,
-    /// Not ended at the end of the window.
+    /// Requests still running at the end of the window.
     pub live: u64,
-    /// The first chunk seen was not the first.
+    /// Requests whose first observed chunk was not their first.
     pub joined_late: u64,
-    /// Another request took the rid over in flight.
+    /// Requests whose rid was reused by another request in flight.
     pub overwritten: u64,
-    /// Silent too long, and forgotten unfinished.
+    /// Requests forgotten unfinished after a long silence.
     pub orphaned: u64,
-    /// The server's own probes, judged nowhere.
+    /// Health checks of the server, excluded from all findings.
     pub health_checks: u64,
 }
 
-/// Tokens.
+/// Numbers of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokens {
-    /// Sent by the scheduler, by its own count.
+    /// Sent by the scheduler, by its own counts.
     pub sent: u64,
-    /// Taken by the tokenizer.
+    /// Received by the tokenizer.
     pub taken: Option<u64>,
-    /// Delivered, each counted once; `null` where every response carries text only.
+    /// Delivered, each counted once; `null` if every response carries text only.
     pub delivered: Option<u64>,
-    /// Sent to the tokenizer for responses with text only: whether they were delivered is unknown, and `delivered` leaves them out.
+    /// Sent to the tokenizer for text-only responses. Their delivery is unknown, and `delivered` excludes them.
     #[serde(default)]
     pub uncounted: Option<u64>,
-    /// Missing on the wire by the streams' own arithmetic.
+    /// Missing on the wire, from the streams' own counts.
     pub missing_on_wire: u64,
 }
 
 /// The gap.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gap {
-    /// Requests whose first send and first take were both seen.
+    /// Number of requests whose first send and first receive were both observed.
     pub count: u64,
     /// Median.
     pub p50: Option<u64>,
@@ -209,79 +208,79 @@ pub struct Gap {
     pub p90: Option<u64>,
     /// 99th percentile.
     pub p99: Option<u64>,
-    /// The worst.
+    /// Maximum.
     pub max: Option<u64>,
-    /// And whose it was; empty when there is none.
+    /// Request with the maximum; empty if there is none.
     pub max_rid: String,
-    /// The distribution, in classes that hold something: from, up to but not including, how many requests.
+    /// Non-empty buckets of the distribution: start, end (exclusive), number of requests.
     #[serde(default)]
     pub classes: Vec<[u64; 3]>,
 }
 
-/// Chunks.
+/// Numbers of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunks {
     /// Sent by the scheduler.
     pub sent: u64,
-    /// Taken by the tokenizer.
+    /// Received by the tokenizer.
     pub taken: Option<u64>,
-    /// Carried by a delivery; of those that share one, the first.
+    /// Carried by a delivery; of merged chunks, the first.
     pub delivered: Option<u64>,
-    /// Chunks whose tokens left inside another chunk's delivery.
+    /// Merged into another chunk's delivery.
     pub coalesced: Option<u64>,
-    /// Taken in one wakeup with an earlier chunk of their request, on a release that keeps the last and in incremental mode.
+    /// Predicted drops: received in one wakeup with an earlier chunk of the request, in incremental mode on a release that keeps the last.
     pub dropped_predicted: Option<u64>,
-    /// In no delivery, though a later one came: proven by counts.
+    /// Dropped: in no delivery although a later chunk was delivered. Proven by counts.
     pub dropped_confirmed: Option<u64>,
-    /// Tokens in those.
+    /// Tokens in the dropped chunks.
     pub tokens_lost: Option<u64>,
-    /// Not delivered at the end of the window, or when their request was closed.
+    /// Not delivered at the end of the window or of their request.
     pub outstanding: Option<u64>,
-    /// Their delivery fell into a time of missed observations, or counts alone do not show which it carried.
+    /// Unknown outcome: observations were missed, or counts do not show which delivery carried the chunk.
     pub unjudged: Option<u64>,
 }
 
-/// Responses to clients that are over, a request each.
+/// Finished responses to clients, one per request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerCounts {
-    /// All of them.
+    /// Number of responses.
     pub seen: u64,
-    /// Left by the client before their end.
+    /// Closed early by the client.
     pub client_left: u64,
-    /// Left by the server before their end.
+    /// Closed early by the server.
     pub server_left: u64,
-    /// Whose socket took less than it was given at some time: the client read more slowly than the server wrote.
+    /// Responses with a partial or refused socket write: the client read more slowly than the server wrote.
     pub held_up: u64,
-    /// Whose tokens could not be counted: text alone, or not all of it was observed.
+    /// Responses whose tokens could not be counted: text only, or partly observed.
     pub uncounted: u64,
-    /// Whole ones that no frame names (Dynamo's response plane).
+    /// Complete responses matched to no frame (Dynamo's response plane).
     pub apart: u64,
-    /// Tokens that those carried.
+    /// Tokens carried by the unmatched responses.
     pub apart_tokens: u64,
-    /// Tokens that they claim in their last event and did not carry.
+    /// Tokens claimed by their last events but not carried.
     pub apart_tokens_lost: u64,
 }
 
-/// Time between chunks of one request that carry tokens: by chunk, and by token, which is divided by the tokens of the later
-/// chunk and counted once for each of them.
+/// Time between chunks with tokens of one request, by chunk and by token. By token, the time is divided by the tokens of the later chunk
+/// and counted once for each.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Itl {
-    /// Between sends of one request's chunks by the scheduler.
+    /// Between the scheduler's sends of chunks of one request.
     pub sent: Option<Spread>,
-    /// Between its deliveries.
+    /// Between deliveries of one request.
     pub delivered: Option<Spread>,
-    /// By token, between sends: what the engine made of inter-token latency.
+    /// By token, between sends: inter-token latency of the engine.
     #[serde(default)]
     pub sent_by_token: Option<Spread>,
-    /// By token, between deliveries: what the client saw of it.
+    /// By token, between deliveries: inter-token latency at the client.
     #[serde(default)]
     pub delivered_by_token: Option<Spread>,
 }
 
-/// A distribution in brief, in nanoseconds unless its field says otherwise.
+/// Summary of a distribution, in nanoseconds unless its field says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
-    /// Values entered.
+    /// Number of values.
     pub count: u64,
     /// Median.
     pub p50: u64,
@@ -293,20 +292,20 @@ pub struct Spread {
     pub max: u64,
 }
 
-/// Hops of one name.
+/// Traffic on the hops of one name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HopLine {
-    /// `from->to` in the words of the path.
+    /// `from->to` with role names.
     pub name: String,
     /// Frames that entered.
     pub frames_sent: Option<u64>,
-    /// Frames that the relay wrote on.
+    /// Frames forwarded by the relay.
     pub frames_forwarded: Option<u64>,
-    /// Frames the application took.
+    /// Frames received by the application.
     pub frames_taken: Option<u64>,
     /// Chunks in the frames.
     pub chunks: u64,
-    /// New tokens in them, by the streams' own counts; `null` in reports of versions that did not keep it.
+    /// New tokens in them, from the streams' own counts; `null` in reports of versions without this field.
     #[serde(default)]
     pub tokens: Option<u64>,
     /// Bytes of the frames.
@@ -315,124 +314,124 @@ pub struct HopLine {
     pub frames_per_s: f64,
     /// Chunks per second over the window.
     pub chunks_per_s: f64,
-    /// Frames sent and not taken at the end.
+    /// Frames sent but not received at the end.
     pub backlog_frames: Option<u64>,
-    /// The most there were.
+    /// Largest backlog in frames.
     pub backlog_max_frames: Option<u64>,
-    /// Taken minus sent.
+    /// Queue wait: received minus sent.
     pub residence_ns: Option<Spread>,
-    /// Its distribution, in classes that hold something: from, up to but not including, how many frames.
+    /// Non-empty buckets of the queue wait: start, end (exclusive), number of frames.
     #[serde(default)]
     pub residence_classes: Vec<[u64; 3]>,
     /// Forwarded minus sent: the time inside the relay.
     pub relay_ns: Option<Spread>,
-    /// Handled minus taken.
+    /// Processed minus received.
     pub handling_ns: Option<Spread>,
-    /// Taken minus asked for: how long receivers waited for a frame. Tiny while they are behind.
+    /// Received minus asked for: how long receivers waited for a frame. Near zero while they are behind.
     pub recv_wait_ns: Option<Spread>,
-    /// Most frames taken in one wakeup.
+    /// Most frames received in one wakeup.
     pub wakeup_frames_max: Option<u32>,
-    /// Frames taken in one wakeup, a count, over wakeups that have ended.
+    /// Number of frames received in one wakeup, over finished wakeups.
     pub wakeup_frames: Option<Spread>,
-    /// The most bytes of the hop in the kernel, not yet read by the receivers' libzmq.
+    /// Most bytes of the hop in the kernel, not yet read by the receivers' libzmq.
     pub kernel_bytes_max: Option<u64>,
-    /// The most frames in libzmq's own queues: sent, not taken, and not in the kernel.
+    /// Most frames in libzmq's own queues: sent, not received, and not in the kernel.
     pub inbox_max_frames: Option<u64>,
-    /// Frames that could not be read, by reason.
+    /// Undecodable frames, by reason.
     pub undecoded: BTreeMap<String, u64>,
-    /// Share of the window for which a receiver had a frame in hand, mean over receivers; `null` where that is not seen.
+    /// Share of the window in which a receiver was processing a frame, mean over receivers; `null` if not observed.
     #[serde(default)]
     pub busy: Option<f64>,
-    /// Chunks of the busiest receiver over their mean: 1 is even; `null` with a single receiver.
+    /// Ratio of the busiest receiver's chunks to their mean: 1 is even; `null` with a single receiver.
     #[serde(default)]
     pub imbalance: Option<f64>,
-    /// Requests whose chunks went to more than one receiver; `null` in reports of versions that did not look.
+    /// Requests with chunks at more than one receiver; `null` in reports of versions without this field.
     #[serde(default)]
     pub rids_moved: Option<u64>,
-    /// Chunks that came after a later one of their request; likewise.
+    /// Chunks received after a later one of their request; `null` in reports of versions without this field.
     #[serde(default)]
     pub out_of_order: Option<u64>,
-    /// The hops behind this line, when there are several.
+    /// The individual hops, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Vec<WorkerLine>>,
-    /// The connections behind it, the busiest first and 64 at most, when a receiver has several senders.
+    /// Individual connections, the 64 busiest first, if a receiver has several senders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lanes: Option<Vec<LaneLine>>,
 }
 
-/// One connection into a receiver: one sender.
+/// One connection into a receiver, from one sender.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaneLine {
-    /// Its number, in the order in which the source saw the hop's connections.
+    /// Its number, in the order in which the source observed the connections.
     pub lane: u32,
-    /// Which member of the group receives.
+    /// Index of the receiver in its group.
     pub worker: Option<u16>,
     /// Frames that entered.
     pub frames: u64,
-    /// Chunks in them.
+    /// Chunks in the frames.
     pub chunks: u64,
-    /// New tokens in those.
+    /// New tokens in the chunks.
     pub tokens: u64,
-    /// Its part of the line's chunks, from 0 to 1.
+    /// Share of the line's chunks, from 0 to 1.
     pub share: Option<f64>,
 }
 
 /// One of several hops of a name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerLine {
-    /// New tokens that went to it; `null` in reports of versions that did not keep it.
+    /// New tokens sent to it; `null` in reports of versions without this field.
     #[serde(default)]
     pub tokens: Option<u64>,
-    /// Its part of the line's chunks, from 0 to 1.
+    /// Share of the line's chunks, from 0 to 1.
     #[serde(default)]
     pub share: Option<f64>,
-    /// Taken minus sent, in classes of an eighth; `null` where takes are not seen.
+    /// Queue wait (received minus sent) in buckets of an eighth; `null` if receives are not observed.
     #[serde(default)]
     pub residence_ns: Option<Spread>,
-    /// Share of the window for which it had a frame in hand.
+    /// Share of the window in which its receiver was processing a frame.
     #[serde(default)]
     pub busy: Option<f64>,
-    /// Which member of the group receives.
+    /// Index of the receiver in its group.
     pub worker: Option<u16>,
-    /// Where.
+    /// Endpoint.
     pub endpoint: String,
     /// Frames that entered.
     pub frames_sent: Option<u64>,
-    /// Frames the application took.
+    /// Frames received by the application.
     pub frames_taken: Option<u64>,
     /// Chunks in the frames.
     pub chunks: u64,
     /// Bytes of the frames.
     pub bytes: u64,
-    /// The most frames sent and not taken.
+    /// Largest backlog in frames.
     pub backlog_max_frames: Option<u64>,
 }
 
-/// CPU of one thread, each a share of one core.
+/// CPU use of one thread; each value is a share of one core.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CpuLine {
     /// `scheduler`, `tokenizer`, ...
     pub role: String,
-    /// Process.
+    /// Process id.
     pub pid: u32,
-    /// Thread.
+    /// Thread id.
     pub tid: u32,
-    /// The thread's name, as the kernel keeps it.
+    /// Name of the thread in the kernel.
     #[serde(default)]
     pub name: String,
-    /// It takes frames from a hop.
+    /// Whether it receives frames from a hop.
     #[serde(default)]
     pub takes: bool,
     /// Time on a CPU.
     pub on_cpu: Option<f64>,
-    /// Time allowed to run and waiting for one.
+    /// Time runnable without a CPU.
     pub run_wait: Option<f64>,
-    /// Time held back by a cgroup's quota.
+    /// Time throttled by a cgroup quota.
     pub throttled: Option<f64>,
-    /// Time its event loop was away from its poll.
+    /// Time outside the poll of its event loop.
     #[serde(default)]
     pub away_from_poll: Option<f64>,
-    /// Times a second that its event loop had nothing left to do.
+    /// Idle polls of its event loop per second.
     #[serde(default)]
     pub wakeups_per_s: Option<f64>,
 }
@@ -440,50 +439,50 @@ pub struct CpuLine {
 /// One detector's verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FindingLine {
-    /// Which detector.
+    /// Kind of the detector.
     pub kind: String,
-    /// How bad.
+    /// Severity.
     pub severity: Severity,
-    /// The worst request; empty when it is about none.
+    /// Worst affected request; empty if none.
     pub rid: String,
-    /// The hop; `null` when it is about none.
+    /// Hop concerned; `null` if none.
     pub hop: Option<String>,
-    /// When it began.
+    /// Start of the problem.
     pub at_ns: u64,
     /// One sentence, with numbers.
     pub summary: String,
-    /// The numbers by name.
+    /// Evidence by name.
     pub evidence: BTreeMap<String, Value>,
-    /// What answers it, where known.
+    /// Fix, if known.
     pub advice: Option<String>,
 }
 
-/// What observing cost, and what it missed.
+/// Cost of observation, and missed observations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Own {
     /// CPU time spent.
     pub cpu_ns: Option<u64>,
     /// Resident memory.
     pub rss_bytes: Option<u64>,
-    /// Events entered.
+    /// Events applied.
     pub events: u64,
-    /// Observations missed, as the source counts them. Lost tokens are the engine's: `chunks.tokens_lost`.
+    /// Missed observations counted by the source. Tokens lost by the engine are in `chunks.tokens_lost`.
     pub events_missed: u64,
-    /// The same by cause.
+    /// Missed observations by cause.
     pub missed_by_cause: BTreeMap<String, u64>,
-    /// Frames that passed without any report, by their lane's numbering.
+    /// Unreported frames, detected from the numbering of their lanes.
     pub frames_unannounced: u64,
-    /// Frames that could not be read.
+    /// Undecodable frames.
     pub frames_undecoded: u64,
-    /// What could not be attached, and what would allow it.
+    /// Targets that could not be attached, with what would allow it.
     pub degraded: Vec<Value>,
-    /// What reading Python stacks cost; absent when none were read.
+    /// Cost of reading Python stacks; absent when none were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<SamplingCost>,
 }
 
 impl Own {
-    /// Observations missed, announced by the source or not.
+    /// Number of missed observations, reported by the source or not.
     pub fn missed(&self) -> u64 {
         self.events_missed.saturating_add(self.frames_unannounced)
     }

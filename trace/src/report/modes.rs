@@ -1,49 +1,49 @@
-//! What is handed on: new tokens only or all so far, what each mode costs on the way, and what the other one would.
+//! Output modes: new tokens only or all so far, with the cost of each mode on the way.
 
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Mode;
 use crate::ledger::{IdCounts, Ledger};
 
-/// What an id takes in a message, to estimate by: pickle and msgpack write ids above 65,535 in 5 bytes and smaller ones in 3,
-/// arrays of the later releases in 8; JSON in 6 or 7.
+/// Bytes per id for estimates. pickle and msgpack write ids above 65,535 in 5 bytes and smaller ones in 3; arrays of later releases take 8;
+/// JSON takes 6 or 7.
 const BYTES_PER_ID: u64 = 5;
 
-/// Modes and their cost.
+/// Output modes and their cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Modes {
-    /// What deliveries show to be handed out; `null` where none tells the two apart, or some show one and some the other.
+    /// Mode observed in deliveries; `null` if none is conclusive or they contradict each other.
     pub delivered: Option<Mode>,
-    /// Each hop, in the order of the path.
+    /// Hops, in path order.
     pub hops: Vec<ModeLine>,
-    /// Deliveries to clients, ids only; `null` where they are not seen.
+    /// Deliveries to clients, ids only; `null` if not observed.
     pub client: Option<ModeLine>,
-    /// Bytes that an id is taken for in every estimate.
+    /// Bytes per id assumed in every estimate.
     pub bytes_per_id: u64,
 }
 
-/// Token ids on one stretch of the way.
+/// Token ids on one hop or at the client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModeLine {
-    /// The hop's name, or `client`.
+    /// Name of the hop, or `client`.
     pub name: String,
     /// Bytes of its frames; `null` for clients, whose bytes are not counted.
     pub bytes: Option<u64>,
-    /// The same by token that crossed.
+    /// Bytes per token.
     pub bytes_per_token: Option<f64>,
-    /// Tokens that crossed, each counted once: what new tokens only would list.
+    /// Tokens that crossed, each counted once. Incremental mode would list this many ids.
     pub tokens: u64,
-    /// Ids that were listed.
+    /// Ids listed.
     pub ids: u64,
-    /// Ids among them that had been listed before.
+    /// Ids listed again.
     pub ids_repeated: u64,
-    /// Ids that all tokens so far, in every chunk, would list: the sum of the chunks' counts.
+    /// Ids that cumulative mode would list: the sum of the chunks' counts.
     pub ids_if_cumulative: u64,
     /// Bytes of the repeated ids. An estimate.
     pub bytes_repeated_estimate: u64,
-    /// Bytes that new tokens only would take. An estimate.
+    /// Bytes in incremental mode. An estimate.
     pub bytes_if_incremental_estimate: Option<u64>,
-    /// Bytes that all tokens so far would take. An estimate.
+    /// Bytes in cumulative mode. An estimate.
     pub bytes_if_cumulative_estimate: Option<u64>,
 }
 
@@ -77,7 +77,7 @@ impl ModeLine {
     }
 }
 
-/// What deliveries show: `None` where they do not tell, or contradict each other.
+/// Mode observed in deliveries; `None` if they are inconclusive or contradictory.
 pub(super) fn delivered(ledger: &Ledger) -> Option<Mode> {
     match ledger.totals().deliveries {
         (1.., 0) => Some(Mode::Incremental),
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_other_mode_is_estimated_from_ids_alone() {
-        // Ten tokens, one a chunk.
+        // Ten tokens, one per chunk.
         let counts = |listed| IdCounts {
             tokens: 10,
             listed,

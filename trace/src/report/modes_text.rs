@@ -1,10 +1,10 @@
-//! What each mode costs, for people: a line a hop, and one for what clients are given.
+//! Cost of each mode as text: one line per hop, and one for clients.
 
 use super::hostile::plain;
 use super::{ModeLine, Report};
 use crate::words::{bytes, count};
 
-/// Lines on modes; none where no ids crossed.
+/// Lines on modes; none if no ids crossed.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let modes = &report.modes;
     let hops = modes.hops.iter().map(hop);

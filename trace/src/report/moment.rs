@@ -1,4 +1,4 @@
-//! Instants of the capture as people write them: from its start, and by the wall clock where an anchor is known.
+//! Times of the capture for people: relative to its start and, if the wall clock is known, absolute.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use super::Report;
 use crate::words::duration;
 
-/// How to tell the time.
+/// How to format times.
 #[derive(Clone, Debug)]
 pub struct Clock {
     /// Start of the capture.
@@ -26,7 +26,7 @@ impl Clock {
         }
     }
 
-    /// Date and time of `at_ns` from the start, with its zone: `2026-11-21 07:20:03.120 UTC`; `None` when nobody knows.
+    /// Date and time of `at_ns` after the start, with time zone: `2026-11-21 07:20:03.120 UTC`; `None` if unknown.
     pub fn wall(&self, at_ns: u64) -> Option<String> {
         self.told(at_ns, "%Y-%m-%d %H:%M:%S%.3f %Z")
     }
@@ -36,7 +36,7 @@ impl Clock {
         self.told(at_ns, "%H:%M:%S")
     }
 
-    /// Both: `12.300 s (2026-11-21 07:20:03.120 UTC)`.
+    /// Relative and absolute time: `12.300 s (2026-11-21 07:20:03.120 UTC)`.
     pub fn both(&self, at_ns: u64) -> String {
         match self.wall(at_ns) {
             Some(wall) => format!("{wall} ({} into the capture)", duration(at_ns)),

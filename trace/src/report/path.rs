@@ -1,4 +1,4 @@
-//! The attribution of time as the report carries it.
+//! Attribution of time in the report.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,47 +9,47 @@ use crate::detect::attribution::{Attribution, Leg, LegKind, ThreadState, Time};
 /// One leg of the path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LegLine {
-    /// The hop, or the role of the process.
+    /// Name of the hop, or role of the process.
     pub name: String,
-    /// What a chunk does there.
+    /// Kind of time a chunk spends there.
     pub kind: LegKind,
-    /// How long, in nanoseconds; of a hop, over frames. `null` where nothing has left the leg.
+    /// Distribution in nanoseconds; for a hop, over frames. `null` if nothing has left the leg.
     pub ns: Option<Spread>,
     /// Mean over chunks, in nanoseconds.
     pub mean_ns: u64,
-    /// Part of the means of all legs, from 0 to 1.
+    /// Share of the means of all legs, from 0 to 1.
     pub share: f64,
     /// The same over the last ten seconds of the run.
     #[serde(default)]
     pub recent_share: Option<f64>,
-    /// Mean over requests' first chunks, those that wait at the end of the run included, in nanoseconds; `null` of none.
+    /// Mean over requests' first chunks in nanoseconds, including those still waiting at the end; `null` if there are none.
     #[serde(default)]
     pub first_token_mean_ns: Option<u64>,
-    /// Part of the time of all first chunks on all legs, from 0 to 1; `null` of none.
+    /// Share of the time of all first chunks on all legs, from 0 to 1; `null` if there are none.
     #[serde(default)]
     pub first_token_share: Option<f64>,
     /// The same over the last ten seconds of the run.
     #[serde(default)]
     pub recent_first_token_share: Option<f64>,
-    /// Share of the window for which the process had a frame in hand or was away from its event loop's poll, mean over its siblings;
-    /// `null` where that is not seen.
+    /// Share of the window in which the process was processing a frame or outside its event loop's poll, mean over its siblings; `null` if
+    /// not observed.
     pub busy: Option<f64>,
-    /// State of the thread that receives, while frames waited for it; `null` of a process.
+    /// State of the receiving thread while frames waited for it; `null` for a process.
     #[serde(default)]
     pub thread: Option<ThreadState>,
-    /// The receiver that stands out among several.
+    /// Receiver with most of the wait, if one stands out.
     #[serde(default)]
     pub worker: Option<String>,
 }
 
 impl LegLine {
-    /// The leg in words: `waiting on scheduler->tokenizer`.
+    /// Describes the leg: `waiting on scheduler->tokenizer`.
     pub fn words(&self) -> String {
         self.kind.of(&self.name)
     }
 }
 
-/// The legs in the order of the path.
+/// Legs in path order.
 pub(crate) fn legs(attribution: &Attribution<'_>) -> Vec<LegLine> {
     attribution.legs.iter().map(line).collect()
 }

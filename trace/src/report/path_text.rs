@@ -1,4 +1,4 @@
-//! The path's legs and the workers behind a line, as people read them.
+//! Legs of the path and workers of a line, as text.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,10 +8,10 @@ use super::text::wrap;
 use super::{HopLine, LegKind, Report, ThreadState, bar};
 use crate::words::{count, duration, percent};
 
-/// Workers and connections told of one line; the JSON lists more.
+/// Maximum number of workers and connections per line; the JSON lists more.
 const MOST: usize = 16;
 const NAME: usize = 38;
-/// Cells of the bar of where time goes.
+/// Width of the bar in cells.
 const BAR: usize = 40;
 
 /// Where a chunk's time goes.

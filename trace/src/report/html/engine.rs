@@ -1,4 +1,4 @@
-//! What the engine itself tells: the functions it runs in, and the stages its log gives its requests.
+//! Data from inside the engine: the functions it runs, and the request stages in its log.
 
 use std::fmt::Write as _;
 
@@ -7,12 +7,12 @@ use super::super::stages::StageTable;
 use super::super::{Clock, HotLine, Report};
 use crate::words::{count, duration, percent, plural};
 
-/// Functions and pairs of stages listed; the JSON has more.
+/// Maximum number of functions and pairs of stages listed; the JSON has more.
 const MOST: usize = 12;
-/// Requests shown stage by stage.
+/// Maximum number of requests shown stage by stage.
 const TABLES: usize = 5;
 
-/// Sampled stacks by function.
+/// Stack samples by function.
 pub(super) fn functions(report: &Report) -> String {
     report.hot.iter().flatten().map(role).collect()
 }
@@ -45,7 +45,7 @@ fn role(line: &HotLine) -> String {
     out
 }
 
-/// Stages of requests, in the engine's own words.
+/// Stages of requests, named by the engine.
 pub(super) fn log(report: &Report, clock: &Clock) -> String {
     let Some(told) = &report.stages else {
         return String::new();

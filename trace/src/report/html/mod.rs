@@ -1,5 +1,5 @@
-//! The report as one page for an incident: everything in one file, nothing loaded, nothing run. It may hold whatever a request
-//! id says, so all text is escaped, and the page forbids scripts and loading by itself.
+//! The report as one HTML file for an incident, without scripts or external resources. Request ids may hold anything, so all text is
+//! escaped, and the page's policy forbids scripts and loading.
 
 mod engine;
 mod over_time;
@@ -103,7 +103,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock, verdict: &str) {
     );
 }
 
-/// A number that matters, and what it is part of.
+/// A key number with the total it is part of.
 fn fact(out: &mut String, name: &str, value: &str, note: &str) {
     let _ = write!(
         out,
@@ -246,7 +246,7 @@ fn one_finding(out: &mut String, number: usize, finding: &FindingLine, clock: &C
     out.push_str("</li>\n");
 }
 
-/// A piece of evidence as people read it; durations are named `_ns`.
+/// Formats a piece of evidence for people; names of durations end in `_ns`.
 pub(super) fn evidence(name: &str, value: &serde_json::Value) -> String {
     match (value.as_u64(), value.as_f64(), value.as_str()) {
         (Some(ns), _, _) if name.ends_with("_ns") => duration(ns),

@@ -1,19 +1,19 @@
-//! What passed and what waited, over time, with the findings marked where they began.
+//! Traffic and waits over time, with the start of each finding marked.
 
 use super::super::hostile::plain;
 use super::super::{Clock, Report, Series, SpreadSeries};
 use super::plot::{Axis, Plot};
 use crate::words::{bytes, count, duration, percent};
 
-/// Stretches that say their numbers when pointed at.
+/// Maximum number of intervals with a tooltip.
 const HOVERS: usize = 120;
-/// Findings that are marked.
+/// Maximum number of marked findings.
 const MARKS: usize = 12;
-/// Threads and hops that are drawn; the tables list all.
+/// Maximum number of threads and hops drawn; the tables list all.
 const MOST: usize = 6;
 const HEIGHT: f64 = 190.0;
 
-/// All drawings, or why there are none.
+/// All charts, or the reason why there are none.
 pub(super) fn drawings(report: &Report, clock: &Clock) -> String {
     let Some(series) = report.series.as_ref().filter(|s| s.len() > 1) else {
         return String::from("<p>The capture is too short, or the report too old, to say how it went over time.</p>");
@@ -70,7 +70,7 @@ impl Course<'_> {
         }
     }
 
-    /// Numbers of a stretch; of several slots those of the first.
+    /// Numbers of an interval; for several slots, of the first.
     fn hovers(&self, plot: &mut Plot, told: impl Fn(usize) -> String) {
         let step = self.series.len().div_ceil(HOVERS);
         for slot in (0..self.series.len()).step_by(step) {
@@ -85,7 +85,7 @@ impl Course<'_> {
         let tokens = &self.series.tokens;
         let rate = |column: &[u64], slot: usize| {
             let seconds = self.series.seconds(slot);
-            // A stub of a slot at the end is no measure of a rate.
+            // A short last slot gives no reliable rate.
             (seconds * 4e9 >= self.series.slot_ns as f64).then(|| column[slot] as f64 / seconds)
         };
         let columns: Vec<(&str, &str, &[u64])> = [
@@ -199,7 +199,7 @@ impl Course<'_> {
         ))
     }
 
-    /// One drawing for each thread that takes frames; main threads where none is known to.
+    /// One chart for each receiving thread, or for main threads if no receiving thread is known.
     fn threads(&self) -> Option<String> {
         let takes = self.series.threads.iter().any(|t| t.takes);
         let mut drawings = String::new();
@@ -262,7 +262,7 @@ impl Course<'_> {
         (!drawings.is_empty()).then_some(drawings)
     }
 
-    /// Chunks lost or merged.
+    /// Chunks dropped or merged.
     fn fates(&self) -> Option<String> {
         let chunks = &self.series.chunks;
         let columns: Vec<(&str, &str, &Vec<u64>)> = [

@@ -1,4 +1,4 @@
-//! Where the time of first tokens and chunks went: a bar, and its numbers.
+//! Attribution of first tokens' and chunks' time: a bar with its numbers.
 
 use std::fmt::Write as _;
 

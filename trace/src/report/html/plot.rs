@@ -1,4 +1,4 @@
-//! A drawing area with two axes, as inline SVG. Colours and dashes are classes of the page's style.
+//! Charts with two axes, as inline SVG. The page's style sheet defines colours and dashes as classes.
 
 use std::fmt::{Display, Write as _};
 
@@ -6,18 +6,18 @@ use super::super::hostile::{Html, plain};
 
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 66.0;
-/// Room for the names of lines.
+/// Width reserved for the names of lines.
 const RIGHT: f64 = 168.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 36.0;
-/// Letters of a line's name.
+/// Maximum length of a line's name.
 const NAME: usize = 25;
-/// Width of a finding's ring.
+/// Width of a finding marker.
 const RING: f64 = 18.0;
-/// Least distance between two names.
+/// Smallest distance between two names.
 const LINE_HEIGHT: f64 = 13.0;
 
-/// From values to places.
+/// Maps values to positions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     from: f64,
@@ -26,20 +26,20 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// Equal steps; an axis without length gets one.
+    /// Linear scale; an axis of length zero gets length one.
     pub(super) fn linear(from: f64, to: f64) -> Self {
         let to = if to > from { to } else { from + 1.0 };
         Self { from, to, log: false }
     }
 
-    /// From zero to a round number that is not below `most`.
+    /// Linear scale from zero to a round number of at least `most`.
     pub(super) fn counting(most: f64) -> Self {
         let most = if most > 0.0 { most } else { 1.0 };
         let step = nice(most / 4.0);
         Self::linear(0.0, (most / step).ceil() * step)
     }
 
-    /// Equal ratios, over whole decades; values below the first are drawn at it.
+    /// Logarithmic scale over whole decades; smaller values are drawn at its start.
     pub(super) fn decades(least: f64, most: f64) -> Self {
         let from = 10_f64.powf(least.max(1.0).log10().floor());
         let to = 10_f64.powf(most.max(1.0).log10().ceil()).max(from * 10.0);
@@ -51,7 +51,7 @@ impl Axis {
         ((of(value) - of(self.from)) / (of(self.to) - of(self.from))).clamp(0.0, 1.0)
     }
 
-    /// About `most` round values; of a logarithmic axis its decades.
+    /// About `most` round tick values; on a logarithmic axis its decades.
     fn ticks(&self, most: f64) -> Vec<f64> {
         let steps = |step: f64| {
             let first = (self.from / step).ceil();
@@ -67,21 +67,21 @@ impl Axis {
     }
 }
 
-/// The smallest of 1, 2, 5, 10, 20 ... that is not below `step`.
+/// Smallest of 1, 2, 5, 10, 20 ... that is at least `step`.
 fn nice(step: f64) -> f64 {
     let decade = 10_f64.powf(step.max(1e-12).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|n| n * decade);
     steps.into_iter().find(|&n| n >= step * 0.999).unwrap_or(10.0 * decade)
 }
 
-/// One drawing.
+/// One chart.
 pub(super) struct Plot {
     x: Axis,
     y: Axis,
     height: f64,
     body: String,
     names: Vec<(f64, String, String)>,
-    /// Where rings stand.
+    /// Position of the finding markers.
     rings: Vec<f64>,
 }
 
@@ -109,7 +109,7 @@ impl Plot {
         self.height - BOTTOM
     }
 
-    /// Ticks at the left, with a line across at each.
+    /// Ticks on the left, each with a grid line.
     pub(super) fn y_ticks(&mut self, told: impl Fn(f64) -> String) {
         for tick in self.y.ticks(4.0) {
             let (y, end) = (self.y_at(tick), WIDTH - RIGHT);
@@ -123,7 +123,7 @@ impl Plot {
         }
     }
 
-    /// Ticks at the foot: a value and perhaps a second line under it.
+    /// Ticks at the bottom: a value and an optional second line.
     pub(super) fn x_ticks(&mut self, told: impl Fn(f64) -> (String, Option<String>)) {
         let bottom = self.bottom();
         let _ = write!(
@@ -151,7 +151,7 @@ impl Plot {
         }
     }
 
-    /// A line through `points`, broken where there is none, with its name at its end.
+    /// A line through `points` with its name at the end; missing points break it.
     pub(super) fn line(&mut self, class: &str, name: &str, points: &[Option<(f64, f64)>]) {
         let mut path = String::new();
         for (n, point) in points.iter().enumerate() {
@@ -160,7 +160,7 @@ impl Plot {
             let (x, y) = (self.x_at(x), self.y_at(y));
             let _ = write!(path, "{}{x:.1} {y:.1}", if begun { 'L' } else { 'M' });
             if !begun && points.get(n + 1).copied().flatten().is_none() {
-                // Alone: a round cap makes a dot of it.
+                // For a single point, the round line cap draws a dot.
                 path.push_str("h.1");
             }
         }
@@ -170,7 +170,7 @@ impl Plot {
         }
     }
 
-    /// The area between two courses of `y`.
+    /// Area between two series of `y`.
     pub(super) fn area(&mut self, class: &str, points: &[(f64, f64, f64)]) {
         let (Some(first), false) = (points.first(), points.len() < 2) else {
             return;
@@ -185,12 +185,12 @@ impl Plot {
         let _ = write!(self.body, r#"<path class="area {class}" d="{path}Z"/>"#);
     }
 
-    /// A name at the right, beside `y`.
+    /// Name on the right at height `y`.
     pub(super) fn name(&mut self, class: &str, name: &str, y: f64) {
         self.names.push((self.y_at(y), class.to_owned(), name.to_owned()));
     }
 
-    /// A bar over `from..to`, told when pointed at.
+    /// Bar over `from..to` with a tooltip.
     pub(super) fn bar(&mut self, class: &str, (from, to): (f64, f64), value: f64, told: &str) {
         let (x, y) = (self.x_at(from), self.y_at(value));
         let width = (self.x_at(to) - x - 0.6).max(0.8);
@@ -203,7 +203,7 @@ impl Plot {
         );
     }
 
-    /// What a stretch of the x axis says when pointed at.
+    /// Tooltip of an interval of the x axis.
     pub(super) fn hover(&mut self, (from, to): (f64, f64), told: &str) {
         let x = self.x_at(from);
         let _ = write!(
@@ -215,10 +215,10 @@ impl Plot {
         );
     }
 
-    /// A line down from a number in a ring that leads to the finding of that number.
+    /// Vertical line with a numbered marker that links to the finding with that number.
     pub(super) fn finding(&mut self, number: usize, class: &str, at: f64, told: &str) {
         let x = self.x_at(at);
-        // Findings of one moment stand side by side.
+        // Findings of the same time are drawn side by side.
         let mut ring = x;
         while self.rings.iter().any(|taken| (taken - ring).abs() < RING) {
             ring += RING;
@@ -242,7 +242,7 @@ impl Plot {
         );
     }
 
-    /// A named upright line, its name on one of several rows.
+    /// Named vertical line; its name is in one of several rows.
     pub(super) fn upright(&mut self, name: &str, at: f64, row: usize) {
         let (x, y) = (self.x_at(at), TOP + 9.0 + row as f64 * LINE_HEIGHT);
         let left = x > WIDTH - RIGHT - 60.0;
@@ -255,7 +255,7 @@ impl Plot {
         );
     }
 
-    /// The drawing, with a heading, and in words what it shows for those who do not see it.
+    /// Renders the chart with a heading and a text description for screen readers.
     pub(super) fn finish(mut self, id: &str, heading: &str, says: impl Display) -> String {
         let mut names = std::mem::take(&mut self.names);
         names.sort_by(|a, b| a.0.total_cmp(&b.0));

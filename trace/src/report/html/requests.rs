@@ -1,4 +1,4 @@
-//! The requests that waited longest, with the wait of each drawn on the time of the run.
+//! Requests with the longest waits, each drawn on the time axis of the run.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::super::hostile::Html;
 use super::super::{Clock, Report, SlowLine, Spread};
 use crate::words::{count, duration};
 
-/// Of the drawing beside each row.
+/// Size of the drawing beside each row.
 const WIDTH: f64 = 220.0;
 
 pub(super) fn table(report: &Report, clock: &Clock) -> String {
@@ -60,7 +60,7 @@ fn pace(itl: Option<Spread>) -> String {
     itl.map_or_else(|| String::from("-"), said)
 }
 
-/// Of a request whose first token has not been taken.
+/// For a request whose first token has not been received.
 fn waits(line: &SlowLine, window: u64) -> String {
     match (line.first_sent_ns, line.first_taken_ns) {
         (Some(sent), None) => format!("over {}", duration(window.saturating_sub(sent))),

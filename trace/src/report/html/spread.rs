@@ -1,14 +1,14 @@
-//! Distributions: how many requests or frames waited how long.
+//! Distributions of waits, by requests or frames.
 
 use super::super::Report;
 use super::over_time::nanoseconds;
 use super::plot::{Axis, Plot};
 use crate::words::{count, duration};
 
-/// Hops that are drawn.
+/// Maximum number of hops drawn.
 const HOPS: usize = 6;
 
-/// The gap's and each hop's residence.
+/// Distributions of the gap and of each hop's queue wait.
 pub(super) fn drawings(report: &Report) -> String {
     let mut out = String::new();
     if let Some(gap) = &report.gap_ns {

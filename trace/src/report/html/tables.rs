@@ -1,4 +1,4 @@
-//! The numbers behind the drawings: losses with their proof, hops, threads, and what was missed.
+//! Tables behind the charts: losses with their proof, hops, threads, and missed observations.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ fn opt(n: Option<u64>) -> String {
     n.map_or_else(|| String::from("-"), count)
 }
 
-/// Chunks by what became of them, and how that is known.
+/// Chunks by outcome, with the evidence for it.
 pub(super) fn losses(report: &Report) -> String {
     let c = &report.chunks;
     let mut out = String::from("<table><tbody>\n");
@@ -65,9 +65,9 @@ pub(super) fn losses(report: &Report) -> String {
     out
 }
 
-/// Requests listed with the places that are missing; the JSON lists more.
+/// Maximum number of requests listed with missing positions; the JSON lists more.
 const LOSSY: usize = 50;
-/// Ranges and ids named of each.
+/// Maximum number of ranges and ids per request.
 const RANGES: usize = 40;
 
 fn who_lost(out: &mut String, list: &LossList, heading: &str) {
@@ -112,7 +112,7 @@ fn who_lost(out: &mut String, list: &LossList, heading: &str) {
     }
 }
 
-/// Ids and bytes on each stretch, and what the other mode would take.
+/// Ids and bytes on each hop, with the cost of the other mode.
 pub(super) fn modes(report: &Report) -> String {
     let modes = &report.modes;
     if modes.hops.is_empty() && modes.client.is_none() {
