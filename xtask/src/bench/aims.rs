@@ -1,4 +1,4 @@
-//! What is aimed at. A benchmark says what came out beside it, and the run of all gathers all of that in one table.
+//! Benchmark targets. Each benchmark prints its result beside the target; a full run collects all results in one table.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// Names the file in which the run of all wants to find what its parts measured.
+/// Environment variable with the path of the file in which a full run collects the results.
 pub(super) const GATHERED_IN: &str = "TOKENGAP_BENCH_GATHERED_IN";
 
 #[derive(Clone, Copy)]
@@ -19,7 +19,7 @@ enum Bound {
 
 use Bound::{AtLeast, AtMost};
 
-/// (key, what is measured, bound, unit). The table has this order.
+/// (key, what is measured, bound, unit), in the order of the table.
 type Aim = (&'static str, &'static str, Bound, &'static str);
 
 const AIMS: [Aim; 44] = [
@@ -189,7 +189,7 @@ const AIMS: [Aim; 44] = [
     ),
 ];
 
-/// One result. `beside` is what the same run measured of a peer or of the least that can be had, in the same unit.
+/// One result. `beside` holds the same run's results for a peer or for a lower bound, in the same unit.
 #[derive(Serialize, Deserialize)]
 struct Came {
     key: String,
@@ -197,7 +197,7 @@ struct Came {
     beside: Vec<(String, f64)>,
 }
 
-/// Says what came out for an aim, and hands it to the run of all when that has asked.
+/// Prints a result beside its target, and appends it to the file of a full run if there is one.
 pub(super) fn came(key: &str, value: f64, beside: &[(&str, f64)]) -> Result<()> {
     let came = Came {
         key: key.into(),
@@ -254,7 +254,7 @@ fn bound(bound: Bound) -> String {
     }
 }
 
-/// Three digits that count.
+/// Formats a number to three significant digits.
 fn short(value: f64) -> String {
     let value = if value == 0.0 { 0.0 } else { value };
     match value.abs() {
@@ -264,7 +264,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// The table of all that was gathered; what was not measured says so.
+/// Table of all collected results; targets without a result are marked.
 pub(super) fn table(gathered: &Path) -> Result<String> {
     let lines = fs::read_to_string(gathered).unwrap_or_default();
     let came: Vec<Came> = lines

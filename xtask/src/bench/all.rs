@@ -1,4 +1,4 @@
-//! Every benchmark, one after the other, each in a process of its own. One that cannot run here says why, and the next follows.
+//! Runs every benchmark in sequence, each in its own process. One that cannot run here prints the reason and is skipped.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     only: Vec<String>,
 }
 
-/// What runs: all of it, and the words that make it quick where it can be.
+/// All benchmarks, with the arguments for a quick run if there is one.
 const ALL: [(&str, Option<&[&str]>); 13] = [
     ("count", None),
     ("decode", Some(&["--rounds", "5", "--messages", "200"])),
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What it ran on: processor, cores, kernel, compiler.
+/// Processor, cores, kernel and compiler of this machine.
 fn machine() -> anyhow::Result<String> {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").context("/proc/cpuinfo")?;
     let model = cpus

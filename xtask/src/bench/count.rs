@@ -1,5 +1,5 @@
-//! Instructions that the hot paths take for a frame of 256 requests, counted by callgrind and held to what is written down beside
-//! this file. A busy machine does not change them, so that continuous integration can tell a slower path.
+//! Instructions of the hot paths per frame of 256 requests, counted by callgrind and compared with the baseline beside this file. The
+//! counts do not depend on machine load, so continuous integration can detect a slower path.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ use anyhow::{Context, bail, ensure};
 
 use super::relay;
 
-/// Lines of `PATH INSTRUCTIONS`, the compiler on top.
+/// Baseline file: the compiler in the first line, then lines of `PATH INSTRUCTIONS`.
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/count.txt");
-/// Laps of the two runs whose difference is counted: what comes before the first lap is in both.
+/// Laps of the two runs whose difference is counted, so that the setup before the first lap cancels out.
 const LAPS: [u64; 2] = [256, 512];
-/// By how much a count may differ, in percent: hash tables are seeded anew in each run.
+/// Allowed deviation in percent: hash tables get a new seed in each run.
 const TOLERANCE: f64 = 3.0;
-/// A frame of a thousand requests, which Python writes in two batches and two frames: it is to cost what four short ones do.
+/// A frame of a thousand requests, which Python pickles in two batches and two frames. Its cost per byte must match that of short ones.
 const LONG: &str = "decode-0.5.9-pickle-long";
 const LONG_BYTES: u64 = 107_000;
 
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The paths in one small program, in a folder of its own: what else is built, and how, changes neither of them.
+/// Builds the paths as one small program in its own target folder, so that other builds and their settings do not affect it.
 fn build() -> anyhow::Result<PathBuf> {
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
     let target = metadata.target_directory.join("hot");
@@ -113,7 +113,7 @@ fn instructions(program: &Path, name: &str, laps: u64) -> anyhow::Result<u64> {
         .arg(program)
         .arg(name)
         .arg(laps.to_string())
-        // One memcpy for every machine, not the one that suits it best.
+        // Use the same memcpy on every machine, not the best one for its CPU.
         .env("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2,-AVX512F,-ERMS,-FSRM");
     text(&mut valgrind)?;
     let counted = std::fs::read_to_string(out.path())?;
@@ -122,7 +122,7 @@ fn instructions(program: &Path, name: &str, laps: u64) -> anyhow::Result<u64> {
     total.with_context(|| format!("{valgrind:?} left no summary"))
 }
 
-/// What a command prints.
+/// Standard output of a command.
 fn text(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -130,7 +130,7 @@ fn text(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The compiler that the counts were written down with, and they.
+/// The compiler of the baseline, and its counts.
 fn baseline() -> anyhow::Result<(String, BTreeMap<String, u64>)> {
     let Ok(lines) = std::fs::read_to_string(BASELINE) else {
         return Ok((String::new(), BTreeMap::new()));
@@ -144,7 +144,7 @@ fn baseline() -> anyhow::Result<(String, BTreeMap<String, u64>)> {
     Ok((compiler.unwrap_or_default().into(), counts))
 }
 
-/// Another compiler makes other instructions, and so does another machine.
+/// Compiler version and architecture; both change the instruction counts.
 fn compiler_here() -> anyhow::Result<String> {
     let version = text(Command::new("rustc").arg("--version"))?;
     Ok(format!("{} {}", version.trim(), std::env::consts::ARCH))

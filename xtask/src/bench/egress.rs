@@ -1,5 +1,5 @@
-//! What observing egress costs: a process that has nothing to do with any engine, and one that writes to its clients. The probe's
-//! two ways of seeing a write return, and bpftrace's, take turns with none.
+//! Cost of observing egress for an unrelated process and for one that writes to its clients. Turns alternate between no probe, the probe's
+//! two ways of observing the return of a write, and bpftrace.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     bytes: usize,
 }
 
-/// What is attached in a turn.
+/// Observer attached in a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     None,
@@ -98,7 +98,7 @@ fn calling(calls: u32) -> f64 {
     begun.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
-/// Nanoseconds of this thread's CPU for a write to a TCP socket whose other end reads all.
+/// CPU nanoseconds of this thread per write to a TCP socket whose peer reads everything.
 fn writing(args: &Args) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut client = TcpStream::connect(listener.local_addr()?)?;
@@ -125,7 +125,7 @@ fn cpu() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// A process that is watched and does nothing.
+/// An idle process to observe.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -152,7 +152,7 @@ enum Attached {
 }
 
 impl Attached {
-    /// Watches what a process writes.
+    /// Attaches an observer to the writes of a process.
     fn attach(way: Way, pid: u32) -> Result<Option<Self>> {
         if way == Way::None {
             return Ok(Some(Self::None));

@@ -1,4 +1,4 @@
-//! Exports of a busy engine's traffic, in CPU time, beside Python's `json.dump` of the trace that was written.
+//! CPU time of exporting a busy engine's traffic, compared with Python's `json.dump` of the same trace.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use trace::{Config, HopId, MonoNs, ThreadId};
 use super::aims;
 use super::ledger::{SECOND, timed};
 
-/// Python is timed on the events of so many chunks; its time for each does not depend on how many there are.
+/// Chunks in the trace for Python, whose time per event does not depend on the size of the trace.
 const SAMPLE: u64 = 131_000;
 
 #[derive(clap::Args)]
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bytes and lines of what goes through.
+/// Writer that counts the bytes and lines it passes on.
 struct Counted<W> {
     to: W,
     bytes: u64,
@@ -102,7 +102,7 @@ impl<W: Write> Write for Counted<W> {
     }
 }
 
-/// Exports at least `most` chunks of the traffic; gives back how many went in and the CPU time it took.
+/// Exports at least `most` chunks of traffic; returns the number of chunks and the CPU nanoseconds.
 fn export(args: &Args, format: Format, most: u64, out: &mut impl Write) -> anyhow::Result<(u64, u64)> {
     let mut traffic = Traffic::new(args.rids, args.frame, args.tokens);
     let options = Options {
@@ -153,7 +153,7 @@ fn announce(export: &mut Export<'_>) -> io::Result<()> {
     })
 }
 
-/// One second of traffic: sends, takes 1 ms later, handled 0.1 ms after that, and a tick every 100 ms.
+/// One second of traffic: each frame is received 1 ms after it is sent and processed 0.1 ms later, with a tick every 100 ms.
 fn second(export: &mut Export<'_>, frames: &[Vec<Chunk<'_>>], first: u64) -> io::Result<()> {
     let step = SECOND / frames.len() as u64;
     for (number, chunks) in frames.iter().enumerate() {
@@ -184,7 +184,7 @@ fn second(export: &mut Export<'_>, frames: &[Vec<Chunk<'_>>], first: u64) -> io:
     Ok(())
 }
 
-/// Nanoseconds that `json.dump` takes for one event of such a trace, a shorter one.
+/// Nanoseconds of `json.dump` per event, measured on a shorter trace.
 fn json_dump(args: &Args) -> anyhow::Result<f64> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("trace.json");
@@ -211,7 +211,7 @@ fn json_dump(args: &Args) -> anyhow::Result<f64> {
         .with_context(|| format!("{}: {}", args.python, String::from_utf8_lossy(&output.stderr)))
 }
 
-/// The most memory this process has held, in megabytes.
+/// Peak resident memory of this process in megabytes.
 fn peak_rss() -> anyhow::Result<f64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,5 +1,5 @@
-//! The ledger beside the least that could be done with the same chunks: a hash map of counters by rid. In CPU time of this
-//! thread, taking turns.
+//! The ledger compared with a lower bound for the same chunks: a hash map of counters by request id. In CPU time of this thread, in
+//! alternating turns.
 
 use std::hint::black_box;
 
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     )
 }
 
-/// A ledger, and the clock and numbering of the frames it is given.
+/// An analysis with the clock and numbering of its frames.
 struct Peer {
     analysis: Analysis,
     takes: bool,
@@ -126,7 +126,7 @@ impl Peer {
         }
     }
 
-    /// One second of traffic: sends, takes 1 ms later, and a tick every 100 ms.
+    /// One second of traffic: each frame is received 1 ms after it is sent, with a tick every 100 ms.
     fn turn(&mut self, frames: &[Vec<Chunk<'_>>]) {
         let step = SECOND / frames.len() as u64;
         for (number, chunks) in frames.iter().enumerate() {
@@ -167,7 +167,7 @@ impl Peer {
     }
 }
 
-/// The floor: find the rid, add up, forget it when it finishes.
+/// The lower bound: find the request, add its counts, remove it when it finishes.
 fn count(map: &mut HashMap<Box<str>, [u64; 4]>, frames: &[Vec<Chunk<'_>>]) {
     for chunk in frames.iter().flatten() {
         let counters = match map.get_mut(chunk.rid) {
@@ -183,7 +183,7 @@ fn count(map: &mut HashMap<Box<str>, [u64; 4]>, frames: &[Vec<Chunk<'_>>]) {
     }
 }
 
-/// CPU time of this thread, in nanoseconds.
+/// CPU time of `work` on this thread, in nanoseconds.
 pub(super) fn timed(work: impl FnOnce()) -> u64 {
     let now = || {
         let t = clock_gettime(ClockId::ThreadCPUTime);
@@ -194,7 +194,7 @@ pub(super) fn timed(work: impl FnOnce()) -> u64 {
     now() - start
 }
 
-/// The median without the first turn, which fills the tables.
+/// Median without the first turn, which fills the tables.
 fn median(mut turns: Vec<f64>) -> f64 {
     turns.remove(0);
     turns.sort_by(f64::total_cmp);

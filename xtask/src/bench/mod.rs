@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measurements as ratios, the peers of each taking turns in one run.
+//! `cargo xtask bench`: comparative measurements, with the peers of each taking turns in one run.
 
 mod aims;
 mod all;
@@ -66,7 +66,7 @@ enum One {
 }
 
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
-    // What is counted is a program of its own, which is always optimised.
+    // `count` builds its own program, which is always optimised.
     if cfg!(debug_assertions) && !matches!(bench.one, Some(One::Count(_))) {
         return optimised();
     }
@@ -88,7 +88,7 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     }
 }
 
-/// A debug build measures nothing: the same command in a release build.
+/// Runs the same command in a release build, because a debug build would measure nothing useful.
 fn optimised() -> anyhow::Result<()> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut same = Command::new(cargo);

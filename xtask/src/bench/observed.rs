@@ -1,16 +1,16 @@
-//! A process as /proc knows it: CPU time by the scheduler's own account, memory.
+//! CPU time and memory of a process from /proc; CPU time is the scheduler's own accounting.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::Context;
 
-/// Some process.
+/// A process id to measure.
 #[derive(Clone, Copy)]
 pub(super) struct Observed(pub(super) u32);
 
 impl Observed {
-    /// What all threads that it has now have spent, user and system.
+    /// User and system CPU time of all its current threads.
     pub(super) fn cpu(self) -> anyhow::Result<Duration> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).context("the program has ended")?;
         let mut ns = 0;
@@ -21,12 +21,12 @@ impl Observed {
         Ok(Duration::from_nanos(ns))
     }
 
-    /// Bytes of resident memory.
+    /// Resident memory in bytes.
     pub(super) fn rss(self) -> anyhow::Result<u64> {
         self.status("VmRSS:")
     }
 
-    /// The most of them that there were.
+    /// Peak resident memory in bytes.
     pub(super) fn peak(self) -> anyhow::Result<u64> {
         self.status("VmHWM:")
     }

@@ -1,4 +1,4 @@
-//! What the probe costs its target: CPU time of the thread per pyzmq send and receive pair, with and without, in turns.
+//! Probe overhead in its target: thread CPU time per pyzmq send and receive pair, with and without the probe, in alternating turns.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     python: Option<std::path::PathBuf>,
 }
 
-/// Messages of tokengap alone, without what else may be attached.
+/// Options that attach only tokengap's message probes.
 const MESSAGES: Options = Options {
     ring_bytes: 8 << 20,
     wake_bytes: 0,
@@ -40,7 +40,7 @@ const MESSAGES: Options = Options {
     diagnostics: false,
 };
 
-/// What is attached in a turn.
+/// Observer attached in a turn.
 #[derive(Clone, Copy)]
 enum Way {
     Traps(Traps),
@@ -48,7 +48,7 @@ enum Way {
     Bpftrace,
 }
 
-/// Sizes of the messages, and what is attached while they pass.
+/// Message sizes, and the observer for each.
 fn ways() -> Vec<(usize, &'static str, Way)> {
     let lengths = Capture::default();
     let whole = |sent, taken| Capture { sent, taken };
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     said(&medians)
 }
 
-/// Ours beside the traps alone and beside bpftrace.
+/// Prints our overhead beside that of bare traps and of bpftrace.
 fn said(medians: &[(&Way, f64)]) -> Result<()> {
     let of = |is: fn(&Way) -> bool| medians.iter().find(|(way, _)| is(way)).map(|(_, us)| *us);
     let Some(ours) = of(|way| matches!(way, Way::Probe(..))) else {
@@ -127,7 +127,7 @@ fn said(medians: &[(&Way, f64)]) -> Result<()> {
     bpftrace.map_or(Ok(()), |us| aims::came("probe.bpftrace", ours / us, &[]))
 }
 
-/// What the turns of one way measured.
+/// Measurements of one way over all turns.
 #[derive(Default)]
 struct Row {
     without: Vec<f64>,
@@ -139,7 +139,7 @@ struct Row {
 }
 
 impl Row {
-    /// Without, with, without.
+    /// Measures without the observer, with it, and without it again.
     fn turn(&mut self, peer: &mut Peer, pairs: u64, way: Way) -> Result<()> {
         let before = peer.turn(pairs)?;
         let begun = Instant::now();
@@ -158,7 +158,7 @@ impl Row {
         Ok(())
     }
 
-    /// The median of what was added, in microseconds, once it was printed.
+    /// Median of the added microseconds, available after printing.
     fn us(&self) -> Option<f64> {
         self.added.get(self.added.len() / 2).map(|ns| ns / 1e3)
     }
@@ -193,7 +193,7 @@ impl Row {
     }
 }
 
-/// What watches the peer during a turn.
+/// Observer of the peer during a turn.
 enum Attached {
     Floor(Floor),
     Probe {
@@ -224,7 +224,7 @@ impl Attached {
         }))
     }
 
-    /// How many observations were lost, and how long the end took.
+    /// Number of missed observations, and the time that detaching took.
     fn detach(self) -> Result<(u64, Duration)> {
         let begun = Instant::now();
         match self {
@@ -244,7 +244,7 @@ impl Attached {
     }
 }
 
-/// Reads as `tokengap attach` does: what there is, then a pause of 2 ms.
+/// Reads as `tokengap attach` does: drain the ring, then sleep for 2 ms.
 fn read(mut probe: Probe, stop: &AtomicBool) -> Result<(u64, Duration)> {
     let mut lost = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -262,8 +262,7 @@ fn read(mut probe: Probe, stop: &AtomicBool) -> Result<(u64, Duration)> {
     Ok((lost, begun.elapsed()))
 }
 
-/// The same observations in bpftrace's words: time, thread, socket and length of each message sent and taken. Gives `None`
-/// where it is not installed.
+/// Observes the same with bpftrace: time, thread, socket and length of each message sent and received. `None` if bpftrace is not installed.
 fn bpftrace(pid: u32) -> Result<Option<Child>> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let library = maps
@@ -294,12 +293,12 @@ fn bpftrace(pid: u32) -> Result<Option<Child>> {
         line.clear();
         ensure!(says.read_line(&mut line)? > 0, "bpftrace ended early");
     }
-    // Its output is read and thrown away, so that it never waits.
+    // Drain its output so that it never blocks.
     thread::spawn(move || std::io::copy(&mut says, &mut std::io::sink()));
     Ok(Some(child))
 }
 
-/// The process that is measured.
+/// The measured process.
 struct Peer {
     child: Child,
     orders: ChildStdin,
@@ -335,7 +334,7 @@ impl Peer {
         line.trim().parse().with_context(|| format!("the peer said {line:?}"))
     }
 
-    /// CPU nanoseconds a pair.
+    /// CPU nanoseconds per pair.
     fn turn(&mut self, pairs: u64) -> Result<f64> {
         writeln!(self.orders, "{pairs}")?;
         self.answer()

@@ -1,6 +1,7 @@
-"""Sends to itself over inproc: `probe_peer.py SIZE`. Says its pid; then each line on stdin is a number of pairs of send and
-recv, and each answer the CPU nanoseconds of the thread per pair. It pauses after every BURST, so that whoever reads along
-can keep up: an observation that is lost costs less than one that is made."""
+"""Sends to itself over inproc. Usage: probe_peer.py SIZE.
+
+Prints its pid. Each line on stdin is a number of send and receive pairs; each reply is the thread's CPU nanoseconds per pair. It pauses
+after every BURST so that the reader keeps up, because a missed observation costs less than a recorded one."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
-//! What many turns came to.
+//! Summary of repeated measurements.
 
-/// The median of some values, and the quarters around it.
+/// Median and quartiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Quartiles {
     pub(super) low: f64,
@@ -9,7 +9,7 @@ pub(super) struct Quartiles {
 }
 
 impl Quartiles {
-    /// `None` of no values.
+    /// Returns `None` without values.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);

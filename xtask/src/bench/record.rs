@@ -1,5 +1,5 @@
-//! Recordings beside the least that keeps the same frames: zstd of their bytes, as a release has written them, with the same level,
-//! checksum and file. In CPU time of the whole process, taking turns.
+//! Recording compared with a lower bound: a release's frame bytes compressed by zstd at the same level, with the same checksum and file. In
+//! CPU time of the whole process, in alternating turns.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -17,7 +17,7 @@ use trace::{Config, FrameId, HopId, MonoNs};
 use super::aims;
 
 const SECOND: u64 = 1_000_000_000;
-/// A frame of 256 requests, recorded from 0.5.9.
+/// A frame of 256 requests, recorded from SGLang 0.5.9.
 const FRAME: &str = "zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl";
 const REQUESTS: usize = 256;
 
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     long(args, folder.path())
 }
 
-/// A second of frames each, in the order of time.
+/// Seconds of traffic, each a list of frames, in time order.
 struct Seconds(Vec<Vec<Vec<Part>>>);
 
 impl Seconds {
@@ -122,11 +122,11 @@ fn compare(args: &Args, rids: usize, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Records the seconds, as often as asked, one time after the other.
+/// Records the seconds `laps` times in sequence.
 fn write(path: &Path, seconds: &[Vec<Vec<Chunk<'_>>>], laps: u64) -> anyhow::Result<Summary> {
     let options = RecordOptions {
         wait: true,
-        // The traffic's time runs ahead of the clock.
+        // The traffic's timestamps run ahead of the real clock.
         anchor_every_ns: None,
         ..RecordOptions::default()
     };
@@ -146,7 +146,7 @@ fn write(path: &Path, seconds: &[Vec<Vec<Chunk<'_>>>], laps: u64) -> anyhow::Res
                     lane: 0,
                     seq,
                 };
-                // Neither times nor lengths are as even as the bench.
+                // Vary times and lengths, which in real traffic are less regular.
                 let noise = (seq + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 45;
                 let frame = Frame {
                     id,
@@ -199,7 +199,7 @@ fn read(path: &Path, chunks: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The real frame, with the rids of the traffic in the places of its own. Its counts stay as they are, which zstd likes.
+/// The real frame, with its request ids replaced by those of the traffic. Its token counts stay constant, which favours zstd.
 struct Raw {
     frame: Vec<u8>,
     places: Vec<usize>,
@@ -256,7 +256,7 @@ fn raw_write(path: &Path, seconds: &[Vec<u8>]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Unpacks only: the frames would still have to be decoded.
+/// Decompresses only; the frames are not decoded.
 fn raw_read(path: &Path) -> anyhow::Result<()> {
     let bytes = std::fs::read(path)?;
     let mut rest = bytes.as_slice();
@@ -274,7 +274,7 @@ fn raw_read(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A long file by the real writer at full speed, then opened in a fresh process: by its index, and cut short.
+/// Writes a long file with the real writer at full speed, then opens it in a new process: with its index, and truncated.
 fn long(args: &Args, folder: &Path) -> anyhow::Result<()> {
     let seconds = Seconds::make(args, 16 * REQUESTS);
     let path = folder.join("long.tgap");
@@ -349,7 +349,7 @@ fn read_alone(path: &Path, analysed: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The most memory this process has held, in MB.
+/// Peak resident memory of this process in MB.
 fn held() -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -360,7 +360,7 @@ fn held() -> anyhow::Result<u64> {
     Ok(kib * 1_024 / 1_000_000)
 }
 
-/// CPU time of the whole process, in nanoseconds.
+/// CPU time of `work` in the whole process, in nanoseconds.
 fn cpu(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<u64> {
     let now = || {
         let t = clock_gettime(ClockId::ProcessCPUTime);
@@ -371,7 +371,7 @@ fn cpu(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<u64> {
     Ok(now() - start)
 }
 
-/// The median without the first turn.
+/// Median without the first turn.
 fn median(mut turns: Vec<f64>) -> f64 {
     turns.remove(0);
     turns.sort_by(f64::total_cmp);

@@ -1,10 +1,10 @@
-"""Writes frames for `peer.c`, made of a recorded one: its class, its columns, its protocol.
+"""Writes frames for `peer.c` from a recorded one, with its class, columns and protocol.
 
 usage: frames.py FIXTURE GROUPS REQUESTS OUT
 
-For each group of requests two frames, in their midst and at their end, each request with one new token. What the sender
-changes from frame to frame (a request id's first four letters, the number of tokens so far) is found by writing the frame
-twice with other values there: the bytes that differ are the places.
+Each group of requests gets two frames: a middle one and a final one, with one new token per request. The sender changes two fields in
+every frame: the first four letters of each request id, and the number of tokens so far. To find their offsets, the script writes the
+frame twice with different values and compares the bytes.
 """
 
 import copy
@@ -13,24 +13,24 @@ import struct
 import sys
 from pathlib import Path
 
-# The relay's benchmark reads the same frames.
+# Share the reader of the relay's benchmark.
 sys.path.insert(0, str(Path(__file__).parent.parent / "relay"))
 from frame import Reader  # noqa: E402
 
 
 def made_of(recorded, group, requests, ends, name, tokens):
-    """The recorded frame with these requests instead of its own."""
+    """The recorded frame with these requests in place of its own."""
     made = object.__new__(type(recorded))
     count = len(recorded.rids)
     for column, values in vars(recorded).items():
         if isinstance(values, list) and len(values) == count:
-            # Copies: an object that stands there twice would be written once, which no sender's are.
+            # Deep copies: pickle would write a repeated object only once, unlike a real sender.
             values = [copy.deepcopy(values[n % count]) for n in range(requests)]
             if column in ("decode_ids", "output_ids"):
                 values = [ids[-1:] for ids in values]
         vars(made)[column] = values
     made.rids = [f"{name}{group:02x}{n:06x}{recorded.rids[n % count][12:]}" for n in range(requests)]
-    # Numbers up to 256 are one byte.
+    # Counts below 256 take one byte.
     made.completion_tokens = [tokens] * requests
     if ends:
         made.finished_reasons = [{"type": "length", "length": 250} for _ in range(requests)]
@@ -38,7 +38,7 @@ def made_of(recorded, group, requests, ends, name, tokens):
 
 
 def places(one, other, width):
-    """Where they differ, each place so many bytes long."""
+    """Offsets of the differences, each `width` bytes long."""
     assert len(one) == len(other)
     differ = [at for at, (a, b) in enumerate(zip(one, other)) if a != b]
     assert len(differ) % width == 0

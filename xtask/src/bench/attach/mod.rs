@@ -1,6 +1,5 @@
-//! `attach` with its screen on an engine's traffic: real frames of 256 requests between libzmq peers, 4,096 live requests at
-//! 132,000 tokens a second, then at multiples of that rate until something is lost. What was observed is held against the
-//! peers' own count, to the frame.
+//! `attach` with its screen on an engine's traffic: real frames of 256 requests between libzmq peers, 4,096 live requests at 132,000 tokens
+//! a second, then at multiples of that rate until observations are missed. The result must match the peers' own frame counts exactly.
 
 mod peers;
 mod starts;
@@ -25,9 +24,9 @@ use crate::screens;
 use crate::tmux::Tmux;
 use peers::{Kit, Peers, REQUESTS, Truth};
 
-/// A wide terminal: more to draw than on most.
+/// A wide terminal, which costs more to draw than most.
 const SIZE: (u16, u16) = (200, 50);
-/// Attaching, or ending, on a busy machine.
+/// Time limit for attaching or stopping on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(clap::Args)]
@@ -109,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Attaches once, without a screen, where it says what is missing.
+/// Attaches once without a screen, so that the error of a missing permission is visible.
 fn permitted(kit: &Kit, binary: &Path, folder: &Path) -> Result<()> {
     let folder = tempfile::tempdir_in(folder)?;
     let peers = Peers::start(kit, folder.path())?;
@@ -118,7 +117,7 @@ fn permitted(kit: &Kit, binary: &Path, folder: &Path) -> Result<()> {
     process.end_well(PATIENCE).map(drop)
 }
 
-/// `attach` without a screen, once it has attached.
+/// Starts `attach` without a screen and waits until it has attached.
 fn attached(binary: &Path, peers: &Peers, folder: &Path) -> Result<Process> {
     let mut command = Command::new(binary);
     command.args(["attach", "--headless", "--json"]).args(peers.named());
@@ -127,12 +126,12 @@ fn attached(binary: &Path, peers: &Peers, folder: &Path) -> Result<Process> {
     Ok(process)
 }
 
-/// Frames a second at a multiple of the rate.
+/// Frames per second at a multiple of the rate.
 fn frames_per_s(times: u64) -> f64 {
     (CHUNKS_PER_S * times) as f64 / REQUESTS as f64
 }
 
-/// An order of so many seconds at a multiple of the rate: what was sent, and the CPU microseconds a frame of both peers.
+/// Sends for a number of seconds at a multiple of the rate. Returns the sender's counts and the CPU microseconds per frame of both peers.
 fn pass(peers: &mut Peers, (times, seconds): (u64, u64)) -> Result<(Truth, [f64; 2])> {
     let rate = frames_per_s(times);
     let before = peers.cpu()?;
@@ -143,14 +142,14 @@ fn pass(peers: &mut Peers, (times, seconds): (u64, u64)) -> Result<(Truth, [f64;
     Ok((sent, spent))
 }
 
-/// What the peers spend a frame with nothing attached.
+/// CPU time of the peers per frame with nothing attached.
 fn alone(kit: &Kit, folder: &Path, (times, seconds): (u64, u64)) -> Result<[f64; 2]> {
     let folder = tempfile::tempdir_in(folder)?;
     let mut peers = Peers::start(kit, folder.path())?;
     Ok(pass(&mut peers, (times, seconds))?.1)
 }
 
-/// The screen up, as a user has it; counts come from its metrics.
+/// Measures with the screen running; counts come from the metrics endpoint.
 fn with_screen(kit: &Kit, binary: &Path, folder: &Path, (times, seconds): (u64, u64)) -> Result<()> {
     let unattached = alone(kit, folder, (times, seconds.min(10)))?;
     let folder = tempfile::tempdir_in(folder)?;
@@ -199,8 +198,8 @@ fn with_screen(kit: &Kit, binary: &Path, folder: &Path, (times, seconds): (u64, 
     Ok(())
 }
 
-/// No screen, and a report: each frame was seen, or is counted as unseen. Gives back the frames that are in neither, and the tokens
-/// said to be missing.
+/// Measures without a screen and checks that the report counts each frame as observed or missed. Returns the frames in neither count and
+/// the tokens reported missing.
 fn held_to_account(kit: &Kit, binary: &Path, folder: &Path, times: u64, seconds: u64) -> Result<(u64, u64)> {
     let folder = tempfile::tempdir_in(folder)?;
     let mut peers = Peers::start(kit, folder.path())?;
@@ -237,7 +236,7 @@ fn held_to_account(kit: &Kit, binary: &Path, folder: &Path, times: u64, seconds:
     Ok((truth.frames.abs_diff(seen + unseen_sent), missing))
 }
 
-/// `attach` in a terminal.
+/// Starts `attach` in a terminal.
 fn on_screen(binary: &Path, peers: &Peers, flags: &[&str]) -> Result<Tmux> {
     let command = format!(
         "exec {} attach {} {}",
@@ -248,7 +247,7 @@ fn on_screen(binary: &Path, peers: &Peers, flags: &[&str]) -> Result<Tmux> {
     Tmux::run(SIZE, &command)
 }
 
-/// Waits until the pane shows what is looked for.
+/// Waits until the pane's content satisfies `is_there`.
 fn wait_for(tmux: &Tmux, is_there: impl Fn(&str) -> bool) -> Result<()> {
     let from = Instant::now();
     loop {
@@ -263,7 +262,7 @@ fn wait_for(tmux: &Tmux, is_there: impl Fn(&str) -> bool) -> Result<()> {
     }
 }
 
-/// Each counter by its name, summed over its labels: there is one hop.
+/// Metrics by name, each summed over its labels, since there is only one hop.
 fn metrics(port: u16) -> Result<HashMap<String, f64>> {
     let mut sums = HashMap::new();
     for line in scrape(port)?.lines().filter(|line| !line.starts_with('#')) {

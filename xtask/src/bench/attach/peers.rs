@@ -1,4 +1,4 @@
-//! A scheduler and a tokenizer of C and libzmq, that pass real frames and count them.
+//! A scheduler and a tokenizer in C on libzmq, which exchange real frames and count them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,14 +10,14 @@ use super::super::observed::Observed;
 use super::super::relay::FIXTURE;
 use crate::e2e::process::Process;
 
-/// Groups of [`REQUESTS`] that take turns: 4,096 live requests.
+/// Groups of [`REQUESTS`] requests sent in rotation: 4,096 live requests.
 const GROUPS: usize = 16;
-/// In a frame.
+/// Requests per frame.
 pub(super) const REQUESTS: usize = 256;
-/// Starting, or passing the frames that are under way on a busy machine.
+/// Time limit for starting, or for delivering the frames in flight on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The peers' program and their frames.
+/// Compiled peer program and its frames file.
 pub(super) struct Kit {
     program: PathBuf,
     frames: PathBuf,
@@ -50,19 +50,19 @@ impl Kit {
     }
 }
 
-/// What the sender says that it sent, added up over orders.
+/// The sender's own counts, summed over its orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Truth {
     pub(super) frames: u64,
     pub(super) tokens: u64,
-    /// Requests whose first token was among them, and whose last was.
+    /// Requests whose first token was sent, and requests whose last token was sent.
     pub(super) begun: u64,
     pub(super) ended: u64,
-    /// Seconds it took.
+    /// Sending time in seconds.
     pub(super) seconds: f64,
 }
 
-/// Both, connected.
+/// Both peers, connected.
 pub(super) struct Peers {
     sender: Process,
     receiver: Process,
@@ -86,7 +86,7 @@ impl Peers {
         })
     }
 
-    /// How `attach` is told of them.
+    /// The `--pid` arguments that name both peers.
     pub(super) fn named(&self) -> [String; 4] {
         let named = |pid: u32, role: &str| ["--pid".to_owned(), format!("{pid}={role}")];
         let [[a, b], [c, d]] = [
@@ -96,12 +96,12 @@ impl Peers {
         [a, b, c, d]
     }
 
-    /// Asks for so many frames at that rate; [`Self::done`] waits for them.
+    /// Starts sending `frames` frames at `rate`; [`Self::done`] waits for them.
     pub(super) fn order(&mut self, frames: u64, rate: f64) -> Result<()> {
         self.sender.say(&format!("{frames} {rate}"))
     }
 
-    /// What the last order came to.
+    /// Waits for the last order and returns the sender's counts.
     pub(super) fn done(&mut self, patience: Duration) -> Result<Truth> {
         let said = self.sender.line("", patience + PATIENCE)?;
         let numbers: Vec<f64> = said.split(' ').filter_map(|n| n.parse().ok()).collect();
@@ -123,7 +123,7 @@ impl Peers {
         Ok(sent)
     }
 
-    /// Some last frames at a slow pace: their numbers show what was lost before them. Waits until all have been taken.
+    /// Sends a few last frames slowly, whose sequence numbers reveal earlier losses, and waits until all are received.
     pub(super) fn settle(&mut self) -> Result<()> {
         self.order(32, 200.0)?;
         self.done(Duration::from_secs(1))?;
@@ -132,7 +132,7 @@ impl Peers {
             self.receiver.say("taken")?;
             let taken: u64 = self.receiver.line("", PATIENCE)?.parse()?;
             if taken == self.truth.frames {
-                // The reader looks every few milliseconds, its losses every 100.
+                // The probe's reader polls every few milliseconds and reads its loss counters every 100 ms.
                 std::thread::sleep(Duration::from_millis(500));
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! How long `attach` takes to come, up to the first number on its screen, and to go.
+//! Time that `attach` takes to show the first number on its screen, and to exit.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use super::super::aims;
 use super::peers::{Kit, Peers};
 use super::{PATIENCE, frames_per_s, on_screen, wait_for};
 
-/// Comes and goes so many times on an engine at full rate.
+/// Starts and stops `attach` repeatedly on an engine at full rate.
 pub(super) fn measure(kit: &Kit, binary: &Path, folder: &Path, times: usize) -> Result<()> {
     let folder = tempfile::tempdir_in(folder)?;
     let mut peers = Peers::start(kit, folder.path())?;
-    // Longer than it can take; the peers end with this value.
+    // More frames than the test can last for; the peers end when dropped.
     peers.order(u64::MAX >> 1, frames_per_s(1))?;
     let (mut came, mut went) = (Vec::new(), Vec::new());
     for _ in 0..times {

@@ -1,5 +1,5 @@
-//! The crates that read the same codecs: serde-pickle and rmp-serde, into the columns that tokengap reads, and serde-pickle into a
-//! value of any shape, too. Neither knows what it reads before it has made all of it.
+//! Peers from crates.io for the same codecs: serde-pickle and rmp-serde into the columns that tokengap reads, and serde-pickle into a
+//! generic value. Both build the whole message before its type is known.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use serde::Deserialize;
 use serde::de::{self, IgnoredAny, SeqAccess, Visitor};
 use serde_pickle::{DeOptions, Value};
 
-/// A reader: gives the requests that the message speaks of.
+/// Decoder of a peer; returns the number of requests in the message.
 pub(super) type Read = fn(&[u8]) -> anyhow::Result<usize>;
 
-/// Those that can read `frame`, by name.
+/// Peers that can read `frame`, by name.
 pub(super) fn readers(frame: &str) -> &'static [(&'static str, Read)] {
     match frame.split('/').next() {
         Some("0.5.23-msgpack") => &[("rmp-serde, typed", packed)],
@@ -20,7 +20,7 @@ pub(super) fn readers(frame: &str) -> &'static [(&'static str, Read)] {
     }
 }
 
-/// Classes are nothing to it and calls are their arguments: without these options it refuses every frame.
+/// Treats classes as null and calls as their arguments; without these options serde-pickle rejects every frame.
 fn options() -> DeOptions {
     DeOptions::new().keep_restore_state().replace_unresolved_globals()
 }
@@ -42,7 +42,7 @@ fn any(message: &[u8]) -> anyhow::Result<usize> {
     }
 }
 
-/// The columns that tokengap reads; serde passes over the others.
+/// The columns that tokengap reads; serde skips the others.
 #[derive(Deserialize)]
 struct Columns<Ids> {
     rids: Vec<String>,
@@ -67,7 +67,7 @@ impl<Ids> Columns<Ids> {
     }
 }
 
-/// A dataclass: an object whose state is its columns.
+/// A dataclass: an object whose state holds its columns.
 fn built(message: &[u8]) -> anyhow::Result<usize> {
     let columns: Columns<Vec<i64>> = serde_pickle::from_slice(message, options())?;
     columns.requests()
@@ -80,7 +80,7 @@ fn called(message: &[u8]) -> anyhow::Result<usize> {
     columns.requests()
 }
 
-/// Bytes, kept.
+/// Owned bytes.
 struct Bytes;
 
 impl<'de> Deserialize<'de> for Bytes {
@@ -99,12 +99,12 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// msgpack's extension, by the name that rmp-serde gives it.
+/// A msgpack extension, under the name that rmp-serde requires.
 #[derive(Deserialize)]
 #[serde(rename = "_ExtStruct")]
 struct Ext<'a>(#[serde(borrow)] (i8, &'a [u8]));
 
-/// A `msgspec.Struct` as an array: its columns by their places in 0.5.23.
+/// A `msgspec.Struct` encoded as an array, with the column positions of 0.5.23.
 struct Packed {
     requests: usize,
 }

@@ -1,4 +1,5 @@
-//! Decoding a frame: ours against CPython's `pickle.loads` and msgspec, serde-pickle and rmp-serde, on the same bytes, taking turns.
+//! Decoding a frame: tokengap against CPython's `pickle.loads`, msgspec, serde-pickle and rmp-serde on the same bytes, in alternating
+//! turns.
 
 mod crates;
 mod python;
@@ -14,7 +15,7 @@ use super::ledger::timed;
 use super::venv;
 use python::Peer;
 
-/// Frames of 256 requests that real releases wrote.
+/// Frames of 256 requests written by real releases.
 const FRAMES: [&str; 4] = [
     "0.4.4/skip_delta_256rid.pkl",
     "0.5.9/skip_delta_256rid.pkl",
@@ -62,7 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     aims::came("decode.pickle", pickles.into_iter().fold(f64::INFINITY, f64::min), &[])
 }
 
-/// Every reader of one frame in turn; how many times as long Python takes.
+/// Measures all readers of one frame in turn; returns Python's time relative to ours.
 fn one(args: &Args, python: &Path, path: &Path, frame: &str) -> anyhow::Result<f64> {
     let message = std::fs::read(path).with_context(|| path.display().to_string())?;
     let mut decoder = Decoder::new(Limits::default());
@@ -115,12 +116,12 @@ fn one(args: &Args, python: &Path, path: &Path, frame: &str) -> anyhow::Result<f
     Ok(ratio)
 }
 
-/// Nanoseconds of CPU time that `work` takes.
+/// CPU nanoseconds per call of `work`.
 fn average(times: u32, mut work: impl FnMut()) -> f64 {
     timed(|| (0..times).for_each(|_| work())) as f64 / f64::from(times)
 }
 
-/// The fields of a layout, for the stand-in class of the peer.
+/// Field names of a layout, for the peer's stand-in class.
 fn fields(class: &str, schema: &str) -> anyhow::Result<Vec<String>> {
     let table = std::fs::read_to_string(crate::schemas::TABLE)?;
     let row = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());

@@ -1,8 +1,9 @@
-"""The peer of `cargo xtask bench decode`: Python decodes the same bytes.
+"""The Python peer of `cargo xtask bench decode`, which decodes the same bytes.
 
-usage: peer.py FILE CLASS FIELD...   then one line "N" on stdin at a time: decodes N times, prints nanoseconds a message
-(of CPU time: a turn may be longer than a slice of a busy machine, and waiting is not decoding).
-The classes are stand-ins with the fields of the release, so nothing of SGLang is imported.
+usage: peer.py FILE CLASS FIELD...
+
+Each line "N" on stdin decodes the message N times and prints the CPU nanoseconds per message. CPU time excludes waiting when the machine
+is busy. The classes are stand-ins with the fields of the release, so SGLang is not imported.
 """
 
 import array
@@ -16,7 +17,7 @@ message = open(path, "rb").read()
 
 
 def module(name, **members):
-    """A module at `name`, with every package above it, so that pickle finds its classes there."""
+    """Creates a module at `name`, with every package above it, so that pickle finds its classes there."""
     parts = name.split(".")
     for i in range(1, len(parts) + 1):
         sys.modules.setdefault(".".join(parts[:i]), types.ModuleType(".".join(parts[:i])))
@@ -40,7 +41,7 @@ else:
 module(io_struct, **{class_name: batch})
 
 if packed:
-    # What SGLang's own ext_hook does with type 1: a length, the type code, the machine words.
+    # Like SGLang's ext_hook for type 1: a length, the type code, the machine words.
     def ext(code, data):
         skip = 4 + int.from_bytes(data[:4], "big")
         return array.array("q", data[skip:].tobytes()) if code == 1 else data

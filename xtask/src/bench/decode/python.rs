@@ -1,4 +1,4 @@
-//! CPython's `pickle.loads` and msgspec, in a process of their own that decodes when told to.
+//! CPython's `pickle.loads` and msgspec in their own process, which decodes on request.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::Context;
 
-/// A Python process that decodes when told to.
+/// A Python process that decodes on request.
 pub(super) struct Peer {
     process: Child,
     ask: ChildStdin,
@@ -30,7 +30,7 @@ impl Peer {
         Ok(Self { process, ask, answer })
     }
 
-    /// Nanoseconds a message over `n` messages.
+    /// Nanoseconds per message, averaged over `n` messages.
     pub(super) fn turn(&mut self, n: u32) -> anyhow::Result<f64> {
         writeln!(self.ask, "{n}")?;
         let mut line = String::new();
@@ -41,7 +41,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It ends with its stdin; killing it by its own id covers a peer that hangs.
+        // It exits when its stdin closes; the kill covers a peer that hangs.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! One curve each, in CPU time of this thread. The least of the turns: what others take of the machine only adds.
+//! One growth curve each, in CPU time of this thread. Takes the minimum of the turns, because interference can only add time.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -17,12 +17,12 @@ const SIZES: [u32; 9] = [1, 4, 16, 64, 256, 1_024, 4_096, 16_384, 65_536];
 /// Chunks in a frame of the ledger's curves, and tokens of a request.
 const FRAME: usize = 256;
 const TOKENS: u32 = 200;
-/// Requests alive where something else grows.
+/// Live requests on curves where another quantity grows.
 const ALIVE: usize = 4_096;
 
-/// Decoding, by requests in the frame.
+/// Decoding cost by requests in the frame.
 pub(super) fn decode(rounds: u32) -> anyhow::Result<Curve> {
-    /// Requests read in a turn, at least.
+    /// Minimum number of requests decoded in a turn.
     const WORK: u32 = 1 << 18;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -31,7 +31,7 @@ pub(super) fn decode(rounds: u32) -> anyhow::Result<Curve> {
     let file = folder.path().join("frame.pkl");
     let mut points = Vec::new();
     for size in SIZES {
-        // Some hundred bytes a request, and the names of the columns.
+        // About a hundred bytes per request, plus the column names.
         relay::frame(&root.join(relay::FIXTURE), u64::from(size) * 100, &file)?;
         let message = std::fs::read(&file)?;
         let mut decoder = Decoder::new(Limits::default());
@@ -52,7 +52,7 @@ pub(super) fn decode(rounds: u32) -> anyhow::Result<Curve> {
     })
 }
 
-/// The ledger, by requests that are alive.
+/// Ledger cost by live requests.
 pub(super) fn requests(rounds: u32) -> Curve {
     let points = SIZES.map(|alive| (alive, ledger(rounds, alive as usize, 1, 1)));
     Curve {
@@ -63,7 +63,7 @@ pub(super) fn requests(rounds: u32) -> Curve {
     }
 }
 
-/// The ledger, by hops that each chunk passes.
+/// Ledger cost by hops that each chunk passes.
 pub(super) fn hops(rounds: u32) -> Curve {
     let points = [1, 2, 3, 4, 8].map(|hops| (u32::from(hops), ledger(rounds, ALIVE, hops, 1) / f64::from(hops)));
     Curve {
@@ -74,7 +74,7 @@ pub(super) fn hops(rounds: u32) -> Curve {
     }
 }
 
-/// The ledger, by connections that the frames of one hop take in turn.
+/// Ledger cost by connections over which one hop's frames are spread in rotation.
 pub(super) fn connections(rounds: u32) -> Curve {
     let points = [1, 4, 16, 64, 256, 1_024].map(|lanes| (lanes, ledger(rounds, ALIVE, 1, lanes)));
     Curve {
@@ -85,7 +85,7 @@ pub(super) fn connections(rounds: u32) -> Curve {
     }
 }
 
-/// Nanoseconds a chunk over one second of traffic.
+/// Nanoseconds per chunk over one second of traffic.
 fn ledger(rounds: u32, alive: usize, hops: u16, lanes: u32) -> f64 {
     let mut traffic = Traffic::new(alive, alive.min(FRAME), TOKENS);
     let mut analysis = Analysis::new(Config::default());
@@ -130,7 +130,7 @@ fn ledger(rounds: u32, alive: usize, hops: u16, lanes: u32) -> f64 {
     least
 }
 
-/// As SGLang and a chain of processes behind it would call them.
+/// Hop names of SGLang followed by a chain of further processes.
 const NAMES: [&str; 9] = [
     "scheduler->detokenizer",
     "detokenizer->router",
@@ -143,7 +143,7 @@ const NAMES: [&str; 9] = [
     "scheduler->tokenizer",
 ];
 
-/// A frame over every hop: sent, and taken a little later.
+/// Sends a frame over every hop and receives it a little later.
 fn pass(analysis: &mut Analysis, chunks: &[Chunk<'_>], (seq, at): (u64, u64), hops: u16, lanes: u32) {
     const LATER: u64 = 100_000;
     for hop in 0..hops {

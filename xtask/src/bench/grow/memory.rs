@@ -1,4 +1,4 @@
-//! What a ledger holds with very many requests, in a process of its own whose resident memory is read.
+//! Resident memory of a ledger with very many requests, measured in its own process.
 
 use std::process::Command;
 
@@ -10,10 +10,10 @@ use trace::{Analysis, Config, MonoNs};
 use super::super::aims;
 use super::super::ledger::SECOND;
 
-/// Tokens of a request: short ones, so that many come and go.
+/// Tokens of a request: few, so that many requests start and finish.
 const TOKENS: u32 = 12;
 const FRAME: usize = 256;
-/// Times that memory is read while requests come and go.
+/// Memory readings taken while requests start and finish.
 const READINGS: u64 = 5;
 
 pub(super) fn run(live: usize, finished: u64) -> anyhow::Result<()> {
@@ -25,10 +25,10 @@ pub(super) fn run(live: usize, finished: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Plays the traffic, and tells of this process's memory what came with the ledger.
+/// Plays the traffic and reports the resident memory added by the ledger.
 pub(super) fn hold(live: usize, finished: u64) -> anyhow::Result<()> {
     let mut config = Config::default();
-    // Those that have just ended are kept for a while beside the live ones.
+    // Recently finished requests count against this limit beside the live ones.
     config.limits.live_rids = config.limits.live_rids.max(2 * live);
     let mut traffic = Traffic::new(live, FRAME, TOKENS);
     traffic.advance();
@@ -70,7 +70,7 @@ pub(super) fn hold(live: usize, finished: u64) -> anyhow::Result<()> {
         if requests.finished >= finished {
             let last = readings[readings.len() - 1];
             aims::came("ledger.memory", readings.iter().copied().fold(0.0, f64::max), &[])?;
-            // The first is taken before anything has ended.
+            // Skip the first reading, taken before any request has finished.
             return aims::came("ledger.grows", last / readings.get(1).copied().unwrap_or(last), &[]);
         }
         traffic.advance();

@@ -1,5 +1,5 @@
-//! How each cost grows: decoding with the requests in a frame, the ledger with live requests, hops and connections, the relay with
-//! frames and connections, and what the ledger's memory comes to. A table each; `--plot` draws them.
+//! Growth of each cost: decoding by requests in the frame; the ledger by live requests, hops and connections; the relay by frames and
+//! connections; and the ledger's memory. Prints a table each; `--plot` draws them.
 
 mod costs;
 mod memory;
@@ -30,19 +30,19 @@ pub(crate) struct Args {
     hold: bool,
 }
 
-/// Turns of the relay's curves at most: each starts three processes.
+/// Maximum turns of the relay's curves: each turn starts three processes.
 const RELAYED: u32 = 3;
 
-/// What one cost is over what grows.
+/// Cost of an operation as one quantity grows.
 struct Curve {
     title: &'static str,
     grows: &'static str,
     cost: &'static str,
-    /// (how many, nanoseconds).
+    /// (quantity, nanoseconds).
     points: Vec<(u32, f64)>,
 }
 
-/// The relay's curves need libzmq and a C compiler; the others need neither.
+/// The relay's curves, which unlike the others need libzmq and a C compiler.
 fn relayed(rounds: u32) -> Vec<Curve> {
     relay::curves(rounds.min(RELAYED)).unwrap_or_else(|why| {
         println!("SKIPPED, the relay: {why:#}");

@@ -1,4 +1,4 @@
-//! The curves as one SVG image, a panel each, the number of what grows on a logarithmic axis.
+//! The curves as one SVG image, one panel each, with a logarithmic x axis.
 
 use std::fmt::Write as _;
 
@@ -70,7 +70,7 @@ fn panel(out: &mut String, curve: &Curve) {
     );
 }
 
-/// A round number that goes a few times into the most.
+/// A round step that divides the axis into a few intervals.
 fn step(most: f64) -> f64 {
     let magnitude = 10_f64.powf((most / 4.0).max(1e-9).log10().floor());
     let times = [1.0, 2.0, 5.0, 10.0].into_iter().find(|n| n * magnitude * 4.0 >= most);

@@ -1,4 +1,4 @@
-//! The relay's curves, as `bench relay` measures it: libzmq peers over ipc, as fast as they go, frames counted.
+//! The relay's curves, measured as in `bench relay`: libzmq peers over ipc at full speed, with the relay counting frames.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use anyhow::Context;
 use super::super::relay::{FIXTURE, compile, counting_us, frame};
 use super::Curve;
 
-/// KiB of a frame over one connection.
+/// Frame sizes in KiB over one connection.
 const FRAMES: [u32; 7] = [1, 4, 16, 64, 256, 1_024, 4_096];
 const CONNECTIONS: [u32; 6] = [1, 4, 16, 64, 256, 1_024];
-/// KiB of a frame where connections grow.
+/// Frame size in KiB on the curve of connections.
 const SIZE: u32 = 16;
 
 pub(super) fn curves(rounds: u32) -> anyhow::Result<Vec<Curve>> {

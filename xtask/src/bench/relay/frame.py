@@ -1,9 +1,9 @@
-"""Writes a real frame with more or fewer requests, so that it has about the size asked for.
+"""Writes a real frame with more or fewer requests, to reach about the requested size.
 
-usage: relay_frame.py FIXTURE SIZE OUT
+usage: frame.py FIXTURE SIZE OUT
 
-The fixture's pickle is read with stand-ins for its classes, its requests are repeated under new rids, and it is written
-as its sender would have: same class, same columns, same protocol.
+Reads the fixture's pickle with stand-in classes, repeats its requests under new ids, and writes it as its sender would: same class, same
+columns, same protocol.
 """
 
 import copy
@@ -24,12 +24,12 @@ class Reader(pickle.Unpickler):
 
 
 def with_requests(frame, count):
-    """The same frame for `count` requests, every column as long."""
+    """The same frame with `count` requests in every column."""
     rids = frame.rids
     grown = object.__new__(type(frame))
     for name, column in vars(frame).items():
         if isinstance(column, list) and len(column) == len(rids):
-            # Copies: an object that stands there twice would be written once, which no sender's are.
+            # Copies: pickle would write a repeated object only once, unlike a real sender.
             column = [copy.copy(column[n % len(rids)]) for n in range(count)]
         vars(grown)[name] = column
     grown.rids = [f"{n:08x}{rids[n % len(rids)][8:]}" for n in range(count)]

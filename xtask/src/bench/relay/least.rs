@@ -1,5 +1,5 @@
-//! The least that a relay can do that decodes: a loop of `read` and `write`, and the decoder on a thread of its own. Nothing goes from
-//! one to the other but how many messages have passed: the decoder has one of its own, which stays in its core's cache.
+//! Lower bound of a decoding relay: a loop of `read` and `write`, and a decoder on its own thread. The threads share only the number of
+//! relayed messages. The decoder has its own copy of the message, which stays in its core's cache.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -13,9 +13,9 @@ use anyhow::{Context, Result};
 use zmq_tap::relay::{Options, step_aside};
 use zmq_tap::wire::{Decoder, Limits};
 
-/// As the relay reads.
+/// Read size, equal to the relay's.
 const BUFFER: usize = 128 << 10;
-/// A flag and eight bytes of length, of each of these messages.
+/// Header bytes of each message: a flag and eight bytes of length.
 const HEADER: u64 = 9;
 
 #[derive(Default)]
@@ -24,7 +24,7 @@ struct Passed {
     over: AtomicBool,
 }
 
-/// One connection, both ways; at its end it says how many messages it decoded.
+/// Serves one connection in both directions and prints the number of decoded messages when it closes.
 pub(super) fn serve(listen: &str, upstream: &str, message: &str) -> Result<()> {
     let path = |endpoint: &str| endpoint.trim_start_matches("ipc://").to_owned();
     let message = std::fs::read(message).with_context(|| message.to_owned())?;
@@ -41,7 +41,7 @@ pub(super) fn serve(listen: &str, upstream: &str, message: &str) -> Result<()> {
     stay()
 }
 
-/// A thread's CPU time can be read while it lives.
+/// Keeps the thread alive, because its CPU time can be read only while it lives.
 fn stay() -> ! {
     loop {
         thread::park();
@@ -63,7 +63,7 @@ fn copy(mut from: UnixStream, mut to: UnixStream, passed: &Passed) -> Result<()>
     Ok(())
 }
 
-/// Decodes `message` as often as one has passed, and as little behind as the relay would be.
+/// Decodes `message` once for each relayed message, with as short a backlog as the relay's.
 fn decode(message: &[u8], passed: &Passed) {
     let _ = step_aside();
     let mut decoder = Decoder::new(Limits::default());

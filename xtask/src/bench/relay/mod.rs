@@ -1,5 +1,5 @@
-//! The relay against a direct connection, `zmq_proxy`, the `zeromq` crate, socat and the least that a relay can do: libzmq peers on
-//! both sides, real frames, taking turns.
+//! The relay against a direct connection, `zmq_proxy`, the `zeromq` crate, socat and a minimal relay: libzmq peers on both sides, real
+//! frames, alternating turns.
 
 mod least;
 mod process;
@@ -18,7 +18,7 @@ use anyhow::{Context, bail};
 use turn::Traffic;
 use way::Way;
 
-/// The frame that those of all sizes are made of.
+/// Recorded frame from which frames of all sizes are made.
 pub(super) const FIXTURE: &str = "zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl";
 
 #[derive(clap::Args)]
@@ -49,12 +49,12 @@ pub(crate) struct Args {
     serve: Vec<String>,
 }
 
-/// A pace at which every way sleeps between two messages, and the messages of one turn: few, and more turns instead. Where the scheduler
-/// happens to put the processes decides a turn's median, by tens of microseconds.
+/// Message rate at which every way is idle between two messages, and messages per turn. Many short turns, because process placement by the
+/// scheduler shifts a turn's median by tens of microseconds.
 const PACE: u64 = 1_000;
 const PACED: u64 = 400;
 const PACED_ROUNDS: usize = 12;
-/// Of them for each turn at full speed.
+/// Paced turns for each turn at full speed.
 const PACED_A_ROUND: usize = 4;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
     }
-    // What is behind is about the ways that somebody would take.
+    // The following measurements cover only the ways that a user could choose.
     ways.retain(|(way, _)| !matches!(way, Way::Least | Way::Floor("splice" | "tee")));
     if wanted("latency") {
         println!(
@@ -125,9 +125,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Microseconds of CPU that the relay takes for a message of `message` when it counts: the least of so many turns.
+/// Minimum CPU microseconds per message of the counting relay over the rounds.
 pub(super) fn counting_us(peer: &Path, message: &Path, connections: u32, rounds: u32) -> anyhow::Result<f64> {
-    /// Bytes of a turn, at least a few hundred messages and some for each connection.
+    /// Bytes of a turn: at least a few hundred messages, and some for each connection.
     const VOLUME: u64 = 128 << 20;
     let bytes = std::fs::metadata(message)?.len();
     let traffic = Traffic {
@@ -146,7 +146,7 @@ pub(super) fn counting_us(peer: &Path, message: &Path, connections: u32, rounds:
     Ok(least)
 }
 
-/// The peers, in C: what is measured is libzmq's own sending and receiving.
+/// Compiles the peers, which are in C so that the measurement covers libzmq's own sending and receiving.
 pub(super) fn compile(folder: &Path) -> anyhow::Result<PathBuf> {
     let (source, peer) = (
         concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/relay/peer.c"),
@@ -163,7 +163,7 @@ pub(super) fn compile(folder: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// A frame of about `size` bytes with the requests of `fixture`, again and again.
+/// Writes a frame of about `size` bytes by repeating the requests of `fixture`.
 pub(super) fn frame(fixture: &Path, size: u64, out: &Path) -> anyhow::Result<()> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/relay/frame.py");
     let size = size.to_string();

@@ -1,4 +1,4 @@
-//! A process of a turn, and what it cost.
+//! Process of a turn, and its cost.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,16 +7,16 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Ended by its own id when dropped, and its children with it.
+/// A child process, killed with its children when dropped.
 pub(super) struct Process {
     child: Child,
     says: Option<BufReader<ChildStdout>>,
 }
 
-/// CPU time in microseconds, by the scheduler's own account.
+/// CPU time in microseconds, from the scheduler's accounting.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Cpu {
-    /// Of the thread that copies, where it has a name, otherwise of all.
+    /// CPU time of the named copying thread, or of all threads if there is none.
     pub(super) copying: f64,
     pub(super) all: f64,
 }
@@ -68,7 +68,7 @@ impl Process {
         Ok(cpu)
     }
 
-    /// Resident memory at its highest in MiB, added up over the process and its children. `None`: one has ended.
+    /// Peak resident memory in MiB, summed over the process and its children. `None` if one has ended.
     pub(super) fn peak_mib(&self) -> Option<f64> {
         let peak = |process: PathBuf| {
             let status = fs::read_to_string(process.join("status")).ok()?;
@@ -81,7 +81,7 @@ impl Process {
 
     fn with_children(&self) -> impl Iterator<Item = PathBuf> {
         let id = self.child.id();
-        // A kernel that does not tell has no children to tell of.
+        // Kernels without this file report no children.
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
         let children: Vec<u32> = children.split_whitespace().filter_map(|id| id.parse().ok()).collect();
         let ids = std::iter::once(id).chain(children);

@@ -1,16 +1,16 @@
-//! What came out, beside what was aimed at: of the sizes that have an aim.
+//! Results beside their targets, for the message sizes that have one.
 
 use anyhow::Result;
 
 use super::super::aims;
 use super::way::Way;
 
-/// The ways that somebody might take instead of tokengap.
+/// Ways that a user could choose instead of tokengap.
 fn is_peer(way: Way) -> bool {
     matches!(way, Way::ZmqProxy(_) | Way::Crate | Way::Socat)
 }
 
-/// (way, rate over that of a direct connection, CPU microseconds a message), for messages of `size` KiB.
+/// (way, rate relative to a direct connection, CPU microseconds per message), for messages of `size` KiB.
 pub(super) fn throughput(size: u64, rows: &[(Way, f64, Option<f64>)]) -> Result<()> {
     let rate = |of| rows.iter().find(|row| row.0 == of).map(|row| row.1);
     let cpu = |of| rows.iter().find(|row| row.0 == of).and_then(|row| row.2);
@@ -40,7 +40,7 @@ pub(super) fn throughput(size: u64, rows: &[(Way, f64, Option<f64>)]) -> Result<
     Ok(())
 }
 
-/// (way, microseconds beyond a direct connection), for messages of `size` KiB.
+/// (way, added microseconds over a direct connection), for messages of `size` KiB.
 pub(super) fn latency(size: u64, rows: &[(Way, f64)]) -> Result<()> {
     let of = |of| rows.iter().find(|row| row.0 == of).map(|row| row.1);
     let (Some(ours), true) = (of(Way::Decoding), [1, 4, 16, 64].contains(&size)) else {

@@ -1,4 +1,4 @@
-//! The Rust programs of a turn: tokengap's relay, and the `zeromq` crate between the same peers.
+//! Rust programs of a turn: tokengap's relay, and the `zeromq` crate between the same peers.
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) fn serve(listen: &str, upstream: &str, mode: &str, message: &str) -> 
     }
 }
 
-/// When its last connection has closed, it says how many messages it decoded (or saw).
+/// Prints the number of decoded (or counted) messages when its last connection closes.
 fn relay(listen: &str, upstream: &str, decode: bool) -> Result<()> {
     let pair = Pair {
         listen: listen.parse()?,
@@ -27,7 +27,7 @@ fn relay(listen: &str, upstream: &str, decode: bool) -> Result<()> {
     let relay = Relay::start(vec![pair], Options::default())?;
     let observations = relay.observations();
     std::thread::Builder::new().name("reader".into()).spawn(move || {
-        // Decoding takes what the traffic leaves.
+        // Decode at low priority, so that traffic comes first.
         let _ = step_aside();
         let (mut decoder, mut seen, mut open) = (Decoder::new(Limits::default()), 0_u64, 0_u32);
         loop {
@@ -41,7 +41,7 @@ fn relay(listen: &str, upstream: &str, decode: bool) -> Result<()> {
                 Some(Observation::Opened { .. }) => open += 1,
                 Some(Observation::Closed { .. }) => {
                     open -= 1;
-                    // The thread stays, so that its CPU time can still be read.
+                    // Keep the thread alive so that its CPU time can be read.
                     if open == 0 {
                         println!("{seen}");
                     }
@@ -56,7 +56,7 @@ fn relay(listen: &str, upstream: &str, decode: bool) -> Result<()> {
     Ok(())
 }
 
-/// What `zeromq::proxy` does in one direction; it takes only sockets that both send and receive.
+/// One direction of `zeromq::proxy`, which itself accepts only sockets that both send and receive.
 fn other(listen: &str, upstream: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -1,5 +1,5 @@
-//! A receiver that takes nothing, and a hundred connections that press: how much each way takes in beyond a direct connection,
-//! and with how much memory.
+//! A receiver that reads nothing and a hundred senders: the messages that each way buffers beyond a direct connection, and the memory it
+//! needs.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::process::Process;
 use super::way::Way;
 
 const CONNECTIONS: u32 = 100;
-/// Enough to tell a queue from none, and no more than the machine's memory: what a proxy takes in it keeps.
+/// Message limit: enough to detect a queue, and within the machine's memory, since a proxy keeps what it buffers.
 const MOST: u32 = 20_000;
 
 pub(super) fn run(ways: &[(Way, &str)], peer: &Path, message: &Path) -> Result<()> {
@@ -42,7 +42,7 @@ pub(super) fn run(ways: &[(Way, &str)], peer: &Path, message: &Path) -> Result<(
     aims::came("relay.stuck.beyond", ours.0, &[("read, write", floor.0)])
 }
 
-/// Messages that the senders got rid of, and the memory of what stands between.
+/// Messages accepted from the senders, and the memory of the process in between.
 fn press(way: Way, peer: &Path, message: &Path) -> Result<(u32, Option<f64>)> {
     let folder = tempfile::tempdir()?;
     let at = |name: &str| format!("ipc://{}", folder.path().join(name).display());
