@@ -1,4 +1,4 @@
-//! What was observed, one flat JSON object a line in the order of observation; docs/reference/events.schema.json says what each may hold.
+//! Observations as JSON Lines in the order observed; docs/reference/events.schema.json describes each object.
 
 use std::io;
 

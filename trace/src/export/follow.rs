@@ -1,4 +1,4 @@
-//! What every format needs beside the analysis: the requests under way, and each told once when nothing more will come of it.
+//! State common to all formats besides the analysis: live requests, each reported once when complete.
 
 use std::io;
 
@@ -61,7 +61,7 @@ impl Follow {
         self.clock.anchor(mono, wall_ns);
     }
 
-    /// Writes what is open, and the end.
+    /// Writes open requests and the end.
     pub(super) fn finish(
         &mut self,
         analysis: &Analysis,

@@ -3,7 +3,7 @@
 use crate::event::{self, Sees};
 use crate::id::HopId;
 
-/// What an export says of a hop.
+/// Data of a hop for exports.
 #[derive(Clone, Debug)]
 pub(super) struct Hop {
     pub(super) name: Box<str>,
@@ -25,7 +25,7 @@ impl Hop {
     }
 }
 
-/// All hops; one that was not announced is `hop N`, as in the ledger. Bounded by the width of [`HopId`].
+/// All hops; a hop that was not announced is `hop N`, as in the ledger. Bounded by the width of [`HopId`].
 #[derive(Debug, Default)]
 pub(super) struct Hops {
     list: Vec<Option<Hop>>,

@@ -83,7 +83,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// A word of our own, which needs no escaping.
+    /// A constant of tokengap, which needs no escaping.
     pub(super) fn word(&mut self, name: &str, value: &'static str) -> &mut Self {
         self.key(name);
         self.buf.push(b'"');

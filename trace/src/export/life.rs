@@ -1,4 +1,4 @@
-//! What an export remembers of one request beside the ledger's record: when its first and its finishing chunk passed each hop.
+//! Export state of one request besides the ledger's record: when its first and last chunk passed each hop.
 
 use smallvec::SmallVec;
 
@@ -65,7 +65,7 @@ pub(super) enum Said {
         tokens: Option<u32>,
         pending: Option<u32>,
     },
-    /// The engine's log tells of chunks that became one.
+    /// Adds merged chunks from the engine's log.
     Merged { chunks: u32, by: Box<str> },
     /// The response to its client is over.
     Answered {

@@ -44,13 +44,13 @@ pub enum Format {
     Perfetto,
     /// OTLP/JSON, one `TracesData` a line: one trace a request.
     Otlp,
-    /// What was observed, one flat JSON object a line; docs/reference/events.schema.json.
+    /// Observations as JSON Lines, one flat object per line: docs/reference/events.schema.json.
     Events,
     /// One row a request.
     Csv,
 }
 
-/// What to write, and how much of it.
+/// Content and limits of an export.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Only these requests; empty is all.
@@ -80,7 +80,7 @@ impl Options {
 /// Requests that one frame may close by making room for others: more than any frame holds.
 const CLOSED_AT_ONCE: usize = 65_536;
 
-/// What an exporter may look at.
+/// Input of an exporter.
 #[derive(Clone, Copy)]
 struct Look<'a> {
     clock: &'a Clock,
@@ -119,7 +119,7 @@ trait Exporter {
         Ok(())
     }
 
-    /// Nothing more will come of a request. Each is told once, whatever the options.
+    /// Called once per request when it is complete, whatever the options.
     fn closed(&mut self, _request: &Closed<'_>, _look: &Look<'_>) -> io::Result<()> {
         Ok(())
     }
@@ -136,7 +136,7 @@ pub struct Export<'w> {
 }
 
 impl<'w> Export<'w> {
-    /// Begins to write to `out`. `config` is the recorded run's, `opening` what is known before its first event.
+    /// Starts an export to `out`. `config` is the recorded run's; `opening` holds data known before its first event.
     pub fn new(
         format: Format,
         options: Options,
@@ -184,7 +184,7 @@ impl<'w> Export<'w> {
         self.follow.anchor(mono, wall_ns);
     }
 
-    /// Writes what is open, the findings and the end; gives back the report of the same run.
+    /// Writes open requests, the findings and the end; returns the report of the run.
     pub fn finish(mut self, input: &ReportInput) -> io::Result<Report> {
         let report = self.analysis.report(input);
         self.follow.finish(&self.analysis, &report, &mut *self.exporter)?;

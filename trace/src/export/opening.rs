@@ -12,7 +12,7 @@ use crate::id::ThreadId;
 
 /// How far to look ahead.
 const AHEAD_NS: u64 = 3_000_000_000;
-/// Processes of a role that are told apart.
+/// Maximum number of distinct processes per role.
 const PROCESSES: usize = 1_024;
 
 /// The beginning of a capture.

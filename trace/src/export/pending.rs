@@ -25,7 +25,7 @@ pub(super) struct Mark {
     pub(super) hop: u16,
 }
 
-/// What is known of a frame before its send was told.
+/// Data about a frame whose send has not been reported.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Early {
     id: FrameId,
@@ -42,7 +42,7 @@ struct Waiting {
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// The seq after the last frame that was told of.
+    /// Sequence number after the last reported frame.
     next: u64,
     frames: VecDeque<Waiting>,
 }
@@ -54,7 +54,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// A frame is told of for the first time; gives back what came before that.
+    /// Registers the first report of a frame; returns earlier data about it.
     pub(super) fn enter(&mut self, id: FrameId, marks: Vec<Mark>, sees: Sees) -> Option<Early> {
         if self.lanes.len() >= LANES && !self.lanes.contains_key(&(id.hop, id.lane)) {
             self.lanes.retain(|_, lane| !lane.frames.is_empty());
@@ -81,7 +81,7 @@ impl Pending {
         self.find(id).map_or(&[], |frame| &frame.marks)
     }
 
-    /// The frame was taken. A lane keeps its order: what is ahead of it was taken too, unseen.
+    /// Marks a frame as received. A lane keeps its order, so earlier frames were received too, unobserved.
     pub(super) fn taken(&mut self, id: FrameId, at: MonoNs, handled_too: bool) {
         let lane = self.lanes.get_mut(&(id.hop, id.lane));
         let Some(lane) = lane.filter(|l| id.seq < l.next) else {
@@ -108,7 +108,7 @@ impl Pending {
         }
     }
 
-    /// The frame was handled: nothing more will be told of it, nor of what is ahead of it.
+    /// Marks a frame as processed: no more events follow for it or for earlier frames.
     pub(super) fn handled(&mut self, id: FrameId, at: MonoNs) {
         if let Some(lane) = self.lanes.get_mut(&(id.hop, id.lane)) {
             while lane.frames.pop_front_if(|f| f.seq <= id.seq).is_some() {}

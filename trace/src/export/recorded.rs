@@ -6,7 +6,7 @@ use super::{Export, Format, Opening, Options};
 use crate::record::{ReadError, Record, Recording};
 use crate::report::ReportInput;
 
-/// Writes all of `recording`. `heard` is told of how many bytes of it are written, and of each part that cannot be read and is left out.
+/// Writes all of `recording`. Calls `heard` with the number of bytes processed, and for each unreadable part that is skipped.
 pub fn recorded(
     recording: &Recording,
     format: Format,
@@ -60,7 +60,7 @@ fn enter(export: &mut Export<'_>, record: &Record<'_>) -> io::Result<()> {
     }
 }
 
-/// What the recording's first seconds tell of processes.
+/// Processes named in the recording's first seconds.
 fn look_ahead(recording: &Recording) -> io::Result<Opening> {
     let header = recording.header();
     let anchor = header.anchor;
@@ -74,7 +74,7 @@ fn look_ahead(recording: &Recording) -> io::Result<Opening> {
             }
         });
         match more {
-            // What is damaged is said when it is written.
+            // Damage is reported when it is reached during writing.
             Ok(true) | Err(ReadError::Damaged { .. }) => {}
             Ok(false) => break,
             Err(error) => return Err(io::Error::other(error)),

@@ -159,7 +159,7 @@ impl<'a> Stages<'a> {
         Some((from, to))
     }
 
-    /// The first chunk over one hop after the other, with what lies between them; gives back where it ends.
+    /// Path of the first chunk, hop by hop, with the times between; returns its end.
     fn path(&mut self, path: &[&OnHop], hops: &'a Hops, (low, high): (MonoNs, MonoNs), depth: usize) -> MonoNs {
         let mut cursor = low;
         let mut before: Option<MonoNs> = None;

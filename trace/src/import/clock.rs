@@ -1,4 +1,4 @@
-//! Stamps: what a line says of when it was written.
+//! Timestamps of log lines.
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::{Offset, TimeZone};
@@ -43,7 +43,7 @@ impl Clock {
         }
     }
 
-    /// The stamp at the very beginning of `text`, and what follows it.
+    /// Parses a timestamp at the start of `text`; returns it with the rest.
     pub(super) fn read<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
         match text.first()? {
             b'0'..=b'9' => self.date_first(text).or_else(|| epoch(text)),

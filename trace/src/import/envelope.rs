@@ -1,4 +1,4 @@
-//! What stands in front of a message: `kubectl logs --timestamps`, a container runtime's prefix, the logger's own stamp.
+//! Prefix of a message: `kubectl logs --timestamps`, a container runtime's prefix, the logger's own timestamp.
 
 use super::clock::{Clock, Stamp};
 
@@ -13,7 +13,7 @@ const PREFIX_WORDS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opened<'l> {
     pub(super) stamp: Option<Stamp>,
-    /// `DP0 TP0`: what SGLang's logger puts behind its stamp; empty when nothing.
+    /// `DP0 TP0`: tag that SGLang's logger writes after its timestamp; empty if none.
     pub(super) rank: &'l str,
     pub(super) message: &'l str,
 }
@@ -64,7 +64,7 @@ fn head<'l>(text: &'l str, clock: &mut Clock) -> Option<Opened<'l>> {
     let bytes = text.as_bytes();
     let (mut begins, mut words) = (true, 0);
     for (at, &byte) in bytes.iter().enumerate().take(HEAD) {
-        // Behind these the message has begun: what follows is no prefix any more.
+        // These characters start the message, so the prefix has ended.
         words += usize::from(byte == b' ');
         if words > PREFIX_WORDS || byte == b'{' || bytes[at..].starts_with(b"rid=") {
             return None;

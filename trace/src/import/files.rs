@@ -8,7 +8,7 @@ use super::error::ImportError;
 use super::options::Options;
 use super::stats::Stats;
 
-/// What holds no log, by the end of its name: profiles, pickled requests (they hold prompts), our own recordings, archives.
+/// Suffixes of files without a log: profiles, pickled requests (they hold prompts), tokengap recordings, archives.
 const NO_LOGS: [&str; 9] = [
     ".pkl", ".pickle", ".pstats", ".tgap", ".json.gz", ".tar", ".tgz", ".zip", ".npz",
 ];
@@ -19,7 +19,7 @@ const DEPTH: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LogFile {
     pub(super) path: PathBuf,
-    /// What its lines are attributed to: its name, the same for all files of a rotated set.
+    /// Name to which its lines are attributed; the same for all files of a rotated set.
     pub(super) label: Box<str>,
     /// Length on disk.
     pub(super) bytes: u64,

@@ -1,4 +1,4 @@
-//! What is held back until its time comes: a statement on its own.
+//! A statement held back until its turn, as owned data.
 
 use super::item::{Rid, Said};
 

@@ -1,11 +1,11 @@
-//! What one line says, borrowed from it.
+//! Content of one line, borrowed from it.
 
 /// One statement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Item<'l> {
-    /// Its own time since the epoch, where the line tells of something earlier than itself.
+    /// Its own time since the epoch, if the line describes an earlier event.
     pub(super) wall_ns: Option<u64>,
-    /// Whose statement it is, by what the line looks like: a role, or empty.
+    /// Role of the writer, guessed from the form of the line, or empty.
     pub(super) role: &'l str,
     pub(super) said: Said<'l>,
 }

@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 
 use super::recognise::Meta;
 
-/// What a line's object says, as far as it is wanted; prompts and outputs are skipped unread.
+/// Wanted fields of a line's JSON object; prompts and outputs are skipped.
 #[derive(Debug, Default)]
 pub(super) struct Object<'l> {
     /// `time`, `ts`, `timestamp`, `@timestamp`.

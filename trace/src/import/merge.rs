@@ -133,7 +133,7 @@ impl Import {
         self.reader.stats.events += due.len() as u64;
     }
 
-    /// What was read so far, and what was not.
+    /// Counters of lines read and lines not understood.
     pub fn stats(&self) -> &Stats {
         &self.reader.stats
     }

@@ -1,6 +1,6 @@
 //! Digits.
 
-/// The leading digits as a number, at most `most` of them, and what follows; `None` without a digit or with more of them.
+/// Parses at most `most` leading digits; returns the number and the rest. `None` without a digit or with too many.
 pub(super) fn digits(text: &[u8], most: usize) -> Option<(u64, &[u8])> {
     let count = text.iter().take_while(|b| b.is_ascii_digit()).count();
     if count == 0 || count > most.min(19) {

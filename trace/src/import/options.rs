@@ -1,4 +1,4 @@
-//! What an import may take for granted, and how much it may hold.
+//! Assumptions and limits of an import.
 
 use jiff::tz::TimeZone;
 

@@ -35,7 +35,7 @@ impl Queue {
         self.slots.entry(held.at_ns / self.slot_ns).or_default().push(held);
     }
 
-    /// The earliest slot if it ends by `horizon_ns`, in order; what is of one time comes as it was read.
+    /// The earliest slot if it ends by `horizon_ns`, in order; entries of equal time keep their reading order.
     pub(super) fn take_before(&mut self, horizon_ns: u64) -> Option<Vec<Held>> {
         let first = self.slots.first_entry()?;
         if (first.key() + 1).saturating_mul(self.slot_ns) > horizon_ns {

@@ -1,4 +1,4 @@
-//! From a line to what is held of it, and from that to an event.
+//! Converts a line to a held statement, and that to an event.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub(super) struct Reader {
     pub(super) rids: Rids,
     pub(super) names: Vec<Box<str>>,
     pub(super) speakers: Vec<Box<str>>,
-    /// There is more than one log: who speaks is told with the log's name.
+    /// Whether there are several logs, so that sources include the log's name.
     pub(super) several: bool,
 }
 
@@ -151,7 +151,7 @@ impl Reader {
         }
     }
 
-    /// Makes the event of what was held.
+    /// Converts a held statement to an event.
     pub(super) fn say(&mut self, held: &Held, sink: &mut dyn FnMut(&Event<'_>)) {
         let by = &*self.speakers[usize::from(held.by)];
         let what = match &held.said {

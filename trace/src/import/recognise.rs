@@ -11,7 +11,7 @@ use super::number::epoch_ns;
 use super::stats::Form;
 use super::text::{count, millis, number, value};
 
-/// What every known line contains, by its form; the first one in a line decides, so that a prompt cannot pass for another form.
+/// Marker text of each known form. The first marker in a line decides, so that a prompt cannot imitate another form.
 const MARKS: [(&str, Mark); 11] = [
     ("[TRACE ", Mark::Trace),
     ("[TOK ", Mark::Tok),
@@ -55,7 +55,7 @@ const TIMES: [(&str, &str, &str); 9] = [
     ("request_finished_ts", "request_finished", "tokenizer"),
 ];
 
-/// What a finished request's `meta_info` says of its times.
+/// Times in a finished request's `meta_info`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Meta {
     times: [Option<f64>; TIMES.len()],

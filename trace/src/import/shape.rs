@@ -1,4 +1,4 @@
-//! A line's shape, to show what was not understood without showing what it may hold: prompts and outputs.
+//! Shape of a line, to show an unrecognised line without its prompts and outputs.
 
 /// Words shown.
 const WORDS: usize = 12;

@@ -61,7 +61,7 @@ impl<'s> Sink<'s> {
     }
 }
 
-/// The place of who speaks: `tokenizer`, `scheduler TP0`, `tokenizer (decode.log)`.
+/// Index of the source: `tokenizer`, `scheduler TP0`, `tokenizer (decode.log)`.
 fn speaker(speakers: &mut Vec<Box<str>>, source: &mut Source, role: &str, rank: &str, several: bool) -> u16 {
     if let Some(known) = source.speakers.iter().find(|s| *s.0 == *role && *s.1 == *rank) {
         return known.2;

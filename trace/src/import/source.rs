@@ -35,12 +35,12 @@ impl Source {
         let refuse = |why: &str| format!("{}: {why}", file.path.display());
         let unread = Arc::new(AtomicU64::new(0));
         let mut first_ns = 0;
-        // A pipe would lose what is read of it.
+        // Reading ahead would consume data from a pipe.
         if fs::metadata(&file.path).is_ok_and(|m| m.is_file()) {
             let failed = |error: std::io::Error| refuse(&error.to_string());
             let mut lines = Lines::open(&file.path, options.line_bytes, unread).map_err(failed)?;
             for _ in 0..PROBED {
-                // An error is told when the file's time comes, and what precedes it is read.
+                // An error is reported when the file's turn comes and everything before it is read.
                 let Ok(Some(line)) = lines.next() else { break };
                 if line.text.contains(&0) || line.text.starts_with(&[0x80]) {
                     return Err(refuse("no text"));

@@ -1,4 +1,4 @@
-//! What was read, and what was not.
+//! Counters of lines read and lines not understood.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
-//! Words of a line: `key=value` pairs and what is between them.
+//! Words of a line: `key=value` pairs and the text between them.
 
 use std::borrow::Cow;
 
 use memchr::{memchr, memmem};
 
-/// The line without colour codes and with what is no UTF-8 replaced.
+/// Removes colour codes and replaces invalid UTF-8.
 pub(super) fn clean(line: &[u8]) -> Cow<'_, str> {
     if memchr(0x1b, line).is_none() {
         return String::from_utf8_lossy(line);

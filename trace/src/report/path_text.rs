@@ -48,7 +48,7 @@ pub(super) fn render(out: &mut String, report: &Report) {
     let _ = writeln!(out);
 }
 
-/// How many receivers are behind a line, where it has several hops: those of one endpoint are one.
+/// Number of receivers of a line with several hops; hops to the same endpoint count once.
 pub(super) fn behind(hop: &HopLine) -> Option<String> {
     let hops = hop.workers.as_ref()?;
     let apart = hops.iter().filter(|h| h.worker.is_none() && h.endpoint.is_empty());
@@ -60,7 +60,7 @@ pub(super) fn behind(hop: &HopLine) -> Option<String> {
     })
 }
 
-/// The workers behind a line and the connections into it, the load of each.
+/// Renders the load of each worker of a line and of each connection into it.
 pub(super) fn members(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(MOST) {
         let name = worker

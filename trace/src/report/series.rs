@@ -1,4 +1,4 @@
-//! How the run went, as columns: one value for each slot of time.
+//! Time series of a run in columns, with one value per slot.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,14 +8,14 @@ use crate::event::Sees;
 use crate::ledger::{Ledger, Spent, Thread};
 use crate::stats::Tally;
 
-/// The columns. All have the same length; `null` for a whole column is "not observable", for a value "nothing to measure then".
+/// Columns of equal length. A `null` column is not observable; a `null` value means nothing to measure in that slot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// Length of a slot; the last one ends at `to_ns` and may be shorter. It doubles when there are too many slots.
     pub slot_ns: u64,
-    /// Begin of the first slot, from the start of the capture.
+    /// Start of the first slot, relative to the start of the capture.
     pub from_ns: u64,
-    /// End of the last one.
+    /// End of the last slot.
     pub to_ns: u64,
     /// Requests.
     pub requests: RequestSeries,
@@ -25,26 +25,26 @@ pub struct Series {
     pub chunks: ChunkSeries,
     /// Gaps that ended in the slot.
     pub gap_ns: Option<SpreadSeries>,
-    /// Hops; those of one name as one.
+    /// Hops; hops of the same name are one entry.
     pub hops: Vec<HopSeries>,
-    /// Threads that take frames, and main threads.
+    /// Receiving threads and main threads.
     pub threads: Vec<ThreadSeries>,
     /// Observations missed by tokengap.
     pub events_missed: Vec<u64>,
 }
 
 impl Series {
-    /// How many slots there are.
+    /// Number of slots.
     pub fn len(&self) -> usize {
         self.events_missed.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no slots.
     pub fn is_empty(&self) -> bool {
         self.events_missed.is_empty()
     }
 
-    /// Begin of a slot, from the start of the capture.
+    /// Start of a slot, relative to the start of the capture.
     pub fn begin_ns(&self, slot: usize) -> u64 {
         self.from_ns.saturating_add(self.slot_ns.saturating_mul(slot as u64))
     }
@@ -67,7 +67,7 @@ pub struct RequestSeries {
     pub begun: Vec<u64>,
     /// Finished.
     pub finished: Vec<u64>,
-    /// Alive at its end.
+    /// Live at its end.
     pub live: Vec<u64>,
 }
 
@@ -76,7 +76,7 @@ pub struct RequestSeries {
 pub struct TokenSeries {
     /// Sent by the scheduler.
     pub sent: Vec<u64>,
-    /// Taken by the tokenizer.
+    /// Received by the tokenizer.
     pub taken: Option<Vec<u64>>,
     /// Delivered.
     pub delivered: Option<Vec<u64>>,
@@ -89,24 +89,24 @@ pub struct TokenSeries {
 pub struct ChunkSeries {
     /// Sent by the scheduler.
     pub sent: Vec<u64>,
-    /// Left inside another's delivery.
+    /// Merged into another chunk's delivery.
     pub coalesced: Option<Vec<u64>>,
-    /// Predicted to be lost.
+    /// Predicted drops.
     pub dropped_predicted: Option<Vec<u64>>,
-    /// Proven lost.
+    /// Proven drops.
     pub dropped_confirmed: Option<Vec<u64>>,
 }
 
-/// Durations by slot, in nanoseconds: quantiles are right to 6 %, the largest exactly.
+/// Durations by slot, in nanoseconds: quantiles are accurate to 6 %, the maximum is exact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpreadSeries {
-    /// How many ended in the slot.
+    /// Number of durations that ended in the slot.
     pub count: Vec<u64>,
     /// Median.
     pub p50: Vec<Option<u64>>,
     /// 99th percentile.
     pub p99: Vec<Option<u64>>,
-    /// Largest.
+    /// Maximum.
     pub max: Vec<Option<u64>>,
 }
 
@@ -117,44 +117,44 @@ pub struct HopSeries {
     pub name: String,
     /// Frames that entered.
     pub frames_sent: Option<Vec<u64>>,
-    /// Frames taken.
+    /// Frames received.
     pub frames_taken: Option<Vec<u64>>,
     /// Chunks in the frames.
     pub chunks: Vec<u64>,
     /// Bytes of the frames.
     pub bytes: Vec<u64>,
-    /// Wakeups of the receivers that ended; frames taken by this many is the size of a wakeup.
+    /// Finished wakeups of the receivers. Frames received per wakeup give its size.
     pub wakeups: Option<Vec<u64>>,
-    /// The most frames sent and not taken.
+    /// Largest backlog in frames.
     pub backlog_max_frames: Option<Vec<u64>>,
-    /// The most bytes found in the kernel.
+    /// Largest sample of the bytes in kernel queues.
     pub kernel_bytes_max: Option<Vec<Option<u64>>>,
-    /// Taken minus sent.
+    /// Queue wait: received minus sent.
     pub residence_ns: Option<SpreadSeries>,
 }
 
-/// A thread by slot: shares of one core.
+/// CPU use of a thread by slot: shares of one core.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ThreadSeries {
     /// `scheduler`, `tokenizer`, ...
     pub role: String,
-    /// Process.
+    /// Process id.
     pub pid: u32,
-    /// Thread.
+    /// Thread id.
     pub tid: u32,
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
-    /// It takes frames from a hop.
+    /// Whether it receives frames from a hop.
     pub takes: bool,
     /// On a CPU.
     pub on_cpu: Vec<Option<f64>>,
-    /// Allowed to run and waiting for a CPU.
+    /// Runnable without a CPU.
     pub run_wait: Option<Vec<Option<f64>>>,
-    /// Held back by its cgroup's quota.
+    /// Throttled by its cgroup's quota.
     pub throttled: Option<Vec<Option<f64>>>,
 }
 
-/// The columns of a run; `None` before anything was seen.
+/// Time series of a run; `None` before the first event.
 pub(super) fn series(ledger: &Ledger, course: &Course, (from, to): (MonoNs, MonoNs)) -> Option<Series> {
     let (begun, moments) = (course.begun()?, course.moments(ledger));
     let delivered = ledger.sees_deliveries();
@@ -208,7 +208,7 @@ fn spread<'a>(tallies: &(impl Iterator<Item = Option<&'a Tally>> + Clone)) -> Sp
 }
 
 fn hop(ledger: &Ledger, place: usize, name: &str, moments: &[Moment]) -> Option<HopSeries> {
-    // A hop that was renamed leaves an empty line behind, and not every one is followed.
+    // Renaming a hop can leave its old line without hops, and hops beyond the limit have no series.
     ledger.members(place).next()?;
     moments.iter().find(|m| m.hops.len() > place)?;
     let sees = |what: fn(Sees) -> bool| ledger.members(place).any(|h| what(h.sees()));
@@ -234,7 +234,7 @@ fn thread(of: &Thread, place: usize, moments: &[Moment]) -> Option<ThreadSeries>
     let spent = moments.iter().map(|m| m.threads.get(place).copied().flatten());
     spent.clone().find(Option::is_some)?;
     let column = |what: fn(&Spent) -> Option<u64>| -> Vec<Option<f64>> {
-        // Four digits are more than a sample is worth.
+        // Samples justify no more than four digits.
         let share = |s: Spent| what(&s).map(|ns| (s.share(ns) * 1e4).round() / 1e4);
         spent.clone().map(|s| s.and_then(share)).collect()
     };

@@ -1,4 +1,4 @@
-//! The requests that waited longest, by rid, so that the worst can be looked up in the engine's own logs.
+//! Requests with the longest waits, by rid, to look them up in the engine's own logs.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,46 +7,46 @@ use crate::clock::MonoNs;
 use crate::event::Finish;
 use crate::ledger::{Ledger, Paces, Request, Summary, TokenPace};
 
-/// One request of those listed. Times count from the start of the capture.
+/// One listed request. Times are relative to the start of the capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowLine {
     /// SGLang's request id.
     pub rid: String,
-    /// First take at the tokenizer minus first send by the scheduler; `null` while either is unseen.
+    /// First receive at the tokenizer minus first send by the scheduler; `null` until both are observed.
     pub gap_ns: Option<u64>,
-    /// When the scheduler sent its first chunk.
+    /// Time when the scheduler sent its first chunk.
     pub first_sent_ns: Option<u64>,
-    /// When the tokenizer took its first chunk.
+    /// Time when the tokenizer received its first chunk.
     pub first_taken_ns: Option<u64>,
     /// Tokens sent by the scheduler.
     pub tokens_sent: u64,
-    /// Tokens taken by the tokenizer.
+    /// Tokens received by the tokenizer.
     pub tokens_taken: Option<u64>,
     /// Chunks sent by the scheduler.
     pub chunks_sent: u64,
-    /// When its first tokens were accepted for its client.
+    /// Time when its first tokens were accepted for its client.
     #[serde(default)]
     pub first_delivered_ns: Option<u64>,
-    /// Tokens delivered; `null` where deliveries are not seen.
+    /// Tokens delivered; `null` if deliveries are not observed.
     #[serde(default)]
     pub tokens_delivered: Option<u64>,
-    /// Its inter-token latency at both ends, by token; the quantiles are right to 6 %.
+    /// Its inter-token latency at both ends, by token; quantiles are accurate to 6 %.
     #[serde(default)]
     pub itl_ns: TokenItl,
-    /// Chunks proven lost between the tokenizer and its client.
+    /// Chunks proven dropped between the tokenizer and its client.
     pub dropped: Option<u64>,
-    /// Tokens in those.
+    /// Tokens in the dropped chunks.
     pub tokens_lost: Option<u64>,
-    /// Why it ended: `length`, `stop`, `abort` or `other`; `null` when it did not, as far as frames say.
+    /// Finish reason: `length`, `stop`, `abort` or `other`; `null` if no frame has one.
     pub finish: Option<String>,
 }
 
-/// Inter-token latency: time between chunks that carry tokens, divided by the tokens of the later one, once for each.
+/// Inter-token latency: time between chunks with tokens, divided by the tokens of the later one and counted once for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenItl {
-    /// As the scheduler sent.
+    /// Between the scheduler's sends.
     pub sent: Option<Spread>,
-    /// As the client was given.
+    /// Between deliveries to the client.
     pub delivered: Option<Spread>,
 }
 
@@ -66,8 +66,8 @@ impl TokenItl {
     }
 }
 
-/// The `most` slowest of the requests that the ledger remembers, the worst gap first. One whose first token still waits
-/// ranks by its wait until `to`, those of unknown gap come last.
+/// The `most` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait until `to`.
+/// Requests of unknown gap come last.
 pub(super) fn slowest(ledger: &Ledger, most: usize, (from, to): (MonoNs, MonoNs)) -> Vec<SlowLine> {
     if most == 0 {
         return Vec::new();
@@ -87,7 +87,7 @@ pub(super) fn slowest(ledger: &Ledger, most: usize, (from, to): (MonoNs, MonoNs)
     ranked.iter().map(|(_, record)| record.line(from, takes)).collect()
 }
 
-/// A request, remembered whole or in summary.
+/// A request, kept in full or as a summary.
 enum Record<'l> {
     Live(&'l Request),
     Over(&'l Summary),

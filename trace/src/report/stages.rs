@@ -1,5 +1,4 @@
-//! What the engine itself says in its log: stages of requests, how its processes stand, what they merged. All of it is the
-//! engine's word, and named so; nothing here was observed on a socket.
+//! Data from the engine's own log: stages of requests, state of its processes, merged chunks. None of it was observed on a socket.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,46 +7,46 @@ use crate::clock::MonoNs;
 use crate::ledger::stages::{Mark, Slow, Teller, place_of};
 use crate::ledger::{Ledger, Stages};
 
-/// What the engine's log tells.
+/// Data from the engine's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageReport {
-    /// Stages told, health checks apart.
+    /// Number of stages logged, without health checks.
     pub told: u64,
-    /// Requests with at least one.
+    /// Requests with at least one stage.
     pub requests: u64,
-    /// Told again of the same request, by the same process or of the same millisecond: the first stands.
+    /// Duplicates: the same stage of a request, from the same process or in the same millisecond. The first one counts.
     pub repeats: u64,
-    /// Told after a later one of the same request: in its table, in no distribution between stages.
+    /// Stages logged after a later one of the request. They appear in its table but in no distribution between stages.
     pub late: u64,
-    /// Not entered, for want of room.
+    /// Stages dropped at a memory limit.
     pub left_out: u64,
-    /// How gaps go with the `states` of the tokenizer at the moment of each `tokenizer_first_token`.
+    /// Correlation between gaps and the tokenizer's `states` at the time of each `tokenizer_first_token`.
     pub gap_with_states: Option<Correlated>,
-    /// The requests with the worst gaps, stage by stage, worst first.
+    /// Requests with the worst gaps, stage by stage, worst first.
     pub slowest: Vec<StageTable>,
-    /// Time from one stage to the next of the same request, in the order in which they happened.
+    /// Time between consecutive stages of a request, in order of occurrence.
     pub between: Vec<Between>,
-    /// Processes that say how they stand.
+    /// Processes that log their state.
     pub processes: Vec<ProcessLine>,
-    /// Chunks that the engine says it merged.
+    /// Chunks merged according to the engine's log.
     pub merged: Option<MergedLine>,
 }
 
 /// A rank correlation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Correlated {
-    /// Spearman's: from -1 over 0 (nothing in common) to 1 (they rise together).
+    /// Spearman's coefficient, from -1 through 0 (no correlation) to 1 (they rise together).
     pub spearman: f64,
-    /// Requests of which both are known.
+    /// Requests for which both values are known.
     pub n: u64,
-    /// How many of them it was computed from.
+    /// Number of those used for the coefficient.
     pub sampled: u64,
 }
 
 /// One request, stage by stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageTable {
-    /// SGLang's request id, as far as the log gives it: one that ends in `...` is cut short.
+    /// SGLang's request id, as in the log: a trailing `...` marks a truncated id.
     pub rid: String,
     /// From its `first_output_stream` to its `tokenizer_first_token`.
     pub gap_ns: u64,
@@ -58,76 +57,76 @@ pub struct StageTable {
 /// A request at a stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageRow {
-    /// The stage.
+    /// Name of the stage.
     pub stage: String,
-    /// When, from the start of the capture.
+    /// Time since the start of the capture.
     pub at_ns: u64,
-    /// Since the stage before it; `null` for the first.
+    /// Time since the previous stage; `null` for the first.
     pub delta_ns: Option<u64>,
-    /// Who says so; empty when unknown.
+    /// Source of the log line; empty when unknown.
     pub by: String,
-    /// Tokens the request had then.
+    /// Tokens of the request at that time.
     pub tokens: Option<u32>,
-    /// What waited behind it.
+    /// Requests or messages queued behind it.
     pub pending: Option<u32>,
-    /// Requests the process held state for then; said of the stages that end a gap only.
+    /// Requests with state in the process at that time; only given for stages that end a gap.
     pub states: Option<u32>,
-    /// By its name it comes before a stage that the log dates earlier.
+    /// Whether its name places it before a stage with an earlier timestamp.
     pub out_of_order: bool,
 }
 
-/// From one stage to the next.
+/// Time from one stage to the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Between {
-    /// The earlier.
+    /// Earlier stage.
     pub from: String,
-    /// The later.
+    /// Later stage.
     pub to: String,
-    /// How long it took.
+    /// Distribution of the time.
     pub ns: Spread,
 }
 
-/// A process, as it describes itself.
+/// State of a process from its own log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessLine {
-    /// Who.
+    /// Name of the process.
     pub by: String,
-    /// Messages it says it took.
+    /// Logged receives.
     pub messages: u64,
-    /// Share of them behind which more were ready.
+    /// Share of receives with more messages ready.
     pub more_ready: Option<f64>,
-    /// How long it waited for a message.
+    /// Time it waited for a message.
     pub recv_wait_ns: Option<Spread>,
-    /// The most requests it held state for.
+    /// Maximum number of requests with state in the process.
     pub states_max: Option<u32>,
-    /// When that was.
+    /// Time of the maximum.
     pub states_max_at_ns: Option<u64>,
     /// Length of a step of `states`.
     pub step_ns: u64,
-    /// When its first step begins.
+    /// Start of the first step.
     pub from_ns: u64,
-    /// The most in each step; `null` where nothing was told.
+    /// Maximum in each step; `null` without a log line.
     pub states: Vec<Option<u32>>,
-    /// Its highest CPU, as a share of one core. It may speak of high ones only: no mean can be made of it.
+    /// Highest CPU use, as a share of one core. There is no mean, because it may only log high values.
     pub cpu_max: Option<f64>,
-    /// How often it told of its CPU.
+    /// Number of CPU values logged.
     pub cpu_told: u64,
 }
 
-/// Merged chunks by the engine's own word, which it gives from 20 chunks on only: there are more than this.
+/// Merged chunks in the engine's log. It logs only merges of 20 chunks or more, so these numbers are lower bounds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MergedLine {
-    /// How often it said so.
+    /// Number of merges logged.
     pub times: u64,
-    /// Queued chunks that became one, summed.
+    /// Total of merged chunks.
     pub chunks: u64,
-    /// The most at once.
+    /// Largest merge.
     pub most: u32,
-    /// Whose they were.
+    /// Requests affected.
     pub most_rid: String,
 }
 
-/// `None` where the engine has said nothing.
+/// `None` if the engine logged nothing.
 pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<StageReport> {
     let told = ledger.stages();
     let merged = &told.merged;

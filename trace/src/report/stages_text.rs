@@ -1,4 +1,4 @@
-//! What the engine's log tells, as people read it.
+//! Data of the engine's log, as text.
 
 use std::fmt::Write as _;
 
@@ -9,9 +9,9 @@ use super::stages::{Correlated, StageReport, StageTable};
 use super::text::{row, wrap};
 use crate::words::{count, duration, percent, plural};
 
-/// Requests shown stage by stage; the JSON has more.
+/// Maximum number of requests shown stage by stage; the JSON has more.
 const TABLES: usize = 3;
-/// Pairs of stages shown.
+/// Maximum number of pairs of stages shown.
 const PAIRS: usize = 12;
 
 pub(super) fn render(out: &mut String, report: &Report) {
@@ -82,7 +82,7 @@ fn correlated(correlation: &Correlated) -> String {
     )
 }
 
-/// In the form of the report: stage, time, and what lies between.
+/// Formatted like the original bug report: stage, time, and the time between stages.
 fn table(out: &mut String, slow: &StageTable, wall: Option<u64>) {
     let widest = slow
         .stages

@@ -1,4 +1,4 @@
-//! The report as people read it: the verdict first, then numbers, then what to do, then what was not seen.
+//! The report as text: verdict, numbers, advice, then unobserved stages.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::{Chunks, HopLine, Report, Spread, brief, hot, path_text};
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, percent, plural};
 
-/// Lines are wrapped here.
+/// Maximum line width.
 const WIDTH: usize = 100;
 const UNSEEN: &str = "-";
 
@@ -30,11 +30,11 @@ pub(super) fn render(report: &Report) -> String {
     findings(&mut out, report);
     unseen(&mut out, report);
     own(&mut out, report);
-    // Names come over the wire: none may move a terminal's cursor.
+    // Names come from the wire and must not control the terminal.
     lines(&out)
 }
 
-/// What the demo's own peers did, beside what was found.
+/// Ground truth of the demo beside the findings.
 fn truth(out: &mut String, report: &Report) {
     let Some(truth) = report.demo.as_ref().and_then(|demo| demo.get("truth")) else {
         return;
@@ -143,7 +143,7 @@ fn numbers(out: &mut String, report: &Report) {
     let _ = writeln!(out);
 }
 
-/// Tokens that the delivered ones leave out.
+/// Tokens excluded from the delivered ones.
 fn uncounted(tokens: Option<u64>) -> String {
     let tokens = tokens.filter(|&tokens| tokens > 0);
     tokens.map_or_else(String::new, |tokens| format!(", {} sent as text only", count(tokens)))
@@ -164,9 +164,9 @@ fn chunks(c: &Chunks) -> String {
     line
 }
 
-/// The slowest requests, as many as the report has.
+/// All slowest requests of the report.
 fn slowest(out: &mut String, report: &Report) {
-    // Where gaps cannot be seen, no request is known to be slow; those a log told of follow stage by stage.
+    // If gaps are not observed, no request is known to be slow. Requests from the log follow stage by stage.
     if report.gap_ns.is_none() || report.slowest.is_empty() || report.is_told() {
         return;
     }
@@ -328,7 +328,7 @@ fn mark(severity: Severity) -> &'static str {
     }
 }
 
-/// What this source could not see, and what follows from that.
+/// Stages that this source cannot observe, with the consequences.
 fn unseen(out: &mut String, report: &Report) {
     let missing = brief::unseen(report);
     if !missing.is_empty() {
@@ -360,14 +360,14 @@ pub(super) fn row(out: &mut String, name: &str, text: &str) {
     wrap(out, text, &format!("{name:<14}"), &" ".repeat(14));
 }
 
-/// Breaks at blanks; a word longer than a line stays whole.
+/// Breaks at spaces; a longer word stays whole.
 pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
     let mut column = first.chars().count();
     out.push_str(first);
     let mut begun = false;
     let mut words = text.split_whitespace().peekable();
     while let Some(word) = words.next() {
-        // A number stays with its unit.
+        // A number stays on the line of its unit.
         let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
         let length = word.chars().count() + unit.map_or(0, |u| u.len() + 1);
         if begun && column + 1 + length > WIDTH {

@@ -1,4 +1,4 @@
-//! What is around spans and metrics: who they are about, and who tells.
+//! Envelope of spans and metrics: resource and instrumentation scope.
 
 use super::attributes::text;
 use crate::export::json::{Array, Object};
@@ -22,7 +22,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// Of a source, as tokengap of this version tells of it.
+    /// Envelope for a source, with this version of tokengap.
     pub fn of(source: &str, tokengap: &str) -> Self {
         Self {
             service: "sglang".to_owned(),

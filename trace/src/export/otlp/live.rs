@@ -44,7 +44,7 @@ impl Exporter for Encoded {
     }
 }
 
-/// What there is to push of a run that another analysis follows.
+/// Data of a run, analysed elsewhere, that waits to be pushed.
 pub struct LiveSpans {
     /// `None` when no request is wanted.
     follow: Option<Follow>,
@@ -86,7 +86,7 @@ impl LiveSpans {
         self.findings(now, analysis);
     }
 
-    /// The run is over, and `report` is what it came to.
+    /// Ends the run; `report` is its final report.
     pub fn finish(&mut self, analysis: &Analysis, report: &Report) {
         if let Some(follow) = &mut self.follow {
             let _ = follow.finish(analysis, report, &mut self.encoded);
@@ -135,7 +135,7 @@ impl LiveSpans {
         self.encoded.json.len()
     }
 
-    /// What has come to be since the last call, as `TracesData`, and how many spans are in it; `None` when there are none.
+    /// New spans since the last call as `TracesData`, with their number; `None` if there are none.
     pub fn take(&mut self, analysis: &Analysis) -> Option<(Vec<u8>, u64)> {
         let Encoded { json, spans } = std::mem::take(&mut self.encoded);
         if spans == 0 {

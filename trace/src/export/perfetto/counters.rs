@@ -1,4 +1,4 @@
-//! Counters: backlogs, kernel queues, CPU, requests, and what the engine's log says of itself.
+//! Counter tracks: backlogs, kernel queues, CPU, requests, and values of the engine's log.
 
 use std::io;
 
@@ -33,7 +33,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// A hop was announced: it may be told under another name now.
+    /// Registers a hop, which may have a new name.
     pub(super) fn forget_groups(&mut self) {
         self.groups.clear();
     }
@@ -115,7 +115,7 @@ impl Counters {
     }
 }
 
-/// What the kernel holds of a hop.
+/// Bytes in a hop's kernel queues.
 pub(super) fn queue(out: &mut Stream<'_>, at: MonoNs, sample: &QueueSample<'_>, look: &Look<'_>) -> io::Result<()> {
     let name = format!("kernel queue {}", sample.hop);
     counter(out, HOPS, &name, look.clock.at(at), |args| {
@@ -154,7 +154,7 @@ pub(super) fn cpu(
     })
 }
 
-/// What a process of the engine says of itself.
+/// State of an engine process from its own log.
 pub(super) fn told(out: &mut Stream<'_>, at: MonoNs, told: &Told<'_>, look: &Look<'_>) -> io::Result<()> {
     let name = format!("told by {}", told.by);
     counter(out, LOG, &name, look.clock.at(at), |args| {

@@ -165,7 +165,7 @@ impl Frames {
         }
     }
 
-    /// Writes what is still being worked on.
+    /// Writes frames that are still being processed.
     pub(super) fn finish(&mut self, out: &mut Stream<'_>, look: &Look<'_>) -> io::Result<()> {
         for (track, open) in std::mem::take(&mut self.open) {
             self.write(out, track, &open, look.ledger.now(), false, look)?;
