@@ -1,11 +1,11 @@
-//! The parts of documents that commands write by themselves.
+//! Generated parts of documents.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Replaces what stands between the two marks of `part` in a file of `docs`.
+/// Replaces the text between the two marks of `part` in a file of `docs`.
 pub(crate) fn write(root: &Path, file: &str, part: &str, text: &str) -> Result<()> {
     let path = root.join("docs").join(file);
     let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;

@@ -1,7 +1,7 @@
-//! The screen as a reader meets it: tokengap in tmux, on a recording of a busy engine and on a relay at rest.
+//! The screen from a user's view: tokengap in tmux, on a recording of a busy engine and on an idle relay.
 //!
-//! Times of a frame are the program's own (`-v` says them at its end); the answer to a key is seen from outside, through
-//! tmux; CPU and memory are the process's own in /proc.
+//! Frame times are the program's own, logged at exit with `-v`. Key latency is measured from outside through tmux. CPU and memory come from
+//! /proc.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ use crate::screens;
 use crate::tmux::Tmux;
 
 const SECOND: u64 = 1_000_000_000;
-/// A wide terminal: more to draw than on most.
+/// A wide terminal, which costs more to draw than most.
 const SIZE: (u16, u16) = (200, 50);
-/// Keys pressed, to and fro between two tabs.
+/// Key presses, alternating between two tabs.
 const KEYS: usize = 20;
-/// Longest wait for an answer.
+/// Time limit for a response.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(clap::Args)]
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     at_rest(&binary, folder.path())
 }
 
-/// A recording of the traffic: sends, takes a millisecond later, a tick every 100 ms.
+/// Writes a recording of the traffic: each frame is received 1 ms after it is sent, with a tick every 100 ms.
 fn write(args: &Args, path: &Path) -> anyhow::Result<()> {
     let header = Header::of("bench", Config::default());
     let mut recorder = Recorder::create(path, &header, RecordOptions::default())?;
@@ -129,7 +129,7 @@ fn busy(args: &Args, binary: &Path, folder: &Path, recording: &Path) -> anyhow::
         args.rids, SIZE.0, SIZE.1
     );
     println!("  {said}");
-    // 812 frames, drawn in 1834 us, p99 ...
+    // Log format: 812 frames, drawn in 1834 us, p99 ...
     let us = said.split("drawn in ").nth(1).and_then(|rest| rest.split(' ').next());
     let us: f64 = us.and_then(|us| us.parse().ok()).context("how long a frame took")?;
     aims::came("screen.draw", us / 1e3, &[])?;
@@ -178,7 +178,7 @@ fn wait_for(tmux: &Tmux, sign: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The line in which the screen says at its end how long frames took.
+/// Waits for the log line with the frame times, written at exit.
 fn wait_for_log(log: &Path) -> anyhow::Result<String> {
     let from = Instant::now();
     while from.elapsed() < PATIENCE {

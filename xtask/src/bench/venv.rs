@@ -1,11 +1,11 @@
-//! The virtual environment of the peers that Python's index has.
+//! Virtual environment for peers from PyPI.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// The folder of its programs, `python` among them, with `package` installed; made under `target/` if there is none yet.
+/// Path of the environment's program folder, with `package` installed; created under `target/` on first use.
 pub(super) fn with(package: &str) -> anyhow::Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()

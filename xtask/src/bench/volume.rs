@@ -1,4 +1,4 @@
-//! `cargo xtask bench volume`: what one pod sends and writes: bytes of a scrape, of OTLP, of the feed, of a recording, at a stated load.
+//! `cargo xtask bench volume`: data volume of one pod at a stated load, in bytes per scrape, OTLP push, feed and recording.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -40,12 +40,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A child that ends with its value.
+/// A child process, killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only when it has ended and been reaped already.
+        // Both fail only if the process has already exited and been reaped.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -69,7 +69,7 @@ fn measure(binary: &PathBuf, scenario: &str, seconds: u32) -> Result<String> {
     let mut watch = Command::new(binary);
     watch.args(["watch", "--headless", "--json", &format!("tcp://127.0.0.1:{watched}")]);
     let _watch = Running(watch.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
-    // The last scrape is of a run in full swing; the first bytes of the feed, its state, are no part of the rate.
+    // Scrape while the run is in steady state. The feed's first bytes are its initial state and do not count towards the rate.
     thread::sleep(Duration::from_secs(5));
     let begun = carried.load(Ordering::Relaxed);
     thread::sleep(Duration::from_secs(u64::from(seconds.saturating_sub(10))));
@@ -96,7 +96,7 @@ pub(super) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// The body of one scrape, as Prometheus asks for it.
+/// Body of one scrape, requested as Prometheus does.
 pub(super) fn scrape(port: u16) -> Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.write_all(
@@ -108,7 +108,7 @@ pub(super) fn scrape(port: u16) -> Result<String> {
     Ok(body.to_owned())
 }
 
-/// Takes whatever is posted, and counts it, heads included.
+/// Starts a receiver that accepts any POST and counts its bytes, including headers.
 fn receiver() -> Result<(u16, Arc<AtomicU64>)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let (port, taken) = (listener.local_addr()?.port(), Arc::new(AtomicU64::new(0)));
@@ -116,7 +116,7 @@ fn receiver() -> Result<(u16, Arc<AtomicU64>)> {
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let counter = counter.clone();
-            // A connection that breaks ends its thread.
+            // A broken connection ends its own thread only.
             thread::spawn(move || drop(post(&stream, &counter)));
         }
     });
@@ -149,7 +149,7 @@ fn post(stream: &TcpStream, taken: &AtomicU64) -> std::io::Result<()> {
     }
 }
 
-/// A port that leads to `to`, and the bytes that came from there.
+/// Starts a proxy to port `to`; returns its port and a counter of the bytes received from `to`.
 fn counting(to: u16) -> Result<(u16, Arc<AtomicU64>)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let (port, carried) = (listener.local_addr()?.port(), Arc::new(AtomicU64::new(0)));
@@ -169,7 +169,7 @@ fn counting(to: u16) -> Result<(u16, Arc<AtomicU64>)> {
 fn carry(near: &TcpStream, far: &TcpStream, carried: &AtomicU64) -> std::io::Result<()> {
     let (mut up_from, mut up_to) = (near.try_clone()?, far.try_clone()?);
     thread::spawn(move || {
-        // Either end may go first.
+        // Either end may close first.
         let _ = std::io::copy(&mut up_from, &mut up_to);
         let _ = up_to.shutdown(Shutdown::Both);
     });

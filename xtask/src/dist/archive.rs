@@ -1,4 +1,4 @@
-//! Files as they are released: the same bytes whenever and wherever they are packed.
+//! Reproducible release archives: the same bytes at any time and on any machine.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use flate2::{Compression, GzBuilder};
 use tar::{Builder, EntryType, Header};
 
-/// Packs `dir` into `archive`, a `.tar.gz`, under the folder's own name; owner, times and order say nothing of this machine.
+/// Packs `dir` into `archive`, a `.tar.gz`, under the folder's own name, with normalized owner, times and order.
 pub(crate) fn pack(dir: &Path, archive: &Path, built_at: u64) -> Result<()> {
     let top = dir.parent().context("the folder to pack has no parent")?;
     let mut files = vec![dir.to_owned()];
@@ -40,7 +40,7 @@ pub(crate) fn pack(dir: &Path, archive: &Path, built_at: u64) -> Result<()> {
     Ok(())
 }
 
-/// `text` as `gzip -9n` writes it.
+/// Compresses `text` like `gzip -9n`.
 pub(crate) fn gzip(text: &[u8]) -> Result<Vec<u8>> {
     let mut out = GzBuilder::new().write(Vec::new(), Compression::best());
     out.write_all(text)?;
@@ -58,7 +58,7 @@ fn list(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// What may be run may be run by all; the umask of whoever packs decides nothing.
+/// Normalized file mode, independent of the umask: executable files are executable by all.
 fn mode(meta: &fs::Metadata) -> u32 {
     if meta.is_dir() || meta.permissions().mode() & 0o100 != 0 {
         0o755

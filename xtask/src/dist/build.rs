@@ -1,5 +1,5 @@
-//! The program for another target than the compiler's own: zig is the C compiler and linker for all of them, and brings
-//! musl and libunwind with it. The standard library is rustup's where it has the target's, else it is compiled as well.
+//! Cross builds of the program. zig is the C compiler and linker for all targets and provides musl and libunwind. The standard library
+//! comes from rustup if it has the target, and is compiled otherwise.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::toolchain::{library, output, succeed};
 
-/// What reproduces a build beside the compiler and Cargo.lock.
+/// Pinned versions that, with the compiler and Cargo.lock, reproduce a build.
 const ZIG: &str = "ziglang==0.17.0";
 const ZIGBUILD: &str = "cargo-zigbuild==0.24.0";
 
 /// Compiler, linker and standard library for the targets.
 pub(crate) struct Toolchain {
     root: PathBuf,
-    /// A venv that holds zig and cargo-zigbuild.
+    /// Virtual environment with zig and cargo-zigbuild.
     zig: PathBuf,
     sysroot: PathBuf,
     release: String,
@@ -24,7 +24,7 @@ pub(crate) struct Toolchain {
 }
 
 impl Toolchain {
-    /// Looks for what is there and installs what is not, into `.tools`.
+    /// Finds the installed tools and installs missing ones into `.tools`.
     pub(crate) fn ready(root: &Path) -> Result<Self> {
         let version = output(Command::new("rustc").arg("-vV"))?;
         let line = |key: &str| {
@@ -44,24 +44,24 @@ impl Toolchain {
         })
     }
 
-    /// The machine that this runs on, as targets name it: `x86_64`.
+    /// This machine's architecture in target notation, such as `x86_64`.
     pub(crate) fn machine(&self) -> &str {
         self.host.split('-').next().unwrap_or_default()
     }
 
-    /// The compiler's release, `1.95.0`.
+    /// The compiler's release, such as `1.95.0`.
     pub(crate) fn release(&self) -> &str {
         &self.release
     }
 
-    /// Where zig keeps the sources, and licences, of what it links.
+    /// Folder with the sources and licences of the libraries that zig links.
     pub(crate) fn zig_lib(&self) -> Result<PathBuf> {
         let program = "import ziglang, os; print(os.path.dirname(ziglang.__file__))";
         let dir = output(Command::new(self.zig.join("bin/python")).args(["-c", program]))?;
         Ok(Path::new(dir.trim()).join("lib"))
     }
 
-    /// `cargo zigbuild` or `cargo check` of the command, and how it comes by a standard library.
+    /// Returns the `cargo zigbuild` or `cargo check` command, and a note on the source of the standard library.
     fn cargo(&self, what: &str, target: &str) -> Result<(Command, &'static str)> {
         let mut cargo = Command::new(self.zig.join("bin/cargo-zigbuild"));
         cargo
@@ -89,7 +89,7 @@ impl Toolchain {
             let library = library(&self.sysroot, &self.root.join(".tools"), &self.release)?;
             cargo
                 .args(["-Z", "build-std=std,panic_unwind"])
-                // Stable compiles the standard library only when asked this way.
+                // A stable compiler builds the standard library only with these variables.
                 .env("RUSTC_BOOTSTRAP", "1")
                 .env("__CARGO_TESTS_ONLY_SRC_ROOT", &library);
             sources.push((library, "/rust-src"));
@@ -99,7 +99,7 @@ impl Toolchain {
         Ok((cargo, std))
     }
 
-    /// The program for `target`, and a word on how it was made.
+    /// Builds the program for `target`; returns its path and a note on the standard library.
     pub(crate) fn build(&self, target: &str) -> Result<(PathBuf, &'static str)> {
         let (mut cargo, std) = self.cargo("zigbuild", target)?;
         succeed(cargo.args(["--quiet", "--bin", "tokengap"]))?;
@@ -108,7 +108,7 @@ impl Toolchain {
         Ok((program, std))
     }
 
-    /// Compiles for `target` as far as that goes without linking.
+    /// Type-checks for `target` without linking.
     pub(crate) fn check(&self, target: &str) -> Result<&'static str> {
         let (mut cargo, std) = self.cargo("check", target)?;
         succeed(cargo.arg("--quiet"))?;
@@ -123,7 +123,7 @@ impl Toolchain {
     }
 }
 
-/// The venv with zig and cargo-zigbuild, made when it is not there or of other versions.
+/// Virtual environment with zig and cargo-zigbuild, created if it is missing or has other versions.
 fn zig(dir: &Path) -> Result<PathBuf> {
     let made_from = dir.join("tokengap-tools");
     let wanted = format!("{ZIG}\n{ZIGBUILD}\n");
@@ -156,16 +156,16 @@ fn cargo_home() -> Result<PathBuf> {
     )
 }
 
-/// The same bytes in any folder: messages name files by where they are in their package.
+/// Compiler flags that make builds path independent: messages name files relative to their package.
 fn flags(target: &str, sources: &[(PathBuf, &str)]) -> Result<OsString> {
     let mut flags = OsString::from(if target.ends_with("-musl") {
-        // Start files and libunwind are zig's too.
+        // zig provides the start files and libunwind as well.
         "-Ctarget-feature=+crt-static\x1f-Clink-self-contained=no"
     } else {
         "-Ctarget-cpu=generic"
     });
     for (from, to) in sources {
-        // rustc is given paths without links in them.
+        // rustc receives paths with symbolic links resolved.
         let from = from
             .canonicalize()
             .with_context(|| format!("resolve {}", from.display()))?;

@@ -1,4 +1,4 @@
-//! The Debian package: dpkg-deb's, from the folder that is released.
+//! Debian package, built by dpkg-deb from the release folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use super::archive::gzip;
 use crate::toolchain::succeed;
 
-/// Where things of the release folder go; man pages and the changelog are compressed on the way.
+/// Installation paths of the release folder's files. Man pages and the changelog are compressed.
 const PLACES: [(&str, &str); 8] = [
     ("tokengap", "usr/bin/tokengap"),
     ("deploy/kubectl-tokengap", "usr/bin/kubectl-tokengap"),
@@ -27,7 +27,7 @@ const PLACES: [(&str, &str); 8] = [
     ("deploy/systemd", "usr/lib/systemd/system"),
 ];
 
-/// Packs `release`, the folder of one target, into `out`.
+/// Packs `release`, the release folder of one target, into `out`.
 pub(crate) fn pack(release: &Path, version: &str, target: &str, built_at: u64, out: &Path) -> Result<PathBuf> {
     let architecture = match target.split('-').next() {
         Some("x86_64") => "amd64",
@@ -38,7 +38,7 @@ pub(crate) fn pack(release: &Path, version: &str, target: &str, built_at: u64, o
     let root = staged.path();
     for (from, to) in PLACES {
         let (from, to) = (release.join(from), root.join(to));
-        // There is a systemd unit only where the tree has one.
+        // The tree need not contain a systemd unit.
         if from.is_dir() {
             for entry in fs::read_dir(&from)? {
                 install(&entry?.path(), &to)?;
@@ -64,7 +64,7 @@ pub(crate) fn pack(release: &Path, version: &str, target: &str, built_at: u64, o
     let package = out.join(format!("tokengap_{version}_{architecture}.deb"));
     succeed(
         Command::new("dpkg-deb")
-            // dpkg-deb limits every time stamp to it.
+            // dpkg-deb clamps every timestamp to this value.
             .env("SOURCE_DATE_EPOCH", built_at.to_string())
             .args(["--root-owner-group", "-Zxz", "--build"])
             .args([root, &package])
@@ -94,7 +94,7 @@ fn put(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Debian looks for all licences in one file.
+/// Writes one file with all licences, as Debian expects.
 fn copyright(release: &Path, to: &Path) -> Result<()> {
     let mut text = String::new();
     for name in ["LICENSE-MIT", "LICENSE-APACHE", "THIRD-PARTY-LICENSES.txt"] {

@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: what is released, in `target/shipped`. Nothing in it tells of the machine or of the moment that it
-//! was packed, but `SOURCE_DATE_EPOCH`.
+//! `cargo xtask dist`: release artifacts in `target/shipped`. They depend on neither the machine nor the time of packing, only on
+//! `SOURCE_DATE_EPOCH`.
 
 mod archive;
 mod build;
@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, ensure};
 use self::build::Toolchain;
 use crate::toolchain::{output, succeed};
 
-/// The static program is meant to be smaller than this.
+/// Size target of the static program in bytes.
 const AIM_BYTES: u64 = 12 << 20;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     fs::create_dir_all(&out)?;
     let built_at = built_at(&root)?;
     let mut files = Vec::new();
-    // Only this machine's program can be asked for its documents.
+    // Only a program for this machine can run to generate its documents.
     let (writer, _) = tools.build(&here)?;
     for target in &targets {
         let (program, std) = tools.build(target)?;
@@ -87,7 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The program of this machine, as the last `cargo xtask dist` packed it.
+/// Path of this machine's program from the last `cargo xtask dist`.
 pub(crate) fn program() -> Result<PathBuf> {
     let machine = std::env::consts::ARCH;
     Ok(root()?.join(format!(
@@ -95,13 +95,13 @@ pub(crate) fn program() -> Result<PathBuf> {
     )))
 }
 
-/// The project's folder.
+/// Root folder of the project.
 pub(crate) fn root() -> Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     Ok(root.context("xtask has no parent folder")?.to_owned())
 }
 
-/// The release's folder: the program, what explains it, and what deploys it.
+/// Fills the release folder: the program, its documentation and its deployment files.
 fn stage(root: &Path, dir: &Path, program: &Path, writer: &Path) -> Result<()> {
     if dir.exists() {
         fs::remove_dir_all(dir)?;
@@ -141,7 +141,7 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `DIR` + `suffix`: a version has dots that are no extension.
+/// Appends `suffix` to a folder name, whose dots are part of the version and not an extension.
 fn named(dir: &Path, suffix: &str) -> Result<PathBuf> {
     let name = dir.file_name().context("a release without a name")?;
     let mut name = name.to_owned();
@@ -149,7 +149,7 @@ fn named(dir: &Path, suffix: &str) -> Result<PathBuf> {
     Ok(dir.with_file_name(name))
 }
 
-/// `SOURCE_DATE_EPOCH`, else the time of the last commit.
+/// `SOURCE_DATE_EPOCH`, or else the time of the last commit.
 fn built_at(root: &Path) -> Result<u64> {
     let said = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(said) => said,

@@ -1,4 +1,4 @@
-//! What others wrote, told twice: their licences for people, a `CycloneDX` bill of materials for machines.
+//! Third-party notices: licence texts for people and a `CycloneDX` bill of materials for machines.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::shipped::Component;
 
-/// Every text once, under the names of all whose it is.
+/// Each licence text once, under the names of all components that use it.
 pub(crate) fn licences(components: &[Component]) -> String {
     let mut text =
         String::from("tokengap is MIT OR Apache-2.0. It contains the work of others, under these licences.\n\n");
@@ -31,7 +31,7 @@ pub(crate) fn licences(components: &[Component]) -> String {
     text
 }
 
-/// `CycloneDX` 1.5. Two builds of one source give the same bill, so it carries no random serial number.
+/// `CycloneDX` 1.5. It has no random serial number, so that two builds of one source give the same bill.
 pub(crate) fn bill(version: &str, target: &str, built_at: u64, components: &[Component]) -> Value {
     let own = format!("pkg:cargo/tokengap@{version}");
     let listed: Vec<Value> = components

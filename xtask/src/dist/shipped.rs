@@ -1,4 +1,4 @@
-//! What is in the program beside our own code: crates, and what is linked to them.
+//! Third-party components of the program: crates and linked libraries.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use cargo_metadata::{CargoOpt, DependencyKind, Metadata, MetadataCommand, Node, PackageId};
 
-/// One thing that others wrote.
+/// A third-party component.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Component {
     pub(crate) name: String,
     pub(crate) version: String,
-    /// A package URL.
+    /// Package URL.
     pub(crate) purl: String,
-    /// An SPDX expression.
+    /// SPDX expression.
     pub(crate) licence: String,
-    /// Licence and notice texts that came with it: file name, text.
+    /// Licence and notice texts of the component: file name, text.
     pub(crate) texts: Vec<(String, String)>,
 }
 
-/// Every crate that is compiled into the program for `target`, the kernel side of the probe among them, and the libraries
-/// that zig and rustc add; by name.
+/// All crates compiled into the program for `target`, including the probe's kernel side, and the libraries that zig and rustc add; sorted
+/// by name.
 pub(crate) fn components(root: &Path, target: &str, zig_lib: &Path, rustc: &str) -> Result<Vec<Component>> {
     let metadata = MetadataCommand::new()
         .manifest_path(root.join("Cargo.toml"))
@@ -40,7 +40,7 @@ pub(crate) fn components(root: &Path, target: &str, zig_lib: &Path, rustc: &str)
             name: package.name.to_string(),
             version: package.version.to_string(),
             purl: format!("pkg:cargo/{}@{}", package.name, package.version),
-            // `A/B` is what the expression was before there was a standard for it.
+            // `A/B` is the deprecated notation for `A OR B`.
             licence: package.license.clone().unwrap_or_default().replace('/', " OR "),
             texts: texts(dir.as_std_path())?,
         });
@@ -50,7 +50,7 @@ pub(crate) fn components(root: &Path, target: &str, zig_lib: &Path, rustc: &str)
     Ok(all)
 }
 
-/// The crates that code of the program comes from: what it depends on when built, not what builds or tests it.
+/// Packages compiled into the program, without build and test dependencies.
 fn compiled(metadata: &Metadata) -> Result<BTreeSet<PackageId>> {
     let resolve = metadata.resolve.as_ref().context("cargo metadata resolved nothing")?;
     let nodes: HashMap<&PackageId, &Node> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
@@ -76,7 +76,7 @@ fn compiled(metadata: &Metadata) -> Result<BTreeSet<PackageId>> {
     Ok(seen)
 }
 
-/// Licences and notices, by file name; of zstd's C sources the licence that is taken of the two that they offer.
+/// Licences and notices by file name. Of the two licences that zstd's C sources offer, only the one used here.
 fn texts(dir: &Path) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     let all: &[&str] = &["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
@@ -95,7 +95,7 @@ fn texts(dir: &Path) -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// What is linked that no Cargo.lock names.
+/// Linked libraries that are not in Cargo.lock.
 fn linked(target: &str, zig_lib: &Path, rustc: &str) -> Result<Vec<Component>> {
     let component = |name: &str, version: &str, purl: String, licence: &str, files: &[PathBuf]| {
         let texts = files
@@ -142,7 +142,7 @@ fn linked(target: &str, zig_lib: &Path, rustc: &str) -> Result<Vec<Component>> {
     Ok(linked)
 }
 
-/// As zig's copy of musl states it: `#define VERSION "1.2.5"`.
+/// Version from zig's copy of musl: `#define VERSION "1.2.5"`.
 fn musl_version(zig_lib: &Path) -> Result<String> {
     let header = read(&zig_lib.join("libc/musl/src/internal/version.h"))?;
     let version = header.split('"').nth(1).context("musl's version.h names no version")?;

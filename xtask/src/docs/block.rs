@@ -1,25 +1,25 @@
-//! The shell blocks of a page, and what the comment before a block says of it.
+//! Shell blocks of a page, with the options in the comment before each block.
 
 use anyhow::{Result, bail, ensure};
 
 /// One block of commands.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// Where it begins, counted from 1.
+    /// First line, 1-based.
     pub(crate) line: usize,
-    /// Why it is not run.
+    /// Reason why the block is not run.
     pub(crate) not: Option<String>,
-    /// All commands at the same time, as in terminals side by side.
+    /// Run all commands concurrently, as in terminals side by side.
     pub(crate) together: bool,
-    /// An engine serves meanwhile.
+    /// Run an engine meanwhile.
     pub(crate) engine: bool,
-    /// What makes its files, run before it.
+    /// Command that creates the block's input files.
     pub(crate) first: Option<String>,
-    /// A command each, continued lines joined, comments gone.
+    /// Commands, with continued lines joined and comments removed.
     pub(crate) commands: Vec<String>,
 }
 
-/// All `sh` blocks. Those marked `console` show their output, and are the business of `tui/tests/cli.rs`.
+/// All `sh` blocks. `tui/tests/cli.rs` checks `console` blocks, which show output.
 pub(crate) fn blocks(text: &str) -> Result<Vec<Block>> {
     let mut found = Vec::new();
     let mut said = Block::default();
@@ -68,7 +68,7 @@ fn comment(line: &str) -> Option<&str> {
     Some(line.strip_prefix("<!--")?.strip_suffix("-->")?.trim())
 }
 
-/// A command and not what one prints: the program's name, one space, a word.
+/// Whether a line is a command rather than output: the program's name, one space, a word.
 fn is_command(line: &str) -> bool {
     let line = line.trim_start_matches("$ ").trim_start_matches("sudo ");
     let rest = ["tokengap ", "cargo "].iter().find_map(|name| line.strip_prefix(name));
@@ -78,7 +78,7 @@ fn is_command(line: &str) -> bool {
 fn commands(lines: &[&str]) -> Vec<String> {
     let mut commands = vec![String::new()];
     for line in lines {
-        // No command of these pages has a # that is no comment.
+        // In these pages ` #` always starts a comment.
         let line = line.split(" #").next().unwrap_or_default().trim_end();
         let last = commands.last_mut().expect("there is always one");
         last.push_str(line.strip_suffix('\\').unwrap_or(line));

@@ -1,5 +1,5 @@
-//! `cargo xtask docs`: every command that a document shows is run, in a folder of the page's own, or says why it is not. That flags of
-//! all of them exist is `tui/src/documents`'s business.
+//! `cargo xtask docs`: runs every command in the documentation, in a folder per page, unless the page gives a reason not to.
+//! `tui/src/documents` checks that their flags exist.
 
 mod block;
 mod links;
@@ -20,7 +20,7 @@ use crate::e2e::setup::Home;
 use crate::e2e::tap::Relay;
 use crate::toolchain::succeed;
 
-/// The engine that commands attach to.
+/// SGLang release of the engine that commands attach to.
 const RELEASE: &str = "0.5.23";
 
 /// Run every command that the documents show
@@ -44,7 +44,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     if may_attach() && !options.inside {
         Home::find().prepare(&[RELEASE])?;
-        // Where nothing else runs there is one engine to attach to, and nothing outlives us.
+        // In a new PID namespace there is only one engine to attach to, and no process outlives this one.
         let mut inside = Command::new("unshare");
         inside
             .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
@@ -112,7 +112,7 @@ fn pages(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// What is not run may still be asked for here: every `cargo xtask` names what there is.
+/// Checks that every `cargo xtask` command exists, even in blocks that are not run.
 fn ours(commands: &[String]) -> Result<()> {
     for command in commands {
         if let Some((_, rest)) = command.split_once("cargo xtask ") {
@@ -157,7 +157,7 @@ fn with_engine(page: &mut Page, block: &Block) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// What `cargo xtask docs` would say before it has run anything.
+    /// The checks that `cargo xtask docs` makes before it runs any command.
     #[test]
     fn the_blocks_of_every_page_are_understood() -> Result<()> {
         let root = dist::root()?;

@@ -1,4 +1,4 @@
-//! The folder that a page's commands run in, one page after the other's: what one block makes is there for the next.
+//! Working folder of a page. Its blocks run in order, so that later ones can use the files of earlier ones.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,17 +11,17 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::block::Block;
 
-/// How long a live command runs here, whatever the page says.
+/// Run time of a live command, overriding the page's.
 const LIVE: &str = "2s";
-/// After this a command hangs.
+/// Time limit after which a command counts as hung.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Commands that run until they are told to end.
+/// Commands that run until stopped.
 const ENDLESS: [&str; 5] = ["attach", "demo", "splice", "tap", "watch"];
 
 pub(crate) struct Page {
     folder: tempfile::TempDir,
     path: OsString,
-    /// Stands in for the process id that pages use.
+    /// Process id of the engine, which replaces the one on the page.
     pub(crate) engine: Option<u32>,
 }
 
@@ -31,7 +31,7 @@ impl Page {
         let bin = folder.path().join(".bin");
         fs::create_dir(&bin)?;
         std::os::unix::fs::symlink(binary, bin.join("tokengap"))?;
-        // Pages say sudo; whether there is one here changes nothing.
+        // Pages use sudo; provide a stand-in so that the commands also run without it.
         fs::write(bin.join("sudo"), "#!/bin/sh\nexec \"$@\"\n")?;
         fs::set_permissions(bin.join("sudo"), fs::Permissions::from_mode(0o755))?;
         let inherited = std::env::var_os("PATH").unwrap_or_default();
@@ -71,7 +71,7 @@ impl Page {
             .spawn()
             .context("starting bash")?;
         Ok(Started {
-            // `doctor` and `--fail-on` say what they found by it.
+            // `doctor` and `--fail-on` report findings through the exit code.
             may_find: command.contains("doctor") || command.contains("--fail-on"),
             line,
             child,
@@ -79,7 +79,7 @@ impl Page {
         })
     }
 
-    /// The command with an end in sight, and the engine's process in place of the page's.
+    /// The command with a limited run time, and with the engine's process id.
     fn shortened(&self, command: &str) -> String {
         let mut words: Vec<&str> = command.split(' ').collect();
         let pid = self.engine.map(|pid| pid.to_string());
@@ -102,7 +102,7 @@ impl Page {
     }
 }
 
-/// A command that runs.
+/// A running command.
 struct Started {
     line: String,
     may_find: bool,
@@ -135,7 +135,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // Both fail only when it has ended and been reaped already.
+        // Both fail only if the process has already exited and been reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

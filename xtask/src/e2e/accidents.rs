@@ -1,5 +1,5 @@
-//! What must not disturb the engine: a tap that is killed and replaced in the middle of a run, and a stranger that talks
-//! nonsense to the tap's listener.
+//! Failures that must not disturb the engine: a relay killed and replaced during a run, and a peer that sends garbage to the tap's
+//! listener.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use super::session::{Outcome, Session, Setting};
 use super::setup::Home;
 use super::tap::{Relay, Transport};
 
-/// Rounds of 8 requests, a frame about every 1.3 ms: a round takes an eighth of a second.
+/// Rounds of 8 requests with a frame about every 1.3 ms; a round takes an eighth of a second.
 fn steady(engine: &Engine, transport: Transport, rounds: u32) -> Setting {
     let plan = Plan {
         requests: 8,
@@ -32,21 +32,21 @@ fn steady(engine: &Engine, transport: Transport, rounds: u32) -> Setting {
     }
 }
 
-/// How long the path is closed between the death of one relay and the start of the next.
+/// Time between the death of one relay and the start of the next.
 const CLOSED: Duration = Duration::from_millis(300);
-/// libzmq reconnects about every 100 ms; this many ns after the second relay's start, the path must be open again.
+/// Nanoseconds after the second relay's start by which the path must be open again. libzmq reconnects about every 100 ms.
 const REOPENED: u64 = 1_500_000_000;
-/// A message sent this many ns before the kill cannot have been in the relay any more.
+/// Nanoseconds before the kill by which a message must have left the relay.
 const IN_FLIGHT: u64 = 500_000_000;
 
-/// What a killed relay cost.
+/// Losses caused by killing a relay.
 #[derive(Debug)]
 pub(crate) struct Toll {
     pub(crate) sent: usize,
     pub(crate) lost: usize,
 }
 
-/// Kills the relay with SIGKILL in mid-run, starts another, and lets the run end.
+/// Kills the relay with SIGKILL during a run, starts another, and lets the run finish.
 pub(crate) fn killed(
     home: &Home,
     engine: &Engine,
@@ -108,10 +108,10 @@ pub(crate) fn killed(
     })
 }
 
-/// What the second tap reports is what the tokenizer took after the first one was gone.
+/// Checks that the second tap reports exactly the frames received after the first one was killed.
 fn second_report_is_exact(outcome: &Outcome, killed_ns: u64, checks: &mut Checks) {
     let Some(report) = &outcome.report else { return };
-    // What the first tap had written stays in the receiver's own buffers for a moment; then the path is closed.
+    // Frames that the first tap had already written stay in the receiver's buffers briefly; after that the path is closed.
     let closed = killed_ns + CLOSED.as_nanos() as u64 / 2;
     let through_second = outcome
         .receiver
@@ -133,7 +133,7 @@ fn second_report_is_exact(outcome: &Outcome, killed_ns: u64, checks: &mut Checks
     );
 }
 
-/// Connects to the tap in mid-run and sends what is no ZMTP, and what begins like it and goes on to lie.
+/// Connects to the tap during a run and sends non-ZMTP bytes and malformed ZMTP.
 pub(crate) fn stranger(
     home: &Home,
     engine: &Engine,
@@ -150,7 +150,7 @@ pub(crate) fn stranger(
         let front = address(session.front())?;
         let socket = Socket::new(front.domain(), Type::STREAM, None)?;
         socket.connect(&front)?;
-        // The receiver may hang up at any point of it; what then fails is this peer's business only.
+        // Ignore errors: the tap may close the connection at any point.
         let _ = (&socket).write_all(&nonsense);
         socket.set_read_timeout(Some(Duration::from_millis(200)))?;
         let _ = (&socket).read(&mut [0; 64]);
@@ -160,10 +160,10 @@ pub(crate) fn stranger(
     Ok(outcome)
 }
 
-/// What strangers say. Nothing here may begin like ZMTP 1.0 (any first byte but 0xff): that protocol has no handshake, and
-/// libzmq would hand such bytes to the application as messages, with or without a relay before it.
+/// Malformed input. Nothing here may look like ZMTP 1.0 (any first byte but 0xff): that protocol has no handshake, and libzmq would deliver
+/// such bytes to the application as messages, with or without a relay.
 fn nonsense() -> [Vec<u8>; 5] {
-    // SplitMix64: the same nonsense in every run.
+    // SplitMix64, so that every run sends the same bytes.
     let mut state = 7_u64;
     let mut noise = |length: usize| -> Vec<u8> {
         let mut byte = || {
@@ -178,15 +178,15 @@ fn nonsense() -> [Vec<u8>; 5] {
     greeting.resize(64, 0);
     let handshake = [&greeting[..], b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH"].concat();
     [
-        // A mechanism that nobody speaks.
+        // An unknown security mechanism.
         [&signature_and_version[..], &noise(65_536)].concat(),
         // No READY after the greeting.
         [&greeting[..], &noise(65_536)].concat(),
         // A frame that claims 2^62 bytes.
         [&handshake[..], &[2], &(1_u64 << 62).to_be_bytes(), &noise(100_000)].concat(),
-        // A frame that ends in the middle.
+        // A truncated frame.
         [&handshake[..], &[0, 200], &noise(100)].concat(),
-        // Nothing at all.
+        // No bytes.
         Vec::new(),
     ]
 }

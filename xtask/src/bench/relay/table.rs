@@ -1,4 +1,4 @@
-//! Throughput, cost and latency, way by way, in turns.
+//! Throughput, cost and latency of each way, measured in alternating turns.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::bench::quartiles::Quartiles;
 
 type Named = (Way, &'static str);
 
-/// As fast as it goes (or at `rate`): messages a second over those of a direct connection, and CPU microseconds of each.
+/// Prints messages per second relative to a direct connection, and CPU microseconds per message, at full speed or at `rate`.
 pub(super) fn throughput(
     ways: &[Named],
     peer: &Path,
@@ -56,7 +56,7 @@ pub(super) fn throughput(
     Ok(rows)
 }
 
-/// At a pace that leaves every way time: how long a message is under way. Given back is what of the median is the way's own.
+/// Measures message latency at a rate that leaves every way idle time. Returns each way's median beyond a direct connection's.
 pub(super) fn latency(ways: &[Named], traffic: Traffic<'_>, rounds: usize) -> Result<Vec<(Way, f64)>> {
     let bytes = std::fs::metadata(traffic.message)?.len();
     let turns = turns(ways, traffic, rounds)?;
@@ -79,7 +79,7 @@ pub(super) fn latency(ways: &[Named], traffic: Traffic<'_>, rounds: usize) -> Re
     Ok(rows)
 }
 
-/// The ways take turns; the first round warms up.
+/// Runs the ways in alternating turns; the first round warms up.
 fn turns(ways: &[Named], traffic: Traffic<'_>, rounds: usize) -> Result<Vec<Vec<Turn>>> {
     let mut turns: Vec<Vec<Turn>> = ways.iter().map(|_| Vec::new()).collect();
     for round in 0..=rounds {

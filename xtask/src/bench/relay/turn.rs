@@ -1,4 +1,4 @@
-//! One turn of one way: a sender, a receiver, and what stands between them.
+//! One turn of one way: a sender, a receiver, and the process between them.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,49 +8,49 @@ use anyhow::{Context, Result};
 use super::process::Process;
 use super::way::Way;
 
-/// What passes in a turn.
+/// Traffic of a turn.
 #[derive(Clone, Copy)]
 pub(super) struct Traffic<'a> {
-    /// The C peers.
+    /// Path of the compiled C peers.
     pub(super) peer: &'a Path,
-    /// A file with the message.
+    /// File with the message.
     pub(super) message: &'a Path,
     pub(super) count: u64,
-    /// Messages a second; 0: as fast as it goes.
+    /// Messages per second; 0 is full speed.
     pub(super) rate: u64,
-    /// How many take turns. Over several, messages overtake each other: their time under way is none of this benchmark's.
+    /// Connections used in rotation. Messages on different connections overtake each other, so their latency is not measured.
     pub(super) connections: u32,
 }
 
-/// What one turn measured.
+/// Measurements of one turn.
 pub(super) struct Turn {
-    /// Messages a second at the receiver.
+    /// Messages per second at the receiver.
     pub(super) rate: f64,
-    /// Microseconds from before `zmq_send` to behind `zmq_msg_recv`: half of the messages took no longer, and 99 in 100.
+    /// Microseconds from before `zmq_send` to after `zmq_msg_recv`: median and 99th percentile.
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
-    /// What the process between had to do; a direct connection has none.
+    /// Cost of the process in between; `None` for a direct connection.
     pub(super) between: Option<Cost>,
 }
 
-/// Costs of the process between.
+/// Cost of the process in between.
 pub(super) struct Cost {
-    /// CPU microseconds a message: of the thread that copies, and of all threads.
+    /// CPU microseconds per message: of the copying thread, and of all threads.
     pub(super) copying_us: f64,
     pub(super) all_us: f64,
     pub(super) peak_mib: Option<f64>,
-    /// Share of the messages that were decoded (or seen); `None`: of those who look at none.
+    /// Share of the messages that were decoded (or counted); `None` for ways that inspect none.
     pub(super) observed: Option<f64>,
 }
 
 pub(super) fn turn(way: Way, traffic: Traffic<'_>) -> Result<Turn> {
-    // A killed proxy leaves its socket file: every turn has a folder of its own.
+    // A killed proxy leaves its socket file, so every turn has its own folder.
     let folder = tempfile::tempdir()?;
     let at = |name: &str| format!("ipc://{}", folder.path().join(name).display());
     let (front, back) = (at("front"), at("back"));
     let Traffic { peer, message, .. } = traffic;
     let bytes = std::fs::metadata(message)?.len();
-    // When each message was sent: memory of both peers, so that the message need not carry it.
+    // Send times, in memory shared by both peers so that messages need not carry them.
     let stamps = folder.path().join("stamps");
     std::fs::File::create(&stamps)?.set_len(traffic.count * 8)?;
     let [bytes, count, rate] = [bytes, traffic.count, traffic.rate].map(|n| n.to_string());

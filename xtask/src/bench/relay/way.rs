@@ -1,4 +1,4 @@
-//! What may stand between two libzmq peers, and how each is started.
+//! Ways to connect two libzmq peers, and how to start each.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,18 +16,18 @@ pub(super) enum Way {
     Direct,
     Counting,
     Decoding,
-    /// `zmq_proxy`, by its role in the C peers.
+    /// `zmq_proxy`, with its role name in the C peers.
     ZmqProxy(&'static str),
-    /// The `zeromq` crate, which has no libzmq in it.
+    /// The `zeromq` crate, which does not use libzmq.
     Crate,
     Socat,
-    /// A loop of system calls in C, by its name there.
+    /// A loop of system calls in C, by its role name there.
     Floor(&'static str),
-    /// That of `read` and `write`, and the decoder.
+    /// A loop of `read` and `write` in Rust, with the decoder.
     Least,
 }
 
-/// All of them, as the tables name them. Direct comes first.
+/// All ways with their names in the tables; direct comes first.
 pub(super) const WAYS: [(Way, &str); 11] = [
     (Way::Direct, "direct"),
     (Way::Counting, "tokengap, frames counted"),
@@ -42,7 +42,7 @@ pub(super) const WAYS: [(Way, &str); 11] = [
     (Way::Least, "floor: read, write, decode"),
 ];
 
-/// The ways that can be taken here; says which cannot, and why.
+/// The ways available on this machine; prints why others are not.
 pub(super) fn possible() -> Vec<(Way, &'static str)> {
     let socat = Command::new("socat")
         .arg("-V")
@@ -57,12 +57,13 @@ pub(super) fn possible() -> Vec<(Way, &'static str)> {
 }
 
 impl Way {
-    /// Whether it says at its end how many messages it has seen.
+    /// Whether it prints the number of observed messages at its end.
     pub(super) fn tells_seen(self) -> bool {
         matches!(self, Self::Counting | Self::Decoding | Self::Least)
     }
 
-    /// Starts whatever stands between `front`, where senders connect, and `back`, where the receiver listens. `message` is what will pass.
+    /// Starts the process between `front`, where senders connect, and `back`, where the receiver listens. `message` is the file of the
+    /// traffic's message.
     pub(super) fn start(
         self,
         peer: &Path,
@@ -82,12 +83,12 @@ impl Way {
             Self::Least => ours("least")?,
             Self::ZmqProxy(role) | Self::Floor(role) => Process::start(Command::new(peer).args([role, front, back]))?,
             Self::Socat => {
-                // As much at once as the others. For one connection it needs no child, whose CPU time nobody could read.
+                // Same buffer size as the others. A single connection needs no forked child, whose CPU time could not be read.
                 let path = |at: &str| at.trim_start_matches("ipc://").to_owned();
                 let several = if connections > 1 { ",fork,backlog=128" } else { "" };
                 let listens = format!("UNIX-LISTEN:{}{several}", path(front));
                 let connects = format!("UNIX-CONNECT:{}", path(back));
-                // It complains of every connection that is over.
+                // Discard stderr: socat logs every closed connection.
                 let mut socat = Command::new("socat");
                 socat.args(["-b", "131072", &listens, &connects]).stderr(Stdio::null());
                 let started = Process::start(&mut socat)?;
@@ -100,7 +101,7 @@ impl Way {
     }
 }
 
-/// Waits for a socket that its owner does not tell of.
+/// Waits for a socket file whose owner does not announce it.
 fn appears(path: &Path) -> Result<()> {
     let until = Instant::now() + STARTUP;
     while !path.try_exists().with_context(|| path.display().to_string())? {

@@ -1,5 +1,5 @@
-//! What attach costs the real `TokenizerManager`, and what it costs itself: the engine's own code takes frames at full speed
-//! ([`speed`]), then at an engine's pace, where tokengap's CPU and memory are read.
+//! Cost of attach for the real `TokenizerManager`, and for itself. The engine's own code receives frames at full speed ([`speed`]), then at
+//! a realistic rate at which tokengap's CPU and memory are measured.
 
 mod speed;
 
@@ -19,9 +19,9 @@ use crate::e2e::session::{Session, Setting};
 use crate::e2e::setup::Home;
 use crate::e2e::tap::Relay;
 
-/// Attaching on a busy machine.
+/// Time limit for attaching on a busy machine.
 const ATTACHING: Duration = Duration::from_secs(30);
-/// Some starts and ends of requests around the pace that is measured.
+/// Time excluded at both ends of the measurement, when requests start and finish.
 const SETTLE: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
@@ -79,14 +79,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn attach(program: &Path, pid: u32, dir: &Path, more: &[&str]) -> Result<Process> {
     let mut command = Command::new(program);
     command.args(["attach", "--headless", "--json", "--duration", "120s"]);
-    // Who sends to it may have ended: there are no sockets then to know it by.
+    // Name the role explicitly: the senders may have exited, so there are no sockets to detect it by.
     command.args(["--pid", &format!("{pid}=tokenizer")]).args(more);
     let mut process = Process::start("attach", command, dir)?;
     process.remark("attached to", ATTACHING)?;
     Ok(process)
 }
 
-/// tokengap's own CPU and memory, and how long it takes to come and go, at an engine's pace.
+/// CPU and memory of tokengap, and the time it takes to attach and detach, at a realistic rate.
 fn own_cost(args: &Args, home: &Home, engine: &Engine, program: &Path) -> Result<()> {
     const FRAMES_S: u64 = 200;
     let mut setting = Setting::new(engine);

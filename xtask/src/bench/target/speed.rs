@@ -1,7 +1,6 @@
-//! What the engine loses at full speed to who watches it. One engine takes what waits for it; tokengap, traps with nothing
-//! behind them, and py-spy have their turns, and before and behind each nobody. A stretch that is watched is compared with
-//! those beside it that are not: the same process with the same memory, a second ago and a second later. Two processes of
-//! the same program differ by more than what is measured here.
+//! Slowdown of an engine at full speed by an observer. One engine drains its queue while tokengap, empty traps and py-spy take turns, with
+//! unobserved stretches in between. Each observed stretch is compared with its unobserved neighbours in the same process. Two processes of
+//! the same program differ by more than the effect measured here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,30 +23,30 @@ use crate::e2e::setup::Home;
 use crate::e2e::tap::Relay;
 use crate::e2e::truth::Taken;
 
-/// How long the engine runs with one of them, or none.
+/// Duration of a stretch with one observer or none.
 const STRETCH: Duration = Duration::from_millis(600);
 
-/// Who watches in a stretch.
+/// Observer of a stretch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Alone,
-    /// Which of the programs.
+    /// Index of the tokengap program.
     Tokengap(usize),
-    /// The first of them without the event loops' polls.
+    /// The first program with `--no-wakeups`, so without event loop polls.
     NoWakeups,
-    /// Empty programs at tokengap's places: what the kernel takes for its traps.
+    /// Empty eBPF programs at tokengap's probe points: the kernel's cost of the traps alone.
     Traps,
     PySpy,
 }
 
-/// What has its turns.
+/// Observers that take turns.
 struct Watchers<'a> {
     programs: &'a [PathBuf],
     py_spy: Option<&'a Path>,
 }
 
 impl Watchers<'_> {
-    /// Each of them between two stretches that nobody watches, for ever.
+    /// Endless sequence of all observers, each between two unobserved stretches.
     fn turns(&self) -> impl Iterator<Item = Way> {
         let programs = (0..self.programs.len()).map(Way::Tokengap);
         let peers = self.py_spy.map(|_| Way::PySpy);
@@ -144,20 +143,20 @@ pub(super) fn measure(args: &Args, home: &Home, engine: &Engine, programs: &[Pat
     aims::came("target", speed, &beside)
 }
 
-/// What an engine did in one stretch.
+/// Engine speed in one stretch.
 #[derive(Clone, Copy)]
 struct Speed {
     frames_s: f64,
-    /// CPU time of the tokenizer's thread per frame.
+    /// CPU microseconds of the tokenizer's thread per frame.
     cpu_us: f64,
 }
 
-/// A watched stretch and its share of the speed of those before and behind it.
+/// An observed stretch, and its speed relative to the unobserved ones before and after it.
 struct Pair {
     watched: Speed,
-    /// By frames a second.
+    /// Ratio by frames per second.
     rate: f64,
-    /// By CPU time.
+    /// Ratio by CPU time.
     speed: f64,
 }
 
@@ -172,7 +171,7 @@ fn pair(three: &[(Way, Speed)], wanted: Way) -> Option<Pair> {
     })
 }
 
-/// A stretch of time and the CPU time that the tokenizer's thread spent in it, ns.
+/// A time span and the CPU nanoseconds of the tokenizer's thread in it.
 struct Stretch {
     way: Way,
     from_ns: u64,
@@ -181,7 +180,7 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// `None` when the engine had nothing to take in some of it.
+    /// `None` if the engine had no frames to receive during part of the stretch.
     fn speed(&self, taken: &[Taken]) -> Option<Speed> {
         let (first, last) = (taken.first()?, taken.last()?);
         if self.from_ns < first.at_ns || self.to_ns > last.at_ns {
@@ -198,7 +197,7 @@ impl Stretch {
     }
 }
 
-/// One engine and its stretches, in order.
+/// Runs one engine; returns its stretches in order.
 fn round(home: &Home, setting: &Setting, watchers: &Watchers<'_>) -> Result<Vec<(Way, Speed)>> {
     let dir = tempfile::tempdir()?;
     let mut session = Session::start(home, setting, &Relay::Absent, dir.path())?;
@@ -218,7 +217,7 @@ fn round(home: &Home, setting: &Setting, watchers: &Watchers<'_>) -> Result<Vec<
     })
 }
 
-/// Attaches and detaches until the engine has ended.
+/// Attaches and detaches observers until the engine ends.
 fn stretches(pid: u32, watchers: &Watchers<'_>, dir: &Path) -> Result<Vec<Stretch>> {
     let mut stretches = Vec::new();
     for way in watchers.turns() {
@@ -263,7 +262,7 @@ fn stretches(pid: u32, watchers: &Watchers<'_>, dir: &Path) -> Result<Vec<Stretc
     Ok(stretches)
 }
 
-/// Whether it is about to end: it closes its sockets some time before.
+/// Whether the engine is about to end: it closes its sockets some time before it exits.
 fn ends(pid: u32) -> bool {
     (0..100).any(|_| {
         thread::sleep(Duration::from_millis(50));
@@ -274,12 +273,12 @@ fn ends(pid: u32) -> bool {
 enum Attached {
     Tokengap(Process),
     Traps(Floor),
-    /// With the file that it writes.
+    /// py-spy, and the file that it writes.
     PySpy(Child, PathBuf),
 }
 
 impl Attached {
-    /// Ends it; whether it had watched. py-spy, told to end, sometimes has no samples.
+    /// Stops the observer; returns whether it had collected data. py-spy sometimes stops without samples.
     fn end(self) -> Result<bool> {
         match self {
             Self::Tokengap(process) => {
@@ -291,7 +290,7 @@ impl Attached {
             Self::Traps(floor) => drop(floor),
             Self::PySpy(mut child, samples) => {
                 if let Some(pid) = Pid::from_raw(child.id() as i32) {
-                    // It ends with its target.
+                    // It also exits with its target.
                     let _ = kill_process(pid, Signal::INT);
                 }
                 child.wait()?;
@@ -302,7 +301,7 @@ impl Attached {
     }
 }
 
-/// Samples the process's stacks until it is told to end.
+/// Samples the process's stacks until stopped.
 fn sampled(program: &Path, pid: u32, dir: &Path) -> Result<Attached> {
     let samples = dir.join("py-spy.txt");
     let mut command = Command::new(program);
@@ -317,7 +316,7 @@ fn sampled(program: &Path, pid: u32, dir: &Path) -> Result<Attached> {
     Ok(Attached::PySpy(child, samples))
 }
 
-/// Nanoseconds that a process's main thread was on a CPU; `None` when it has ended: then it has no command line, reaped or not.
+/// CPU nanoseconds of a process's main thread; `None` after exit, when the command line is empty even if the process is not reaped.
 fn on_cpu(pid: u32) -> Option<u64> {
     fs::read(format!("/proc/{pid}/cmdline"))
         .ok()

@@ -1,8 +1,7 @@
-//! The backlog of each hop, as the engine's stamps bound it.
+//! Bounds of each hop's backlog from the engine's timestamps.
 //!
-//! A send happens somewhere between its two stamps, and so does a take. With every send at its earliest and every take at
-//! its latest the backlog is the largest that the stamps allow, the other way round the smallest. The two are equal unless
-//! a send and a take were under way at the same moment while the backlog was at its highest.
+//! Each send and each receive happens between two timestamps. The maximum backlog assumes the earliest sends and the latest receives; the
+//! minimum assumes the reverse. The two are equal unless a send and a receive overlap while the backlog peaks.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,7 +9,7 @@ use super::super::session::Outcome;
 use super::super::truth::{Sent, Taken};
 use super::expected::Between;
 
-/// Frames sent and not taken on one hop.
+/// Sends and receives of frames on one hop.
 #[derive(Debug, Default)]
 pub(super) struct Crossing {
     sends: Vec<Between>,
@@ -30,22 +29,22 @@ impl Crossing {
         crossing
     }
 
-    /// How many frames were sent, and how many taken.
+    /// Number of frames sent and received.
     pub(super) fn frames(&self) -> (u64, u64) {
         (self.sends.len() as u64, self.takes.len() as u64)
     }
 
-    /// The least and the most that the highest backlog can have been.
+    /// Lower and upper bound of the peak backlog.
     pub(super) fn highest(&self) -> Between {
         let least = highest(&self.sends, |send| send.1, &self.takes, |take| take.0);
         let most = highest(&self.sends, |send| send.0, &self.takes, |take| take.1);
-        // A frame that was sent was waiting for a moment, however soon it was taken.
+        // A sent frame waits for at least a moment, so the peak is at least 1.
         Between(least.max(u64::from(!self.sends.is_empty())), most)
     }
 }
 
 fn highest(sends: &[Between], sent: fn(&Between) -> u64, takes: &[Between], taken: fn(&Between) -> u64) -> u64 {
-    // At equal times sends come first; a take sorts as 1, a send as 0.
+    // At equal times sends sort first: a send sorts as 0, a receive as 1.
     let mut steps: Vec<(u64, u8)> = sends.iter().map(|send| (sent(send), 0)).collect();
     steps.extend(takes.iter().map(|take| (taken(take), 1)));
     steps.sort_unstable();
@@ -57,7 +56,7 @@ fn highest(sends: &[Between], sent: fn(&Between) -> u64, takes: &[Between], take
     highest as u64
 }
 
-/// Every hop that frames crossed, by the name a report has for it.
+/// All hops that frames crossed, by their names in the report.
 pub(super) fn crossings(outcome: &Outcome) -> BTreeMap<&'static str, Crossing> {
     let on = |socket: &'static str| {
         let sent = outcome.senders.iter().flat_map(|sender| &sender.sent);

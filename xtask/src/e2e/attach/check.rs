@@ -1,4 +1,4 @@
-//! What attach's report must say, given the engine's stamps.
+//! Checks of attach's report against the engine's timestamps.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,18 +11,18 @@ use super::super::truth::Counts;
 use super::backlog::crossings;
 use super::expected::{Between, expected};
 
-/// A gap may be this far from the stamps, in nanoseconds: the engine's process can lose its CPU between the call and the stamp.
+/// Tolerance of a gap in nanoseconds: the engine's process can be descheduled between the call and the timestamp.
 const NEAR: u64 = 1_000_000;
-/// Of many requests that differ, so many are named.
+/// Maximum number of differing requests named in a failure.
 const NAMED: usize = 5;
 
-/// How near the report came to the stamps.
+/// Accuracy of the report relative to the timestamps.
 #[derive(Debug, Default)]
 pub(in super::super) struct Accuracy {
     requests: usize,
     worst_gap_ns: u64,
     worst_off_ns: u64,
-    /// The highest backlog by the report, and whether the stamps leave no other.
+    /// Peak backlog in the report, and whether the timestamps allow only that value.
     pub(super) backlog: u64,
     backlog_exact: bool,
 }
@@ -42,7 +42,7 @@ impl fmt::Display for Accuracy {
     }
 }
 
-/// Everything that must hold of a run that was watched from its start to its end.
+/// Checks a run that was observed from its start to its end.
 pub(in super::super) fn exact(outcome: &Outcome, checks: &mut Checks) -> Accuracy {
     same_bytes(outcome, checks);
     let mut accuracy = Accuracy::default();
@@ -53,7 +53,7 @@ pub(in super::super) fn exact(outcome: &Outcome, checks: &mut Checks) -> Accurac
     hops(outcome, report, checks, &mut accuracy);
     requests(outcome, report, checks, &mut accuracy);
     release_is_right(outcome, report, checks);
-    // Every hop has one receiver here, whatever the scheduler's sockets.
+    // Every hop has one receiver here, however many sockets the scheduler has.
     let findings = report["findings"].as_array().into_iter().flatten();
     let uneven = findings.filter(|finding| finding["kind"] == "worker-imbalance");
     checks.equal("uneven workers where there is one", &0, &uneven.count());
@@ -138,7 +138,7 @@ fn requests(outcome: &Outcome, report: &Value, checks: &mut Checks, accuracy: &m
             format!("{taken:?}, not in {:?}", truth.first_taken),
         );
         let off = gap.zip(truth.gap_ns()).map(|(said, true_ns)| said.abs_diff(true_ns));
-        // Where the engine's own stamps lie further apart they know it no better.
+        // Widen the tolerance where the engine's own timestamps are further apart.
         let known_to = truth.first_sent.width() + truth.first_taken.map_or(0, Between::width);
         must(
             "gap is not what the stamps say",

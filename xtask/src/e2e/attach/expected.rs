@@ -1,11 +1,11 @@
-//! What the engine's stamps say of each request.
+//! Expected values of each request from the engine's timestamps.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::super::session::Outcome;
 use super::super::truth::Sent;
 
-/// When something happened: not before the first stamp, not after the second (`CLOCK_MONOTONIC`, ns).
+/// Time range of an event: not before the first timestamp, not after the second (`CLOCK_MONOTONIC`, ns).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Between(pub(super) u64, pub(super) u64);
 
@@ -19,12 +19,12 @@ impl Between {
     }
 }
 
-/// One request.
+/// Expected values of one request.
 #[derive(Clone, Debug)]
 pub(super) struct Expected {
-    /// The scheduler's send of its first chunk.
+    /// Time range of the scheduler's send of the first chunk.
     pub(super) first_sent: Between,
-    /// The tokenizer's take of its first chunk.
+    /// Time range of the tokenizer's receive of the first chunk.
     pub(super) first_taken: Option<Between>,
     pub(super) chunks: u64,
     pub(super) tokens: u64,
@@ -32,13 +32,13 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// The gap by the stamps nearest to what happened: before the send call, after the receive call.
+    /// The gap from the timestamp before the send call to the one after the receive call.
     pub(super) fn gap_ns(&self) -> Option<u64> {
         Some(self.first_taken?.1 - self.first_sent.0)
     }
 }
 
-/// Every request that had a chunk, by rid.
+/// All requests that had a chunk, by request id.
 pub(super) fn expected(outcome: &Outcome) -> BTreeMap<&str, Expected> {
     let mut requests: BTreeMap<&str, Expected> = BTreeMap::new();
     let output = outcome

@@ -1,4 +1,4 @@
-//! `attach --follow` over three lives of the engine: started before the first, it must count what all of them sent.
+//! `attach --follow` over three engine restarts: started before the first engine, it must count the frames of all of them.
 
 use std::path::Path;
 use std::process::Command;
@@ -53,7 +53,7 @@ pub(super) fn run(home: &Home, program: &Path, engine: &Engine, dir: &Path, chec
     Ok(format!("{sent} chunks of {LIVES} lives"))
 }
 
-/// Waits until its log has `word` this often.
+/// Waits until the log contains `word` the given number of times.
 fn said(follow: &mut Process, dir: &Path, word: &str, times: usize) -> Result<()> {
     follow.remark(word, PATIENCE)?;
     let until = Instant::now() + PATIENCE;

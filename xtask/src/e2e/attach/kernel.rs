@@ -1,4 +1,4 @@
-//! What the kernel holds for a process's probes, and whether this process may have any.
+//! Kernel objects held for a process's probes, and the permission to create them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use aya::maps::loaded_maps;
 use aya::programs::{loaded_links, loaded_programs};
 
-/// Why attach cannot work here; `None` when it can. Bits of include/uapi/linux/capability.h.
+/// Reason why attach cannot work here; `None` if it can. Capability bits are from include/uapi/linux/capability.h.
 pub(crate) fn refusal() -> Option<String> {
     const SYS_ADMIN: u64 = 1 << 21;
     const SYS_PTRACE: u64 = 1 << 19;
@@ -25,7 +25,7 @@ pub(crate) fn refusal() -> Option<String> {
     (effective & wanted != wanted).then(|| "needs root, or CAP_SYS_ADMIN and CAP_SYS_PTRACE".into())
 }
 
-/// Programs, links and maps, by the kernel's ids, which are not used again soon.
+/// Programs, links and maps by kernel ids, which the kernel does not reuse soon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Objects {
     programs: BTreeSet<u32>,
@@ -34,12 +34,12 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// Those that a process has open.
+    /// Objects that a process holds open.
     pub(crate) fn of(pid: u32) -> Result<Self> {
         let folder = Path::new("/proc").join(pid.to_string()).join("fdinfo");
         let mut found = Self::default();
         for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
-            // A descriptor may be closed while we look.
+            // A descriptor may be closed during the scan.
             let Ok(text) = fs::read_to_string(entry?.path()) else {
                 continue;
             };
@@ -53,7 +53,7 @@ impl Objects {
         Ok(found)
     }
 
-    /// Adds those of another look.
+    /// Adds the objects of another scan.
     pub(crate) fn merge(&mut self, other: Self) {
         self.programs.extend(other.programs);
         self.links.extend(other.links);
@@ -64,9 +64,9 @@ impl Objects {
         self.programs.len() + self.links.len() + self.maps.len()
     }
 
-    /// Those of them that the kernel still has.
+    /// The objects that the kernel still holds.
     pub(crate) fn present(&self) -> Self {
-        // An entry that goes while it is looked at is an error, and no entry.
+        // An object that disappears during the scan yields an error; skip it.
         let programs: BTreeSet<_> = loaded_programs()
             .filter_map(Result::ok)
             .map(|program| program.id())
@@ -80,7 +80,7 @@ impl Objects {
         }
     }
 
-    /// Waits until the kernel has none of them; gives those that stay. It frees them a little after their last user.
+    /// Waits until the kernel has freed all of them; returns those that remain. The kernel frees them shortly after their last use.
     pub(crate) fn gone_within(&self, patience: Duration) -> Self {
         let until = Instant::now() + patience;
         loop {

@@ -1,5 +1,5 @@
-//! `tokengap attach` on the real engine: it finds the processes by itself, watches them from outside, and must say of every
-//! request what the processes' own stamps say.
+//! `tokengap attach` on the real engine: it detects the processes, observes them from outside, and its report of every request must match
+//! the processes' own timestamps.
 
 mod backlog;
 pub(super) mod check;
@@ -26,13 +26,13 @@ use super::table::{Needs, Table};
 use super::tap::{Relay, Transport};
 use super::{Options, summary};
 
-/// Releases that differ in how their processes look and in what they put on the wire, of those that `e2e` runs with.
+/// Subset of the releases of `e2e` that differ in their processes and their wire formats.
 const RELEASES: [&str; 3] = ["0.5.6", "0.5.9", "0.5.23"];
 
-/// A scenario's name, and what it changes in the ordinary setting.
+/// Scenario name, and its changes to the default setting.
 type Scenario = (&'static str, fn(&mut Setting));
 
-/// The first is the one that `--quick` runs.
+/// `--quick` runs only the first.
 const SCENARIOS: [Scenario; 6] = [
     ("attach", |_| {}),
     ("attach, slow", slow),
@@ -55,13 +55,13 @@ const SCENARIOS: [Scenario; 6] = [
     }),
 ];
 
-/// A tokenizer whose clients need a millisecond of CPU for every output: frames wait, on most releases for seconds.
+/// A tokenizer that spends a millisecond of CPU per output, so that frames wait, on most releases for seconds.
 fn slow(setting: &mut Setting) {
     setting.gap_ms = 1;
     setting.receiver = &["--busy", "1e-3"];
 }
 
-/// All rows of the table that are about attach.
+/// All rows of the table for attach.
 pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &Path, engines: &[Engine]) {
     let wanted = if options.quick { 1 } else { SCENARIOS.len() };
     let usual = |engine: &&Engine| !options.releases.is_empty() || RELEASES.contains(&engine.release.as_str());
@@ -125,7 +125,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     }
 }
 
-/// Where first tokens wait too long for a busy receiver, its hop is named and no other.
+/// Checks that the report attributes long first-token gaps to the busy receiver's hop and to no other.
 fn gap_is_at_the_receiver(outcome: &Outcome, checks: &mut Checks) {
     let report = outcome
         .report
@@ -143,7 +143,7 @@ fn gap_is_at_the_receiver(outcome: &Outcome, checks: &mut Checks) {
     }
 }
 
-/// One run: the engine first, then attach, then the work.
+/// One run: starts the engine, then attach, then the load.
 pub(super) fn watched(home: &Home, program: &Path, setting: &Setting, dir: &Path) -> Result<Outcome> {
     let mut session = Session::start(home, setting, &Relay::Absent, dir)?;
     let watch = Watch::start(program, session.tokenizer_pid(), dir)?;
@@ -153,7 +153,7 @@ pub(super) fn watched(home: &Home, program: &Path, setting: &Setting, dir: &Path
     Ok(outcome)
 }
 
-/// `--no-wakeups`: everything but what rests on wakeups, and of that not a number.
+/// `--no-wakeups`: all values are present except those derived from wakeups, which must be null.
 fn without_wakeups(home: &Home, program: &Path, engine: &Engine, dir: &Path, checks: &mut Checks) -> Result<String> {
     let mut setting = Setting::new(engine);
     slow(&mut setting);
@@ -176,7 +176,7 @@ fn without_wakeups(home: &Home, program: &Path, engine: &Engine, dir: &Path, che
     Ok(format!("{accuracy}; {}", summary(&outcome)))
 }
 
-/// SIGKILL for tokengap in the middle of a run: the engine goes on, and the kernel keeps nothing of ours.
+/// SIGKILL of tokengap during a run: the engine continues, and the kernel frees all of tokengap's objects.
 fn killed(home: &Home, program: &Path, engine: &Engine, dir: &Path, checks: &mut Checks) -> Result<String> {
     let setting = Setting {
         plan: Plan {

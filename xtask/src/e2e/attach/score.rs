@@ -1,5 +1,5 @@
-//! How well drops are predicted: what attach expects to be lost, token by token, against what each client is missing. What
-//! is confirmed is held to the same truth, and must be equal.
+//! Accuracy of predicted drops: predicted lost tokens against the tokens that each client misses. Confirmed losses must equal the same
+//! truth.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,8 +15,8 @@ use super::super::table::Table;
 use super::super::{Options, summary};
 use super::{RELEASES, Scenario, check, kernel, watched};
 
-/// Consumers that need different turns of the tokenizer's event loop. The flag stands on the command line, as it would on a
-/// real one: without it attach does not know the mode, and predicts nothing.
+/// Consumers that need different numbers of event loop turns. The flag is on the command line as in production: without it attach does not
+/// know the mode and predicts nothing.
 const SCENARIOS: [Scenario; 6] = [
     ("scored, generator", |setting| consumer(setting, &["--stream-output"])),
     ("scored, 4 more turns", |setting| {
@@ -36,7 +36,7 @@ const SCENARIOS: [Scenario; 6] = [
     ("scored, cumulative", |setting| consumer(setting, &["--cumulative"])),
 ];
 
-/// With these a consumer needs turns that nothing outside of it tells of.
+/// With these flags a consumer needs extra turns that cannot be observed from outside.
 const OWN_TURNS: [&str; 2] = ["--turns", "--other-thread"];
 
 fn consumer(setting: &mut Setting, receiver: &'static [&'static str]) {
@@ -44,15 +44,15 @@ fn consumer(setting: &mut Setting, receiver: &'static [&'static str]) {
     setting.receiver = receiver;
 }
 
-/// Places of tokens in the outputs of requests, from 0.
+/// Positions of tokens in the outputs of requests, 0-based.
 type Places = BTreeMap<String, BTreeSet<u64>>;
 
-/// The rows of the table that are about predictions alone.
+/// Rows of the table for predictions alone.
 pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &Path, engines: &[Engine]) {
     let usual = |engine: &&Engine| !options.releases.is_empty() || RELEASES.contains(&engine.release.as_str());
     let refusal = kernel::refusal();
     for engine in engines.iter().filter(usual) {
-        // Consumers differ in the same way on every release that keeps the last chunk.
+        // Test all consumers on one release only: their differences do not depend on the release.
         let all = !options.releases.is_empty() || engine.release == "0.5.9";
         for (name, change) in &SCENARIOS[..if all { SCENARIOS.len() } else { 1 }] {
             if let Some(why) = &refusal {
@@ -77,12 +77,12 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     }
 }
 
-/// How a prediction compares: by request, by how many tokens of each request, and by which tokens.
+/// Comparison of a prediction with the truth: by requests, by tokens per request, and by token positions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Score {
-    /// Requests that lost tokens, that were predicted to, and both.
+    /// Number of requests that lost tokens, that were predicted to, and both.
     requests: [usize; 3],
-    /// Tokens likewise; of a request as many as it lost and was predicted to, whichever they are.
+    /// The same in tokens, counted per request regardless of position.
     tokens: [usize; 3],
     /// Predicted tokens that are among the lost ones by place.
     places: usize,
@@ -107,8 +107,8 @@ impl Score {
         }
     }
 
-    /// What holds whatever the consumer: nothing is predicted where nothing can be lost, and what is confirmed is the truth.
-    /// Of a consumer that needs no turns of its own exactly the predicted tokens are lost.
+    /// Checks for every consumer: nothing is predicted where nothing can be lost, and confirmed losses equal the truth. For a consumer
+    /// without extra turns, the predicted tokens must match exactly.
     fn check(&self, setting: &Setting, outcome: &Outcome, checks: &mut Checks) {
         let Some(report) = &outcome.report else { return };
         let keeps_last = report["source"]["waiter"] == "keeps-last";
@@ -138,7 +138,7 @@ impl Score {
         format!("{} | {}", Self::share(both, predicted), Self::share(both, lost))
     }
 
-    /// A line of the table that [`Table::end`] prints.
+    /// Returns a line of the table that [`Table::end`] prints.
     fn line(self, engine: &Engine, name: &str) -> String {
         let [lost, predicted, _] = self.tokens;
         format!(
@@ -152,7 +152,7 @@ impl Score {
     }
 }
 
-/// What the report says to be missing, `losses.confirmed`, is what clients miss: the same tokens of the same requests.
+/// Checks that `losses.confirmed` lists exactly the tokens that clients miss.
 pub(in super::super) fn confirmed(outcome: &Outcome, checks: &mut Checks) {
     if let Some(report) = &outcome.report {
         let told = listed(&report["losses"]["confirmed"]);
@@ -160,7 +160,7 @@ pub(in super::super) fn confirmed(outcome: &Outcome, checks: &mut Checks) {
     }
 }
 
-/// What each client misses.
+/// Tokens that each client misses.
 fn missing(outcome: &Outcome) -> Places {
     let clients = match outcome.each_client.len() {
         0 => &outcome.receiver.clients,
