@@ -1,27 +1,26 @@
 //! Fast path one level up: a batch of lists that are themselves flat, such as the token ids of a whole frame.
 
+use super::super::Undecoded;
 use super::super::arena::{Node, Seq};
 use super::vm::Vm;
 use super::{flat, op};
 
 impl Vm<'_, '_> {
-    /// Reads the batch of flat lists at `self.at` into list `outer`. Returns `None` if it contains any other item; then nothing has
-    /// changed, and the machine reads the items one by one. It also returns `None` if the final append fails;
-    /// then `self.at` has already advanced.
+    /// Reads the batch of flat lists at `self.at` into list `outer`. Returns false if it contains any other item; then nothing has
+    /// changed, and the machine reads the items one by one. Fails if `outer` may not grow.
     #[inline(never)]
-    pub(super) fn lists(&mut self, outer: u32) -> Option<()> {
+    pub(super) fn lists(&mut self, outer: u32) -> Result<bool, Undecoded> {
         let before = (self.arena.memo.len(), self.arena.seqs.len(), self.arena.cells.len());
-        let end = self.take_lists();
-        if end.is_none() {
+        let Some(end) = self.take_lists() else {
             self.arena.memo.truncate(before.0);
             self.arena.seqs.truncate(before.1);
             self.arena.cells.truncate(before.2);
-        }
+            return Ok(false);
+        };
         let run = Seq::cells(before.2 as u32, self.arena.cells.len() as u32);
-        self.at = end?;
-        // Appending to a list without earlier items fails only if an array was made of the list. Only chained runs need a new
-        // entry, which the limits also bound.
-        self.arena.append(outer, run, self.limits).ok()
+        self.at = end;
+        self.arena.append(outer, run, self.limits)?;
+        Ok(true)
     }
 
     fn take_lists(&mut self) -> Option<usize> {

@@ -150,8 +150,11 @@ fn what_python_would_not_load_is_malformed() {
 
 #[test]
 fn a_list_that_grows_after_an_array_was_made_of_it_is_refused() {
-    let why = shown(b"]\x94(carray\narray\n\x8c\x01q]\x94K\x07a\x86Rh\x01(K\x08K\x09e0e").expect_err("a copy");
-    assert!(why.to_string().contains("an array was made of"), "{why}");
+    for batch in [b"(K\x08K\x09e".as_slice(), b"(]\x94]\x94e"] {
+        let made = b"]\x94(carray\narray\n\x8c\x01q]\x94K\x07a\x86Rh\x01";
+        let why = shown(&[made.as_slice(), batch, b"0e"].concat()).expect_err("a copy");
+        assert!(why.to_string().contains("an array was made of"), "{why}");
+    }
 }
 
 #[test]

@@ -198,7 +198,7 @@ impl<'m, 'x> Vm<'m, 'x> {
             && self.stack.len() > self.fence()
         {
             if self.b.get(self.at) == Some(&op::EMPTY_LIST) {
-                if self.lists(seq).is_some() {
+                if self.lists(seq)? {
                     return Ok(());
                 }
             } else if let Some(batch) = flat::scan(self.b, self.at, &mut self.arena.memo, self.limits.memo) {
