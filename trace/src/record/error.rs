@@ -1,4 +1,4 @@
-//! What can go wrong with a recording.
+//! Errors of recordings.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ pub enum RecordError {
     /// Something is there that is no plain file and is not to be replaced.
     #[error("{path} is not a plain file; name another file")]
     NotAFile {
-        /// What is there.
+        /// Path of the existing file.
         path: PathBuf,
     },
     /// The system refused.
     #[error("cannot {what} {path}: {error}")]
     Io {
-        /// What was tried: `create`, `write to`, ...
+        /// Failed operation: `create`, `write to`, ...
         what: &'static str,
         /// On which file.
         path: PathBuf,
@@ -29,7 +29,7 @@ pub enum RecordError {
         #[source]
         error: io::Error,
     },
-    /// Its last name is gone: what is written can be read by nobody.
+    /// The file was unlinked, so nobody can read what is written to it.
     #[error("{path} was removed while it was written: nothing of it is left")]
     Removed {
         /// The file that was.
@@ -133,9 +133,9 @@ pub enum ReadError {
         path: PathBuf,
         /// Which block.
         block: usize,
-        /// Where it is.
+        /// Offset in the file.
         offset: u64,
-        /// What showed it.
+        /// Evidence of the damage.
         why: String,
         /// How many records it had.
         records: u32,

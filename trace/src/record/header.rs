@@ -1,4 +1,4 @@
-//! What a recording says of itself, at its begin and at its end.
+//! Metadata at the beginning and end of a recording.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -31,7 +31,7 @@ impl Anchor {
     }
 }
 
-/// What of a chunk's content is recorded.
+/// Recorded part of a chunk's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Payload {
@@ -42,7 +42,7 @@ pub enum Payload {
     Tokens,
 }
 
-/// What a recording says at its begin.
+/// Metadata at the beginning of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// Version of tokengap that wrote it.
@@ -76,17 +76,17 @@ impl Header {
     }
 }
 
-/// What a report needs beside the events, known when the run is over. `None` is "not observable".
+/// Data that a report needs besides the events, known at the end of the run. `None` means not observable.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Closing {
     /// Codecs and schemas seen on the wire.
     pub wire: Option<Value>,
-    /// What could not be attached or was given up.
+    /// Targets that could not be attached or were given up.
     pub degraded: Vec<Value>,
     /// Both clocks when the report was made.
     pub wall: Option<Anchor>,
-    /// What reading stacks cost.
+    /// Cost of reading stacks.
     pub sampling: Option<SamplingCost>,
     /// The demo's own truth.
     pub demo: Option<Value>,
@@ -134,7 +134,7 @@ impl Closing {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct End {
     pub(super) why: Why,
-    /// Records that were made and not written, for want of room in the queue.
+    /// Records dropped because the queue was full.
     pub(super) dropped: u64,
     pub(super) closing: Option<Closing>,
 }

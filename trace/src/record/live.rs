@@ -1,4 +1,4 @@
-//! Blocks of a run that go to whoever listens and not to a file: the feed's. A block is a section of a recording, header and all.
+//! Blocks of a run for feed subscribers instead of a file. A block is a section of a recording, including its header.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use crate::event::{Event, Lost, LostCause, What};
 
 /// A block is closed when its columns hold this many bytes, however short it is.
 const BLOCK_BYTES: usize = 1 << 20;
-/// For the feed a block is a tenth of a second: what a higher level saves of so little is not worth its time.
+/// A block of the feed covers a tenth of a second, too little for a higher level to save enough.
 const LEVEL: i32 = 1;
 
 /// Collects records into blocks.
@@ -150,7 +150,7 @@ pub struct BlockReader {
 }
 
 impl BlockReader {
-    /// Goes on at that record: what was before is known from elsewhere. Gives back how many records lie between.
+    /// Continues at `record`; earlier records are known from elsewhere. Returns the number of records skipped.
     pub fn go_on(&mut self, record: u64) -> u64 {
         let missed = self.expected.map_or(0, |at| record.saturating_sub(at));
         self.expected = Some(record);
@@ -168,8 +168,8 @@ impl BlockReader {
         self.unknown
     }
 
-    /// Gives the records of a block. Where some are missing before it, a [`What::Lost`] says so, and what the source has said for
-    /// good comes again. A block that was read before gives nothing.
+    /// Passes on the records of a block. If records are missing before it, a [`What::Lost`] comes first and the standing data is repeated.
+    /// A block that was already read gives nothing.
     pub fn read(&mut self, bytes: &[u8], give: &mut dyn FnMut(Record<'_>)) -> Result<(), BadBlock> {
         let bad = |why: &str| BadBlock(why.to_owned());
         let (head, packed) = bytes

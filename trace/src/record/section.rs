@@ -1,5 +1,5 @@
-//! A file is a short preamble and sections: a header of fixed size with a checksum of its own, then the payload. What tells
-//! whole sections from cut or damaged ones is here.
+//! Sections of a file. A file is a short preamble followed by sections: a fixed-size header with its own checksum, then the payload. This
+//! module tells intact sections from truncated or damaged ones.
 
 use super::codec::Content;
 use super::header::Anchor;
@@ -9,7 +9,7 @@ use crate::clock::MonoNs;
 const MAGIC: [u8; 8] = *b"\x89TGAP\r\n\x1a";
 const SECTION: [u8; 4] = *b"\xf7tgs";
 
-/// The format's version. A reader refuses a later `MAJOR`; it reads a later `MINOR` and passes over what it does not know.
+/// Version of the format. A reader refuses a later `MAJOR`. It reads a later `MINOR` and skips what it does not know.
 pub(super) const MAJOR: u16 = 1;
 pub(super) const MINOR: u16 = 2;
 
@@ -57,7 +57,7 @@ impl Preamble {
     }
 }
 
-/// What a section holds.
+/// Kinds of sections.
 pub(super) mod kind {
     /// [`super::super::Header`] as JSON.
     pub(in crate::record) const HEADER: u8 = 1;
@@ -73,12 +73,12 @@ pub(super) mod kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Section {
     pub(super) kind: u8,
-    /// Bytes of the payload in the file, and what they unpack to.
+    /// Bytes of the compressed payload.
     pub(super) packed: u32,
     pub(super) raw: u32,
     /// CRC-32 of the packed payload.
     pub(super) crc: u32,
-    /// The same in all sections of a file: tells them from what was in its place before.
+    /// Run id, equal in all sections of a file. Distinguishes them from older data in the same place.
     pub(super) run: u64,
     /// Counts the run's sections as they are written.
     pub(super) seq: u64,

@@ -1,4 +1,4 @@
-//! Numbers as bytes: LEB128, small values first. What the writer puts, the reader takes back or refuses.
+//! Numbers as bytes: LEB128, so small values are short. The reader accepts what the writer produces and refuses the rest.
 
 /// Bytes that no writer of this format makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -12,7 +12,7 @@ pub(super) trait Put {
     fn signed(&mut self, value: i64);
     /// A number or nothing.
     fn maybe(&mut self, value: Option<u64>);
-    /// A number or nothing, as a distance from what was `expected`.
+    /// An optional number, as its distance from `expected`.
     fn near(&mut self, value: Option<u32>, expected: Option<u32>);
 }
 

@@ -1,5 +1,5 @@
-//! Who follows whom: a frame lists its requests much in the order of the frame before, without those that have ended and
-//! with new ones put in. So a request is expected to be the one that last followed its neighbour, whatever frames they were in.
+//! Prediction of the order of requests. A frame lists its requests mostly in the order of the previous frame, minus finished ones and plus
+//! new ones. So the predicted request is the one that last followed its neighbour, in whatever frame.
 
 /// No link.
 pub(super) const NONE: u32 = u32::MAX;
@@ -22,7 +22,7 @@ pub(super) struct Link<S> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     last: u32,
-    /// Who was expected and did not come: someone new was put in before.
+    /// Predicted request that did not come because a new one was inserted before it.
     missed: u32,
 }
 
@@ -85,7 +85,7 @@ impl<S> Chain<S> {
         self.links[at as usize].over = over;
     }
 
-    /// Who comes next, if all is as before.
+    /// Predicted next request if the order is unchanged.
     pub(super) fn expected(&self, place: Place) -> u32 {
         match self.living(self.get(place.last).map_or(NONE, |l| l.next)) {
             NONE => self.living(place.missed),

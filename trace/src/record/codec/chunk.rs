@@ -1,4 +1,4 @@
-//! What a chunk is expected to say, after the one of its request before.
+//! Prediction of a chunk from the previous chunk of its request.
 
 use crate::event::Chunk;
 
@@ -13,7 +13,7 @@ enum Listing {
     Same,
 }
 
-/// What the chunks of one request in one lane said last.
+/// Values of the last chunk of one request in one lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Said {
     pub(super) begun: bool,
@@ -31,7 +31,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// Of a request that has said nothing: what the one before it in the lane began with is expected again.
+    /// Prediction for a new request: the same start as the previous new request of the lane.
     pub(super) fn after(first: &First) -> Self {
         Self {
             begun: false,
@@ -97,7 +97,7 @@ impl Said {
     }
 }
 
-/// What the newest request of a lane said first.
+/// First values of the newest request of a lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct First {
     ids: bool,

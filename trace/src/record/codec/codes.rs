@@ -42,8 +42,8 @@ codes! {
     LostCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }
 }
 
-/// What a record is: the low bits of its `op`. From [`op::RARE`] on its content stands in `rare` behind its length, so that a
-/// reader that does not know the number can pass over it.
+/// Kind of a record: the low bits of its `op`. From [`op::RARE`] on, its content is in `rare` after its length, so that a reader can skip
+/// unknown kinds.
 pub(super) mod op {
     pub(in crate::record::codec) const TICK: u8 = 0;
     pub(in crate::record::codec) const SENT: u8 = 1;
@@ -68,7 +68,7 @@ pub(super) mod op {
 
     /// The bits that hold the number.
     pub(in crate::record::codec) const NUMBER: u8 = 0x1f;
-    /// A taken frame says what it says, since nobody saw it sent.
+    /// A received frame with its content, because its send was not observed.
     pub(in crate::record::codec) const SHOWN: u8 = 0x20;
     /// And names itself otherwise than the take does.
     pub(in crate::record::codec) const RENAMED: u8 = 0x40;

@@ -1,4 +1,4 @@
-//! The columns of a block back into records, one at a time. What is held at once: the block's texts and ids, and one frame.
+//! Decodes the columns of a block into records, one at a time. Memory holds the block's texts and ids, and one frame.
 
 use super::bytes::{Cursor, Malformed};
 use super::chain::Chain;
@@ -16,7 +16,7 @@ use crate::id::{FrameId, ThreadId};
 use crate::record::Record;
 use crate::record::header::Anchor;
 
-/// What a reader keeps from block to block: room, and nothing else.
+/// Buffers that a reader reuses from block to block. They carry no state.
 #[derive(Debug, Default)]
 pub(in crate::record) struct Scratch {
     texts: Read,
@@ -24,7 +24,7 @@ pub(in crate::record) struct Scratch {
     state: State,
 }
 
-/// What writer and reader both know of the block so far.
+/// State of the block so far, equal in writer and reader.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) lanes: Lanes,
@@ -191,7 +191,7 @@ mod tests {
     use crate::event::{Lost, LostCause};
     use crate::record::Payload;
 
-    /// What a reader of format 1.0 does with the cause that 1.1 brought.
+    /// Behaviour of a format 1.0 reader on the cause added in 1.1.
     #[test]
     fn a_word_of_a_later_minor_version_costs_its_record_and_is_counted() {
         let mut encoder = Encoder::new(Payload::Lengths);

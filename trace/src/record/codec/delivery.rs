@@ -8,7 +8,7 @@ use super::encoder::Encoder;
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
 
-/// What the deliveries of one request said last.
+/// Values of the last deliveries of one request.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     completion: Option<u32>,
@@ -81,7 +81,7 @@ impl Deliveries {
     }
 }
 
-/// What is not as expected.
+/// Flags of mispredicted fields.
 mod odd {
     pub(super) const WHOSE: u8 = 1;
     pub(super) const TOKENS: u8 = 1 << 1;
@@ -93,7 +93,7 @@ mod odd {
 }
 
 impl Encoder {
-    /// Writes what is unexpected of a delivery; whether nothing is.
+    /// Writes the mispredicted fields of a delivery. Returns whether there are none.
     pub(super) fn delivery(&mut self, delivery: &Delivery<'_>) -> bool {
         let expected = self.given.chain.expected(self.given.place);
         let known = self.given.chain.get(expected);

@@ -24,11 +24,11 @@ const EVENT_BYTES: usize = 16 << 20;
 const CHUNK_BYTES: usize = 64;
 // A frame that may be written has no more chunks than a reader takes.
 const _: () = assert!(EVENT_BYTES / CHUNK_BYTES <= CHUNKS);
-/// Chunks and ids after which a block is full whatever its columns take: what a reader needs for them is bounded.
+/// Number of chunks and ids that fills a block whatever its size, which bounds a reader's memory.
 const BLOCK_CHUNKS: u32 = 4 << 20;
 const BLOCK_IDS: usize = 1 << 20;
 
-/// What a finished block holds.
+/// Content of a finished block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::record) struct Content {
     pub(in crate::record) records: u32,
@@ -90,12 +90,12 @@ impl Encoder {
         MonoNs(self.from)
     }
 
-    /// The block is to be closed: it has reached `bytes`, or what a reader can be asked to hold.
+    /// Whether the block must be closed: it has reached `bytes`, or the limit of a reader's memory.
     pub(in crate::record) fn is_full(&self, bytes: usize) -> bool {
         self.columns.len() >= bytes || self.chunks >= BLOCK_CHUNKS || self.ids >= BLOCK_IDS
     }
 
-    /// Remembers what stands, and writes nothing.
+    /// Stores standing data without writing it.
     pub(in crate::record) fn note(&mut self, what: &What<'_>) {
         self.standing.take(what);
     }
@@ -155,7 +155,7 @@ impl Encoder {
         (full, content)
     }
 
-    /// What is in the block so far.
+    /// Number of records in the block so far.
     pub(in crate::record) fn records(&self) -> u32 {
         self.records
     }
@@ -237,7 +237,7 @@ impl Encoder {
         self.standing.take(what);
     }
 
-    /// Writes what stands, once, before the block's first record.
+    /// Writes the standing data, once, before the block's first record.
     fn stand(&mut self) {
         if self.records > 0 {
             return;
@@ -254,7 +254,7 @@ impl Encoder {
     }
 }
 
-/// What is lost when an event could need more room than an event may.
+/// The loss to record instead of an event that could exceed the size limit of an event.
 fn too_large(what: &What<'_>, tokens: bool) -> Option<Lost> {
     let text = |texts: &[&str]| texts.iter().map(|t| t.len()).sum::<usize>();
     let (hop, bytes) = match what {

@@ -14,7 +14,7 @@ use crate::id::FrameId;
 /// Most chunks of a frame; a frame with more is not recorded.
 pub(super) const CHUNKS: usize = 1 << 18;
 
-/// What comes in `whose` after a run: a request that is new, or new in this lane, or the distance of one that is neither.
+/// Codes in `whose` after a run: a new request, a request new in this lane, or the distance of a known one.
 const NEW: u64 = 0;
 const NEW_HERE: u64 = 1;
 const KNOWN: u64 = 2;

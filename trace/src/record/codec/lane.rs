@@ -1,4 +1,4 @@
-//! The lanes of a block: names of frames are written as what is unexpected about them.
+//! The lanes of a block: frame ids are written as differences from their prediction.
 
 use hashbrown::HashMap;
 
@@ -8,7 +8,7 @@ use super::chunk::First;
 use super::columns::Columns;
 use crate::id::{FrameId, HopId, ThreadId};
 
-/// What can happen to a frame, each in the order of its lane.
+/// Stages of a frame, each in the order of its lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     Sent,
@@ -19,7 +19,7 @@ pub(super) enum Step {
 
 const STEPS: usize = 4;
 
-/// What the frames of one lane said last.
+/// Values of the last frames of one lane.
 #[derive(Clone, Debug)]
 pub(super) struct Lane {
     hop: HopId,

@@ -1,5 +1,5 @@
-//! Records that are few: their fields one after the other, behind their length and the number of texts that are new in them.
-//! Fields are only ever added at the end of a record; a reader leaves what it does not know.
+//! Rare records: fields in sequence after their length and their number of new texts. New fields are only added at the end of a record; a
+//! reader skips fields it does not know.
 
 use super::bytes::{Cursor, Malformed, Put};
 use super::codes::{Code, op};
@@ -296,13 +296,13 @@ impl<'b> Taking<'b> {
         self.number()
     }
 
-    /// What a record of `standing` says, which begins with its number.
+    /// Reads a record of `standing`, which begins with its number.
     pub(super) fn standing(&mut self) -> Result<Option<What<'b>>, Malformed> {
         let number = self.fields.byte()?;
         self.what(number)
     }
 
-    /// What the record of that number says; `None` for a number that this version does not know.
+    /// Reads the record with that number; `None` if this version does not know the number.
     pub(super) fn what(&mut self, number: u8) -> Result<Option<What<'b>>, Malformed> {
         Ok(Some(match number {
             op::ENGINE => What::Engine(self.engine()?),

@@ -1,5 +1,4 @@
-//! What a source says once and means for good: its engine and its hops. Every block begins with it, so that a reader can begin
-//! with any block.
+//! Standing data: engine and hops, which a source announces once. Every block begins with it, so that a reader can start at any block.
 
 use crate::engine::{Mode, Waiter};
 use crate::event::{Engine, Hop, Sees, What};
@@ -65,7 +64,7 @@ impl Standing {
         }
     }
 
-    /// All of it, the engine first: what a hop's frames mean depends on it.
+    /// All standing data, the engine first: the meaning of a hop's frames depends on it.
     pub(super) fn events(&self) -> impl Iterator<Item = What<'_>> {
         let engine = self.engine.iter().map(|own| {
             What::Engine(Engine {

@@ -9,8 +9,8 @@ use crate::Analysis;
 use crate::report::ReportInput;
 use crate::words;
 
-/// Replays all of a recording. Damaged blocks are passed over; what the recording lacks is listed in the input's `degraded`.
-/// `progress` is told after each block how many bytes are done, and of how many.
+/// Replays a whole recording. Damaged blocks are skipped; missing parts are listed in the input's `degraded`. Calls `progress` after each
+/// block with the bytes done and the total.
 pub fn analyse(
     recording: &Recording,
     progress: &mut dyn FnMut(u64, u64),

@@ -1,10 +1,10 @@
-//! What a recording lacks.
+//! Missing parts of a recording.
 
 use std::fmt;
 
 use crate::words;
 
-/// What was cut off, damaged, dropped or overwritten.
+/// Records that were cut off, damaged, dropped or overwritten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Records of the run before the file's first: in an earlier file, or overwritten in the ring.

@@ -16,7 +16,7 @@ use crate::clock::MonoNs;
 /// A block of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockInfo {
-    /// Where it is in the file.
+    /// Offset in the file.
     pub offset: u64,
     /// Its bytes in the file.
     pub bytes: u64,
@@ -48,7 +48,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Opens a file, cut or whole. Blocks are not read yet, except those of a ring: which of them are whole is not known otherwise.
+    /// Opens a complete or truncated file. Reads no blocks, except in a ring, where only reading shows which blocks are intact.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref().to_owned();
         let failed = |error| OpenError::Io {
@@ -120,7 +120,7 @@ impl Recording {
         self.bytes
     }
 
-    /// What it says of itself.
+    /// Header of the recording.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -154,12 +154,12 @@ impl Recording {
         anchor.unwrap_or(&self.header.anchor).wall_ns_at(at)
     }
 
-    /// What a report needs beside the events; `None` when the run was not seen to end.
+    /// Closing section, which a report needs besides the events; `None` if the end of the run was not recorded.
     pub fn closing(&self) -> Option<&Closing> {
         self.closing.as_ref()
     }
 
-    /// What it lacks; `None` when nothing.
+    /// Missing parts of the recording; `None` if complete.
     pub fn missing(&self) -> Option<Missing> {
         self.missing.is_anything().then_some(self.missing)
     }
@@ -179,7 +179,7 @@ impl Recording {
         self.reader_at(0)
     }
 
-    /// Reads from a block on. What the source had said before for good, the engine and the hops, comes first.
+    /// Reader that starts at a block. The standing data (engine and hops) comes first.
     pub fn reader_at(&self, block: usize) -> Reader<'_> {
         Reader::new(self, block)
     }
@@ -222,7 +222,7 @@ fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, He
     let there = bytes.min(PREAMBLE as u64) as usize;
     file.read_exact_at(&mut first[..there], 0).map_err(failed)?;
     let expected = Preamble::new(false).to_bytes();
-    // Of a file cut inside its first bytes it can still be told what it was.
+    // Even a file truncated within its first bytes can be recognised as a recording.
     if there == 0 || first[..there.min(8)] != expected[..there.min(8)] {
         return Err(OpenError::NotARecording { path: path() });
     }
@@ -252,7 +252,7 @@ fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, He
     })
 }
 
-/// A section's payload, if it is whole and says what it should.
+/// Reads and parses a section's payload; `None` if it is damaged or has another content.
 fn json<T: serde::de::DeserializeOwned>(file: &File, at: u64, section: &Section) -> Option<T> {
     serde_json::from_slice(&payload(file, at, section)?).ok()
 }
@@ -306,7 +306,7 @@ fn by_index(file: &File, run: u64, bytes: u64) -> io::Result<Option<Vec<(u64, Se
     Ok(Some(sections))
 }
 
-/// Of a ring's blocks those without a hole between them, up to the newest: what is older stands in places that were left behind.
+/// Keeps a ring's consecutive blocks up to the newest. Older ones are in places that the ring has skipped.
 fn newest_lap(found: Scan) -> Vec<(u64, Section)> {
     let mut sections = found.sections;
     sections.sort_by_key(|(_, s)| s.seq);

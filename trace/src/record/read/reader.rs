@@ -14,7 +14,7 @@ use crate::event::{Event, Lost, LostCause, What};
 pub struct Reader<'r> {
     recording: &'r Recording,
     next: usize,
-    /// What the next block's first record should be numbered; `None` at the begin.
+    /// Expected number of the next block's first record; `None` at the beginning.
     expected: Option<u64>,
     /// The last block read, whole or not.
     seq: u64,
@@ -52,8 +52,8 @@ impl<'r> Reader<'r> {
         self.unknown
     }
 
-    /// Gives the next block's records; `false` when there was none and all has been said. Where records are missing before the
-    /// block, a [`What::Lost`] says so and what stands comes again. A damaged block is an error; the call after it goes on behind it.
+    /// Passes on the next block's records; `false` at the end. If records are missing before the block, a [`What::Lost`] comes first and
+    /// the standing data is repeated. A damaged block is an error; the next call continues after it.
     pub fn next(&mut self, give: &mut dyn FnMut(Record<'_>)) -> Result<bool, ReadError> {
         let Some((offset, section)) = self.recording.section(self.next) else {
             let closing = self.recording.closing().filter(|_| !self.closed);
@@ -117,7 +117,7 @@ impl<'r> Reader<'r> {
     }
 }
 
-/// The packed payload; `false` when header or payload are not what was written.
+/// Reads the compressed payload; `false` if header or payload differ from what was written.
 fn load(recording: &Recording, offset: u64, section: &Section, packed: &mut Vec<u8>) -> io::Result<bool> {
     let mut head = [0; SECTION_HEADER];
     recording.file().read_exact_at(&mut head, offset)?;

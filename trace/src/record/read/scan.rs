@@ -1,4 +1,4 @@
-//! Finding a file's sections without its index: from header to header, and past what is damaged to the next.
+//! Finds a file's sections without its index: from header to header, skipping damaged parts.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use super::super::section::{SECTION_HEADER, Section};
 /// Bytes looked at in one go for a header after damage.
 const WINDOW: usize = 256 << 10;
 
-/// What a scan found.
+/// Result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// Every whole section with its place, in the order of the file.
@@ -18,8 +18,8 @@ pub(super) struct Scan {
     pub(super) damaged_bytes: u64,
 }
 
-/// Looks through `from..to` for sections of `run`. With `whole`, only those count whose payload has its checksum: in a ring a
-/// header may outlive what it stands for.
+/// Scans `from..to` for sections of `run`. With `whole`, only sections with a valid payload checksum count: in a ring, a header may outlive
+/// its payload.
 pub(super) fn scan(file: &File, run: u64, from: u64, to: u64, whole: bool) -> io::Result<Scan> {
     let mut scan = Scan::default();
     let mut room = Vec::new();

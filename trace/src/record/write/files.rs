@@ -81,7 +81,7 @@ impl Files {
         &self.path
     }
 
-    /// What the next section is to be numbered.
+    /// Number of the next section.
     pub(super) fn next_seq(&self) -> u64 {
         self.seq
     }

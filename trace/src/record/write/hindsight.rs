@@ -31,7 +31,7 @@ pub struct Dumping {
 const GONE: &str = "the thread that writes the ring has failed (this is a bug)";
 
 impl Dumping {
-    /// What became of it; `None` while it goes on.
+    /// Result of the dump; `None` while it is in progress.
     pub fn poll(&mut self) -> Option<Result<Summary, RecordError>> {
         match self.answer.try_recv() {
             Ok(done) => Some(done),
@@ -78,13 +78,13 @@ impl Hindsight {
         self.stream.tick(now);
     }
 
-    /// How it stands; `bytes` counts what was overwritten since, too.
+    /// Current status. `bytes` includes data overwritten since.
     pub fn status(&self) -> Status {
         self.stream.status()
     }
 
-    /// Copies what the ring holds to a recording, on the ring's own thread; the ring goes on meanwhile, and what its queue cannot
-    /// hold until then is dropped and counted.
+    /// Copies the ring to a recording, on the ring's own thread. The ring continues meanwhile; records that do not fit in its queue are
+    /// dropped and counted.
     pub fn start_dump(&mut self, to: &Path, closing: &Closing, force: bool) -> Result<Dumping, RecordError> {
         let deadline = self.stream.deadline();
         let (to, closing) = (to.to_owned(), Box::new(closing.clone()));
@@ -110,7 +110,7 @@ impl Hindsight {
         self.start_dump(to, closing, force)?.wait()
     }
 
-    /// Writes what is left and waits until it is on the disk. The ring stays.
+    /// Writes the rest and waits until it is on disk. The ring's file is kept.
     pub fn finish(mut self) -> Result<Summary, RecordError> {
         self.stream.finish(&Closing::default())
     }

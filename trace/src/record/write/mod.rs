@@ -82,7 +82,7 @@ pub struct Status {
     pub stopped: Option<String>,
 }
 
-/// What a recording has become.
+/// Summary of a finished recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The files, the oldest first.

@@ -50,8 +50,8 @@ impl Recorder {
         self.stream.status()
     }
 
-    /// Writes what is left, the closing and the index, and waits until all of it is on the disk. A recording that stopped at its
-    /// largest size or for an error is no error here: the summary says so.
+    /// Writes the rest, the closing section and the index, and waits until all of it is on disk. Stopping at the size limit or after an
+    /// earlier error is not an error here: the summary reports it.
     pub fn finish(mut self, closing: &Closing) -> Result<Summary, RecordError> {
         self.stream.finish(closing)
     }

@@ -15,7 +15,7 @@ use super::super::section::Section;
 use super::files::{Files, Refused, create, sync_folder};
 use super::{RecordOptions, Summary};
 
-/// The smallest ring: room for a block of usual size and what comes after it.
+/// Smallest ring: room for a block of usual size and the data after it.
 pub(super) const LEAST: u64 = 4 << 20;
 
 pub(super) struct Ring {
@@ -74,7 +74,7 @@ impl Ring {
             return Err(Refused::Full(self.size));
         }
         if self.at + length > self.size {
-            // What is left behind here is a lap older than what will be overwritten next.
+            // Data left behind here is one lap older than the data overwritten next.
             let at = self.at;
             self.blocks.retain(|&(offset, _)| offset < at);
             self.at = self.begin;
@@ -94,7 +94,7 @@ impl Ring {
         Ok(length)
     }
 
-    /// Copies what is in the ring to a recording.
+    /// Copies the content of the ring to a recording.
     pub(super) fn dump(&self, to: &Path, closing: &Closing, dropped: u64, force: bool) -> Result<Summary, RecordError> {
         if self.blocks.is_empty() {
             return Err(RecordError::Empty);

@@ -41,7 +41,7 @@ pub(super) struct Block {
     pub(super) anchor: Anchor,
 }
 
-/// What both sides know.
+/// State shared by both threads.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) bytes: AtomicU64,
