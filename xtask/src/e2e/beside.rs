@@ -1,5 +1,5 @@
-//! Rows of the table that run beside each other: each in a process of its own, and where it may in a PID namespace of its own,
-//! so that who looks for an engine there finds one.
+//! Runs rows of the table concurrently, each in its own process and, where permitted, in its own PID namespace, so that attach finds only
+//! that row's engine.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use super::Options;
 use super::table::{Place, Row, Table};
 use super::tap::Relay;
 
-/// Runs `places` in `options.jobs` processes at a time and adds each to the table as it ends, unless it has to run again.
+/// Runs `places` in up to `options.jobs` processes and adds each to the table as it ends, unless it has to run again.
 pub(super) fn run(table: &mut Table, options: &Options, relay: &Relay, places: Vec<Place>) {
     let jobs = options.jobs.clamp(1, places.len().max(1));
     let left = Mutex::new(places.into_iter());
@@ -74,7 +74,7 @@ fn one(options: &Options, relay: &Relay, place: &Place) -> Result<Row> {
     })
 }
 
-/// What is told of a row whose process broke.
+/// Row for a process that failed without a result.
 fn broken(place: Place, took: Duration, error: &anyhow::Error) -> Row {
     Row {
         place,

@@ -1,4 +1,4 @@
-//! What the report must say, given the truth, and where it differs.
+//! Checks of the report against the truth.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::session::{HOPS, ONLY_HOP, Outcome};
 use super::truth::{Counts, Sent, Taken};
 
-/// One thing that is not as it must be.
+/// A failed comparison.
 #[derive(Debug)]
 pub(crate) struct Mismatch {
     what: String,
@@ -25,7 +25,7 @@ impl fmt::Display for Mismatch {
 /// Collects mismatches.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
-    /// How many comparisons were made.
+    /// Number of comparisons made.
     pub(crate) made: u32,
     pub(crate) mismatches: Vec<Mismatch>,
 }
@@ -44,7 +44,7 @@ impl Checks {
         }
     }
 
-    /// Compares a number of the report.
+    /// Compares a number in the report.
     pub(crate) fn report_says(&mut self, report: &Value, pointer: &str, expected: u64) {
         let got = report.pointer(pointer).unwrap_or(&Value::Null);
         self.made += 1;
@@ -59,8 +59,8 @@ impl Checks {
     }
 }
 
-/// Everything that holds when nothing was killed and nobody but the engine spoke: every byte arrives, the report counts exactly what
-/// was sent, and accuses nobody of more than the clients lack.
+/// Checks of an undisturbed run: every byte arrives, the report counts exactly what was sent, and it reports no more losses than the
+/// clients have.
 pub(crate) fn exact(outcome: &Outcome, checks: &mut Checks) {
     arrives_and_adds_up(outcome, checks);
     if let Some(report) = &outcome.report {
@@ -69,7 +69,7 @@ pub(crate) fn exact(outcome: &Outcome, checks: &mut Checks) {
     }
 }
 
-/// The same with strangers about: the tap may say that it could not read their connections, and nothing else.
+/// The same with strangers connected: the tap may report their connections as unreadable, and nothing else.
 pub(crate) fn exact_beside_strangers(outcome: &Outcome, strangers: u64, checks: &mut Checks) {
     arrives_and_adds_up(outcome, checks);
     if let Some(report) = &outcome.report {
@@ -91,7 +91,7 @@ pub(crate) fn exact_beside_strangers(outcome: &Outcome, strangers: u64, checks: 
 fn arrives_and_adds_up(outcome: &Outcome, checks: &mut Checks) {
     same_bytes(outcome, checks);
     let finishes: u64 = outcome.senders.iter().map(|sender| sender.totals.output.finishes).sum();
-    // Some releases also answer those that were aborted in the queue.
+    // Some releases also reply to requests aborted in the queue.
     let given = outcome.receiver.totals.given.finished;
     checks.equal(
         "every client whose request finished was told so",
@@ -111,7 +111,7 @@ fn arrives_and_adds_up(outcome: &Outcome, checks: &mut Checks) {
     }
 }
 
-/// What each connection carried equals what the next process took from it, message by message.
+/// Checks that each process received exactly the messages sent to it.
 pub(crate) fn same_bytes(outcome: &Outcome, checks: &mut Checks) {
     let control = || outcome.senders.iter().map(|sender| on(&sender.sent, "control"));
     let output = || outcome.senders.iter().map(|sender| on(&sender.sent, "output"));
@@ -136,7 +136,7 @@ fn on<'a>(sent: &'a [Sent], socket: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Every message of every connection arrived once, and those of one connection in their order.
+/// Checks that every message arrived once, in order within its connection.
 fn arrived(at: &str, connections: &[Vec<&str>], taken: &[Taken], checks: &mut Checks) {
     let mut balance: HashMap<&str, i64> = HashMap::new();
     for hash in connections.iter().flatten() {
@@ -195,14 +195,14 @@ fn counts_are_exact(outcome: &Outcome, report: &Value, checks: &mut Checks) {
     checks.report_says(report, "/self/frames_undecoded", 0);
 }
 
-/// Every data-parallel rank is a connection of the schedulers' hop, with the chunks and tokens that it says it sent.
+/// Checks that every data-parallel rank is a connection of the scheduler's hop, with the chunks and tokens that the rank sent.
 fn connections(outcome: &Outcome, reported: &[Value], checks: &mut Checks) {
     let mut sent: Vec<_> = outcome
         .senders
         .iter()
         .map(|sender| json!([sender.totals.output.frames, sender.totals.output.chunks]))
         .collect();
-    // The hops stand in the order in which they were first seen.
+    // Hops are listed in order of first observation.
     let by_scheduler = |hop: &&Value| hop["name"].as_str().is_some_and(|name| name.starts_with("scheduler->"));
     let lanes = reported
         .iter()
@@ -218,7 +218,7 @@ fn connections(outcome: &Outcome, reported: &[Value], checks: &mut Checks) {
     checks.equal("frames and chunks of each rank's connection", &sent, &said);
 }
 
-/// The release that the tap recognised by the frames alone, or that attach found, is the one that ran, or a range that contains it.
+/// Checks that the release that the tap inferred from frames, or that attach detected, is the running one or a range that contains it.
 pub(crate) fn release_is_right(outcome: &Outcome, report: &Value, checks: &mut Checks) {
     let ran = &outcome.senders[0].totals.release;
     let said = report["source"]["engine_version"].as_str().unwrap_or_default();
@@ -231,7 +231,7 @@ pub(crate) fn release_is_right(outcome: &Outcome, report: &Value, checks: &mut C
     );
 }
 
-/// `0.5.10rc0` < `0.5.10` < `0.5.10.post1`, as numbers that compare so.
+/// Sort key of a release: `0.5.10rc0` < `0.5.10` < `0.5.10.post1`.
 fn order(release: &str) -> Vec<i64> {
     let spaced = if release.contains("rc") || release.contains("post") {
         release.replace("rc", ".-1.").replace("post", "1.")
@@ -241,7 +241,7 @@ fn order(release: &str) -> Vec<i64> {
     spaced.split('.').filter_map(|part| part.parse().ok()).collect()
 }
 
-/// Findings of a process that is slower than its load, or than other work on the machine lets it be, and of what it merges then.
+/// Findings caused by a process that is too slow for its load or short of CPU, and by the merging that follows.
 pub(crate) const SLOW: [&str; 7] = [
     "first-token-gap",
     "backlog-growing",
@@ -251,11 +251,11 @@ pub(crate) const SLOW: [&str; 7] = [
     "io-thread-starved",
     "coalescing",
 ];
-/// Findings of tokens that clients were not given.
+/// Findings of tokens lost to clients.
 const LOSS: [&str; 3] = ["dropped-chunks", "dropped-chunks-predicted", "short-answers"];
 
-/// The report's warnings: of `allowed` kinds, and of lost tokens exactly if clients lack some. Where deliveries are seen that loss is
-/// the headline, and critical. Each names what to do.
+/// Checks the report's warnings: only `allowed` kinds, and lost tokens exactly if clients lack some. Where deliveries are observed, that
+/// loss must be critical and come first. Each warning must name an action.
 pub(crate) fn verdicts(report: &Value, lost: u64, allowed: &[&str], checks: &mut Checks) {
     let warnings: Vec<&Value> = report["findings"]
         .as_array()

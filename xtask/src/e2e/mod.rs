@@ -1,5 +1,5 @@
-//! `cargo xtask e2e`: the real engine's output path through `tokengap tap` and under `tokengap attach`, and what the report
-//! says against what the engine's own processes say. Every count must be equal and every byte must arrive; one difference fails the run.
+//! `cargo xtask e2e`: the real engine's output path through `tokengap tap` and under `tokengap attach`, with the report checked against the
+//! engine's own processes. Every count must be equal and every byte must arrive; one difference fails the run.
 
 mod accidents;
 pub(crate) mod attach;
@@ -84,7 +84,7 @@ pub(crate) struct EngineOptions {
     dynamo: Vec<String>,
 }
 
-/// `cargo xtask engine`: prepares the harness for use by hand or by other tests.
+/// `cargo xtask engine`: prepares the harness for manual use or other tests.
 pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
     let wanted: Vec<&str> = options.releases.iter().map(String::as_str).collect();
     let home = Home::find();
@@ -99,7 +99,7 @@ pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
     Ok(())
 }
 
-/// `cargo xtask e2e`.
+/// Runs `cargo xtask e2e`.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let home = Home::find();
     if options.real {
@@ -130,7 +130,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     table.end()
 }
 
-/// Goes through all rows of the table.
+/// Runs all rows of the table.
 fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Relay, engines: &[Engine]) -> Result<()> {
     table.group("tap", Needs::Core);
     for engine in engines {
@@ -199,7 +199,7 @@ fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Relay, engine
     Ok(())
 }
 
-/// The program under test: given, or built from this workspace.
+/// Path of the program under test: given, or built from this workspace.
 fn tokengap(home: &Home, options: &Options) -> Result<PathBuf> {
     if let Some(program) = &options.tokengap {
         return std::fs::canonicalize(program).with_context(|| format!("looking for {}", program.display()));
@@ -217,7 +217,7 @@ fn tokengap(home: &Home, options: &Options) -> Result<PathBuf> {
     Ok(target.join("release/tokengap"))
 }
 
-/// What happened, in the engine's own words.
+/// Summary of the engine's own counts.
 fn summary(outcome: &Outcome) -> String {
     let output: truth::Counts = outcome.senders.iter().map(|sender| sender.totals.output).sum();
     let client = outcome.receiver.totals.given;

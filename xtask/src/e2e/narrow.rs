@@ -1,5 +1,5 @@
-//! Room for next to nothing between the traffic and us, on the real engine: what does not fit is lost to us, is counted, and is
-//! never told as lost by the engine.
+//! Minimal buffers between the engine's traffic and tokengap: observations that do not fit are counted as missed, and never reported as
+//! lost by the engine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +20,7 @@ use super::table::Table;
 use super::tap::Relay;
 use super::{Options, summary};
 
-/// Findings that say that the engine loses or mixes up tokens.
+/// Findings that the engine loses or mixes up tokens.
 const ACCUSATIONS: [&str; 8] = [
     "dropped-chunks",
     "wire-loss",
@@ -56,7 +56,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
             let mut session = Session::start(home, &setting, &Relay::Absent, dir)?;
             let watch = Watch::start_with(program, session.tokenizer_pid(), dir, &["--ring", "65536"])?;
             session.go()?;
-            // Nobody reads the ring for a while.
+            // Pause the reader so that the ring buffer overflows.
             thread::sleep(Duration::from_millis(200));
             watch.signal(Signal::STOP)?;
             thread::sleep(Duration::from_millis(600));
@@ -68,7 +68,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     }
 }
 
-/// A program that is `program` with more `options`.
+/// Creates a wrapper that runs `program` with additional options.
 fn with_options(program: &Path, options: &str, dir: &Path) -> Result<PathBuf> {
     let path = dir.join("narrow");
     fs::write(
@@ -79,7 +79,7 @@ fn with_options(program: &Path, options: &str, dir: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Something escaped us, and nothing of that is told of the engine.
+/// Checks that some observations were missed and that the report does not blame the engine for them.
 fn judged(outcome: &Outcome, checks: &mut Checks) -> Result<String> {
     same_bytes(outcome, checks);
     let report = outcome.report.as_ref().context("there is no report")?;

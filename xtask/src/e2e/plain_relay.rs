@@ -1,5 +1,5 @@
-//! `cargo xtask plain-relay`: copies bytes between connections and does nothing else. It shows what libzmq itself loses
-//! when whatever stands in the path is killed, so that the tap is not blamed for it, nor excused by it.
+//! `cargo xtask plain-relay`: copies bytes between connections and does nothing else. It shows what libzmq itself loses when a relay in the
+//! path is killed, as a baseline for the tap.
 
 use std::io::copy;
 use std::net::{Shutdown, SocketAddr};
@@ -33,7 +33,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A ZMQ endpoint as a socket address.
+/// Parses a ZMQ endpoint into a socket address.
 pub(crate) fn address(endpoint: &str) -> Result<SockAddr> {
     match endpoint.split_once("://") {
         Some(("ipc", path)) => Ok(SockAddr::unix(path)?),
@@ -56,7 +56,7 @@ fn listen(endpoint: &str) -> Result<Socket> {
     Ok(socket)
 }
 
-/// Accepting fails only when descriptors run out; then the relay ends.
+/// Accepts connections until accept fails, for example when file descriptors run out.
 fn accept(listener: &Socket, upstream: &SockAddr) -> Result<()> {
     loop {
         let (sender, _) = listener.accept()?;
@@ -70,7 +70,7 @@ fn accept(listener: &Socket, upstream: &SockAddr) -> Result<()> {
     }
 }
 
-/// Copies one direction to its end and passes the end on. A peer that is gone ends it like a peer that has finished.
+/// Copies one direction until it ends, then shuts down the write side. A reset counts as an end.
 fn one_way(mut from: &Socket, mut to: &Socket) {
     let _ = copy(&mut from, &mut to);
     let _ = to.shutdown(Shutdown::Write);

@@ -1,6 +1,6 @@
-//! What the harness is asked to play: the options that `engine/plan.py` turns into requests.
+//! Workload of the harness: options that `engine/plan.py` turns into requests.
 
-/// A release, and what it puts on the wire.
+/// A release and its wire format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Engine {
     /// SGLang release, as on the package index.
@@ -10,13 +10,13 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// `0.5.9` or `0.5.23-msgpack`.
+    /// Name of the engine: `0.5.9` or `0.5.23-msgpack`.
     pub(crate) fn name(&self) -> String {
         format!("{}{}", self.release, if self.msgpack { "-msgpack" } else { "" })
     }
 }
 
-/// The workload; see `engine/plan.py` for what each number means.
+/// The workload; see `engine/plan.py` for the meaning of each number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) senders: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// One sender, 64 requests of 100 tokens, nothing special.
+    /// One sender, 64 requests of 100 tokens, no special cases.
     pub(crate) const PLAIN: Self = Self {
         senders: 1,
         requests: 64,
@@ -46,7 +46,7 @@ impl Plan {
         unary: 0,
     };
 
-    /// Everything that a stream can do: starts one after another, bursts, stops, aborts, requests that do not stream.
+    /// All stream variants: staggered starts, bursts, stops, aborts, and requests that do not stream.
     pub(crate) const MIXED: Self = Self {
         requests: 40,
         tokens: 80,
@@ -60,7 +60,7 @@ impl Plan {
         ..Self::PLAIN
     };
 
-    /// As options of `python -m engine`.
+    /// Returns the options of `python -m engine`.
     pub(crate) fn options(&self) -> Vec<String> {
         let numbers = [
             ("senders", self.senders),

@@ -1,4 +1,4 @@
-//! A child process that cannot be leaked: killed and reaped when it goes out of scope.
+//! A child process that cannot leak: it is killed and reaped when dropped.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// One running child; its standard output is read line by line, its standard error goes to a file.
+/// A running child. Its standard output is read line by line; its standard error goes to a file.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -22,7 +22,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command`; `name` is unique within `dir`, where its standard error is kept.
+    /// Starts `command`. `name` is unique within `dir`, which holds its standard error.
     pub(crate) fn start(name: &str, mut command: Command, dir: &Path) -> Result<Self> {
         let stderr = dir.join(format!("{name}.stderr"));
         command
@@ -49,7 +49,7 @@ impl Process {
         })
     }
 
-    /// Waits for a line of standard output that begins with `word` and gives what follows it.
+    /// Waits for a line of standard output that begins with `word`; returns the rest of the line.
     pub(crate) fn line(&mut self, word: &str, patience: Duration) -> Result<String> {
         let until = Instant::now() + patience;
         loop {
@@ -73,7 +73,7 @@ impl Process {
         }
     }
 
-    /// Waits until its standard error has `word` in it.
+    /// Waits until its standard error contains `word`.
     pub(crate) fn remark(&mut self, word: &str, patience: Duration) -> Result<()> {
         let until = Instant::now() + patience;
         while !fs::read_to_string(&self.stderr)?.contains(word) {
@@ -92,7 +92,7 @@ impl Process {
         Ok(())
     }
 
-    /// Its process id.
+    /// Process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -106,7 +106,7 @@ impl Process {
         writeln!(stdin, "{word}").with_context(|| format!("telling {} to {word}{}", self.name, self.complaint()))
     }
 
-    /// Asks it to end when it has nothing more to do; it may have ended by itself already.
+    /// Asks it to stop; it may have exited already.
     pub(crate) fn stop(&mut self) {
         let _ = self.say("stop");
     }
@@ -117,13 +117,13 @@ impl Process {
         kill_process(pid, signal).with_context(|| format!("sending {signal:?} to {}", self.name))
     }
 
-    /// Says so if it has ended, with its last words.
+    /// Describes its exit, with the end of its standard error, if it has exited.
     pub(crate) fn ended(&mut self) -> Result<Option<String>> {
         let status = self.child.try_wait()?;
         Ok(status.map(|status| format!("{} ended with {status}{}", self.name, self.complaint())))
     }
 
-    /// Waits for its end; gives its status and the lines of standard output not read yet.
+    /// Waits for its exit; returns its status and the unread lines of standard output.
     pub(crate) fn end(mut self, patience: Duration) -> Result<(ExitStatus, Vec<String>)> {
         let until = Instant::now() + patience;
         let status = loop {
@@ -138,7 +138,7 @@ impl Process {
         Ok((status, self.lines.iter().collect()))
     }
 
-    /// Waits for its end and expects success.
+    /// Waits for its exit and expects success.
     pub(crate) fn end_well(self, patience: Duration) -> Result<Vec<String>> {
         let (name, stderr) = (self.name.clone(), self.stderr.clone());
         let (status, lines) = self.end(patience)?;
@@ -155,13 +155,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only when it has ended and been reaped already.
+        // Both fail only if the process has already exited and been reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The end of a standard error file, for a message.
+/// The end of a standard error file, for an error message.
 fn last_words(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();

@@ -1,6 +1,6 @@
-//! `cargo xtask e2e --real`: a real SGLang server with its model on the CPU, and the report against what clients count.
+//! `cargo xtask e2e --real`: a real SGLang server with its model on the CPU, and its report checked against the clients' counts.
 //!
-//! The rows are in `engine/real`; here is what they need: the servers' packages and the program to judge.
+//! `engine/real` contains the rows. This module prepares the servers' packages and the program under test.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::{Options, tokengap};
 
 const RELEASES: [&str; 2] = ["0.5.9", "0.5.23"];
 
-/// Installs what is missing, and runs the rows.
+/// Installs missing packages and runs the rows.
 pub(super) fn run(home: &Home, options: &Options) -> Result<()> {
     let servers = folder()?;
     for release in RELEASES {
@@ -39,7 +39,7 @@ pub(super) fn run(home: &Home, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Where the servers' packages are: 9 GB, so one place for all checkouts.
+/// Folder of the servers' packages, shared by all checkouts because they need 9 GB.
 fn folder() -> Result<PathBuf> {
     if let Some(folder) = env::var_os("TOKENGAP_SGLANG") {
         return Ok(folder.into());

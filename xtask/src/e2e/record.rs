@@ -1,5 +1,5 @@
-//! A recording of a real engine, and what is said of it afterwards: its replay's report is the live run's, number by number;
-//! every way to tell of it works; and with `--readers` the tools that traces are for read its exports.
+//! Recordings of a real engine: the replayed report equals the live one, every export format works, and with `--readers` third-party tools
+//! read the exports.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ use super::tap::Relay;
 use super::{Options, attach, summary};
 use crate::validate::Readers;
 
-/// All rows of the table that are about recordings.
+/// All rows of the table for recordings.
 pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &Path, engines: &[Engine]) {
     let Some(engine) = engines.last() else { return };
     let setting = Setting {
@@ -71,13 +71,13 @@ pub(crate) fn same(file: &Path, program: &Path, live: &Value, checks: &mut Check
     let mut replayed: Value = serde_json::from_slice(&output.stdout).context("the replay's report is no JSON")?;
     let mut live = live.clone();
     for report in [&mut live, &mut replayed] {
-        // Of the process that made the report.
+        // Ignore the resource use of the reporting process.
         if let Some(own) = report.get_mut("self").and_then(Value::as_object_mut) {
             own.remove("cpu_ns");
             own.remove("rss_bytes");
         }
     }
-    // The lists of slowest requests are as long as each was asked for.
+    // The reports were asked for different numbers of slowest requests.
     if let (Some(some), Some(all)) = (live["slowest"].as_array(), replayed["slowest"].as_array_mut()) {
         all.truncate(some.len());
     }
@@ -90,9 +90,9 @@ pub(crate) fn same(file: &Path, program: &Path, live: &Value, checks: &mut Check
     Ok(())
 }
 
-/// tokengap with a recording.
+/// A program that runs tokengap with a recording.
 struct Recording {
-    /// Runs tokengap as it is asked to, and records.
+    /// Wrapper that runs tokengap with recording enabled.
     program: PathBuf,
     file: PathBuf,
 }
@@ -110,12 +110,12 @@ impl Recording {
         Ok(Self { program: script, file })
     }
 
-    /// Replays it and compares.
+    /// Replays the recording and compares the reports.
     fn same(&self, program: &Path, live: &Value, checks: &mut Checks) -> Result<()> {
         same(&self.file, program, live, checks)
     }
 
-    /// Tells of it in every format; what can be counted in them is what the live report counts.
+    /// Exports every format and compares its counts with the live report.
     fn tell(&self, program: &Path, live: &Value, checks: &mut Checks) -> Result<()> {
         let told = |args: &[&str]| -> Result<String> {
             let output = Command::new(program)
@@ -177,7 +177,7 @@ impl Recording {
         Ok(())
     }
 
-    /// To others, as far as the options say so: the readers of its exports, and the folder where recordings are kept.
+    /// Passes the recording on as the options ask: to third-party readers, and to the folder of kept recordings.
     fn hand_on(&self, options: &Options, program: &Path, row: &str) -> Result<()> {
         if options.readers {
             let folder = tempfile::tempdir()?;

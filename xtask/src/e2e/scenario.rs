@@ -1,18 +1,18 @@
-//! What is run with every release.
+//! Scenarios for every release.
 
 use super::plan::{Engine, Plan};
 use super::session::Setting;
 use super::tap::Transport;
 
-/// Releases that differ in what they put on the wire (docs/internals/WIRE.md): column order, codec, protocol, message class.
+/// Releases that differ in their wire format (docs/internals/WIRE.md): column order, codec, protocol, message class.
 pub(crate) const RELEASES: [&str; 6] = ["0.4.6.post4", "0.5.3", "0.5.6", "0.5.9", "0.5.13", "0.5.23"];
-/// The first release that can speak msgpack.
+/// First release that supports msgpack.
 const MSGPACK_SINCE: [u32; 3] = [0, 5, 15];
 
-/// A scenario's name, and what it changes in the ordinary setting.
+/// Scenario name, and its changes to the default setting.
 type Scenario = (&'static str, fn(&mut Setting));
 
-/// The first is the one that `--quick` runs.
+/// `--quick` runs only the first.
 pub(crate) const SCENARIOS: [Scenario; 8] = [
     ("mixed ipc", |_| {}),
     ("3 ranks tcp", ranks),
@@ -48,7 +48,7 @@ fn backlog(setting: &mut Setting) {
     setting.backlog = true;
 }
 
-/// Every release asked for (or the usual ones) with its default codec, and those that can speak msgpack with that too.
+/// The requested or default releases with their default codec, and with msgpack where supported.
 pub(crate) fn engines(asked: &[String]) -> Vec<Engine> {
     let releases = if asked.is_empty() {
         RELEASES.map(String::from).to_vec()

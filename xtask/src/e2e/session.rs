@@ -1,4 +1,4 @@
-//! One run of the engine: its processes, started in order, with a relay in the path, and ended in order.
+//! One run of the engine: its processes, started and stopped in order, with a relay in the path.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,17 +16,17 @@ use super::setup::Home;
 use super::tap::{Relay, Splice, Tap, Transport};
 use super::truth::{Client, ClientTotals, DetokenizerTotals, ReceiverTotals, SenderTotals, Truth};
 
-/// Importing a release takes seconds on a busy machine.
+/// Time limit: importing a release takes seconds on a busy machine.
 pub(super) const STARTUP: Duration = Duration::from_mins(1);
-/// Bound of every process of a run.
+/// Time limit in seconds of every process of a run.
 const DEADLINE_S: u64 = 90;
 
-/// The path with a detokenizer in it.
+/// Hops of the path with a detokenizer.
 pub(crate) const HOPS: [&str; 2] = ["scheduler->detokenizer", "detokenizer->tokenizer"];
-/// The path without: what a tap calls it that sees only who sends.
+/// Hop of the path without a detokenizer, as named by a tap that sees only the sender.
 pub(crate) const ONLY_HOP: &str = "scheduler->upstream";
 
-/// What to run.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -36,17 +36,17 @@ pub(crate) struct Setting {
     pub(crate) engine: Engine,
     pub(crate) plan: Plan,
     pub(crate) transport: Transport,
-    /// The path has a detokenizer in it, and two places to tap.
+    /// Put a detokenizer in the path, which gives two hops to tap.
     pub(crate) detokenizer: bool,
-    /// The tokenizer starts to take only when everything has been sent.
+    /// Start receiving only when everything has been sent.
     pub(crate) backlog: bool,
-    /// The scheduler takes its next step when all clients have what the last one sent: [`Session::walk`].
+    /// Take a scheduler step only when all clients have the output of the previous one: [`Session::walk`].
     pub(crate) lockstep: bool,
-    /// Pause between two scheduler steps.
+    /// Pause between two scheduler steps in milliseconds.
     pub(crate) gap_ms: u32,
-    /// Clients are a process of their own and speak HTTP to the tokenizer's.
+    /// Run clients as a separate process that speaks HTTP to the tokenizer.
     pub(crate) http: bool,
-    /// What they are answered crosses the relay, too.
+    /// Relay the HTTP responses as well.
     pub(crate) http_relayed: bool,
     /// Further options of `python -m engine ... receive`.
     pub(crate) receiver: &'static [&'static str],
@@ -57,7 +57,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// One sender straight to the tokenizer, over ipc, with every kind of request.
+    /// Default: one sender directly to the tokenizer over ipc, with every kind of request.
     pub(crate) fn new(engine: &Engine) -> Self {
         Self {
             engine: engine.clone(),
@@ -76,7 +76,7 @@ impl Setting {
     }
 }
 
-/// A run in progress: everything is connected and nothing has been sent.
+/// A run in progress: all processes are connected and nothing has been sent.
 #[derive(Debug)]
 pub(crate) struct Session<'a> {
     setting: &'a Setting,
@@ -91,22 +91,22 @@ pub(crate) struct Session<'a> {
     clients: Option<Process>,
 }
 
-/// What the engine's processes say happened.
+/// The truth recorded by the engine's processes.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) senders: Vec<Truth<SenderTotals>>,
     pub(crate) detokenizer: Option<Truth<DetokenizerTotals>>,
     pub(crate) receiver: Truth<ReceiverTotals>,
-    /// What came out at the other end of HTTP.
+    /// Totals of the HTTP clients.
     pub(crate) clients: Option<ClientTotals>,
-    /// Each of those clients.
+    /// Each of the HTTP clients.
     pub(crate) each_client: Vec<Client>,
-    /// The report of the tap that was there at the end; `None` without a tap.
+    /// Report of the last tap; `None` without a tap.
     pub(crate) report: Option<Value>,
 }
 
 impl Outcome {
-    /// Tokens that clients were not given, by their own count.
+    /// Tokens that clients missed, by their own count.
     pub(crate) fn lost(&self) -> u64 {
         self.clients
             .as_ref()
@@ -115,7 +115,7 @@ impl Outcome {
 }
 
 impl<'a> Session<'a> {
-    /// Starts receiver, detokenizer, tap and senders, in this order; `dir` is empty and theirs.
+    /// Starts receiver, detokenizer, tap and senders, in this order. `dir` is an empty folder for their files.
     pub(crate) fn start(home: &Home, setting: &'a Setting, relay: &Relay, dir: &Path) -> Result<Self> {
         let tokenizer = Splice::new(relay, setting.transport, dir, "tokenizer")?;
         let mut splices = vec![tokenizer.clone()];
@@ -151,7 +151,7 @@ impl<'a> Session<'a> {
             clients: None,
         };
         let ready = session.receiver.line("READY", STARTUP)?;
-        // READY pid endpoint url
+        // Format: READY pid endpoint url
         let mut url = ready.split_whitespace().last().unwrap_or_default().to_owned();
         if setting.http_relayed {
             let clients = Splice::http(relay, &url)?;
@@ -188,12 +188,12 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// Where senders connect first: the tap's own listener.
+    /// Endpoint that senders connect to: the tap's own listener.
     pub(crate) fn front(&self) -> &str {
         &self.splices[0].front
     }
 
-    /// The tokenizer's process.
+    /// Process id of the tokenizer.
     pub(crate) fn tokenizer_pid(&self) -> u32 {
         self.receiver.pid()
     }
@@ -205,7 +205,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Lets the senders send, and the receiver take unless the setting wants a backlog.
+    /// Starts the senders, and the receiver unless the setting wants a backlog.
     pub(crate) fn go(&mut self) -> Result<()> {
         if !self.setting.backlog {
             self.receiver.say("go")?;
@@ -216,8 +216,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Takes the only scheduler's steps one by one, each when every frame of those before it has reached its clients: then
-    /// no timing can change what these get.
+    /// Takes the only scheduler's steps one by one, each after all earlier frames have reached their clients. The clients' outputs then do
+    /// not depend on timing.
     pub(crate) fn walk(&mut self) -> Result<()> {
         let sender = self.senders.first_mut().context("no scheduler to take steps")?;
         let mut taken = 0;
@@ -238,7 +238,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Kills the tap with SIGKILL, waits, and starts another in its place. Gives both moments (`CLOCK_MONOTONIC`, ns).
+    /// Kills the tap with SIGKILL, waits, and starts another. Returns both times (`CLOCK_MONOTONIC`, ns).
     pub(crate) fn replace_tap(&mut self, pause: Duration) -> Result<(u64, u64)> {
         self.tap.take().context("no tap is running")?.kill()?;
         let killed_ns = mono_ns();
@@ -247,10 +247,10 @@ impl<'a> Session<'a> {
         Ok((killed_ns, mono_ns()))
     }
 
-    /// Waits for the senders, lets everything drain, ends every process and reads what they say.
+    /// Waits for the senders, drains the path, stops every process and reads the truth files.
     pub(crate) fn finish(mut self) -> Result<Outcome> {
         let patience = Duration::from_secs(DEADLINE_S + 15);
-        // A receiver that fails early would leave the senders waiting for it until their deadline.
+        // Detect a receiver that fails early; otherwise the senders would wait until their deadline.
         while !self
             .senders
             .iter_mut()
@@ -278,7 +278,7 @@ impl<'a> Session<'a> {
             None => None,
         };
         if self.setting.backlog {
-            // Everything has been sent; let the last of it cross the relay and reach the inbox.
+            // Everything has been sent: wait until the last frames have crossed the relay into the receiver's queue.
             thread::sleep(Duration::from_millis(300));
             self.receiver.say("go")?;
         }
@@ -291,7 +291,7 @@ impl<'a> Session<'a> {
         self.receiver.stop();
         self.receiver.end_well(patience)?;
         let receiver = Truth::read(&self.dir.join("receiver.truth"))?;
-        // One as from a supervisor, one as from a terminal: both must drain and report.
+        // Use SIGTERM (as a supervisor) or SIGINT (as a terminal): both must drain and report.
         let signal = match self.setting.transport {
             Transport::Ipc => Signal::TERM,
             Transport::Tcp => Signal::INT,
@@ -308,28 +308,28 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The clock of the harness's truth.
+/// The clock of the harness's truth files.
 pub(crate) fn mono_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// A command line of the harness, growing.
+/// Builder of a harness command line.
 pub(crate) struct Role(Command);
 
 pub(crate) fn role(home: &Home, setting: &Setting, name: &str) -> Role {
     let mut command = Command::new(&home.python);
     command.current_dir(&home.root);
-    // What a server is started with says how it streams, and that its consumers are its own.
+    // The server's command line shows how it streams and that its consumers are in process.
     if name == "receive" && setting.receiver.contains(&"--stream-output") {
         command.arg("engine/sglang/launch_server.py");
     } else {
         command.args(["-m", "engine"]);
     }
     command.args([setting.engine.release.as_str(), name]);
-    // Where an installation would be: it tells whoever looks at the process which release it runs.
+    // Set the path that a real installation would use, because attach detects the release from it.
     command.env("PYTHONPATH", home.source(&setting.engine.release));
-    // What a release compiles to may be kept: every process imports hundreds of its modules.
+    // Allow bytecode caching: every process imports hundreds of modules.
     command.env_remove("PYTHONDONTWRITEBYTECODE");
     command.env("SGLANG_USE_PICKLE_IPC", if setting.engine.msgpack { "0" } else { "1" });
     command.args(["--wait-go", "--deadline", &DEADLINE_S.to_string()]);
@@ -342,12 +342,12 @@ impl Role {
         self
     }
 
-    /// Starts it without a truth file, which grows with every message: what it says at its end are its totals.
+    /// Starts it without a truth file, which grows with every message; only its final totals are available.
     pub(crate) fn start_briefly(self, name: &str, dir: &Path) -> Result<Process> {
         Process::start(name, self.0, dir)
     }
 
-    /// Starts it; its truth goes to `NAME.truth`.
+    /// Starts it with its truth in `NAME.truth`.
     pub(super) fn start(mut self, name: &str, dir: &Path) -> Result<Process> {
         self.0.arg("--truth").arg(dir.join(format!("{name}.truth")));
         Process::start(name, self.0, dir)

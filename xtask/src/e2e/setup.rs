@@ -1,7 +1,7 @@
-//! `cargo xtask engine`: the venv that the engine harness runs in, and releases unpacked from their wheels.
+//! `cargo xtask engine`: creates the virtual environment of the engine harness and unpacks releases from their wheels.
 //!
-//! Wheels are unpacked, not installed: a release's own dependencies are the GPU stack, which `engine/stubs.py` stands in
-//! for. Everything goes by pip's ordinary configuration. What is there already is not fetched again.
+//! Wheels are unpacked, not installed: their dependencies include the GPU stack, which `engine/stubs.py` replaces. Downloads use pip's
+//! normal configuration and are not repeated.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -10,17 +10,17 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Where the harness runs: the project's root, the venv's interpreter and the unpacked releases.
+/// Paths of the harness.
 #[derive(Clone, Debug)]
 pub(crate) struct Home {
-    /// The project's root, which holds `engine/`.
+    /// Project root, which holds `engine/`.
     pub(crate) root: PathBuf,
-    /// The venv's Python.
+    /// Python of the virtual environment.
     pub(crate) python: PathBuf,
 }
 
 impl Home {
-    /// Where things are, whether or not they are there yet.
+    /// Determines the paths, whether or not they exist.
     pub(crate) fn find() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -32,7 +32,7 @@ impl Home {
         }
     }
 
-    /// Where a release is unpacked.
+    /// Folder of an unpacked release.
     pub(crate) fn source(&self, release: &str) -> PathBuf {
         self.sources().join(release)
     }
@@ -41,7 +41,7 @@ impl Home {
         self.root.join(".engine")
     }
 
-    /// Makes the venv and unpacks `releases`, as far as they are missing. Runs of it wait for each other.
+    /// Creates the virtual environment and unpacks `releases` where missing. A lock serializes concurrent calls.
     pub(crate) fn prepare(&self, releases: &[&str]) -> Result<()> {
         fs::create_dir_all(self.sources())?;
         let lock = File::create(self.sources().join("lock"))?;
@@ -54,7 +54,7 @@ impl Home {
         Ok(())
     }
 
-    /// The venv is complete when it holds a copy of the requirements it was made from.
+    /// Creates the virtual environment unless it holds a copy of the current requirements.
     fn venv(&self) -> Result<()> {
         let wanted = fs::read_to_string(self.root.join("engine/requirements.txt"))?;
         let made_from = self.root.join(".venv-engine/requirements.txt");
@@ -79,12 +79,12 @@ impl Home {
             .with_context(|| format!("unpacking SGLang {release}"))
     }
 
-    /// Where a Dynamo release is unpacked.
+    /// Folder of an unpacked Dynamo release.
     pub(crate) fn dynamo(&self, release: &str) -> PathBuf {
         self.sources().join("dynamo").join(release)
     }
 
-    /// The same as [`Home::prepare`], with Dynamo releases beside the others.
+    /// Like [`Home::prepare`], with Dynamo releases as well.
     pub(crate) fn prepare_dynamo(&self, dynamo: &[&str], releases: &[&str]) -> Result<()> {
         self.prepare(releases)?;
         let folder = self.sources().join("dynamo");
@@ -99,12 +99,12 @@ impl Home {
         self.frontend()
     }
 
-    /// Where a Dynamo frontend imports from.
+    /// Python path of a Dynamo frontend.
     pub(crate) fn frontend_path(&self, release: &str) -> Result<OsString> {
         Ok(std::env::join_paths([self.dynamo(release), self.dynamo("frontend")])?)
     }
 
-    /// What frontends import, complete when it holds a copy of the requirements it was made from.
+    /// Installs the frontend's dependencies unless the folder holds a copy of the current requirements.
     fn frontend(&self) -> Result<()> {
         let wanted = fs::read_to_string(self.root.join("engine/dynamo/requirements.txt"))?;
         let target = self.dynamo("frontend");
@@ -177,7 +177,7 @@ impl Home {
             unzip.args(["-m", "zipfile", "-e"]);
             run(unzip.arg(wheel?.path()).arg(unpacked.path()))?;
         }
-        // Whole or not at all: a run that is cut off leaves no half release behind.
+        // Rename at the end, so that an interrupted run leaves no partial release.
         fs::rename(unpacked.keep(), target)?;
         Ok(())
     }

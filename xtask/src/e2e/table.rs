@@ -1,7 +1,7 @@
-//! The table of results, printed as it grows.
+//! The table of results, printed as rows finish.
 //!
-//! A row whose checks are times has the machine to itself. One whose checks are counts needs a core, and runs beside others in
-//! a process of its own ([`super::beside`]). So the functions that know the rows go through them in more than one [`Pass`].
+//! Rows that check timing run alone on the machine. Rows that check counts need one core and run concurrently in their own processes
+//! ([`super::beside`]). The functions that define the rows are therefore called in more than one [`Pass`].
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,27 +14,27 @@ use super::Options;
 use super::check::Checks;
 use super::plan::Engine;
 
-/// What a row needs to say the truth.
+/// Resources that a row needs for valid results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needs {
-    /// A core: it counts, and counts are the same whatever else runs.
+    /// One core: checks counts, which do not depend on load.
     Core,
-    /// The machine: it judges times, or looks at everything that runs on it.
+    /// The whole machine: checks timing, or inspects all processes.
     Machine,
 }
 
-/// What becomes of the rows when all are gone through.
+/// Action for the rows in a pass over all of them.
 #[derive(Debug)]
 pub(super) enum Pass {
-    /// Those that need a core are noted.
+    /// Collect rows that need one core.
     Note(Vec<Place>),
-    /// This one is run and kept, with no word of it.
+    /// Run only this row, without printing.
     One(String, Option<Row>),
-    /// All are run but these, which have been.
+    /// Run all rows except these, which have run already.
     Rest(BTreeSet<String>),
 }
 
-/// Where a row stands.
+/// Position of a row in the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) group: String,
@@ -43,21 +43,21 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// What `--only` looks into.
+    /// Text that `--only` matches.
     pub(super) fn full(&self) -> String {
         format!("{} {}", self.engine, self.name)
     }
 }
 
-/// A row that has run.
+/// A finished row.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) place: Place,
     pub(super) took: Duration,
-    /// How many comparisons were made.
+    /// Number of comparisons made.
     pub(super) made: u32,
     pub(super) mismatches: Vec<String>,
-    /// What the engine says, or why it did not run to its end.
+    /// The engine's summary, or the error that ended the run.
     pub(super) told: Result<String, String>,
     /// Lines of the table of scores.
     pub(super) scores: Vec<String>,
@@ -68,7 +68,7 @@ impl Row {
         self.wrong().next().is_none()
     }
 
-    /// What differs, and what ended it.
+    /// Mismatches, and the error that ended the run.
     fn wrong(&self) -> impl Iterator<Item = &String> {
         self.mismatches.iter().chain(self.told.as_ref().err())
     }
@@ -84,9 +84,9 @@ pub(super) struct Table {
     passed: u32,
     skipped: u32,
     comparisons: u32,
-    /// How well drops were predicted, a run each.
+    /// Prediction scores, one line per run.
     scores: Vec<String>,
-    /// The rows that are gone through now belong to the last of these; how long each took.
+    /// Groups with their total time; new rows belong to the last one.
     groups: Vec<(String, Duration)>,
 }
 

@@ -84,7 +84,7 @@ pub(super) struct Score {
     requests: [usize; 3],
     /// The same in tokens, counted per request regardless of position.
     tokens: [usize; 3],
-    /// Predicted tokens that are among the lost ones by place.
+    /// Predicted tokens whose position matches a lost token.
     places: usize,
 }
 
@@ -177,7 +177,7 @@ fn missing(outcome: &Outcome) -> Places {
         .collect()
 }
 
-/// What a list of the report's `losses` names; it counts places from 1.
+/// Parses a list in the report's `losses`, whose positions are 1-based.
 fn listed(list: &Value) -> Places {
     let all = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let places = |line: &Value| {

@@ -1,6 +1,6 @@
-//! The engine does the same under attach as without it: every message says the same, and every client gets the same outputs.
+//! Checks that attach does not change the engine's behaviour: messages and client outputs are the same with and without it.
 //!
-//! In lockstep, since otherwise it is a matter of timing which of several queued chunks a client gets.
+//! Runs in lockstep, because otherwise timing decides which of several queued chunks a client gets.
 
 use std::path::Path;
 

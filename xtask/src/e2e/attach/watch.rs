@@ -10,21 +10,21 @@ use serde_json::Value;
 
 use super::super::process::Process;
 
-/// Looking through the processes of a busy machine and attaching to each takes seconds.
+/// Time limit: scanning the processes of a busy machine and attaching to each takes seconds.
 const ATTACHING: Duration = Duration::from_mins(1);
 
-/// One attach.
+/// A running `tokengap attach` process.
 #[derive(Debug)]
 pub(in super::super) struct Watch(Process);
 
 impl Watch {
-    /// Starts it, without a word on what to watch, and waits until its probes are in place. Where another engine runs on
-    /// this machine it cannot choose; only then it is told one pid of ours, and must find the rest.
+    /// Starts attach without a target and waits until its probes are in place. If another engine runs on this machine, passes one pid of
+    /// ours, from which attach must find the rest.
     pub(super) fn start(program: &Path, pid: u32, dir: &Path) -> Result<Self> {
         Self::start_with(program, pid, dir, &[])
     }
 
-    /// The same with further options.
+    /// Like [`Self::start`], with further options.
     pub(in super::super) fn start_with(program: &Path, pid: u32, dir: &Path, more: &[&str]) -> Result<Self> {
         match Self::attach("attach", program, more, dir) {
             Err(error) if error.to_string().contains("engines were found") => {
@@ -37,7 +37,7 @@ impl Watch {
 
     fn attach(name: &str, program: &Path, which: &[&str], dir: &Path) -> Result<Self> {
         let mut command = Command::new(program);
-        // Every request in detail; the duration is only a bound, should this process be killed and not end it.
+        // Report every request. The duration is only a safety limit in case this process is killed.
         command.args([
             "attach",
             "--headless",
@@ -57,19 +57,19 @@ impl Watch {
         self.0.pid()
     }
 
-    /// Sends it a signal that does not end it.
+    /// Sends a signal that does not end the process.
     pub(in super::super) fn signal(&self, signal: Signal) -> Result<()> {
         self.0.signal(signal)
     }
 
-    /// Ends it as from a terminal and gives its report.
+    /// Stops it with SIGINT and returns its report.
     pub(in super::super) fn report(self) -> Result<Value> {
         self.0.signal(Signal::INT)?;
         let lines = self.0.end_well(ATTACHING)?;
         serde_json::from_str(&lines.join("\n")).context("attach's standard output is no JSON report")
     }
 
-    /// Ends it as an accident does.
+    /// Kills it with SIGKILL.
     pub(super) fn kill(self) -> Result<()> {
         self.0.signal(Signal::KILL)?;
         let (status, _) = self.0.end(Duration::from_secs(10))?;

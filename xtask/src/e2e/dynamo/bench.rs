@@ -1,4 +1,4 @@
-//! One run: a scheduler, a Dynamo worker around the tokenizer, its clients or a real frontend with clients, and attach.
+//! One run: a scheduler, a Dynamo worker around the tokenizer, clients (directly or through a real frontend), and attach.
 
 use std::fs;
 use std::net::TcpListener;
@@ -17,22 +17,22 @@ use super::super::process::Process;
 use super::super::setup::Home;
 use super::super::truth::{Client, ClientTotals, ReceiverTotals, SenderTotals, Truth};
 
-/// Importing and registering take seconds on a busy machine.
+/// Time limit: importing and registering take seconds on a busy machine.
 const STARTUP: Duration = Duration::from_mins(1);
-/// Bound of every process of a run.
+/// Time limit in seconds of every process of a run.
 const DEADLINE_S: u64 = 60;
 
-/// Who asks.
+/// Kind of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Clients {
-    /// The runtime's own client.
+    /// Clients of the runtime itself.
     #[default]
     Direct,
-    /// HTTP clients of `python -m dynamo.frontend`, which hand it trace ids.
+    /// HTTP clients of `python -m dynamo.frontend`, which send trace ids.
     Frontend,
 }
 
-/// What to run.
+/// Settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting {
     pub(super) dynamo: &'static str,
@@ -42,13 +42,13 @@ pub(super) struct Setting {
     pub(super) gap_ms: u32,
     pub(super) backlog: bool,
     pub(super) tls: bool,
-    /// The clients do not run for a while in the middle of it.
+    /// Stop the clients for a while during the run.
     pub(super) standstill: bool,
-    /// Further options of the sender, of the worker, and of the clients.
+    /// Further options of the sender, the worker and the clients.
     pub(super) sender: &'static [&'static str],
     pub(super) worker: &'static [&'static str],
     pub(super) client: &'static [&'static str],
-    /// Variables of both.
+    /// Environment variables of the worker and the clients.
     pub(super) environment: &'static [(&'static str, &'static str)],
 }
 
@@ -71,7 +71,7 @@ impl Default for Setting {
     }
 }
 
-/// What the processes say happened, and what attach says.
+/// Counts from the processes, and attach's report.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) sender: SenderTotals,
@@ -80,13 +80,13 @@ pub(super) struct Outcome {
     /// What came out at the other end.
     pub(super) clients: Vec<Client>,
     pub(super) report: Value,
-    /// Every stream's end as attach recorded it.
+    /// The end of every stream, as recorded by attach.
     pub(super) answers: Vec<Value>,
-    /// The release makes SGLang's request ids of trace ids, and there were some.
+    /// Whether the release derives SGLang's request ids from trace ids and the run had any.
     pub(super) traced: bool,
 }
 
-/// A run's folder and how its processes are started.
+/// A run's folder and settings.
 pub(super) struct Bench<'a> {
     home: &'a Home,
     setting: &'a Setting,
@@ -94,7 +94,7 @@ pub(super) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Runs it from start to end.
+    /// Runs from start to end.
     pub(super) fn run(home: &'a Home, program: &Path, setting: &'a Setting, dir: &'a Path) -> Result<Outcome> {
         let bench = Self { home, setting, dir };
         fs::create_dir(dir.join("instances"))?;
@@ -160,13 +160,13 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// A command of the harness; its truth goes to `NAME.truth`.
+    /// A harness command that writes its truth to `NAME.truth`.
     fn role(&self, role: &str, name: &str) -> Command {
         let mut command = Command::new(&self.home.python);
         command.current_dir(&self.home.root);
         command.args(["-m", "engine", self.setting.sglang, role]);
         self.variables(&mut command);
-        // Where an installation would be: it tells whoever looks at the process which release it runs.
+        // Set the path that a real installation would use, because attach detects the release from it.
         command.env("PYTHONPATH", self.home.source(self.setting.sglang));
         command.args(["--wait-go", "--deadline", &DEADLINE_S.to_string()]);
         command.args(self.setting.plan.options());
@@ -180,7 +180,7 @@ impl<'a> Bench<'a> {
             command.env(name, "127.0.0.1");
         }
         if self.setting.clients == Clients::Frontend {
-            // With it the frontend hands trace ids on, and releases up to 1.5 make SGLang's request ids of them.
+            // Makes the frontend forward trace ids, which releases up to 1.5 use as SGLang's request ids.
             command.env("DYN_LOGGING_JSONL", "1");
         }
         if self.setting.tls {
@@ -191,7 +191,7 @@ impl<'a> Bench<'a> {
         command.envs(self.setting.environment.iter().copied());
     }
 
-    /// Starts the real frontend, and gives its address.
+    /// Starts the real frontend and returns its address.
     fn frontend(&self) -> Result<(Process, String)> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let discovery = if self.setting.dynamo.starts_with("0.") {
@@ -210,7 +210,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// A certificate of its own for 127.0.0.1.
+/// Creates a self-signed certificate for 127.0.0.1.
 fn certificate(dir: &Path) -> Result<()> {
     let made = Command::new("openssl")
         .current_dir(dir)
@@ -234,7 +234,7 @@ fn certificate(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every stream's end, from the recording.
+/// The end of every stream, from the recording.
 fn answers(program: &Path, recording: &PathBuf) -> Result<Vec<Value>> {
     let exported = Command::new(program)
         .args(["export", "--format", "events"])

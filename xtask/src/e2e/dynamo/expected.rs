@@ -1,4 +1,4 @@
-//! What a report must say of Dynamo's streams.
+//! Expected report of Dynamo's streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use super::super::truth::Client;
 use super::at;
 use super::bench::Outcome;
 
-/// Tokens that came and tokens that the last chunk counts, by stream.
+/// Received tokens, and tokens counted in the last chunk, by stream.
 type Streams = BTreeMap<String, (Option<u64>, Option<u64>)>;
 
-/// Streams that no frame names: each must be what the process at its other end was given, by the id that process asked with.
+/// Checks streams that match no frames: each must equal what its client received, under the client's own id.
 pub(super) fn apart(outcome: &Outcome, checks: &mut Checks) {
     frames(outcome, checks);
     checks.equal(
@@ -36,7 +36,7 @@ pub(super) fn apart(outcome: &Outcome, checks: &mut Checks) {
     );
 }
 
-/// Every stream was found to be one of SGLang's requests, by what it carries.
+/// Checks that every stream was matched to an SGLang request by its content.
 pub(super) fn named_by_content(outcome: &Outcome, checks: &mut Checks) {
     let rids: BTreeSet<&str> = outcome.clients.iter().map(|client| client.rid.as_str()).collect();
     let named: BTreeSet<&str> = outcome.answers.iter().filter_map(|line| line["rid"].as_str()).collect();
@@ -51,7 +51,7 @@ pub(super) fn named_by_content(outcome: &Outcome, checks: &mut Checks) {
     checks.equal("pairs of ids that belong together", &Some(joined), &right);
 }
 
-/// The reader stood still, and that is seen as what it is.
+/// Checks that the reader's pause is reported as held-up responses.
 pub(super) fn held_up(outcome: &Outcome, checks: &mut Checks) {
     let held = at(&outcome.report, "/answers/held_up").as_u64();
     checks.equal(
@@ -61,7 +61,7 @@ pub(super) fn held_up(outcome: &Outcome, checks: &mut Checks) {
     );
 }
 
-/// Streams that are joined with the frames by SGLang's request id.
+/// Checks streams matched to frames by SGLang's request id.
 pub(super) fn joined(outcome: &Outcome, checks: &mut Checks) {
     frames(outcome, checks);
     let (tokens, lost) = (ids(&outcome.clients), lost(outcome));
@@ -89,7 +89,7 @@ pub(super) fn joined(outcome: &Outcome, checks: &mut Checks) {
     checks.equal("degraded", &json!([]), at(report, "/self/degraded"));
 }
 
-/// Every stream ends early and none of that is a loss: by the client, or by the worker.
+/// Checks that streams ended early by the client or the worker are not reported as losses.
 pub(super) fn accidents(outcome: &Outcome, who: &str, checks: &mut Checks) {
     let report = &outcome.report;
     checks.report_says(report, "/answers/seen", outcome.clients.len() as u64);
@@ -99,7 +99,7 @@ pub(super) fn accidents(outcome: &Outcome, who: &str, checks: &mut Checks) {
     quiet_but_for(outcome, &[], checks);
 }
 
-/// Nothing of it can be read, which is said.
+/// Checks that unreadable streams are reported as such.
 pub(super) fn hidden(outcome: &Outcome, why: &str, checks: &mut Checks) {
     frames(outcome, checks);
     let report = &outcome.report;
@@ -111,7 +111,7 @@ pub(super) fn hidden(outcome: &Outcome, why: &str, checks: &mut Checks) {
     quiet_but_for(outcome, &[], checks);
 }
 
-/// No warning of lost tokens but of these kinds, one of which must be there.
+/// Checks that only these kinds of warnings of lost tokens appear, and that at least one does.
 pub(super) fn quiet_but_for(outcome: &Outcome, kinds: &[&str], checks: &mut Checks) {
     let lost = if kinds.is_empty() { 0 } else { lost(outcome) };
     verdicts(&outcome.report, lost, &SLOW, checks);
@@ -123,7 +123,7 @@ pub(super) fn quiet_but_for(outcome: &Outcome, kinds: &[&str], checks: &mut Chec
     }
 }
 
-/// What the frames said.
+/// Checks the counts of frames.
 fn frames(outcome: &Outcome, checks: &mut Checks) {
     let (report, output) = (&outcome.report, &outcome.sender.output);
     checks.report_says(report, "/requests/finished", output.finishes);
@@ -141,7 +141,8 @@ fn ids(clients: &[Client]) -> u64 {
     clients.iter().map(|client| client.ids).sum()
 }
 
-/// What the tokenizer's own waiters were not given. A frontend's clients cannot tell: it counts what it has got itself.
+/// Tokens that the tokenizer's waiters did not receive. A frontend's clients cannot measure this: the frontend counts only what it
+/// received.
 fn lost(outcome: &Outcome) -> u64 {
     outcome.worker.totals.given.lost
 }
@@ -166,7 +167,7 @@ fn given(outcome: &Outcome) -> Streams {
 
 fn said(outcome: &Outcome) -> Streams {
     let one = |line: &Value| {
-        // The clients' contexts are their rids, written as UUIDs.
+        // The clients' context ids are their request ids, written as UUIDs.
         let rid = line["rid"].as_str().unwrap_or_default().replace('-', "");
         (rid, (line["tokens"].as_u64(), line["completion_tokens"].as_u64()))
     };

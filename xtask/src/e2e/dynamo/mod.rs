@@ -1,5 +1,5 @@
-//! `tokengap attach` on real Dynamo workers: real SGLang tokens, given by the release's own handler to its own runtime, and what
-//! the report says of each response stream against what the process at its other end was given.
+//! `tokengap attach` on real Dynamo workers. The release's own handler passes real SGLang tokens to its own runtime. The report of each
+//! response stream must match what the receiving process got.
 
 mod bench;
 mod expected;
@@ -18,20 +18,20 @@ use super::plan::{Engine, Plan};
 use super::setup::Home;
 use super::table::{Needs, Table};
 
-/// Releases that differ in what they put on a response plane: JSON, JSON without an error for an empty chunk, msgpack.
+/// Releases with different response plane formats: JSON, JSON without an error for an empty chunk, msgpack.
 const RELEASES: [&str; 3] = ["0.9.0", "1.0.0", "1.6.1"];
-/// An SGLang release that keeps a request's last chunk alone, and below one that merges them.
+/// SGLang release that keeps only a request's last queued chunk; [`MERGES`] merges them.
 const LOSES: &str = "0.5.9";
-/// See [`LOSES`].
+/// SGLang release that merges queued chunks.
 const MERGES: &str = "0.5.23";
 
-/// A scenario's name, the SGLang release under it, and what it changes in the ordinary setting.
+/// Scenario name, SGLang release, changes to the default setting, and checks.
 struct Scenario(&'static str, &'static str, fn(&mut Setting), Judge);
 
-/// What must hold of a run.
+/// Checks of a run.
 type Judge = fn(&bench::Outcome, &mut Checks);
 
-/// What is run with each release. The first is the one that `--quick` runs.
+/// Scenarios for every release. `--quick` runs only the first.
 const SCENARIOS: [Scenario; 4] = [
     Scenario(
         "dynamo",
@@ -76,7 +76,7 @@ const SCENARIOS: [Scenario; 4] = [
     ),
 ];
 
-/// What is run with the newest release alone.
+/// Scenarios for the newest release only.
 const NEWEST: [Scenario; 6] = [
     Scenario(
         "dynamo, log line",
@@ -92,7 +92,7 @@ const NEWEST: [Scenario; 6] = [
         MERGES,
         |setting| {
             setting.standstill = true;
-            // More than a connection holds (4 MB), and no more than the probe's ring takes.
+            // More than a connection buffers (4 MB), and no more than the probe's ring buffer holds.
             setting.plan.requests = 4;
             setting.worker = &["--pad", "65536"];
         },
@@ -128,13 +128,13 @@ const NEWEST: [Scenario; 6] = [
     ),
 ];
 
-/// All frames wait before the tokenizer takes the first.
+/// Queues all frames before the tokenizer receives the first.
 fn backlog(setting: &mut Setting) {
     setting.gap_ms = 0;
     setting.backlog = true;
 }
 
-/// All rows of the table that are about Dynamo.
+/// All rows of the table for Dynamo.
 pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &Path) {
     let wanted = if options.quick { 1 } else { SCENARIOS.len() };
     for release in RELEASES {
@@ -181,7 +181,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     }
 }
 
-/// What happened, in the clients' own words.
+/// Summary of the clients' counts.
 fn told(outcome: &bench::Outcome) -> String {
     let given: u64 = outcome.clients.iter().map(|client| client.ids).sum();
     let handed = &outcome.worker.totals.given;
@@ -193,12 +193,12 @@ fn told(outcome: &bench::Outcome) -> String {
     )
 }
 
-/// A number of a report, as it stands there.
+/// Value at a JSON pointer of the report, or null.
 fn at<'v>(report: &'v Value, pointer: &str) -> &'v Value {
     report.pointer(pointer).unwrap_or(&Value::Null)
 }
 
-/// Unpacks Dynamo releases for use by hand.
+/// Unpacks Dynamo releases for manual use.
 pub(super) fn prepare(home: &Home, releases: &[String]) -> Result<()> {
     let releases: Vec<&str> = releases.iter().map(String::as_str).collect();
     home.prepare_dynamo(&releases, &[LOSES, MERGES])

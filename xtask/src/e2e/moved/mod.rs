@@ -1,5 +1,4 @@
-//! `tokengap run` and `tokengap splice` on the real engine: every message arrives once and in order, whatever becomes of
-//! tokengap.
+//! `tokengap run` and `tokengap splice` on the real engine: every message arrives once and in order, even if tokengap is killed.
 
 mod run;
 mod splice;
@@ -12,7 +11,7 @@ use super::plan::Engine;
 use super::setup::Home;
 use super::table::Table;
 
-/// All rows of the table that are about moved sockets; one release is enough, the bytes are libzmq's.
+/// All rows of the table for moved sockets. One release is enough, because only libzmq handles these bytes.
 pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &Path, engines: &[Engine]) {
     let Some(engine) = engines.last().filter(|_| !options.quick) else {
         return;

@@ -18,7 +18,7 @@ use crate::e2e::setup::Home;
 use crate::e2e::truth::Truth;
 
 const PATIENCE: Duration = Duration::from_secs(90);
-/// What the engine ends with: passed through to us.
+/// Exit code of the engine, which tokengap must pass through.
 const EXIT: u8 = 7;
 
 /// Starts the whole engine under `tokengap run`.
@@ -46,14 +46,14 @@ fn start(home: &Home, program: &Path, engine: &Engine, plan: Plan, dir: &Path) -
         .args(plan.options());
     command.env("PYTHONPATH", home.source(&engine.release));
     command.env("SGLANG_USE_PICKLE_IPC", if engine.msgpack { "0" } else { "1" });
-    // Where `tokengap run` makes its folder: what it leaves there is seen.
+    // `tokengap run` creates its folder here, so that leftovers are detected.
     let temporary = dir.join("tmp");
     fs::create_dir(&temporary)?;
     command.env("TMPDIR", temporary);
     Process::start("run", command, dir)
 }
 
-/// What the engine's processes say, once all of them have said it.
+/// Reads the truth files of all engine processes.
 fn truths(dir: &Path, report: Option<Value>) -> Result<Outcome> {
     Ok(Outcome {
         senders: vec![Truth::read(&dir.join("sender0.truth"))?],
@@ -65,7 +65,7 @@ fn truths(dir: &Path, report: Option<Value>) -> Result<Outcome> {
     })
 }
 
-/// From the first frame to the exit code.
+/// Checks a run from the first frame to the exit code.
 pub(super) fn whole(home: &Home, program: &Path, engine: &Engine, dir: &Path, checks: &mut Checks) -> Result<String> {
     let plan = Plan {
         rounds: 3,
@@ -101,7 +101,7 @@ pub(super) fn whole(home: &Home, program: &Path, engine: &Engine, dir: &Path, ch
     ))
 }
 
-/// Connects to its own sockets at once, some of them before any relay can be there, and holds all for a second.
+/// Connects to its own sockets immediately, some before any relay can exist, and holds all for a second.
 const EAGER: &str = "
 import os, socket, tempfile, time
 held = []
@@ -115,7 +115,7 @@ for number in range(8):
 time.sleep(2)
 ";
 
-/// A peer that connects in the moment before the relay stands there is found and named.
+/// Checks that a connection made before the relay is in place is detected and reported.
 pub(super) fn past(home: &Home, program: &Path, dir: &Path, checks: &mut Checks) -> Result<String> {
     let mut command = Command::new(program);
     command
@@ -149,17 +149,17 @@ pub(super) fn past(home: &Home, program: &Path, dir: &Path, checks: &mut Checks)
     ))
 }
 
-/// Ends an engine that has outlived its tokengap.
+/// Terminates an engine that outlives its tokengap.
 struct Launcher(Pid);
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // It fails only when it has ended by itself.
+        // It fails only if the engine has already exited.
         let _ = kill_process(self.0, Signal::TERM);
     }
 }
 
-/// tokengap is killed in mid-run: the guard puts the sockets back, and the engine goes on without it.
+/// Kills tokengap during a run: the guard restores the sockets, and the engine continues without it.
 pub(super) fn killed(home: &Home, program: &Path, engine: &Engine, dir: &Path, checks: &mut Checks) -> Result<String> {
     let plan = Plan {
         requests: 8,
@@ -177,8 +177,8 @@ pub(super) fn killed(home: &Home, program: &Path, engine: &Engine, dir: &Path, c
         thread::sleep(Duration::from_millis(20));
     }
     process.signal(Signal::KILL)?;
-    // A relay that is killed takes with it what it held; so the tokenizer may wait for a finish until its deadline. What
-    // must go on is the traffic.
+    // A killed relay loses the frames that it held, so the tokenizer may wait for a finish until its deadline. Check only that traffic
+    // continues.
     let before = sent();
     let taken = || fs::metadata(dir.join("receiver.truth")).map_or(0, |found| found.len());
     let (taken_before, until) = (taken(), Instant::now() + PATIENCE);

@@ -1,4 +1,4 @@
-//! A running engine's sockets, moved behind the relay and back.
+//! Sockets of a running engine, moved behind the relay and back.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,10 +17,10 @@ use crate::e2e::setup::Home;
 use crate::e2e::tap::Relay;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often the same run is spliced.
+/// Number of times that the same run is spliced.
 const TIMES: u32 = 5;
 
-/// A frame about every 3 ms on each of two hops, for as long as it takes.
+/// A frame about every 3 ms on each of two hops for the whole test.
 fn steady(engine: &Engine, rounds: u32) -> Setting {
     Setting {
         plan: Plan {
@@ -47,7 +47,7 @@ fn splice(program: &Path, name: &str, session: &Session<'_>, dir: &Path, args: &
     Process::start(name, command, dir)
 }
 
-/// Moved and moved back, again and again, by the clock and by SIGTERM; refused above the limit. Nothing is lost.
+/// Repeatedly splices and restores, by timeout and by SIGTERM, and checks the refusal above the limit. Nothing may be lost.
 pub(super) fn again_and_again(
     home: &Home,
     program: &Path,
@@ -113,7 +113,7 @@ pub(super) fn again_and_again(
     ))
 }
 
-/// Killed while the hops are moved: the guard puts them back, and what comes after arrives.
+/// Kills tokengap while the hops are moved: the guard restores them, and later frames arrive.
 pub(super) fn killed(home: &Home, program: &Path, engine: &Engine, dir: &Path, checks: &mut Checks) -> Result<String> {
     let setting = steady(engine, 30);
     let mut session = Session::start(home, &setting, &Relay::Absent, dir)?;

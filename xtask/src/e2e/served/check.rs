@@ -1,4 +1,4 @@
-//! What a report must say of deliveries, given each client's own count.
+//! Checks of reported deliveries against each client's own count.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::super::check::Checks;
 use super::super::session::Outcome;
 use super::super::truth::Client;
 
-/// The report against each client's own count.
+/// Compares the report with each client's own count.
 pub(super) fn delivered(outcome: &Outcome, checks: &mut Checks) {
     let (Some(report), Some(totals)) = (&outcome.report, &outcome.clients) else {
         return;
@@ -38,7 +38,7 @@ pub(super) fn delivered(outcome: &Outcome, checks: &mut Checks) {
         &(Some(0), Some(0)),
         &(left("client_left"), left("server_left")),
     );
-    // Requests that were dropped in the queue are answered by some releases only.
+    // Only some releases reply to requests dropped in the queue.
     let seen = report["answers"]["seen"].as_u64();
     checks.equal(
         "no more answers than clients",
@@ -47,7 +47,7 @@ pub(super) fn delivered(outcome: &Outcome, checks: &mut Checks) {
     );
 }
 
-/// Where clients are inside the engine's process nothing of what they get can be seen: loss is predicted, never confirmed.
+/// Checks runs whose clients are inside the engine's process: deliveries cannot be observed, so loss is predicted, never confirmed.
 pub(super) fn predicted_only(outcome: &Outcome, checks: &mut Checks) {
     let Some(report) = &outcome.report else { return };
     for pointer in [
@@ -68,7 +68,7 @@ pub(super) fn predicted_only(outcome: &Outcome, checks: &mut Checks) {
     checks.equal("findings that confirm what was not seen", &Vec::new(), &confirmed);
 }
 
-/// Who lost tokens, and how many.
+/// Clients that lost tokens, with the number lost.
 pub(super) fn losses(clients: &[Client]) -> impl Iterator<Item = (&str, u64)> {
     let lost = clients
         .iter()
@@ -76,14 +76,14 @@ pub(super) fn losses(clients: &[Client]) -> impl Iterator<Item = (&str, u64)> {
     lost.filter(|(_, lost)| *lost > 0)
 }
 
-/// The same by the report.
+/// The same according to the report.
 pub(super) fn said_lost(report: &Value) -> impl Iterator<Item = (&str, u64)> {
     let lines = report["slowest"].as_array().into_iter().flatten();
     let lost = lines.filter_map(|line| Some((line["rid"].as_str()?, line["tokens_lost"].as_u64()?)));
     lost.filter(|(_, lost)| *lost > 0)
 }
 
-/// Requests and tokens of the finding of confirmed loss.
+/// Requests and tokens in the finding of confirmed loss.
 pub(super) fn finding(report: &Value) -> (u64, u64) {
     let found = findings(report).find(|finding| finding["kind"] == "dropped-chunks");
     found.map_or((0, 0), |finding| {

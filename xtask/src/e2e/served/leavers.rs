@@ -1,4 +1,4 @@
-//! Clients that go away or stop reading: told apart from a loss inside the engine.
+//! Clients that disconnect or stop reading: distinguished from losses inside the engine.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,10 +13,10 @@ use super::super::summary;
 use super::Way;
 use super::check::{finding, losses, said_lost};
 
-/// Of each kind so many: clients that close, that reset, and that stop reading.
+/// Number of clients of each kind: those that close, reset, or stop reading.
 const EACH: u64 = 3;
 
-/// One run.
+/// Runs the scenario.
 pub(super) fn run(
     way: Way,
     home: &Home,
@@ -49,7 +49,7 @@ pub(super) fn run(
     );
     checks.report_says(report, "/self/events_missed", 0);
     checks.report_says(report, "/chunks/unjudged", 0);
-    // Who stayed has the last word on what was lost; of who left, the server itself knows what it skipped.
+    // For clients that stayed, trust their own counts. For those that left, the server knows which chunks it skipped.
     let stayed: Vec<_> = outcome
         .each_client
         .iter()

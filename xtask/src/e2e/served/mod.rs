@@ -1,6 +1,5 @@
-//! The engine answers over HTTP, and its clients are processes of their own: what tokengap says was delivered and lost must be
-//! what they were given and not given. Seen in two ways: by attach from outside, and by relays before the engine's sockets and
-//! before its HTTP port, which need no privilege.
+//! The engine serves HTTP to clients in their own processes. Reported deliveries and losses must equal what the clients got and missed. Two
+//! ways to observe: attach from outside, and relays in front of the engine's sockets and its HTTP port, which need no privileges.
 
 mod check;
 mod leavers;
@@ -19,13 +18,13 @@ use super::table::{Needs, Table};
 use super::tap::Relay;
 use super::{Options, attach, summary};
 
-/// Releases with a consumer that keeps the last chunk, and the one that merges.
+/// Releases whose consumer keeps only the last chunk, and one that merges.
 const RELEASES: [&str; 4] = ["0.4.6.post4", "0.5.6", "0.5.9", "0.5.23"];
 
-/// A scenario's name, the releases it is run with, and what it changes in the ordinary setting.
+/// Scenario name, its releases, and its changes to the default setting.
 type Scenario = (&'static str, &'static [&'static str], fn(&mut Setting));
 
-/// What is run in both ways.
+/// Scenarios for both ways.
 const SCENARIOS: [Scenario; 10] = [
     ("mixed", &["0.5.6", "0.5.23"], |_| {}),
     ("backlog", &RELEASES, backlog),
@@ -60,7 +59,7 @@ const SCENARIOS: [Scenario; 10] = [
     ("stalls", &["0.5.6", "0.5.9", "0.5.23"], stalls),
 ];
 
-/// All frames wait before the tokenizer takes the first.
+/// Queues all frames before the tokenizer receives the first.
 pub(super) fn backlog(setting: &mut Setting) {
     setting.plan = Plan {
         tokens: 200,
@@ -70,8 +69,7 @@ pub(super) fn backlog(setting: &mut Setting) {
     setting.backlog = true;
 }
 
-/// A loop that stands still twice, for about a dozen frames each time, while few of many requests are live: what was reported
-/// of real servers.
+/// An event loop that blocks twice, for about a dozen frames each, with few of many requests live, as reported from real servers.
 fn stalls(setting: &mut Setting) {
     setting.plan = Plan {
         requests: 1000,
@@ -83,17 +81,17 @@ fn stalls(setting: &mut Setting) {
     setting.receiver = &["--stall", "0.05", "--stall-every", "6000"];
 }
 
-/// How the engine is watched.
+/// Way to observe the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// By the probe.
+    /// The probe.
     Attach,
-    /// By relays alone.
+    /// Relays only.
     Tap,
 }
 
 impl Way {
-    /// Both with one release, and with any that was asked for; one with the others, which must say the same.
+    /// Both ways for one release and for requested ones; a single way for the others.
     fn of(engine: &Engine, asked: bool) -> &'static [Self] {
         if asked || engine.release == "0.5.9" {
             &[Self::Attach, Self::Tap]
@@ -111,7 +109,7 @@ impl Way {
         }
     }
 
-    /// Why it cannot be done here.
+    /// Reason why this way is unavailable here.
     fn refusal(self) -> Option<String> {
         match self {
             Self::Attach => attach::kernel::refusal(),
@@ -119,7 +117,7 @@ impl Way {
         }
     }
 
-    /// One run from its start to its end.
+    /// Observes one run from start to end.
     fn watch(self, home: &Home, program: &Path, setting: &Setting, dir: &Path) -> Result<Outcome> {
         if self == Self::Attach {
             return attach::watched(home, program, setting, dir);
@@ -133,7 +131,7 @@ impl Way {
         session.finish()
     }
 
-    /// What each way must say of every run, whatever its clients are like.
+    /// Checks for every run, independent of its clients.
     fn exact(self, outcome: &Outcome, checks: &mut Checks) {
         match self {
             Self::Attach => {
@@ -144,11 +142,11 @@ impl Way {
     }
 }
 
-/// The rows of the table that are about deliveries.
+/// The rows of the table for deliveries.
 pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &Path, engines: &[Engine]) {
     let asked = !options.releases.is_empty();
     for engine in engines {
-        // What is on the wire inside changes nothing at the other end, but for how outputs queue up.
+        // The internal wire format does not affect deliveries, except for how outputs queue up.
         let scenarios = if engine.msgpack {
             &SCENARIOS[..2]
         } else {
@@ -157,7 +155,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
         for &way in Way::of(engine, asked) {
             let runs = |releases: &[&str]| asked || releases.contains(&engine.release.as_str());
             let mut row = |name: &str, run: &dyn Fn(&mut Checks, &Path) -> Result<String>| {
-                // Who loses something there is a matter of time.
+                // In these scenarios timing decides which clients lose tokens.
                 let timed = ["http, stalls", "http, leavers"].contains(&name);
                 table.needs(if timed { Needs::Machine } else { Needs::Core });
                 let name = format!("{}, {name}", way.name());
@@ -198,7 +196,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
                 row("clients inside", &|checks, dir| {
                     let mut setting = Setting::new(engine);
                     backlog(&mut setting);
-                    // Without the flag on its command line the mode is not known, and nothing is predicted.
+                    // Without the flag on the command line, the mode is unknown and nothing is predicted.
                     setting.receiver = &["--stream-output", "--other-thread"];
                     let outcome = way.watch(home, program, &setting, dir)?;
                     way.exact(&outcome, checks);
@@ -217,16 +215,16 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
     }
 }
 
-/// The stalls hit some requests, and all of these by queues of chunks.
+/// Checks that the stalls affect some requests, all of them through queued chunks.
 fn some_are_affected(outcome: &Outcome, checks: &mut Checks) {
     let (Some(totals), Some(report)) = (&outcome.clients, &outcome.report) else {
         return;
     };
-    // A release that merges need not have merged: its loop may have come round between the frames.
+    // A release that merges need not have merged: its event loop may have run between the frames.
     if report["source"]["waiter"] == "keeps-last" {
         checks.equal("somebody loses tokens", &true, &(totals.clients_with_loss > 0));
     }
-    // A few of a hundred on a machine with time; more on one without.
+    // A few of a hundred on an idle machine, more on a loaded one.
     checks.equal("some lose none", &true, &(totals.clients_with_loss < totals.finished));
     let wakeup = report["hops"][0]["wakeup_frames_max"].as_u64();
     checks.equal(

@@ -1,4 +1,4 @@
-//! The `OpenAI` endpoints, served by the engine's own serving classes: text alone, and a count at the end if it was asked for.
+//! The `OpenAI` endpoints, served by the engine's own serving classes: text only, and a token count at the end on request.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ use super::super::summary;
 use super::Way;
 use super::check::finding;
 
-/// Half of the clients ask `/v1/completions`, the other half `/v1/chat/completions`.
+/// Half of the clients use `/v1/completions`, the other half `/v1/chat/completions`.
 const REQUESTS: u32 = 16;
 
-/// One run, all frames queued before the tokenizer takes the first: where the release keeps the last chunk it merges text, which
-/// is cumulative there and lacks nothing.
+/// Runs with all frames queued before the tokenizer receives the first. A release that keeps only the last chunk sends cumulative text, so
+/// nothing is lost.
 pub(super) fn run(
     way: Way,
     home: &Home,
@@ -56,7 +56,7 @@ pub(super) fn run(
         &true,
         &said.contains(&format!("{REQUESTS} answers carried text without token ids")),
     );
-    // Their clients can count words, which are tokens here: nothing was lost to them.
+    // Words equal tokens here, so the clients can count them: nothing was lost.
     let clients = outcome.clients.as_ref().context("no clients")?;
     let tokens = u64::from(setting.plan.requests * setting.plan.tokens);
     checks.equal("tokens in the clients' text", &tokens, &clients.ids);
