@@ -39,7 +39,7 @@ impl AwayTimes {
         *sum = sum.saturating_add(ns);
     }
 
-    /// What a sample adds: the part of its interval for which the thread was asleep goes to the state at its end.
+    /// Contribution of a sample: the time asleep in its interval counts for the state at its end.
     pub(crate) fn of_sample(sample: &CpuSample<'_>) -> Self {
         let mut times = Self::default();
         if let Some(away) = sample.away {

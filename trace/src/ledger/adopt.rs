@@ -42,7 +42,7 @@ impl Ledger {
         }
     }
 
-    /// What is received from the hop at `place` is not seen from now on.
+    /// Marks the receives from the hop at `place` as unobserved from now on.
     fn hide_takes(&mut self, place: usize) {
         let hop = &mut self.hops.all[place];
         let waited = hop.counts.backlog;

@@ -31,7 +31,7 @@ impl Ledger {
         for _ in 0..STEPS.max(self.table.slots() / ROUND).min(self.table.slots()) {
             let Some(ticket) = self.table.step() else { continue };
             let (silent, told) = self.table.get(ticket).map_or((0, false), |r| {
-                // A log that tells of the first token need not tell of the end.
+                // A log that contains first tokens need not contain the ends of requests.
                 (now.since(r.last_at), r.streams.is_empty() && r.taken_first.is_some())
             });
             if silent > self.limits.orphan_after_ns {
@@ -56,7 +56,7 @@ impl Ledger {
 
     /// Closes a record; `count` is that of the limit it goes for.
     fn make_room(&mut self, count: fn(&mut ReachedCounts) -> &mut u64) -> bool {
-        // What is over goes first, without a loss of knowledge.
+        // Finished requests are evicted first, since that loses no information.
         while let Some((_, ticket)) = self.lingering.pop_front() {
             if self.give_up(ticket, Closed::Over) {
                 return true;
@@ -82,7 +82,7 @@ impl Ledger {
         quietest.is_some_and(|ticket| self.give_up(ticket, Closed::Forgotten))
     }
 
-    /// Closes a record for want of room: more of its request may come, under a new record that would take it for the beginning.
+    /// Evicts a record at the limit. Later chunks of its request may create a new record that would take them for the beginning.
     fn give_up(&mut self, ticket: Ticket, why: Closed) -> bool {
         let closed = self.close(ticket, why);
         if closed {
@@ -91,7 +91,7 @@ impl Ledger {
         closed
     }
 
-    /// Whether a request that was forgotten for want of room may still go on: who lives is not silent for as long as orphans are.
+    /// Whether an evicted request may still resume: a live request is never silent for as long as the orphan timeout.
     pub(super) fn may_meet_forgotten(&self, at: MonoNs) -> bool {
         let recent = |forgot: MonoNs| at.since(forgot) <= self.limits.orphan_after_ns;
         self.forgot.is_some_and(recent)
@@ -300,7 +300,7 @@ mod tests {
             // In one frame, c costs a its record, and a costs b its own.
             crowd.pass(20, &[("c", 1), ("a", 2)]);
             assert_eq!((crowd.gap("c"), crowd.gap("a")), (Some(5), None), "{claim:?}");
-            // Who is not back after the time that an orphan gets will not be.
+            // A request silent for the orphan timeout does not resume.
             let later = 20 + crowd.ledger.limits.orphan_after_ns + 1;
             crowd.ledger.tick(MonoNs(later));
             crowd.pass(later, &[("d", 2)]);

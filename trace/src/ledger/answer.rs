@@ -8,7 +8,7 @@ use super::totals::Sightings;
 use crate::clock::MonoNs;
 use crate::event::{Answer, AnswerEnd};
 
-/// What became of responses to clients.
+/// Outcomes of responses to clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
     /// Responses that are over, a request each.
@@ -57,7 +57,7 @@ impl Ledger {
         }
         answers.held_up += u64::from(answer.held_up > 0);
         answers.uncounted += u64::from(answer.tokens.is_none());
-        // Who left early was not owed the rest.
+        // A client that left early was not owed the rest.
         let (Some(tokens), Some(claimed), AnswerEnd::Whole, false) =
             (answer.tokens, answer.completion_tokens, answer.end, judged)
         else {

@@ -22,7 +22,7 @@ const PLAUSIBLE_START: u32 = 64;
 /// the first chunk of such a one is its finish.
 const WATCHED_LONG: u64 = 50;
 
-/// What a chunk says about counts.
+/// Counts reported by a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Said {
     pub(crate) claim: IdColumn,
@@ -31,11 +31,11 @@ pub(crate) struct Said {
     pub(crate) finish: Option<Finish>,
     /// The retraction counter has grown since the last chunk.
     pub(crate) retracted: bool,
-    /// Frames of its connection seen in a row before this one; `None` while one who was forgotten for want of room may go on.
+    /// Consecutive frames observed on its connection before this one; `None` while an evicted request may resume.
     pub(crate) watched: Option<u64>,
 }
 
-/// What follows from it.
+/// Conclusion from a chunk's counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Adds up, or nothing can be concluded.
@@ -76,7 +76,7 @@ impl Step {
     }
 }
 
-/// What a stream's own arithmetic shows its ids to be.
+/// Type of the ids in a stream, inferred from its counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Evidence {
     /// No chunk so far tells the two apart.
@@ -133,7 +133,7 @@ impl Count {
             (true, Some(listed)) => match self.reads_as(said.claim) {
                 Evidence::Cumulative => self.cumulative(said.claim, listed, completion),
                 Evidence::Delta => self.delta(said, listed, completion, epoch),
-                // Who lists all has never fewer than it counts.
+                // A cumulative list never has fewer ids than the count.
                 Evidence::Undecided if listed > 0 && listed < completion && said.finish.is_none() => {
                     self.evidence = Evidence::Delta;
                     self.delta(said, listed, completion, epoch)
@@ -175,7 +175,7 @@ impl Count {
         let claim = said.claim;
         self.epoch = epoch;
         self.high = completion;
-        // Who was forgotten goes on with a later chunk, or with a finish that brings no token.
+        // An evicted request resumes with a later chunk, or with a finish without a token.
         let goes_on = said.watched.is_none() && (completion > 1 || said.finish.is_some());
         let Some(listed) = listed.filter(|_| claim != IdColumn::Cumulative) else {
             let watched_long = said.watched >= Some(WATCHED_LONG) && !said.retracted;
@@ -305,7 +305,7 @@ impl Count {
         }
         if listed < new {
             let carried = listed;
-            // Text frames of 0.5.1 to 0.5.4.post2 cut their window anew after a retraction.
+            // Text frames of 0.5.1 to 0.5.4.post2 start a new window after a retraction.
             let explained = tail && said.retracted;
             let verdict = if explained {
                 Verdict::Rebased

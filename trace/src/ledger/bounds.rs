@@ -7,7 +7,7 @@ use super::limits::Limits;
 pub struct Bound {
     /// The field of [`Limits`].
     pub name: &'static str,
-    /// What it bounds.
+    /// Name of the limited resource.
     pub about: &'static str,
     at: fn(&mut Limits) -> &mut usize,
 }

@@ -18,19 +18,19 @@ use crate::id::HopId;
 struct Entry {
     /// The stream's high-water count after it.
     end: u32,
-    /// The count it says, below `end` while a retracted request recomputes; 0 of several of which one is.
+    /// Reported count. Below `end` while a retracted request recomputes; 0 if any merged entry did.
     said: u32,
     tokens: u32,
     /// Tokens before its own, or between them, that never came to its hop.
     missing: u32,
     chunks: u32,
-    /// Which of the request's chunks its first is, counted from 1.
+    /// Number of its first chunk within the request (1-based).
     nth: u32,
     /// Ids held of it in the line's `ids`: as many as tokens, or none.
     ids: u32,
     /// Its column does not show its tokens: some of those counted may have come, or gone, by another chunk that nobody saw.
     vague: bool,
-    /// What came between it and the entry before escaped us.
+    /// Observations between the previous entry and this one were missed.
     after_unseen: bool,
 }
 
@@ -39,23 +39,23 @@ struct Entry {
 pub(crate) struct Entering<'a> {
     /// The stream's high-water count after it.
     pub(crate) end: u32,
-    /// What its frame says.
+    /// Count reported by its frame.
     pub(crate) said: u32,
     /// Tokens it carries.
     pub(crate) tokens: u32,
     /// Tokens between it and the chunk before that never came to its hop.
     pub(crate) missing: u32,
-    /// Which of the request's chunks it is, counted from 1.
+    /// Number of the chunk within the request (1-based).
     pub(crate) nth: u32,
     /// The ids of its tokens; empty where they are not kept.
     pub(crate) ids: &'a [i64],
-    /// What its count grew by is all that is known of its tokens: they are the last of these, and nobody knows how many.
+    /// Only the growth of its count is known: its tokens are the last of these, in unknown number.
     pub(crate) vague: bool,
     /// Its count leads on from nothing that was seen.
     pub(crate) rebased: bool,
 }
 
-/// What became of chunks. Every chunk ends in exactly one field, or is still outstanding.
+/// Outcomes of chunks. Every chunk is counted in exactly one field, or is still in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fates {
     /// Carried by a delivery: the first of those that share one, and every one in a response that does not stream.
@@ -92,7 +92,7 @@ impl Fates {
     }
 }
 
-/// What one delivery did.
+/// Effect of one delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) fates: Fates,
@@ -130,12 +130,12 @@ pub(crate) struct Line {
     epoch: u32,
     /// The hop by which its last chunk came.
     by: Option<HopId>,
-    /// The last delivery fitted no chunk: what comes next may follow something unseen.
+    /// The last delivery matched no chunk, so the next one may follow something unobserved.
     doubt: bool,
     /// Some of the request's chunks or deliveries may have escaped us.
     pub(crate) scarred: bool,
     pub(crate) last_at: Option<MonoNs>,
-    /// What became of this request's chunks so far.
+    /// Outcomes of this request's chunks so far.
     pub(crate) fates: Fates,
     pub(crate) finished: bool,
     /// Tokens its consumer has counted, by its own deliveries.
@@ -168,8 +168,8 @@ impl Line {
         }
     }
 
-    /// The next chunk comes by this hop. By another one than before, it is on its way to another worker's waiter, who was not given
-    /// what waits here, or of another request of that rid.
+    /// Sets the hop of the next chunk. A new hop leads to the waiter of another worker, or to another request with the same rid; that
+    /// waiter does not receive the chunks queued here.
     pub(crate) fn comes_by(&mut self, hop: HopId) {
         if self.by.replace(hop).is_some_and(|before| before != hop) {
             self.doubts();
@@ -305,7 +305,7 @@ impl Line {
         self.scarred |= missed;
         // While counts run behind, a delivery may be matched with a chunk that says the same and is long gone.
         let ambiguous = self.scarred && self.behind > 0;
-        // A delivery may hold what nobody saw before a chunk that it reaches.
+        // A delivery may contain unobserved tokens before a chunk that it reaches.
         let to = delivery.completion_tokens.unwrap_or(0);
         let mut reached = self.outstanding.iter().take_while(|entry| entry.end <= to);
         let unseen = reached.any(|entry| entry.after_unseen);
@@ -358,7 +358,7 @@ impl Line {
         }
     }
 
-    /// `(to-n, to]` is with the client; what lies before and is still outstanding is not.
+    /// Tokens `(to-n, to]` are delivered; earlier tokens still in flight are lost.
     fn range(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
         let from = self.begin(to, delivery.tokens);
         if self.vague_before(from, to) {
@@ -433,7 +433,7 @@ impl Line {
         let (last, all) = found?;
         let (mut fates, mut carrier, mut new) = (Fates::default(), false, 0_u32);
         let mut lost = Vec::new();
-        // What vague chunks carry together cannot be told from what they were thought to.
+        // The sum of vague chunks cannot be told from their assumed tokens.
         let vague = self.outstanding.iter().take(last + 1).any(|entry| entry.vague);
         for at in 0..=last {
             let Some(entry) = self.pop_front() else { break };
@@ -459,7 +459,7 @@ impl Line {
         })
     }
 
-    /// Counts run behind and the delivery fits no chunk: a send was not observed. What it may have covered is given up.
+    /// Counts run behind and the delivery matches no chunk, so a send was not observed. Chunks that it may have covered become unknown.
     fn give_up(&mut self, to: u32) -> Outcome {
         let mut fates = Fates::default();
         let upto = self

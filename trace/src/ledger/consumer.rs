@@ -1,4 +1,4 @@
-//! What the receivers' threads and sockets were doing.
+//! State of the receivers' threads and sockets.
 
 use super::hop::{Taker, Trip};
 use super::timeline::Spent;
@@ -106,8 +106,8 @@ impl Ledger {
         Trip { by, burst, frame }
     }
 
-    /// Who is to receive from a hop that nobody was seen to receive from: the main thread of the only process of that role. A
-    /// consumer that is far behind at the attach receives for long what was sent before it, and a stuck one nothing.
+    /// Presumed receiver of a hop without observed receives: the main thread of the only process of that role. After an attach, a consumer
+    /// far behind first receives older frames for a long time, and a stuck one receives nothing.
     pub fn only_receiver(&self, hop: &Hop) -> Option<ThreadId> {
         let role = self.hops.passages.all.get(usize::from(hop.ends.to))?;
         self.threads.only_main(&role.role)
@@ -123,7 +123,7 @@ impl Ledger {
         self.threads.get(id)
     }
 
-    /// What the taking threads did while first tokens waited for them.
+    /// Time of the receiving threads while first tokens waited for them.
     pub fn waits(&self) -> &Waits {
         &self.waits
     }

@@ -152,7 +152,7 @@ impl Ledger {
         }
     }
 
-    /// The response of this request carries text only: what it delivers is unknown.
+    /// Marks the request's response as text only: the number of delivered tokens is unknown.
     pub(super) fn carries_text(&mut self, rid: &str) {
         let Some(request) = self.table.find(rid).and_then(|ticket| self.table.get_mut(ticket)) else {
             return;

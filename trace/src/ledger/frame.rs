@@ -17,7 +17,7 @@ use crate::event::{Chunk, Finish, Frame, IdColumn, Kind};
 use crate::id::{FrameId, HopId};
 use crate::stats::Run;
 
-/// Where and how a frame is seen: what its chunks need to know of the hop.
+/// Properties of the frame's hop that its chunks need.
 #[derive(Clone, Copy)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -32,10 +32,10 @@ pub(super) struct Seen {
     pub(super) epoch: u32,
     origin: bool,
     last: bool,
-    /// Its receiver sends on what it takes, and its takes are seen.
+    /// The receiver forwards the frames it receives, and its receives are observed.
     between: bool,
     lines_up: bool,
-    /// What becomes of its chunks is not seen: who receives is not watched yet, or no more.
+    /// The outcome of its chunks is not observed: the receiver is not watched yet, or no longer.
     unseen: bool,
     /// Likewise, when they are received.
     hides_takes: bool,
@@ -46,7 +46,7 @@ pub(super) struct Seen {
     sent: bool,
 }
 
-/// What the chunks of one frame add up to, entered when it ends.
+/// Totals over the chunks of one frame, entered at its end.
 #[derive(Default)]
 struct Sums {
     /// New tokens.
@@ -110,7 +110,7 @@ impl Ledger {
         }
     }
 
-    /// The engine has ended: what waits on its hops will be taken by nobody, and its streams go on nowhere.
+    /// The engine ended: queued frames will never be received, and no stream continues.
     pub(super) fn ended(&mut self, at: MonoNs) {
         self.totals.engine_ends += 1;
         self.totals.engine_ended = Some(at);
@@ -318,7 +318,7 @@ impl Ledger {
         if behind > 0 && chunk.listed.is_some_and(|n| n > 0) && judged {
             // Counts of a retracted request may begin again lower (`input_embeds` from 0.5.10 on, retried prefills).
             let retracted = request.retractions > 0 || chunk.retractions.is_some_and(|n| n > 0);
-            // One connection keeps its order: what is behind on it is another request's under the same rid.
+            // A connection keeps its order, so a lower count on it belongs to another request with the same rid.
             let in_order = stream.lane == seen.lane && stream.count.high == high;
             if !retracted && !in_order && request.sharing == 0 {
                 self.hops.groups[seen.group]
@@ -376,7 +376,7 @@ impl Ledger {
                 let new_rid = request.wire_missing == 0;
                 let stream = &mut request.streams[stream];
                 stream.missing = stream.missing.saturating_add(missing);
-                // What never came to a hop is missing on all that follow, and was lost once.
+                // Tokens missing on one hop are missing on all later hops, but were lost only once.
                 let more = stream.missing.saturating_sub(request.wire_missing);
                 if more == 0 {
                     return;

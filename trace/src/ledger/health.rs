@@ -10,7 +10,7 @@ const RECENT: usize = 64;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct HealthChecks {
-    /// The same in every process: what is remembered may go on in another one.
+    /// Hashes equally in every process, because a serialized ledger may continue in another one.
     #[serde(skip)]
     hasher: BuildHasherDefault<DefaultHasher>,
     recent: VecDeque<u64>,

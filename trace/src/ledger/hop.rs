@@ -1,4 +1,4 @@
-//! Hops, and the lines under which hops of one name are told.
+//! Hops, and the lines that group hops of one name.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,7 +22,7 @@ const UNHANDLED: usize = 1_024;
 /// Different reasons kept for undecoded frames; further ones share a line.
 const REASONS: usize = 32;
 
-/// What crossed a hop.
+/// Traffic on a hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopCounts {
     /// Frames sent, undecoded ones included.
@@ -93,11 +93,11 @@ pub(crate) struct Trip {
     pub(crate) frame: u32,
 }
 
-/// Whose wakeups a frame's taker counts.
+/// Receiver whose wakeups count for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Taker {
     Thread(ThreadId),
-    /// Which thread is not observed: one for each hop, as far as can be told.
+    /// The thread is not observed; each hop is assumed to have its own.
     OfHop(HopId),
 }
 
@@ -136,7 +136,7 @@ pub struct Hop {
     pub(crate) lanes: HashMap<u32, Lane>,
     pub(crate) early: VecDeque<EarlyTake>,
     pub(crate) unhandled: VecDeque<(FrameId, MonoNs)>,
-    /// Who took from it last.
+    /// Thread of the last receive.
     pub(crate) by: Option<ThreadId>,
     /// Taken minus sent, of this hop alone.
     pub(crate) residence: Buckets,
@@ -144,7 +144,7 @@ pub struct Hop {
     pub(crate) chunk_waits: WindowedSum,
     /// Waits of requests' first chunks.
     pub(crate) first_waits: WindowedSum,
-    /// What the receiving thread did while frames waited for it.
+    /// Time of the receiving thread while frames waited for it.
     pub(crate) while_waiting: Spent,
     #[serde(default)]
     pub(crate) away: AwayTimes,
@@ -206,7 +206,7 @@ impl Hop {
         &self.first_waits
     }
 
-    /// What the receiving thread did while frames waited for it; an empty stretch where that was not sampled.
+    /// Time of the receiving thread while frames waited for it; empty if not sampled.
     pub fn while_waiting(&self) -> Spent {
         self.while_waiting
     }
@@ -216,7 +216,7 @@ impl Hop {
         self.away
     }
 
-    /// What each connection has carried, by its number; of those that are remembered.
+    /// Traffic of each remembered connection, by its number.
     pub fn lanes(&self) -> impl Iterator<Item = (u32, LaneCounts)> {
         self.lanes.iter().map(|(&number, lane)| (number, lane.counts))
     }
@@ -226,7 +226,7 @@ impl Hop {
         self.id
     }
 
-    /// Where it is, as ZMQ writes endpoints; empty when unknown.
+    /// Endpoint in ZMQ notation; empty when unknown.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
@@ -236,7 +236,7 @@ impl Hop {
         self.worker
     }
 
-    /// Place in [`super::Ledger::groups`] of the line it is told under.
+    /// Index of its line in [`super::Ledger::groups`].
     pub fn group(&self) -> usize {
         self.group
     }
@@ -251,7 +251,7 @@ impl Hop {
         self.last
     }
 
-    /// What crossed it.
+    /// Traffic on the hop.
     pub fn counts(&self) -> HopCounts {
         self.counts
     }
@@ -261,7 +261,7 @@ impl Hop {
         self.sees
     }
 
-    /// It leads, or may lead, to the tokenizer, and what that receives is not seen now.
+    /// Whether it leads, or may lead, to the tokenizer while the tokenizer's receives are not observed.
     pub(crate) fn hides_takes(&self) -> bool {
         (self.last || self.open) && !self.shows.taken
     }
@@ -314,7 +314,7 @@ impl Hop {
         self.unhandled.push_back((id, at));
     }
 
-    /// When the handled frame had been taken. A receiver handles what it takes in order.
+    /// Returns when the processed frame was received. A receiver processes frames in the order received.
     pub(crate) fn handled(&mut self, id: FrameId) -> Option<MonoNs> {
         let at = self.unhandled.iter().position(|u| u.0 == id)?;
         self.unhandled.drain(..=at).next_back().map(|u| u.1)
@@ -346,9 +346,9 @@ pub struct Group {
     pub recv_wait: Distribution,
     /// Frames taken per wakeup, over wakeups that have ended; a count, not a time.
     pub wakeups: Distribution,
-    /// What the kernel holds.
+    /// Bytes in kernel queues.
     pub kernel: KernelQueue,
-    /// What passes per second.
+    /// Traffic per second.
     pub rate: Rate,
     /// The backlog, second by second.
     pub trend: Trend,
@@ -393,7 +393,7 @@ impl Group {
 pub(crate) struct Hops {
     pub(crate) all: Vec<Hop>,
     pub(crate) groups: Vec<Group>,
-    /// What hop names call the processes at their ends, and how long each that stands between two hops keeps a chunk.
+    /// Roles at the ends of hops, with the time that each process between two hops keeps a chunk.
     pub(crate) passages: Passages,
     /// Place in `all` by id.
     by_id: HashMap<HopId, usize>,
@@ -457,7 +457,7 @@ impl Hops {
         let before = self.all[place].group;
         let alone = !self.all.iter().any(|h| h.group == before && h.id != said.id);
         if alone && self.group_named(said.name).is_none() {
-            // Its line takes the name, with all that was told under the old one.
+            // The whole line takes the new name, with its history.
             said.name.clone_into(&mut self.groups[before].name);
         }
         let (group, ends) = (self.group(said.name), self.ends(said.name));
@@ -465,7 +465,7 @@ impl Hops {
         (hop.group, hop.ends) = (group, ends);
         hop.endpoint = said.endpoint.into();
         (hop.worker, hop.origin, hop.last, hop.shows) = (said.worker, said.origin, said.last, said.sees);
-        // What is presumed of a hop that frames cross before it is announced has been seen; of a new one nothing has.
+        // A hop used before its announcement has presumed stages that count as observed; a new hop has none.
         let saw = known.map_or(Sees::default(), |_| hop.sees);
         hop.sees = saw.or(said.sees);
         hop.open = said.name.ends_with("->?");
@@ -487,7 +487,7 @@ impl Hops {
         true
     }
 
-    /// What waits on the hop at `place` is told under another line from now on. Times and rates stay where they were told.
+    /// Moves the frames waiting on the hop at `place` to its new line. Times and rates stay with the old line.
     fn renamed(&mut self, place: usize, before: usize) {
         let (group, counts) = (self.all[place].group, self.all[place].counts);
         let others = self.all.iter().filter(|h| h.group == before);

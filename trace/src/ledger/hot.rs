@@ -13,10 +13,10 @@ use crate::id::ThreadId;
 
 /// Fewer frames than this come and go: no backlog that grows.
 const PILE: u64 = 4;
-/// Processes whose backlog is followed at once; the one that was silent longest makes room.
+/// Maximum number of processes whose backlog is followed; the one silent longest is evicted.
 const PROCESSES: usize = 256;
 
-/// How often stacks were read, and what they were found doing.
+/// Numbers of stack samples, by what the thread was doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HotCounts {
     /// Stacks read, one for each thread and reading.
@@ -158,7 +158,7 @@ pub(crate) struct Hot {
 }
 
 impl Hot {
-    /// Enters a sample. `backlog` is what waits for its process now; `None` when it is not seen to take frames.
+    /// Enters a sample. `backlog` is the number of frames waiting for its process; `None` if it is not seen to receive frames.
     fn enter(
         &mut self,
         at: MonoNs,
@@ -235,7 +235,7 @@ impl Ledger {
         let pid = sample.thread.pid;
         let Hops { all: hops, groups, .. } = &self.hops;
         let backlog = || {
-            // A consumer that is far behind has not been seen to take what we saw sent: then the hop's name tells whose it is.
+            // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
             let its = |hop: &&Hop| match hop.by {
                 Some(by) => by.pid == pid,
                 None => hop.shows.taken && groups[hop.group].name.rsplit("->").next() == Some(sample.role),
@@ -247,7 +247,7 @@ impl Ledger {
         self.reached.hot_functions += u64::from(!fits);
     }
 
-    /// What the engine's threads ran in, by role in the order they were met; empty where no stacks were sampled.
+    /// Functions of the engine's threads, by role in the order first observed; empty without stack samples.
     pub fn hot(&self) -> &[HotRole] {
         &self.hot.roles
     }

@@ -1,4 +1,4 @@
-//! What must add up whenever a report is made: every chunk sent is delivered, merged, lost, in flight or unjudged, and counted once.
+//! Invariant of every report: each chunk sent is counted exactly once as delivered, merged, lost, in flight or unjudged.
 
 use super::Ledger;
 

@@ -1,4 +1,4 @@
-//! What the kernel holds of a hop. libzmq drains its sockets, so this is 0 while hundreds of frames wait in the inbox behind it.
+//! Bytes in a hop's kernel queues. libzmq drains its sockets, so this is 0 even while hundreds of frames wait in its inbox.
 
 use std::collections::VecDeque;
 

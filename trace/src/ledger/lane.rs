@@ -15,18 +15,18 @@ pub(crate) struct PendingChunk {
     pub(crate) tokens: u32,
     /// The stream's count after it, by which it is known when it is sent on.
     pub(crate) end: u32,
-    /// Which of the request's chunks on this hop it is, counted from 1.
+    /// Number of the chunk within the request on this hop (1-based).
     pub(crate) nth: u32,
     /// The request's first chunk into the tokenizer.
     pub(crate) first: bool,
-    /// Its finishing chunk, likewise.
+    /// Whether it is the request's finishing chunk.
     pub(crate) last: bool,
 }
 
-/// What a frame carries.
+/// Content of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Load {
-    /// Chunks that it tells of.
+    /// Number of chunks.
     pub(crate) chunks: u32,
     /// Its bytes, up to 4 GiB.
     pub(crate) bytes: u32,
@@ -41,7 +41,7 @@ impl Load {
     }
 }
 
-/// What a connection has carried.
+/// Traffic of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneCounts {
     /// Frames, undecoded ones included.
@@ -61,7 +61,7 @@ struct PendingFrame {
     load: Load,
 }
 
-/// What a lane knows of a frame that was taken.
+/// State of a received frame in its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// It was sent at this time; its chunks are at the front of the lane.
@@ -151,7 +151,7 @@ impl Lane {
         Some(self.chunks.drain(..frame.chunks as usize))
     }
 
-    /// No take will be seen of what waits: its chunks go to `to`. Gives back how many frames were remembered.
+    /// Gives up waiting for receives of the queued frames and moves their chunks to `to`. Returns the number of frames remembered.
     pub(crate) fn forget_waiting(&mut self, to: &mut Vec<PendingChunk>) -> usize {
         to.extend(self.chunks.drain(..));
         self.forgotten = 0;

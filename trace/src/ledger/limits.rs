@@ -1,4 +1,4 @@
-//! What the ledger may hold, and how often it wanted to hold more.
+//! Memory limits of the ledger, with counts of how often each was reached.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub struct Limits {
     pub rid_bytes: usize,
     /// Hops; frames on further ones are not entered.
     pub hops: usize,
-    /// Connections per hop; the one that was silent longest makes room.
+    /// Connections per hop; the one silent longest is evicted.
     pub lanes_per_hop: usize,
     /// Frames sent and not yet taken or forwarded, all hops together.
     pub pending_frames: usize,
@@ -26,8 +26,7 @@ pub struct Limits {
     pub outstanding_per_rid: usize,
     /// The same over all requests.
     pub outstanding: usize,
-    /// Chunks of one request at one process between two hops of which one time, taken or sent on, has been told and the
-    /// other not yet; the oldest makes room.
+    /// Chunks of one request inside one process between two hops, with only one of receive and send known; the oldest is evicted.
     pub passing_per_rid: usize,
     /// The same over all requests.
     pub passing: usize,

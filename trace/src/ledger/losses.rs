@@ -48,7 +48,7 @@ impl LostRange {
     }
 }
 
-/// What one request lost.
+/// Losses of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
     /// In the order they were met.
@@ -124,7 +124,7 @@ pub struct Lossy {
     pub tokens_delivered: Option<u32>,
     /// Proven by deliveries.
     pub confirmed: Option<Box<Losses>>,
-    /// Expected from who shared a wakeup, by what the release is known to do.
+    /// Predicted from chunks that share a wakeup and the known behaviour of the release.
     pub predicted: Option<Box<Losses>>,
 }
 

@@ -139,14 +139,14 @@ pub struct Ledger {
     /// Of requests whose rid was used again: by the request that has it now, the one that had it and had not ended.
     #[serde(default)]
     predecessors: BTreeMap<Ticket, Predecessor>,
-    /// When a request was last forgotten for want of room.
+    /// Time of the last eviction of a request at the limit.
     forgot: Option<MonoNs>,
     /// Grows whenever deliveries may have been missed.
     delivery_epoch: u32,
     early: EarlyDeliveries,
     #[serde(skip)]
     scratch: Vec<PendingChunk>,
-    /// Whose the chunks of the event are that was entered last.
+    /// Requests touched by the last frame.
     #[serde(skip)]
     met: Vec<Ticket>,
 }
@@ -197,7 +197,7 @@ impl Ledger {
     /// Enters an event. Allocates nothing for a chunk of a known request.
     pub fn apply(&mut self, event: &Event<'_>) {
         let at = event.at;
-        // What a probe saw while it was being attached is entered after the first word on the engine.
+        // Events observed during the attach are applied after the first `Engine` event, but are older.
         self.started = Some(self.started.map_or(at, |started| started.min(at)));
         self.now = self.now.max(at);
         self.totals.events += 1;
@@ -233,7 +233,7 @@ impl Ledger {
         let hop = &mut self.hops.all[place];
         hop.counts.undecoded += 1;
         hop.counts.bytes += believable(undecoded.bytes);
-        // What it said is unknown, so no stream may be judged across it.
+        // Its content is unknown, so no stream can be judged across it.
         hop.epoch += 1;
         if let Some(lane) = hop.lanes.get_mut(&undecoded.id.lane) {
             lane.watched = 0;
@@ -263,7 +263,7 @@ impl Ledger {
             deliveries |= hop.sees.delivered;
             for lane in hop.lanes.values_mut() {
                 lane.watched = 0;
-                // Their takes may be among what was lost: nobody knows that they wait still.
+                // Their receives may be among the missed observations, so they may no longer be waiting.
                 for chunk in lane.chunks.iter().filter(|chunk| chunk.first) {
                     if let Some(request) = self.table.get_mut(chunk.ticket) {
                         request.first_take_missed = true;
@@ -292,7 +292,7 @@ impl Ledger {
         before != self.limits
     }
 
-    /// What is known of the engine.
+    /// Known properties of the engine.
     pub fn engine(&self) -> &EngineState {
         &self.engine
     }
@@ -341,7 +341,7 @@ impl Ledger {
         self.table.len()
     }
 
-    /// Requests that are over, oldest first. Where there are more than are kept, ordinary ones are left out before notable ones.
+    /// Finished requests, oldest first. Above the limit, ordinary ones are evicted before notable ones.
     pub fn finished(&self) -> impl DoubleEndedIterator<Item = &Summary> {
         self.finished.iter()
     }
@@ -357,7 +357,7 @@ impl Ledger {
         lost || (of.bursts && self.predicts_drops()) || of.gap_ns.is_some_and(|ns| ns >= self.slow_ns)
     }
 
-    /// Whether a burst is a loss, as far as is known: deliveries are not seen, and the engine keeps only the last of several chunks.
+    /// Whether a burst predicts a loss: deliveries are not observed, and the engine keeps only the last of several chunks.
     pub fn predicts_drops(&self) -> bool {
         let engine = &self.engine;
         !self.sees_deliveries() && engine.waiter == Some(Waiter::KeepsLast) && engine.mode == Some(Mode::Incremental)
@@ -373,7 +373,7 @@ impl Ledger {
         &self.hops.groups
     }
 
-    /// What stands between hops, in the order met; those at the path's ends have kept nothing.
+    /// Processes between hops, in the order first observed; those at the path's ends have no data.
     pub fn passages(&self) -> &[Passage] {
         &self.hops.passages.all
     }
@@ -398,7 +398,7 @@ impl Ledger {
         &self.gap_slot
     }
 
-    /// A slot of time begins: what is kept for one starts anew.
+    /// Starts a new time slot: resets the values kept per slot.
     pub(crate) fn next_slot(&mut self) {
         self.gap_slot.clear();
         for group in &mut self.hops.groups {
@@ -471,7 +471,7 @@ impl Ledger {
         self.hops.all.iter().any(|h| h.last && h.sees.taken)
     }
 
-    /// Whether sends and takes are both seen, so that a gap can be; or the engine tells of both.
+    /// Whether gaps are observable: sends and receives are both observed, or the engine logs both.
     pub fn sees_gaps(&self) -> bool {
         let origin = |h: &Hop| h.sees.sent && (h.origin || !self.hops.any_origin);
         (self.sees_takes() && self.hops.all.iter().any(origin)) || self.stages.sees_gaps()
@@ -484,7 +484,7 @@ impl Ledger {
         (self.sees_deliveries() && !unseen).then_some(tokens.delivered)
     }
 
-    /// What it could not judge or keep, a line each.
+    /// Parts that could not be judged or kept, one line each.
     pub fn degraded(&self) -> impl Iterator<Item = String> + use<> {
         let shared = self.totals.requests.shared;
         let shared = (shared > 0).then(|| {

@@ -28,7 +28,7 @@ pub struct TokenPace {
 }
 
 impl TokenPace {
-    /// Of what was entered; `None` when that is nothing.
+    /// Summary of a tally; `None` if it is empty.
     pub(crate) fn of(tally: &Tally) -> Option<Self> {
         Some(Self {
             count: tally.count(),

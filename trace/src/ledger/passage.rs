@@ -31,7 +31,7 @@ impl Default for Ends {
     }
 }
 
-/// One role, and how long its processes keep what they send on.
+/// One role, with the time its processes keep a chunk.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Passage {
     /// Its word in hop names.
@@ -62,7 +62,7 @@ impl Passage {
     }
 }
 
-/// Which of a chunk's two times has been told.
+/// Side of a chunk's passage whose time is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Side {
     Taken,
@@ -90,7 +90,7 @@ impl Passing {
         Some(oldest.1)
     }
 
-    /// The other time of the chunk of `count` tokens, now that the one of `side` is told.
+    /// Returns the time of the other side for the chunk of `count` tokens, if it is known.
     fn meet(&mut self, side: Side, count: u32, at: MonoNs) -> Option<MonoNs> {
         if self.side != side {
             while self.waiting.front().is_some_and(|&(tokens, _)| tokens < count) {
@@ -112,7 +112,7 @@ impl Passing {
     }
 }
 
-/// The roles that hop names know, each with what it keeps.
+/// Roles from hop names, each with the time its processes keep a chunk.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Passages {
     pub(crate) all: Vec<Passage>,
@@ -200,7 +200,7 @@ pub(crate) struct Room<'l> {
     pub(crate) reached: &'l mut ReachedCounts,
 }
 
-/// One time of a chunk is told; the other, if it was before.
+/// Enters the time of one side of a chunk; returns the other if it is known.
 fn meet(
     all_waiting: &mut usize,
     request: &mut Request,

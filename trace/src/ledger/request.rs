@@ -1,4 +1,4 @@
-//! One request: what is remembered while it lives, and the summary kept when it is over.
+//! One request: its state while it is live, and its summary after it has finished.
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -65,7 +65,7 @@ pub struct Request {
     /// Inter-token latency, where deliveries are seen.
     pub(crate) pace: Option<Box<Pace>>,
     pub(crate) streams: SmallVec<[Stream; 2]>,
-    /// Chunks of it inside what stands between two hops.
+    /// Its chunks inside processes between two hops.
     pub(crate) passing: Vec<Passing>,
     pub(crate) first_at: MonoNs,
     /// First send at the origin, if it was the request's very first chunk.
@@ -79,9 +79,9 @@ pub struct Request {
     pub(crate) delivered_first: Option<MonoNs>,
     /// The stages its engine told of.
     pub(crate) marks: Option<Box<Marks>>,
-    /// What deliveries prove lost.
+    /// Losses proven by deliveries.
     pub(crate) losses: Option<Box<Losses>>,
-    /// What is expected to be lost.
+    /// Predicted losses.
     pub(crate) predicted: Option<Box<Losses>>,
 }
 
@@ -233,12 +233,12 @@ impl Request {
         &self.streams
     }
 
-    /// What is seen of its deliveries; `None` where nothing is, or its response carries text only.
+    /// Its delivery tracker; `None` if deliveries are not observed or its response carries text only.
     fn seen_line(&self) -> Option<&Line> {
         self.line.as_deref().filter(|line| !line.text)
     }
 
-    /// What became of its chunks; `None` where its deliveries are not seen.
+    /// Outcomes of its chunks; `None` if its deliveries are not observed.
     pub fn fates(&self) -> Option<Fates> {
         self.seen_line().map(|l| l.fates)
     }
@@ -278,12 +278,12 @@ impl Request {
         self.pace.as_ref().map(|pace| pace.brief()).unwrap_or_default()
     }
 
-    /// What deliveries prove lost; `None` when nothing is.
+    /// Losses proven by deliveries; `None` if there are none.
     pub fn losses(&self) -> Option<&Losses> {
         self.losses.as_deref()
     }
 
-    /// What its takes let expect to be lost, by what the release is known to do; `None` when nothing is.
+    /// Losses predicted from its receives and the known behaviour of the release; `None` if there are none.
     pub fn predicted(&self) -> Option<&Losses> {
         self.predicted.as_deref()
     }
@@ -304,7 +304,7 @@ impl Request {
         shelf.keep(predicted, range, limits, reached);
     }
 
-    /// What is kept of it for its losses, taken out; `None` when there are none.
+    /// Removes and returns its losses; `None` if there are none.
     pub(crate) fn take_losses(&mut self) -> Option<Lossy> {
         let (confirmed, predicted) = (self.losses.take(), self.predicted.take());
         (confirmed.is_some() || predicted.is_some()).then(|| Lossy {
@@ -348,7 +348,7 @@ impl Request {
     }
 }
 
-/// What is kept of a request that is over.
+/// Summary of a finished request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// SGLang's request id.

@@ -19,7 +19,7 @@ use crate::event::{Chunk, Delivery};
 /// For so long after its last chunk a delivery may be of the request that had a rid before, in nanoseconds.
 const STRAGGLES_NS: u64 = 5_000_000_000;
 
-/// The request that had the rid before, and had not ended as far as is known.
+/// Previous request with the same rid, not known to have ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Predecessor {
     ticket: Ticket,

@@ -13,7 +13,7 @@ use crate::id::HopId;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Stream {
-    /// The line that its hop is told under.
+    /// Line of its hop.
     pub(crate) group: u32,
     pub(crate) hop: HopId,
     /// The roles at the hop's ends.
@@ -70,12 +70,12 @@ impl Stream {
         self.count.step(said, epoch)
     }
 
-    /// Its hop is told under another line from now on.
+    /// Moves the stream to the new line of its hop.
     pub(crate) fn moves_to(&mut self, group: usize, ends: Ends) {
         (self.group, self.ends) = (group as u32, ends);
     }
 
-    /// Whether it is told under the line at that place.
+    /// Whether it belongs to the line at that index.
     pub(crate) fn on_line(&self, group: usize) -> bool {
         self.group as usize == group
     }
@@ -105,7 +105,7 @@ impl Stream {
         self.last_at
     }
 
-    /// What its arithmetic shows its ids to be.
+    /// Type of its ids, inferred from its counts.
     pub fn evidence(&self) -> Evidence {
         self.count.evidence
     }

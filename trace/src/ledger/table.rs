@@ -50,7 +50,7 @@ pub(crate) struct Table {
     rid_bytes: usize,
 }
 
-/// What of a table is in an image: the index is made anew.
+/// Serialized part of a table. The index is rebuilt.
 #[derive(Deserialize)]
 struct Kept {
     slots: Vec<Slot>,
@@ -109,13 +109,13 @@ impl Table {
         Some(self.ticket(slot))
     }
 
-    /// As [`Self::find`], of a rid whose record is wanted soon: what is read and written for every chunk of it is fetched.
+    /// Like [`Self::find`], but prefetches the memory that every chunk of the record reads and writes.
     pub(crate) fn foresee(&self, rid: &str) -> Ticket {
         let found = self.find(rid);
         found.inspect(|&ticket| self.fetch(ticket)).unwrap_or(Ticket::NOBODY)
     }
 
-    /// Reads a record's lines of memory, for whoever needs them soon.
+    /// Prefetches a record's cache lines.
     pub(crate) fn fetch(&self, ticket: Ticket) {
         if let Some(request) = self.get(ticket) {
             black_box(request.lines());

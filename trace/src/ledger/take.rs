@@ -1,4 +1,4 @@
-//! What happens to a frame after its send: forwarded, taken, handled.
+//! Events of a frame after its send: forwarded, received, processed.
 
 use super::Ledger;
 use super::hop::{EarlyTake, Trip};
@@ -213,7 +213,7 @@ impl Ledger {
         }
     }
 
-    /// A lane keeps its order: what was sent before the taken frame has been taken too, unseen.
+    /// A lane keeps its order, so frames sent before the received one were received too, unobserved.
     fn overtake(&mut self, id: FrameId, place: usize, at: MonoNs) {
         let hop = &mut self.hops.all[place];
         if let Some(lane) = hop.lanes.get_mut(&id.lane) {

@@ -70,7 +70,7 @@ impl Thread {
         &self.name
     }
 
-    /// What it is to its process; `None` while no sample has told.
+    /// Part of the thread in its process; `None` before the first sample.
     pub fn part(&self) -> Option<ThreadPart> {
         self.part
     }
@@ -179,7 +179,7 @@ impl Threads {
         self.by_id.get(&id).map(|&place| &self.all[place])
     }
 
-    /// The main thread of the only process of a role: who is to receive where nobody was seen to.
+    /// Main thread of the only process of a role: the presumed receiver if no receive was observed.
     pub(crate) fn only_main(&self, role: &str) -> Option<ThreadId> {
         let is_it = |t: &&Thread| *t.role == *role && t.part == Some(ThreadPart::Main);
         let mut mains = self.all.iter().filter(is_it);

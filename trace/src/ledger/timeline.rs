@@ -58,7 +58,7 @@ impl Spent {
         self.combine(earlier, u64::saturating_sub)
     }
 
-    /// What one knows and the other does not counts as 0 there: a quota may be set while we look.
+    /// A value known on one side only counts as 0 on the other: a quota may be set during the run.
     fn combine(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
         let either = |a: Option<u64>, b: Option<u64>| (a.or(b)).map(|_| by(a.unwrap_or(0), b.unwrap_or(0)));
         Self {
@@ -110,7 +110,7 @@ impl Timeline {
         self.marks.back().map(|m| m.0)
     }
 
-    /// What lies between, as far as samples cover it; inside a sample time is taken to be spent evenly.
+    /// Time between two instants, as far as samples cover it. Within a sample, time is assumed to be spent evenly.
     pub(crate) fn between(&self, from: MonoNs, to: MonoNs) -> Option<Spent> {
         if from >= to {
             return None;

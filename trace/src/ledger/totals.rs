@@ -17,7 +17,7 @@ pub struct Sightings {
     pub since: Option<MonoNs>,
     /// The worst of them.
     pub worst: Box<str>,
-    /// How bad it is, in the unit of what is counted.
+    /// Severity, in the unit of the counted thing.
     pub amount: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct RequestCounts {
     pub health_checks: u64,
     /// Of those remembered, how many have finished and wait for their last take or delivery.
     pub settling: u64,
-    /// Records closed, each with a summary: what is over, and what was forgotten.
+    /// Closed records, each with a summary: finished and forgotten requests.
     pub closed: u64,
 }
 
@@ -71,7 +71,7 @@ pub struct ChunkCounts {
     pub taken: u64,
     /// Sent to the tokenizer where deliveries are seen: each ends as one of the fates or is outstanding.
     pub lined_up: u64,
-    /// What became of those.
+    /// Outcomes of the chunks.
     pub fates: Fates,
     /// Sent, and their request closed before they were delivered.
     pub undelivered: u64,
@@ -107,7 +107,7 @@ pub struct Predictions {
     pub replaced: u64,
     /// Every chunk is handed out by itself.
     pub passed: u64,
-    /// What the engine does is not known.
+    /// The engine's behaviour is unknown.
     pub unknown: u64,
     /// Most chunks of one request in one wakeup.
     pub burst_max: u32,
@@ -156,7 +156,7 @@ impl Missed {
         self.since.get_or_insert(at);
     }
 
-    /// What the source reported, by cause.
+    /// Missed observations reported by the source, by cause.
     pub fn by_cause(&self) -> [(&'static str, u64); 4] {
         [
             ("queue_full", self.queue_full),
@@ -230,7 +230,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Takes back what was predicted of a request whose response cannot lose a chunk that its waiter skips.
+    /// Withdraws the prediction for a request whose response cannot lose a chunk that its waiter skips.
     pub(crate) fn withdraw(&mut self, request: &mut Request, shelf: &mut Shelf) {
         request.skips_nothing = true;
         if let Some(losses) = request.predicted.take() {

@@ -16,7 +16,7 @@ use crate::id::ThreadId;
 const SHORTEST_NS: u64 = 200_000_000;
 /// Waits that wait for a sample themselves.
 const PENDING: usize = 16_384;
-/// A sample that has not come by then will not come.
+/// A sample that has not arrived after this time will not arrive.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// A first token's way from its first send to the tokenizer's take.
@@ -30,11 +30,11 @@ pub(crate) struct Wait {
     pub(crate) taken: MonoNs,
     /// The last hop's line.
     pub(crate) group: usize,
-    /// Who took it.
+    /// Receiving thread.
     pub(crate) by: ThreadId,
 }
 
-/// Waits and what was done meanwhile.
+/// Waits, with the receiving thread's time during them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitBreakdown {
     /// How many requests.
@@ -55,7 +55,7 @@ pub struct Waits {
     pending: VecDeque<Wait>,
     /// All that could be judged.
     pub total: WaitBreakdown,
-    /// The longest of them, and whose it was.
+    /// The longest of them, with its request.
     pub worst: Option<(Box<str>, WaitBreakdown)>,
     /// Waits for which no samples of the thread came.
     pub unjudged: u64,

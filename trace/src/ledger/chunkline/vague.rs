@@ -18,7 +18,7 @@ impl Entry {
 }
 
 impl Line {
-    /// Whether tokens before `from` are in no delivery, and what says so is vague.
+    /// Whether tokens before `from` are in no delivery, on the evidence of vague chunks.
     pub(super) fn vague_before(&self, from: u32, to: u32) -> bool {
         let start = |e: &Entry| e.end.saturating_sub(e.tokens).max(self.delivered_to);
         let covered = || self.outstanding.iter().take_while(|e| e.end <= to);
@@ -55,7 +55,7 @@ impl Line {
                 lost.push(self.range_of(&entry, before, entry.end));
             }
         }
-        // What it was matched with is not certain: the next one may follow something unseen.
+        // The match is uncertain: the next delivery may follow something unobserved.
         self.doubt = unseen || (self.scarred && fewest < most);
         Outcome {
             fates,

@@ -1,4 +1,4 @@
-//! What is told enters the ledger: stages find their request, first sends their takes.
+//! Enters data from the log into the ledger: finds the request of each stage and pairs first sends with receives.
 
 use super::marks::{Entered, Mark};
 use super::{AWAITED, ENDS, FIRST_SENT, FIRST_TAKEN, NAMES, PAIRS, place_of};
@@ -75,7 +75,7 @@ impl Ledger {
         }
     }
 
-    /// Joins a request's first send with its first take, whichever is told last.
+    /// Pairs a request's first send with its first receive, whichever is logged last.
     fn gap_as_told(&mut self, ticket: Ticket, at: MonoNs, stage: &Stage<'_>, by: u8) {
         let told = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else {

@@ -7,7 +7,7 @@ use crate::clock::MonoNs;
 
 /// Most stages kept of one request.
 const MOST: usize = 32;
-/// Two logs of one process tell of one stage to the microsecond alike; two servers are further apart than this, in nanoseconds.
+/// Two logs of one process agree on a stage's time to the microsecond; two servers differ by more than this, in nanoseconds.
 const SAME_NS: u64 = 1_000_000;
 
 /// One stage.
@@ -19,7 +19,7 @@ pub struct Mark {
     pub(super) by: u8,
     /// Tokens the request had then.
     pub tokens: Option<u32>,
-    /// What waited behind it.
+    /// Requests or messages queued behind it.
     pub pending: Option<u32>,
     /// Requests that its teller held state for then, where it says so; of the stages that end a gap only.
     pub states: Option<u32>,
@@ -42,7 +42,7 @@ pub(super) struct Gap {
     pub(super) end: Mark,
 }
 
-/// What became of a stage.
+/// Result of entering a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entered {
     /// It is the latest: the stage before it, and how long ago that was.
@@ -50,9 +50,9 @@ pub(super) enum Entered {
         /// `None` for the first of all.
         after: Option<(u8, u64)>,
     },
-    /// A later one was told before it.
+    /// A later stage was logged first.
     Earlier,
-    /// It has been told already.
+    /// The stage is a duplicate.
     Repeat,
     /// There are too many.
     NoRoom,

@@ -71,7 +71,7 @@ const PAIRS: usize = 256;
 /// First sends remembered of one sender, and requests past their wait.
 const AWAITED: usize = 131_072;
 
-/// All that was told.
+/// All data from the engine's log.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Stages {
     names: Names,
@@ -80,9 +80,9 @@ pub struct Stages {
     tellers: Tellers,
     gaps: Pairs,
     slowest: Slowest,
-    /// First sends whose takes have not been told, by who sent them, in their order.
+    /// First sends without a logged receive yet, by sender, in order.
     awaited: HashMap<u8, VecDeque<(MonoNs, Ticket)>>,
-    /// Requests whose first token was told to be taken, in that order: the first to make room.
+    /// Requests with a logged receive of the first token, oldest first. The oldest is evicted first.
     passed: VecDeque<Ticket>,
     /// Counters.
     pub counts: StageCounts,
@@ -103,13 +103,13 @@ pub struct StageCounts {
     pub late: u64,
     /// Not entered: too many stages of one request, or too many names.
     pub left_out: u64,
-    /// `first_output_stream` was told.
+    /// Number of `first_output_stream` lines.
     pub sends: u64,
-    /// `tokenizer_first_token` was told.
+    /// Number of `tokenizer_first_token` lines.
     pub takes: u64,
 }
 
-/// What the engine says it merged. It speaks from 20 chunks on only, so that this is less than there was.
+/// Merged chunks in the engine's log. It logs only merges of 20 chunks or more, so these are lower bounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MergedCounts {
     /// How often it said so.
@@ -118,7 +118,7 @@ pub struct MergedCounts {
     pub chunks: u64,
     /// The most at once.
     pub most: u32,
-    /// Whose they were.
+    /// Request of the largest merge.
     pub most_rid: Box<str>,
     /// When it first said so.
     pub since: Option<MonoNs>,
@@ -130,12 +130,12 @@ impl Stages {
         self.names.get(mark.name)
     }
 
-    /// Who told it; empty when unknown.
+    /// Source of the mark; empty when unknown.
     pub fn by(&self, mark: &Mark) -> &str {
         self.by.get(mark.by)
     }
 
-    /// Whether both ends of the gap were told of, be it of different requests.
+    /// Whether both ends of gaps are logged, even if for different requests.
     pub fn sees_gaps(&self) -> bool {
         self.counts.sends > 0 && self.counts.takes > 0
     }
@@ -169,7 +169,7 @@ impl Stages {
 }
 
 impl Ledger {
-    /// What the engine itself has said.
+    /// Data from the engine's own log.
     pub fn stages(&self) -> &Stages {
         &self.stages
     }

@@ -14,7 +14,7 @@ pub struct Slow {
     pub rid: Box<str>,
     /// From its `first_output_stream` to its `tokenizer_first_token`, in nanoseconds.
     pub gap_ns: u64,
-    /// All that was told of it.
+    /// All its logged stages.
     pub marks: Marks,
 }
 
@@ -26,7 +26,7 @@ impl Slowest {
         &self.0
     }
 
-    /// Enters a request, or what has become known of it since.
+    /// Enters a request, or updates it with new data.
     pub(super) fn offer(&mut self, rid: &str, gap_ns: u64, marks: &Marks) {
         let full = self.0.len() >= KEPT;
         if full && self.0.last().is_some_and(|least| least.gap_ns > gap_ns) {

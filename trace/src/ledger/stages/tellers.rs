@@ -16,7 +16,7 @@ const STEPS: usize = 240;
 /// One process, as it describes itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Teller {
-    /// Who it is: a role, a process, or the log it stood in.
+    /// Source: a role, a process, or the log file.
     pub by: Box<str>,
     /// Messages it says it has taken.
     pub messages: u64,
@@ -45,7 +45,7 @@ pub struct States {
     pub step_ns: u64,
     /// When the first step begins.
     pub from: MonoNs,
-    /// The most in each step; `None` where nothing was told.
+    /// Maximum in each step; `None` without a log line.
     pub steps: Vec<Option<u32>>,
 }
 
@@ -57,7 +57,7 @@ impl States {
         if self.steps.is_empty() {
             (self.step_ns, self.from) = (1_000_000_000, at);
         }
-        // What comes before the first step is entered into it: lines step back a little.
+        // Earlier values count in the first step, since log lines may step back a little.
         let mut place = at.since(self.from) / self.step_ns;
         while place >= STEPS as u64 {
             let halves = self.steps.chunks(2).map(|two| two.iter().copied().flatten().max());
@@ -88,13 +88,13 @@ impl Teller {
         }
     }
 
-    /// What it last said of its states, no longer ago than that says something of `at`.
+    /// Its last logged `states`, if recent enough to be valid at `at`.
     pub fn states_at(&self, at: MonoNs) -> Option<u32> {
         let (told, states) = self.last_states?;
         (at.since(told) <= FRESH_NS).then_some(states)
     }
 
-    /// What it last said of its CPU, likewise.
+    /// Its last logged CPU use, if recent enough to be valid at `at`.
     pub fn cpu_at(&self, at: MonoNs) -> Option<f64> {
         let (told, cpu) = self.cpu?;
         (at.since(told) <= FRESH_NS).then_some(cpu)
@@ -150,7 +150,7 @@ impl Tellers {
         }
     }
 
-    /// The states of the teller of that name at `at`; of the only one that tells of states, where none has that name.
+    /// States at `at` of the source with that name, or of the only source that logs states if none has that name.
     pub(super) fn states(&self, by: &str, at: MonoNs) -> Option<u32> {
         if let Some(teller) = self.0.iter().find(|t| *t.by == *by && t.last_states.is_some()) {
             return teller.states_at(at);
