@@ -1,6 +1,5 @@
-//! `cargo xtask ebpf`: builds the kernel side of the probe and keeps the result in the repository, so that nobody else
-//! needs its tools. Byte for byte reproducible: the same compiler, lock file and linker give the same object from any
-//! folder.
+//! `cargo xtask ebpf`: builds the kernel side of the probe and keeps the objects in the repository, so that other builds do not need its
+//! tools. The build is reproducible byte for byte: the same compiler, lock file and linker give the same object in any folder.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,11 +10,11 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::toolchain::{library, output, succeed};
 
-/// `0.11` and later need LLVM installed; this one loads the compiler's own.
+/// `0.11` and later need an installed LLVM; this version loads the compiler's own.
 const BPF_LINKER: &str = "0.10.4";
-/// The compiler whose LLVM wrote the objects in the repository.
+/// Compiler whose LLVM generated the objects in the repository.
 const RUSTC: &str = "1.95.0";
-/// Register names in `pt_regs` differ by machine, so there is an object for each.
+/// Register names in `pt_regs` differ by architecture, so each has its own object.
 const MACHINES: [&str; 2] = ["x86_64", "aarch64"];
 const SUMS: &str = "SHA256SUMS";
 
@@ -40,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let out = args.out.clone().unwrap_or(kept);
         return build(root, &tools, &out);
     }
-    // The host's clippy never sees the kernel side.
+    // Clippy for the host does not cover the kernel side.
     let mut clippy = cargo(root, &tools, MACHINES[0], "clippy")?;
     succeed(clippy.args(["--", "--deny", "warnings"]))?;
     let fresh = tempfile::tempdir()?;
@@ -65,7 +64,7 @@ fn build(root: &Path, tools: &Tools, out: &Path) -> Result<()> {
     fs::create_dir_all(out)?;
     for machine in MACHINES {
         succeed(&mut cargo(root, tools, machine, "build")?)?;
-        // DWARF holds hashes that differ between builds; the BTF that the kernel reads stays.
+        // Strip DWARF, whose hashes differ between builds; keep the BTF that the kernel reads.
         succeed(
             Command::new(&tools.objcopy)
                 .env("LD_LIBRARY_PATH", tools.sysroot.join("lib"))
@@ -84,7 +83,7 @@ fn target(root: &Path, machine: &str) -> PathBuf {
     root.join("target/bpf").join(machine)
 }
 
-/// `cargo build` or `cargo clippy` of the kernel side for one machine.
+/// `cargo build` or `cargo clippy` of the kernel side for one architecture.
 fn cargo(root: &Path, tools: &Tools, machine: &str, what: &str) -> Result<Command> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
@@ -111,7 +110,7 @@ fn cargo(root: &Path, tools: &Tools, machine: &str, what: &str) -> Result<Comman
         .arg("--target-dir")
         .arg(target(root, machine))
         .env("PATH", tools.path()?)
-        // Stable compiles `core` for a target that has none prebuilt only when asked this way.
+        // A stable compiler builds `core` only with these variables.
         .env("RUSTC_BOOTSTRAP", "1")
         .env("__CARGO_TESTS_ONLY_SRC_ROOT", &tools.library)
         .env("CARGO_ENCODED_RUSTFLAGS", flags(root, tools, machine)?)
@@ -139,7 +138,7 @@ fn flags(root: &Path, tools: &Tools, machine: &str) -> Result<OsString> {
         (home.as_path(), "/cargo"),
         (tools.library.as_path(), "/rust-src"),
     ] {
-        // rustc is given paths without links in them.
+        // rustc receives paths with symbolic links resolved.
         let from = from
             .canonicalize()
             .with_context(|| format!("resolve {}", from.display()))?;
@@ -151,12 +150,12 @@ fn flags(root: &Path, tools: &Tools, machine: &str) -> Result<OsString> {
     Ok(flags)
 }
 
-/// What the build needs beside the compiler.
+/// Build tools beside the compiler.
 struct Tools {
-    /// Holds `bin/bpf-linker`.
+    /// Folder that holds `bin/bpf-linker`.
     dir: PathBuf,
     sysroot: PathBuf,
-    /// The standard library's source, of exactly this compiler.
+    /// Source of the standard library of exactly this compiler.
     library: PathBuf,
     objcopy: PathBuf,
 }

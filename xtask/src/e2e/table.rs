@@ -112,25 +112,25 @@ impl Table {
         );
     }
 
-    /// The rows from here on are told as one sum in the end.
+    /// Starts a group of rows, whose total time is printed at the end.
     pub(super) fn group(&mut self, name: &str, needs: Needs) {
         self.sum(name);
         self.needs = needs;
     }
 
-    /// The same for the rows of the group from here on.
+    /// Sets the needs of the group's following rows.
     pub(super) fn needs(&mut self, needs: Needs) {
         self.needs = needs;
     }
 
-    /// A group's sum. It is the last one then.
+    /// Returns the group's total time, and makes the group the last one.
     fn sum(&mut self, name: &str) -> &mut Duration {
         let at = self.groups.iter().position(|(known, _)| known == name);
         let group = at.map_or_else(|| (name.to_owned(), Duration::ZERO), |at| self.groups.remove(at));
         &mut self.groups.push_mut(group).1
     }
 
-    /// Runs one scenario in a folder of its own, if this pass is about it.
+    /// Runs one scenario in its own folder, if this pass includes it.
     pub(super) fn row(
         &mut self,
         options: &Options,
@@ -171,7 +171,7 @@ impl Table {
         }
     }
 
-    /// Takes a row that ran beside others. One that did not come out well then is told of and runs again by itself, which decides.
+    /// Adds a row that ran concurrently. A failed row is printed and runs again alone; the second result counts.
     pub(super) fn ran_beside(&mut self, row: Row) {
         if row.is_good() {
             return self.ran(row);
@@ -183,7 +183,7 @@ impl Table {
         row.wrong().for_each(|line| println!("    {line}"));
     }
 
-    /// Prints a row that has run, and below it what differs.
+    /// Prints a finished row, followed by its mismatches.
     fn ran(&mut self, row: Row) {
         let good = row.is_good();
         let verdict = format!("{}{}", row.made, if good { " ok" } else { " FAIL" });
@@ -203,7 +203,7 @@ impl Table {
         }
     }
 
-    /// A line of the table of scores, of the row before.
+    /// Adds a line to the table of scores for the previous row.
     pub(super) fn score(&mut self, line: String) {
         match &mut self.pass {
             Pass::One(_, Some(row)) => row.scores.push(line),
@@ -211,7 +211,7 @@ impl Table {
         }
     }
 
-    /// Whether a scenario is among those asked for, and this pass is about it.
+    /// Whether a scenario is selected by the options and belongs to this pass.
     pub(super) fn wants(&self, options: &Options, engine: &Engine, name: &str) -> bool {
         let full = format!("{} {name}", engine.name());
         let asked = options.only.as_ref().is_none_or(|text| full.contains(text.as_str()));
@@ -223,7 +223,7 @@ impl Table {
             }
     }
 
-    /// Says that a scenario cannot run here.
+    /// Prints that a scenario cannot run here.
     pub(super) fn skip(&mut self, options: &Options, engine: &Engine, name: &str, why: &str) {
         if matches!(self.pass, Pass::Rest(_)) && self.wants(options, engine, name) {
             println!("{:<16} {name:<25} SKIPPED: {why}", engine.name());
@@ -231,7 +231,7 @@ impl Table {
         }
     }
 
-    /// What was noted.
+    /// The collected rows of [`Pass::Note`].
     pub(super) fn noted(self) -> Vec<Place> {
         match self.pass {
             Pass::Note(places) => places,
@@ -239,7 +239,7 @@ impl Table {
         }
     }
 
-    /// The one row.
+    /// The row of [`Pass::One`].
     pub(super) fn one(self) -> Option<Row> {
         match self.pass {
             Pass::One(_, row) => row,

@@ -1,4 +1,4 @@
-//! What stands between the engine's processes: `tokengap tap`, or a relay that only copies, to compare with.
+//! The relay between the engine's processes: `tokengap tap`, or one that only copies, for comparison.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -13,17 +13,17 @@ use serde_json::Value;
 
 use super::process::Process;
 
-/// How endpoints are written and found.
+/// Transport of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
-    /// `ipc://` below the run's own folder.
+    /// `ipc://` in the run's own folder.
     Ipc,
     /// `tcp://` on a free port of 127.0.0.1.
     Tcp,
 }
 
 impl Transport {
-    /// A new endpoint; `name` is unique within `dir`.
+    /// Creates a new endpoint; `name` is unique within `dir`.
     pub(crate) fn endpoint(self, dir: &Path, name: &str) -> Result<String> {
         match self {
             Self::Ipc => Ok(format!("ipc://{}", dir.join(name).display())),
@@ -32,22 +32,22 @@ impl Transport {
     }
 }
 
-/// Free now; nobody else on the machine is likely to be given it in the moment until it is bound.
+/// Returns an address that is free now. Another process is unlikely to get it before it is bound.
 fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// A place in the path: senders connect to `front`, the receiver binds `back`.
+/// Place of a relay in the path: senders connect to `front`, the receiver binds `back`.
 #[derive(Clone, Debug)]
 pub(crate) struct Splice {
-    /// The hop's name, when the tap is told it; by itself it knows the sender only.
+    /// Hop name passed to the tap, which otherwise knows only the sender.
     pub(crate) hop: Option<&'static str>,
     pub(crate) front: String,
     pub(crate) back: String,
 }
 
 impl Splice {
-    /// Endpoints for one splice.
+    /// Endpoints for one relay.
     pub(crate) fn new(relay: &Relay, transport: Transport, dir: &Path, name: &str) -> Result<Self> {
         let back = transport.endpoint(dir, name)?;
         let front = match relay {
@@ -57,7 +57,7 @@ impl Splice {
         Ok(Self { hop: None, front, back })
     }
 
-    /// The place between the server at `url` and its clients.
+    /// Endpoints of a relay between the server at `url` and its clients.
     pub(crate) fn http(relay: &Relay, url: &str) -> Result<Self> {
         let front = match relay {
             Relay::Absent => url.into(),
@@ -68,14 +68,14 @@ impl Splice {
     }
 }
 
-/// The program that relays.
+/// Kind of relay.
 #[derive(Clone, Debug)]
 pub(crate) enum Relay {
     /// `tokengap tap`, which reports.
     Tokengap(PathBuf),
-    /// `xtask plain-relay`, which copies and says nothing: what the sockets do by themselves.
+    /// `xtask plain-relay`, which copies without a report: the behaviour of the sockets alone.
     Plain,
-    /// Nothing: senders connect to the receiver, as they do where nobody watches.
+    /// No relay: senders connect directly to the receiver.
     Absent,
 }
 
@@ -92,7 +92,7 @@ impl Tap {
         let mut command = match relay {
             Relay::Tokengap(program) => {
                 let mut command = Command::new(program);
-                // Every request in detail; the duration is only a bound, should this process be killed and not end it.
+                // Report every request. The duration is only a safety limit in case this process is killed.
                 command.args([
                     "tap",
                     "--headless",
@@ -125,7 +125,7 @@ impl Tap {
         }))
     }
 
-    /// Ends it as an operator does, with `signal`, and gives its report; `None` from a relay that makes none.
+    /// Stops it with `signal` and returns its report; `None` from a relay without one.
     pub(crate) fn report(self, signal: Signal) -> Result<Option<Value>> {
         if !self.reports {
             return self.kill().map(|()| None);
@@ -136,7 +136,7 @@ impl Tap {
         Ok(Some(report))
     }
 
-    /// Ends it as an accident does.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(self) -> Result<()> {
         self.process.signal(Signal::KILL)?;
         let (status, _) = self.process.end(Duration::from_secs(5))?;
@@ -145,7 +145,7 @@ impl Tap {
     }
 }
 
-/// Waits until `endpoint` is listened on, without connecting to it: a connection would be traffic.
+/// Waits until `endpoint` has a listener, without connecting to it: a connection would count as traffic.
 pub(crate) fn wait_until_bound(endpoint: &str, by: &mut Process) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(10);
     while Instant::now() < until {
@@ -160,7 +160,7 @@ pub(crate) fn wait_until_bound(endpoint: &str, by: &mut Process) -> Result<()> {
             }
             Some(("ipc", path)) => fs::read_to_string("/proc/net/unix")?
                 .lines()
-                // Flags 00010000: accepting connections. A socket file without its listener is not in this list.
+                // Flags 00010000: accepting connections. A socket file without a listener is not in this list.
                 .any(|line| line.ends_with(&format!(" {path}")) && line.contains(" 00010000 ")),
             _ => bail!("{endpoint} is neither tcp, http nor ipc"),
         };

@@ -1,4 +1,4 @@
-//! What the harness says really happened: the JSON lines of `engine/truth.py`.
+//! Ground truth recorded by the harness: the JSON lines of `engine/truth.py`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -8,55 +8,55 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// A message that a process gave to its socket.
+/// A message that a process sent.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Sent {
-    /// Which of the process's sockets: `output` or `control`.
+    /// Socket of the process: `output` or `control`.
     pub(crate) on: String,
-    /// Fingerprint of its bytes.
+    /// Hash of its bytes.
     pub(crate) hash: String,
     /// `CLOCK_MONOTONIC` just before the send call, ns.
     #[serde(rename = "sent_ns")]
     pub(crate) at_ns: u64,
-    /// The same just after it.
+    /// `CLOCK_MONOTONIC` just after the send call, ns.
     pub(crate) accepted_ns: u64,
-    /// What it says of each request.
+    /// Its content for each request.
     pub(crate) chunks: Vec<ChunkSaid>,
 }
 
-/// Of one request: rid, ids listed, completion tokens so far and the kind of finish.
+/// Request id, number of listed token ids, completion tokens so far, and kind of finish.
 type ChunkSaid = (String, Option<u64>, Option<u64>, Option<String>);
 
-/// A message that a process took from its socket.
+/// A message that a process received.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Taken {
-    /// Fingerprint of its bytes.
+    /// Hash of its bytes.
     pub(crate) hash: String,
-    /// `CLOCK_MONOTONIC` when libzmq handed it over, ns.
+    /// `CLOCK_MONOTONIC` when the receive call returned, ns.
     #[serde(rename = "taken_ns")]
     pub(crate) at_ns: u64,
-    /// The same just before the receive call that got it.
+    /// `CLOCK_MONOTONIC` just before that receive call, ns.
     pub(crate) called_ns: u64,
 }
 
-/// What one client was given.
+/// Outputs received by one client.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(crate) struct Client {
     pub(crate) rid: String,
-    /// How many outputs, and how many token ids in them.
+    /// Number of outputs, and of token ids in them.
     pub(crate) outputs: u64,
     pub(crate) ids: u64,
-    /// Places in the output that it has tokens for.
+    /// Number of distinct token positions received.
     #[serde(rename = "distinct_ids")]
     pub(crate) tokens: u64,
-    /// Tokens that its finish claims and that never came; `None` where the release gives it no ids.
+    /// Tokens counted by its finish that never arrived; `None` where the release gives it no ids.
     pub(crate) lost: Option<u64>,
-    /// Their places from 0, each range up to but not including its second number.
+    /// Their positions, 0-based, as half-open ranges.
     pub(crate) missing: Option<Vec<[u64; 2]>>,
-    /// Tokens that its last output claims, and why it ended.
+    /// Completion tokens of its last output, and its finish reason.
     pub(crate) completion_tokens: Option<u64>,
     pub(crate) finish: Option<String>,
-    /// How it went away before its end; `None` where it stayed.
+    /// How it left before the end; `None` if it stayed.
     #[serde(default)]
     pub(crate) left: Option<String>,
 }
@@ -69,9 +69,9 @@ pub(crate) struct Counts {
     pub(crate) requests: u64,
     pub(crate) chunks: u64,
     pub(crate) tokens: u64,
-    /// Requests that ended by a frame that says so, aborts included.
+    /// Requests that ended with a finish in a frame, including aborts.
     pub(crate) finishes: u64,
-    /// Those of them that say abort.
+    /// Finishes that are aborts.
     pub(crate) aborts: u64,
     /// `AbortReq` messages: requests that ended without a frame of their own.
     pub(crate) abort_messages: u64,
@@ -103,11 +103,11 @@ impl std::iter::Sum for Counts {
 /// Totals of `send`.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct SenderTotals {
-    /// The release that ran.
+    /// The running release.
     pub(crate) release: String,
     /// To the tokenizer or detokenizer.
     pub(crate) output: Counts,
-    /// To the tokenizer, on a connection of its own.
+    /// To the tokenizer, on a separate connection.
     pub(crate) control: Counts,
 }
 
@@ -125,28 +125,28 @@ pub(crate) struct RelayTotals {}
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct ReceiverTotals {
     pub(crate) frames: u64,
-    /// What the tokenizer gave to its clients.
+    /// Outputs that the tokenizer gave to its clients.
     #[serde(flatten)]
     pub(crate) given: ClientTotals,
 }
 
-/// Sums over clients: those inside `receive`, or those of `client` at the other end of HTTP.
+/// Sums over clients: those inside `receive`, or the HTTP clients of `client`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct ClientTotals {
-    /// Clients that were given a finish.
+    /// Clients that received a finish.
     pub(crate) finished: u64,
-    /// How many outputs all clients were given, and how many token ids.
+    /// Outputs and token ids received by all clients.
     pub(crate) outputs: u64,
     pub(crate) ids: u64,
-    /// Tokens that the finishes claim, and how many of them never came, as far as clients are given ids to tell.
+    /// Tokens counted by the finishes, and how many of them never arrived, for clients that receive ids.
     pub(crate) completion_tokens: u64,
     pub(crate) lost: u64,
     pub(crate) clients_without_ids: u64,
-    /// Clients that did not get all.
+    /// Clients with lost tokens.
     pub(crate) clients_with_loss: u64,
 }
 
-/// One process's truth: what it sent, what it took, and its totals.
+/// Truth of one process: sent and received messages, and totals.
 #[derive(Debug)]
 pub(crate) struct Truth<T> {
     pub(crate) sent: Vec<Sent>,
@@ -165,7 +165,7 @@ enum Line {
 }
 
 impl<T: DeserializeOwned> Truth<T> {
-    /// Reads a truth file; one without totals is an error, its process did not end properly.
+    /// Reads a truth file. Missing totals are an error, because the process did not exit properly.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("reading the truth at {}", path.display()))?;
         let (mut sent, mut taken, mut clients, mut totals) = (Vec::new(), Vec::new(), Vec::new(), None);

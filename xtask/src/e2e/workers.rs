@@ -1,6 +1,6 @@
 //! The releases' own routers: one scheduler, `MultiDetokenizerRouter`, two detokenizers and four tokenizer workers, or
-//! `MultiTokenizerRouter` in front of the four; and the two servers of a disaggregated pair. What the report says of every hop
-//! and every worker against what the processes say.
+//! `MultiTokenizerRouter` in front of the four; and the two servers of a disaggregated pair. Checks the report of every hop and worker
+//! against the processes' truth.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -22,18 +22,18 @@ use super::tap::{Relay, Splice, Tap, Transport};
 use super::truth::{ReceiverTotals, RelayTotals, SenderTotals, Truth};
 use super::{Options, summary};
 
-/// Releases that split a batch differently: a message for each request, and one for each worker.
+/// Releases that split a batch differently: a message for each request, or one for each worker.
 const RELEASES: [&str; 2] = ["0.5.13", "0.5.23"];
-/// The release with which the tokenizers' router is tried: it takes token ids from 0.5.16 on.
+/// Release for the tokenizers' router, which accepts token ids from 0.5.16 on.
 const SKIPS: &str = "0.5.23";
 const WORKERS: usize = 4;
 const DETOKENIZERS: usize = 2;
-/// How long every process may take to end.
+/// Time limit for every process to exit.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What is sent before nobody watches has arrived everywhere by then.
+/// Time after which messages sent before the observation have arrived everywhere.
 const SETTLED: Duration = Duration::from_millis(500);
 
-/// Which router stands behind the scheduler.
+/// Router behind the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behind {
     Detokenizers,
@@ -41,7 +41,7 @@ enum Behind {
 }
 
 impl Behind {
-    /// The hops of the path, in its order.
+    /// Hops of the path, in order.
     fn hops(self) -> &'static [&'static str] {
         match self {
             Self::Detokenizers => &[
@@ -54,7 +54,7 @@ impl Behind {
     }
 }
 
-/// All rows of the table that are about these.
+/// All rows of the table for routers and disaggregated pairs.
 pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Relay, engines: &[Engine]) {
     if options.quick {
         return;
@@ -64,7 +64,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Re
         table.row(options, engine, "detokenizer router", |checks, dir| {
             tapped(home, engine, Behind::Detokenizers, relay, dir, checks)
         });
-        // How frames are written makes no difference to who takes and sends them.
+        // The codec does not affect routing.
         if engine.msgpack {
             continue;
         }
@@ -99,7 +99,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Re
             stagger: 1,
             ..Plan::PLAIN
         };
-        // Of groups of four every second one is samples, and the first of these only warms the cache: it sends no token.
+        // Every second group of four is a sampling group, whose first request only warms the cache and sends no token.
         let warm_ups = plan.requests / 4 / 2;
         let whole = plan.requests * plan.tokens;
         let sides: [(&str, &[&str], &[&str], u32); 3] = [
@@ -142,7 +142,7 @@ fn plan(senders: u32) -> Plan {
     }
 }
 
-/// The processes, connected; nothing has been sent.
+/// The connected processes, before anything has been sent.
 struct Cast {
     router: Process,
     detokenizers: Vec<Process>,
@@ -151,7 +151,7 @@ struct Cast {
     tap: Option<Tap>,
 }
 
-/// What they say happened.
+/// Truth of each process.
 struct Said {
     senders: Vec<Truth<SenderTotals>>,
     router: Truth<RelayTotals>,
@@ -185,7 +185,7 @@ impl Cast {
             .collect::<Result<_>>()?;
         let into_workers: Vec<Splice> = (0..WORKERS)
             .map(|n| {
-                // The router picks by the checksum of a worker's endpoint: names are tried until both have the same load.
+                // The router hashes a worker's endpoint. Try names until both detokenizers have the same load.
                 let named = |i: u32| place(&format!("worker{n}-{i}"), hops[hops.len() - 1]);
                 let fits = |splice: &Splice| {
                     crc32fast::hash(splice.front.as_bytes()) as usize % DETOKENIZERS == n % DETOKENIZERS
@@ -257,7 +257,7 @@ impl Cast {
         })
     }
 
-    /// Lets one scheduler send all it has.
+    /// Lets one scheduler send everything.
     fn send(&mut self, number: usize) -> Result<()> {
         self.begin(number)?;
         self.done(number)?;
@@ -274,7 +274,7 @@ impl Cast {
         sender.line("DONE", PATIENCE).map(|_| ())
     }
 
-    /// Ends every process in the order of the path.
+    /// Stops every process in the order of the path.
     fn finish(self, dir: &Path) -> Result<Said> {
         fn end(mut process: Process) -> Result<()> {
             process.stop();
@@ -317,7 +317,7 @@ fn tapped(
     everything_adds_up(&said, behind, 0, checks)
 }
 
-/// The router connects to a worker when it first has something for it, so another scheduler goes before.
+/// Runs another scheduler first, because the router connects to a worker only when it first has a message for it.
 fn watched(home: &Home, engine: &Engine, program: &Path, dir: &Path, checks: &mut Checks) -> Result<String> {
     let mut cast = Cast::start(home, engine, plan(2), Behind::Detokenizers, &Relay::Absent, dir)?;
     cast.send(0)?;
@@ -330,7 +330,7 @@ fn watched(home: &Home, engine: &Engine, program: &Path, dir: &Path, checks: &mu
     everything_adds_up(&said, Behind::Detokenizers, from, checks)
 }
 
-/// A process that is stopped while others go on, and the hop that first tokens wait on then.
+/// A process to stop while others continue, and the hop where first tokens then wait.
 #[derive(Clone, Copy)]
 struct Victim {
     name: &'static str,
@@ -355,10 +355,10 @@ const VICTIMS: [Victim; 3] = [
         of: |cast| &cast.workers[2],
     },
 ];
-/// How long it is stopped: twice what a first token may wait.
+/// Duration of the stop: twice the limit for a first token.
 const STOPPED: Duration = Duration::from_secs(3);
 
-/// The report names the hop into the stopped process, and accuses nobody else.
+/// Checks that the report names the hop into the stopped process and no other.
 fn stopped(
     home: &Home,
     engine: &Engine,
@@ -371,7 +371,7 @@ fn stopped(
     let mut cast = Cast::start(home, engine, plan(3), behind, &Relay::Absent, dir)?;
     cast.send(0)?;
     let watch = Watch::start_with(program, cast.workers[0].pid(), dir, &[])?;
-    // Who receives what is seen before it stops.
+    // Send before the stop, so that the receivers are known.
     cast.send(1)?;
     (victim.of)(&cast).signal(Signal::STOP)?;
     let sent = cast.begin(2);
@@ -402,7 +402,7 @@ fn stopped(
         &one_of_several,
         &gap["evidence"]["bottleneck_worker"].is_string(),
     );
-    // What piled up while it was stopped is delivered at once, and merged: true, and nobody else's doing.
+    // Frames queued during the stop are delivered together and merged: a correct finding, and nobody else's fault.
     let warns = |f: &&Value| f["severity"] != "info" && f["kind"] != "coalescing";
     for finding in findings().filter(warns) {
         let accused = format!("nobody else is accused: {}", finding["summary"]);
@@ -415,7 +415,7 @@ fn stopped(
 /// Frames, chunks and tokens.
 type Load = [u64; 3];
 
-/// What came to each receiver of each hop since `from`, the least first.
+/// Load of each receiver of each hop since `from`, in ascending order.
 fn loads(said: &Said, behind: Behind, from: u64) -> BTreeMap<&'static str, Vec<Load>> {
     let sent = said.senders.iter().flat_map(|s| &s.sent).chain(&said.router.sent);
     let sent = sent.chain(said.detokenizers.iter().flat_map(|d| &d.sent));
@@ -497,7 +497,7 @@ fn everything_adds_up(said: &Said, behind: Behind, from: u64, checks: &mut Check
     Ok(passages(report, behind, last.requests, last.chunks, checks))
 }
 
-/// What stands between two hops: every chunk's time inside it, or without a probe every request's first.
+/// Checks the processing stages between hops: one sample per chunk, or without a probe one per request.
 fn passages(report: &Value, behind: Behind, requests: u64, chunks: u64, checks: &mut Checks) -> String {
     let (kind, counted) = match report["source"]["kind"].as_str() {
         Some("attach") => ("inside", chunks),

@@ -1,5 +1,5 @@
-//! `cargo xtask faults`: everything that may go wrong around tokengap, done to it on purpose, with real peers that keep their own
-//! truth. What came of it is the table in docs/internals/FAULTS.md.
+//! `cargo xtask faults`: injects faults around tokengap between real peers that keep their own truth. docs/internals/FAULTS.md has the
+//! results.
 
 mod peers;
 mod probe;
@@ -37,12 +37,12 @@ pub(crate) struct Options {
     write: bool,
 }
 
-/// What every fault is given.
+/// Context of every fault.
 pub(crate) struct Bench {
     home: Home,
-    /// The released program.
+    /// The release build.
     tokengap: PathBuf,
-    /// The same sources with `fault-injection`.
+    /// A build with the `fault-injection` feature.
     faulty: PathBuf,
     long: bool,
 }
@@ -50,19 +50,19 @@ pub(crate) struct Bench {
 /// One row of the table.
 struct Fault {
     name: &'static str,
-    /// What is done.
+    /// Description of the fault.
     what: &'static str,
     run: fn(&Bench, &Path, &mut Checks) -> Result<Seen>,
 }
 
-/// What came of it.
+/// Result of a fault.
 struct Seen {
     /// Messages whose arrival was checked.
     messages: u64,
     told: String,
 }
 
-/// `cargo xtask faults`.
+/// Runs `cargo xtask faults`.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let home = Home::find();
     home.prepare(&[])?;
@@ -136,7 +136,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 impl Bench {
-    /// The report of a recording.
+    /// Returns the report of a recording.
     fn report(&self, recording: &Path) -> Result<Value> {
         let mut command = Command::new(&self.tokengap);
         let output = command.arg("replay").arg(recording).arg("--json").output()?;
@@ -150,7 +150,7 @@ impl Bench {
     }
 }
 
-/// The program as it is released: given, or built from this workspace.
+/// The release program: given, or built from this workspace.
 pub(crate) fn released(home: &Home, given: Option<&Path>) -> Result<PathBuf> {
     match given {
         Some(program) => std::fs::canonicalize(program).with_context(|| format!("looking for {}", program.display())),
@@ -158,8 +158,8 @@ pub(crate) fn released(home: &Home, given: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// The program, built from this workspace. The one with faults inside is not optimised, which takes a fraction of the time, and lies
-/// where no other is looked for.
+/// Builds the program from this workspace. The fault-injection build is unoptimised to save time, and uses its own folder so that it is not
+/// mistaken for the other.
 fn built(home: &Home, faulty: bool) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);

@@ -1,13 +1,12 @@
-"""The peers of the fault tests: PUSH and PULL sockets of pyzmq that number, hash and check every message. They know nothing of what
-stands between them.
+"""Peers of the fault tests: pyzmq PUSH and PULL sockets that number, hash and check every message, unaware of any relay in between.
 
-A message is its head (a mark, the connection, its number, the hash of body and number) and a body of random length. Each
-connection's messages, hashed in order, come to one digest on either side: equal digests are equal bytes, in order.
+A message is a header (mark, connection, number, hash of body and number) and a body of random length. Each side hashes a connection's
+messages in order; equal digests mean equal bytes in order.
 
-READY pid, then orders on stdin:
-  send: "exec"                 -> READY again, as a new program of the same process
-        "go", "end"            -> DONE {connections: {N: {count, bytes, digest}}}, when all of it has left this process
-  take: "end {N: count, ...}"  -> DONE {connections: {N: {count, bytes, digest, missing, repeated, backwards}}, corrupt, strange}
+Prints READY pid, then accepts commands on stdin:
+send: "exec" execs the same program in the same process and prints READY again; "go" and "end" print DONE {connections: {N: {count,
+bytes, digest}}} when all messages have left the process.
+take: "end {N: count, ...}" prints DONE {connections: {N: {count, bytes, digest, missing, repeated, backwards}}, corrupt, strange}.
 """
 
 import argparse
@@ -25,7 +24,7 @@ import zmq
 HEAD = struct.Struct("<8sIQ16s")
 NUMBER = struct.Struct("<IQ")
 MARK = b"fault-ok"
-# Nothing more is coming after this long without a message, once the senders have ended.
+# Seconds without a message, after the senders have ended, until the receiver stops waiting.
 QUIET = 3.0
 SIZES = {
     "small": lambda dice: dice.randrange(0, 512),

@@ -1,4 +1,4 @@
-//! Real libzmq peers (`peer.py`) and what they say of each other: what was sent, what arrived.
+//! Real libzmq peers (`peer.py`) and their counts of sent and received messages.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,27 +16,27 @@ use crate::e2e::check::Checks;
 use crate::e2e::process::Process;
 
 const STARTUP: Duration = Duration::from_secs(30);
-/// Sending what is left, over whatever was broken meanwhile.
+/// Time limit for sending the remaining messages after a fault.
 const FINISH: Duration = Duration::from_mins(10);
 
-/// What a process of senders does.
+/// Load of a sender process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Number of its first connection: connections of one receiver have different numbers.
+    /// Number of its first connection; unique among the connections of one receiver.
     pub(super) first: u32,
     pub(super) connections: u32,
-    /// Messages of each connection; 0: until told to end.
+    /// Messages per connection; 0 means until stopped.
     pub(super) count: u32,
-    /// Messages a second, all connections together; 0: as fast as it goes.
+    /// Messages per second over all connections; 0 means full speed.
     pub(super) rate: u32,
     /// `small`, `mixed`, `large` or `huge`, as in `peer.py`.
     pub(super) sizes: &'static str,
-    /// High-water mark; 0: none.
+    /// High-water mark; 0 means none.
     pub(super) room: u32,
 }
 
 impl Load {
-    /// Four connections at a steady pace until told to end.
+    /// Four connections at a steady rate until stopped.
     pub(super) const STEADY: Self = Self {
         first: 0,
         connections: 4,
@@ -53,7 +53,7 @@ pub(super) struct Sender(Process);
 /// A process with a PULL socket.
 pub(super) struct Receiver(Process);
 
-/// What one connection's sender says.
+/// The sender's counts of one connection.
 #[derive(Debug, Deserialize)]
 pub(super) struct Sent {
     count: u64,
@@ -61,13 +61,13 @@ pub(super) struct Sent {
     digest: String,
 }
 
-/// What a connection's receiver says.
+/// The receiver's counts of one connection.
 #[derive(Debug, Deserialize)]
 struct Got {
     count: u64,
     bytes: u64,
     digest: String,
-    /// Numbers that were passed over: from, and up to.
+    /// Ranges of skipped message numbers.
     missing: Vec<(u64, u64)>,
     repeated: u64,
     backwards: u64,
@@ -78,7 +78,7 @@ struct Senders {
     connections: BTreeMap<u32, Sent>,
 }
 
-/// What the receiver says.
+/// The receiver's counts.
 #[derive(Debug, Deserialize)]
 struct Taken {
     connections: BTreeMap<u32, Got>,
@@ -87,7 +87,7 @@ struct Taken {
 }
 
 impl Sender {
-    /// Starts one that connects to `endpoint`, and waits until it may be told to send.
+    /// Starts a sender that connects to `endpoint`, and waits until it is ready.
     pub(super) fn start(bench: &Bench, name: &str, endpoint: &str, load: Load, dir: &Path) -> Result<Self> {
         let mut command = peer(bench, "send", endpoint);
         command.args(["--sizes", load.sizes]);
@@ -118,13 +118,13 @@ impl Sender {
         self.0.signal(signal)
     }
 
-    /// Lets it exec itself, under the same process id, and waits until it may be told to send.
+    /// Makes it exec itself under the same process id, and waits until it is ready.
     pub(super) fn become_another(&mut self) -> Result<()> {
         self.0.say("exec")?;
         self.0.line("READY", STARTUP).map(drop)
     }
 
-    /// Ends it as an accident does.
+    /// Kills it with SIGKILL.
     pub(super) fn kill(self) -> Result<()> {
         self.0.signal(Signal::KILL)?;
         self.0.end(STARTUP).map(drop)
@@ -137,16 +137,16 @@ impl Sender {
         Ok(said.connections)
     }
 
-    /// Lets it end, with everything sent.
+    /// Stops it after everything is sent.
     pub(super) fn end(mut self) -> Result<BTreeMap<u32, Sent>> {
-        // One that has sent its count has ended; its totals are there either way.
+        // Ignore errors: a sender that has sent its count has exited, and its totals are available anyway.
         let _ = self.0.say("end");
         self.sent()
     }
 }
 
 impl Receiver {
-    /// Starts one that binds `endpoint`.
+    /// Starts a receiver that binds `endpoint`.
     pub(super) fn start(bench: &Bench, endpoint: &str, room: u32, dir: &Path) -> Result<Self> {
         let mut command = peer(bench, "take", endpoint);
         command.args(["--room", &room.to_string()]);
@@ -163,7 +163,7 @@ impl Receiver {
         self.0.pid()
     }
 
-    /// Waits until everything that was sent is there, or nothing more comes, and holds the two against each other.
+    /// Waits until all sent messages have arrived or no more come, and compares both sides.
     pub(super) fn end(mut self, sent: BTreeMap<u32, Sent>) -> Result<Arrived> {
         let counts: BTreeMap<_, _> = sent.iter().map(|(number, sent)| (number, sent.count)).collect();
         self.0.say(&format!("end {}", json!(counts)))?;
@@ -180,14 +180,14 @@ fn peer(bench: &Bench, role: &str, endpoint: &str) -> Command {
     command
 }
 
-/// What was sent, and what became of it.
+/// Sent and received messages.
 #[derive(Debug)]
 pub(super) struct Arrived {
     sent: BTreeMap<u32, Sent>,
     taken: Taken,
 }
 
-/// What never arrived.
+/// Messages that never arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Loss {
     pub(super) messages: u64,
@@ -203,7 +203,7 @@ impl Arrived {
         self.sent.values().map(|sent| sent.bytes).sum()
     }
 
-    /// The bytes that arrived are the bytes that were sent, connection by connection.
+    /// Checks that received bytes equal sent bytes on every connection.
     pub(super) fn exactly(&self, checks: &mut Checks) {
         let loss = self.but_for_breaks(0, checks);
         checks.equal("messages lost", &0, &loss.messages);
@@ -217,7 +217,7 @@ impl Arrived {
         }
     }
 
-    /// What arrived is what was sent, in order and once, but for one hole a connection for each of `breaks`.
+    /// Checks that messages arrive unchanged, in order and once, except for one gap per connection for each of `breaks`.
     pub(super) fn but_for_breaks(&self, breaks: usize, checks: &mut Checks) -> Loss {
         checks.equal("messages whose hash is not theirs", &0, &self.taken.corrupt);
         checks.equal("messages that nobody sent", &0, &self.taken.strange);

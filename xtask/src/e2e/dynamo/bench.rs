@@ -75,9 +75,9 @@ impl Default for Setting {
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) sender: SenderTotals,
-    /// What the tokenizer gave to Dynamo's handler.
+    /// Outputs that the tokenizer gave to Dynamo's handler.
     pub(super) worker: Truth<ReceiverTotals>,
-    /// What came out at the other end.
+    /// Results of the clients.
     pub(super) clients: Vec<Client>,
     pub(super) report: Value,
     /// The end of every stream, as recorded by attach.

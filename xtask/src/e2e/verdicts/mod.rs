@@ -1,7 +1,7 @@
-//! The four verdicts on a consumer's CPU, each on a real tokenizer that is late for that reason and for no other. The verdict
-//! must come by itself, and the other three must not.
+//! The four verdicts on a consumer's CPU, each on a real tokenizer that is late for exactly that reason. The right verdict must appear, and
+//! the other three must not.
 //!
-//! Other work on the machine must not turn a verdict: what is to run goes before all others, what is not to run after them.
+//! Other load on the machine must not change a verdict, so the scenarios set scheduling priorities explicitly.
 
 mod pressure;
 
@@ -23,9 +23,9 @@ use super::table::Table;
 use super::tap::Relay;
 use pressure::{Neighbours, Quota, after_all, before_all, cpus, pin, threads};
 
-/// How long the tokenizer is watched while it is late.
+/// Observation time while the tokenizer is late.
 const LATE: Duration = Duration::from_secs(5);
-/// By then a cgroup that the tokenizer was moved to has been noticed.
+/// Time after which the probe has noticed that the tokenizer moved to another cgroup.
 const NOTICED: Duration = Duration::from_millis(1_500);
 const VERDICTS: [&str; 4] = [
     "consumer-cpu-bound",
@@ -34,22 +34,22 @@ const VERDICTS: [&str; 4] = [
     "io-thread-starved",
 ];
 
-/// What keeps a tokenizer late, until it is dropped.
+/// Condition that keeps a tokenizer late, until dropped.
 #[derive(Default)]
 struct Pressure {
     _neighbours: Option<Neighbours>,
     _quota: Option<Quota>,
 }
 
-/// One verdict, and how to bring it about.
+/// A verdict, and the condition that causes it.
 struct Case {
     verdict: &'static str,
-    /// The state that the thread's time shows.
+    /// Expected dominant state of the thread's time.
     thread: &'static str,
     /// The tokenizer's clients need CPU for every output.
     busy: bool,
     press: fn(u32) -> Result<Pressure>,
-    /// What the evidence must say beside.
+    /// Further checks of the evidence.
     holds: fn(&Value, &mut Checks),
 }
 
@@ -128,7 +128,7 @@ const CASES: [Case; 4] = [
                     before_all(tid)?;
                 }
             }
-            // A thread of no priority waits for a share of its own: the longer, the more there are beside it.
+            // A low-priority thread waits longer for its share, the more neighbours it has.
             Ok(Pressure {
                 _neighbours: Some(Neighbours::on(io, 16)?),
                 ..Pressure::default()
@@ -138,7 +138,7 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// All rows of the table that are about these verdicts.
+/// All rows of the table for these verdicts.
 pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &Path, engines: &[Engine]) {
     let usual = |engine: &&Engine| engine.release == "0.5.9";
     let Some(engine) = engines
@@ -165,7 +165,7 @@ pub(super) fn rows(table: &mut Table, options: &Options, home: &Home, program: &
 }
 
 fn run(home: &Home, program: &Path, engine: &Engine, case: &Case, dir: &Path, checks: &mut Checks) -> Result<String> {
-    // Some seconds of work for a tokenizer that has a CPU to itself, sent faster than that; or work for all the time.
+    // For busy cases, more work than a tokenizer with its own CPU can process in time; otherwise work for the whole time.
     let busy = Setting {
         plan: Plan {
             requests: 32,
@@ -193,7 +193,7 @@ fn run(home: &Home, program: &Path, engine: &Engine, case: &Case, dir: &Path, ch
     thread::sleep(NOTICED);
     session.go()?;
     thread::sleep(LATE);
-    // The report is of the late time alone; then everything may drain.
+    // The report covers only the late period; drain afterwards.
     let report = watch.report()?;
     drop(pressure);
     let outcome = session.finish()?;
@@ -238,7 +238,7 @@ fn run(home: &Home, program: &Path, engine: &Engine, case: &Case, dir: &Path, ch
     Ok(summary_of(&report, case.verdict).to_owned())
 }
 
-/// The tokenizer's profile has the function on top that we know to be slow, over the run and while frames piled up.
+/// Checks that the tokenizer's profile names the known slow function first, both for the whole run and while frames queued up.
 fn profile(report: &Value, checks: &mut Checks) {
     let lines = report["hot"].as_array().into_iter().flatten();
     let tokenizer = lines.into_iter().find(|line| line["role"] == "tokenizer");

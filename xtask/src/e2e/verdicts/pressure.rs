@@ -1,4 +1,4 @@
-//! What makes a process late: neighbours on its CPU, a quota, a thread that nobody lets run. Everything ends when dropped.
+//! Conditions that make a process late: neighbours on its CPU, a quota, an idle-priority thread. All are undone when dropped.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The threads of a process by their names.
+/// Threads of a process with their names.
 pub(super) fn threads(pid: u32) -> Result<BTreeMap<u32, String>> {
     let folder = format!("/proc/{pid}/task");
     let mut threads = BTreeMap::new();
@@ -28,13 +28,13 @@ fn id(tid: u32) -> Result<Pid> {
     Pid::from_raw(tid as i32).with_context(|| format!("{tid} is no thread id"))
 }
 
-/// Lets a thread run whenever it wants to: real time, of which the kernel keeps a twentieth for others. Priorities would not
-/// reach across the sessions that the kernel groups by itself.
+/// Runs a thread at real-time priority, of which the kernel reserves a twentieth for others. Nice values would not work across the kernel's
+/// automatic session groups.
 pub(super) fn before_all(tid: u32) -> Result<()> {
     schedule(tid, ["--fifo", "--pid", "1"])
 }
 
-/// Lets a thread run when no other wants to.
+/// Runs a thread only when the CPU is otherwise idle.
 pub(super) fn after_all(tid: u32) -> Result<()> {
     schedule(tid, ["--idle", "--pid", "0"])
 }
@@ -48,7 +48,7 @@ fn schedule(tid: u32, policy: [&str; 3]) -> Result<()> {
     Ok(())
 }
 
-/// The first and the last CPU that we may use; the same one where there is but one.
+/// First and last CPU available to us; equal if there is only one.
 pub(super) fn cpus() -> Result<(usize, usize)> {
     let ours = sched_getaffinity(None)?;
     let mut allowed = (0..CpuSet::MAX_CPU).filter(|cpu| ours.is_set(*cpu));
@@ -56,14 +56,14 @@ pub(super) fn cpus() -> Result<(usize, usize)> {
     Ok((first, allowed.next_back().unwrap_or(first)))
 }
 
-/// Lets a thread run on one CPU alone.
+/// Pins a thread to one CPU.
 pub(super) fn pin(tid: u32, cpu: usize) -> Result<()> {
     let mut only = CpuSet::new();
     only.set(cpu);
     sched_setaffinity(Some(id(tid)?), &only).with_context(|| format!("pinning thread {tid} to CPU {cpu}"))
 }
 
-/// Processes that do nothing, all the time, on one CPU.
+/// Processes in a busy loop on one CPU.
 pub(super) struct Neighbours(Vec<Child>);
 
 impl Neighbours {
@@ -87,21 +87,21 @@ impl Neighbours {
 impl Drop for Neighbours {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Both fail only when it has ended already.
+            // Both fail only if the process has already exited.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// A cgroup with a CPU quota of 20 %, and one process in it.
+/// A cgroup with a CPU quota of 20 % and one process in it.
 pub(super) struct Quota {
     folder: PathBuf,
     pid: u32,
 }
 
 impl Quota {
-    /// Why there can be none here; `None` when there can.
+    /// Reason why no quota can be set here; `None` if it can.
     pub(super) fn refusal() -> Option<String> {
         let tried = Hierarchy::find().and_then(|hierarchy| {
             let folder = hierarchy
@@ -130,18 +130,18 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        // Where it was before, which is no matter to a test's process; an empty group can be removed.
+        // Move the process to the parent group, because only an empty group can be removed.
         let back = self.folder.parent().unwrap_or(Path::new("/")).join("cgroup.procs");
         let _ = fs::write(back, self.pid.to_string());
         let _ = fs::remove_dir(&self.folder);
     }
 }
 
-/// Where CPU quotas are set.
+/// Location of the CPU quota settings.
 enum Hierarchy {
-    /// Version 2 with the `cpu` controller.
+    /// cgroup v2 with the `cpu` controller.
     Second(PathBuf),
-    /// Version 1.
+    /// cgroup v1.
     First(PathBuf),
 }
 
@@ -168,7 +168,7 @@ impl Hierarchy {
         }
     }
 
-    /// 20 ms in 100, and before all others while it lasts.
+    /// Limits CPU time to 20 ms in 100 ms, with the highest weight.
     fn limit(&self, folder: &Path) -> std::io::Result<()> {
         let files: &[(&str, &str)] = match self {
             Self::Second(_) => &[("cpu.max", "20000 100000"), ("cpu.weight", "10000")],

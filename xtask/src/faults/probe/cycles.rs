@@ -1,4 +1,4 @@
-//! Attach, look, detach, again and again, while messages flow: nothing grows on either side.
+//! Repeated attach, observe and detach under traffic: nothing may leak on either side.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use probe_user::Options;
 
 use super::{Bench, Checks, Held, Load, Objects, Pair, Seen, Told};
 
-/// What all cycles together may leave behind, in KiB: the allocator's slack. A leak of one page a cycle would be 2,000 in 500.
+/// Allowed memory growth over all cycles in KiB, for allocator slack. A leak of one page a cycle would be 2,000 in 500 cycles.
 const MOST_KIB: u64 = 1_500;
 
 pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
@@ -28,14 +28,14 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
         held.merge(Objects::of(own)?);
         let mut this = Told::default();
         this.read_for(&mut probe, Duration::from_millis(40))?;
-        // Where CPUs are short, the peers may not have run meanwhile.
+        // Wait for traffic: on a busy machine the peers may not have run.
         this.read_until(&mut probe, |told| told.sent > 0 && told.taken > 0)?;
         blind += u32::from(this.sent == 0 || this.taken == 0);
         told.sent += this.sent;
         told.taken += this.taken;
         told.lost += this.lost + this.overflowed;
         drop(probe);
-        // Libraries, buffers, and the page that the kernel gives a process for its first uprobe: they come once.
+        // Measure after one-time allocations: libraries, buffers, and the kernel's page for a process's first uprobe.
         if cycle == 4 {
             before = Some((Held::by(own)?, pair.pids().map(Held::by)));
         }
@@ -55,7 +55,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
         let [of_receiver, of_sender] = before;
         for (name, pid, before) in sides.chain([("receiver", receiver, of_receiver), ("sender", sender, of_sender)]) {
             let (before, after) = (before?, Held::by(pid)?);
-            // Fewer, where the one before them was still taking its links away.
+            // Allow fewer, because the kernel may still be removing links of the previous probe at the first reading.
             let mut same = |what: &str, before: u64, after: u64| {
                 let told = format!("no more {what} of the {name} ({before}, then {after})");
                 checks.equal(&told, &true, &(after <= before));

@@ -1,5 +1,4 @@
-//! Faults of the probe, and of what it watches: the targets do what they did before, and nothing of ours stays in them or in the
-//! kernel.
+//! Faults of the probe and its targets: targets must keep working, and no tokengap objects may remain in them or in the kernel.
 
 mod cycles;
 mod overflow;
@@ -19,7 +18,7 @@ use crate::e2e::attach::kernel::Objects;
 use crate::e2e::check::Checks;
 use crate::e2e::tap::Transport;
 
-/// All of them, in the order of the table.
+/// All faults, in the order of the table.
 pub(super) const FAULTS: &[Fault] = &[
     Fault {
         name: "attached and detached",
@@ -58,20 +57,20 @@ pub(super) const FAULTS: &[Fault] = &[
     },
 ];
 
-/// Copied of each message.
+/// Bytes captured of each message.
 const CAPTURE: Capture = Capture {
     sent: 4096,
     taken: 4096,
 };
 
-/// A sender and its receiver, with nothing between them.
+/// A sender connected directly to its receiver.
 struct Pair {
     receiver: Receiver,
     sender: Sender,
 }
 
 impl Pair {
-    /// Starts both; the sender waits to be told.
+    /// Starts both; the sender waits for a command.
     fn start(bench: &Bench, load: Load, dir: &Path) -> Result<Self> {
         let endpoint = Transport::Ipc.endpoint(dir, "hop")?;
         Ok(Self {
@@ -106,14 +105,14 @@ fn attach(pids: &[u32], options: Options) -> Result<Probe> {
     Probe::attach(&targets, options).context("attaching")
 }
 
-/// What a probe told.
+/// Counts of a probe's observations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Told {
     sent: u64,
     taken: u64,
-    /// Records that the ring had no room for.
+    /// Records dropped because the ring buffer was full.
     overflowed: u64,
-    /// Other losses.
+    /// Other missed observations.
     lost: u64,
     exited: u64,
 }
@@ -127,7 +126,7 @@ impl Told {
                 cause: Loss::RingFull,
                 count,
             } => self.overflowed += count,
-            // The record is there, without bytes.
+            // The record exists, but without its bytes.
             Observation::Lost {
                 cause: Loss::PayloadFault,
                 ..
@@ -140,13 +139,13 @@ impl Told {
         }
     }
 
-    /// Reads for so long.
+    /// Reads for `time`.
     fn read_for(&mut self, probe: &mut Probe, time: Duration) -> Result<()> {
         let until = Instant::now() + time;
         self.read_until(probe, |_| Instant::now() >= until)
     }
 
-    /// Reads until `done`, at most three minutes.
+    /// Reads until `done`, for at most three minutes.
     fn read_until(&mut self, probe: &mut Probe, done: impl Fn(&Self) -> bool) -> Result<()> {
         let until = Instant::now() + Duration::from_mins(3);
         while !done(self) && Instant::now() < until {

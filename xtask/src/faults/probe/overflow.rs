@@ -1,4 +1,4 @@
-//! A ring that is full: what is not told is counted, to the last record, and the next message is told again.
+//! A full ring buffer: every dropped record is counted, and later messages are reported again.
 
 use std::path::Path;
 use std::thread;
@@ -17,7 +17,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
         ..Load::STEADY
     };
     let wanted = u64::from(load.count * load.connections);
-    // One record a message on either side, and nothing else.
+    // One record per message on either side, and no others.
     let options = Options {
         ring_bytes: 64 << 10,
         handled: false,
@@ -30,7 +30,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
     let mut probe = pair.attach(options)?;
     pair.sender.go()?;
     let mut told = Told::default();
-    // Read now and then, so that the ring is full, and empty, often.
+    // Read rarely, so that the ring buffer often alternates between full and empty.
     let both = |told: &Told| told.sent + told.taken + told.overflowed;
     for _ in 0..3_000 {
         thread::sleep(Duration::from_millis(20));
@@ -39,7 +39,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
             break;
         }
     }
-    // Counters are read a tenth of a second apart.
+    // Loss counters are read every 100 ms.
     told.read_for(&mut probe, Duration::from_millis(300))?;
     checks.equal(
         "records told and counted as lost, of a record each for sent and taken",

@@ -1,4 +1,4 @@
-//! Targets that end, become another program, or stand still while they are attached to.
+//! Targets that exit, exec or freeze while the probe attaches.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use super::{Bench, CAPTURE, Checks, Load, Objects, Pair, Seen, Sender, Told, attach};
 
-/// Counted, so that every record can be told for.
+/// A load with a known count, so that every record can be accounted for.
 const COUNTED: Load = Load {
     count: 2_000,
     connections: 2,
@@ -20,7 +20,7 @@ const COUNTED: Load = Load {
     ..Load::STEADY
 };
 
-/// A sender is killed a little later in each attach, and another one joins the same probe: the receiver is watched all the time.
+/// Kills a sender at varying times during attach while the same probe observes the receiver throughout.
 pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let rounds = if bench.long { 100 } else { 10 };
     let endless = Load { count: 0, ..COUNTED };
@@ -43,7 +43,7 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
             thread::sleep(Duration::from_millis(u64::from(round) * 80 / u64::from(rounds)));
             victim.kill()
         });
-        // Dead before, during or after: an error that says so, or a target whose end is told.
+        // Killed before, during or after attach: either an error, or a target whose exit is reported.
         refused += u32::from(probe.add(&[Target { pid, capture: CAPTURE }]).is_err());
         killer.join().expect("it only kills")?;
         told.read_for(&mut probe, Duration::from_millis(150))?;
@@ -73,7 +73,7 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
     })
 }
 
-/// The probes of a process that execs are gone with its memory; attached to again, it is seen whole.
+/// A process loses its probes on exec. After a second attach, all its messages are observed.
 pub(super) fn execs(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let mut pair = Pair::start(bench, COUNTED, dir)?;
     let mut probe = pair.attach(Options::default())?;
@@ -93,7 +93,7 @@ pub(super) fn execs(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Se
     })
 }
 
-/// What makes a process stand still.
+/// Method of freezing a process.
 pub(super) trait Still {
     fn freeze(&self, sender: &Sender) -> Result<()>;
     fn thaw(&self, sender: &Sender) -> Result<()>;
@@ -111,7 +111,7 @@ impl Still for Signals {
     }
 }
 
-/// Attach to a process that stands still takes no longer than usual, and what it does later is seen.
+/// Checks that attaching to a frozen process takes no longer than usual, and that its later messages are observed.
 pub(super) fn frozen(bench: &Bench, how: &impl Still, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let mut pair = Pair::start(bench, COUNTED, dir)?;
     how.freeze(&pair.sender)?;
@@ -127,7 +127,7 @@ pub(super) fn frozen(bench: &Bench, how: &impl Still, dir: &Path, checks: &mut C
     );
     pair.sender.go()?;
     all_told(&mut probe, checks)?;
-    // Detached while it stands still, too.
+    // Detach while it is frozen, too.
     how.freeze(&pair.sender)?;
     let begun = Instant::now();
     drop(probe);
@@ -150,10 +150,10 @@ pub(super) fn frozen(bench: &Bench, how: &impl Still, dir: &Path, checks: &mut C
     })
 }
 
-/// A cgroup of our own whose processes can be frozen.
+/// A cgroup for freezing its processes.
 struct Freezer {
     place: PathBuf,
-    /// cgroup 2's file and words, or those of 1.
+    /// Control file and its values, of cgroup v2 or v1.
     file: &'static str,
     words: [&'static str; 2],
 }
@@ -198,7 +198,7 @@ impl Still for Freezer {
 
 impl Drop for Freezer {
     fn drop(&mut self) {
-        // A frozen process would not even die; an empty folder is all that may stay.
+        // Thaw first: a frozen process cannot exit. At most an empty folder remains.
         let _ = self.say(self.file, self.words[1]);
         for _ in 0..100 {
             if fs::remove_dir(&self.place).is_ok() {
@@ -219,7 +219,7 @@ pub(super) fn in_freezer(bench: &Bench, dir: &Path, checks: &mut Checks) -> Resu
     }
 }
 
-/// The probe tells of every message of [`COUNTED`], at both ends.
+/// Checks that the probe reports every message of [`COUNTED`] at both ends.
 fn all_told(probe: &mut Probe, checks: &mut Checks) -> Result<()> {
     let wanted = u64::from(COUNTED.count * COUNTED.connections);
     let mut told = Told::default();
