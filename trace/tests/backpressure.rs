@@ -12,7 +12,7 @@ use trace::{Analysis, Config, FrameId, HopId, MonoNs, ThreadId};
 const MS: u64 = 1_000_000;
 const HOP: &str = "scheduler->tokenizer";
 const BY: ThreadId = ThreadId { pid: 4711, tid: 4711 };
-/// A scheduler step, and what the tokenizer needs for its frame.
+/// Duration of a scheduler step, and the tokenizer's time per frame.
 const STEP_MS: u64 = 13;
 const HANDLING_MS: u64 = 40;
 

@@ -196,7 +196,7 @@ fn play(path: &Path, slow: Option<Slow>) -> Vec<Finding> {
     announce(&mut analysis, path);
     let rids: Vec<String> = (0..RUN / INTERVAL).map(|n| format!("r{n}")).collect();
     let passages = passages(path, slow);
-    // What happens, in order: 0 a send, 1 a receive, 2 a frame processed.
+    // Events in order: 0 a send, 1 a receive, 2 a frame processed.
     let mut steps: Vec<(u64, u8, usize)> = Vec::new();
     for (n, passage) in passages.iter().enumerate() {
         steps.extend([(passage.sent, 0, n), (passage.taken, 1, n), (passage.handled, 2, n)]);

@@ -1,4 +1,4 @@
-//! Comparisons of runs whose truth is known: how often two of the same are told apart, and that a change is found.
+//! Comparisons of runs with known truth: how often equal runs are reported as different, and that a real change is found.
 
 use trace::diff::{Diff, Options, Verdict};
 use trace::engine::Mode;

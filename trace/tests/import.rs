@@ -190,7 +190,7 @@ fn share_out(lines: &[(u64, String)], files: usize, seed: u64) -> TempDir {
     };
     let mut order: Vec<usize> = (0..lines.len()).collect();
     for place in 1..order.len() {
-        // Only neighbours of other times: what is written in one millisecond keeps its order.
+        // Swaps only neighbours of different times: lines of the same millisecond keep their order.
         if lines[order[place - 1]].0 != lines[order[place]].0 && next(3) == 0 {
             order.swap(place - 1, place);
         }

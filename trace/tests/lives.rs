@@ -252,7 +252,7 @@ fn a_rid_overwritten_in_flight_makes_two_requests_on_every_hop() {
     }
     path.send(1, "a", 1, 1, None);
     path.send(0, "a", 1, 1, None);
-    // What the detokenizer still holds of the old one, then the new one.
+    // The detokenizer's remaining chunks of the old request, then the new one.
     path.send(1, "a", 1, 2, None);
     path.send(1, "a", 1, 3, None);
     path.send(1, "a", 1, 1, None);

@@ -1,7 +1,7 @@
-//! A run in the formats of other tools: one file a format, all fed by the same events in the same order.
+//! Exports of a run in the formats of other tools: one module per format, all fed with the same events in the same order.
 //!
-//! An [`Export`] keeps its own [`Analysis`] beside the exporter, so requests, losses and findings are those of the report. Everything
-//! streams: what is held is bounded by the analysis's own limits. docs/reference/exports.md describes what is written.
+//! An [`Export`] keeps its own [`Analysis`] beside the exporter, so requests, losses and findings equal those of the report. Output is
+//! streamed, and the analysis's limits bound the memory. docs/reference/exports.md describes the formats.
 
 mod clock;
 mod csv;

@@ -1,7 +1,7 @@
-//! What is known before the first event is exported: where times count from, and which processes play which role.
+//! Data needed before the first event is exported: the time origin, and the role of each process.
 //!
-//! Sources tell of processes a moment after the first frames. A look ahead over a recording's beginning (a few seconds are
-//! enough) lets an export put the first frames where the later ones go. Without it nothing is wrong, only less together.
+//! Sources announce processes shortly after the first frames. Reading ahead a few seconds of a recording lets an export put the first
+//! frames on the same tracks as later ones. Without it the export is correct but less tidy.
 
 use std::collections::BTreeMap;
 

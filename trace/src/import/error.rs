@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What went wrong.
+/// Errors of an import.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// A path leads nowhere, or may not be read.
@@ -16,7 +16,7 @@ pub enum ImportError {
     /// There is no file to read.
     #[error("no log file in {paths}; files named .pkl, .pstats and .tgap are passed over")]
     NoFiles {
-        /// What was searched.
+        /// Searched paths.
         paths: String,
     },
     /// More files than are allowed.
@@ -24,7 +24,7 @@ pub enum ImportError {
     TooManyFiles {
         /// The limit.
         limit: usize,
-        /// What was searched.
+        /// Searched paths.
         paths: String,
     },
     /// Not one line has a known form.

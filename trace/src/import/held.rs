@@ -49,7 +49,7 @@ impl From<Rid<'_>> for KeptRid {
 }
 
 impl Kept {
-    /// Keeps what is said; `name` gives a stage's place.
+    /// Copies a statement; `name` returns the index of a stage.
     pub(super) fn of(said: &Said<'_>, name: impl FnOnce(&str) -> u16) -> Self {
         match *said {
             Said::Stage {

@@ -34,7 +34,7 @@ pub(super) enum Said<'l> {
 /// A request id, and whether the line cut it short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rid<'l> {
-    /// What there is of it.
+    /// The part that is present.
     pub(super) text: &'l str,
     pub(super) cut: bool,
 }

@@ -1,7 +1,7 @@
-//! Many files, each roughly in order, as one stream of events in the order of their stamps.
+//! Merges several files, each roughly in order, into one stream of events ordered by timestamp.
 //!
-//! The file that lags behind is read next; what it says is held back until every file has come `window` further, so that a
-//! line written late still finds its place. Files are opened when their first stamp is near.
+//! Always reads the file that lags behind. Its statements are held back until every file is `window` further, so that a late line is still
+//! sorted in. Files are opened when their first timestamp is near.
 
 use std::path::PathBuf;
 use std::sync::Arc;

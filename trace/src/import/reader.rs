@@ -195,7 +195,7 @@ impl Reader {
     }
 }
 
-/// The rid in full, or as it stands with the mark of what is missing.
+/// The full rid, or the truncated one with its mark.
 fn whole<'r>(rid: &'r KeptRid, rids: &'r mut Rids, stats: &mut Stats) -> Cow<'r, str> {
     if !rid.cut {
         return Cow::Borrowed(&rid.text);

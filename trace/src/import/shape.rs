@@ -41,7 +41,7 @@ fn shown(word: &str) -> Option<String> {
     (LEVELS.contains(&bare) || is_number(bare)).then(|| cut(word))
 }
 
-/// Digits and what stands between them in stamps, counts and measures.
+/// Digits, and the separators of timestamps, counts and measures.
 fn is_number(word: &str) -> bool {
     let digits = word.bytes().filter(u8::is_ascii_digit).count();
     let between =

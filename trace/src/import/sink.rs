@@ -51,7 +51,7 @@ impl<'s> Sink<'s> {
         {
             reader.rids.note(rid.text, &mut reader.stats);
         }
-        // The line's own stamp moves the file on; of records without one, what they tell of.
+        // The line's own timestamp advances the file; for records without one, the time of their event does.
         let line_ns = self.stamp.map_or(at_ns, |s| s.wall_ns);
         self.source.frontier_ns = self.source.frontier_ns.max(line_ns);
         let by = speaker(&mut reader.speakers, self.source, item.role, self.rank, reader.several);

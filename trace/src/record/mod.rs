@@ -1,7 +1,7 @@
-//! Recordings: a run's events and ticks in a file, in their order, so that replaying it comes to the same report.
+//! Recordings: the events and ticks of a run in a file, in order, so that a replay gives the same report.
 //!
-//! A file is written block by block and valid at every instant: cut at any byte it opens, up to its last whole block, and says
-//! what is missing. docs/internals/RECORDING.md describes the format.
+//! A file is written block by block and is valid at any time. Truncated at any byte, it opens up to its last complete block and reports the
+//! missing part. docs/internals/RECORDING.md describes the format.
 
 mod codec;
 mod error;

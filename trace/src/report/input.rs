@@ -1,4 +1,4 @@
-//! Input of a report besides the ledger.
+//! Data that a report needs in addition to the ledger.
 
 use serde_json::Value;
 

@@ -14,7 +14,7 @@ const NAME: usize = 38;
 /// Width of the bar in cells.
 const BAR: usize = 40;
 
-/// Where a chunk's time goes.
+/// Renders the legs with their shares of a chunk's time.
 pub(super) fn render(out: &mut String, report: &Report) {
     if report.path.is_empty() {
         return;

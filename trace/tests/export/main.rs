@@ -1,4 +1,4 @@
-//! Every format of one run, read back: what it says is what the report says.
+//! Reads back every format of one run and compares it with the report.
 
 mod csv;
 mod events;
@@ -30,7 +30,7 @@ fn export(format: Format, options: Options) -> (String, Report) {
         }
         step.with(|event| export.event(event)).expect("a vector");
     }
-    // Long enough for what is over to be closed.
+    // Long enough for finished requests to be closed.
     for _ in 0..30 {
         export.tick(MonoNs(tick)).expect("a vector");
         tick += 100 * run::MS;
@@ -45,7 +45,7 @@ fn lines(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What the run is meant to hold; otherwise the other tests compare nothing with nothing.
+/// Checks the content of the run; otherwise the other tests could compare nothing with nothing.
 #[test]
 fn the_run_has_losses_and_open_requests() {
     let (_, report) = export(Format::Csv, Options::default());

@@ -18,7 +18,7 @@ const UP: HopId = HopId(0);
 const DOWN: HopId = HopId(1);
 const TOKENIZER: ThreadId = ThreadId { pid: 4242, tid: 4242 };
 
-/// An event that owns what it says, and when.
+/// An owned event with its time.
 pub(crate) struct Step {
     at: u64,
     what: Did,

@@ -1,4 +1,4 @@
-//! Files that were cut or damaged: what is whole is read as it was written, what is not is said, and nothing is made up.
+//! Truncated or damaged files: intact parts are read as written, damage is reported, and no data is invented.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use trace::record::{OpenError, ReadError, Record, Recording};
 use super::traffic::traffic;
 use super::{Folder, Said, events, options, record};
 
-/// Reads what can be read; every event must be one that was said, in order. Gives back how many, and how many blocks were damaged.
+/// Reads all readable events and checks that each was written, in order. Returns their number and that of damaged blocks.
 fn read(path: &Path, said: &[Said]) -> Result<(usize, usize, Option<String>), OpenError> {
     let recording = Recording::open(path)?;
     let mut reader = recording.reader();
@@ -25,7 +25,7 @@ fn read(path: &Path, said: &[Said]) -> Result<(usize, usize, Option<String>), Op
             match record {
                 Record::Closing(closing) => assert_eq!(*closing, super::closing()),
                 Record::Event(event) if !said[at..].iter().any(is) => {
-                    // Behind a hole comes what was lost, and what still stands.
+                    // After a hole come the loss and the standing data.
                     assert!(
                         matches!(event.what, What::Lost(_) | What::Hop(_) | What::Engine(_)),
                         "{event:?}"

@@ -20,7 +20,7 @@ fn leak(text: String) -> &'static str {
 
 /// Few words, so that they come again, and any.
 fn text() -> impl Strategy<Value = &'static str> {
-    // Read here once: a pattern given as it is would be read anew for every text.
+    // Parsed once: a pattern passed as text would be parsed again for every string.
     let pattern = |pattern| string_regex(pattern).expect("a pattern");
     let rid = pattern("[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}");
     prop_oneof![

@@ -1,4 +1,4 @@
-//! The files themselves: who may read them, what is replaced, when the next one begins.
+//! The files: permissions, replacement, and rotation.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

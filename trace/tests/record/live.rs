@@ -1,4 +1,4 @@
-//! Blocks without a file, and the image of an analysis: who comes late and goes on from both sees what the source sees.
+//! Blocks without a file, with an image of the analysis: a late joiner that continues from both has the same state as the source.
 
 use proptest::prelude::*;
 use trace::event::What;
@@ -42,7 +42,7 @@ fn report(of: &Analysis) -> String {
     of.report(&ReportInput::of("model")).to_json()
 }
 
-/// Who joins after `join` records, with blocks of `block` records each, against the source.
+/// Compares the source with a subscriber that joins after `join` records, with `block` records per block.
 fn late(said: &[Said], join: usize, block: usize) -> (Analysis, Analysis) {
     let mut source = Analysis::new(Config::default());
     said[..join].iter().for_each(|s| enter(&mut source, s));

@@ -73,7 +73,7 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
     analysis
 }
 
-/// What the live run says is lost, and what a replay of its recording says.
+/// Losses reported by the live run and by a replay of its recording.
 fn both(payload: Payload) -> (Losses, Losses) {
     let folder = Folder::new();
     let file = folder.file("run.tgap");

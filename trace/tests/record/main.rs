@@ -1,4 +1,4 @@
-//! Recordings: what is written is read, whatever becomes of the file.
+//! Recordings are read as written, whatever happens to the file.
 
 mod damage;
 mod events;
@@ -46,7 +46,7 @@ impl Drop for Folder {
     }
 }
 
-/// What is recorded.
+/// A recorded event or tick.
 #[derive(Clone, Copy, Debug)]
 enum Said {
     Event(Event<'static>),
@@ -91,7 +91,7 @@ fn record(path: &Path, said: &[Said], options: RecordOptions) -> trace::record::
     recorder.finish(&closing()).expect("a file that can be finished")
 }
 
-/// Reads all, in step with what was said; gives back how many were as said.
+/// Reads the recording and compares it with `said`; returns the number of matches.
 fn compare(path: &Path, said: &[Said]) -> usize {
     let recording = Recording::open(path).expect("a recording");
     let mut reader = recording.reader();

@@ -67,7 +67,7 @@ fn the_newest_is_whole_and_can_be_dumped_while_it_goes_on() {
     );
     let bytes: u64 = live.blocks().iter().map(|b| b.bytes).sum();
     assert!(bytes > SIZE / 2, "{bytes} bytes of {SIZE} are of use");
-    // What stands comes first, then the run from there on.
+    // The standing data comes first, then the run from there on.
     let expected = said[from as usize..].iter().map(|said| match said {
         Said::Event(event) => format!("{:?}", Record::Event(*event)),
         Said::Tick(at) => format!("{:?}", Record::Tick(MonoNs(*at))),

@@ -1,4 +1,4 @@
-//! A disk that does not do its part: the recording ends and says why, the run is not disturbed, what was written stays.
+//! A failing disk: the recording stops with the reason, the run continues, and written data is kept.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What is written is read.
+//! A complete recording is read as written.
 
 use proptest::prelude::*;
 

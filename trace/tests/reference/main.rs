@@ -1,5 +1,4 @@
-//! The ledger against a naive engine under random schedules: equal counts where everything is seen, and no accusation that
-//! rests on what was not seen.
+//! The ledger against a naive engine under random schedules: equal counts if everything is observed, and no false accusation if not.
 
 mod world;
 

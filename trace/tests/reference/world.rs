@@ -1,4 +1,4 @@
-//! A naive engine: it keeps every token as a number, knows what it does, and tells the ledger only what a tap would see.
+//! A naive engine: it stores every token as a number, knows the truth, and shows the ledger only what a tap would observe.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,14 +10,14 @@ use trace::event::{
 use trace::report::LossList;
 use trace::{Analysis, Config, FrameId, HopId};
 
-/// What happens next.
+/// Next step of the engine.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     /// The scheduler sends a frame on a lane: (request, new tokens, whether it finishes) each.
     Send { lane: u32, parts: Vec<(usize, u32, bool)> },
     /// The tokenizer takes the next frame of a lane.
     Take { lane: u32 },
-    /// The tokenizer goes back to its poll: what it takes next belongs to another wakeup.
+    /// The tokenizer returns to its poll: the next frame received belongs to another wakeup.
     Poll,
     /// The relay writes the next frame of a lane on.
     Forward { lane: u32 },
@@ -33,7 +33,7 @@ pub(crate) enum Op {
     Deaf,
 }
 
-/// What a waiter does.
+/// Behaviour of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
     KeepsLast,
@@ -42,7 +42,7 @@ pub(crate) enum Policy {
     Cumulative,
 }
 
-/// What the world knows to be true.
+/// Ground truth of the world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Truth {
     pub(crate) requests: u64,
@@ -73,7 +73,7 @@ struct Part {
     tokens: u32,
     /// The place of its last token.
     end: u32,
-    /// Which of its request's chunks that were seen it is.
+    /// Number of the chunk among the observed chunks of its request.
     nth: u32,
     said: u32,
     finish: bool,
@@ -142,9 +142,9 @@ pub(crate) struct World {
     taken: u32,
     /// By which of them a request's waiter was called.
     called: BTreeMap<String, u32>,
-    /// What each request lost.
+    /// Losses of each request.
     pub(crate) lost: BTreeMap<String, Lost>,
-    /// What it is bound to lose by the turns that its waiter needs, and what was taken of it last.
+    /// Losses due to the turns that each request's waiter needs, with its last receive.
     pub(crate) bound: BTreeMap<String, Lost>,
     before: BTreeMap<String, Part>,
     /// Whether anything was hidden from the ledger.
@@ -238,8 +238,8 @@ impl World {
             }
             Op::Serve { request } => self.serve(*request),
             Op::Retract { request } => {
-                // Once a request: counts that run behind twice cannot be told apart by what a chunk says.
-                // Nor can they in cumulative mode, where a delivery covers whatever says no more than it.
+                // At most once per request: a chunk does not show whether counts run behind a second time. In cumulative mode a delivery
+                // covers every lower count, so they cannot be told apart either.
                 let cumulative = self.policy == Policy::Cumulative;
                 let fit = |r: &&mut Living| !cumulative && !r.retracted && r.sent > 0 && !r.finished;
                 if let Some(r) = self.requests.get_mut(request).filter(fit) {
@@ -367,7 +367,7 @@ impl World {
             truth.tokens += u64::from(part.tokens);
             truth.finished += u64::from(part.finish);
             truth.aborted += u64::from(part.finish && part.tokens == 0);
-            // What an abort's frame misses may have been trimmed: it is not judged.
+            // Tokens missing before an abort's frame may have been trimmed, so they are not judged.
             if living.seen && !(part.finish && part.tokens == 0) {
                 truth.missing_on_wire += living.cut;
             }
@@ -468,7 +468,7 @@ impl World {
         }));
     }
 
-    /// The truth, with what is outstanding now.
+    /// The truth, with the chunks in flight now.
     pub(crate) fn truth(&self) -> Truth {
         let t = self.truth;
         let gone = t.chunks_delivered + t.coalesced + t.dropped;
@@ -478,7 +478,7 @@ impl World {
         }
     }
 
-    /// What the ledger says, in the same words.
+    /// The ledger's numbers in the same form.
     pub(crate) fn told(&self) -> Truth {
         let report = self.analysis.report(&trace::report::ReportInput::of("model"));
         let (c, t, r) = (&report.chunks, &report.tokens, &report.requests);
@@ -503,7 +503,7 @@ impl World {
         }
     }
 
-    /// What the report lists as lost, token by token, with the ids it names; none where `ids` are not looked for.
+    /// Lost tokens in the report with their ids; no ids unless `with_ids`.
     pub(crate) fn listed(list: Option<LossList>, with_ids: bool) -> BTreeMap<String, Lost> {
         let mut all = BTreeMap::new();
         for line in list.map(|list| list.lines).unwrap_or_default() {
@@ -518,7 +518,7 @@ impl World {
                     let id = id
                         .filter(|_| with_ids)
                         .unwrap_or_else(|| id_at(place) * i64::from(!with_ids));
-                    // Which of several chunks in one range it was, the range does not say.
+                    // The range does not show which of its chunks held the token.
                     lost.insert(place, (if from == to { from } else { 0 }, id));
                 }
             }

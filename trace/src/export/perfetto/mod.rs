@@ -1,7 +1,7 @@
-//! Chrome's trace events as a bare JSON array, one event a line: what Perfetto's UI, its trace processor and `chrome://tracing`
-//! read, and what still loads when it was cut.
+//! Chrome trace events as a bare JSON array, one event per line. Perfetto's UI, its trace processor and `chrome://tracing` read it, even if
+//! it is truncated.
 //!
-//! Times are microseconds since the start of the capture: as wall time they would lose their nanoseconds in a double.
+//! Times are microseconds since the start of the capture: as wall-clock time in a double they would lose their nanoseconds.
 
 mod counters;
 mod frames;

@@ -1,7 +1,7 @@
-//! Records to bytes and back, a block at a time and without any I/O.
+//! Encodes and decodes records, one block at a time and without any I/O.
 //!
-//! A block stands for itself: its texts, its lanes and what is expected of each request begin anew with it. Writer and reader
-//! make the same expectations of every frame, and only what is not as expected is written.
+//! A block is self-contained: its texts, its lanes and the predictions for each request start from scratch. Writer and reader make the same
+//! predictions for every frame, and only differences are written.
 
 mod bytes;
 mod chain;

@@ -25,7 +25,7 @@ pub struct RecordOptions {
     pub force: bool,
     /// A block is closed when its columns hold this many bytes,
     pub block_bytes: usize,
-    /// or when it spans this much time, in nanoseconds: what a crash can cost.
+    /// or when it spans this much time, in nanoseconds. A crash can lose this much.
     pub block_ns: u64,
     /// Closed blocks that wait for the disk; further ones are dropped and counted,
     pub queue_blocks: usize,

@@ -14,7 +14,7 @@ use super::files::{Files, Refused};
 use super::pack::Packer;
 use super::ring::Ring;
 
-/// What the worker is asked to do, in order.
+/// Commands to the worker, in order.
 #[expect(
     clippy::large_enum_variant,
     reason = "nearly all are blocks; boxing them would allocate for each"
