@@ -1,7 +1,7 @@
-//! One request's chunks between the wire and its client: which of them a delivery carried, merged or lost.
+//! Delivery tracker of one request: which of its chunks a delivery carried, merged or lost.
 //!
-//! Chunks enter in the order they were sent, each with the count it ends at. A delivery of `n` tokens ending at count `C` covers
-//! `(C-n, C]`; what lies before and was never delivered is lost, because deliveries of one request never go back.
+//! Chunks enter in the order they were sent, each with the count it ends at. A delivery of `n` tokens ending at count `C` covers `(C-n,
+//! C]`. Earlier tokens that were never delivered are lost, because deliveries of one request never go back.
 
 use std::collections::VecDeque;
 
@@ -140,7 +140,7 @@ pub(crate) struct Line {
     pub(crate) finished: bool,
     /// Tokens its consumer has counted, by its own deliveries.
     pub(crate) claimed: u64,
-    /// Deliveries that gave it what it had once more, and went on behind that.
+    /// Number of deliveries that repeated its delivered tokens and continued after them.
     pub(crate) all_again: u8,
     /// It has counted more than there were.
     pub(crate) inflated: bool,
@@ -157,7 +157,7 @@ pub(crate) struct Line {
 mod vague;
 
 impl Line {
-    /// `early`: the count that a delivery reached which was told before its first chunk.
+    /// `early`: the count reached by a delivery that was reported before its first chunk.
     pub(crate) fn new(epoch: u32, early: Option<u32>) -> Self {
         Self {
             epoch,
@@ -237,8 +237,8 @@ impl Line {
         self.ids.len()
     }
 
-    /// Enters a chunk. With `whole` false it shares an entry with its neighbour.
-    /// Gives back what is known of it at once: its delivery may have been seen before its send.
+    /// Enters a chunk. With `whole` false it shares an entry with its neighbour. Returns any immediate outcome: its delivery may have been
+    /// observed before its send.
     pub(crate) fn push(&mut self, chunk: Entering<'_>, whole: bool) -> Fates {
         let Entering { end, said, tokens, .. } = chunk;
         self.entered += 1;
@@ -410,7 +410,7 @@ impl Line {
         self.outstanding.iter().map(|e| e.end).rfind(|&end| end <= to)
     }
 
-    /// Where a delivery of so many tokens that ends at `to` begins: what the wire has lost on the way there is not among them.
+    /// Start of a delivery of `tokens` tokens that ends at `to`. Tokens lost on the wire in between are not part of it.
     fn begin(&self, to: u32, tokens: u32) -> u32 {
         let covered = self.outstanding.iter().rev().skip_while(|e| e.end > to);
         covered.fold(to.saturating_sub(tokens), |from, entry| {

@@ -131,7 +131,7 @@ impl Ledger {
                 .streams
                 .iter()
                 .fold(made, |made, s| made.max(s.count.high.into()));
-            // A request that was retracted behind our back counts from the start again: what it had is more than its counts.
+            // A request retracted unobserved restarts its count, so its tokens exceed the count.
             let lists_all = |s: &Stream| s.evidence() == Evidence::Cumulative;
             let added_up = line.all_again >= ADDED_UP || request.streams.iter().any(lists_all);
             if added_up && line.claimed > made + SLACK {

@@ -45,7 +45,7 @@ impl EarlyDeliveries {
         });
     }
 
-    /// The count that a request was delivered to whose first chunk was sent at `since`; `None` where no delivery was told of it.
+    /// Count reached by early deliveries of a request whose first chunk was sent at `since`; `None` without any.
     pub(super) fn of(&self, rid: &str, since: MonoNs) -> Option<u32> {
         let may_be_gone = self.gone.is_some_and(|gone| gone >= since).then_some(0);
         let hash = (!self.told.is_empty()).then(|| hash(rid));

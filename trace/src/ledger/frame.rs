@@ -491,7 +491,7 @@ impl Ledger {
                 Box::new(line)
             });
             if chunk.completion_tokens.is_none() || seen.unseen || line.shared {
-                // Without a count it cannot be matched with a delivery, and what is not watched tells of none.
+                // Without a count it cannot be matched with a delivery, and an unwatched receiver reports none.
                 line.skip(1);
                 self.totals.chunks.fates.unjudged += 1;
             } else {

@@ -1,6 +1,6 @@
-//! What has been seen, remembered in bounded memory: per request, per hop, and in sum.
+//! State of a run in bounded memory: per request, per hop, and in total.
 //!
-//! Events go in by [`Ledger::apply`], time by [`Ledger::tick`]; detectors, reports and screens read.
+//! [`Ledger::apply`] takes events and [`Ledger::tick`] takes time; detectors, reports and screens read.
 
 mod absence;
 mod adopt;

@@ -1,7 +1,7 @@
-//! What stands between two hops: a router or a detokenizer takes a chunk on one and sends it on by the next.
+//! Passages between two hops: a router or a detokenizer receives a chunk on one hop and sends it on over the next.
 //!
-//! A chunk is known again by its request and its count of tokens so far, which both frames state. Takes and sends are told by
-//! different threads, so either may come first, and several of one side before any of the other.
+//! A chunk is identified by its request and its cumulative token count, which both frames contain. Different threads report receives and
+//! sends, so either may come first, and several of one side before any of the other.
 
 use std::collections::VecDeque;
 
@@ -69,9 +69,9 @@ enum Side {
     SentOn,
 }
 
-/// One request at one role: times of chunks whose other time has not been told yet, all of one side.
+/// One request at one role: unmatched times of its chunks, all of one side.
 ///
-/// A request's chunks are taken and sent on in order, so a time that finds no counterpart makes those before it hopeless.
+/// A request's chunks are received and sent on in order, so an entry older than a matched one will never be matched.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Passing {
     role: u16,
@@ -142,7 +142,7 @@ impl Passages {
         }
     }
 
-    /// A chunk of `count` tokens so far was sent on the hop of stream `on`: by whom, and how long after it had come there?
+    /// Enters the send of the chunk of `count` tokens on the hop of stream `on`; returns the sending role and the time since its receive.
     pub(crate) fn sent_on(&mut self, request: &mut Request, on: usize, count: u32, at: MonoNs, room: &mut Room<'_>) {
         let stream = &request.streams[on];
         let (by, first) = (stream.ends.from, stream.chunks == 1 && stream.whole());

@@ -1,7 +1,7 @@
-//! Two live requests under one rid: which of them a chunk or a delivery is of cannot be told, so nothing of either is judged.
+//! Two live requests with the same rid. A chunk or delivery cannot be assigned to one of them, so neither is judged.
 //!
-//! A rid whose count begins again may only have been used again: its first request ended unseen. That both live is shown by a
-//! chunk that goes on where the first one was, or by a first chunk on another connection.
+//! If a rid's count restarts, the rid may only have been reused after its first request ended unobserved. Two signs show that both live: a
+//! chunk that continues the first request, or a first chunk on another connection.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ impl Ledger {
         self.totals.chunks.fates.unjudged += line.give_up_waiting().0;
     }
 
-    /// What a chunk of such a request is entered as: what it lists, and no more is concluded.
+    /// Enters a chunk of such a request with the ids it lists and no further conclusions.
     pub(super) fn unjudged_step(&self, ticket: Ticket, at: usize, chunk: &Chunk<'_>, step: Step) -> Step {
         let request = self.table.get(ticket).filter(|request| request.is_shared());
         let Some(request) = request else { return step };

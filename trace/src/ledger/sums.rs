@@ -1,5 +1,5 @@
-//! Consumers that add up what is cumulative: their count of a request is the sum of all counts it was told, a triangular number
-//! where tokens came one by one.
+//! Consumers that add up cumulative counts: their count of a request is the sum of all counts received, a triangular number if tokens came
+//! one by one.
 
 use serde::{Deserialize, Serialize};
 

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::request::Request;
 use crate::clock::MonoNs;
 
-/// Records are fetched so many at a time before they are worked on: what does not wait for each other waits for memory together,
-/// and as many fit into the nearest cache.
+/// Number of records prefetched before they are processed. Their cache misses overlap, and that many records fit in the L1 cache.
 pub(super) const AHEAD: usize = 32;
 
 /// A record's place. `age` tells a later tenant of the same slot apart.

@@ -1,4 +1,4 @@
-//! A thread's time, as running sums at the end of each sample: what it did in any interval is the difference of two.
+//! A thread's time use as running sums at the end of each sample. The use in an interval is the difference of two sums.
 
 use std::collections::VecDeque;
 

@@ -204,7 +204,7 @@ pub struct Totals {
     pub wire_inflation: Inflation,
     /// Consumers that count more than there is.
     pub claimed_inflation: Inflation,
-    /// Consumers whose count of a request is the sum of all cumulative counts that they were told.
+    /// Consumers whose count of a request is the sum of all cumulative counts received.
     pub summed: Inflation,
     /// Token ids in deliveries.
     pub delivered_ids: super::IdCounts,

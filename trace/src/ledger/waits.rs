@@ -1,6 +1,6 @@
-//! What the thread that takes the tokenizer's frames did while first tokens waited for it.
+//! Time use of the thread that receives the tokenizer's frames while first tokens waited for it.
 //!
-//! A wait is judged once the thread's samples reach its end. Waits shorter than [`SHORTEST_NS`] are not: samples are too coarse.
+//! A wait is judged once the thread's samples reach its end. Waits shorter than [`SHORTEST_NS`] are not judged: samples are too coarse.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! A line of chunks by itself: what a delivery covers, merges and drops.
+//! Tests of the delivery tracker alone: covered, merged and dropped chunks.
 
 use super::*;
 
@@ -268,7 +268,7 @@ fn what_counts_alone_prove_dropped_is_each_chunks_last_token() {
     );
 }
 
-/// A request's last chunk may carry none: what is delivered with it may be of the one before.
+/// A request's last chunk may carry no tokens; those delivered with it may belong to the previous chunk.
 #[test]
 fn a_finish_whose_tokens_are_not_shown_proves_no_drop() {
     let mut line = vague(&[1, 2, 3]);

@@ -1,6 +1,6 @@
-//! What the engine says of its requests and of itself: the stages its log tells, how its processes stand, what it merged.
+//! Data from the engine's own log: stages of requests, state of processes, merged chunks.
 //!
-//! All of it is the engine's own word. A request whose frames were not observed takes its gap from here.
+//! The engine alone vouches for it. A request whose frames were not observed gets its gap from here.
 
 mod enter;
 mod marks;

@@ -147,7 +147,7 @@ impl Stream {
                 self.shared.dropped.fetch_add(records, Ordering::Relaxed);
                 self.spare = Some(block.columns);
             }
-            // The worker's answer arrives on another channel.
+            // Jobs with an answer are not sent through this function.
             Ok(()) | Err(TrySendError::Full(_)) => {}
             Err(TrySendError::Disconnected(_)) => self.shared.stop(format!(
                 "recording stopped: the thread that writes {} has failed (this is a bug)",
