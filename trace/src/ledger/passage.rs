@@ -142,7 +142,7 @@ impl Passages {
         }
     }
 
-    /// Enters the send of the chunk of `count` tokens on the hop of stream `on`; returns the sending role and the time since its receive.
+    /// Records the send of the chunk of `count` tokens on the hop of stream `on`: the time since its receive counts for the sending role.
     pub(crate) fn sent_on(&mut self, request: &mut Request, on: usize, count: u32, at: MonoNs, room: &mut Room<'_>) {
         let stream = &request.streams[on];
         let (by, first) = (stream.ends.from, stream.chunks == 1 && stream.whole());
