@@ -1,4 +1,4 @@
-//! `cargo xtask fixtures`: records the messages that the decoder is tested with, from the real engine.
+//! `cargo xtask fixtures`: records the decoder's test messages from the real engine.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 
 use crate::e2e::setup::Home;
 
-/// Releases recorded with every case; the second of a pair is msgpack.
+/// Releases recorded with every case; the flag selects msgpack.
 const ALL: [(&str, bool); 5] = [
     ("0.4.4", false),
     ("0.5.9", false),
@@ -15,7 +15,7 @@ const ALL: [(&str, bool); 5] = [
     ("0.5.23", false),
     ("0.5.23", true),
 ];
-/// Those recorded with every case but the large ones.
+/// Releases recorded with every case except the large ones.
 const SMALL: [(&str, bool); 5] = [
     ("0.4.0", false),
     ("0.5.3", false),
@@ -23,7 +23,7 @@ const SMALL: [(&str, bool); 5] = [
     ("0.5.15", false),
     ("0.5.15", true),
 ];
-/// One more for every other layout of `BatchTokenIDOutput`, and for each side of a change in what its ids mean.
+/// One release for every other layout of `BatchTokenIDOutput`, and for each side of a change in the meaning of its ids.
 #[rustfmt::skip]
 const CORE: [(&str, bool); 30] = [
     ("0.4.0.post2", false), ("0.4.1.post3", false), ("0.4.1.post7", false), ("0.4.2", false), ("0.4.3", false),

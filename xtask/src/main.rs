@@ -1,4 +1,4 @@
-//! `cargo xtask`: what the project does to itself. One file a command.
+//! `cargo xtask`: development tasks of the project, one file per command.
 
 mod bench;
 mod dist;

@@ -1,4 +1,4 @@
-//! A peer that speaks ZMTP by hand, and badly where that is the point.
+//! A peer that implements ZMTP by hand, including deliberate protocol errors.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use socket2::{Socket, Type};
 
 use crate::e2e::plain_relay::address;
 
-/// What a PUSH socket says first: greeting of ZMTP 3.1 with the NULL mechanism, and READY.
+/// First bytes of a PUSH socket: the greeting of ZMTP 3.1 with the NULL mechanism, and READY.
 pub(super) fn handshake() -> Vec<u8> {
     let mut bytes = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
     bytes.extend_from_slice(b"NULL");
@@ -17,12 +17,12 @@ pub(super) fn handshake() -> Vec<u8> {
     bytes
 }
 
-/// The head of a message that claims `length` bytes.
+/// Header of a message that claims `length` bytes.
 pub(super) fn claim(length: u64) -> Vec<u8> {
     [&[2][..], &length.to_be_bytes()].concat()
 }
 
-/// Connects.
+/// Connects to an endpoint.
 pub(super) fn connect(endpoint: &str) -> Result<Socket> {
     let at = address(endpoint)?;
     let socket = Socket::new(at.domain(), Type::STREAM, None)?;
@@ -33,15 +33,15 @@ pub(super) fn connect(endpoint: &str) -> Result<Socket> {
     Ok(socket)
 }
 
-/// Connects and says `bytes`, as far as the other side listens.
+/// Connects and sends `bytes`.
 pub(super) fn say(endpoint: &str, bytes: &[u8]) -> Result<Socket> {
     let mut socket = connect(endpoint)?;
-    // The receiver may hang up at any point of it: this peer's business only.
+    // Ignore errors: the receiver may close the connection at any point.
     let _ = socket.write_all(bytes);
     Ok(socket)
 }
 
-/// Closes with a reset, where the transport has one.
+/// Closes with a reset, where the transport supports it.
 pub(super) fn reset(socket: Socket) -> Result<()> {
     socket.set_linger(Some(Duration::ZERO))?;
     drop(socket);

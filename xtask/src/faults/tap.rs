@@ -1,4 +1,4 @@
-//! The relay under test, started with whatever the fault needs around it, and looked at from outside.
+//! The relay under test, started in the environment that a fault needs, and measured from outside.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,10 @@ use super::Bench;
 use crate::e2e::process::Process;
 use crate::e2e::tap::{Transport, wait_until_bound};
 
-/// Drains for at most 2.5 s; the rest is a machine under load.
+/// Time limit for exit. Draining takes at most 2.5 s; the rest allows for a busy machine.
 const ENDING: Duration = Duration::from_mins(1);
 
-/// Where senders connect, and where the receiver is.
+/// Endpoints of senders and receiver.
 #[derive(Clone, Debug)]
 pub(super) struct Ends {
     pub(super) front: String,
@@ -32,16 +32,16 @@ impl Ends {
     }
 }
 
-/// How the relay is started.
+/// Environment of the relay.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Around<'a> {
     /// Further options of `tokengap tap`.
     pub(super) options: Vec<String>,
-    /// A line of shell before it, in the same process: limits, for example.
+    /// Shell commands run before it in the same process, for example to set limits.
     pub(super) before: &'a str,
-    /// With a mount namespace of its own.
+    /// Use a separate mount namespace.
     pub(super) own_mounts: bool,
-    /// A fault that the program is built to have (`trace::fault`).
+    /// Injected fault (`trace::fault`); needs the fault-injection build.
     pub(super) fault: Option<&'a str>,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Around<'a> {
         }
     }
 
-    /// With a fault inside.
+    /// An environment with an injected fault.
     pub(super) fn fault(fault: &'a str) -> Self {
         Self {
             fault: Some(fault),
@@ -115,12 +115,12 @@ impl Tap {
         self.process.signal(signal)
     }
 
-    /// How it ended, if it has.
+    /// Describes its exit, if it has exited.
     pub(super) fn ended(&mut self) -> Result<Option<String>> {
         self.process.ended()
     }
 
-    /// Ends it as an operator does and gives its report.
+    /// Stops it with SIGTERM and returns its report.
     pub(super) fn report(self) -> Result<Value> {
         self.process.signal(Signal::TERM)?;
         let lines = self.process.end_well(ENDING)?;
@@ -129,7 +129,7 @@ impl Tap {
             .with_context(|| format!("{}'s standard output is no JSON report: {said}", self.name))
     }
 
-    /// Ends it as an accident does.
+    /// Kills it with SIGKILL.
     pub(super) fn kill(self) -> Result<()> {
         self.process.signal(Signal::KILL)?;
         let (status, _) = self.process.end(ENDING)?;
@@ -138,15 +138,15 @@ impl Tap {
     }
 }
 
-/// What a process holds now, from `/proc`.
+/// Resources held by a process, from `/proc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// KiB.
+    /// Resident memory in KiB.
     pub(crate) memory: u64,
-    /// The most that one of its threads has open: the relay's has a table of its own.
+    /// Maximum number of open files of any thread: the relay's thread has a separate descriptor table.
     pub(crate) files: usize,
     pub(crate) threads: u64,
-    /// Mappings of memory.
+    /// Number of memory mappings.
     pub(crate) mappings: usize,
 }
 
@@ -168,7 +168,7 @@ impl Held {
     }
 }
 
-/// Of the threads in `tasks`, the most that one has open. A thread may end meanwhile.
+/// Maximum number of open files of any thread in `tasks`. Threads may exit during the scan.
 fn open_files(tasks: &Path) -> Result<usize> {
     let mut most = 0;
     for task in fs::read_dir(tasks)? {
@@ -177,13 +177,13 @@ fn open_files(tasks: &Path) -> Result<usize> {
     Ok(most)
 }
 
-/// What the report says was not as it should be.
+/// Degraded parts named in the report.
 pub(super) fn degraded(report: &Value) -> Vec<&str> {
     let all = report["self"]["degraded"].as_array();
     all.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// Messages that the report says it saw cross, whether it could read them or not.
+/// Messages that the report counts as observed, whether decoded or not.
 pub(super) fn seen(report: &Value) -> u64 {
     let hops = report["hops"].as_array();
     hops.into_iter()
@@ -192,7 +192,7 @@ pub(super) fn seen(report: &Value) -> u64 {
         .sum()
 }
 
-/// Messages that the report says it lacks. What strangers left unframed is none.
+/// Messages that the report counts as missed, without unframed bytes from invalid peers.
 pub(super) fn lost(report: &Value) -> u64 {
     let own = &report["self"];
     let unframed = own["missed_by_cause"]["unframed"].as_u64().unwrap_or(0);

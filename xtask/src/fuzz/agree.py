@@ -1,5 +1,5 @@
-"""What `tokengap decode` accepts of a folder of pickles is well formed for CPython's pickletools, and CPython reads it, too, with the
-same requests. Nothing is imported or called: classes are stand-ins, as the decoder's are."""
+"""Checks that pickles accepted by `tokengap decode` are well formed for CPython's pickletools and that CPython reads the same requests
+from them. Nothing is imported or called: classes are stand-ins, as in the decoder."""
 
 import io
 import json
@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 
-# Disagreements that are told.
+# Maximum number of disagreements to print.
 SHOWN = 20
-# The decoder's limit on the length of a text, in bytes.
+# The decoder's limit on the length of a request id in bytes.
 LONGEST_RID = 4096
 
 
 class StandIn:
-    """Any class: keeps what a pickle gives it."""
+    """Stand-in for any class, which keeps the pickled state."""
 
     def __new__(cls, *args, **named):
         made = object.__new__(cls)
@@ -43,7 +43,7 @@ class Reader(pickle.Unpickler):
 
 
 def requests(value):
-    """The rids of a message, wherever its release keeps them."""
+    """The request ids of a message, wherever its release keeps them."""
     state = getattr(value, "state", None)
     fields = state if isinstance(state, dict) else {}
     rids = fields.get("rids", fields.get("rid"))
@@ -51,7 +51,7 @@ def requests(value):
 
 
 def readable(rid):
-    """The rid, or the empty one that the decoder reads in place of a rid that is too long or no UTF-8."""
+    """The request id, or the empty one that the decoder returns for an id that is too long or not UTF-8."""
     if not isinstance(rid, str):
         return rid
     try:
@@ -61,12 +61,12 @@ def readable(rid):
 
 
 class Disagreement(Exception):
-    """What CPython says otherwise."""
+    """CPython disagrees with the decoder."""
 
 
 def unframed(data, opcodes):
-    """The pickle without its frames. They say how far to read ahead, which is nothing to whoever has all of it: one may end within an
-    opcode here, and may not reach beyond the end."""
+    """The pickle without its frames, which are only read-ahead hints. Fuzzed frames may end within an opcode, but not beyond the end of
+    the data."""
     parts, start = [], 0
     for name, length, place in opcodes:
         if name == "FRAME":
@@ -79,11 +79,11 @@ def unframed(data, opcodes):
 
 
 def judged(message, data):
-    """Whether there was something to compare; raises what CPython says otherwise."""
+    """Whether there was something to compare; raises Disagreement if CPython reads something else."""
     try:
         opcodes = [(code.name, value, place) for code, value, place in pickletools.genops(data)]
     except UnicodeDecodeError:
-        # A text that nothing is read from may be broken; ours are looked at when they are read.
+        # Text that is never used may be invalid; the decoder checks only the texts that it reads.
         return "unread"
     except Exception as error:
         raise Disagreement(f"pickletools says {error!r}") from error
@@ -95,8 +95,8 @@ def judged(message, data):
     except UnicodeDecodeError:
         return "unread"
     except (TypeError, AttributeError):
-        # A call of what is no class, a key that cannot be one, a state for what has none: found out by doing only, and nothing is
-        # done here.
+        # Calling a non-class, an unhashable key, or state for an object without any: only execution detects these, and the decoder executes
+        # nothing.
         return "unbuilt"
     except Exception as error:
         if "class argument" in str(error) or "state is not" in str(error):

@@ -1,12 +1,11 @@
-//! The decoder against CPython: what it accepts of everything that fuzzing came up with, CPython reads too, and finds the same
-//! requests in it.
+//! The decoder against CPython: CPython must read the same requests from every fuzzed input that the decoder accepts.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Compares over the files of the corpus and the seeds; gives back a line that says what was compared.
+/// Compares over the files of the corpus and the seeds; returns a summary line.
 pub(super) fn check(root: &Path, corpus: &Path, seeds: &Path) -> Result<String> {
     let build = Command::new("cargo")
         .current_dir(root)

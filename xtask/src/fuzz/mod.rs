@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: every parser, fed by libFuzzer from real messages on. Whatever it finds is an error of this command, kept
-//! below `target/fuzz` with the line that runs it again.
+//! `cargo xtask fuzz`: fuzzes every parser with libFuzzer, starting from real messages. A finding fails the command and is kept below
+//! `target/fuzz` with the command line that reproduces it.
 //!
-//! Needs only the stable compiler: cargo-fuzz is installed below `.tools`, and told to take it (`RUSTC_BOOTSTRAP`).
+//! Needs only the stable compiler: cargo-fuzz is installed below `.tools` and runs with `RUSTC_BOOTSTRAP`.
 
 mod agree;
 mod run;
@@ -17,13 +17,13 @@ const CARGO_FUZZ: &str = "0.13.2";
 /// A fuzz target: a file of this name below `fuzz/fuzz_targets`.
 pub(crate) struct Target {
     name: &'static str,
-    /// What is fuzzed, for the table.
+    /// Description for the table.
     what: &'static str,
-    /// Longest input worth trying, in bytes.
+    /// Maximum input length in bytes.
     longest: usize,
-    /// Most memory, in MiB. What leaks by design (strategies of property tests) may have more.
+    /// Memory limit in MiB; higher for targets that leak by design, such as proptest strategies.
     memory: u32,
-    /// The input is only where random numbers begin: which inputs reach rare code says nothing about their neighbours.
+    /// The input only seeds a random generator, so inputs similar to an interesting one are not interesting.
     seeded: bool,
 }
 
@@ -37,7 +37,7 @@ const fn target(name: &'static str, what: &'static str, longest: usize) -> Targe
     }
 }
 
-/// All of them.
+/// All fuzz targets.
 const TARGETS: &[Target] = &[
     target(
         "wire",
@@ -163,7 +163,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Where fuzzing keeps what it makes.
+/// Folders for fuzzing data.
 pub(crate) struct Place {
     root: PathBuf,
     dir: PathBuf,
@@ -177,7 +177,7 @@ impl Place {
         }
     }
 
-    /// Inputs that reached something new, kept from run to run.
+    /// Corpus: inputs that reached new code, kept between runs.
     fn corpus(&self, target: &str) -> PathBuf {
         self.dir.join("corpus").join(target)
     }
@@ -203,7 +203,7 @@ impl Place {
                 tools.display()
             );
             let mut install = Command::new("cargo");
-            // It only starts cargo: what costs time is to optimise it.
+            // A debug build is enough, because it only starts cargo.
             install
                 .args(["install", "--quiet", "--debug", "--locked", "cargo-fuzz"])
                 .args(["--version", CARGO_FUZZ, "--root"])

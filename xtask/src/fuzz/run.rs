@@ -1,4 +1,4 @@
-//! Runs targets, a few at once, and reads what libFuzzer says at the end.
+//! Runs targets concurrently and parses libFuzzer's final statistics.
 
 use std::fmt;
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{Options, Place, Target};
 
-/// What a run came to.
+/// Statistics of a run.
 pub(super) struct Stats {
     executions: u64,
     edges: u64,
@@ -32,7 +32,7 @@ impl fmt::Display for Stats {
     }
 }
 
-/// Runs all of `targets`; the results are in their order.
+/// Runs all of `targets`; returns results in the same order.
 pub(super) fn all(place: &Place, targets: &[&Target], options: &Options) -> Vec<Result<Stats>> {
     let next = AtomicUsize::new(0);
     let results: Vec<Mutex<Option<Result<Stats>>>> = targets.iter().map(|_| Mutex::new(None)).collect();
@@ -72,11 +72,11 @@ fn one(place: &Place, target: &Target, options: &Options) -> Result<Stats> {
         .arg(format!("-seed={}", options.seed))
         .arg(format!("-max_len={}", target.longest))
         .arg(format!("-rss_limit_mb={}", target.memory))
-        // Weighing inputs by what they reach takes more than half of the time where there is much to reach.
+        // Disable entropic scheduling for seeded targets, where it takes more than half of the time.
         .arg(format!("-entropic={}", u8::from(!target.seeded)))
         .arg(format!("-artifact_prefix={}/", findings.display()))
-        // A hostile length must not be believed, nor a small input keep a thread busy.
-        // Looking for leaks runs every input that keeps memory twice.
+        // Limit allocations and run time per input, to catch hostile lengths and slow inputs. Leak detection runs every input that retains
+        // memory twice.
         .args([
             "-malloc_limit_mb=256",
             "-timeout=30",
@@ -100,7 +100,7 @@ fn one(place: &Place, target: &Target, options: &Options) -> Result<Stats> {
     stats(&said).with_context(|| format!("{} did not say how it went", program.display()))
 }
 
-/// Reads `#12345 DONE cov: 812 ft: 2210 corp: 310/45Kb ..` and the `stat::` lines.
+/// Parses `#12345 DONE cov: 812 ft: 2210 corp: 310/45Kb ..` and the `stat::` lines.
 fn stats(said: &str) -> Option<Stats> {
     let done = said
         .lines()

@@ -1,4 +1,4 @@
-//! Where fuzzing begins: real messages, connections, recordings and logs, in the form that each target takes.
+//! Fuzzing seeds: real messages, connections, recordings and logs in the input format of each target.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use trace::record::{BlockPacker, BlockWriter, Payload, Record, Recording};
 use trace::{Analysis, Config};
 
-/// Longer files teach a fuzzer little and cost it much.
+/// Maximum seed size in bytes; longer files slow the fuzzer and add little coverage.
 const LONGEST: u64 = 64 << 10;
 
 /// Writes the seeds of `target` into `dir`.
@@ -17,7 +17,7 @@ pub(super) fn write(root: &Path, target: &str, dir: &Path) -> Result<()> {
     let seeds: Vec<Vec<u8>> = match target {
         "wire" => messages()?,
         "msgpack" => files(&root.join("zmq-tap/fixtures/messages"), &["msgpack"])?,
-        // The first byte is the size of the pieces.
+        // The first byte is the chunk size.
         "zmtp" => messages()?
             .iter()
             .map(|body| prefixed(&[16], &[&greeting(), &frame(body)]))
@@ -29,7 +29,7 @@ pub(super) fn write(root: &Path, target: &str, dir: &Path) -> Result<()> {
                 .map(|some| prefixed(&[16], &[&frame(&some[0])[1..], &frame(&some[1]), &frame(&some[2])]))
                 .collect()
         }
-        // How, and the size of the pieces.
+        // Leading bytes: mode and chunk size.
         "egress" => {
             let served = files(&root.join("zmq-tap/fixtures/egress"), &["bin"])?;
             served
@@ -55,7 +55,7 @@ pub(super) fn write(root: &Path, target: &str, dir: &Path) -> Result<()> {
         "recording_roundtrip" => messages()?.into_iter().take(100).collect(),
         "import" => {
             let logs = files(&root.join("trace/tests/logs"), &["log"])?;
-            // A few lines from here and there.
+            // A few excerpts of each log.
             logs.iter()
                 .flat_map(|log| log.chunks(1500).step_by(7).map(<[u8]>::to_vec))
                 .collect()
@@ -77,7 +77,7 @@ pub(super) fn write(root: &Path, target: &str, dir: &Path) -> Result<()> {
             text
         })
         .collect(),
-        // Sizes of the pieces, and which share goes forth.
+        // Leading bytes: chunk sizes, and the share sent forward.
         "relay" => messages()?
             .windows(2)
             .step_by(8)
@@ -88,7 +88,7 @@ pub(super) fn write(root: &Path, target: &str, dir: &Path) -> Result<()> {
                 )
             })
             .collect(),
-        // How, and the size of the pieces.
+        // Leading bytes: mode and chunk size.
         "feed" => {
             let mut seeds: Vec<Vec<u8>> = states(root)?.iter().map(|state| prefixed(&[1, 0], &[state])).collect();
             for how in [2, 3] {
@@ -124,7 +124,7 @@ const CONFIGURATIONS: &[&str] = &[
     "live.payload = 'safe'\nattach = { pid = 9, pod = \"a\" }\n",
 ];
 
-/// What is recorded, given to `each` record by record.
+/// Passes every record of the recorded fixtures to `each`.
 fn replay(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>) -> Result<()> {
     for entry in fs::read_dir(root.join("trace/fixtures/recordings"))? {
         let path = entry?.path();
@@ -144,7 +144,7 @@ fn replay(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>) -> Resul
     Ok(())
 }
 
-/// Columns of small blocks, behind how many records and chunks they have.
+/// Columns of small blocks, prefixed with their record and chunk counts.
 fn blocks(root: &Path) -> Result<Vec<Vec<u8>>> {
     const RECORDS: usize = 40;
     let (mut writer, mut packer) = (BlockWriter::new(Payload::Tokens), BlockPacker::new()?);
@@ -161,7 +161,7 @@ fn blocks(root: &Path) -> Result<Vec<Vec<u8>>> {
         {
             let numbers = [block.records() as u16, block.chunks() as u16];
             let packed = packer.pack(&block)?;
-            // Where it is in the header, and how long the header is, docs/internals/RECORDING.md says.
+            // docs/internals/RECORDING.md specifies the header's layout and length.
             let length = packed.get(16..20).context("a block has a header")?;
             let length = u32::from_le_bytes(length.try_into()?) as usize;
             let columns = zstd::bulk::decompress(packed.get(88..).context("a block has columns")?, length)?;
@@ -172,7 +172,7 @@ fn blocks(root: &Path) -> Result<Vec<Vec<u8>>> {
     Ok(seeds)
 }
 
-/// States of analyses that have just begun.
+/// States of analyses at the start of a run.
 fn states(root: &Path) -> Result<Vec<Vec<u8>>> {
     const LONGEST: usize = 12 << 10;
     let (mut analysis, mut seeds) = (Analysis::new(Config::default()), Vec::new());
@@ -224,7 +224,7 @@ fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<Vec<u8>>> {
         .collect()
 }
 
-/// What a ZMTP 3.1 peer says first, and a READY command.
+/// Greeting of a ZMTP 3.1 peer, and a READY command.
 fn greeting() -> Vec<u8> {
     let mut bytes = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
     bytes.extend_from_slice(b"NULL");
@@ -233,7 +233,7 @@ fn greeting() -> Vec<u8> {
     bytes
 }
 
-/// A message of one part.
+/// A single-part message.
 fn frame(body: &[u8]) -> Vec<u8> {
     let mut bytes = match u8::try_from(body.len()) {
         Ok(length) => vec![0, length],
@@ -243,7 +243,7 @@ fn frame(body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Records of a ring, each behind half its length: short messages sent, taken and handled.
+/// Ring buffer records, each prefixed with half its length: short messages sent, received and processed.
 fn records(messages: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let record = |kind: u8, seq: u64, body: &[u8]| {
         let head = [7, 1, seq, body.len() as u64, 0, 0, 0, 0];
@@ -271,7 +271,7 @@ fn records(messages: &[Vec<u8>]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The beginnings of a few real libraries; one of them has libzmq's functions where this machine has it.
+/// Leading bytes of a few real libraries, including one with libzmq's functions if this machine has it.
 fn libraries() -> Vec<Vec<u8>> {
     let Ok(maps) = fs::read_to_string("/proc/self/maps") else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Two probes on the same processes: each sees everything, and one that leaves takes nothing from the other.
+//! Two probes on the same processes: each observes everything, and detaching one does not affect the other.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
     let load = Load {
         count: if bench.long { 50_000 } else { 2_500 },
         connections: 2,
-        // Little enough that the ring holds what comes while the other one detaches, which can take seconds where CPUs are short.
+        // A rate low enough for the ring buffer while the other probe detaches, which can take seconds on a busy machine.
         rate: 1_500,
         sizes: "small",
         ..Load::STEADY

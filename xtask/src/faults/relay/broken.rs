@@ -1,4 +1,4 @@
-//! What breaks every connection: the tap dies. What libzmq itself loses then is measured with a relay that only copies.
+//! Faults that break every connection by ending the tap. A relay that only copies measures libzmq's own losses for comparison.
 
 use std::path::Path;
 use std::thread;
@@ -12,12 +12,12 @@ use super::super::peers::{Load, Loss, Receiver, Sender};
 use super::super::tap::{Around, Ends, Held, Tap};
 use super::{Bench, Checks, Seen, Transport};
 
-/// How often; a night's run has enough of them for a mean.
+/// Number of breaks; a long run has enough of them for a mean.
 fn breaks(bench: &Bench) -> usize {
     if bench.long { 30 } else { 3 }
 }
 
-/// Between a death and the next start.
+/// Pauses between a death and the next start, and between two breaks.
 const CLOSED: Duration = Duration::from_millis(300);
 const BETWEEN: Duration = Duration::from_millis(900);
 
@@ -26,12 +26,12 @@ const LOAD: Load = Load {
     ..Load::STEADY
 };
 
-/// SIGKILL and another start, in the middle of traffic.
+/// Kills the tap with SIGKILL under traffic and restarts it.
 pub(super) fn killed(bench: &Bench, transport: Transport, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     compared(bench, transport, dir, checks, &Tap::kill)
 }
 
-/// The kernel gives no more memory: the tap aborts, as it would be killed for it in a pod.
+/// Limits memory until the tap aborts, as when a pod exceeds its limit.
 pub(super) fn starved(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let starve = |mut tap: Tap| {
         let pid = Pid::from_raw(tap.pid() as i32).context("a process has an id")?;
@@ -40,7 +40,7 @@ pub(super) fn starved(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<
             maximum: Some(1 << 20),
         };
         prlimit(Some(pid), Resource::As, none).context("setting a limit")?;
-        // It goes on with what it has: then nothing was lost, and a kill ends it as well.
+        // If it survives with the memory it has, nothing was lost, and a kill ends it instead.
         let until = std::time::Instant::now() + Duration::from_secs(1);
         while tap.ended()?.is_none() && std::time::Instant::now() < until {
             thread::sleep(Duration::from_millis(20));
@@ -53,8 +53,8 @@ pub(super) fn starved(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<
     compared(bench, Transport::Ipc, dir, checks, &starve)
 }
 
-/// The same breaks with our relay and with a plain one. Ours may lose what it held at each break and no more than that beyond
-/// what the plain one lost: what both lose is in the kernel's queues and in libzmq's hands.
+/// Compares the same breaks with tokengap's relay and with a plain one. Beyond the plain relay's losses, which are in kernel queues and
+/// libzmq, tokengap may lose only what it held at each break.
 fn compared(
     bench: &Bench,
     transport: Transport,

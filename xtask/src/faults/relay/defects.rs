@@ -1,4 +1,5 @@
-//! Our own defects, made on purpose (`trace::fault`): a panic in any part of the analysis costs the analysis, never a byte.
+//! Injected internal defects (`trace::fault`): a panic in any part of the analysis disables the analysis, and relaying continues without
+//! loss.
 
 use std::path::Path;
 use std::thread;
@@ -15,7 +16,7 @@ const LOAD: Load = Load {
     ..Load::STEADY
 };
 
-/// One part panics in mid-run: the copy goes on, and the report says what was left off under `word`.
+/// Makes one part panic during a run: relaying continues, and the report names the disabled part with `word`.
 pub(super) fn panics(bench: &Bench, fault: &str, word: &str, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let around = Around {
         options: vec!["--record".into(), "run.tgap".into()],
@@ -35,7 +36,7 @@ pub(super) fn panics(bench: &Bench, fault: &str, word: &str, dir: &Path, checks:
     Ok(ran.told(told.map_or_else(String::new, |told| format!("says \"{told}\""))))
 }
 
-/// The wall clock jumps while a recording is made: its anchors move, and nothing else does.
+/// Shifts the wall clock during a recording: only its clock anchors change.
 pub(super) fn clock(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let around = Around {
         options: vec!["--record".into(), "run.tgap".into()],

@@ -1,4 +1,4 @@
-//! What runs out: files, memory, the disk.
+//! Exhausted resources: file descriptors, memory, disk.
 
 use std::path::Path;
 use std::thread;
@@ -10,18 +10,18 @@ use super::super::raw;
 use super::super::tap::degraded;
 use super::{Around, Bench, Checks, Line, Load, Seen, Transport, lost};
 
-/// Connections until no file is left: those that were open go on, those that wait are accepted when there is room again.
+/// Opens connections until file descriptors run out: open ones continue, and waiting ones are accepted later.
 pub(super) fn files(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let around = Around::before("ulimit -n 64");
     let mut line = Line::start(bench, Transport::Ipc, &[Load::STEADY], &around, dir)?;
     thread::sleep(Duration::from_secs(1));
-    // Each takes two files of the tap's, as long as it can have them; the kernel keeps the rest waiting.
+    // Each connection uses two descriptors of the tap while it has any; the rest wait in the kernel.
     let mut guests = Vec::new();
     for _ in 0..100 {
         guests.push(raw::say(&line.ends.front, &raw::handshake())?);
     }
     thread::sleep(Duration::from_secs(1));
-    // A sender that finds no room now has all of its messages carried later.
+    // A sender that connects now has all of its messages relayed later.
     line.join(Load {
         first: 10,
         connections: 2,
@@ -36,7 +36,7 @@ pub(super) fn files(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Se
     Ok(ran.told("said so"))
 }
 
-/// Everything that fills memory at once, under a limit that leaves no room for more than is promised.
+/// Exercises all uses of memory at once, under a limit just above the promised maximum.
 pub(super) fn memory(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let load = Load {
         rate: 0,
@@ -54,7 +54,7 @@ pub(super) fn memory(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<S
     Ok(ran.told(format!("{} not observed, and counted", lost(&ran.report))))
 }
 
-/// A disk that is full at once: the recording ends, says so, and is readable up to there.
+/// A full disk: the recording ends, reports the error, and remains readable up to that point.
 pub(super) fn disk(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     std::fs::create_dir(dir.join("disk"))?;
     let around = Around {
@@ -75,7 +75,7 @@ pub(super) fn disk(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
     Ok(ran.told("the recording ended, and said so"))
 }
 
-/// Whether one of what is degraded names the shortage.
+/// Checks that the list of degraded parts names the shortage.
 fn says(checks: &mut Checks, degraded: &[&str], shortage: &str) {
     checks.equal(
         &format!("the report says so: {degraded:?}"),

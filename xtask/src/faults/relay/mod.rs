@@ -1,4 +1,4 @@
-//! Faults of the relay, and around it: real peers on both sides, and the bytes that arrive are the bytes that were sent.
+//! Faults of the relay and its environment: with real peers on both sides, received bytes must equal sent bytes.
 
 mod broken;
 mod defects;
@@ -18,7 +18,7 @@ use super::{Bench, Fault, Seen};
 use crate::e2e::check::Checks;
 use crate::e2e::tap::Transport;
 
-/// All of them, in the order of the table.
+/// All faults, in the order of the table.
 pub(super) const FAULTS: &[Fault] = &[
     Fault {
         name: "traffic ipc",
@@ -142,7 +142,7 @@ struct Line<'a> {
     senders: Vec<Sender>,
 }
 
-/// What a line came to: who got what, and the tap's own report.
+/// Messages sent and received on a line, and the tap's report.
 struct Ran {
     arrived: Arrived,
     report: Value,
@@ -174,7 +174,7 @@ impl<'a> Line<'a> {
         Ok(line)
     }
 
-    /// One more process of senders, which sends at once.
+    /// Adds another process of senders, which starts sending at once.
     fn join(&mut self, load: Load) -> Result<()> {
         let name = format!("sender{}", load.first);
         let mut sender = Sender::start(self.bench, &name, &self.ends.front, load, self.dir)?;
@@ -183,12 +183,12 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
-    /// Lets the senders end, and says what arrived; the tap is asked for its report at last.
+    /// Stops the senders, then the tap; returns the received messages and the report.
     fn end(self) -> Result<Ran> {
         self.ended(Sender::end)
     }
 
-    /// The same with senders that end by themselves.
+    /// Like [`Self::end`], with senders that finish by themselves.
     fn sent(self) -> Result<Ran> {
         self.ended(Sender::sent)
     }
@@ -207,7 +207,7 @@ impl<'a> Line<'a> {
 }
 
 impl Ran {
-    /// Everything arrived, and the report accounts for all of it.
+    /// Checks that everything arrived and that the report counts all of it.
     fn exact(&self, checks: &mut Checks) {
         self.arrived.exactly(checks);
         checks.equal(

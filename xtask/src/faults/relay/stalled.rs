@@ -1,4 +1,4 @@
-//! What stands still: the tap, the receiver, the analysis. Nothing may be lost, and nothing may pile up in the tap.
+//! Frozen parts: the tap, the receiver, the analysis. Nothing may be lost, and memory in the tap must stay bounded.
 
 use std::path::Path;
 use std::thread;
@@ -9,10 +9,10 @@ use rustix::process::Signal;
 
 use super::{Around, Bench, Checks, Held, Line, Load, Seen, Transport, lost};
 
-/// What a tap holds at most above what it holds idle, in KiB: the budget for bytes, the queue, and the allocator's slack.
+/// Limit of the tap's memory above its idle use in KiB: the byte budget, the queue, and allocator slack.
 const MOST: u64 = 160 << 10;
 
-/// SIGSTOP for the tap, SIGCONT later: whatever libzmq kept meanwhile arrives.
+/// SIGSTOP and later SIGCONT for the tap: messages that libzmq queued meanwhile arrive.
 pub(super) fn tap(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let still = Duration::from_secs(if bench.long { 60 } else { 10 });
     let load = Load {
@@ -30,7 +30,7 @@ pub(super) fn tap(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
     Ok(ran.told(format!("still for {} s", still.as_secs())))
 }
 
-/// SIGSTOP for the receiver: what is behind it fills up to the senders, who wait; the tap holds its buffers and no more.
+/// SIGSTOP for the receiver: queues fill up to the senders, which block; the tap holds only its buffers.
 pub(super) fn receiver(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let load = Load {
         room: 1_000,
@@ -53,7 +53,7 @@ pub(super) fn receiver(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result
     Ok(ran.told(format!("the tap grew by {grown} KiB meanwhile")))
 }
 
-/// The ledger takes nothing for some seconds: the queue and the budget fill, observations are dropped and counted.
+/// Blocks the ledger for some seconds: the queue and the budget fill, and dropped observations are counted.
 pub(super) fn analysis(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let load = Load {
         rate: 20_000,

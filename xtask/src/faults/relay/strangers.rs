@@ -1,4 +1,4 @@
-//! Peers that do what no libzmq does. Each is its own loss: the others get all of theirs.
+//! Invalid peers, unlike any libzmq socket. Only their own connections may suffer.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::super::raw;
 use super::{Around, Bench, Checks, Held, Line, Load, Seen, Transport};
 
-/// The line's own traffic, with strangers beside it; memory and files before and after them.
+/// Runs normal traffic beside invalid peers and compares memory and files before and after them.
 fn beside(
     bench: &Bench,
     transport: Transport,
@@ -22,8 +22,8 @@ fn beside(
     thread::sleep(Duration::from_secs(1));
     let before = Held::by(line.tap.pid())?;
     let said = strange(&line)?;
-    // What is broken on one side may still end on the other, for two seconds.
-    // And what was refused a moment ago may not have been accepted yet: it has to stay calm for a while.
+    // A connection broken on one side may linger on the other for two seconds, and a refused one may not have been accepted yet. Wait until
+    // the counts stay stable.
     let until = Instant::now() + Duration::from_secs(10);
     let mut calm = 0;
     while calm < 10 && Instant::now() < until {
@@ -49,7 +49,7 @@ fn beside(
     Ok(ran.told(said))
 }
 
-/// Half a message, then the end or a reset.
+/// Sends half a message, then closes or resets the connection.
 pub(super) fn dead_in_mid_frame(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     beside(bench, Transport::Tcp, dir, checks, |line| {
         for number in 0..100_usize {
@@ -64,11 +64,11 @@ pub(super) fn dead_in_mid_frame(bench: &Bench, dir: &Path, checks: &mut Checks) 
     })
 }
 
-/// Noise; a greeting and then noise; a handshake and then noise; every cut of a handshake; nothing.
+/// Sends random bytes: alone, after a greeting, and after a handshake; also every truncation of a handshake, and nothing.
 pub(super) fn garbage(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let mut state = 7_u64;
     let mut noise = move |length: usize| -> Vec<u8> {
-        // SplitMix64: the same in every run. Never begins with 0xff 0 or with what ZMTP 1.0 would take for a message.
+        // SplitMix64, so that every run sends the same bytes. Never begins with 0xff 0 or with a valid ZMTP 1.0 message.
         let mut byte = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -77,7 +77,8 @@ pub(super) fn garbage(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<
         (0..length).map(|_| byte()).collect()
     };
     let greeting = raw::handshake()[..64].to_vec();
-    // Any first byte but 0xff would be ZMTP 1.0, which has no handshake: libzmq takes what follows for messages, relay or not.
+    // The first byte must be 0xff. Anything else is ZMTP 1.0 without a handshake, and libzmq would accept the rest as messages with or
+    // without a relay.
     let mut sayings: Vec<Vec<u8>> = vec![
         [&greeting[..12], &noise(65_536)].concat(),
         [&greeting[..], &noise(65_536)].concat(),
@@ -93,7 +94,7 @@ pub(super) fn garbage(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<
     })
 }
 
-/// 1 GiB announced; some of it, and then nothing for a while.
+/// Announces 1 GiB, sends part of it, then pauses.
 pub(super) fn claimed(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let mut most = 0;
     let seen = beside(bench, Transport::Ipc, dir, checks, |line| {
@@ -120,7 +121,7 @@ pub(super) fn claimed(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<
     Ok(seen)
 }
 
-/// Messages larger than everything the tap may hold.
+/// Messages larger than the tap's whole memory budget.
 pub(super) fn huge(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let huge = Load {
         first: 10,
@@ -151,7 +152,7 @@ pub(super) fn huge(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
     Ok(ran.told(format!("the tap held {} MiB at most", most >> 10)))
 }
 
-/// Opened as fast as they are accepted, all open at once, and dropped: silent, in mid-greeting, in mid-message, with a reset.
+/// Opens many connections as fast as they are accepted, then drops all: silent, within the greeting, within a message, or with a reset.
 pub(super) fn thousand(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let sayings = [
         Vec::new(),
