@@ -73,7 +73,7 @@ mod injected {
         }
     }
 
-    /// Every second reading goes back a day; every third goes forward ten years.
+    /// Readings cycle through three values: correct, one day back, ten years ahead.
     pub(super) fn wall(ns: u64) -> u64 {
         if asked().as_deref() != Some("clock=jump") {
             return ns;

@@ -140,7 +140,7 @@ mod tests {
         })
     }
 
-    /// The log excerpt of the original bug report, with this CPU use and this wait for a message.
+    /// A log of 850 waiting requests, with this CPU use and this wait for a message.
     fn verdicts(cpu: f64, recv_wait_ns: u64, now: u64) -> Vec<Verdict> {
         let mut ledger = Ledger::new(Limits::default());
         let told = |what| {

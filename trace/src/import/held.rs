@@ -2,7 +2,7 @@
 
 use super::item::{Rid, Said};
 
-/// A statement, its time and who made it.
+/// A statement with its time and source.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) at_ns: u64,

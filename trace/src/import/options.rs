@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 pub struct Options {
     /// The zone of stamps that name none.
     pub zone: TimeZone,
-    /// The year of stamps that name none; `None` takes it from the file's modification time.
+    /// Year of timestamps without one; `None` takes it from the file's modification time.
     pub year: Option<i16>,
     /// Lines are put in order over this much log time, in nanoseconds.
     pub window_ns: u64,

@@ -1,4 +1,4 @@
-//! Where the statements of a line go: into the queue, each with its time and who made it.
+//! Destination of a line's statements: the queue, each with its time and source.
 
 use super::clock::Stamp;
 use super::held::{Held, Kept};

@@ -45,13 +45,13 @@ impl BlockWriter {
         }
     }
 
-    /// Counts an event while nobody listens, and remembers what a source says once. To be called between blocks.
+    /// Counts an event without subscribers and stores standing data. Call it between blocks.
     pub fn pass(&mut self, event: &Event<'_>) {
         self.encoder.note(&event.what);
         self.records += 1;
     }
 
-    /// Counts a tick while nobody listens.
+    /// Counts a tick without subscribers.
     pub fn pass_tick(&mut self) {
         self.records += 1;
     }

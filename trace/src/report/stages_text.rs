@@ -82,7 +82,7 @@ fn correlated(correlation: &Correlated) -> String {
     )
 }
 
-/// Formatted like the original bug report: stage, time, and the time between stages.
+/// Table of one request: stage, time, and the time between stages.
 fn table(out: &mut String, slow: &StageTable, wall: Option<u64>) {
     let widest = slow
         .stages

@@ -99,7 +99,7 @@ impl Worker {
                     if !self.shared.has_stopped.load(Ordering::Acquire) {
                         self.block(&block);
                     }
-                    // The caller may be gone; then nobody needs the room.
+                    // If the caller is gone, nobody needs the buffer.
                     self.empties.send(block.columns).ok();
                 }
                 Job::Dump {
