@@ -1,9 +1,9 @@
-"""Reads SGLang's message classes out of a release's wheel, by syntax alone: nothing is imported or run.
+"""Reads SGLang's message classes from a release's wheel by syntax alone: nothing is imported or run.
 
 usage: schemas.py WHEEL   ->  one line a class on stdout: CLASS FORM FIELD...   (FORM is dataclass or struct)
 
-Field order is the order of the wire: a dataclass collects its fields base first along the reversed method
-resolution order, and so does a msgspec.Struct.
+Field order is wire order: dataclasses and msgspec.Structs collect their fields from the base classes first, in reverse method resolution
+order.
 """
 
 import ast
@@ -28,7 +28,7 @@ def is_classvar(annotation):
 
 class Module:
     def __init__(self, tree):
-        # Classes may stand inside `if` and `try`; the last definition of a name wins, as at run time.
+        # Classes may be inside `if` and `try`; the last definition of a name wins, as at run time.
         self.classes = {c.name: c for c in ast.walk(tree) if isinstance(c, ast.ClassDef)}
 
     def bases(self, name):
@@ -45,7 +45,7 @@ class Module:
         return order
 
     def form(self, name):
-        """`struct`, `dataclass`, or None for what never travels (enums, typed dicts, plain classes)."""
+        """`struct`, `dataclass`, or None for classes that are never sent (enums, typed dicts, plain classes)."""
         roots = [name_of(b) for c in self.mro(name) for b in self.classes[c].bases]
         if "Struct" in roots:
             return "struct"
@@ -53,10 +53,10 @@ class Module:
         return "dataclass" if decorated else None
 
     def fields(self, name):
-        """Field names in wire order. A dict keeps the first place of a name that a subclass declares again."""
+        """Field names in wire order. A dict keeps the first position of a name that a subclass redeclares."""
         form, fields = self.form(name), {}
         for c in reversed(self.mro(name)):
-            # A base that is not itself a dataclass gives no fields to one.
+            # Bases that are not dataclasses contribute no fields.
             if form == "dataclass" and self.form(c) != "dataclass":
                 continue
             for item in self.classes[c].body:

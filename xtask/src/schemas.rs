@@ -1,7 +1,7 @@
-//! `cargo xtask schemas`: the table of SGLang's message layouts, read out of the released wheels.
+//! `cargo xtask schemas`: the table of SGLang's message layouts, read from the released wheels.
 //!
-//! Releases that the table has are kept; new ones are downloaded once (wheel only, nothing is installed or run) and
-//! read by `schemas.py`. Neighbouring releases with one layout become one line.
+//! Releases already in the table are kept. New ones are downloaded once (wheel only, nothing is installed or run) and read by `schemas.py`.
+//! Consecutive releases with the same layout share one line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,9 +16,9 @@ const HEADER: &str = "\
 # Every message class of SGLang's io_struct, every layout it has had. Written by `cargo xtask schemas`; do not edit.
 # CLASS FORM RELEASES FIELD...   fields in the order of the wire, equal layouts of neighbouring releases in one line
 ";
-/// The first release whose messages are read.
+/// First release to read.
 const FIRST: &str = "0.4.0";
-/// Platforms whose wheels are looked for; the Python files inside are the same.
+/// Platforms of the wheels to look for; the Python files inside are the same.
 const PLATFORMS: [&str; 3] = ["manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "any"];
 
 #[derive(clap::Args)]
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every published release from [`FIRST`] on, oldest first; release candidates included.
+/// All published releases from [`FIRST`] on, oldest first, including release candidates.
 fn released(python: &str) -> anyhow::Result<Vec<String>> {
     let answer = output(Command::new(python).args(["-m", "pip", "index", "versions", "--pre", "sglang"]))?;
     let list = answer
@@ -95,7 +95,7 @@ fn released(python: &str) -> anyhow::Result<Vec<String>> {
     Ok(releases.split_off(first))
 }
 
-/// The classes of a release, as `schemas.py` prints them.
+/// Classes of a release, as `schemas.py` prints them.
 fn read(python: &str, release: &str) -> anyhow::Result<String> {
     let folder = tempfile::tempdir()?;
     let mut pip = Command::new(python);
@@ -129,7 +129,7 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8(done.stdout)?)
 }
 
-/// The table's releases and layouts.
+/// Releases and layouts of the table.
 fn parse(text: &str) -> anyhow::Result<(Vec<String>, Layouts)> {
     let mut releases: Vec<String> = Vec::new();
     let mut layouts = Layouts::new();

@@ -1,16 +1,16 @@
-//! A terminal to run a program in and to look at: tmux, with a server of its own.
+//! A terminal for running a program and reading its screen: tmux, with a separate server.
 
 use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// A tmux server with one pane, ended with this value.
+/// A tmux server with one pane, ended when dropped.
 pub(crate) struct Tmux {
     folder: tempfile::TempDir,
 }
 
 impl Tmux {
-    /// Runs a shell command in a pane of that many columns and rows.
+    /// Runs a shell command in a pane with these columns and rows.
     pub(crate) fn run((columns, rows): (u16, u16), command: &str) -> anyhow::Result<Self> {
         let tmux = Self {
             folder: tempfile::tempdir()?,
@@ -21,22 +21,22 @@ impl Tmux {
         Ok(tmux)
     }
 
-    /// What the pane shows.
+    /// Text of the pane.
     pub(crate) fn pane(&self) -> anyhow::Result<String> {
         self.ask(&["capture-pane", "-p"])
     }
 
-    /// What the pane shows, with colours and weights as SGR sequences.
+    /// Text of the pane, with colours and weights as SGR sequences.
     pub(crate) fn coloured(&self) -> anyhow::Result<String> {
         self.ask(&["capture-pane", "-e", "-p"])
     }
 
-    /// Presses keys, as tmux names them.
+    /// Sends keys, by their tmux names.
     pub(crate) fn press(&self, keys: &[&str]) -> anyhow::Result<()> {
         self.ask(&[&["send-keys"], keys].concat()).map(drop)
     }
 
-    /// The process in the pane.
+    /// Process id of the pane's program.
     pub(crate) fn pid(&self) -> anyhow::Result<u32> {
         let pid = self.ask(&["display-message", "-p", "#{pane_pid}"])?;
         pid.trim()
@@ -62,7 +62,7 @@ impl Tmux {
 
 impl Drop for Tmux {
     fn drop(&mut self) {
-        // It ends with its pane in any case.
+        // The server also exits with its pane.
         let _ = self.ask(&["kill-server"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What builds for other targets need beside the compiler: its standard library's source.
+//! Source of the standard library, which builds for other targets need beside the compiler.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(crate) fn library(sysroot: &Path, dir: &Path, release: &str) -> Result<PathB
     Ok(unpacked)
 }
 
-/// Downloads with an apt state of its own, from whatever mirror this machine uses.
+/// Downloads with a separate apt state, from the mirror that this machine uses.
 fn debian_source(dir: &Path, release: &str) -> Result<()> {
     let apt = dir.join("apt");
     for sub in ["parts", "lists/partial", "cache/archives/partial"] {
@@ -76,7 +76,7 @@ fn debian_source(dir: &Path, release: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs to its end, and well.
+/// Runs a command and expects success.
 pub(crate) fn succeed(command: &mut Command) -> Result<()> {
     let status = command
         .status()
@@ -89,7 +89,7 @@ pub(crate) fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// What it prints.
+/// Standard output of a command.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let out = command
         .output()

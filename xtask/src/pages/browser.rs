@@ -1,4 +1,4 @@
-//! A headless Chromium, asked over its debugging pipe: JSON messages that end in a zero byte, on descriptors 3 and 4.
+//! Headless Chromium, controlled over its debugging pipe: JSON messages terminated by a zero byte, on descriptors 3 and 4.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as STANDARD;
 use serde_json::{Value, json};
 
-/// An answer takes milliseconds; on a busy machine the first takes seconds.
+/// Time limit: a reply takes milliseconds, but the first takes seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Events still to come after a page was loaded.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -26,9 +26,9 @@ pub(super) struct Look {
 
 /// What was seen.
 pub(super) struct Seen {
-    /// What the browser logged: errors, violations, messages of scripts.
+    /// Messages logged by the browser: errors, violations, script output.
     pub(super) complaints: Vec<String>,
-    /// What was asked for besides the page itself.
+    /// Requests other than for the page itself.
     pub(super) requests: Vec<String>,
     pub(super) text: String,
     pub(super) wider_than_window: bool,
@@ -36,7 +36,7 @@ pub(super) struct Seen {
     pub(super) picture: Vec<u8>,
 }
 
-/// A running browser, ended with this value.
+/// A running browser, ended when dropped.
 pub(super) struct Browser {
     process: Child,
     to: File,
@@ -131,7 +131,7 @@ impl Browser {
         Ok(())
     }
 
-    /// Opens a page and looks at it from top to bottom.
+    /// Opens a page and captures its full length.
     pub(super) fn open(&mut self, page: &Path, look: Look) -> anyhow::Result<Seen> {
         let scheme = if look.dark { "dark" } else { "light" };
         self.ask(
@@ -174,7 +174,7 @@ impl Browser {
         })
     }
 
-    /// The open page as PDF.
+    /// Prints the open page as PDF.
     pub(super) fn print(&mut self) -> anyhow::Result<Vec<u8>> {
         let printed = self.ask(
             "Page.printToPDF",
@@ -236,14 +236,14 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It may be gone already; its folder goes after it.
+        // It may have exited already; its folder is removed afterwards.
         let _ = self.ask("Browser.close", &json!({}));
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Pictures come as base64.
+/// Images arrive as base64.
 fn decode(data: &Value) -> anyhow::Result<Vec<u8>> {
     let text = data.as_str().context("the browser sent no data")?;
     STANDARD.decode(text).context("the browser sent no base64")

@@ -1,5 +1,5 @@
-//! `cargo xtask pages`: the HTML report of real demo runs, opened in headless Chromium: light, dark, narrow and on paper. Fails
-//! on anything the browser complains of, on any request it makes, and when the page does not say what it should.
+//! `cargo xtask pages`: opens the HTML report of demo runs in headless Chromium: light, dark, narrow and on paper. Fails on any browser
+//! error, any request of the page, and any missing content.
 
 mod browser;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use browser::{Browser, Look};
 
-/// Scenarios played, and what their pages must say.
+/// Scenarios to run, and the expected content of their pages.
 const PAGES: &[(&str, &[&str])] = &[
     (
         "race",
@@ -42,7 +42,7 @@ const PAGES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Names of screenshots, and how the page is looked at.
+/// Screenshot names, with the display settings of each.
 const LOOKS: &[(&str, Look)] = &[
     (
         "light",
@@ -135,7 +135,7 @@ fn build() -> anyhow::Result<PathBuf> {
     std::fs::canonicalize(Path::new(&target).join("debug/tokengap")).context("no tokengap was built")
 }
 
-/// Plays a scenario and makes its page.
+/// Runs a scenario and writes its page.
 fn make(binary: &Path, folder: &Path, scenario: &str) -> anyhow::Result<PathBuf> {
     let (json, page) = (
         folder.join(format!("{scenario}.json")),

@@ -1,5 +1,4 @@
-//! The program in a container, as containerd would start it: runc, the image's files and nothing else, capabilities of a
-//! level, read-only.
+//! The program in a container as containerd would start it: runc, only the image's files, the capabilities of a level, read-only.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use super::level::{Level, Place};
 use super::seccomp;
 use crate::e2e::process::Process;
 
-/// Attaching on a busy machine takes seconds.
+/// Time limit: attaching takes seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A root folder with the image's one program.

@@ -1,4 +1,4 @@
-//! What doctor says in a container, held to what attach did in the same one.
+//! Doctor's diagnosis in a container, compared with what attach achieved in the same container.
 
 use anyhow::{Result, ensure};
 use probe_user::Feature;

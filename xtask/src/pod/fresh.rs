@@ -1,4 +1,4 @@
-//! The static program alone in a root folder that has `/proc` and nothing else.
+//! The static program in a root folder that contains nothing but `/proc`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,14 +19,14 @@ impl Fresh {
     }
 
     fn run(&self, args: &[&str]) -> Result<Output> {
-        // The mount is gone with the shell's mount namespace.
+        // The mount disappears with the shell's mount namespace.
         let enter = "mount --bind /proc \"$0/proc\" && exec chroot \"$0\" /tokengap \"$@\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", enter]).arg(&self.0).args(args);
         command.output().context("starting unshare")
     }
 
-    /// Its standard output; the command is expected to end well.
+    /// Standard output of a command that must succeed.
     fn say(&self, args: &[&str]) -> Result<String> {
         let out = self.run(args)?;
         ensure!(
@@ -38,7 +38,7 @@ impl Fresh {
         Ok(String::from_utf8(out.stdout)?)
     }
 
-    /// Everything that needs no engine.
+    /// Checks everything that needs no engine.
     pub(crate) fn alone(&self, message: &Path) -> Result<()> {
         let version = self.say(&["--version"])?;
         ensure!(
@@ -77,7 +77,7 @@ impl Fresh {
         Ok(())
     }
 
-    /// The report of an attach, with whatever engine runs.
+    /// Report of an attach to the running engine.
     pub(crate) fn attach(&self) -> Result<Value> {
         self.json(super::ATTACH)
     }

@@ -1,6 +1,6 @@
-//! What a pod may grant, and what attach was seen to do with it.
+//! Privileges that a pod may grant, and the results of attach with them.
 
-/// Who the container's process is, and what it may do.
+/// User and privileges of the container's process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Level {
     /// As in docs/install.md.
@@ -11,22 +11,22 @@ pub(crate) struct Level {
     /// `seccompProfile: RuntimeDefault`, as a runtime older than 2023 has it.
     pub(crate) seccomp: bool,
     pub(crate) place: Place,
-    /// The engine runs as another user than root.
+    /// The engine runs as a user other than root.
     pub(crate) other_user: bool,
-    /// What works on Linux 6.6 and later, letter by letter of [`super::observed::LETTERS`].
+    /// Features that work on Linux 6.6 and later, in the letters of [`super::observed::LETTERS`].
     pub(crate) works: &'static str,
 }
 
-/// Which namespaces it shares with the engine beside that of processes.
+/// Namespaces shared with the engine, apart from the PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The pod's network.
     Pod,
-    /// `hostPID`, and a network of its own.
+    /// `hostPID` with a separate network.
     Node,
-    /// The pod's network, and a PID namespace of its own: neither `--target` nor `shareProcessNamespace`.
+    /// The pod's network with a separate PID namespace: neither `--target` nor `shareProcessNamespace`.
     Apart,
-    /// The pod's network, and `hostUsers: false`: the capabilities are worth nothing outside of its user namespace.
+    /// The pod's network with `hostUsers: false`: the capabilities have no effect outside its user namespace.
     Mapped,
 }
 
@@ -39,7 +39,7 @@ const PLAIN: Level = Level {
     other_user: false,
     works: "-------",
 };
-/// Where everything is granted but the sight of the engine.
+/// All privileges granted, but the engine's processes are not visible.
 pub(crate) const APART: Level = Level {
     name: "a PID namespace of its own, `add: [BPF, PERFMON, SYS_PTRACE]`",
     add: PROBES,
@@ -49,7 +49,7 @@ pub(crate) const APART: Level = Level {
 const PROBES: &[&str] = &["BPF", "PERFMON", "SYS_PTRACE"];
 const ALL: &[&str] = &["BPF", "PERFMON", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
-/// Every level that the manifests and the documents speak of.
+/// All levels in the manifests and the documentation.
 pub(crate) const LEVELS: [Level; 14] = [
     Level {
         name: "not root, nothing added",

@@ -1,5 +1,5 @@
-//! `cargo xtask pod`: the released program where it is meant to run: alone in a root folder, and in containers beside a
-//! running engine, with everything that a pod may grant. The table in docs/install.md is what this prints.
+//! `cargo xtask pod`: the released program alone in a root folder, and in containers beside a running engine with all privileges that a pod
+//! may grant. Prints the table in docs/install.md.
 
 mod container;
 mod diagnosed;
@@ -26,7 +26,7 @@ use crate::e2e::setup::Home;
 use crate::e2e::tap::Relay;
 use crate::toolchain::{output, succeed};
 
-/// The engine that is attached to.
+/// SGLang release of the engine to attach to.
 const RELEASE: &str = "0.5.23";
 /// What every level is asked for.
 const ATTACH: &[&str] = &[
@@ -130,7 +130,7 @@ fn engine<'a>(setting: &'a Setting, dir: &Path, name: &str, uid: &str) -> Result
     Ok(session)
 }
 
-/// Requests without end, 8 at a time.
+/// Sends requests continuously, 8 at a time.
 fn setting() -> Setting {
     let engine = Engine {
         release: RELEASE.into(),
@@ -197,7 +197,7 @@ impl Table {
         let diagnosis = serde_json::from_str(&said).with_context(|| format!("doctor said no JSON: {said}{words}"))?;
         let says = diagnosed::works(&diagnosis);
         ensure!(says == found, "doctor says {says} works, attach did {found}: {said}");
-        // JSON in JSON: quotes are escaped in attach's lines.
+        // JSON within JSON: quotes in attach's lines are escaped.
         diagnosed::same_words(&diagnosis, &attach.replace("\\\"", "\""))
     }
 

@@ -1,4 +1,4 @@
-//! The default seccomp profile of Debian's container tools, as a runtime applies it to a set of capabilities.
+//! Default seccomp profile of Debian's container tools, as a runtime applies it to a set of capabilities.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const PROFILE: &str = "/usr/share/containers/seccomp.json";
 
-/// The profile's rules for these capabilities, on this machine.
+/// The profile's rules for these capabilities on this machine.
 pub(crate) fn profile(caps: &[String]) -> Result<Value> {
     let text = fs::read_to_string(PROFILE).with_context(|| format!("read {PROFILE}"))?;
     resolve(&serde_json::from_str(&text)?, caps)

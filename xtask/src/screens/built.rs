@@ -1,10 +1,10 @@
-//! Whether a program that was built is still what the sources say: cargo would build it anew for another choice of packages.
+//! Detects whether a built program is up to date. Running cargo would rebuild it for a different package selection.
 
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Whether `program` is younger than every file that cargo noted beside it as read, and than the manifests of the workspace at `root`.
+/// Whether `program` is newer than every file in cargo's dep-info file beside it, and than the manifests of the workspace at `root`.
 pub(super) fn is_current(program: &Path, root: &Path) -> bool {
     let Some(built) = changed(program) else { return false };
     let Ok(noted) = fs::read_to_string(program.with_extension("d")) else {
@@ -22,7 +22,7 @@ fn changed(file: &Path) -> Option<SystemTime> {
     fs::metadata(file).and_then(|about| about.modified()).ok()
 }
 
-/// The files behind the colon of `PROGRAM: FILE FILE ...`, in which a blank of a name stands behind a backslash.
+/// Files after the colon of `PROGRAM: FILE FILE ...`, where a backslash escapes a space in a name.
 fn read(noted: &str) -> Vec<String> {
     let files = noted.split_once(": ").map_or("", |(_, files)| files);
     let files = files.replace("\\ ", "\0");

@@ -1,4 +1,4 @@
-//! `cargo xtask screens`: docs/reference/gallery.md, the real screens of the demo as tmux shows them, and those in other pages.
+//! `cargo xtask screens`: captures demo screens in tmux for docs/reference/gallery.md and other pages.
 
 mod built;
 mod picture;
@@ -14,7 +14,7 @@ use anyhow::{Context, ensure};
 
 use crate::tmux::Tmux;
 
-/// A screen: its title, what it answers, and the keys that lead to it from the one before.
+/// A screen: its title, the question it answers, and the keys that lead to it from the previous one.
 type Shot = (&'static str, &'static str, &'static [&'static str]);
 
 const LIVE: &[Shot] = &[
@@ -57,7 +57,7 @@ const OFFERED: &[Shot] = &[(
 
 /// One run of the program, and what to look at in it.
 struct Scene {
-    /// What follows `tokengap`.
+    /// Arguments of `tokengap`.
     arguments: &'static str,
     about: &'static str,
     /// Long enough for the demo to fall ill.
@@ -177,7 +177,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A release build of this tree's tokengap: the one that is there, if it is younger than its sources.
+/// A release build of this tree's tokengap; reuses an existing one that is newer than its sources.
 pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
     let program = Path::new(&target).join("release/tokengap");

@@ -1,4 +1,4 @@
-//! A screen of a terminal as an SVG picture: text runs with the colours that tmux prints as SGR sequences.
+//! Renders a terminal screen as SVG: text runs with the colours of tmux's SGR sequences.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ struct Style {
 }
 
 impl Style {
-    /// Applies the numbers of one SGR sequence.
+    /// Applies the parameters of one SGR sequence.
     fn apply(&mut self, numbers: &str) -> Result<()> {
         let mut numbers = numbers
             .split(';')
@@ -65,7 +65,7 @@ impl Style {
     }
 }
 
-/// A colour of xterm's 256.
+/// A colour of xterm's 256-colour palette.
 fn rgb(colour: u8) -> String {
     const FIRST: [&str; 16] = [
         "#000000", "#cd3131", "#0dbc79", "#e5e510", "#2472c8", "#bc3fbc", "#11a8cd", "#e5e5e5", "#666666", "#f14c4c",
@@ -86,7 +86,7 @@ fn rgb(colour: u8) -> String {
     }
 }
 
-/// Draws `pane`, as `tmux capture-pane -e -p` prints it.
+/// Draws `pane`, in the format of `tmux capture-pane -e -p`.
 pub(super) fn svg(pane: &str, (columns, rows): (u16, u16)) -> Result<String> {
     let (width, height) = (f32::from(columns) * CELL.0 + 16.0, f32::from(rows) * CELL.1 + 16.0);
     let mut picture = format!(

@@ -1,7 +1,7 @@
-//! Blocks of a page that show what the program shows: taken anew, where a comment before the block says how.
+//! Blocks of a page that show program output, regenerated where a comment before the block gives the command.
 //!
-//! `<!-- shown by: COMMAND; keys: K K; lines: 1-9 -->` is a screen after those keys; blocks of the same command are one run of it.
-//! `<!-- printed by: COMMAND; lines: 1-9 -->` is standard output.
+//! `<!-- shown by: COMMAND; keys: K K; lines: 1-9 -->` is a screen after those keys; blocks with the same command share one run. `<!--
+//! printed by: COMMAND; lines: 1-9 -->` is standard output.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! The real engine's output path at a steady pace for as long as it is let: a scheduler, a tokenizer and its clients.
+//! The real engine's output path at a steady rate until stopped: a scheduler, a tokenizer and its clients.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::e2e::session::{Setting, role};
 use crate::e2e::setup::Home;
 use crate::e2e::truth::{ClientTotals, ReceiverTotals, SenderTotals};
 
-/// The release that runs.
+/// SGLang release of the engine.
 pub(super) const RELEASE: &str = "0.5.23";
 
 const STARTUP: Duration = Duration::from_mins(1);
@@ -36,11 +36,11 @@ pub(super) struct Totals {
 
 /// Where its frames go, and where they come from.
 pub(super) struct Ends<'a> {
-    /// The tokenizer binds this.
+    /// Endpoint that the tokenizer binds.
     pub(super) back: &'a str,
-    /// The scheduler connects here.
+    /// Endpoint that the scheduler connects to.
     pub(super) front: &'a str,
-    /// Clients are a process of their own and speak HTTP.
+    /// Run clients as a separate process that speaks HTTP.
     pub(super) http: bool,
 }
 

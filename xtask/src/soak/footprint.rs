@@ -1,4 +1,4 @@
-//! What a process holds, looked at many times: a line through its memory, and what must not change at all.
+//! Resource use of a process, sampled repeatedly: a linear fit of its memory, and values that must not change.
 
 use std::fmt;
 use std::fs;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 use crate::e2e::check::Checks;
 use crate::faults::tap::Held;
 
-/// Memory that may come within the judged two thirds of a run, in KiB: a leak of 20 bytes a message comes to more in an hour.
+/// Allowed memory growth in KiB over the judged two thirds of a run. A leak of 20 bytes per message exceeds it within an hour.
 const MOST_KIB: f64 = 4_096.0;
 
-/// One look.
+/// One sample.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     minutes: f64,
@@ -22,19 +22,19 @@ struct Look {
     maps: u64,
 }
 
-/// All looks at one process.
+/// All samples of one process.
 #[derive(Debug)]
 pub(super) struct Footprint {
     pid: u32,
     looks: Vec<Look>,
 }
 
-/// What came of them, after the first third of the run, in which tables fill.
+/// Evaluation of the samples after the first third of the run, during which tables fill.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
     first: Look,
     last: Look,
-    /// KiB a minute by least squares, and twice its standard error.
+    /// Slope in KiB per minute by least squares, and twice its standard error.
     slope: f64,
     doubt: f64,
 }
@@ -53,7 +53,7 @@ impl Footprint {
         Ok(())
     }
 
-    /// Holds what was seen against what is promised.
+    /// Checks the measurements against the promised limits.
     pub(super) fn judge(&self, name: &str, checks: &mut Checks) -> Result<Judged> {
         let judged = &self.looks[self.looks.len() / 3..];
         let ([first, ..], [.., last]) = (judged, judged) else {
@@ -68,7 +68,7 @@ impl Footprint {
         };
         let grown = (slope - doubt) * (last.minutes - first.minutes);
         checks.equal(&format!("{name} grows ({judged})"), &true, &(grown < MOST_KIB));
-        // Files come and go while `/proc` is read: the least of the end against the most of the beginning.
+        // Open files fluctuate during the scan of `/proc`: compare the minimum at the end with the maximum at the beginning.
         let (begin, end) = self.looks.split_at(self.looks.len() / 2);
         let most = |of: fn(&Look) -> u64| begin.iter().map(of).max().unwrap_or(0);
         let least = |of: fn(&Look) -> u64| end.iter().map(of).min().unwrap_or(0);
@@ -85,7 +85,7 @@ impl Footprint {
     }
 }
 
-/// Least squares: KiB a minute, and twice the slope's standard error.
+/// Least squares fit: KiB per minute, and twice the slope's standard error.
 fn slope(looks: &[Look]) -> (f64, f64) {
     let count = looks.len() as f64;
     let memory = |look: &Look| look.held.memory as f64;
@@ -99,12 +99,12 @@ fn slope(looks: &[Look]) -> (f64, f64) {
     (slope, 2.0 * (left / (count - 2.0) / spread).sqrt())
 }
 
-/// What the maps of eBPF that a process has open take, as the kernel counts it.
+/// Memory of the eBPF maps that a process holds open, as counted by the kernel.
 fn kernel_maps(pid: u32) -> Result<u64> {
     let folder = Path::new("/proc").join(pid.to_string()).join("fdinfo");
     let mut sum = 0;
     for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
-        // A descriptor may be closed while we look.
+        // A descriptor may be closed during the scan.
         let text = fs::read_to_string(entry?.path()).unwrap_or_default();
         if text.contains("map_id:") {
             let taken = text.lines().find_map(|line| line.strip_prefix("memlock:"));

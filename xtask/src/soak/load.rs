@@ -1,5 +1,5 @@
-//! What runs at once: the demo with its races, a tap between a real scheduler and tokenizer, and an attach to another pair that
-//! serves clients over HTTP. Each records, and each is held against the truth of whoever made its traffic.
+//! Concurrent load: the demo with races, a tap between a real scheduler and tokenizer, and an attach to another pair that serves HTTP
+//! clients. Each records, and each report is checked against the truth of its traffic source.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::e2e::tap::{Transport, wait_until_bound};
 
 const ENDING: Duration = Duration::from_mins(1);
 
-/// One tokengap and its traffic.
+/// One tokengap process and its traffic.
 pub(super) struct Load {
     pub(super) name: &'static str,
     pub(super) footprint: Footprint,
@@ -74,7 +74,7 @@ fn live(program: &Path, source: &str, dir: &Path) -> (Command, PathBuf) {
         "50",
     ]);
     command.args(["--limit", "lossy_kept=500", "--limit", "lost_ranges=5000"]);
-    // A bound, should nobody be left to end it.
+    // A safety limit in case this process is killed.
     command.args(["--duration", "48h"]);
     command.arg("--record").arg(&recording);
     (command, recording)
@@ -171,7 +171,7 @@ impl Load {
     }
 }
 
-/// Tokens sent, taken and delivered, in words; a dash for what is not observed.
+/// Tokens sent, received and delivered, as text; a dash for unobserved values.
 fn flow(report: &Value) -> String {
     let tokens = ["sent", "taken", "delivered"].map(|stage| match report["tokens"][stage].as_u64() {
         Some(count) => count.to_string(),
@@ -230,7 +230,7 @@ fn engine_is_true(name: &str, totals: &Totals, report: &Value, checks: &mut Chec
     in_order(report, checks);
 }
 
-/// Nothing is delivered that was not taken, and nothing taken that was not sent.
+/// Checks that delivered tokens do not exceed received ones, nor received ones sent ones.
 fn in_order(report: &Value, checks: &mut Checks) {
     let tokens = ["sent", "taken", "delivered"].map(|stage| report["tokens"][stage].as_u64());
     let known: Vec<_> = tokens.into_iter().flatten().collect();

@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: everything at once for an hour. What tokengap holds must not grow, what it says must add up, and what it
-//! recorded must come to the same report.
+//! `cargo xtask soak`: all features at once for an hour. tokengap's resource use must not grow, its counts must add up, and replays of its
+//! recordings must give the same report.
 
 mod engine;
 mod footprint;
@@ -40,7 +40,7 @@ fn duration(text: &str) -> Result<Duration> {
     Ok(Duration::try_from(span)?)
 }
 
-/// `cargo xtask soak`.
+/// Runs `cargo xtask soak`.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let home = Home::find();
     home.prepare(&[engine::RELEASE])?;

@@ -1,4 +1,4 @@
-"""A demo is scraped by Prometheus and pushes to a collector; both must hold the numbers of its report.
+"""Prometheus scrapes a demo that also pushes to a collector; both must hold the numbers of its report.
 
 usage: check.py TOKENGAP ROOT FOLDER
 
@@ -128,7 +128,7 @@ def attributes(pairs):
 
 
 def demo(scenario, *flags, env=None, tail=0.0):
-    """Runs the demo to its end; gives back its report and what it said."""
+    """Runs the demo to its end; returns its report and its log."""
     command = [TOKENGAP, "demo", "--scenario", scenario, "--json", "--duration", "6s", *flags]
     done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True, timeout=90, check=True)
     return json.loads(done.stdout), done.stderr
@@ -288,7 +288,8 @@ def against_collector():
 
 
 def against_a_receiver_in_trouble():
-    """Refused twice with Retry-After and then taken: nothing is lost. Nobody there: all of it is counted, and the run ends."""
+    """A push refused twice with Retry-After and then accepted loses nothing. Without a collector, all of it is counted as lost, and the
+    run ends."""
     receiver = Receiver(refusals=2)
     env = {"PATH": "/usr/bin:/bin", "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20abc"}
     report, said = demo("race", "--otlp", f"http://127.0.0.1:{receiver.port}", "--otlp-slower-than", "1h", env=env)

@@ -1,5 +1,5 @@
-//! `cargo xtask telemetry`: a real Prometheus scrapes the demo and a real collector takes what it pushes; both must hold what the
-//! report says (docs/reference/metrics.md). Rules and dashboard are checked with what Prometheus knows then.
+//! `cargo xtask telemetry`: a real Prometheus scrapes the demo, and a real collector receives its pushes; both must match the report
+//! (docs/reference/metrics.md). Rules and dashboard are evaluated against that Prometheus.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
