@@ -26,7 +26,7 @@ def run(options) -> int:
 
 
 class Clients:
-    """One connection a request."""
+    """HTTP clients with one connection per request."""
 
     def __init__(self, options):
         self.options, self.url = options, options.url
@@ -77,7 +77,7 @@ class Clients:
         return accepted
 
     async def one(self, number: int, request: plans.Request, accepted: asyncio.Future) -> None:
-        """One request from its POST to `[DONE]`."""
+        """Runs one request from its POST to `[DONE]`."""
         received = Received(request.rid)
         try:
             body = {"rid": request.rid, "stream": request.stream}
@@ -111,13 +111,13 @@ class Clients:
             self.ended(received)
 
     async def others_ended(self) -> None:
-        """Returns when only clients that are stuck are left, and a moment later."""
+        """Waits until only stuck clients remain, and a moment longer."""
         while len(self.tasks) > self.stuck and not self.life.over:
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.5)
 
     def ended(self, received: Received, left: str | None = None) -> None:
-        """Enters one client's truth."""
+        """Records one client's truth."""
         line = received.summary()
         self.totals.add(line)
         self.truth.write("client", **line, left=left)

@@ -1,4 +1,4 @@
-"""What a client gets of one request, and how slowly it takes it."""
+"""Counts the outputs that a client receives for one request, and simulates slow clients."""
 
 import asyncio
 import queue
@@ -21,7 +21,7 @@ class Received:
         self.first_ns = self.last_ns = None
 
     def add(self, out: dict) -> None:
-        """Takes one output of the engine."""
+        """Adds one output of the engine."""
         now = mono_ns()
         self.first_ns = self.first_ns or now
         self.last_ns = now
@@ -39,7 +39,7 @@ class Received:
             self.finish = meta["finish_reason"]["type"]
 
     def add_text(self, event: dict) -> None:
-        """Takes one event of an OpenAI endpoint: text in which token N is ` tN`, or the count."""
+        """Adds one event of an OpenAI endpoint: text in which token N is ` tN`, or the token count."""
         now = mono_ns()
         self.first_ns = self.first_ns or now
         self.last_ns = now
@@ -95,7 +95,7 @@ class Pace:
             loop.call_soon_threadsafe(lambda future=future: future.done() or future.set_result(None))
 
     async def pause(self) -> None:
-        """What passes between two outputs."""
+        """Pauses between two outputs."""
         self.outputs += 1
         if self.stall_s and self.outputs % self.stall_every == 0:
             time.sleep(self.stall_s)

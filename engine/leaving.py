@@ -1,4 +1,4 @@
-"""Clients that do not wait for their end. They speak HTTP over a bare socket: how a connection is closed matters here."""
+"""Clients that leave before their response ends. They use HTTP over a bare socket, because how a connection closes matters here."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ KINDS = {
     "resetting": "reset their connection",
     "stuck": "read no more, until all others have ended; then they are gone",
 }
-# Outputs after which they leave.
+# Number of outputs after which they leave.
 PATIENCE = 20
 # A client that will not read asks for long events and has little room for them: what the kernel takes is soon full.
 SMALL, LONG = 4096, 90_000

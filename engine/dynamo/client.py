@@ -32,7 +32,7 @@ def run(options) -> int:
 
 
 class Given:
-    """What one client got."""
+    """Tokens received by one client."""
 
     def __init__(self, rid: str):
         self.rid = rid
@@ -41,7 +41,7 @@ class Given:
         self.completion_tokens = self.finish = self.first_ns = self.last_ns = None
 
     def add(self, ids: list[int], usage: dict | None, finish) -> None:
-        """Takes one chunk."""
+        """Adds one chunk."""
         self.last_ns = mono_ns()
         self.first_ns = self.first_ns or self.last_ns
         self.outputs += 1

@@ -50,7 +50,7 @@ class Worker(receive.Receiver):
         return self
 
     async def start(self) -> str:
-        """Serves, and registers the model if there is one."""
+        """Starts serving, and registers the model if there is one."""
         endpoint = self.dynamo.endpoint(self.dynamo.connect(asyncio.get_running_loop()))
         self.serving = asyncio.ensure_future(endpoint.serve_endpoint(self.generate))
         if self.options.model:
@@ -82,7 +82,7 @@ class Worker(receive.Receiver):
             self.ended(received)
 
     async def outputs(self, obj, received):
-        """What `engine.async_generate` gives."""
+        """Yields the outputs, like `engine.async_generate`."""
         async for out in self.tokenizer.responses(obj):
             if received.outputs + 1 == self.options.fail_at:
                 raise RuntimeError("told to fail")
