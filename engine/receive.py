@@ -170,7 +170,7 @@ class Receiver:
             self.ended(received)
 
     def ended(self, received: Received) -> None:
-        """Enters one client's truth."""
+        """Records one client's truth."""
         line = received.summary()
         self.totals.add(line)
         self.truth.write("client", **line)

@@ -9,7 +9,7 @@ import uuid
 
 import aiohttp
 
-# A client that leaves does so after this many events.
+# Number of events after which a leaving client disconnects.
 LEAVES_AFTER = 5
 TIMEOUT_SECONDS = 300
 

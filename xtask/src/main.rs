@@ -93,7 +93,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Whether a command line, `cargo xtask` its first word, is one of ours.
+/// Whether a command line that starts with `cargo xtask` names an existing command.
 pub(crate) fn understood<'a>(words: impl Iterator<Item = &'a str>) -> Result<(), clap::Error> {
     Cli::try_parse_from(words).map(drop)
 }

@@ -24,7 +24,7 @@ pub(super) struct Look {
     pub(super) width: u32,
 }
 
-/// What was seen.
+/// Captured page.
 pub(super) struct Seen {
     /// Messages logged by the browser: errors, violations, script output.
     pub(super) complaints: Vec<String>,

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use probe_user::Feature;
 use serde_json::Value;
 
-/// What the diagnosis says works, in the letters of [`super::observed::works`].
+/// Working features according to the diagnosis, in the letters of [`super::observed::works`].
 pub(crate) fn works(diagnosis: &Value) -> String {
     let rows = list(&diagnosis["features"]);
     super::observed::LETTERS

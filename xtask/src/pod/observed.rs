@@ -1,4 +1,4 @@
-//! What a report shows to have worked: numbers, where there are some, not what the program says of itself.
+//! Features that a report proves to have worked, judged by its numbers rather than its claims.
 
 use probe_user::Feature;
 use serde_json::Value;

@@ -55,7 +55,7 @@ const OFFERED: &[Shot] = &[(
     &[],
 )];
 
-/// One run of the program, and what to look at in it.
+/// One run of the program, with its screens.
 struct Scene {
     /// Arguments of `tokengap`.
     arguments: &'static str,

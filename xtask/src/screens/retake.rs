@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{SETTLE, SIZE, WARM};
 use crate::tmux::Tmux;
 
-/// Which lines of what is shown, counted from 1.
+/// Range of output lines, 1-based.
 #[derive(Debug, PartialEq, Eq)]
 struct Lines(usize, usize);
 

@@ -31,7 +31,7 @@ pub(super) struct Load {
     engine: Option<Running>,
 }
 
-/// What came of it.
+/// Result of one observer's run.
 pub(super) struct Told {
     pub(super) carried: String,
     pub(super) report: String,

@@ -18,7 +18,7 @@ use crate::e2e::check::Checks;
 use crate::e2e::setup::Home;
 use crate::faults::released;
 
-/// Looks at what is held, over a whole run.
+/// Number of resource samples over a run.
 const LOOKS: u32 = 200;
 
 /// Options of `cargo xtask soak`.
