@@ -1,7 +1,8 @@
-//! Truth under stress: random servers under random schedules, seen whole, in part, late or through losses of our own, against a model
-//! that knows where each token is. What is seen whole is counted exactly; what is not seen accuses nobody.
+//! Model-based tests: random servers run random schedules, and the analysis is compared with a model that tracks every token.
+//! Observation is complete, partial, late or lossy. Complete observation must give exact counts.
+//! Incomplete observation must never produce a false finding.
 //!
-//! `PROPTEST_CASES` makes it longer, `TOKENGAP_MODEL_SEED` another run.
+//! `PROPTEST_CASES` sets the number of cases, `TOKENGAP_MODEL_SEED` the seed.
 
 mod schedule;
 mod told;
@@ -19,7 +20,7 @@ use world::{Counts, Life, World};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Tells an analysis what was seen, with the ticks that fell between. Counters only grow.
+/// Feeds observed events and ticks to an analysis, and checks that no counter decreases.
 fn analyse(told: &[(u64, Option<Told>)], config: Config) -> Result<Analysis, TestCaseError> {
     let mut analysis = Analysis::new(config);
     let mut before = counters(&analysis);
@@ -69,7 +70,7 @@ fn accuses(report: &Report, kind: &str) -> bool {
     report.findings.iter().any(|finding| finding.kind == kind)
 }
 
-/// What the report says, in the model's words.
+/// Converts the report to the model's counts.
 fn counts(report: &Report) -> Counts {
     let (c, t, r) = (&report.chunks, &report.tokens, &report.requests);
     let answers = |of: fn(&AnswerCounts) -> u64| report.answers.as_ref().map_or(0, of);
@@ -94,34 +95,34 @@ fn counts(report: &Report) -> Counts {
     }
 }
 
-/// Every chunk that lined up ended as exactly one thing, and what waits on hops waits in their lines.
+/// Checks the ledger's invariants: each tracked chunk has exactly one outcome, and queue totals match their queues.
 fn balances(analysis: &Analysis) -> TestCaseResult {
     let ledger = analysis.ledger();
     prop_assert_eq!(ledger.balances(), Ok(()));
     Ok(())
 }
 
-/// Those that had the rid.
+/// Requests that used the rid.
 fn lives<'w>(world: &'w World, rid: &'w str) -> impl Iterator<Item = &'w Life> {
     world.lives.iter().filter(move |life| &*life.rid == rid)
 }
 
-/// Nothing is said to be lost that was not: in sum, by request and by place.
+/// Checks that every reported loss is real: in total, by request and by token position.
 fn accuses_nobody_wrongly(world: &World, analysis: &Analysis) -> TestCaseResult {
     let (report, ledger, truth) = (report(analysis), analysis.ledger(), &world.counts);
     let told = counts(&report);
     prop_assert!(told.dropped <= truth.dropped, "{told:?} {truth:?}");
     prop_assert!(told.tokens_lost <= truth.tokens_lost, "{told:?} {truth:?}");
-    // What a limit made us forget may be met again on the next hop; so may a loss of one who has the rid of another, the end of
-    // whom escaped us.
+    // A loss that a memory limit evicted may be counted again on the next hop. So may the loss of a request that reuses a rid,
+    // if the end of the earlier request was missed.
     let forgot = ledger.limits().iter().any(|limit| limit.times > 0);
     let again = forgot || (world.hidden && world.shape.rids_again);
     let most = truth.tokens_cut * if again { 3 } else { 1 };
     prop_assert!(told.tokens_cut <= most, "{told:?} {truth:?}");
-    // So has the time for the last takes and deliveries of a request that ended.
+    // After the settle time, a finished request stops waiting for its last receives and deliveries.
     let forgot = forgot || world.now() > Limits::default().settle_ns;
-    // Of a request that was forgotten, a count that begins again is taken for a beginning; so is one that shows none, of a rid that
-    // is used again.
+    // After an eviction, a later chunk can pass for the first of a new request. So can a chunk of a reused rid whose column does
+    // not show its own tokens.
     let forgot = forgot || (world.hidden && world.shape.rids_again && !world.shape.column.shows_tokens());
     let delivered = told.tokens_delivered <= truth.tokens_delivered + most;
     prop_assert!(
@@ -151,12 +152,12 @@ fn accuses_nobody_wrongly(world: &World, analysis: &Analysis) -> TestCaseResult 
         ("dropped-chunks", truth.dropped > 0),
         ("wire-loss", truth.tokens_cut > 0),
         ("short-answers", world.short > 0),
-        // Of a wire that loses the ends and beginnings of requests of one rid, the rest fits nothing.
+        // If the wire loses the first and last frames of requests that share a rid, the remaining counts do not add up.
         ("wire-arithmetic", world.vanished),
         ("inflation", false),
-        // Where counts escaped us, a count may be the sum of the others by chance.
+        // If counts were missed, a count may equal the sum of the others by chance.
         ("summed-counts", world.hidden),
-        // A chunk that begins behind an end that vanished lists all tokens of its own request.
+        // If the previous request's last frame was lost, the first chunk of the next one looks like a cumulative list.
         ("mode-mix", world.vanished && world.shape.rids_again),
         ("out-of-order", world.vanished),
         ("rid-changed-worker", world.vanished),
@@ -169,24 +170,24 @@ fn accuses_nobody_wrongly(world: &World, analysis: &Analysis) -> TestCaseResult 
         .filter(|finding| finding.kind == "stalled-stream")
     {
         let silent = |life: &Life| !life.over && world.now() - life.last_at >= 30 * SECOND;
-        // The verdict is the worst that was found; it was true then.
+        // The finding keeps the worst case, which may have ended since.
         let was_silent = finding.at_ns > 0 || lives(world, &finding.rid).any(silent);
         prop_assert!(was_silent, "{finding:?}");
     }
     gaps_are_true(world, analysis)
 }
 
-/// Every gap that is told is the gap of who has that rid.
+/// Checks that every reported gap is the true gap of a request with that rid.
 fn gaps_are_true(world: &World, analysis: &Analysis) -> TestCaseResult {
     let ledger = analysis.ledger();
-    // A column that does not show what came before a chunk lets the first one seen pass for a first one.
+    // Without a column of new ids, the first observed chunk of a request can pass for its first chunk.
     if world.hidden && !world.shape.column.shows_tokens() {
         return Ok(());
     }
     let living = ledger.requests().map(|request| (request.rid(), request.gap_ns()));
     let over = ledger.finished().map(|summary| (&*summary.rid, summary.gap_ns));
     for (rid, gap) in living.chain(over) {
-        // Of two with one rid, whose first token it was cannot be told where their ends escaped us.
+        // If two requests share a rid and their ends were missed, their first tokens cannot be distinguished.
         let Some(gap) = gap.filter(|_| !world.hidden || lives(world, rid).count() == 1) else {
             continue;
         };
@@ -196,7 +197,7 @@ fn gaps_are_true(world: &World, analysis: &Analysis) -> TestCaseResult {
     Ok(())
 }
 
-/// Nothing is held beyond its limit.
+/// Checks that every collection stays within its limit.
 fn keeps_within(analysis: &Analysis, limits: &Limits) -> TestCaseResult {
     let ledger = analysis.ledger();
     prop_assert!(ledger.remembered() <= limits.live_rids);
@@ -208,7 +209,7 @@ fn keeps_within(analysis: &Analysis, limits: &Limits) -> TestCaseResult {
     Ok(())
 }
 
-/// The same run, as a watcher gets it.
+/// Replays the run through encoded blocks, as a live viewer receives it.
 fn through_blocks(told: &[(u64, Option<Told>)]) -> Analysis {
     let mut writer = BlockWriter::new(Payload::Tokens);
     let (mut packer, mut reader) = (BlockPacker::new().expect("room"), BlockReader::default());
@@ -237,7 +238,7 @@ fn pass(writer: &mut BlockWriter, packer: &mut BlockPacker, reader: &mut BlockRe
     read.expect("a block that was written");
 }
 
-/// Neighbours that no source promises to keep in order change places.
+/// Swaps adjacent events whose relative order no source guarantees.
 fn shuffled(told: &[(u64, Option<Told>)], swaps: &[usize]) -> Vec<(u64, Option<Told>)> {
     let mut told = told.to_vec();
     for &swap in swaps {
@@ -252,7 +253,7 @@ fn shuffled(told: &[(u64, Option<Told>)], swaps: &[usize]) -> Vec<(u64, Option<T
     told
 }
 
-/// The same schedules each time, unless a number of others is asked for.
+/// Fixed seed, unless `TOKENGAP_MODEL_SEED` overrides it.
 fn seed() -> RngSeed {
     let asked = std::env::var("TOKENGAP_MODEL_SEED").ok();
     RngSeed::Fixed(asked.and_then(|seed| seed.parse().ok()).unwrap_or(9))
@@ -271,7 +272,7 @@ proptest! {
         if world.shape.column.shows_tokens() {
             prop_assert_eq!((&told, unjudged), (truth, 0));
         } else {
-            // Of what is lost between chunks of several tokens, the counts do not show which chunk it was in.
+            // Between chunks of several tokens, counts alone do not show which chunk lost tokens.
             prop_assert_eq!(told.dropped + told.coalesced + unjudged, truth.dropped + truth.coalesced);
             prop_assert!(truth.dropped > 0 || unjudged == 0, "{unjudged} unjudged");
             let lost = |counts: &Counts| Counts { dropped: 0, coalesced: 0, tokens_lost: 0, ..counts.clone() };
@@ -315,7 +316,7 @@ proptest! {
     fn nor_does_their_order_between_connections(
         shape in schedule::glimpsed(), steps in schedule::anything(), swaps in prop::collection::vec(any::<usize>(), 0..40),
     ) {
-        // Nobody is back under a rid before its end has crossed a hop.
+        // Without reuse: a reordered event could put a new request before the end of the earlier one with its rid.
         let world = World::run(Shape { rids_again: false, ..shape }, &steps);
         let analysis = analyse(&shuffled(&world.told, &swaps), Config::default())?;
         accuses_nobody_wrongly(&world, &analysis)?;
@@ -368,7 +369,7 @@ proptest! {
         let world = World::run(shape, &steps);
         let live = analyse(&world.told, Config::default())?;
         prop_assert_eq!(report(&live), report(&through_blocks(&world.told)));
-        // When it looked changes what ages, and no count of what was seen: these runs are shorter than any patience.
+        // Ticks only expire state. With timeouts longer than the run, they must not change any count.
         let untold: Vec<_> = world.told.iter().filter(|(_, told)| told.is_some()).cloned().collect();
         let never = analyse(&untold, Config { limits: patient(), ..Config::default() })?;
         let often: Vec<_> = untold.iter().flat_map(|said| [said.clone(), (said.0, None)]).collect();
@@ -377,7 +378,7 @@ proptest! {
     }
 }
 
-/// Nobody is forgotten.
+/// Limits under which no request expires.
 fn patient() -> Limits {
     Limits {
         orphan_after_ns: u64::MAX,

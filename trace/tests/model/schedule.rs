@@ -1,4 +1,4 @@
-//! What can happen, as proptest makes it up: the shape of a server, and a schedule of steps that its processes and we go through.
+//! Proptest strategies: the configuration of a server, and a schedule of steps for its processes and its observer.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use trace::event::IdColumn;
 
 use crate::told::Part;
 
-/// What a waiter of the tokenizer does with the chunks that it finds queued.
+/// How a waiter of the tokenizer treats queued chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
     KeepsLast,
@@ -20,28 +20,28 @@ pub(crate) enum Policy {
 pub(crate) enum Path {
     /// One hop.
     Direct,
-    /// By a detokenizer.
+    /// Through a detokenizer.
     Detokenizer,
-    /// By a detokenizer and a router to this many tokenizer workers, each with a hop of its own.
+    /// Through a detokenizer and a router to this many tokenizer workers, each with its own hop.
     Workers(u16),
 }
 
-/// What a release puts into the column of token ids, and what its layout says of it.
+/// Content of the token id column, and what its layout claims about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Column {
-    /// The new ones.
+    /// New ids.
     New,
-    /// All so far.
+    /// All ids so far.
     All,
-    /// Either, of a layout that does not tell.
+    /// New ids or all ids, with a layout that does not say which.
     NewUntold,
     AllUntold,
-    /// Nothing.
+    /// No ids.
     Absent,
 }
 
 impl Column {
-    /// What the layout says.
+    /// Claim of the layout.
     pub(crate) fn claim(self) -> IdColumn {
         match self {
             Self::New => IdColumn::Delta,
@@ -51,12 +51,12 @@ impl Column {
         }
     }
 
-    /// Whether any chunk by itself shows which tokens are its own, and so how many came before it.
+    /// Whether each chunk alone shows its own tokens, and so the number of tokens before it.
     pub(crate) fn shows_tokens(self) -> bool {
         self == Self::New
     }
 
-    /// How many ids stand there for `part`.
+    /// Number of ids listed for `part`; `None` without a column.
     pub(crate) fn listed(self, part: &Part) -> Option<u32> {
         match self {
             Self::New | Self::NewUntold => Some(part.tokens),
@@ -66,7 +66,7 @@ impl Column {
     }
 }
 
-/// A server, and what of it can be observed at all.
+/// A server, and which of its stages are observable.
 #[derive(Clone, Copy, Debug)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -76,73 +76,73 @@ pub(crate) struct Shape {
     pub(crate) policy: Policy,
     pub(crate) path: Path,
     pub(crate) column: Column,
-    /// Schedulers, each with a connection of its own.
+    /// Number of schedulers, each with its own connection.
     pub(crate) ranks: u32,
     pub(crate) takes_seen: bool,
     pub(crate) deliveries_seen: bool,
-    /// The ends of answers, and whether their tokens can be counted.
+    /// Whether the ends of responses are observed, and whether their tokens are counted.
     pub(crate) answers_seen: bool,
     pub(crate) answers_counted: bool,
-    /// The clock does not move between two events.
+    /// Events do not advance the clock.
     pub(crate) equal_stamps: bool,
-    /// Steps that are over when observation begins.
+    /// Number of steps before observation begins.
     pub(crate) attached_after: usize,
-    /// Clients use a rid again once its request is over.
+    /// Clients reuse a rid after its request is over.
     pub(crate) rids_again: bool,
 }
 
-/// What is known of a process that receives.
+/// Observation of a receiving process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
     Yes,
     No,
-    /// Nor is it known who receives.
+    /// Unobserved, and not identified either.
     Unknown,
 }
 
-/// Which observations are meant.
+/// Kind of observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sight {
-    /// Frames, send and take, on the hop of this place of the path.
+    /// Sends and receives of frames on the hops at this position of the path.
     Frames(usize),
-    /// Their takes alone.
+    /// Receives only.
     Takes(usize),
-    /// What frames say, on this hop.
+    /// Content of frames.
     Content(usize),
     /// Deliveries.
     Deliveries,
-    /// Ends of answers.
+    /// Ends of responses.
     Answers,
 }
 
-/// What happens next. Numbers choose among what there is.
+/// A step of the schedule. Indices are reduced modulo the number of candidates.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// A scheduler sends a frame: (request, new tokens, whether it finishes) each.
     Send { rank: u32, parts: Vec<(usize, u32, bool)> },
-    /// A process on the way takes frames of the hop at this place of the path and sends each on.
+    /// An intermediate process receives frames and forwards each. `hop` selects one of the connections with queued frames.
     Pass { hop: usize, frames: u8 },
-    /// A tokenizer takes frames of a connection in one wakeup.
+    /// A tokenizer receives frames of a connection in one wakeup.
     Take { lane: usize, frames: u8 },
     /// The waiter of a request wakes and serves its client.
     Serve { request: usize },
-    /// A client leaves: its waiter is gone, and the scheduler ends the request with its next chunk.
+    /// A client disconnects: its waiter ends, and the scheduler aborts the request with its next chunk.
     Leave { request: usize },
-    /// A scheduler retracts a request, which computes its tokens again.
+    /// A scheduler retracts a request and computes its tokens again.
     Retract { request: usize },
-    /// A request is aborted before it has run.
+    /// A request is aborted in the queue.
     AbortQueued { rank: u32 },
-    /// The next frame of a scheduler never leaves it.
+    /// The next frame of a scheduler is lost before it enters the hop.
     Cut { rank: u32 },
-    /// The next observations of a sort are lost; whether the source says so at once, or when it next sees the hop.
+    /// The next `count` observations of a kind are missed. The source reports that at once, or with its next observation of the hop.
     Blind { what: Sight, count: u8, at_once: bool },
-    /// A tokenizer, by its number, is watched from now on, or no more: by its own end, or because who receives is not known.
+    /// Observation of a tokenizer worker starts or stops, or the worker can no longer be identified.
     Watch { worker: u16, sight: Watched },
-    /// The engine is restarted: what was in it is gone.
+    /// The engine restarts and loses all frames and requests.
     Restart,
     /// Time passes, in milliseconds.
     Wait(u32),
-    /// The analysis looks.
+    /// The analysis gets a tick.
     Tick,
 }
 
@@ -173,7 +173,7 @@ fn paths() -> impl Strategy<Value = Path> {
     ]
 }
 
-/// Any server of which everything is seen, from its beginning.
+/// Any server, observed completely and from its start.
 pub(crate) fn watched() -> impl Strategy<Value = Shape> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let release = (policies(), columns());
@@ -193,7 +193,7 @@ pub(crate) fn watched() -> impl Strategy<Value = Shape> {
     })
 }
 
-/// Any server of which some stages may not be seen, perhaps from its middle on.
+/// Any server, with some stages possibly unobserved and observation possibly starting late.
 pub(crate) fn glimpsed() -> impl Strategy<Value = Shape> {
     let late = prop_oneof![2 => Just(0_usize), 1 => 0_usize..80];
     let seen = (any::<bool>(), any::<bool>(), any::<bool>());
@@ -206,7 +206,7 @@ pub(crate) fn glimpsed() -> impl Strategy<Value = Shape> {
     })
 }
 
-/// A server whose chunks do not show what came before them, seen from its middle on.
+/// A server whose chunks do not show their own tokens, observed from some later step on.
 pub(crate) fn joined_late() -> impl Strategy<Value = Shape> {
     let vague = columns().prop_filter("it shows", |column| !column.shows_tokens());
     (glimpsed(), vague, 1_usize..80).prop_map(|(shape, column, attached_after)| Shape {
@@ -220,7 +220,7 @@ fn request() -> impl Strategy<Value = usize> {
     0_usize..9
 }
 
-/// Frames of up to so many new tokens a request.
+/// Frames with up to `tokens` new tokens per request.
 fn sends(tokens: u32) -> impl Strategy<Value = Step> {
     let part = (0_usize..3, 0_u32..=tokens, prop::bool::weighted(0.06));
     (0_u32..3, vec(part, 1..4)).prop_map(|(rank, parts)| Step::Send { rank, parts })
@@ -259,7 +259,7 @@ fn blinding() -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// Tokenizers that are watched for a while only.
+/// Changes in which tokenizers are observed.
 fn watching() -> BoxedStrategy<Step> {
     let sight = prop::sample::select(vec![Watched::Yes, Watched::No, Watched::Unknown]);
     (0_u16..3, sight)
@@ -267,7 +267,7 @@ fn watching() -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// A server whose processes come and go in our sight, and which is well; or not.
+/// Schedules in which observation of tokenizers starts and stops; the server may lose frames.
 pub(crate) fn coming_and_going() -> impl Strategy<Value = Vec<Step>> {
     vec(
         prop_oneof![36 => ordinary(), 2 => unusual(), 1 => trouble(), 4 => watching(), 1 => blinding()],
@@ -275,12 +275,12 @@ pub(crate) fn coming_and_going() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// What a healthy server does.
+/// Schedules of a healthy server.
 pub(crate) fn healthy() -> impl Strategy<Value = Vec<Step>> {
     vec(prop_oneof![20 => ordinary(), 1 => unusual()], 1..250)
 }
 
-/// A server in trouble: frames that vanish, retractions, a restart.
+/// Server faults: retractions, lost frames, restarts.
 fn trouble() -> BoxedStrategy<Step> {
     prop_oneof![
         3 => request().prop_map(|request| Step::Retract { request }),
@@ -290,7 +290,7 @@ fn trouble() -> BoxedStrategy<Step> {
     .boxed()
 }
 
-/// Whatever can happen to it, and to us.
+/// Schedules with server faults and missed observations.
 pub(crate) fn anything() -> impl Strategy<Value = Vec<Step>> {
     vec(
         prop_oneof![24 => ordinary(), 1 => unusual(), 1 => trouble(), 2 => blinding()],
@@ -298,7 +298,7 @@ pub(crate) fn anything() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// Whatever can happen to us, while the server is well: no wire loses anything.
+/// Schedules with missed observations on a server that loses no frames.
 pub(crate) fn blinded() -> impl Strategy<Value = Vec<Step>> {
     let retract = request().prop_map(|request| Step::Retract { request });
     vec(
@@ -307,8 +307,7 @@ pub(crate) fn blinded() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// A server that sends many tokens at once, and whatever can happen to it, and to us: counts come to where a first chunk seen is no
-/// more taken for a beginning, and pass it.
+/// Like [`anything`], with large chunks, so that counts pass the limit above which an observed first chunk counts as a late join.
 pub(crate) fn long_chunks() -> impl Strategy<Value = Vec<Step>> {
     vec(
         prop_oneof![8 => sends(40), 16 => ordinary(), 1 => unusual(), 1 => trouble(), 2 => blinding()],

@@ -1,4 +1,4 @@
-//! Events with their parts owned, so that one run can be told several times.
+//! Owned events, so that one run can be replayed several times.
 
 use std::rc::Rc;
 
@@ -15,25 +15,25 @@ use crate::schedule::{Column, Policy};
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) rid: Rc<str>,
-    /// Which of the requests that there ever were.
+    /// Index of the request in the world's `lives`.
     pub(crate) life: usize,
     pub(crate) tokens: u32,
-    /// The place of its last token.
+    /// Position of its last token.
     pub(crate) end: u32,
-    /// The count it says: below `end` while a retracted request recomputes.
+    /// Reported count: below `end` while a retracted request recomputes.
     pub(crate) said: u32,
     pub(crate) finish: Option<Finish>,
     pub(crate) retractions: u32,
 }
 
 impl Part {
-    /// The places of its tokens, counted from 1.
+    /// Positions of its tokens (1-based).
     pub(crate) fn places(&self) -> impl Iterator<Item = u32> {
         self.end - self.tokens + 1..=self.end
     }
 }
 
-/// What a source says.
+/// An event of the source.
 #[derive(Clone, Debug)]
 pub(crate) enum Told {
     Engine(Policy),
@@ -76,13 +76,13 @@ pub(crate) enum Told {
     },
 }
 
-/// The length of a frame of so many chunks.
+/// Size in bytes of a frame with `chunks` chunks.
 pub(crate) fn bytes(chunks: usize) -> u64 {
     100 + 40 * chunks as u64
 }
 
 impl Told {
-    /// Hands the event on.
+    /// Passes the event to `to`.
     pub(crate) fn give(&self, at: u64, mut to: impl FnMut(&Event<'_>)) {
         let mut say = |what: What<'_>| to(&Event { at: MonoNs(at), what });
         match self {
@@ -187,7 +187,7 @@ impl Told {
         }
     }
 
-    /// Lines whose order a source promises to keep; `None` for what may not change places with anything.
+    /// Sequence within which the source guarantees the order; `None` if the event must not be reordered at all.
     pub(crate) fn line(&self) -> Option<Line> {
         match self {
             Self::Sent { id, .. } | Self::Undecoded(id) => Some(Line::Sends(id.hop, id.lane)),

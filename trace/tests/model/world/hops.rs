@@ -1,4 +1,4 @@
-//! The path: frames enter hops, wait, and are passed on.
+//! The path: frames enter hops, wait, and are forwarded.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use crate::schedule::{Path, Sight};
 use crate::told::{Part, Told};
 
 impl World {
-    /// Places of the path: the hops of each have one name.
+    /// Number of positions on the path. Hops at one position share a name.
     pub(super) fn places(&self) -> usize {
         match self.shape.path {
             Path::Direct => 1,
@@ -29,7 +29,7 @@ impl World {
         }
     }
 
-    /// The place of a hop on the path.
+    /// Position of a hop on the path.
     pub(super) fn place(&self, hop: HopId) -> usize {
         usize::from(hop.0).min(self.places() - 1)
     }
@@ -38,7 +38,7 @@ impl World {
         place + 1 == self.places()
     }
 
-    /// A frame enters a hop.
+    /// Sends a frame into a hop.
     pub(super) fn send(&mut self, hop: HopId, lane: u32, kind: Kind, parts: Rc<[Part]>) {
         let place = self.place(hop);
         let name = self.name(place);
@@ -84,7 +84,7 @@ impl World {
         self.lanes.entry((hop, lane)).or_default().queue.push_back(flight);
     }
 
-    /// A frame leaves a hop, if one waits.
+    /// Receives the oldest frame of a lane; `None` if its queue is empty.
     pub(super) fn take(&mut self, hop: HopId, lane: u32) -> Option<Flight> {
         let flight = self.lanes.get_mut(&(hop, lane))?.queue.pop_front()?;
         let place = self.place(hop);
@@ -102,7 +102,7 @@ impl World {
         Some(flight)
     }
 
-    /// The connections of the hops between `from` and `to` that have something, in some order.
+    /// Connections with queued frames: those of the last hops, or of all earlier ones.
     pub(super) fn waiting(&self, last: bool) -> Vec<(HopId, u32)> {
         let of = |hop: HopId| self.is_last(self.place(hop)) == last;
         let lanes = self
@@ -123,7 +123,7 @@ impl World {
         }
         let next = HopId(hop.0 + 1);
         match self.shape.path {
-            // One frame a worker.
+            // The router sends one frame per worker.
             Path::Workers(workers) if hop.0 == 1 => {
                 for worker in 0..workers {
                     let its = |part: &&Part| part.life % usize::from(workers) == usize::from(worker);

@@ -1,5 +1,4 @@
-//! A server as simple as can be: it knows where each token is, and what became of it. What of it we saw, it writes down in the words
-//! of a source.
+//! A minimal server that tracks the location and outcome of every token. It records its observable part as events of a source.
 
 mod hops;
 mod scheduler;
@@ -20,7 +19,7 @@ pub(crate) use truth::{Counts, HopTruth, Life};
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 
-/// A request that runs.
+/// A live request.
 #[derive(Clone, Debug)]
 struct Running {
     life: usize,
@@ -29,21 +28,21 @@ struct Running {
     retractions: u32,
     left: bool,
     finished: bool,
-    /// Its answer is complete, or nobody waits for it: the rid may come again.
+    /// Its response is complete, or its client has left: the rid may be reused.
     closed: bool,
     out: VecDeque<Part>,
-    /// Tokens that its waiter has been given, and those that its answer carries.
+    /// Tokens that its waiter received, and tokens in its response.
     received: u32,
     carried: u32,
-    /// The count that its answer has claimed last.
+    /// Last count claimed by its response.
     claimed: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
 struct Flight {
-    /// The source's number for it; `None` when it was sent before we looked.
+    /// Frame number assigned by the source; `None` if it was sent before observation began.
     id: Option<FrameId>,
-    /// Its take will not be observed either.
+    /// Its send was missed, and its receive will be too.
     unseen: bool,
     kind: Kind,
     parts: Rc<[Part]>,
@@ -51,7 +50,7 @@ struct Flight {
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// The source's number of the next frame.
+    /// Number that the source assigns to the next frame.
     seq: u64,
     queue: VecDeque<Flight>,
 }
@@ -64,31 +63,31 @@ pub(crate) struct World {
     queued_aborts: u32,
     cut: BTreeSet<u32>,
     lanes: BTreeMap<(HopId, u32), Lane>,
-    /// Grows with each restart: connections are new then.
+    /// Number of restarts; each starts new connections.
     incarnation: u32,
     wakeup: u64,
     pub(crate) lives: Vec<Life>,
     pub(crate) counts: Counts,
     pub(crate) hops: BTreeMap<&'static str, HopTruth>,
-    /// Tokens that whole answers lack of what they claim, where that was observed.
+    /// Tokens missing from complete responses compared with their claimed counts, where both were observed.
     pub(crate) short: u64,
     attached: bool,
-    /// Observations that will be lost: how many, and whether that is said at once.
+    /// Observations to miss: kind, count, and whether the loss is reported at once.
     blind: Vec<(Sight, u8, bool)>,
-    /// Tokenizers that are not watched, by the hops to them, and what is known of them.
+    /// Unobserved tokenizers, by the hop that leads to each.
     unwatched: BTreeMap<HopId, Watched>,
-    /// Losses that are still to be told.
+    /// Missed observations not yet reported.
     owed: BTreeMap<Option<HopId>, u64>,
-    /// A frame never left its scheduler; the last of a request carries no token, perhaps.
+    /// A frame was lost before it entered the first hop. It may have carried no tokens.
     pub(crate) vanished: bool,
-    /// Anything was hidden from us.
+    /// Some part of the run was not observed.
     pub(crate) hidden: bool,
-    /// What the source says; ticks are empty.
+    /// Events of the source; `None` is a tick.
     pub(crate) told: Vec<(u64, Option<Told>)>,
 }
 
 impl World {
-    /// Lets all of it happen.
+    /// Runs the schedule.
     pub(crate) fn run(shape: Shape, steps: &[Step]) -> Self {
         let mut world = Self {
             shape,
@@ -122,7 +121,7 @@ impl World {
         world
     }
 
-    /// The time now.
+    /// Current time in nanoseconds.
     pub(crate) fn now(&self) -> u64 {
         self.now
     }

@@ -1,4 +1,4 @@
-//! The schedulers: requests begin, make tokens, are retracted, aborted and over.
+//! The schedulers: requests start, generate tokens, and are retracted, aborted or finished.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::schedule::{Column, Policy};
 use crate::told::Part;
 
 impl World {
-    /// A scheduler makes a frame. Its requests are its own.
+    /// Sends a frame from a scheduler. Schedulers share no requests.
     pub(super) fn schedule(&mut self, rank: u32, wanted: &[(usize, u32, bool)]) {
         let mut parts: Vec<Part> = Vec::new();
         for &(request, new, finish) in wanted {
@@ -32,7 +32,7 @@ impl World {
                 continue;
             };
             let finish = finish || running.left;
-            // A token in every chunk but, sometimes, the last.
+            // Only a request's last chunk may be empty.
             let new = if new == 0 && (!finish || running.sent == 0) {
                 1
             } else {
@@ -77,14 +77,14 @@ impl World {
         self.send(HopId(0), rank, Kind::TokenIds, parts.into());
     }
 
-    /// A frame of `parts` never leaves the scheduler.
+    /// Loses a frame before it enters the first hop.
     fn vanish(&mut self, parts: &[Part]) {
         self.vanished = true;
         for part in parts {
             self.counts.tokens_cut += u64::from(part.tokens);
             self.lives[part.life].cut.extend(part.places());
             if part.finish.is_some() {
-                // The tokenizer waits for ever, and its client with it.
+                // The tokenizer and the client would wait forever.
                 self.requests.retain(|_, r| r.life != part.life);
             }
         }
@@ -135,8 +135,8 @@ impl World {
     }
 
     pub(super) fn retract(&mut self, request: usize) {
-        // Once a request, and not where a delivery says all so far: counts that run behind cannot be told apart there. Releases
-        // whose counts fall list new ids, and their layouts say so.
+        // Once per request. Not for cumulative deliveries, where counts that run behind are ambiguous.
+        // All releases whose counts fall list new ids, and their layouts say so.
         let fit = |r: &&mut Running| r.retractions == 0 && r.sent > 0 && !r.finished;
         if self.shape.policy != Policy::Cumulative
             && self.shape.column == Column::New

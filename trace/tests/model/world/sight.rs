@@ -1,4 +1,4 @@
-//! What of it is observed, what is not, and when that is owned up to.
+//! Which parts of the run are observed, and when missed observations are reported.
 
 use trace::HopId;
 use trace::event::{LostCause, Sees};
@@ -18,7 +18,7 @@ impl World {
                 self.announce(HopId(place as u16 + worker));
             }
         }
-        // The source numbers frames from here on; what is under way it has not seen.
+        // The source starts to number frames now. It has not seen frames already in flight.
         for lane in self.lanes.values_mut() {
             lane.seq = 0;
             lane.queue.iter_mut().for_each(|flight| flight.id = None);
@@ -32,18 +32,18 @@ impl World {
         }
     }
 
-    /// The hop to the tokenizer that serves a life.
+    /// Hop to the tokenizer that serves a request.
     fn hop_of(&self, life: usize) -> HopId {
         let worker = life % usize::from(self.workers());
         HopId((self.places() - 1 + worker) as u16)
     }
 
-    /// Whether what this life's client is given is observed.
+    /// Whether the tokenizer that serves this request is observed.
     pub(super) fn is_served_in_sight(&self, life: usize) -> bool {
         !self.unwatched.contains_key(&self.hop_of(life))
     }
 
-    /// A tokenizer is watched from now on, or no more.
+    /// Starts or stops observation of a tokenizer.
     pub(super) fn watch(&mut self, worker: u16, sight: Watched) {
         let hop = self.hop_of(usize::from(worker % self.workers()));
         if sight == Watched::Yes {
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// Whether the next observation of this sort is lost; what is owed of earlier ones is said before one that is not.
+    /// Whether the next observation of this kind is missed. Callers report earlier losses before an observation that is not.
     pub(super) fn loses(&mut self, sight: Sight, hop: Option<HopId>) -> bool {
         if !self.attached {
             return false;
@@ -129,7 +129,7 @@ impl World {
                 count,
                 cause: LostCause::QueueFull,
             });
-            // It takes the engine no time.
+            // The report takes no time in the engine.
             self.now = now;
         }
     }

@@ -1,4 +1,4 @@
-//! The tokenizer: it takes frames, serves whoever waits, and merges or drops as its release does.
+//! The tokenizer: receives frames, serves clients, and merges or drops chunks according to the policy.
 
 use trace::engine::Mode;
 use trace::event::{AnswerEnd, Kind};
@@ -26,7 +26,7 @@ impl World {
             life.last_at = taken_at;
             let running = self.requests.values_mut().find(|r| r.life == part.life);
             match running {
-                // Nobody waits for it.
+                // The client has left.
                 Some(running) if running.left => running.closed |= part.finish.is_some(),
                 Some(running) => running.out.push_back(part.clone()),
                 None => {}
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// Tells of a delivery, if it was seen: its new tokens, or all so far.
+    /// Records a delivery, if observed. `tokens`: new tokens, or all so far in cumulative mode.
     fn delivered(&mut self, last: &Part, tokens: u32) {
         if !self.shape.deliveries_seen || !self.is_served_in_sight(last.life) || self.loses(Sight::Deliveries, None) {
             return;
@@ -101,7 +101,7 @@ impl World {
         });
     }
 
-    /// The client leaves: its waiter is gone.
+    /// Disconnects the client, which ends its waiter.
     pub(super) fn leave(&mut self, request: usize) {
         let there = |r: &&mut Running| !r.closed && !r.left && r.sent > 0;
         let Some(running) = self.requests.get_mut(&request).filter(there) else {
@@ -114,7 +114,7 @@ impl World {
         self.answered(&over, AnswerEnd::ClientLeft);
     }
 
-    /// An answer is over. Which one is named where something of it was said.
+    /// Records the end of a response, if observed. A response without deliveries has no end to record.
     pub(super) fn answered(&mut self, running: &Running, end: AnswerEnd) {
         let Some(claimed) = running.claimed else { return };
         let seen = self.shape.answers_seen && self.attached && self.is_served_in_sight(running.life);

@@ -1,25 +1,25 @@
-//! What really was.
+//! Ground truth of a run.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// One request, from its first token to its end: the truth about it.
+/// Ground truth of one request.
 #[derive(Debug, Default)]
 pub(crate) struct Life {
     pub(crate) rid: Rc<str>,
-    /// Tokens that the scheduler made and meant to send.
+    /// Tokens that the scheduler generated, lost ones included.
     pub(crate) made: u32,
-    /// When its first frame left the scheduler, and when that was taken by the tokenizer.
+    /// When its first frame left the scheduler, and when the tokenizer received its first chunk.
     pub(crate) first_sent: Option<u64>,
     pub(crate) first_taken: Option<u64>,
-    /// Places whose frame never left the scheduler.
+    /// Positions of tokens whose frame was lost before the first hop.
     pub(crate) cut: BTreeSet<u32>,
-    /// Places that the tokenizer took and gave to nobody, though it went on serving.
+    /// Positions of tokens that the tokenizer received and dropped, though later ones were delivered.
     pub(crate) dropped: BTreeSet<u32>,
     pub(crate) chunks_dropped: u64,
-    /// Its last word has been sent.
+    /// Its finishing chunk has been sent.
     pub(crate) over: bool,
-    /// When anything was last heard of it.
+    /// Time of its last event.
     pub(crate) last_at: u64,
 }
 
@@ -39,15 +39,15 @@ pub(crate) struct Counts {
     pub(crate) dropped: u64,
     pub(crate) tokens_lost: u64,
     pub(crate) tokens_cut: u64,
-    /// Chunks that have entered the tokenizer's hop and are neither delivered nor lost.
+    /// Chunks that entered the tokenizer's hop and are neither delivered nor lost.
     pub(crate) outstanding: u64,
-    /// Answers that are over, and those that the client or the server left before their end.
+    /// Ended responses, and those that the client or the server ended early.
     pub(crate) answers: u64,
     pub(crate) client_left: u64,
     pub(crate) server_left: u64,
 }
 
-/// What crossed the hops of one name.
+/// Traffic of all hops with one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HopTruth {
     pub(crate) frames_sent: u64,
