@@ -1,6 +1,6 @@
-//! The report that this tool was made for: the scheduler makes a token in 13 ms, the client gets its first one half a minute
-//! later. The verdict (the tokenizer computes all the time, its receive wait is tiny, its sockets are not the cause) must
-//! come out by itself, and the other two verdicts where a quota or other threads are the cause.
+//! Diagnosis of a slow tokenizer: the scheduler makes a token every 13 ms, but the client waits half a minute for its first one.
+//! The report must blame the tokenizer's own computation, not its sockets: its receive wait is tiny.
+//! Two variants must blame a CPU quota and other threads.
 
 use trace::engine::Mode;
 use trace::event::{
@@ -49,7 +49,7 @@ impl Server {
         self.say(at, What::Sent(frame));
     }
 
-    /// The last 100 ms of the tokenizer's thread: on a CPU, without one, of that throttled, in milliseconds.
+    /// Samples the last 100 ms of the tokenizer's thread: milliseconds on a CPU, runnable, and throttled (part of runnable).
     fn sample(&mut self, at: u64, [on, wait, throttled]: [u64; 3]) {
         let poll = PollUse {
             interval_ns: 100 * MS,
@@ -94,7 +94,7 @@ fn id(seq: u64) -> FrameId {
     FrameId { hop, lane: 0, seq }
 }
 
-/// Thirty seconds of it, the thread spending its time as `shares` say.
+/// Runs the server for 30 s. `shares` are the arguments of `Server::sample`.
 fn thirty_seconds(shares: [u64; 3]) -> Report {
     let analysis = Analysis::new(Config::default());
     let mut server = Server { analysis };
@@ -129,7 +129,7 @@ fn thirty_seconds(shares: [u64; 3]) -> Report {
             sent += 1;
         }
         if ms % HANDLING_MS == 0 && taken < sent {
-            // Done with the last one, and 0.2 ms later the next one is there.
+            // The previous frame is processed 0.2 ms before the next is received.
             if taken > 0 {
                 server.say(at - MS / 5, What::Handled(id(taken - 1)));
             }
@@ -164,7 +164,7 @@ fn the_consumers_own_work_is_the_limit() {
         "tiny: it never waits for a frame"
     );
     assert_eq!(hop.kernel_bytes_max, Some(0));
-    // The most at a sample: the backlog's peak may lie between two.
+    // The inbox maximum is over samples; the backlog may peak between two samples.
     assert!(
         hop.inbox_max_frames
             .zip(hop.backlog_max_frames)
@@ -194,7 +194,7 @@ fn the_consumers_own_work_is_the_limit() {
     assert!(number("max_ns") > 20_000 * MS);
     let on_cpu = number("judged_on_cpu_ns") as f64 / number("judged_observed_ns") as f64;
     assert!((on_cpu - 0.97).abs() < 0.001, "{on_cpu}");
-    // Every wait lies on the last hop, behind frames that are being handled.
+    // All of the wait is on the last hop, behind frames being processed.
     assert_eq!(number("worst_upstream_ns"), 0);
     assert!(number("worst_handling_ns") as f64 > 0.98 * number("worst_gap_ns") as f64);
 

@@ -1,5 +1,5 @@
-//! The headline names the slow process's hop, the worker that stands out and the state of its thread, whatever the topology, and
-//! nothing else is accused.
+//! Bottleneck detection in several topologies: the headline names the slow hop, the slow worker and its thread's state.
+//! No other hop is blamed.
 
 use trace::clock::MonoNs;
 use trace::detect::{Finding, Severity};
@@ -10,12 +10,12 @@ use trace::event::{
 use trace::{Analysis, Config, FrameId, HopId, ThreadId};
 
 const MS: u64 = 1_000_000;
-/// A request with one token each.
+/// Time between requests of one token each.
 const INTERVAL: u64 = 10 * MS;
 const QUICK: u64 = MS / 2;
 const RUN: u64 = 6_000 * MS;
 
-/// Receivers on the path, in order: their role, and how many there are.
+/// Receivers on the path, in order: role and number of processes.
 type Path = [(&'static str, usize)];
 
 const PATHS: [&Path; 5] = [
@@ -26,12 +26,12 @@ const PATHS: [&Path; 5] = [
     &[("detokenizer-router", 1), ("detokenizer", 4), ("worker", 4)],
 ];
 
-/// Why a process is slow: shares of its thread's time on a CPU, runnable and throttled, in percent; `None` is not sampled.
+/// Cause of a slow process. `shares`: percent of its thread's time on a CPU, runnable and throttled; `None` if not sampled.
 #[derive(Clone, Copy)]
 struct Cause {
     thread: &'static str,
     shares: Option<[u64; 3]>,
-    /// Why it does not run.
+    /// Why its thread is blocked.
     away: Option<Away<'static>>,
     advice: &'static str,
 }
@@ -123,7 +123,7 @@ const CAUSES: [Cause; 11] = [
     },
 ];
 
-/// The process that is slow: its place on the path, one of its workers or all of them, and why.
+/// The slow process: its position on the path, one of its workers or all of them, and the cause.
 #[derive(Clone, Copy)]
 struct Slow {
     place: usize,
@@ -131,7 +131,7 @@ struct Slow {
     cause: Cause,
 }
 
-/// One frame on its way through a hop.
+/// Times of one frame on one hop.
 struct Passage {
     hop: HopId,
     seq: u64,
@@ -152,7 +152,7 @@ fn name(path: &Path, place: usize) -> String {
     format!("{from}->{}", path[place].0)
 }
 
-/// Every frame's times on every hop, each process serving its frames one after the other.
+/// Times of every frame on every hop. Each process serves one frame at a time.
 fn passages(path: &Path, slow: Option<Slow>) -> Vec<Passage> {
     let mut all = Vec::new();
     let mut arrivals: Vec<(u64, usize)> = (0..RUN / INTERVAL).map(|n| (n * INTERVAL, n as usize)).collect();
@@ -164,7 +164,7 @@ fn passages(path: &Path, slow: Option<Slow>) -> Vec<Passage> {
         for &(sent, request) in &arrivals {
             let worker = request % workers;
             let is_slow = slow.is_some_and(|s| s.place == place && s.worker.is_none_or(|w| w == worker));
-            // Slower than its part of the requests comes.
+            // 2.5 times the arrival interval of its requests.
             let service = if is_slow {
                 5 * INTERVAL * workers as u64 / 2
             } else {
@@ -288,7 +288,7 @@ fn chunk(rid: &str) -> Chunk<'_> {
     }
 }
 
-/// A tenth of a second of every thread; of none where the slow one is not sampled.
+/// Samples the last 100 ms of every thread, or of none if the slow process is not sampled.
 fn sample(analysis: &mut Analysis, path: &Path, slow: Option<Slow>, at: u64) {
     for (place, &(role, workers)) in path.iter().enumerate() {
         for worker in 0..workers {

@@ -1,4 +1,4 @@
-//! Memory stays bounded however long a run is, and the hot path allocates nothing.
+//! Memory stays bounded in a run of any length, and the hot path does not allocate.
 
 use std::alloc::System;
 
@@ -47,7 +47,7 @@ impl Run {
         }
     }
 
-    /// Sends a frame and takes it.
+    /// Sends a frame and receives it.
     fn pass(&mut self, chunks: &[Chunk<'_>]) {
         let id = FrameId {
             hop: HopId(0),
@@ -110,7 +110,7 @@ fn chunks_allocate_nothing_and_a_full_table_stays_within_its_budget() {
     }
     assert_eq!(region.change().allocations, 0, "51,200 chunks of known requests");
 
-    // 60,000 short requests come and go, then more live than there is room for.
+    // 60,000 short requests, then more live requests than the limit allows.
     let region = Region::new(ALLOCATOR);
     for batch in 0..60_u64 {
         let rids: Vec<String> = (0..1_000)

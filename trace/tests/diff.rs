@@ -1,4 +1,4 @@
-//! Comparisons of runs with known truth: how often equal runs are reported as different, and that a real change is found.
+//! Comparisons of runs with known differences: the false-positive rate of equal runs, and detection of a real change.
 
 use trace::diff::{Diff, Options, Verdict};
 use trace::engine::Mode;
@@ -9,11 +9,11 @@ use trace::{Analysis, Config, HopId, MonoNs};
 const SECOND: u64 = 1_000_000_000;
 const SLOTS: usize = 30;
 
-/// The same noise for the same seed.
+/// Seeded pseudo-random numbers.
 struct Noise(u64);
 
 impl Noise {
-    /// From 0 to 1.
+    /// Next number in [0, 1).
     fn next(&mut self) -> f64 {
         self.0 = self
             .0
@@ -23,7 +23,7 @@ impl Noise {
     }
 }
 
-/// A run with some thousand tokens a second and gaps of some ten milliseconds, both times `factor`; its load wanders.
+/// A run with thousands of tokens per second and first-token gaps of tens of ms, both multiplied by `factor`, and a varying load.
 fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     let mut analysis = Analysis::new(Config::default());
     let sees = Sees {
@@ -172,7 +172,7 @@ fn proven_losses_where_there_were_none_need_no_statistics() {
     );
 }
 
-/// An engine that loses tokens, and the release that merges them.
+/// Reports of an engine that drops chunks, and of one that merges them.
 fn lossy_and_merging(slots: usize) -> (Report, Report) {
     let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
     for (report, dropped, merged) in [(&mut a, 700, 0), (&mut b, 0, 2_400)] {

@@ -1,4 +1,4 @@
-//! Whatever a source says, in whatever order: no panic, balances that hold, and a report.
+//! Arbitrary events in arbitrary order: no panic, valid invariants, and a report.
 
 use proptest::collection::vec;
 use proptest::option::of;
@@ -12,7 +12,7 @@ use trace::ledger::Limits;
 use trace::report::ReportInput;
 use trace::{Analysis, Config, FrameId, HopId, MonoNs};
 
-/// An event with its parts owned.
+/// An owned event.
 #[derive(Clone, Debug)]
 enum Say {
     Engine(Option<String>, Option<Mode>, Option<Waiter>, Option<u8>),
@@ -34,7 +34,7 @@ struct Part {
     retractions: Option<u32>,
 }
 
-/// Small numbers, so that things meet, and the ends of the range.
+/// Mostly small numbers, so that values collide, and extreme ones.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![6 => 0_u32..8, 1 => any::<u32>(), 1 => Just(u32::MAX)]
 }
@@ -225,7 +225,7 @@ proptest! {
         let mut now = 0;
         for (say, later) in &says {
             now += later;
-            // Between lanes times may step back a little.
+            // Times may step back slightly between lanes.
             apply(&mut analysis, MonoNs(now.saturating_sub(later * 2)), say);
         }
         let ledger = analysis.ledger();

@@ -1,4 +1,4 @@
-//! Log files of engines, whole: real lines of releases, the report's own numbers, files in any arrangement.
+//! Imports of complete engine logs: real log lines of several releases, exact report numbers, and any split into files.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,7 +14,7 @@ fn logs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/logs").join(name)
 }
 
-/// Everything that an import says, and the report of it.
+/// Events, statistics and report of an import.
 struct Run {
     events: Vec<String>,
     stats: Stats,
@@ -83,7 +83,7 @@ fn lines_of_the_releases_themselves_are_known() {
     let merged = stages.merged.unwrap();
     assert_eq!((merged.times, merged.chunks, merged.most), (1, 27, 27));
     assert_eq!((run.report.requests.seen, run.report.requests.finished), (2, 2));
-    // The release computed these two from one clock: prefill finished 0.25 s, first token 11.7 s after the beginning.
+    // The release computed both from one clock: prefill finished 0.25 s and the first token came 11.7 s after the start.
     let stages = of("sglang-0.5.23/0.5.23.requests.log").report.stages.unwrap();
     let waited = stages
         .between
@@ -131,7 +131,7 @@ fn prompts_and_outputs_go_nowhere() {
     );
 }
 
-/// A small day: requests whose first token waits `n` milliseconds, one after the other, stamps in order.
+/// Log lines of consecutive requests; the first token of request `n` waits `n` ms. Timestamps are in order.
 fn day(requests: u64) -> Vec<(u64, String)> {
     let begin = 1_768_694_400_000_u64;
     let mut lines = Vec::new();
@@ -177,7 +177,7 @@ fn gaps_are_set_against_states_from_lines_alone() {
     assert!(median.unwrap().abs_diff(100_000_000) <= 1_100_000, "{median:?}");
 }
 
-/// Lines shared out among files of all sorts, neighbours swapped.
+/// Distributes the lines over files of several formats and swaps some neighbours.
 fn share_out(lines: &[(u64, String)], files: usize, seed: u64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut texts = vec![String::new(); files];
@@ -190,7 +190,7 @@ fn share_out(lines: &[(u64, String)], files: usize, seed: u64) -> TempDir {
     };
     let mut order: Vec<usize> = (0..lines.len()).collect();
     for place in 1..order.len() {
-        // Swaps only neighbours of different times: lines of the same millisecond keep their order.
+        // Swaps only neighbours with different times: lines of the same millisecond keep their order.
         if lines[order[place - 1]].0 != lines[order[place]].0 && next(3) == 0 {
             order.swap(place - 1, place);
         }
@@ -227,7 +227,7 @@ proptest! {
     fn however_lines_are_shared_out_the_report_is_the_same(files in 1_usize..6, seed: u64, open in 2_usize..8) {
         let lines = day(60);
         let (one, many) = (share_out(&lines, 1, 1), share_out(&lines, files, seed));
-        // States belong to the log they stand in: with one log, or one that is known for the tokenizer.
+        // States apply to the log that contains them: the only log, or the one known to be the tokenizer's.
         let alone = import(&[one.path().to_owned()], Options::default()).unwrap();
         let options = Options { open_files: open.max(files), ..Options::default() };
         let shared = import(&[many.path().to_owned()], options).unwrap();

@@ -1,4 +1,4 @@
-//! How requests come, go, come back and cross several hops: one record each, told once.
+//! Request lifecycles: start, end, rid reuse and several hops. Each request has one record and is reported once.
 
 use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Sees, Taken, What};
 use trace::ledger::{Limits, RequestCounts};
@@ -13,7 +13,7 @@ struct Path {
 }
 
 impl Path {
-    /// scheduler -> detokenizer -> tokenizer, sends and takes seen.
+    /// scheduler -> detokenizer -> tokenizer, with sends and receives observed.
     fn text() -> Self {
         let mut path = Self::bare(Config::default());
         let sees = Sees {
@@ -26,7 +26,7 @@ impl Path {
         path
     }
 
-    /// One hop of which only sends are seen, and nothing of where it lies.
+    /// One hop at an unknown position, with only sends observed.
     fn relay() -> Self {
         let mut path = Self::bare(Config::default());
         path.announce(
@@ -213,8 +213,8 @@ fn a_rid_used_again_after_its_end_is_another_request() {
     assert_eq!(path.analysis.ledger().totals().wire_loss.1, 0);
 }
 
-/// The first of both was met behind the scheduler, as when observation begins in its middle: the other's frame that vanished was
-/// missing on two hops.
+/// The first request is first observed on the second hop, as when observation begins late. If the second request continued its
+/// record, the second request's lost frame would count as a loss on both hops.
 #[test]
 fn a_rid_used_again_at_the_scheduler_is_another_request_wherever_the_first_was_met() {
     let mut path = Path::text();
@@ -399,7 +399,8 @@ fn a_take_may_be_told_before_its_send() {
     );
 }
 
-/// Up to 0.4.8 a request of several tokens a step may meet no multiple of the interval: its first chunk is its finish.
+/// Releases up to 0.4.8 emit only at multiples of the interval. A request with several tokens per step may never hit one: its
+/// finish is its first chunk.
 #[test]
 fn a_request_that_first_speaks_at_its_end_is_whole_when_its_connection_was_watched_for_long() {
     let absent = |rid, completion, finish| Chunk {

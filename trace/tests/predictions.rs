@@ -1,4 +1,4 @@
-//! Which tokens are predicted to be lost: on one thread's event loop every frame takes its turns, on whichever hop it came.
+//! Prediction of lost tokens. Each frame takes turns of its thread's event loop, regardless of the hop that it arrived on.
 
 use trace::clock::MonoNs;
 use trace::engine::{Mode, Waiter};
@@ -6,16 +6,16 @@ use trace::event::{Chunk, Engine, Event, Frame, Hop, IdColumn, Kind, Sees, Taken
 use trace::{Analysis, Config, FrameId, HopId, ThreadId};
 
 const OUTPUT: HopId = HopId(0);
-/// A scheduler's other connection into the same inbox: control messages, answers to health checks.
+/// Another connection of the scheduler to the same inbox, for control messages and health check responses.
 const CONTROL: HopId = HopId(1);
 
-/// Takes frames of these hops, all queued, in one wakeup, one token each on the output's; the places predicted lost.
+/// Receives queued frames of these hops in one wakeup, with one token per output frame. Returns token ranges predicted lost.
 fn predicted(taken: &[HopId], by: Option<ThreadId>) -> Vec<[u32; 2]> {
     predicted_after(taken, by, None, false)
 }
 
-/// The same. With `waits`, processed frames are seen, and a frame is taken so long after the one before was processed; if it is
-/// `late`, it is sent only shortly before.
+/// Like [`predicted`]. With `waits`, processing is observed, and each receive comes `waits` ns after the previous frame is processed.
+/// With `late`, each frame is sent just before its receive.
 fn predicted_after(taken: &[HopId], by: Option<ThreadId>, waits: Option<u64>, late: bool) -> Vec<[u32; 2]> {
     let mut analysis = Analysis::new(Config::default());
     let mut at = 1_000_000;

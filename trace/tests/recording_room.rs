@@ -1,5 +1,5 @@
-//! Recording at a steady rate allocates nothing on the caller's thread. A test of its own: the allocator's counters belong to the
-//! whole process.
+//! Recording at a steady rate allocates nothing on the caller's thread. This is a separate test binary because the allocator's
+//! counters cover the whole process.
 
 use std::alloc::System;
 
@@ -28,7 +28,7 @@ fn chunk(rid: &str, completion: u32) -> Chunk<'_> {
 #[test]
 fn chunks_of_known_requests_allocate_nothing() {
     let path = std::env::temp_dir().join(format!("tokengap-room-{}.tgap", std::process::id()));
-    // Nothing is handed to the other thread while it is counted.
+    // With no limit on block size, no block goes to the writer thread while allocations are counted.
     let options = RecordOptions {
         block_bytes: usize::MAX,
         ..RecordOptions::offline()
@@ -59,12 +59,12 @@ fn chunks_of_known_requests_allocate_nothing() {
         recorder.tick(MonoNs(seq * 10_000_000 + 1));
         seq += 1;
     };
-    // The columns get their room.
+    // Warm up: the columns grow to their size.
     frames[..300].iter().for_each(|frame| pass(frame));
     let region = Region::new(ALLOCATOR);
     frames[300..].iter().for_each(|frame| pass(frame));
     let allocations = region.change().allocations;
-    // A column may double its room once; a chunk never asks for any.
+    // A column may double its capacity once. A chunk alone never allocates.
     assert!(allocations <= 4, "{allocations} allocations for 25,600 chunks");
     recorder.finish(&Closing::default()).expect("finished");
     std::fs::remove_file(&path).ok();

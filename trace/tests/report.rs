@@ -1,4 +1,4 @@
-//! The report's form: every field of the schema, null where nothing could be seen, and the text for people.
+//! Report format: every field of the schema, null for unobserved values, and the text output.
 
 use serde_json::Value;
 use trace::clock::MonoNs;
@@ -114,7 +114,7 @@ impl Run {
 const SLOW: &str = "5b920f43-0d4e-4c7c-9b36-2f6a3a2f9e11";
 const FAST: &str = "9f1c2a77d1f84f0b8a53c6b0f2de4417";
 
-/// A 0.5.9 engine that keeps the last chunk, seen from send to delivery: a first token that waits, two chunks lost.
+/// A 0.5.9 engine that keeps the last chunk, observed from send to delivery: one delayed first token, two dropped chunks.
 fn everything_seen() -> Report {
     let sees = Sees {
         sent: true,
@@ -157,7 +157,7 @@ fn everything_seen() -> Report {
     })
 }
 
-/// A relay alone, on a release that nobody named, with a frame it could not read and observations it lost.
+/// Only a relay, on an unknown release, with one undecoded frame and missed observations.
 fn sends_seen() -> Report {
     let sees = Sees {
         sent: true,
@@ -202,7 +202,7 @@ fn sends_seen() -> Report {
     })
 }
 
-/// Without the slots of time, which have tests of their own.
+/// JSON without the time series, which has its own tests.
 fn json(report: Report) -> String {
     Report { series: None, ..report }.to_json()
 }
@@ -263,7 +263,7 @@ fn the_slowest_are_the_worst_gaps_and_no_more_than_asked() {
         },
         true,
     );
-    // Gaps of 5, 60, 20 and 40 ms, and one first token that waits since 30 ms before the end.
+    // Gaps of 5, 60, 20 and 40 ms, and one first token sent 30 ms before the end and not received.
     for (seq, (rid, gap)) in [("a", 5), ("b", 60), ("c", 20), ("d", 40)].into_iter().enumerate() {
         run.send(100 * seq as u64, &[(rid, 1, 1, None)]);
         run.take(100 * seq as u64 + gap, seq as u64, seq as u64);
@@ -293,7 +293,7 @@ fn the_slowest_are_the_worst_gaps_and_no_more_than_asked() {
     assert!(listed(0).is_empty());
 }
 
-/// Fields of the schema, and whether a relay alone can observe them.
+/// Fields of the schema, and whether a relay alone can observe each.
 const FIELDS: &[(&str, bool)] = &[
     ("/schema", true),
     ("/source/kind", true),
@@ -374,7 +374,7 @@ fn every_field_is_there_and_null_exactly_where_a_relay_cannot_see() {
     assert!(relay.get("demo").is_none() && all["demo"]["truth"]["chunks_dropped"] == 2);
 }
 
-/// The run in which everything is seen, with names as somebody hostile would choose them.
+/// The completely observed run, with hostile names.
 fn hostile() -> Report {
     let mut report = everything_seen();
     let name = "<script>alert(1)</script>\"'`|@here\n# x\u{202e}\u{1b}[2J";
@@ -433,7 +433,7 @@ fn markdown_and_text_call_nobody_and_move_no_cursor() {
     }
     let markdown = report.to_markdown(&Clock::of(&report, None));
     assert!(!markdown.lines().any(|line| line.starts_with("# ")), "{markdown}");
-    // Letters between backticks are no markup.
+    // Text between backticks is not markup.
     let outside: String = markdown.split('`').step_by(2).collect();
     assert!(
         !outside.contains("<script") && !markdown.contains("**since** @here"),

@@ -1,4 +1,4 @@
-//! How a run went, slot by slot: the columns add up to the totals, keep their clock when they halve, and cost no memory by time.
+//! Time series: columns add up to the totals, stay aligned when slots are halved, and use constant memory.
 
 use trace::event::{Chunk, CpuSample, Event, Frame, Hop, IdColumn, Kind, QueueSample, Sees, Taken, ThreadPart, What};
 use trace::ledger::Limits;
@@ -47,7 +47,7 @@ impl Run {
         });
     }
 
-    /// A frame with one chunk of `rid`'s first token.
+    /// Sends a frame with the first token of `rid`.
     fn send(&mut self, ms: u64, seq: u64, rid: &str) {
         let chunk = Chunk {
             rid,

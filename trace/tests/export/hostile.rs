@@ -1,4 +1,4 @@
-//! Rids that come again, limits that are too small, stages out of order: still a row for each request, and the report's sums.
+//! Reused rids, small limits and stages out of order: exports still have one row per request and match the report's totals.
 
 use std::collections::HashMap;
 
@@ -14,9 +14,9 @@ const MS: u64 = 1_000_000;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// A frame with a chunk for each of these rids: its count, and whether it is the last.
+    /// Sends a frame with one chunk for each of these: rid, count, and whether it is the last chunk.
     Send(Vec<(u8, u32, bool)>),
-    /// Takes the frame so many sends from the latest; 0 is one that has not been sent yet.
+    /// Receives the n-th latest frame; 0 is a frame not sent yet.
     Take(u64),
     Handle(u64),
     Tick(u64),

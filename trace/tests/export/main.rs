@@ -12,7 +12,7 @@ use trace::export::{Export, Format, Opening, Options};
 use trace::report::{Report, ReportInput};
 use trace::{Config, MonoNs};
 
-/// The run in a format, and its report.
+/// Exports the run and returns the output and the report.
 fn export(format: Format, options: Options) -> (String, Report) {
     let steps = run::steps();
     let mut opening = Opening::new("demo", "0.1.0", MonoNs(run::START), run::WALL);
@@ -45,7 +45,7 @@ fn lines(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Checks the content of the run; otherwise the other tests could compare nothing with nothing.
+/// Checks the content of the run; otherwise the other tests could pass on empty data.
 #[test]
 fn the_run_has_losses_and_open_requests() {
     let (_, report) = export(Format::Csv, Options::default());

@@ -28,7 +28,7 @@ fn counts_are_the_reports() {
         ..Options::default()
     });
     let frames: u64 = report.hops.iter().filter_map(|hop| hop.frames_sent).sum();
-    // A frame that could not be read has no slice, only a mark.
+    // An undecoded frame has an instant event instead of a slice.
     assert_eq!(
         named(&events, "X", "send").len() as u64,
         frames - report.own.frames_undecoded

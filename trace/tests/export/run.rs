@@ -1,5 +1,5 @@
-//! A run with all that an export can show: two hops, a backlog, takes in bursts, a waiter that keeps the last chunk, samples, log
-//! lines, a frame that cannot be read, missed observations, an abort, and requests that are still open at the end.
+//! A run with everything an export can show: two hops, a backlog, bursts of receives, a waiter that keeps the last chunk, samples,
+//! log lines, an undecoded frame, missed observations, an abort, and requests in flight at the end.
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
@@ -18,7 +18,7 @@ const UP: HopId = HopId(0);
 const DOWN: HopId = HopId(1);
 const TOKENIZER: ThreadId = ThreadId { pid: 4242, tid: 4242 };
 
-/// An owned event with its time.
+/// An owned event and its time.
 pub(crate) struct Step {
     at: u64,
     what: Did,
@@ -32,7 +32,7 @@ enum Did {
     Plain(What<'static>),
 }
 
-/// The steps of the run in the order of time.
+/// Steps of the run, ordered by time.
 pub(crate) fn steps() -> Vec<Step> {
     let mut steps = Vec::new();
     let mut plain = |at: u64, what| {
@@ -60,7 +60,7 @@ pub(crate) fn steps() -> Vec<Step> {
         plain(sent + 20_000, What::Forwarded(up));
         plain(sent + MS, take(up, None, None));
         plain(sent + 2 * MS, What::Handled(up));
-        // The tokenizer takes two frames a wakeup and falls behind by 5 ms with each frame.
+        // The tokenizer receives two frames per wakeup and falls behind by 5 ms with each frame.
         let wakeup = frame / 2;
         let taken = START + 30 * MS + wakeup * 30 * MS + frame % 2 * 200_000;
         plain(taken, take(down, Some(wakeup), Some(TOKENIZER)));
@@ -69,7 +69,7 @@ pub(crate) fn steps() -> Vec<Step> {
             at: sent + 2 * MS,
             what: Did::Sent(down, parts.clone()),
         });
-        // Its waiters keep the last chunk of a wakeup.
+        // Its waiters keep only the last chunk of a wakeup.
         for (rid, count, finish) in parts.into_iter().filter(|p| p.2 != Some(Finish::Abort)) {
             if frame % 2 == 1 || rid == "5b8efff798038103d269b633813fc60c" {
                 steps.push(Step {
@@ -83,7 +83,7 @@ pub(crate) fn steps() -> Vec<Step> {
     steps
 }
 
-/// Rids that are UUIDs and such that are not, one with characters that formats must escape.
+/// A UUID, other rids, and one with characters that formats must escape.
 fn rid(request: usize) -> String {
     match request {
         0 => String::from("5b8efff798038103d269b633813fc60c"),
@@ -94,7 +94,7 @@ fn rid(request: usize) -> String {
 
 fn parts(frame: u32) -> Vec<Part> {
     let of = |request: usize| {
-        // The last two begin late and another is long: three are open at the end.
+        // The last two requests start late and another is long: three are in flight at the end.
         let first = if request >= REQUESTS - 2 {
             TOKENS - 6
         } else {
@@ -268,7 +268,7 @@ impl Step {
         MonoNs(self.at)
     }
 
-    /// Hands the step over as an event.
+    /// Passes the step to `use_it` as an event.
     pub(crate) fn with<T>(&self, use_it: impl FnOnce(&Event<'_>) -> T) -> T {
         let at = MonoNs(self.at);
         match &self.what {

@@ -25,7 +25,7 @@ fn read(path: &Path, said: &[Said]) -> Result<(usize, usize, Option<String>), Op
             match record {
                 Record::Closing(closing) => assert_eq!(*closing, super::closing()),
                 Record::Event(event) if !said[at..].iter().any(is) => {
-                    // After a hole come the loss and the standing data.
+                    // After a damaged block come a loss event and the standing data.
                     assert!(
                         matches!(event.what, What::Lost(_) | What::Hop(_) | What::Engine(_)),
                         "{event:?}"

@@ -1,4 +1,4 @@
-//! Any event at all, with its parts leaked: tests are short.
+//! Strategies for arbitrary events. Their borrowed parts are leaked, which is acceptable in short tests.
 
 use proptest::collection::vec;
 use proptest::option::of;
@@ -18,7 +18,7 @@ fn leak(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
 
-/// Few words, so that they come again, and any.
+/// A few repeated words, rids, and arbitrary text.
 fn text() -> impl Strategy<Value = &'static str> {
     // Parsed once: a pattern passed as text would be parsed again for every string.
     let pattern = |pattern| string_regex(pattern).expect("a pattern");

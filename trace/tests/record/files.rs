@@ -1,4 +1,4 @@
-//! The files: permissions, replacement, and rotation.
+//! Recording files: permissions, replacement, and rotation.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Every released format keeps opening, and its recordings come to the reports that they came to.
+//! Recordings of every format version still open and produce the same reports.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use trace::detect::Severity;
 use trace::record::{Recording, analyse};
 use trace::report::{Report, ThreadState};
 
-/// The report of a whole recording in format 1.0.
+/// Report of a complete recording in format 1.0.
 fn report(name: &str) -> Report {
     report_of(&format!("1.0-{name}.tgap"))
 }
@@ -34,7 +34,8 @@ fn the_demo_in_format_1_0_still_tells_what_its_peers_counted() {
     assert_eq!((report.source.kind.as_str(), report.own.events), ("demo", 7_367));
 }
 
-/// The engine's own count of the two runs below: 198 frames of which 12 carry no output, 2,646 chunks, 5,610 tokens, 80 clients.
+/// Checks the two runs below against the engine's own counts: 198 frames, 12 of them without output, 2,646 chunks, 5,610 tokens
+/// and 80 clients.
 fn is_the_mixed_run(report: &Report) {
     assert_eq!(report.source.engine_version.as_deref(), Some("0.5.9"));
     assert_eq!(
@@ -72,7 +73,7 @@ fn an_attach_to_the_real_engine_still_tells_when_frames_were_taken() {
 #[test]
 fn what_the_real_engine_lost_is_still_confirmed() {
     let report = report("egress-0.5.9");
-    // Its 64 HTTP clients counted for themselves: 6,656 tokens given of 12,800.
+    // Counted by its 64 HTTP clients: 6,656 of 12,800 tokens were delivered.
     assert_eq!((report.tokens.sent, report.tokens.delivered), (12_800, Some(6_656)));
     assert_eq!(
         (report.chunks.dropped_confirmed, report.chunks.tokens_lost),
@@ -89,7 +90,7 @@ fn what_the_real_engine_lost_is_still_confirmed() {
 #[test]
 fn a_stopped_tokenizer_of_a_real_server_is_still_called_stopped() {
     let report = report_of("1.2-stopped-0.5.9.tgap");
-    // The clients' own count: 166 streams of 10,607 tokens, of which 1,196 never came.
+    // Counted by the clients: 166 streams of 10,607 tokens, of which 1,196 never arrived.
     assert_eq!((report.requests.seen, report.tokens.sent), (166, 10_607));
     assert_eq!(report.chunks.tokens_lost, Some(1_196));
     let consumer: Vec<_> = report

@@ -1,4 +1,4 @@
-//! Blocks without a file, with an image of the analysis: a late joiner that continues from both has the same state as the source.
+//! Blocks without a file and a snapshot of the analysis: a late joiner that continues from both has the source's state.
 
 use proptest::prelude::*;
 use trace::event::What;
@@ -77,7 +77,7 @@ proptest! {
     }
 }
 
-/// Real engines, with deliveries, CPU samples and losses: an image at twenty places, each against the whole run.
+/// Recordings of real engines with deliveries, CPU samples and losses. A snapshot at twenty points must reach the same final state.
 #[test]
 fn an_image_of_a_real_run_goes_on_as_the_run_does() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings");
@@ -132,7 +132,7 @@ fn a_block_that_did_not_come_is_a_loss_of_ours_and_never_of_tokens() {
         }
         let packed = packer.pack(&closed).expect("packed").to_vec();
         for _ in 0..2 {
-            // The second time it says nothing: it was read before.
+            // The second read yields nothing: the block is already known.
             reader
                 .read(&packed, &mut |record| {
                     enter_record(&mut watcher, &record);

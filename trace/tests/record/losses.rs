@@ -1,4 +1,4 @@
-//! Lost tokens in a recording: where they are follows from counts, which they are only from ids that were asked for.
+//! Lost tokens in a recording. Counts show their positions; their values need recorded token ids.
 
 use trace::engine::Mode;
 use trace::event::{Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Response, Sees, What};
@@ -10,7 +10,7 @@ use super::{Folder, header, options};
 
 const RID: &str = "9f1c2a77d1f84f0b8a53c6b0f2de4417";
 
-/// Six chunks of two tokens, of which the client is given the third and the last.
+/// A live run of six chunks with two tokens each; only the third and the last are delivered.
 fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
     let mut analysis = Analysis::new(header().config);
     let mut say = |at: u64, what: What<'_>| {

@@ -1,4 +1,4 @@
-//! Recordings are read as written, whatever happens to the file.
+//! Recordings: the data read equals the data written, or the damage is reported.
 
 mod damage;
 mod events;
@@ -18,7 +18,7 @@ use trace::Config;
 use trace::record::{Anchor, Closing, Header, Payload, Record, RecordOptions, Recorder, Recording};
 use trace::{Event, MonoNs};
 
-/// A folder that is gone with the test.
+/// A temporary directory, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -72,7 +72,7 @@ fn closing() -> Closing {
     }
 }
 
-/// Blocks closed by their size alone, no anchors.
+/// Options that close blocks by size alone and write no anchors.
 fn options(block_bytes: usize) -> RecordOptions {
     RecordOptions {
         block_bytes,

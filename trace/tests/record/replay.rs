@@ -1,4 +1,4 @@
-//! A recording's report is the live run's.
+//! A recording's report equals the live run's report.
 
 use trace::record::{Closing, Recorder, Recording, analyse};
 use trace::report::ReportInput;

@@ -1,4 +1,4 @@
-//! The ring: a fixed size, the newest whole, dumped to a recording.
+//! Hindsight ring: fixed size, complete newest blocks, dump to a recording.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ fn feed(ring: &mut Hindsight, said: &[Said]) {
     }
 }
 
-/// The records of a file from its first block on, and the place of the first in the run.
+/// Records of a file, and the index of the first within the run.
 fn records(recording: &Recording) -> (u64, Vec<String>) {
     let mut records = Vec::new();
     let mut reader = recording.reader();
@@ -30,7 +30,7 @@ fn records(recording: &Recording) -> (u64, Vec<String>) {
     (recording.blocks()[0].first_record, records)
 }
 
-/// Poorly compressible, so that the ring goes round several times.
+/// Poorly compressible data, so that the ring wraps several times.
 fn noise() -> Vec<Said> {
     traffic(6_000, 200, 2)
 }
@@ -50,7 +50,7 @@ fn the_newest_is_whole_and_can_be_dumped_while_it_goes_on() {
         ring.status().bytes
     );
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
-    // As if killed: the file as it is, read while the ring is still open.
+    // Reads the file while the ring is open, as after a crash.
     let live = Recording::open(&file).expect("a ring opens");
     let dump = Recording::open(&dumped).expect("a recording");
     assert!(dump.is_indexed() && dump.closing() == Some(&closing()));
@@ -67,7 +67,7 @@ fn the_newest_is_whole_and_can_be_dumped_while_it_goes_on() {
     );
     let bytes: u64 = live.blocks().iter().map(|b| b.bytes).sum();
     assert!(bytes > SIZE / 2, "{bytes} bytes of {SIZE} are of use");
-    // The standing data comes first, then the run from there on.
+    // The standing data comes first, then the records from that point on.
     let expected = said[from as usize..].iter().map(|said| match said {
         Said::Event(event) => format!("{:?}", Record::Event(*event)),
         Said::Tick(at) => format!("{:?}", Record::Tick(MonoNs(*at))),

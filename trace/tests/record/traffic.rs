@@ -1,4 +1,4 @@
-//! An engine's output as a tap sees it: frames of requests that come and go, each taken a little later.
+//! Simulated engine output: frames of overlapping requests, each received shortly after its send.
 
 use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
 use trace::{FrameId, HopId, MonoNs};

@@ -1,4 +1,4 @@
-//! A failing disk: the recording stops with the reason, the run continues, and written data is kept.
+//! Disk failure: the recording stops with a reason, the run continues, and written data is kept.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn feed(recorder: &mut Recorder, said: &[Said]) {
     }
 }
 
-/// Why it stopped, once it has: the writing is another thread's.
+/// Waits until the writer thread stops, and returns the reason.
 fn stopped(recorder: &Recorder) -> String {
     let end = Instant::now() + Duration::from_secs(20);
     loop {

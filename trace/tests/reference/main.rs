@@ -33,18 +33,18 @@ fn ordinary() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Everything is seen; requests finish, are aborted and come again.
+/// Schedules observed completely. Requests finish, are aborted, and their slots are reused.
 fn seen() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(ordinary(), 1..300)
 }
 
-/// The same, and requests are retracted and compute their tokens again.
+/// Like [`seen`], with retracted requests that recompute their tokens.
 fn recomputed() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![20 => ordinary(), 1 => (0_usize..6).prop_map(|request| Op::Retract { request })];
     prop::collection::vec(op, 1..300)
 }
 
-/// Frames and deliveries escape us.
+/// Schedules with missed frames and deliveries.
 fn hidden() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         20 => ordinary(),
@@ -55,7 +55,7 @@ fn hidden() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..300)
 }
 
-/// Frames are lost on the wire.
+/// Schedules with frames lost on the wire.
 fn cut() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![15 => sends(), 5 => ordinary(), 1 => (0_u32..2).prop_map(|lane| Op::Cut { lane })];
     prop::collection::vec(op, 1..200)
@@ -69,12 +69,12 @@ fn run(policy: Policy, ops: &[Op], config: Config) -> World {
     world
 }
 
-/// Whether `told` is `truth`, but for the chunks of tokens in ranges of several.
+/// Whether `told` equals `truth`. Chunk 0 (a range of several chunks) matches any chunk.
 fn same(told: &BTreeMap<String, Lost>, truth: &BTreeMap<String, Lost>) -> bool {
     told.len() == truth.len() && within(told, truth) && told.iter().all(|(rid, lost)| lost.len() == truth[rid].len())
 }
 
-/// Whether `told` names nothing that `truth` does not.
+/// Whether every loss in `told` is also in `truth`.
 fn within(told: &BTreeMap<String, Lost>, truth: &BTreeMap<String, Lost>) -> bool {
     told.iter().all(|(rid, lost)| {
         let known = truth.get(rid);
@@ -86,7 +86,7 @@ fn within(told: &BTreeMap<String, Lost>, truth: &BTreeMap<String, Lost>) -> bool
     })
 }
 
-/// Every chunk that lined up ended as exactly one thing.
+/// Checks that every tracked chunk has exactly one outcome or is in flight.
 fn each_chunk_has_one_fate(world: &World) -> Result<(), TestCaseError> {
     let ledger = world.analysis.ledger();
     let (chunks, f) = (ledger.totals().chunks, ledger.totals().chunks.fates);
@@ -118,7 +118,7 @@ proptest! {
     #[test]
     fn empty_chunks_of_a_recomputing_request_change_no_count(policy in policies(), ops in recomputed()) {
         let world = run(policy, &ops, Config::default());
-        // An empty chunk may say what a full one said: whether a merge ended with it is seen only by the next delivery.
+        // An empty chunk may report the same count as a full one. Only the next delivery shows whether it was merged.
         let settled = |t: Truth| Truth { coalesced: t.coalesced + t.outstanding, outstanding: 0, ..t };
         prop_assert_eq!(settled(world.told()), settled(world.truth()));
         each_chunk_has_one_fate(&world)?;

@@ -15,21 +15,21 @@ use trace::{Analysis, Config, FrameId, HopId};
 pub(crate) enum Op {
     /// The scheduler sends a frame on a lane: (request, new tokens, whether it finishes) each.
     Send { lane: u32, parts: Vec<(usize, u32, bool)> },
-    /// The tokenizer takes the next frame of a lane.
+    /// The tokenizer receives the next frame of a lane.
     Take { lane: u32 },
     /// The tokenizer returns to its poll: the next frame received belongs to another wakeup.
     Poll,
-    /// The relay writes the next frame of a lane on.
+    /// The relay forwards the next frame of a lane.
     Forward { lane: u32 },
     /// A waiter wakes and serves its client.
     Serve { request: usize },
     /// The scheduler retracts a request and computes its tokens again.
     Retract { request: usize },
-    /// The next frame of a lane is not observed by us, neither its send nor, if `take`, the next take.
+    /// The send of the next frame on a lane is missed.
     Blind { lane: u32 },
-    /// The next frame of a lane never crosses the wire.
+    /// The next frame of a lane is lost on the wire.
     Cut { lane: u32 },
-    /// The observation of the next delivery is lost.
+    /// The next delivery is missed.
     Deaf,
 }
 
@@ -60,10 +60,10 @@ pub(crate) struct Truth {
     pub(crate) outstanding: u64,
     pub(crate) missing_on_wire: u64,
     pub(crate) backlog: u64,
-    /// Frames the relay wrote on after their send was seen.
+    /// Frames that the relay forwarded, if their send was observed.
     pub(crate) forwarded: u64,
-    /// Chunks taken before the waiter that an earlier one called has run, where it keeps the last of new tokens: it runs after
-    /// three turns, and a message takes two.
+    /// Chunks predicted as dropped: another chunk of the request arrived before its waiter ran, and the waiter keeps the last one.
+    /// A waiter runs three event-loop turns after it is called, and a frame takes two turns.
     pub(crate) predicted: u64,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Truth {
 struct Part {
     request: usize,
     tokens: u32,
-    /// The place of its last token.
+    /// Position of its last token.
     end: u32,
     /// Number of the chunk among the observed chunks of its request.
     nth: u32,
@@ -89,7 +89,7 @@ impl Part {
     }
 }
 
-/// The id of the token at a place.
+/// Id of the token at a position.
 fn id_at(place: u32) -> i64 {
     i64::from(place) + 150_000
 }
@@ -107,23 +107,23 @@ struct Living {
     retractions: u32,
     finished: bool,
     seen: bool,
-    /// Tokens cut from the wire since the last chunk that crossed.
+    /// Tokens lost on the wire since the last chunk that crossed it.
     cut: u64,
     out: VecDeque<Part>,
-    /// Chunks whose send was seen.
+    /// Chunks whose send was observed.
     chunks: u32,
     served_to: u32,
     closed: bool,
 }
 
-/// Lost tokens of a request: by place, the chunk each was in and its id.
+/// Lost tokens of a request, by position: the number of the chunk and the token's id.
 pub(crate) type Lost = BTreeMap<u32, (u32, i64)>;
 
 #[derive(Debug, Default)]
 struct Lane {
     seq: u64,
     queue: VecDeque<(u64, Vec<Part>)>,
-    /// Frames not yet written on, and whether their send was seen.
+    /// Frames not yet forwarded, and whether their send was observed.
     relay: VecDeque<(u64, bool)>,
     blind: bool,
     cut: bool,
@@ -138,16 +138,16 @@ pub(crate) struct World {
     now: u64,
     deaf: bool,
     wakeup: u64,
-    /// Frames taken in this wakeup.
+    /// Frames received in this wakeup.
     taken: u32,
-    /// By which of them a request's waiter was called.
+    /// For each request, the index of the frame in this wakeup that called its waiter.
     called: BTreeMap<String, u32>,
     /// Losses of each request.
     pub(crate) lost: BTreeMap<String, Lost>,
-    /// Losses due to the turns that each request's waiter needs, with its last receive.
+    /// Predicted losses of each request; `before` has its last received chunk.
     pub(crate) bound: BTreeMap<String, Lost>,
     before: BTreeMap<String, Part>,
-    /// Whether anything was hidden from the ledger.
+    /// Whether any observation was missed.
     pub(crate) hidden: bool,
 }
 
@@ -468,7 +468,7 @@ impl World {
         }));
     }
 
-    /// The truth, with the chunks in flight now.
+    /// Ground truth, with the chunks currently in flight.
     pub(crate) fn truth(&self) -> Truth {
         let t = self.truth;
         let gone = t.chunks_delivered + t.coalesced + t.dropped;
@@ -478,7 +478,7 @@ impl World {
         }
     }
 
-    /// The ledger's numbers in the same form.
+    /// The report's numbers in the same form.
     pub(crate) fn told(&self) -> Truth {
         let report = self.analysis.report(&trace::report::ReportInput::of("model"));
         let (c, t, r) = (&report.chunks, &report.tokens, &report.requests);
