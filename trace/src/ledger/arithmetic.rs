@@ -1,8 +1,8 @@
-//! Does a stream of chunks add up? `completion_tokens` is cumulative in every release, so the wire itself says what is missing.
+//! Consistency check of a stream's counts. `completion_tokens` is cumulative in every release, so counts show missing tokens.
 //!
-//! The law: the scheduler keeps a send offset per request, and a chunk lists the ids between the old offset and the new one.
-//! So a delta lists exactly `completion - high` ids, where `high` is the highest count the stream has shown; while a retracted
-//! request with `input_embeds` computes its tokens again (0.5.10rc0 and later) its counts are below `high` and it lists none.
+//! The scheduler keeps a send offset per request, and a chunk lists the ids between the old offset and the new one. A delta
+//! therefore lists exactly `completion - high` ids, where `high` is the highest count of the stream so far. While a retracted
+//! request with `input_embeds` recomputes its tokens (0.5.10rc0 and later), its counts are below `high` and it lists no ids.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,15 +11,15 @@ use crate::event::{Finish, IdColumn};
 /// A first chunk of `DeltaAfterPromptTail` lists at most this many ids of the prompt
 /// (`INIT_INCREMENTAL_DETOKENIZATION_OFFSET` in `schedule_batch.py`).
 const PROMPT_TAIL: u32 = 5;
-/// This many chunks in a row must contradict what the release claims before the claim is given up.
+/// Number of consecutive chunks that must contradict the release's claim before it is rejected.
 const CONTRADICTIONS: u8 = 3;
 
-/// A stream whose chunks cannot show where they begin (all ids so far, or no ids) and starts above this was joined late: a
-/// non-streaming request's first chunk comes at 50 tokens.
+/// Highest plausible count of a first chunk. A stream with all ids so far or no ids that starts above this was joined late.
+/// A non-streaming request's first chunk comes at 50 tokens.
 const PLAUSIBLE_START: u32 = 64;
-/// Unless so many frames of its connection were seen in a row before it: a request that ran then, one token a step or more,
-/// would have been in one of them. Releases up to 0.4.8 emit at multiples of the interval only, which requests of several tokens a step may never meet:
-/// the first chunk of such a one is its finish.
+/// After this many consecutive observed frames of its connection, a stream that starts higher was not joined late: a running request
+/// would have been in one of them. Releases up to 0.4.8 emit only at multiples of the interval. A request with several tokens per
+/// step may never hit one, so its finish is its first chunk.
 const WATCHED_LONG: u64 = 50;
 
 /// Counts reported by a chunk.
@@ -44,11 +44,11 @@ pub(crate) enum Verdict {
     JoinedLate,
     /// Observation was broken: the stream starts again from here, unjudged.
     Rebased,
-    /// The finish was said again (0.4.x with overlap scheduling): nothing new.
+    /// A repeated finish (0.4.x with overlap scheduling), without new tokens.
     Repeat,
     /// The rid belongs to another request from here on; the chunk has not been entered.
     Restart,
-    /// Tokens between this chunk and the last never crossed this hop.
+    /// Tokens between the previous chunk and this one never crossed this hop.
     Loss { missing: u32 },
     /// Lists more ids than it has new tokens, and no known behaviour explains it.
     Surplus { extra: u32 },
@@ -59,7 +59,7 @@ pub(crate) enum Verdict {
 /// One step of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// Tokens the scheduler made since the last chunk, by its own count.
+    /// Tokens that the scheduler generated since the previous chunk, by its own count.
     pub(crate) new: u32,
     /// Tokens this chunk carries: the new ones, unless some are missing.
     pub(crate) carried: u32,
@@ -88,7 +88,7 @@ pub enum Evidence {
     Cumulative,
 }
 
-/// Empty deltas after a gap in observation: the counts run behind a send offset that was not seen.
+/// Whether deltas have been empty since a gap in observation: counts then run behind an unobserved send offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum CatchUp {
     #[default]
@@ -115,7 +115,7 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Enters a chunk. `epoch` changes whenever observations of the hop were lost.
+    /// Enters a chunk. `epoch` changes whenever observations of the hop were missed.
     pub(crate) fn step(&mut self, said: Said, epoch: u32) -> Step {
         let Some(completion) = said.completion else {
             return self.uncounted(said);
@@ -125,7 +125,7 @@ impl Count {
             let repeat = said.finish.is_some() && (completion == self.high || completion == self.last) && !lists_new;
             return Step::of(0, 0, if repeat { Verdict::Repeat } else { Verdict::Restart });
         }
-        // A column that is empty by design says nothing.
+        // A column that is empty by design carries no information.
         let listed = said.listed.filter(|&l| l > 0 || said.claim != IdColumn::Absent);
         let step = match (self.begun, listed) {
             (false, listed) => self.begin(said, listed, completion, epoch),
@@ -149,7 +149,7 @@ impl Count {
         step
     }
 
-    /// How the ids are to be read: by what the stream has shown, else by what the release claims.
+    /// Meaning of the listed ids: by the stream's own evidence, otherwise by the release's claim.
     pub(crate) fn reads_as(&self, claim: IdColumn) -> Evidence {
         match (self.evidence, claim) {
             (Evidence::Undecided, IdColumn::Delta | IdColumn::DeltaAfterPromptTail) => Evidence::Delta,
@@ -190,7 +190,7 @@ impl Count {
         if goes_on && claim == IdColumn::Undecided {
             return Step::of(completion, completion, Verdict::JoinedLate);
         }
-        // Nothing so far of a request that was retracted is no beginning.
+        // A first chunk with count 0 is not the start of a retracted request.
         self.whole = completion > 0 || !said.retracted;
         let extra = listed - completion;
         let explained = match claim {
@@ -216,7 +216,7 @@ impl Count {
     }
 
     fn cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> Step {
-        // Counts never fall in the releases that send all ids (up to 0.4.6.post3): another request has the rid now.
+        // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
         let old = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
         if old && listed == completion && completion < self.high {
             return Step::of(0, 0, Verdict::Restart);
@@ -239,15 +239,15 @@ impl Count {
         step
     }
 
-    /// The release is not known: the first chunk that can be read one way only decides.
+    /// Enters a chunk of an unknown release. The first chunk with only one possible reading decides the type of the ids.
     fn undecided(&mut self, listed: u32, completion: u32, epoch: u32) -> Step {
-        // However it is read, it begins at its first token: another request has the rid now.
+        // In either reading it starts at its first token, so another request has the rid now.
         if listed > 0 && listed == completion && completion < self.high {
             return Step::of(0, 0, Verdict::Restart);
         }
         let new = completion.saturating_sub(self.high);
         if epoch != self.epoch {
-            // A lower count is another request's, whose beginning escaped us.
+            // A lower count belongs to another request, whose start was missed.
             self.epoch = epoch;
             self.high = if listed > 0 {
                 completion
@@ -364,7 +364,7 @@ mod tests {
         }
     }
 
-    /// Enters (listed, completion) pairs and gives back the verdicts.
+    /// Enters (listed, completion) pairs and returns the steps.
     fn verdicts(claim: IdColumn, chunks: &[(u32, u32)]) -> (Count, Vec<Step>) {
         let mut count = Count::default();
         let steps = chunks
@@ -520,7 +520,7 @@ mod tests {
         let column = IdColumn::Absent;
         let (count, _) = verdicts(column, &[(1, 1), (2, 2), (3, 3)]);
         assert_eq!(count.evidence, Evidence::Cumulative);
-        // A frame that vanished before the first that tells: the chunk was taken to carry all that is new.
+        // A frame lost before the first decisive chunk is a loss: that chunk does not carry all new tokens.
         let (count, steps) = verdicts(IdColumn::Undecided, &[(1, 1), (1, 3)]);
         assert_eq!(
             (count.evidence, steps[1].verdict),
@@ -537,7 +537,7 @@ mod tests {
         assert_eq!(steps[3].verdict, Verdict::Restart);
     }
 
-    /// A count that was taken for a sum of counts left the stream behind by its tokens, which the next chunk seemed to lack.
+    /// A chunk whose count is rejected as a sum still advances the stream by its ids. Otherwise the next chunk would show a loss.
     #[test]
     fn on_an_unknown_layout_new_ids_count_where_no_count_is_believed() {
         let (mut count, _) = verdicts(IdColumn::Undecided, &[(1, 1), (2, 3)]);

@@ -1,4 +1,4 @@
-//! Delivery tracker of one request: which of its chunks a delivery carried, merged or lost.
+//! Delivery tracker of one request: finds the chunks that each delivery carried, merged or dropped.
 //!
 //! Chunks enter in the order they were sent, each with the count it ends at. A delivery of `n` tokens ending at count `C` covers `(C-n,
 //! C]`. Earlier tokens that were never delivered are lost, because deliveries of one request never go back.
@@ -13,7 +13,7 @@ use crate::engine::Mode;
 use crate::event::{Delivery, Response};
 use crate::id::HopId;
 
-/// A chunk sent and not yet delivered, or several neighbours once the line is full.
+/// A chunk sent and not yet delivered, or several neighbours once the tracker is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     /// The stream's high-water count after it.
@@ -21,20 +21,20 @@ struct Entry {
     /// Reported count. Below `end` while a retracted request recomputes; 0 if any merged entry did.
     said: u32,
     tokens: u32,
-    /// Tokens before its own, or between them, that never came to its hop.
+    /// Tokens before or between its own that never reached its hop.
     missing: u32,
     chunks: u32,
     /// Number of its first chunk within the request (1-based).
     nth: u32,
-    /// Ids held of it in the line's `ids`: as many as tokens, or none.
+    /// Number of its ids in the tracker's `ids`: equal to `tokens`, or 0.
     ids: u32,
-    /// Its column does not show its tokens: some of those counted may have come, or gone, by another chunk that nobody saw.
+    /// Its id column does not show its own tokens: some counted tokens may belong to an unobserved or lost chunk.
     vague: bool,
     /// Observations between the previous entry and this one were missed.
     after_unseen: bool,
 }
 
-/// A chunk that enters the line.
+/// A chunk that enters the tracker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entering<'a> {
     /// The stream's high-water count after it.
@@ -43,15 +43,15 @@ pub(crate) struct Entering<'a> {
     pub(crate) said: u32,
     /// Tokens it carries.
     pub(crate) tokens: u32,
-    /// Tokens between it and the chunk before that never came to its hop.
+    /// Tokens between the previous chunk and this one that never reached its hop.
     pub(crate) missing: u32,
     /// Number of the chunk within the request (1-based).
     pub(crate) nth: u32,
-    /// The ids of its tokens; empty where they are not kept.
+    /// Ids of its tokens; empty if not kept.
     pub(crate) ids: &'a [i64],
-    /// Only the growth of its count is known: its tokens are the last of these, in unknown number.
+    /// Only the growth of its count is known. It carries the last of those tokens, in unknown number.
     pub(crate) vague: bool,
-    /// Its count leads on from nothing that was seen.
+    /// Its count does not continue from an observed chunk.
     pub(crate) rebased: bool,
 }
 
@@ -60,13 +60,13 @@ pub(crate) struct Entering<'a> {
 pub struct Fates {
     /// Carried by a delivery: the first of those that share one, and every one in a response that does not stream.
     pub delivered: u64,
-    /// Left inside another chunk's delivery.
+    /// Merged into another chunk's delivery.
     pub coalesced: u64,
-    /// Proven lost: their tokens are in no delivery.
+    /// Proven dropped: their tokens are in no delivery.
     pub dropped: u64,
     /// Tokens in no delivery though later ones were delivered.
     pub tokens_lost: u64,
-    /// Delivered or lost while observations were missed, in a response with text only, or where counts alone do not show which.
+    /// Delivered or dropped, but unknown which: observations were missed, the response is text only, or counts are ambiguous.
     pub unjudged: u64,
 }
 
@@ -79,12 +79,12 @@ impl Fates {
         self.unjudged += other.unjudged;
     }
 
-    /// Chunks that are no longer outstanding.
+    /// Chunks with a known or unjudged outcome: all that are not outstanding.
     pub fn chunks(&self) -> u64 {
         self.delivered + self.coalesced + self.dropped + self.unjudged
     }
 
-    /// Chunks that a delivery carried or covered.
+    /// Counts chunks inside a delivery: its first one as delivered, the others as merged.
     fn inside(&mut self, chunks: u64, carrier: &mut bool) {
         let first = u64::from(chunks > 0 && !std::mem::replace(carrier, true));
         self.delivered += first;
@@ -96,17 +96,17 @@ impl Fates {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) fates: Fates,
-    /// The tokens that it proves lost.
+    /// Token ranges that it proves lost.
     pub(crate) lost: Vec<LostRange>,
     /// Deliveries before it may have been missed.
     pub(crate) missed: bool,
-    /// Tokens the client had not been given before.
+    /// Tokens new to the client.
     pub(crate) new: u32,
-    /// Tokens it was given again.
+    /// Tokens that the client already had.
     pub(crate) repeated: u32,
 }
 
-/// The line of one request.
+/// Delivery tracker of one request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -114,43 +114,43 @@ pub(crate) struct Outcome {
 )]
 pub(crate) struct Line {
     outstanding: VecDeque<Entry>,
-    /// The ids of entries that have some, in their order.
+    /// Ids of the entries that keep theirs, in order.
     ids: VecDeque<i64>,
-    /// The ids of the entry that was removed last.
+    /// Ids of the most recently removed entry.
     gone: Vec<i64>,
     /// Chunks in `outstanding`.
     chunks: u64,
-    /// Chunks entered at all.
+    /// Chunks entered so far.
     entered: u64,
-    /// Entries whose count runs behind, while a retracted request recomputes.
+    /// Number of entries whose count runs behind because a retracted request recomputes.
     behind: u32,
     /// The count delivered so far.
     delivered_to: u32,
     begun: bool,
     epoch: u32,
-    /// The hop by which its last chunk came.
+    /// Hop of its last chunk.
     by: Option<HopId>,
     /// The last delivery matched no chunk, so the next one may follow something unobserved.
     doubt: bool,
-    /// Some of the request's chunks or deliveries may have escaped us.
+    /// Some of the request's chunks or deliveries may have been missed.
     pub(crate) scarred: bool,
     pub(crate) last_at: Option<MonoNs>,
     /// Outcomes of this request's chunks so far.
     pub(crate) fates: Fates,
     pub(crate) finished: bool,
-    /// Tokens its consumer has counted, by its own deliveries.
+    /// Tokens that a consumer counts by adding up the deliveries.
     pub(crate) claimed: u64,
     /// Number of deliveries that repeated its delivered tokens and continued after them.
     pub(crate) all_again: u8,
-    /// It has counted more than there were.
+    /// Its consumer has counted more tokens than were generated.
     pub(crate) inflated: bool,
-    /// Another live request has its rid: nothing of it is judged.
+    /// Another live request has its rid, so it is not judged.
     #[serde(default)]
     pub(crate) shared: bool,
-    /// Until then a delivery may be of the request that had its rid before.
+    /// Until this time, a delivery may belong to the previous request with its rid.
     #[serde(default)]
     pub(crate) straggling: MonoNs,
-    /// Its response carries text only: no delivery of its tokens is seen.
+    /// Its response carries text only, so deliveries of its tokens are not observed.
     pub(crate) text: bool,
 }
 
@@ -176,25 +176,25 @@ impl Line {
         }
     }
 
-    /// The next delivery may be of another request.
+    /// Marks the next delivery as uncertain: it may belong to another request or to unobserved chunks.
     pub(crate) fn doubts(&mut self) {
         (self.doubt, self.scarred) = (true, true);
     }
 
-    /// Enters chunks whose deliveries cannot be recognised: later deliveries may hold them.
+    /// Enters chunks whose deliveries cannot be recognised. Later deliveries may contain them.
     pub(crate) fn skip(&mut self, chunks: u64) {
         self.entered += chunks;
         self.fates.unjudged += chunks;
         self.doubts();
     }
 
-    /// Its response carries text only. Returns the chunks in flight, which become unjudged, and their tokens.
+    /// Marks the response as text only. Returns the number of chunks in flight, which become unjudged, and of their tokens.
     pub(crate) fn carry_text(&mut self) -> (u64, u64) {
         self.text = true;
         self.give_up_waiting()
     }
 
-    /// Their deliveries will not be seen. Returns the chunks in flight, which become unjudged, and their tokens.
+    /// Stops waiting for deliveries. Returns the number of chunks in flight, which become unjudged, and of their tokens.
     pub(crate) fn give_up_waiting(&mut self) -> (u64, u64) {
         let tokens = self.outstanding.iter().map(|entry| u64::from(entry.tokens)).sum();
         let chunks = std::mem::take(&mut self.chunks);
@@ -227,7 +227,7 @@ impl Line {
         u64::from(self.delivered_to)
     }
 
-    /// Entries held, which is what memory is spent on.
+    /// Number of entries, which determines memory use.
     pub(crate) fn entries(&self) -> usize {
         self.outstanding.len()
     }
@@ -270,7 +270,7 @@ impl Line {
                 }
                 let (was_behind, behind) = (last.said < last.end, said < end);
                 last.end = last.end.max(end);
-                // Where counts run behind, one entry cannot be found by what each of several says: it is by none.
+                // While counts run behind, a shared entry cannot be found by the reported count of each of its chunks.
                 last.said = if was_behind || behind { 0 } else { said };
                 self.behind += u32::from(behind && !was_behind);
                 self.scarred |= was_behind || behind;
@@ -303,7 +303,7 @@ impl Line {
     pub(crate) fn deliver(&mut self, delivery: &Delivery<'_>, epoch: u32) -> Outcome {
         let missed = std::mem::replace(&mut self.epoch, epoch) != epoch;
         self.scarred |= missed;
-        // While counts run behind, a delivery may be matched with a chunk that says the same and is long gone.
+        // While counts run behind, a delivery may match an entry with the same count whose own delivery was missed.
         let ambiguous = self.scarred && self.behind > 0;
         // A delivery may contain unobserved tokens before a chunk that it reaches.
         let to = delivery.completion_tokens.unwrap_or(0);
@@ -322,7 +322,7 @@ impl Line {
             (Mode::Incremental, Some(to)) => self.range(delivery, to, broken),
         };
         if delivery.response == Response::Whole {
-            // It delivers once by design: nothing is merged.
+            // A response that does not stream delivers once by design, so nothing counts as merged.
             outcome.fates.delivered += std::mem::take(&mut outcome.fates.coalesced);
         }
         let claimed = u64::from(delivery.tokens);
@@ -338,7 +338,7 @@ impl Line {
         outcome
     }
 
-    /// Tokens up to `to` are with the client: whatever is outstanding below is covered.
+    /// Enters a cumulative delivery, which covers all outstanding chunks up to `to`.
     fn cover(&mut self, to: u32, finished: bool) -> Outcome {
         let (mut fates, mut carrier) = (Fates::default(), false);
         while let Some(entry) = self.outstanding.front().copied().filter(|e| e.end <= to) {
@@ -348,7 +348,7 @@ impl Line {
             self.pop_front();
             fates.inside(u64::from(entry.chunks), &mut carrier);
         }
-        // Of all so far to one who is met in mid-stream, nobody knows what he had before.
+        // Earlier deliveries of a response joined late are unknown, so none of these tokens counts as new.
         let missed = self.scarred && !self.begun;
         Outcome {
             fates,
@@ -358,13 +358,14 @@ impl Line {
         }
     }
 
-    /// Tokens `(to-n, to]` are delivered; earlier tokens still in flight are lost.
+    /// Enters an incremental delivery of tokens `(to-n, to]`. Earlier tokens still in flight are lost.
     fn range(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
         let from = self.begin(to, delivery.tokens);
         if self.vague_before(from, to) {
             return self.vaguely(delivery, to, broken);
         }
-        // What it reaches to was sent unseen: what the wire lost there is not in it either, and it begins nobody knows where.
+        // No entry ends at `to`: the last delivered chunk was not observed. Tokens lost on the wire before it are unknown, and so is
+        // the start of the delivery.
         let unseen = self.covered_to(to).is_some_and(|end| end < to);
         let broken = broken || unseen;
         let (mut fates, mut carrier, mut inside) = (Fates::default(), false, 0_u32);
@@ -382,8 +383,8 @@ impl Line {
                 continue;
             }
             let lost = entry.end.min(from).saturating_sub(start);
-            // Of several neighbours in one entry it cannot be said which were lost, only how many tokens.
-            // Nor where they were, when the wire has lost some among them.
+            // An entry of several chunks shows how many tokens were lost, but not from which chunks.
+            // If the wire also lost tokens among them, it does not show their positions either.
             let blurred = entry.chunks > 1 && entry.missing > 0;
             let whose = if broken || blurred || (entry.chunks > 1 && entry.end > from) {
                 &mut fates.unjudged
@@ -405,7 +406,7 @@ impl Line {
         }
     }
 
-    /// The end of the last chunk that a delivery up to `to` may hold.
+    /// End of the last outstanding chunk that a delivery up to `to` may contain.
     fn covered_to(&self, to: u32) -> Option<u32> {
         self.outstanding.iter().map(|e| e.end).rfind(|&end| end <= to)
     }
@@ -419,8 +420,10 @@ impl Line {
         })
     }
 
-    /// A delivery without tokens, or one while counts run behind after a retraction: the chunk it ends with is found by what it
-    /// says, and its tokens tell whether those before it are inside or superseded.
+    /// Enters a delivery without tokens, or one made while counts run behind after a retraction. `None` if no chunk matches.
+    ///
+    /// The last delivered chunk is found by its reported count. The number of tokens shows whether the delivery holds all chunks up to
+    /// that one or that one alone. In the second case, the earlier ones are dropped.
     fn by_position(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Option<Outcome> {
         let (mut sum, mut found) = (0_u32, None);
         for (at, entry) in self.outstanding.iter().enumerate() {
@@ -433,7 +436,7 @@ impl Line {
         let (last, all) = found?;
         let (mut fates, mut carrier, mut new) = (Fates::default(), false, 0_u32);
         let mut lost = Vec::new();
-        // The sum of vague chunks cannot be told from their assumed tokens.
+        // A vague chunk may carry fewer tokens than assumed, so it is unknown whether earlier chunks were dropped.
         let vague = self.outstanding.iter().take(last + 1).any(|entry| entry.vague);
         for at in 0..=last {
             let Some(entry) = self.pop_front() else { break };
@@ -477,13 +480,13 @@ impl Line {
         }
     }
 
-    /// The delivery is of a chunk that was not seen: the next one proves no drop either.
+    /// The delivered chunk was not observed, so the next delivery proves no drop either.
     fn doubtful(&mut self) -> Outcome {
         self.doubt = true;
         Outcome::default()
     }
 
-    /// A delivery that gives no count settles chunks in order, by tokens alone; it can prove no loss.
+    /// Enters a delivery without a count: it covers chunks in order, by their tokens alone. It proves no loss.
     fn by_count(&mut self, tokens: u32) -> Outcome {
         let (mut fates, mut carrier, mut covered) = (Fates::default(), false, 0_u32);
         let mut to = self.delivered_to;
@@ -521,7 +524,7 @@ impl Line {
         Some(entry)
     }
 
-    /// The tokens `(from, to]` of the entry that was removed last.
+    /// Tokens `(from, to]` of `entry`, which must be the most recently removed one.
     fn range_of(&self, entry: &Entry, from: u32, to: u32) -> LostRange {
         let skipped = (from as usize + entry.tokens as usize).saturating_sub(entry.end as usize);
         let ids = self.gone.get(skipped..skipped + (to - from) as usize);
@@ -533,7 +536,7 @@ impl Line {
     }
 }
 
-/// An empty chunk behind the tokens of a delivery may still come alone, unless this is the end.
+/// Whether an empty chunk after the delivered tokens may still be delivered separately. Not if the delivery ends the request.
 fn may_follow(entry: &Entry, to: u32, carrier: bool, finished: bool) -> bool {
     entry.end == to && entry.tokens == 0 && carrier && !finished
 }

@@ -1,4 +1,4 @@
-//! Deliveries told before the first chunk of their request: sources keep no order between connections.
+//! Deliveries reported before the first chunk of their request. Sources guarantee no order between connections.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,30 +7,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
 
-/// How many are kept, and for how long a chunk may be told late, in nanoseconds.
+/// Maximum number of early deliveries kept.
 const KEPT: usize = 256;
+/// Maximum delay of a first chunk's report behind a delivery, in nanoseconds.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// A delivery of a request that was not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Early {
-    /// Of its rid: a request with the same one is doubted for nothing.
+    /// Hash of its rid. A collision only makes another request's first match uncertain.
     hash: u64,
     at: MonoNs,
-    /// The count it delivered to.
+    /// Cumulative count at its end.
     to: u32,
 }
 
-/// The last of them.
+/// Most recent early deliveries.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct EarlyDeliveries {
     told: VecDeque<Early>,
-    /// When the newest was that had to make room.
+    /// Time of the newest evicted delivery.
     gone: Option<MonoNs>,
 }
 
 impl EarlyDeliveries {
-    /// Keeps one; without a count it delivered up to 0, as far as anybody knows.
+    /// Records a delivery; `to` is 0 if it has no count.
     pub(super) fn keep(&mut self, rid: &str, at: MonoNs, to: u32) {
         while self.told.front().is_some_and(|early| at.since(early.at) > PATIENCE_NS) {
             self.told.pop_front();
@@ -49,7 +50,7 @@ impl EarlyDeliveries {
     pub(super) fn of(&self, rid: &str, since: MonoNs) -> Option<u32> {
         let may_be_gone = self.gone.is_some_and(|gone| gone >= since).then_some(0);
         let hash = (!self.told.is_empty()).then(|| hash(rid));
-        // Before its first chunk was sent, it was another request of that rid.
+        // A delivery before the first send belongs to an earlier request with the rid.
         let its = |early: &&Early| Some(early.hash) == hash && early.at >= since;
         self.told.iter().filter(its).map(|early| early.to).max().or(may_be_gone)
     }

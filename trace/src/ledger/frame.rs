@@ -37,12 +37,12 @@ pub(super) struct Seen {
     lines_up: bool,
     /// The outcome of its chunks is not observed: the receiver is not watched yet, or no longer.
     unseen: bool,
-    /// Likewise, when they are received.
+    /// Receives are observed elsewhere, but not those of this hop.
     hides_takes: bool,
     pub(super) claim: IdColumn,
     /// Frames of its connection seen in a row before this one.
     watched: u64,
-    /// By its send; otherwise by its take, and the send is unseen.
+    /// The frame was observed at its send; otherwise at its receive, and the send was not observed.
     sent: bool,
 }
 
@@ -53,7 +53,7 @@ struct Sums {
     tokens: u64,
     /// Chunks that the scheduler sent, and tokens in them.
     origin: [u64; 2],
-    /// Chunks entered to wait for deliveries, and such that none is expected of.
+    /// Chunks entered into delivery trackers, and chunks without an expected delivery.
     lined_up: u64,
     set_aside: u64,
     ids: IdCounts,
@@ -69,7 +69,7 @@ impl Ledger {
         self.enter_sent(at, frame.id, place, Load::of(frame.chunks.len(), frame.bytes));
     }
 
-    /// The hop's place, with the lane made and the frame's number noted. `None` when there is no room for the hop.
+    /// Index of the frame's hop. Creates its lane and records the frame number. `None` at the limit of hops.
     pub(super) fn place(&mut self, at: MonoNs, id: FrameId) -> Option<usize> {
         let Some(place) = self.hops.place(id.hop, self.limits.hops) else {
             self.reached.hops += 1;
@@ -96,7 +96,7 @@ impl Ledger {
         Some(place)
     }
 
-    /// A lane of the hop at `place` has gone: nothing waits on it any more.
+    /// Subtracts a removed lane of the hop at `place` from the totals of queued frames.
     fn forget_lane(&mut self, place: usize, gone: &Lane) {
         let hop = &mut self.hops.all[place];
         self.pending_frames -= gone.waiting() + gone.forwarding();
@@ -120,14 +120,14 @@ impl Ledger {
             let lanes = std::mem::take(&mut hop.lanes);
             lanes.values().for_each(|gone| self.forget_lane(place, gone));
         }
-        // Of the same rid in the next engine it would be another request's first token.
+        // A later first token with the same rid belongs to a request of the next engine.
         for request in self.table.iter_mut().filter(|r| r.taken_first.is_none()) {
             (request.outlived, request.first_take_missed) = (true, true);
         }
         self.delivery_epoch += 1;
     }
 
-    /// Enters what a frame says; the chunks that a take is awaited for are left in `scratch`.
+    /// Enters the content of a frame. Leaves the chunks that wait for a receive in `scratch`.
     pub(super) fn content(&mut self, at: MonoNs, place: usize, frame: &Frame<'_>, sent: bool) {
         let any_taken = self.hops.any_taken;
         let hop = &mut self.hops.all[place];
@@ -192,7 +192,7 @@ impl Ledger {
         group.rate.record(at, frame.chunks.len() as u64, tokens, bytes);
     }
 
-    /// Enters one chunk, whose rid led to `foreseen` before the frame; gives back whose it is.
+    /// Enters one chunk and returns its request. `foreseen` is the request of its rid as prefetched.
     fn chunk(&mut self, seen: &Seen, chunk: &Chunk<'_>, foreseen: Ticket, sums: &mut Sums) -> Ticket {
         if chunk.rid.is_empty() {
             sums.set_aside += 1;
@@ -242,8 +242,8 @@ impl Ledger {
         ticket
     }
 
-    /// Whether the request whose first chunk this may be was seen on this line from its first token to its end, on another
-    /// connection: what it had before on the way here has escaped us.
+    /// Whether this chunk begins another request with the same rid. True if the known request has finished, was never seen on this hop,
+    /// and was observed completely on another hop of the same name. The new request's chunks on earlier hops were then missed.
     fn begins_another(&self, ticket: Ticket, seen: &Seen) -> bool {
         let over = |request: &Request| {
             let mut streams = request.streams.iter();
@@ -257,14 +257,14 @@ impl Ledger {
         request.is_some_and(|request| request.finish_seen && over(request))
     }
 
-    /// Checks the chunk against its stream; gives back the stream's place in the request.
+    /// Checks the chunk against its stream. Returns the stream's index in the request.
     fn step(&mut self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> (usize, Step) {
         let nothing = Step {
             new: 0,
             carried: 0,
             verdict: Verdict::Fits,
         };
-        // Admitting the chunk may have cost another one of the frame its record.
+        // Checked for each chunk: admitting an earlier chunk of the frame may have evicted this request.
         let watched = (!self.may_meet_forgotten(seen.at)).then_some(seen.watched);
         let Some(request) = self.table.get_mut(ticket) else {
             return (0, nothing);
@@ -282,8 +282,8 @@ impl Ledger {
                 request.streams.push(stream);
                 request.streams.len() - 1
             });
-        // What another connection carried before a loss of ours may have been of an earlier request with the rid.
-        // So may what it carried to an end, where this one's beginning may have escaped us.
+        // After missed observations, a stream on another hop may belong to an earlier request with this rid.
+        // So may a finished stream, unless it was observed from its start and this one's start was not missed.
         let followed = request.streams[at].whole() || seen.epoch == 0;
         let known = |s: &Stream| self.hops.heard_all_since(s) && (!s.finished() || (s.whole() && followed));
         let comparable = |s: &Stream| s.hop == seen.hop || known(s);
@@ -293,7 +293,7 @@ impl Ledger {
                 high = high.max(stream.completion_tokens());
             }
         }
-        // A process on the way may tell a sum of counts for a count: only a later hop can.
+        // An intermediate process may report a sum of counts as a count. Only hops after the first can show that.
         let beyond = chunk
             .completion_tokens
             .filter(|&n| at > 0 && !seen.origin && n > request.streams[0].count.high);
@@ -311,12 +311,12 @@ impl Ledger {
         let stream = &mut request.streams[at];
         let before = stream.evidence();
         let step = stream.step(chunk, seen.claim, seen.epoch, watched);
-        // A retracted request's empty chunks count up to where it was: they are no later ones come early.
+        // Empty chunks of a retracted request count up again to its former count, so they are not out of order.
         let behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
         let evidence = stream.evidence();
         let judged = !matches!(step.verdict, Verdict::Restart | Verdict::Rebased);
         if behind > 0 && chunk.listed.is_some_and(|n| n > 0) && judged {
-            // Counts of a retracted request may begin again lower (`input_embeds` from 0.5.10 on, retried prefills).
+            // Counts of a retracted request may restart lower (`input_embeds` from 0.5.10 on, retried prefills).
             let retracted = request.retractions > 0 || chunk.retractions.is_some_and(|n| n > 0);
             // A connection keeps its order, so a lower count on it belongs to another request with the same rid.
             let in_order = stream.lane == seen.lane && stream.count.high == high;
@@ -334,8 +334,8 @@ impl Ledger {
         (at, step)
     }
 
-    /// The stream begins again. If it had been seen from its start, the rid belongs to another request now; a stream that began
-    /// with stragglers of an earlier request is started afresh; at the scheduler there are none.
+    /// Restarts a stream whose count begins again. Behind the scheduler, a stream not seen from its start began with late chunks of an
+    /// earlier request and is reset. Otherwise the rid now belongs to another request, which gets a new record.
     fn restart(&mut self, ticket: Ticket, stream: usize, seen: &Seen, rid: &str) -> Ticket {
         let Some(request) = self.table.get_mut(ticket) else {
             return ticket;
@@ -535,7 +535,7 @@ impl Ledger {
         }
     }
 
-    /// An `AbortReq`: the request was aborted in the queue, and may never have been seen before.
+    /// Enters an `AbortReq`: the request was aborted in the queue and may not be known yet.
     fn abort_request(&mut self, at: MonoNs, rid: &str) {
         let ticket = match self.table.find(rid) {
             Some(ticket) => ticket,
@@ -554,14 +554,14 @@ impl Ledger {
     }
 }
 
-/// As a request's first chunk does.
+/// Whether the chunk lists as many ids as it counts, as a request's first chunk does.
 fn lists_all_it_counts(chunk: &Chunk<'_>) -> bool {
     chunk
         .listed
         .is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed))
 }
 
-/// The ids of the tokens that a chunk carries: the last of those it lists, all or none of them.
+/// Ids of the tokens that a chunk carries: the last `carried` of those listed, or none if they exceed `room`.
 fn kept_ids<'c>(chunk: &Chunk<'c>, carried: u32, room: usize) -> &'c [i64] {
     let carried = carried as usize;
     let from = chunk.ids.len().checked_sub(carried).filter(|_| carried <= room);

@@ -1,4 +1,4 @@
-//! One connection of a hop: frames sent and waiting to be forwarded or taken, in their order.
+//! One connection of a hop: frames sent and waiting to be forwarded or received, in order.
 
 use std::collections::VecDeque;
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::table::Ticket;
 use crate::clock::MonoNs;
 
-/// A chunk inside a frame that waits for its take.
+/// A chunk in a queued frame.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct PendingChunk {
     pub(crate) ticket: Ticket,
-    /// New tokens in it.
+    /// New tokens in the chunk.
     pub(crate) tokens: u32,
-    /// The stream's count after it, by which it is known when it is sent on.
+    /// The stream's count after it, which identifies it when it is forwarded.
     pub(crate) end: u32,
     /// Number of the chunk within the request on this hop (1-based).
     pub(crate) nth: u32,
@@ -28,7 +28,7 @@ pub(crate) struct PendingChunk {
 pub(crate) struct Load {
     /// Number of chunks.
     pub(crate) chunks: u32,
-    /// Its bytes, up to 4 GiB.
+    /// Bytes of the frame, up to 4 GiB.
     pub(crate) bytes: u32,
 }
 
@@ -48,7 +48,7 @@ pub struct LaneCounts {
     pub frames: u64,
     /// Chunks inside them.
     pub chunks: u64,
-    /// New tokens in those, by the streams' own counts.
+    /// New tokens inside them, by the streams' own counts.
     pub tokens: u64,
 }
 
@@ -56,7 +56,7 @@ pub struct LaneCounts {
 struct PendingFrame {
     seq: u64,
     at: MonoNs,
-    /// Entries of [`Lane::chunks`] that are its own.
+    /// Number of its entries in [`Lane::chunks`].
     chunks: u32,
     load: Load,
 }
@@ -66,9 +66,9 @@ struct PendingFrame {
 pub(crate) enum Sent {
     /// It was sent at this time; its chunks are at the front of the lane.
     At { at: MonoNs, chunks: u32 },
-    /// It was sent, but the memory of it was given up for a limit, or it is before the lane's first frame.
+    /// It was sent, but evicted at a limit, or it precedes the lane's first observed frame.
     Forgotten,
-    /// It has not been sent yet, as far as this observer knows.
+    /// Its send has not been observed yet.
     NotYet,
 }
 
@@ -78,18 +78,18 @@ pub(crate) struct Lane {
     frames: VecDeque<PendingFrame>,
     pub(crate) chunks: VecDeque<PendingChunk>,
     forward: VecDeque<(u64, MonoNs)>,
-    /// Frames still waiting that were given up for a limit, all of them older than `frames`.
+    /// Queued frames evicted at a limit, all older than those in `frames`.
     forgotten: u64,
-    /// The seq after the last frame whose content was seen.
+    /// Sequence number after the last frame whose content was observed.
     next: Option<u64>,
-    /// Frames whose content was seen, in a row.
+    /// Number of consecutive frames whose content was observed.
     pub(crate) watched: u64,
     pub(crate) last_at: MonoNs,
     pub(crate) counts: LaneCounts,
 }
 
 impl Lane {
-    /// Marks a frame as seen; gives back how many before it were not.
+    /// Marks a frame as observed. Returns the number of frames missed just before it.
     pub(crate) fn seen(&mut self, seq: u64, at: MonoNs) -> u64 {
         self.counts.frames += 1;
         let missed = self.next.map_or(0, |next| seq.saturating_sub(next));
@@ -112,7 +112,7 @@ impl Lane {
         self.chunks.drain(..count.min(self.chunks.len()));
     }
 
-    /// Chunks and bytes of the frames that wait for their take; `None` once some were given up for a limit.
+    /// Chunks and bytes of the queued frames; `None` if some were evicted at a limit.
     pub(crate) fn waiting_load(&self) -> Option<(u64, u64)> {
         let sum = |(chunks, bytes): (u64, u64), f: &PendingFrame| {
             (chunks + u64::from(f.load.chunks), bytes + u64::from(f.load.bytes))
@@ -120,12 +120,12 @@ impl Lane {
         (self.forgotten == 0).then(|| self.frames.iter().fold((0, 0), sum))
     }
 
-    /// Frames remembered that wait for their take.
+    /// Number of queued frames, without evicted ones.
     pub(crate) fn waiting(&self) -> usize {
         self.frames.len()
     }
 
-    /// All that wait, forgotten ones included.
+    /// Number of queued frames, with evicted ones.
     pub(crate) fn backlog(&self) -> u64 {
         self.frames.len() as u64 + self.forgotten
     }
@@ -134,24 +134,24 @@ impl Lane {
         self.forward.len()
     }
 
-    /// The seq of the oldest frame that is remembered.
+    /// Sequence number of the oldest queued frame that is not evicted.
     pub(crate) fn first_waiting(&self) -> Option<u64> {
         self.frames.front().map(|f| f.seq)
     }
 
-    /// When the frame that waits longest was sent.
+    /// When the oldest queued frame was sent.
     pub(crate) fn oldest(&self) -> Option<MonoNs> {
         self.frames.front().map(|f| f.at)
     }
 
-    /// Forgets the oldest frame; gives back its chunks.
+    /// Evicts the oldest frame and returns its chunks.
     pub(crate) fn forget(&mut self) -> Option<impl ExactSizeIterator<Item = PendingChunk> + '_> {
         let frame = self.frames.pop_front()?;
         self.forgotten += 1;
         Some(self.chunks.drain(..frame.chunks as usize))
     }
 
-    /// Gives up waiting for receives of the queued frames and moves their chunks to `to`. Returns the number of frames remembered.
+    /// Stops waiting for receives of the queued frames and moves their chunks to `to`. Returns the number of frames, without evicted ones.
     pub(crate) fn forget_waiting(&mut self, to: &mut Vec<PendingChunk>) -> usize {
         to.extend(self.chunks.drain(..));
         self.forgotten = 0;
@@ -160,7 +160,7 @@ impl Lane {
         frames
     }
 
-    /// How many forgotten frames the take of `seq` shows to have been taken: itself, or all if it is a remembered one.
+    /// Number of evicted frames that the receive of `seq` shows as received: itself, or all if `seq` is in the queue or later.
     pub(crate) fn forgotten_before(&mut self, seq: u64) -> u64 {
         let all = self.first_waiting().is_some_and(|first| first <= seq);
         let taken = if all { self.forgotten } else { self.forgotten.min(1) };
@@ -168,7 +168,7 @@ impl Lane {
         taken
     }
 
-    /// The frame ahead of `seq`, which must have been taken unseen, since a lane keeps its order.
+    /// Removes the frame ahead of `seq` and returns its number of chunks. Its receive was missed, since a lane keeps its order.
     pub(crate) fn overtaken(&mut self, seq: u64) -> Option<u32> {
         let frame = self.frames.front().filter(|f| f.seq < seq)?;
         let chunks = frame.chunks;
@@ -176,7 +176,7 @@ impl Lane {
         Some(chunks)
     }
 
-    /// Looks the taken frame up; frames ahead of it have been removed by `overtaken`.
+    /// Looks up and removes the received frame. `overtaken` has already removed the frames ahead of it.
     pub(crate) fn take(&mut self, seq: u64) -> Sent {
         match self.frames.front() {
             Some(f) if f.seq == seq => {

@@ -8,26 +8,26 @@ use crate::clock::MonoNs;
 use crate::event::{Chunk, IdColumn};
 use crate::id::HopId;
 
-/// What one hop has carried of one request. In this order the first of a request ends, but for `first_at`, where the lines of the
-/// cache that every chunk touches do.
+/// State of one request on one hop. The field order is deliberate: a request stores its first stream inline, and the stream's fields
+/// before `first_at` lie in the four cache lines that every chunk touches.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Stream {
-    /// Line of its hop.
+    /// Group of its hop.
     pub(crate) group: u32,
     pub(crate) hop: HopId,
     /// The roles at the hop's ends.
     pub(crate) ends: Ends,
-    /// Tokens that did not come to this hop, by its own arithmetic.
+    /// Tokens that did not reach this hop, by its own counts.
     pub(crate) missing: u32,
     retractions: u16,
-    /// The connection of its last chunk, as far as it takes to tell it from another.
+    /// Connection of its last chunk: the lower 16 bits of the lane number.
     pub(crate) lane: u16,
     /// The hop's epoch when its last chunk was seen.
     pub(crate) epoch: u32,
     pub(crate) count: Count,
     pub(crate) chunks: u32,
-    /// The sum of the counts that its chunks told.
+    /// Sum of the counts of its chunks.
     pub(crate) sum: u64,
     pub(crate) last_at: MonoNs,
     pub(crate) first_at: MonoNs,
@@ -51,8 +51,7 @@ impl Stream {
         }
     }
 
-    /// Checks a chunk against the stream, before which `watched` frames of its connection were seen in a row; the times are
-    /// the caller's to move.
+    /// Checks a chunk against the stream. `watched`: consecutive frames observed on its connection before. The caller updates the times.
     pub(crate) fn step(&mut self, chunk: &Chunk<'_>, claim: IdColumn, epoch: u32, watched: Option<u64>) -> Step {
         let most = u32::from(u16::MAX);
         let retractions = chunk.retractions.map_or(self.retractions, |n| n.min(most) as u16);
@@ -70,12 +69,12 @@ impl Stream {
         self.count.step(said, epoch)
     }
 
-    /// Moves the stream to the new line of its hop.
+    /// Moves the stream to the new group of its hop.
     pub(crate) fn moves_to(&mut self, group: usize, ends: Ends) {
         (self.group, self.ends) = (group as u32, ends);
     }
 
-    /// Whether it belongs to the line at that index.
+    /// Whether it belongs to the group at that index.
     pub(crate) fn on_line(&self, group: usize) -> bool {
         self.group as usize == group
     }
@@ -110,7 +109,7 @@ impl Stream {
         self.count.evidence
     }
 
-    /// Whether each of its chunks shows which tokens are its own, read as `claim` says or as it has shown itself.
+    /// Whether each chunk shows its own tokens, by the stream's own evidence or otherwise by the release's `claim`.
     pub(crate) fn shows_tokens(&self, claim: IdColumn) -> bool {
         self.count.reads_as(claim) == Evidence::Delta
     }

@@ -8,17 +8,17 @@ use super::request::Request;
 use super::{Ledger, Totals};
 use crate::clock::MonoNs;
 
-/// Chunks a request needs before its sum says anything: few can coincide.
+/// Minimum number of chunks for a sum of counts to be significant; sums of fewer may match by coincidence.
 const CHUNKS: u32 = 4;
 
-/// Token ids on one stretch of the way.
+/// Token ids on one part of the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdCounts {
     /// Tokens that crossed, each counted once.
     pub tokens: u64,
     /// Ids listed for them.
     pub listed: u64,
-    /// The sum of the chunks' cumulative counts.
+    /// Sum of the chunks' cumulative counts.
     pub cumulative: u64,
 }
 
@@ -37,14 +37,15 @@ impl IdCounts {
 }
 
 impl Request {
-    /// Tokens there were, if `claimed` is the sum of all counts that one of its first `before` hops has told: nobody adds up what
-    /// lies behind. A claim that another hop's count has reached is a count: where a request changes its worker, the sum of its
-    /// counts at the first one equals a later count at the second. Behind a loss of ours more than was seen is no surprise, and a
-    /// sum that fits is chance.
+    /// Returns the number of generated tokens if `claimed` is the sum of all counts on one of the request's first `before` hops.
+    ///
+    /// Only those hops precede the claiming process. A claim that some hop's count has reached is a plain count: if a request changes
+    /// its worker, the sum of its counts at the first one can equal a later count at the second. Hops with missed observations are
+    /// ignored, because a matching sum there is a coincidence.
     fn summed(&self, hops: &Hops, claimed: u32, before: usize) -> Option<u64> {
         let streams = || self.streams.iter().take(before);
         let made = streams().map(|stream| stream.count.high).max()?;
-        // Who claims it receives from an earlier line, not beside the stream.
+        // The claiming process received its counts on an earlier hop, not on a parallel one of the same name.
         let line = self.streams.get(before).map(|claiming| claiming.group);
         let sums = |stream: &super::Stream| {
             let summed = stream.chunks >= CHUNKS && u64::from(claimed) == stream.sum;
@@ -55,8 +56,7 @@ impl Request {
 }
 
 impl Totals {
-    /// Somebody behind its first `before` hops claims so many tokens of a request; whether that is the sum of its counts, which is
-    /// noted.
+    /// Whether a process behind the request's first `before` hops claims the sum of its counts. If so, records it.
     pub(super) fn summed_up(
         &mut self,
         at: MonoNs,
@@ -79,7 +79,7 @@ impl Totals {
 }
 
 impl Ledger {
-    /// The same of a delivery or an answer.
+    /// Like [`Totals::summed_up`], for a count in a delivery or response.
     pub(super) fn summed_up(&mut self, at: MonoNs, rid: &str, claimed: Option<u32>) -> bool {
         let request = self.table.find(rid).and_then(|ticket| self.table.get_mut(ticket));
         request.zip(claimed).is_some_and(|(request, claimed)| {

@@ -1,13 +1,14 @@
-//! Chunks that do not show their own tokens: those of releases that list all ids so far or none, or of a layout that does not tell
-//! which. Their counts grow by what they carry, and by what a chunk carried that nobody saw or that never left the scheduler.
+//! Vague chunks: their id column does not show their own tokens. It lists all ids so far, none, or an unknown choice.
+//! The count of a vague chunk grows by its own tokens and by those of preceding chunks that were missed or lost.
 //!
-//! A delivery takes the last of the chunks that wait, one or more in a row: as many as can carry what it carries. Those before the
-//! most that can are dropped, and of each no more than its last token is proven.
+//! A delivery contains a run of consecutive chunks that ends with the last covered one. The run must be able to carry exactly the
+//! delivered tokens, which gives it a minimum and a maximum length. Chunks before the longest run are dropped. Only the last token
+//! of each vague one is proven lost. Chunks between the shortest and the longest run are unjudged.
 
 use super::{Delivery, Entry, Fates, Line, Outcome, may_follow};
 
 impl Entry {
-    /// The least and the most tokens that it carries.
+    /// Minimum and maximum number of tokens that it carries. `finishes`: it may be the request's last chunk.
     fn carries(&self, finishes: bool) -> (u32, u32) {
         if !self.vague {
             return (self.tokens, self.tokens);
@@ -18,16 +19,17 @@ impl Entry {
 }
 
 impl Line {
-    /// Whether tokens before `from` are in no delivery, on the evidence of vague chunks.
+    /// Whether covered tokens before `from` are undelivered and some covered chunk is vague.
     pub(super) fn vague_before(&self, from: u32, to: u32) -> bool {
         let start = |e: &Entry| e.end.saturating_sub(e.tokens).max(self.delivered_to);
         let covered = || self.outstanding.iter().take_while(|e| e.end <= to);
         covered().any(|e| e.vague) && covered().any(|e| e.tokens > 0 && start(e) < from)
     }
 
-    /// As [`Self::range`], of chunks that are vague and do not all fit into the delivery.
+    /// Like [`Self::range`], for vague chunks that do not all fit into the delivery.
     pub(super) fn vaguely(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
-        // What it reaches to is not here by itself: what it is matched with is not what was delivered.
+        // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
+        // The last covered entry is then not the end of the delivery.
         let unseen = self.covered_to(to).is_some_and(|end| end < to);
         let broken = broken || unseen;
         let mut covered = self.outstanding.iter().take_while(|e| e.end <= to).count();
@@ -65,12 +67,12 @@ impl Line {
         }
     }
 
-    /// The fewest and the most of the first `covered` chunks, from the last one back, that may carry what is delivered; `None` where
-    /// they cannot.
+    /// Minimum and maximum number of chunks that can carry exactly the delivered tokens, counted back from the last of the first
+    /// `covered` entries. `None` if no number can, or if an entry's own chunks are ambiguous.
     fn carriers(&self, covered: usize, delivery: &Delivery<'_>) -> Option<(usize, usize)> {
         let (mut least, mut most, mut found) = (0_u32, 0_u32, None);
         for (before, entry) in self.outstanding.iter().take(covered).rev().enumerate() {
-            // Of neighbours in one entry any may be the first.
+            // The run may begin with any chunk of an entry that holds several.
             if entry.chunks > 1 || entry.missing > 0 {
                 return None;
             }

@@ -65,7 +65,7 @@ impl Ledger {
                 return;
             }
         }
-        // Frames that were observed say when tokens were sent and taken better than a log does.
+        // Observed frames give more precise send and receive times than a log.
         if request.streams.is_empty() {
             self.gap_as_told(ticket, at, stage, by);
         }
@@ -98,7 +98,7 @@ impl Ledger {
                 }
                 told.passed.push_back(ticket);
             }
-            // Nobody goes on without his first token.
+            // A later stage shows that the first token was received.
             name if place_of(name) > place_of(FIRST_TAKEN) => {
                 request.first_take_missed |= request.taken_first.is_none();
             }
@@ -134,7 +134,7 @@ impl Ledger {
         }
     }
 
-    /// Frames of one sender arrive in their order: of what it sent earlier and nobody was told to have taken, the line is missing.
+    /// Marks the unlogged receives of earlier first sends as missed. Frames of one sender arrive in order, so they were received too.
     fn overtaken(&mut self, by: u8, sent: MonoNs) {
         let Some(awaited) = self.stages.awaited.get_mut(&by) else {
             return;
