@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::MonoNs;
 use crate::event::{AwayState, CpuSample};
 
-/// Stretches kept of one thread; a state that lasts is one stretch.
+/// Maximum number of stretches kept per thread. Consecutive samples with the same state form one stretch.
 const KEPT: usize = 128;
 
 /// Nanoseconds for which a thread neither ran nor waited for a CPU, by state.
@@ -15,17 +15,17 @@ const KEPT: usize = 128;
 pub struct AwayTimes([u64; AwayState::ALL.len()]);
 
 impl AwayTimes {
-    /// The time in one state.
+    /// Time in one state.
     pub fn of(&self, state: AwayState) -> u64 {
         self.0[state as usize]
     }
 
-    /// The time in all of these states.
+    /// Total time in these states.
     pub fn sum(&self, states: &[AwayState]) -> u64 {
         states.iter().fold(0, |sum, state| sum.saturating_add(self.of(*state)))
     }
 
-    /// The sum of both.
+    /// Sum of both.
     #[must_use]
     pub fn plus(mut self, other: Self) -> Self {
         for (sum, more) in self.0.iter_mut().zip(other.0) {
@@ -54,19 +54,19 @@ fn asleep_ns(sample: &CpuSample<'_>) -> u64 {
     sample.interval_ns.saturating_sub(wanted)
 }
 
-/// Samples in a row with one state and place.
+/// Consecutive samples with the same state and place.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Stretch {
     from: MonoNs,
     to: MonoNs,
-    /// Time of it neither on a CPU nor waiting for one.
+    /// Time neither on a CPU nor waiting for one.
     ns: u64,
     state: AwayState,
     place: Box<str>,
 }
 
 impl Stretch {
-    /// The time that lies between; samples are taken to be alike throughout.
+    /// Part of its time between `from` and `to`, assumed to be spread evenly.
     fn between(&self, from: MonoNs, to: MonoNs) -> u64 {
         let shared = self.to.min(to).since(self.from.max(from));
         let share = shared as f64 / self.to.since(self.from).max(1) as f64;
@@ -74,7 +74,7 @@ impl Stretch {
     }
 }
 
-/// The last stretches of one thread, oldest first.
+/// Latest stretches of one thread, oldest first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Absences(VecDeque<Stretch>);
 
@@ -112,7 +112,7 @@ impl Absences {
         times
     }
 
-    /// Where most of the time in a state between the two was spent; empty when unknown.
+    /// Place with the most time in `state` between `from` and `to`; empty if unknown.
     pub(crate) fn place(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
         let mut places: Vec<(&str, u64)> = Vec::new();
         for stretch in self.0.iter().filter(|stretch| stretch.state == state) {

@@ -9,7 +9,7 @@ use crate::event;
 use crate::id::HopId;
 
 impl Ledger {
-    /// Enters what a source says of a hop.
+    /// Enters the announcement of a hop.
     pub(super) fn announced(&mut self, said: &event::Hop<'_>) {
         let before: Vec<(bool, bool)> = self.hops.all.iter().map(|hop| (hop.lines_up, hop.open)).collect();
         let known = self.hops.all.iter().find(|hop| hop.id == said.id);
@@ -21,7 +21,7 @@ impl Ledger {
         if let Some(place) = self.hops.place(said.id, self.limits.hops) {
             let named = &self.hops.all[place];
             if line.is_some_and(|line| line != named.group) {
-                // Its requests go on under the line that it belongs to now.
+                // Its streams move to its new group.
                 let (line, ends) = (named.group, named.ends);
                 let streams = self.table.iter_mut().flat_map(|request| &mut request.streams);
                 for stream in streams.filter(|stream| stream.hop == said.id) {
@@ -63,7 +63,7 @@ impl Ledger {
         }
     }
 
-    /// Deliveries of the chunks of hop `id` may have been made while none was seen.
+    /// Makes the chunks in flight on hop `id` unjudged: they may have been delivered while deliveries were not observed.
     fn give_up_waiting(&mut self, id: HopId) {
         for ticket in self.table.tickets() {
             let Some(request) = self.table.get_mut(ticket) else {
@@ -79,8 +79,8 @@ impl Ledger {
         }
     }
 
-    /// The hop at `place` carried chunks before deliveries were expected of them. Those that wait for its receiver are judged by
-    /// their deliveries, if the receiver was all that was unknown. Nobody saw whether the others were delivered.
+    /// Enters chunks that the hop at `place` carried before their deliveries were observed. If only the receiver was unknown, chunks still
+    /// queued are judged by their deliveries. The others are unjudged.
     fn adopt(&mut self, place: usize, was_open: bool) {
         let hop = &self.hops.all[place];
         let late = hop.counts.chunks - hop.set_aside - hop.lined_up;
@@ -91,7 +91,7 @@ impl Ledger {
         let mut waiting: Vec<PendingChunk> = Vec::new();
         if was_open {
             waiting.extend(hop.lanes.values().flat_map(|lane| lane.chunks.iter().copied()));
-            // Lanes come in no order, and the chunks of one request may lie in several.
+            // Lanes are unordered, and the chunks of one request may be in several.
             waiting.sort_unstable_by_key(|chunk| (chunk.ticket, chunk.nth));
         }
         let mut judged = 0;
@@ -105,8 +105,7 @@ impl Ledger {
         self.hops.all[place].lined_up += late;
     }
 
-    /// Enters the chunks of one request on hop `id`, of which `waiting` are in front of its receiver. Returns how many its
-    /// delivery tracker judges by itself.
+    /// Enters the chunks of one request on hop `id`; `waiting` are those still queued. Returns how many its delivery tracker judges.
     fn adopt_request(&mut self, ticket: Ticket, id: HopId, waiting: &[PendingChunk]) -> u64 {
         let Some(request) = self.table.get_mut(ticket) else {
             return 0;
@@ -114,7 +113,7 @@ impl Ledger {
         let Some(stream) = request.streams.iter().find(|stream| stream.hop == id) else {
             return 0;
         };
-        // Counts of a retracted request run behind, and pending chunks do not say how far.
+        // Counts of a retracted request run behind, and pending chunks do not show by how much.
         let waiting = if request.retractions > 0 || stream.count.high == 0 {
             &[]
         } else {
@@ -132,7 +131,7 @@ impl Ledger {
         }
         let (mut before, mut finished, mut judged) = (None, false, 0);
         for chunk in waiting {
-            // The repeat of a finish.
+            // A repeated finish.
             if finished && chunk.tokens == 0 {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! How records come and go.
+//! Lifecycle of request records: creation, closing and eviction.
 
 use super::request::Closed;
 use super::table::Ticket;
@@ -6,10 +6,10 @@ use super::{Ledger, Lossy, ReachedCounts};
 use crate::clock::MonoNs;
 use crate::event::Finish;
 
-/// Records looked at per tick at least; a full round takes at most this share of the table's length in ticks.
+/// Minimum number of slots examined per tick. A larger table is examined in steps of its length divided by `ROUND`.
 const STEPS: usize = 256;
 const ROUND: usize = 16;
-/// When room is needed and nothing has finished, the quietest of this many records goes.
+/// Number of records compared for eviction if none has finished; the one silent longest goes.
 const CANDIDATES: usize = 16;
 
 impl Ledger {
@@ -20,7 +20,7 @@ impl Ledger {
         while let Some((_, ticket)) = self.lingering.pop_front_if(|l| l.0 <= now) {
             self.close(ticket, Closed::Over);
         }
-        // Entries of records that are closed already leave as they come to the front.
+        // Entries of already closed records are removed when they reach the front.
         while let Some(&(due, ticket)) = self.settling.front() {
             if due > now && self.table.get(ticket).is_some() {
                 break;
@@ -45,7 +45,7 @@ impl Ledger {
         }
     }
 
-    /// A record for a request not known yet.
+    /// Creates a record for an unknown request.
     pub(super) fn admit(&mut self, rid: &str, at: MonoNs) -> Ticket {
         while self.table.len() >= self.limits.live_rids.max(1) && self.make_room(|reached| &mut reached.live_rids) {}
         let most = self.limits.rid_bytes / 2;
@@ -54,7 +54,7 @@ impl Ledger {
         self.table.insert(rid, at)
     }
 
-    /// Closes a record; `count` is that of the limit it goes for.
+    /// Evicts one record. `count` selects the counter of the limit reached.
     fn make_room(&mut self, count: fn(&mut ReachedCounts) -> &mut u64) -> bool {
         // Finished requests are evicted first, since that loses no information.
         while let Some((_, ticket)) = self.lingering.pop_front() {
@@ -62,7 +62,7 @@ impl Ledger {
                 return true;
             }
         }
-        // So does what a log told to the end of its wait, if nothing more has come for a while.
+        // Next are requests whose first receive is logged. If one has been silent for the settle time, that loses no information either.
         while let Some(ticket) = self.stages.passed() {
             let silent = self.table.get(ticket).map_or(0, |r| self.now.since(r.last_at));
             *count(&mut self.reached) += u64::from(self.table.get(ticket).is_some() && silent < self.limits.settle_ns);
@@ -97,7 +97,7 @@ impl Ledger {
         self.forgot.is_some_and(recent)
     }
 
-    /// The request has ended; its last takes and deliveries may be under way.
+    /// Marks the request as finished. Its last receives and deliveries may be in flight.
     pub(super) fn finish(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
         let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else {
             return;
@@ -113,7 +113,7 @@ impl Ledger {
             .push_back((MonoNs(at.0.saturating_add(self.limits.settle_ns)), ticket));
     }
 
-    /// Queues the request for closing if all that can be seen of it has been seen.
+    /// Queues the request for closing if everything observable about it has arrived.
     pub(super) fn settle_if_over(&mut self, ticket: Ticket, at: MonoNs) {
         let Some(request) = self.table.get(ticket).filter(|r| !r.queued && r.finish.is_some()) else {
             return;
@@ -129,7 +129,7 @@ impl Ledger {
         }
     }
 
-    /// Closes the record after a little while in which a repeat of its finish is still known as one.
+    /// Queues the record for closing after a short time, in which a repeated finish is still recognised.
     pub(super) fn linger(&mut self, ticket: Ticket, at: MonoNs) {
         let due = MonoNs(at.0.saturating_add(self.limits.linger_ns));
         if let Some(request) = self.table.get_mut(ticket).filter(|r| !r.queued) {
@@ -138,7 +138,7 @@ impl Ledger {
         }
     }
 
-    /// Keeps the losses of a request that is over; the oldest make room.
+    /// Keeps the losses of a finished request, and evicts the oldest at the limit.
     fn keep_lossy(&mut self, lossy: Lossy) {
         self.lossy.push_back(lossy);
         while self.lossy.len() > self.limits.lossy_kept || self.shelf.ranges > self.limits.lost_ranges / 2 {
@@ -186,7 +186,7 @@ mod tests {
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Ledger, Limits};
 
-    /// A scheduler whose chunks list all ids so far, and room for two of its requests.
+    /// A scheduler whose chunks list all ids so far, and a ledger limited to two requests.
     struct Crowd {
         ledger: Ledger,
         claim: IdColumn,
@@ -228,7 +228,7 @@ mod tests {
             self.ledger.apply(&Event { at: MonoNs(at), what });
         }
 
-        /// A frame of (rid, count so far) each, taken 5 ns later.
+        /// Sends a frame with chunks of (rid, count so far) and receives it 5 ns later.
         fn pass(&mut self, at: u64, chunks: &[(&str, u32)]) {
             let chunk = |&(rid, count)| Chunk {
                 rid,
@@ -297,7 +297,7 @@ mod tests {
             crowd.pass(0, &[("a", 1)]);
             crowd.pass(10, &[("b", 3)]);
             assert_eq!((crowd.gap("a"), crowd.gap("b")), (Some(5), Some(5)));
-            // In one frame, c costs a its record, and a costs b its own.
+            // In one frame, c evicts the record of a, and then a evicts that of b.
             crowd.pass(20, &[("c", 1), ("a", 2)]);
             assert_eq!((crowd.gap("c"), crowd.gap("a")), (Some(5), None), "{claim:?}");
             // A request silent for the orphan timeout does not resume.

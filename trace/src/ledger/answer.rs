@@ -1,4 +1,4 @@
-//! Responses that are over: the sums that prove a loss where no frame names the request, and how clients left.
+//! Finished responses: losses proven by a response's own sums if its chunks are not tracked, and early disconnects.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,23 +11,23 @@ use crate::event::{Answer, AnswerEnd};
 /// Outcomes of responses to clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
-    /// Responses that are over, a request each.
+    /// Finished responses, one per request.
     pub seen: u64,
-    /// Those that the client left before their end.
+    /// Those that the client ended early.
     pub client_left: u64,
-    /// Those that the server left before their end.
+    /// Those that the server ended early.
     pub server_left: u64,
-    /// Those whose socket took less than it was given at some time.
+    /// Those whose socket at some time accepted less data than was written.
     pub held_up: u64,
-    /// Those without token ids: how many tokens they carried is unknown.
+    /// Those without token ids, so the number of their tokens is unknown.
     pub uncounted: u64,
-    /// Whole responses judged by their own sums: no frame has named their request, or none of its deliveries is seen apart.
+    /// Complete responses judged by their own sums: no frame named their request, or none of its deliveries was observed.
     pub apart: u64,
-    /// The tokens they carried.
+    /// Tokens in these responses.
     pub apart_tokens: u64,
-    /// Tokens that these claim in their last event and did not carry; the amount is in tokens.
+    /// Those of them that carried fewer tokens than claimed in their last event; the amount is in tokens.
     pub apart_lost: Sightings,
-    /// The sum of them.
+    /// Total of tokens claimed and not carried.
     pub apart_tokens_lost: u64,
 }
 
@@ -36,12 +36,12 @@ impl Ledger {
         if answer.rid.is_empty() || HealthChecks::is_one(answer.rid) {
             return;
         }
-        // A request that deliveries are seen of is judged chunk by chunk.
+        // A request with observed deliveries is judged chunk by chunk.
         let request = self.table.find(answer.rid).and_then(|ticket| self.table.get(ticket));
         let unseen = answer.tokens > Some(0);
         let judged = match request {
             Some(r) => !(unseen && r.tokens_delivered() == 0 && r.line.as_ref().is_none_or(|l| l.delivered_to() == 0)),
-            // Where deliveries find their requests, one that is not known was judged and is forgotten: its response ended late.
+            // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
             None => self.totals.chunks.fates.delivered > 0,
         };
         self.summed_up(at, answer.rid, answer.completion_tokens);
@@ -57,7 +57,7 @@ impl Ledger {
         }
         answers.held_up += u64::from(answer.held_up > 0);
         answers.uncounted += u64::from(answer.tokens.is_none());
-        // A client that left early was not owed the rest.
+        // A client that disconnected early did not expect the rest.
         let (Some(tokens), Some(claimed), AnswerEnd::Whole, false) =
             (answer.tokens, answer.completion_tokens, answer.end, judged)
         else {

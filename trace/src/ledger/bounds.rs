@@ -1,11 +1,11 @@
-//! The bounds of the ledger's memory by name, as its findings name them.
+//! Memory limits of the ledger by name. Findings use the same names.
 
 use super::limits::Limits;
 
-/// One bound of memory.
+/// One memory limit.
 #[derive(Debug)]
 pub struct Bound {
-    /// The field of [`Limits`].
+    /// Field name in [`Limits`].
     pub name: &'static str,
     /// Name of the limited resource.
     pub about: &'static str,
@@ -18,7 +18,7 @@ macro_rules! bounds {
     };
 }
 
-/// All bounds but those of requests, `live_rids` and `finished_kept`, which every command has a flag of its own for.
+/// All memory limits except `live_rids` and `finished_kept`, which have their own flags in every command.
 pub const BOUNDS: &[Bound] = bounds! {
     rid_bytes: "bytes of rids of requests that are remembered",
     hops: "hops",
@@ -41,17 +41,17 @@ pub const BOUNDS: &[Bound] = bounds! {
 };
 
 impl Bound {
-    /// The bound of that name.
+    /// Limit with that name.
     pub fn named(name: &str) -> Option<&'static Self> {
         BOUNDS.iter().find(|bound| bound.name == name)
     }
 
-    /// Its value.
+    /// Value of the limit.
     pub fn get(&self, mut limits: Limits) -> usize {
         *(self.at)(&mut limits)
     }
 
-    /// Gives it another.
+    /// Sets the limit.
     pub fn set(&self, limits: &mut Limits, most: usize) {
         *(self.at)(limits) = most;
     }

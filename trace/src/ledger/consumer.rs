@@ -7,9 +7,9 @@ use crate::clock::MonoNs;
 use crate::event::{CpuSample, QueueSample};
 use crate::id::ThreadId;
 
-/// A frame taken this soon after it was asked for was there, in nanoseconds.
+/// A frame received this soon after its receiver asked for one was already queued, in nanoseconds.
 const AT_ONCE_NS: u64 = 400_000;
-/// So was one that had been sent this long before.
+/// A frame sent this long before its receiver asked for one was already queued, in nanoseconds.
 const QUEUED_NS: u64 = 5_000_000;
 
 impl Ledger {
@@ -49,7 +49,7 @@ impl Ledger {
     }
 
     pub(super) fn queue(&mut self, at: MonoNs, sample: &QueueSample<'_>) {
-        // A hop that no frame has crossed has no line yet, and nothing queued that matters.
+        // A hop without frames has no group yet, and its queue is irrelevant.
         let Some(place) = self.hops.group_named(sample.hop) else {
             return;
         };
@@ -64,7 +64,7 @@ impl Ledger {
         group.kernel.enter(at, sample, backlog, bytes / u64::max(frames, 1));
     }
 
-    /// A thread takes a frame from the hop at `place`. Returns when its taker had asked for it.
+    /// Enters the thread that receives a frame from the hop at `place`. Returns when the receiver asked for the frame.
     pub(super) fn taker(&mut self, at: MonoNs, place: usize, by: Option<ThreadId>) -> Option<MonoNs> {
         let Some(by) = by else {
             return self.hops.all[place].asked.take();
@@ -81,10 +81,10 @@ impl Ledger {
         asked
     }
 
-    /// Where in its taker's bursts a frame was taken at `at` that was asked for at `asked` and sent at `sent`.
+    /// Position of a frame within its receiver's bursts. It was sent at `sent`, asked for at `asked` and received at `at`.
     ///
-    /// A receiver that finds no frame gives its event loop a turn, in which waiters run. Where processed frames are seen, it
-    /// found one only if that was sent before it asked, and taken at once or sent long before.
+    /// A receiver that finds no frame yields to its event loop, and waiters run. If processing is observed, the receiver found a frame only
+    /// if it was sent before `asked`, and was received at once or sent long before.
     pub(super) fn trip(
         &mut self,
         place: usize,
@@ -113,17 +113,17 @@ impl Ledger {
         self.threads.only_main(&role.role)
     }
 
-    /// Threads of the engine that samples or takes have told of.
+    /// Threads of the engine known from samples or receives.
     pub fn threads(&self) -> &[Thread] {
         &self.threads.all
     }
 
-    /// One of them.
+    /// Thread with that id.
     pub fn thread(&self, id: ThreadId) -> Option<&Thread> {
         self.threads.get(id)
     }
 
-    /// Time of the receiving threads while first tokens waited for them.
+    /// Time use of the receiving threads while first tokens waited for them.
     pub fn waits(&self) -> &Waits {
         &self.waits
     }

@@ -10,13 +10,13 @@ use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
 
-/// A consumer may count this many tokens more than there are without cause for concern: ids of the prompt's tail, and the one
-/// that a release repeats when it makes up an aborted request's last chunk.
+/// Number of tokens that a consumer may count in excess without a finding: ids of the prompt's tail, and one id that a release repeats
+/// in an aborted request's last chunk.
 const SLACK: u64 = 8;
-/// So many deliveries of all tokens so far, as if all were new, are no chance.
+/// Number of deliveries that list all tokens so far as new from which it is no coincidence.
 const ADDED_UP: u8 = 2;
 
-/// Whether it goes on behind what the client has, `before`, and gives that once more.
+/// Whether the delivery repeats the `before` tokens that the client has, and adds new ones.
 fn gives_all_again(delivery: &Delivery<'_>, before: u64) -> bool {
     let (tokens, Some(to)) = (u64::from(delivery.tokens), delivery.completion_tokens.map(u64::from)) else {
         return false;
@@ -34,7 +34,7 @@ impl Ledger {
         }
         let mut delivery = *delivery;
         if self.summed_up(at, delivery.rid, delivery.completion_tokens) {
-            // It says nothing of the place in the output.
+            // A sum of counts is not a position in the output.
             delivery.completion_tokens = None;
         }
         let Some(ticket) = self.table.find(delivery.rid) else {
@@ -168,7 +168,7 @@ impl Ledger {
         let (chunks, tokens) = line.carry_text();
         self.totals.chunks.fates.unjudged += chunks;
         self.totals.tokens.uncounted += tokens;
-        // Such a server gives its client what the whole text grew by: a chunk that it skips is in the next.
+        // Such a server sends the growth of the whole text, so the next delivery contains the text of a skipped chunk.
         self.totals.withdraw(request, &mut self.shelf);
     }
 }

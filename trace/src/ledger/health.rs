@@ -1,11 +1,11 @@
-//! The server's own probes: requests whose rid begins with `HEALTH_CHECK`. Counted apart, never judged.
+//! Health checks of the server: requests whose rid begins with `HEALTH_CHECK`. Counted separately, never judged.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use serde::{Deserialize, Serialize};
 
-/// Probes remembered to tell a new one from a chunk or hop of an old one; they are seconds apart.
+/// Number of health checks remembered, to count each once over its chunks and hops. They are seconds apart.
 const RECENT: usize = 64;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ impl HealthChecks {
         rid.starts_with("HEALTH_CHECK")
     }
 
-    /// Whether it has not been seen lately.
+    /// Whether it was not seen recently.
     pub(crate) fn is_new(&mut self, rid: &str) -> bool {
         let hash = self.hasher.hash_one(rid);
         if self.recent.contains(&hash) {

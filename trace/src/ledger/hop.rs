@@ -1,4 +1,4 @@
-//! Hops, and the lines that group hops of one name.
+//! Hops, and groups of hops with one name.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,9 +17,9 @@ use crate::event::{self, Sees};
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::stats::{Buckets, Distribution, Rate, Tally, Trend, WindowedSum};
 
-/// Frames taken and not yet handled that are remembered per hop.
+/// Maximum number of received, unprocessed frames remembered per hop.
 const UNHANDLED: usize = 1_024;
-/// Different reasons kept for undecoded frames; further ones share a line.
+/// Maximum number of distinct reasons for undecoded frames; further ones share an entry.
 const REASONS: usize = 32;
 
 /// Traffic on a hop.
@@ -27,35 +27,35 @@ const REASONS: usize = 32;
 pub struct HopCounts {
     /// Frames sent, undecoded ones included.
     pub frames_sent: u64,
-    /// Frames the relay has written on.
+    /// Frames forwarded by the relay.
     pub frames_forwarded: u64,
-    /// Frames taken by the application.
+    /// Frames received by the application.
     pub frames_taken: u64,
-    /// Of those, frames whose take was not seen but follows from a later take of the same lane.
+    /// Of those, frames whose receive was not observed but follows from a later receive on the same lane.
     pub takes_inferred: u64,
-    /// Frames handled by the application.
+    /// Frames processed by the application.
     pub frames_handled: u64,
     /// Chunks inside the frames.
     pub chunks: u64,
-    /// New tokens in them, by the streams' own counts.
+    /// New tokens inside them, by the streams' own counts.
     pub tokens: u64,
     /// Bytes of the frames.
     pub bytes: u64,
-    /// Nanoseconds for which the receiver had a frame in hand: handled minus taken, summed.
+    /// Total processing time of frames (processed minus received), in nanoseconds.
     pub busy_ns: u64,
-    /// Frames that could not be read.
+    /// Frames that could not be decoded.
     pub undecoded: u64,
-    /// Frames sent and not taken.
+    /// Frames sent and not received.
     pub backlog: u64,
-    /// The most there were.
+    /// Maximum backlog.
     pub backlog_max: u64,
-    /// Most frames taken in one wakeup.
+    /// Maximum number of frames received in one wakeup.
     pub wakeup_frames_max: u32,
     /// Observations missed here.
     pub lost: u64,
 }
 
-/// A take that came before its send.
+/// A receive observed before its send.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct EarlyTake {
     pub(crate) id: FrameId,
@@ -63,7 +63,7 @@ pub(crate) struct EarlyTake {
     pub(crate) trip: Option<Trip>,
 }
 
-/// Frames that a receiver took in one wakeup without having to wait for one.
+/// Frames received in one wakeup without waiting in between.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Burst {
     wakeup: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// Enters a frame. Returns the number of its burst and its place in it.
+    /// Enters a frame. Returns the number of its burst and its index in it.
     pub(crate) fn enter(&mut self, wakeup: u64, waited: bool) -> (u64, u32) {
         if self.number == 0 || waited || wakeup != self.wakeup {
             (self.wakeup, self.number, self.frames) = (wakeup, self.number + 1, 0);
@@ -83,13 +83,13 @@ impl Burst {
     }
 }
 
-/// Where in its receiver's bursts a frame was taken.
+/// Position of a received frame within its receiver's bursts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Trip {
     pub(crate) by: Taker,
-    /// The receiver's burst, counted from 1.
+    /// Number of the receiver's burst (1-based).
     pub(crate) burst: u64,
-    /// The frame's place among those that the receiver took in it, whichever hops they came on: each costs it as many turns.
+    /// Index of the frame within the burst, over all hops: each frame takes the same number of event-loop turns.
     pub(crate) frame: u32,
 }
 
@@ -115,22 +115,22 @@ pub struct Hop {
     pub(crate) worker: Option<u16>,
     pub(crate) origin: bool,
     pub(crate) last: bool,
-    /// It is not known yet who receives: perhaps the tokenizer.
+    /// The receiver is not known yet and may be the tokenizer.
     pub(crate) open: bool,
-    /// The stages that are seen now.
+    /// Stages currently observed.
     pub(crate) shows: Sees,
-    /// Those that have been seen at any time.
+    /// Stages observed at any time.
     #[serde(default)]
     pub(crate) sees: Sees,
-    /// Its chunks wait for deliveries.
+    /// Its chunks are entered into delivery trackers.
     pub(crate) lines_up: bool,
-    /// Chunks of it that were entered to wait for deliveries.
+    /// Number of its chunks entered into delivery trackers.
     pub(crate) lined_up: u64,
-    /// Chunks that no delivery is expected of: health checks and repeats of a finish.
+    /// Chunks without an expected delivery: health checks, repeated finishes and chunks without a rid.
     pub(crate) set_aside: u64,
-    /// Grows with every loss of observation.
+    /// Incremented whenever observations are missed.
     pub(crate) epoch: u32,
-    /// Frames whose absence a loss report has already told.
+    /// Missed frames already covered by a loss report.
     pub(crate) excused: u64,
     pub(crate) counts: HopCounts,
     pub(crate) lanes: HashMap<u32, Lane>,
@@ -138,7 +138,7 @@ pub struct Hop {
     pub(crate) unhandled: VecDeque<(FrameId, MonoNs)>,
     /// Thread of the last receive.
     pub(crate) by: Option<ThreadId>,
-    /// Taken minus sent, of this hop alone.
+    /// Queue wait (received minus sent) on this hop.
     pub(crate) residence: Buckets,
     /// The same, counted once for each chunk of the frame.
     pub(crate) chunk_waits: WindowedSum,
@@ -149,10 +149,10 @@ pub struct Hop {
     #[serde(default)]
     pub(crate) away: AwayTimes,
     wakeup: Option<(u64, u32)>,
-    /// Its receiver's burst, where the receiving thread is not observed.
+    /// Its receiver's burst, used if the receiving thread is not observed.
     #[serde(default)]
     pub(crate) burst: Burst,
-    /// When its receiver was done with the last frame, until it takes the next; where the receiving thread is not observed.
+    /// When its receiver finished the last frame; `None` after the next receive. Used if the receiving thread is not observed.
     #[serde(default)]
     pub(crate) asked: Option<MonoNs>,
 }
@@ -191,7 +191,7 @@ impl Hop {
         }
     }
 
-    /// Taken minus sent, of this hop alone.
+    /// Queue wait (received minus sent) on this hop.
     pub fn residence(&self) -> Tally {
         self.residence.tally()
     }
@@ -231,12 +231,12 @@ impl Hop {
         &self.endpoint
     }
 
-    /// Which member of a worker group receives.
+    /// Number of the tokenizer worker that receives.
     pub fn worker(&self) -> Option<u16> {
         self.worker
     }
 
-    /// Index of its line in [`super::Ledger::groups`].
+    /// Index of its group in [`super::Ledger::groups`].
     pub fn group(&self) -> usize {
         self.group
     }
@@ -246,7 +246,7 @@ impl Hop {
         self.origin
     }
 
-    /// Whether it is the last of the path: its takes are the tokenizer's.
+    /// Whether it is the last of the path: its receives are the tokenizer's.
     pub fn is_last(&self) -> bool {
         self.last
     }
@@ -256,7 +256,7 @@ impl Hop {
         self.counts
     }
 
-    /// The stages that are or were seen here: a receiver may have ended, or be watched only since later.
+    /// Stages observed here at any time: a receiver may have ended, or been detected late.
     pub fn sees(&self) -> Sees {
         self.sees
     }
@@ -266,8 +266,8 @@ impl Hop {
         (self.last || self.open) && !self.shows.taken
     }
 
-    /// Nobody who receives from it is watched any more: its frames wait for no take that would be seen. Gives back how many
-    /// waited that were remembered, and their chunks.
+    /// Stops waiting for receives, which are no longer observed. Returns the number of queued frames, without evicted ones, and their
+    /// chunks.
     pub(crate) fn forget_waiting(&mut self) -> (usize, Vec<PendingChunk>) {
         let (mut frames, mut chunks) = (0, Vec::new());
         for lane in self.lanes.values_mut() {
@@ -277,23 +277,23 @@ impl Hop {
         (frames, chunks)
     }
 
-    /// When the frame was sent that waits longest for its take; `None` when none waits.
+    /// When the oldest queued frame was sent; `None` if none is queued.
     pub fn oldest_waiting(&self) -> Option<MonoNs> {
         self.lanes.values().filter_map(Lane::oldest).min()
     }
 
-    /// Chunks and bytes of the frames that wait for their take; `None` once some were given up for a limit of memory.
+    /// Chunks and bytes of the queued frames; `None` if some were evicted at a limit.
     pub fn waiting_load(&self) -> Option<(u64, u64)> {
         let mut loads = self.lanes.values().map(Lane::waiting_load);
         loads.try_fold((0, 0), |sum, load| load.map(|load| (sum.0 + load.0, sum.1 + load.1)))
     }
 
-    /// The thread that took from it last; `None` where that is not observed.
+    /// Thread of the last receive; `None` if not observed.
     pub fn taker(&self) -> Option<ThreadId> {
         self.by
     }
 
-    /// Counts the frames of a wakeup. Returns, with the first of a new one, the count of the last.
+    /// Counts the frames of a wakeup. At the first frame of a new wakeup, returns the count of the previous one.
     pub(crate) fn woke(&mut self, wakeup: u64) -> Option<u32> {
         let (frames, last) = match self.wakeup {
             Some((last, frames)) if last == wakeup => (frames + 1, None),
@@ -321,46 +321,46 @@ impl Hop {
     }
 }
 
-/// Hops of one name, told as one line.
+/// Hops of one name, reported together.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Group {
-    /// `from->to` in the words of the path.
+    /// `from->to`, by role.
     pub name: String,
-    /// Frames sent and not taken, over all of its hops.
+    /// Frames sent and not received, over all of its hops.
     pub backlog: u64,
-    /// The most there were at one time.
+    /// Maximum backlog at one time.
     pub backlog_max: u64,
-    /// When that was.
+    /// Time of the maximum backlog.
     pub backlog_max_at: MonoNs,
-    /// The most there were since the running slot of time began.
+    /// Maximum backlog in the current time slot.
     pub(crate) backlog_slot: u64,
-    /// Taken minus sent.
+    /// Queue wait: received minus sent.
     pub residence: Distribution,
-    /// The same since the running slot of time began.
+    /// Queue waits in the current time slot.
     pub(crate) residence_slot: Buckets,
     /// Forwarded minus sent.
     pub relay: Distribution,
-    /// Handled minus taken.
+    /// Processed minus received.
     pub handling: Distribution,
-    /// Taken minus asked for: how long receivers waited for a frame.
+    /// Received minus requested: how long receivers waited for a frame.
     pub recv_wait: Distribution,
-    /// Frames taken per wakeup, over wakeups that have ended; a count, not a time.
+    /// Frames received per wakeup, over finished wakeups; a count, not a time.
     pub wakeups: Distribution,
     /// Bytes in kernel queues.
     pub kernel: KernelQueue,
     /// Traffic per second.
     pub rate: Rate,
-    /// The backlog, second by second.
+    /// Backlog over time.
     pub trend: Trend,
-    /// Streams whose own arithmetic shows new ids only, and such that list all so far.
+    /// Number of streams whose counts show new ids only, and of those that list all ids so far.
     pub streams: (u64, u64),
     /// Token ids that crossed.
     pub ids: super::IdCounts,
-    /// Why frames could not be read, and how often.
+    /// Number of undecoded frames by reason.
     pub undecoded: BTreeMap<String, u64>,
-    /// Requests whose chunks went to more than one receiver of the line.
+    /// Requests whose chunks went to more than one receiver of the group.
     pub moved: Sightings,
-    /// Chunks that came after a later one of their request.
+    /// Chunks received after a later chunk of their request.
     pub out_of_order: Sightings,
 }
 
@@ -393,33 +393,33 @@ impl Group {
 pub(crate) struct Hops {
     pub(crate) all: Vec<Hop>,
     pub(crate) groups: Vec<Group>,
-    /// Roles at the ends of hops, with the time that each process between two hops keeps a chunk.
+    /// Roles at the ends of hops, and time inside each process between two hops.
     pub(crate) passages: Passages,
-    /// Place in `all` by id.
+    /// Index in `all` by id.
     by_id: HashMap<HopId, usize>,
     pub(crate) any_origin: bool,
     pub(crate) any_last: bool,
-    /// Takes are or were seen somewhere.
+    /// Receives are or were observed on some hop.
     #[serde(default)]
     pub(crate) any_taken: bool,
-    /// Likewise deliveries.
+    /// Deliveries are or were observed on some hop.
     pub(crate) any_delivered: bool,
 }
 
 impl Hops {
-    /// Whether every place is one in the lists.
+    /// Whether all indices are valid.
     pub(crate) fn is_sound(&self) -> bool {
         self.by_id.values().all(|&place| place < self.all.len())
             && self.all.iter().all(|hop| hop.group < self.groups.len())
     }
 
-    /// Whether nothing of its hop has escaped us since the stream's last chunk.
+    /// Whether no observation of the hop was missed since the stream's last chunk.
     pub(crate) fn heard_all_since(&self, stream: &Stream) -> bool {
         let hop = self.by_id.get(&stream.hop).and_then(|&place| self.all.get(place));
         hop.is_some_and(|hop| hop.epoch == stream.epoch)
     }
 
-    /// The hop's place, announced or not; `None` when there is no room for another.
+    /// Index of the hop, which is added if unknown. `None` at the limit of hops.
     pub(crate) fn place(&mut self, id: HopId, limit: usize) -> Option<usize> {
         if let Some(&place) = self.by_id.get(&id) {
             return Some(place);
@@ -440,7 +440,7 @@ impl Hops {
         Some(self.all.len() - 1)
     }
 
-    /// The tokenizer worker that these streams end at; `None` where there is only one, or none has been met.
+    /// Tokenizer worker at the end of these streams; `None` if there is only one, or none is known yet.
     pub(crate) fn worker_of(&self, streams: &[Stream]) -> Option<u16> {
         let hops = streams
             .iter()
@@ -457,7 +457,7 @@ impl Hops {
         let before = self.all[place].group;
         let alone = !self.all.iter().any(|h| h.group == before && h.id != said.id);
         if alone && self.group_named(said.name).is_none() {
-            // The whole line takes the new name, with its history.
+            // The whole group takes the new name, with its history.
             said.name.clone_into(&mut self.groups[before].name);
         }
         let (group, ends) = (self.group(said.name), self.ends(said.name));
@@ -477,7 +477,7 @@ impl Hops {
         }
         self.any_origin = self.all.iter().any(|h| h.origin);
         self.any_last = self.all.iter().any(|h| h.last);
-        // Chunks line up once: on the hop into the tokenizer if that is where deliveries are seen.
+        // Chunks are tracked on one hop only: the hop into the tokenizer, if deliveries are observed there.
         let at_last = self.all.iter().any(|h| h.last && h.sees.delivered);
         for hop in &mut self.all {
             hop.lines_up = hop.sees.delivered && (hop.last || !at_last);
@@ -487,7 +487,7 @@ impl Hops {
         true
     }
 
-    /// Moves the frames waiting on the hop at `place` to its new line. Times and rates stay with the old line.
+    /// Moves the frames queued on the hop at `place` to its new group. Times and rates stay with the old group.
     fn renamed(&mut self, place: usize, before: usize) {
         let (group, counts) = (self.all[place].group, self.all[place].counts);
         let others = self.all.iter().filter(|h| h.group == before);
@@ -526,7 +526,7 @@ impl Hops {
         })
     }
 
-    /// Makes room for a lane that is not known yet: the emptiest and quietest one goes, and is given back.
+    /// Makes room for a new lane. Evicts and returns the lane with the fewest queued frames, or the one silent longest.
     pub(crate) fn make_room(hop: &mut Hop, lane: u32, limit: usize) -> Option<Lane> {
         if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
             return None;
@@ -591,7 +591,7 @@ mod tests {
             (of(&hops, "scheduler->?"), of(&hops, "scheduler->tokenizer")),
             (None, Some((5, 5)))
         );
-        // Two of one name, of which one turns out to lead where a third one does.
+        // One of two hops with the same name is renamed to the name of a third.
         assert!(hops.announce(&named(1, "scheduler->?"), 8) && hops.announce(&named(2, "scheduler->?"), 8));
         wait(&mut hops, 1, 3);
         wait(&mut hops, 2, 2);

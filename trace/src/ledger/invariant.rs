@@ -3,7 +3,7 @@
 use super::Ledger;
 
 impl Ledger {
-    /// Panics where a sum does not hold, in debug builds.
+    /// Panics in debug builds if an invariant does not hold.
     pub(crate) fn debug_check(&self) {
         if cfg!(debug_assertions)
             && self.checked
@@ -13,10 +13,10 @@ impl Ledger {
         }
     }
 
-    /// Checks the sums over hops, lines of hops and requests; the error names the first that does not hold.
+    /// Checks the sums over hops, groups and requests.
     ///
     /// # Errors
-    /// The sum that does not hold, with its terms.
+    /// The first sum that does not hold, with its terms.
     pub fn balances(&self) -> Result<(), String> {
         let chunks = self.totals.chunks;
         let on_hops: u64 = self.hops.all.iter().map(|hop| hop.lined_up).sum();

@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use crate::clock::MonoNs;
 use crate::event::QueueSample;
 
-/// Samples kept: ten minutes of them.
+/// Maximum number of samples kept: ten minutes.
 const KEPT: usize = 6_000;
 
 /// Kernel queues of the hops of one name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct KernelQueue {
-    /// Bytes not yet read by the receivers' libzmq, at the last sample; `None` where that cannot be read.
+    /// Bytes not yet read by the receivers' libzmq, at the last sample; `None` if not observable.
     pub bytes: Option<u64>,
-    /// The most there were in a sample.
+    /// Maximum over all samples.
     pub bytes_max: Option<u64>,
-    /// Bytes in the senders' sockets, at the last sample; on Unix sockets the same ones with the kernel's overhead.
+    /// Bytes in the senders' sockets at the last sample. On Unix sockets, the same bytes plus the kernel's overhead.
     pub send_bytes: Option<u64>,
-    /// The most frames in libzmq's own queues: sent, not taken, and not in the kernel, whose bytes are counted as frames of
-    /// the hop's mean length.
+    /// Maximum number of frames in libzmq's own queues: sent, not received, and not in the kernel. Bytes in the kernel are converted to
+    /// frames of the hop's mean length.
     pub inbox_max: Option<u64>,
     samples: VecDeque<(MonoNs, u64)>,
 }
 
 impl KernelQueue {
-    /// Enters a sample, taken while `backlog` frames of `mean_bytes` waited on the hop; `None` where sends or takes are unseen.
+    /// Enters a sample. `backlog`: queued frames on the hops, `None` if sends or receives are not observed. `mean_bytes`: mean frame length.
     pub(crate) fn enter(&mut self, at: MonoNs, sample: &QueueSample<'_>, backlog: Option<u64>, mean_bytes: u64) {
         self.send_bytes = sample.send_bytes;
         self.bytes = sample.receive_bytes;
@@ -42,7 +42,7 @@ impl KernelQueue {
         self.samples.push_back((at, bytes));
     }
 
-    /// The most bytes in a sample between; `None` when there was none.
+    /// Maximum bytes of the samples between `from` and `to`; `None` without samples.
     pub fn max_between(&self, from: MonoNs, to: MonoNs) -> Option<u64> {
         let first = self.samples.partition_point(|s| s.0 < from);
         let between = self.samples.range(first..).take_while(|s| s.0 <= to);

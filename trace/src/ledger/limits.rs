@@ -2,27 +2,27 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Bounds of the ledger's memory and patience. With the defaults the records stay below 128 MiB.
+/// Memory limits and timeouts of the ledger. With the defaults the records stay below 128 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    /// Requests remembered at once, those that wait for their last take or delivery included.
+    /// Request records at a time, with those that wait for their last receive or delivery.
     pub live_rids: usize,
-    /// Summaries kept of requests that are over; the oldest makes room, one that lost tokens or was slow after all others.
+    /// Summaries kept of finished requests. The oldest is evicted first; requests that lost tokens or were slow go after all others.
     pub finished_kept: usize,
-    /// Bytes of rids, which clients choose: half for requests remembered, half for summaries; the same ones make room as for those.
+    /// Bytes of rids, which clients choose: half for live requests, half for summaries. Eviction is as for those limits.
     pub rid_bytes: usize,
-    /// Hops; frames on further ones are not entered.
+    /// Hops; frames on further ones are ignored.
     pub hops: usize,
     /// Connections per hop; the one silent longest is evicted.
     pub lanes_per_hop: usize,
-    /// Frames sent and not yet taken or forwarded, all hops together.
+    /// Frames sent and not yet received or forwarded, over all hops.
     pub pending_frames: usize,
     /// Chunks inside those frames.
     pub pending_chunks: usize,
-    /// Takes that came before their sends, per hop.
+    /// Receives observed before their sends, per hop.
     pub early_takes: usize,
-    /// Chunks of one request sent and not yet delivered; beyond it neighbours are kept as one entry.
+    /// Chunks of one request sent and not yet delivered; beyond this, neighbours share an entry.
     pub outstanding_per_rid: usize,
     /// The same over all requests.
     pub outstanding: usize,
@@ -30,27 +30,27 @@ pub struct Limits {
     pub passing_per_rid: usize,
     /// The same over all requests.
     pub passing: usize,
-    /// Ranges of lost tokens kept of one request, and of predicted ones; further ones are counted.
+    /// Ranges of lost tokens kept per request, and of predicted ones; further ones are only counted.
     pub lost_ranges_per_rid: usize,
-    /// The same over all requests; those of requests that have been over longest make room.
+    /// The same over all requests; the oldest finished requests are evicted first.
     pub lost_ranges: usize,
-    /// Requests that are over and lost tokens; the oldest makes room.
+    /// Finished requests that lost tokens; the oldest is evicted first.
     pub lossy_kept: usize,
-    /// Token ids kept of chunks not yet delivered and of lost ones, where ids were asked for.
+    /// Token ids kept of undelivered and lost chunks, if ids are recorded.
     pub token_ids: usize,
     /// Threads of the engine.
     pub threads: usize,
-    /// Functions per role that sampled stacks name; the rarest makes room.
+    /// Functions per role in stack samples; the rarest is evicted first.
     pub hot_functions: usize,
-    /// CPU samples kept of each thread that takes frames: ten minutes of them.
+    /// CPU samples kept of each thread that receives frames: ten minutes.
     pub samples_per_taker: usize,
-    /// Slots of time that the run is cut into; when they are full two become one, so that a slot is twice as long.
+    /// Time slots of the run. When all are used, neighbours are merged, which doubles the length of a slot.
     pub series_slots: usize,
-    /// A request without a chunk for this long is forgotten as an orphan, in nanoseconds.
+    /// A request without a chunk for this long is removed as an orphan, in nanoseconds.
     pub orphan_after_ns: u64,
-    /// A finished request waits this long for its last takes and deliveries, in nanoseconds.
+    /// A finished request waits this long for its last receives and deliveries, in nanoseconds.
     pub settle_ns: u64,
-    /// A settled request stays known this long, so that a repeated finish is no new request, in nanoseconds.
+    /// A settled request is kept this long, so that a repeated finish is recognised, in nanoseconds.
     pub linger_ns: u64,
 }
 
@@ -86,7 +86,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The lower of both bounds of memory; patience stays.
+    /// Returns the lower of both values of each memory limit. Timeouts are unchanged.
     #[must_use]
     pub fn at_most(self, most: Self) -> Self {
         Self {
@@ -118,11 +118,11 @@ impl Limits {
 /// One limit and how often it was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Reached {
-    /// The limit's name, as in [`Limits`].
+    /// Name of the limit, as in [`Limits`].
     pub name: &'static str,
     /// Its value.
     pub limit: usize,
-    /// How often something had to be given up for it.
+    /// Number of times that something was evicted or refused.
     pub times: u64,
 }
 
@@ -148,8 +148,8 @@ pub struct ReachedCounts {
 }
 
 impl ReachedCounts {
-    /// Every limit that can cost knowledge, reached or not. Summaries of finished requests are not among them: the
-    /// counters keep what a summary said.
+    /// All limits whose eviction loses information, reached or not. Evicting summaries of finished requests loses none: counters keep
+    /// their totals.
     pub fn list(&self, limits: &Limits) -> [Reached; 15] {
         let of = |name, limit, times| Reached { name, limit, times };
         [

@@ -1,5 +1,4 @@
-//! Which tokens of a request were lost: ranges of places in its output, the chunks that held them and, where the source was
-//! asked for token ids, the ids.
+//! Lost tokens of a request: ranges of positions in its output, their chunks and, if token ids are recorded, the ids.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,30 +6,30 @@ use super::limits::{Limits, ReachedCounts};
 use crate::clock::MonoNs;
 use crate::event::Finish;
 
-/// Neighbouring tokens with one fate.
+/// Range of neighbouring lost tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostRange {
-    /// First and last place in the output, counted from 1 as `completion_tokens` counts.
+    /// First and last position in the output (1-based, as `completion_tokens` counts).
     pub tokens: [u32; 2],
-    /// First and last chunk that held them, counted from 1 on the hop into the tokenizer from the first that was seen; `None`
-    /// where neighbours had to be kept as one.
+    /// First and last of their chunks: 1-based numbers on the hop into the tokenizer, from the first observed chunk. `None` if chunks had to
+    /// share an entry.
     pub chunks: Option<[u32; 2]>,
-    /// The ids, one a token; empty where they were not asked for, or had to be given up.
+    /// One id per token; empty if not recorded, or dropped at the limit.
     pub ids: Vec<i64>,
 }
 
 impl LostRange {
-    /// How many tokens.
+    /// Number of tokens.
     pub fn len(&self) -> u64 {
         u64::from(self.tokens[1] - self.tokens[0]) + 1
     }
 
-    /// Never: a range holds a token.
+    /// Always false: a range has at least one token.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Takes `next` in if it goes on where this one ends, and both say as much.
+    /// Appends `next` if it continues this range and has the same kind of details. Returns whether it did.
     fn extend(&mut self, next: &Self) -> bool {
         let follows = self.tokens[1].checked_add(1) == Some(next.tokens[0]);
         let chunks = match (self.chunks, next.chunks) {
@@ -51,18 +50,18 @@ impl LostRange {
 /// Losses of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
-    /// In the order they were met.
+    /// Ranges in the order found.
     pub ranges: Vec<LostRange>,
-    /// Chunks lost, in part or whole.
+    /// Chunks lost, in part or completely.
     pub chunks: u64,
     /// Tokens lost.
     pub tokens: u64,
-    /// Tokens of those in no range: there was no room for more.
+    /// Lost tokens in no range, because of the limit.
     pub unlisted: u64,
 }
 
 impl Losses {
-    /// Enters a range; one that does not go on where the last ended needs `room`. Whether it took some.
+    /// Enters a range. One that does not extend the last range needs `room`. Returns whether it was added as a new range.
     fn enter(&mut self, range: LostRange, room: bool) -> bool {
         self.tokens += range.len();
         if self.ranges.last_mut().is_some_and(|last| last.extend(&range)) {
@@ -81,7 +80,7 @@ impl Losses {
     }
 }
 
-/// How much of losses is held over all requests, with the ids of chunks that are not delivered yet.
+/// Memory use of losses over all requests, with the ids of undelivered chunks.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Shelf {
     pub(crate) ranges: usize,
@@ -89,7 +88,7 @@ pub(crate) struct Shelf {
 }
 
 impl Shelf {
-    /// Enters a range as far as there is room for it.
+    /// Enters a range as far as the limits allow.
     pub(crate) fn keep(&mut self, to: &mut Losses, mut range: LostRange, limits: &Limits, reached: &mut ReachedCounts) {
         if self.ids + range.ids.len() > limits.token_ids {
             range.ids.clear();
@@ -109,32 +108,32 @@ impl Shelf {
     }
 }
 
-/// A request that is over and lost tokens, or was predicted to.
+/// A finished request that lost tokens, or was predicted to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lossy {
     /// SGLang's request id.
     pub rid: Box<str>,
     /// When it was first seen.
     pub first_at: MonoNs,
-    /// How it ended; `None` when it was forgotten unfinished.
+    /// How it ended; `None` if it was removed unfinished.
     pub finish: Option<Finish>,
     /// Tokens sent by the scheduler.
     pub tokens_sent: u32,
-    /// Tokens delivered; `None` where deliveries are not seen.
+    /// Tokens delivered; `None` if deliveries are not observed.
     pub tokens_delivered: Option<u32>,
-    /// Proven by deliveries.
+    /// Losses proven by deliveries.
     pub confirmed: Option<Box<Losses>>,
-    /// Predicted from chunks that share a wakeup and the known behaviour of the release.
+    /// Losses predicted from chunks that share a wakeup and the known behaviour of the release.
     pub predicted: Option<Box<Losses>>,
 }
 
 impl Lossy {
-    /// Ranges held.
+    /// Number of ranges held.
     pub(crate) fn ranges(&self) -> usize {
         both(self.confirmed.as_deref(), self.predicted.as_deref(), |l| l.ranges.len())
     }
 
-    /// Ids held.
+    /// Number of ids held.
     pub(crate) fn ids(&self) -> usize {
         both(self.confirmed.as_deref(), self.predicted.as_deref(), Losses::ids)
     }

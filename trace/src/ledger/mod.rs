@@ -1,6 +1,6 @@
 //! State of a run in bounded memory: per request, per hop, and in total.
 //!
-//! [`Ledger::apply`] takes events and [`Ledger::tick`] takes time; detectors, reports and screens read.
+//! [`Ledger::apply`] enters events and [`Ledger::tick`] advances time. Detectors, reports and screens read the state.
 
 mod absence;
 mod adopt;
@@ -78,7 +78,7 @@ use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::{Event, Lost, LostCause, Undecoded, What};
 use crate::stats::{Buckets, Distribution};
 
-/// A number that an event gives, as far as it can be true: sums of hostile ones must not run over.
+/// Caps a number from an event, so that sums of hostile values cannot overflow.
 fn believable(number: u64) -> u64 {
     const MOST: u64 = 1 << 40;
     number.min(MOST)
@@ -87,15 +87,15 @@ fn believable(number: u64) -> u64 {
 /// The worst gap seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorstGap {
-    /// First take minus first send, in nanoseconds.
+    /// First receive minus first send, in nanoseconds.
     pub ns: u64,
     /// The request.
     pub rid: Box<str>,
-    /// When its first token was taken.
+    /// When its first token was received.
     pub at: MonoNs,
 }
 
-/// The state of everything.
+/// State of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Ledger {
     limits: Limits,
@@ -104,17 +104,17 @@ pub struct Ledger {
     hops: Hops,
     table: Table,
     finished: Over,
-    /// A first token that waits this long makes its request notable, in nanoseconds.
+    /// First-token wait from which a request is notable, in nanoseconds.
     slow_ns: u64,
-    /// Those of them that lost tokens, oldest first: kept longer.
+    /// Finished requests that lost tokens, oldest first. Kept longer than the others.
     lossy: VecDeque<Lossy>,
-    /// Over, and known for a little longer; by the time they are closed.
+    /// Finished requests kept briefly to recognise duplicates, by the time they are closed.
     lingering: VecDeque<(MonoNs, Ticket)>,
-    /// Finished, waiting for takes and deliveries; by the time they are closed anyway.
+    /// Finished requests that wait for receives and deliveries, by the time they are closed at the latest.
     settling: VecDeque<(MonoNs, Ticket)>,
     totals: Totals,
     gap: Distribution,
-    /// Gaps since the running slot of time began.
+    /// Gaps in the current time slot.
     gap_slot: Buckets,
     worst_gap: WorstGap,
     waits: Waits,
@@ -123,7 +123,7 @@ pub struct Ledger {
     stages: Stages,
     itl_sent: Distribution,
     itl_delivered: Distribution,
-    /// The same by token: divided by how many came, and counted for each.
+    /// The same per token: divided by the number of tokens, and counted once for each.
     itl_sent_by_token: Distribution,
     itl_delivered_by_token: Distribution,
     health: HealthChecks,
@@ -133,10 +133,10 @@ pub struct Ledger {
     pending_chunks: usize,
     outstanding: usize,
     shelf: Shelf,
-    /// Its sums are checked in debug builds. Those of an image come from elsewhere.
+    /// Check its sums in debug builds. False for a deserialized snapshot, whose sums come from outside.
     #[serde(skip)]
     checked: bool,
-    /// Of requests whose rid was used again: by the request that has it now, the one that had it and had not ended.
+    /// Previous requests with a reused rid that had not ended, by the request that has the rid now.
     #[serde(default)]
     predecessors: BTreeMap<Ticket, Predecessor>,
     /// Time of the last eviction of a request at the limit.
@@ -274,18 +274,18 @@ impl Ledger {
         self.delivery_epoch += u32::from(deliveries);
     }
 
-    /// Whether an image's places lead to something that is there.
+    /// Whether all indices of a deserialized snapshot are valid.
     pub(crate) fn is_sound(&self) -> bool {
         self.hops.is_sound() && self.threads.is_sound() && self.waits.is_sound(self.hops.groups.len())
     }
 
-    /// The same, with requests notable whose first token waits for `ns`.
+    /// Sets the first-token wait from which a request is notable.
     #[must_use]
     pub(crate) fn slow_from(self, ns: u64) -> Self {
         Self { slow_ns: ns, ..self }
     }
 
-    /// As [`crate::Analysis::keep_within`].
+    /// Implements [`crate::Analysis::keep_within`].
     pub(crate) fn keep_within(&mut self, most: Limits) -> bool {
         let before = self.limits;
         self.limits = before.at_most(most);
@@ -297,46 +297,45 @@ impl Ledger {
         &self.engine
     }
 
-    /// All requests that live or settle, in no order.
+    /// All live and settling requests, in no order.
     pub fn requests(&self) -> impl Iterator<Item = &Request> {
         self.table.iter()
     }
 
-    /// The record that a rid leads to now.
+    /// Current record of a rid.
     pub fn request(&self, rid: &str) -> Option<&Request> {
         self.table.get(self.table.find(rid)?)
     }
 
-    /// Whether its hops were observed without a loss since its last chunks: only then does silence say something.
+    /// Whether no observation of its hops was missed since its last chunks. Otherwise its silence proves nothing.
     pub fn heard_all_since(&self, request: &Request) -> bool {
         request.streams().iter().all(|stream| self.hops.heard_all_since(stream))
     }
 
-    /// The tokenizer worker that a request goes to; `None` where there is only one, or it is not known.
+    /// Tokenizer worker of a request; `None` if there is only one, or it is unknown.
     pub fn worker_of(&self, request: &Request) -> Option<u16> {
         self.hops.worker_of(request.streams())
     }
 
-    /// The same, with its ticket: no two records have one place at the same time, nor one ticket ever.
+    /// Current record of a rid with its ticket. Slots are unique at any time, and tickets over the whole run.
     pub(crate) fn placed(&self, rid: &str) -> Option<(Ticket, &Request)> {
         let ticket = self.table.find(rid)?;
         Some((ticket, self.table.get(ticket)?))
     }
 
-    /// What [`Self::placed`] says of the rid of a chunk of the event that was entered last, without a look for it; `None` where
-    /// that has to be looked for.
+    /// Like [`Self::placed`] for the rid of a chunk in the last event, without a lookup. `None` if a lookup is needed.
     pub(crate) fn met(&self, chunk: usize) -> Option<(Ticket, &Request)> {
         let ticket = *self.met.get(chunk)?;
         let request = self.table.get(ticket).filter(|request| request.mapped)?;
         Some((ticket, request))
     }
 
-    /// How many requests live: neither finished nor forgotten.
+    /// Number of live requests: neither finished nor evicted.
     pub fn live(&self) -> u64 {
         self.table.iter().filter(|r| r.mapped && r.finish.is_none()).count() as u64
     }
 
-    /// Requests remembered at all.
+    /// Number of request records.
     pub fn remembered(&self) -> usize {
         self.table.len()
     }
@@ -346,12 +345,12 @@ impl Ledger {
         self.finished.iter()
     }
 
-    /// How many of them are kept.
+    /// Number of summaries of finished requests.
     pub fn finished_count(&self) -> usize {
         self.finished.len()
     }
 
-    /// Whether a request lost tokens, or is predicted to have, or was slow, so that somebody looks for it.
+    /// Whether a request lost tokens, is predicted to have lost some, or was slow, so that an operator may look for it.
     pub fn is_notable(&self, of: &Summary) -> bool {
         let lost = of.tokens_lost.unwrap_or(0) > 0 || of.wire_missing > 0;
         lost || (of.bursts && self.predicts_drops()) || of.gap_ns.is_some_and(|ns| ns >= self.slow_ns)
@@ -363,7 +362,7 @@ impl Ledger {
         !self.sees_deliveries() && engine.waiter == Some(Waiter::KeepsLast) && engine.mode == Some(Mode::Incremental)
     }
 
-    /// Hops in the order they were met.
+    /// Hops in the order first observed.
     pub fn hops(&self) -> &[Hop] {
         &self.hops.all
     }
@@ -388,7 +387,7 @@ impl Ledger {
         &self.totals
     }
 
-    /// First take minus first send, over requests.
+    /// First receive minus first send, over requests.
     pub fn gap(&self) -> &Distribution {
         &self.gap
     }
@@ -407,7 +406,7 @@ impl Ledger {
         }
     }
 
-    /// The worst gap; `None` when no gap was seen.
+    /// Worst gap; `None` if no gap was observed.
     pub fn worst_gap(&self) -> Option<&WorstGap> {
         (self.gap.count() > 0).then_some(&self.worst_gap)
     }
@@ -427,12 +426,12 @@ impl Ledger {
         &self.itl_sent_by_token
     }
 
-    /// The same between its deliveries: inter-token latency as the client saw it.
+    /// The same between its deliveries: the inter-token latency that the client saw.
     pub fn itl_delivered_by_token(&self) -> &Distribution {
         &self.itl_delivered_by_token
     }
 
-    /// Requests that are over and lost tokens, or were predicted to, oldest first.
+    /// Finished requests that lost tokens, or were predicted to, oldest first.
     pub fn lossy(&self) -> impl DoubleEndedIterator<Item = &Lossy> + ExactSizeIterator {
         self.lossy.iter()
     }
@@ -442,12 +441,12 @@ impl Ledger {
         self.reached.list(&self.limits)
     }
 
-    /// When the first event was; `None` before it.
+    /// Time of the earliest event; `None` without events.
     pub fn started(&self) -> Option<MonoNs> {
         self.started
     }
 
-    /// The latest time that an event or a tick has told.
+    /// Latest time of an event or a tick.
     pub fn now(&self) -> MonoNs {
         self.now
     }
@@ -466,7 +465,7 @@ impl Ledger {
             .any(|hop| hop.last && self.hops.groups[hop.group].name == name)
     }
 
-    /// Whether some hop is said to be the path's last: only then can takes be the tokenizer's.
+    /// Whether the receives of a hop into the tokenizer are or were observed.
     pub fn sees_takes(&self) -> bool {
         self.hops.all.iter().any(|h| h.last && h.sees.taken)
     }
@@ -477,14 +476,14 @@ impl Ledger {
         (self.sees_takes() && self.hops.all.iter().any(origin)) || self.stages.sees_gaps()
     }
 
-    /// Tokens delivered; `None` where deliveries are not seen, or every response carries text only.
+    /// Tokens delivered; `None` if deliveries are not observed, or every response carries text only.
     pub fn tokens_delivered(&self) -> Option<u64> {
         let tokens = self.totals.tokens;
         let unseen = tokens.delivered == 0 && tokens.uncounted > 0;
         (self.sees_deliveries() && !unseen).then_some(tokens.delivered)
     }
 
-    /// Parts that could not be judged or kept, one line each.
+    /// Reasons why parts of the data are unjudged or were evicted, one line each.
     pub fn degraded(&self) -> impl Iterator<Item = String> + use<> {
         let shared = self.totals.requests.shared;
         let shared = (shared > 0).then(|| {
@@ -503,7 +502,7 @@ impl Ledger {
         shared.into_iter().chain(unnamed).chain(reached)
     }
 
-    /// Whether deliveries are seen anywhere, or were.
+    /// Whether deliveries are or were observed anywhere.
     pub fn sees_deliveries(&self) -> bool {
         let now = self.hops.all.iter().any(|hop| hop.shows.delivered);
         now || (self.hops.any_delivered && self.totals.tokens.delivered > 0)

@@ -1,4 +1,4 @@
-//! Summaries of requests that are over, in bounded memory: ordinary ones are forgotten before those that somebody looks for.
+//! Summaries of finished requests in bounded memory. Ordinary ones are evicted before notable ones.
 
 use std::collections::VecDeque;
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use super::request::Summary;
 
-/// The summaries that are kept.
+/// Kept summaries.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Over {
     /// Notable ones, each older than every recent one; oldest first.
     notable: VecDeque<Summary>,
     /// All others, oldest first.
     recent: VecDeque<Summary>,
-    /// Length of all rids.
+    /// Total length of all rids, in bytes.
     rid_bytes: usize,
 }
 
 impl Over {
-    /// Adds one; the oldest ordinary one makes room, and the oldest notable one where those fill half of it.
+    /// Adds a summary. At the limit, evicts the oldest ordinary one, or the oldest notable one if those fill half of the space.
     pub(super) fn enter(
         &mut self,
         summary: Summary,

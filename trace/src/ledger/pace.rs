@@ -1,21 +1,21 @@
-//! Inter-token latency of one request: as its engine sent, and as its client was given.
+//! Inter-token latency of one request, at the engine's send and at delivery to the client.
 
 use serde::{Deserialize, Serialize};
 
 use crate::stats::Tally;
 
-/// Time between chunks that carry tokens, divided by the tokens of the later one and counted once for each of them: what
-/// SGLang's own `inter_token_latency_seconds` and its benchmark call inter-token latency.
+/// Time between chunks with tokens, divided by the tokens of the later chunk and counted once for each token. SGLang's own metric
+/// `inter_token_latency_seconds` and its benchmark use the same definition.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pace {
     pub(crate) sent: Tally,
     pub(crate) delivered: Tally,
 }
 
-/// Inter-token latency of one request in brief, in nanoseconds; the quantiles are right to 6 %.
+/// Summary of one request's inter-token latency, in nanoseconds. Quantiles are accurate to 6 %.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenPace {
-    /// Tokens behind the first chunk.
+    /// Tokens after the first chunk.
     pub count: u64,
     /// Median.
     pub p50: u64,
@@ -40,7 +40,7 @@ impl TokenPace {
     }
 }
 
-/// A request's pace at both ends.
+/// A request's inter-token latency at both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paces {
     /// Between the scheduler's sends.

@@ -11,31 +11,31 @@ use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Taken;
 use crate::id::FrameId;
 
-/// How long a take waits for its send before the send counts as unseen, in nanoseconds.
+/// How long a receive waits for its send before the send counts as missed, in nanoseconds.
 const EARLY_NS: u64 = 5_000_000_000;
 
-/// Whether a chunk taken `now` finds an earlier one still waiting for the waiter that was `called`.
+/// Whether a chunk received at `now` finds the waiter that was called at `called` still not running.
 fn meet(called: Trip, now: Trip, engine: &EngineState) -> bool {
     let apart = now.frame.saturating_sub(called.frame);
     (called.by, called.burst) == (now.by, now.burst) && engine.still_waits(apart)
 }
 
-/// A frame's take, for its chunks.
+/// Receive of a frame, applied to its chunks.
 #[derive(Clone, Copy)]
 struct Take {
-    /// When; of a take that was not seen itself, when it was noticed.
+    /// Time of the receive, or of its detection if it was not observed.
     at: MonoNs,
-    /// The hop's place.
+    /// Index of the hop.
     place: usize,
     trip: Option<Trip>,
     /// When the frame was sent on this hop.
     sent: Option<MonoNs>,
-    /// `at` is the time of the take.
+    /// The receive was observed, so `at` is exact.
     seen: bool,
 }
 
 impl Ledger {
-    /// A frame has entered its hop; the chunks of it that a take is awaited for lie in `scratch`.
+    /// Enters the send of a frame. `scratch` has its chunks that wait for a receive.
     pub(super) fn enter_sent(&mut self, at: MonoNs, id: FrameId, place: usize, load: Load) {
         let chunks = self.scratch.len();
         let hop = &mut self.hops.all[place];
@@ -85,7 +85,7 @@ impl Ledger {
             } else {
                 &mut self.reached.pending_frames
             }) += 1;
-            // The newest frame of a lane is always remembered.
+            // The newest frame of a lane is never evicted.
             let Some(gone) = lane.forget() else { break };
             self.pending_frames -= 1;
             self.pending_chunks -= gone.len();
@@ -245,7 +245,7 @@ impl Ledger {
         }
     }
 
-    /// A frame has left its lane: its chunks go to `scratch`.
+    /// Subtracts a frame that has left its lane from the queue totals, and moves its chunks to `scratch`.
     fn left(&mut self, place: usize, lane: u32, chunks: u32) {
         let hop = &mut self.hops.all[place];
         hop.counts.backlog -= 1;
@@ -280,7 +280,7 @@ impl Ledger {
         self.scratch.clear();
     }
 
-    /// A receiver has the first chunk of a request.
+    /// Records the queue wait of a request's first chunk.
     fn first_received(&mut self, take: Take, chunk: PendingChunk) {
         let hop = &mut self.hops.all[take.place];
         let request = self.table.get_mut(chunk.ticket);
@@ -290,7 +290,7 @@ impl Ledger {
         }
     }
 
-    /// A process that is not the tokenizer takes a chunk, to send it on.
+    /// Records the receive of a chunk by a process that forwards it.
     fn pass_chunk(&mut self, take: Take, chunk: PendingChunk) {
         let by = self.hops.all[take.place].ends.to;
         if let Some(request) = self.table.get_mut(chunk.ticket) {
@@ -380,7 +380,7 @@ impl Ledger {
         }
     }
 
-    /// Takes whose send has not come for a while: it was not seen.
+    /// Drops old receives without a send: their sends were missed.
     pub(super) fn age_early_takes(&mut self, now: MonoNs) {
         for hop in &mut self.hops.all {
             while hop.early.front().is_some_and(|e| now.since(e.at) > EARLY_NS) {

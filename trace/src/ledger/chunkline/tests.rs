@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Each chunk's ids are the places of its tokens.
+/// Each chunk's ids are the positions of its tokens.
 fn put(line: &mut Line, end: u32, said: u32, tokens: u32, whole: bool) {
     let ids: Vec<i64> = (end - tokens..end).map(|place| i64::from(place) + 1).collect();
     let nth = line.outstanding.len() as u32 + 1;
@@ -19,7 +19,7 @@ fn put(line: &mut Line, end: u32, said: u32, tokens: u32, whole: bool) {
     line.push(chunk, whole);
 }
 
-/// Chunks of which nothing but their counts is known.
+/// Chunks known only by their counts.
 fn vague(ends: &[u32]) -> Line {
     let mut line = Line::new(0, None);
     let mut before = 0;
@@ -41,7 +41,7 @@ fn vague(ends: &[u32]) -> Line {
     line
 }
 
-/// As (delivered, coalesced, dropped, tokens lost, unjudged).
+/// Returns (delivered, coalesced, dropped, tokens lost, unjudged).
 fn told(fates: Fates) -> [u64; 5] {
     [
         fates.delivered,
@@ -231,7 +231,7 @@ fn a_full_line_keeps_exact_tokens() {
     );
 }
 
-/// Its column shows no beginning: what came before it was delivered before anybody looked, and was told as dropped.
+/// The column does not show where the chunk begins. Tokens before it were delivered before observation began and are not dropped.
 #[test]
 fn a_first_chunk_that_does_not_show_its_beginning_loses_nothing_before_it() {
     let mut line = vague(&[5, 6]);
@@ -239,7 +239,7 @@ fn a_first_chunk_that_does_not_show_its_beginning_loses_nothing_before_it() {
     assert_eq!(told(line.deliver(&incremental(1, 6), 0).fates), [1, 0, 0, 0, 0]);
 }
 
-/// Counts do not show a frame that never left the scheduler: its tokens were told as dropped behind it, from the next chunk.
+/// Counts do not show a frame lost before the first hop. Its tokens must not count as dropped from the next chunk.
 #[test]
 fn tokens_of_a_frame_that_vanished_are_not_dropped_from_the_chunk_behind_it() {
     let mut line = vague(&[1, 3]);
@@ -247,7 +247,7 @@ fn tokens_of_a_frame_that_vanished_are_not_dropped_from_the_chunk_behind_it() {
     assert_eq!(told(line.deliver(&incremental(1, 3), 0).fates), [1, 0, 0, 0, 0]);
 }
 
-/// Two chunks that were merged across such a frame carry as much as the second alone may.
+/// Two chunks merged across such a frame may carry as many tokens as the second chunk alone.
 #[test]
 fn a_merge_across_counts_that_do_not_tell_is_no_drop() {
     let mut line = vague(&[1, 4]);
@@ -261,7 +261,7 @@ fn what_counts_alone_prove_dropped_is_each_chunks_last_token() {
     assert_eq!(told(outcome.fates), [1, 0, 2, 2, 0]);
     let places: Vec<_> = outcome.lost.iter().map(|lost| (lost.tokens, &*lost.ids)).collect();
     assert_eq!(places, [([1, 1], &[1][..]), ([4, 4], &[4][..])]);
-    // All of them in one delivery: their counts say no more than that.
+    // A delivery of all 5 tokens contains both chunks.
     assert_eq!(
         told(vague(&[2, 5]).deliver(&incremental(5, 5), 0).fates),
         [1, 1, 0, 0, 0]
@@ -284,15 +284,15 @@ fn a_finish_whose_tokens_are_not_shown_proves_no_drop() {
     );
 }
 
-/// The wire lost token 2, and the frame of token 3 escaped us: a delivery of tokens 1 and 3 dropped the first.
+/// The wire lost token 2, and the frame of token 3 was not observed. A delivery of tokens 1 and 3 must not drop token 1.
 #[test]
 fn a_delivery_that_reaches_past_what_was_seen_proves_no_drop() {
     let mut line = line(&[(1, 1)]);
     assert_eq!(told(line.deliver(&incremental(2, 3), 0).fates), [0, 0, 0, 0, 1]);
 }
 
-/// Merged: tokens 1 to 3 and the empty chunk that says 1, then the one that says 3. For want of room the last two share an entry, and
-/// the second delivery was found in the one that says 3, behind two chunks that it seemed to have dropped.
+/// Two empty chunks with counts 1 and 3 share an entry at the limit. Two deliveries end with them, but match neither, since a shared
+/// entry has no count of its own. The chunks must be unjudged, not dropped.
 #[test]
 fn neighbours_whose_counts_run_behind_are_found_by_none() {
     let mut line = line(&[(2, 2), (3, 1)]);
@@ -339,7 +339,7 @@ fn what_waits_for_another_worker_is_no_drop_of_this_one() {
     assert_eq!(told(line.deliver(&incremental(1, 4), 0).fates), [1, 0, 1, 1, 0]);
 }
 
-/// For want of room 2, 3 and 5 share an entry, and token 4 never came: behind the delivery of 3, that of 5 does not show it dropped.
+/// Tokens 2, 3 and 5 share an entry at the limit, and token 4 never arrived. After the delivery of 3, the delivery of 5 proves no drop.
 #[test]
 fn behind_a_delivery_of_what_is_not_here_by_itself_nothing_is_dropped() {
     let mut line = vague(&[1]);
@@ -365,6 +365,6 @@ fn what_was_merged_with_tokens_that_nobody_saw_is_not_dropped() {
         rebased: true,
     };
     line.push(rebased, true);
-    // It holds the second and the fourth: the third is what the wire lost.
+    // The delivery holds tokens 2 and 4; token 3 was lost on the wire.
     assert_eq!(told(line.deliver(&incremental(2, 4), 0).fates), [1, 0, 0, 0, 1]);
 }

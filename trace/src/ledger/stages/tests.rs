@@ -30,7 +30,7 @@ fn states(ledger: &mut Ledger, at: u64, states: u32) {
     });
 }
 
-/// The request of the report, in nanoseconds of its day.
+/// Stages of a request from a bug report, in nanoseconds since midnight.
 const REPORT: [(&str, u64); 6] = [
     ("transfer_done", 22_879_083_017_000),
     ("waiting_to_running", 22_879_083_052_000),
