@@ -1,6 +1,6 @@
-//! The functions that the engine's threads ran in, by sampling: for the whole run, and for the times in which frames piled up.
+//! Functions of the engine's threads, by stack sampling: over the whole run, and while the backlog grew.
 //!
-//! A function of a busy consumer is no news; one that fills the times in which the backlog grew is what made it grow.
+//! A busy consumer always has a hot function. The functions that dominate while the backlog grows are the cause of the growth.
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::clock::MonoNs;
 use crate::event::HotSample;
 use crate::id::ThreadId;
 
-/// Fewer frames than this come and go: no backlog that grows.
+/// Minimum number of queued frames for a growing backlog; fewer are normal.
 const PILE: u64 = 4;
 /// Maximum number of processes whose backlog is followed; the one silent longest is evicted.
 const PROCESSES: usize = 256;
@@ -19,31 +19,31 @@ const PROCESSES: usize = 256;
 /// Numbers of stack samples, by what the thread was doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HotCounts {
-    /// Stacks read, one for each thread and reading.
+    /// Stacks read.
     pub taken: u64,
-    /// Those of a thread that ran or wanted to.
+    /// Those of a thread that was running or runnable.
     pub running: u64,
-    /// Those of a running thread that held the GIL; meaningless unless [`HotRole::sees_gil`].
+    /// Those of a running thread that held the GIL; only meaningful with [`HotRole::sees_gil`].
     pub gil: u64,
 }
 
-/// In how many stacks of running threads a function was.
+/// Number of stacks of running threads that contain a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hits {
-    /// As the innermost one.
+    /// As the innermost function.
     pub own: u64,
-    /// Anywhere.
+    /// At any depth.
     pub total: u64,
-    /// As the innermost one of a thread that held the GIL; meaningless unless [`HotRole::sees_gil`].
+    /// As the innermost function of a thread that held the GIL; only meaningful with [`HotRole::sees_gil`].
     pub gil: u64,
 }
 
 /// One function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HotFunction {
-    /// Its name, with its class's where the interpreter tells it (CPython 3.11 and later).
+    /// Function name, with the class name if the interpreter provides it (CPython 3.11 and later).
     pub function: Box<str>,
-    /// The file it is in.
+    /// Source file.
     pub file: Box<str>,
     /// Over the run.
     pub all: Hits,
@@ -51,7 +51,7 @@ pub struct HotFunction {
     pub growing: Hits,
 }
 
-/// The processes of one part.
+/// Stack samples of the processes of one role.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HotRole {
     /// `tokenizer`, `scheduler`, ...
@@ -60,17 +60,17 @@ pub struct HotRole {
     pub all: HotCounts,
     /// While frames piled up in front of the process.
     pub growing: HotCounts,
-    /// Whether its processes were seen to take frames, so that these can pile up.
+    /// Whether its processes were seen to receive frames, so that a backlog is known.
     pub takes: bool,
-    /// Whether every sample told who held the GIL.
+    /// Whether every sample showed the holder of the GIL.
     pub sees_gil: bool,
-    /// Stacks whose innermost function was given up for the limit.
+    /// Stacks whose innermost function was evicted at the limit.
     pub left_out: u64,
     functions: Vec<HotFunction>,
 }
 
 impl HotRole {
-    /// Its functions, those that most stacks ended in first.
+    /// Its functions, most frequent innermost function first.
     pub fn functions(&self) -> Vec<&HotFunction> {
         let mut sorted: Vec<_> = self.functions.iter().collect();
         sorted.sort_by(|a, b| (b.all.own, b.all.total, &a.function).cmp(&(a.all.own, a.all.total, &b.function)));
@@ -89,7 +89,7 @@ impl HotRole {
         }
     }
 
-    /// Enters a function; `false` when one had to be given up.
+    /// Enters a function. Returns `false` if one was evicted or rejected at the limit.
     fn enter(&mut self, sample: &HotSample<'_>, growing: bool, limit: usize) -> bool {
         let hits = Hits {
             own: u64::from(sample.own),
@@ -112,7 +112,7 @@ impl HotRole {
             self.functions.push(new);
             return true;
         }
-        // The rarest makes room, unless the new one is rarer still.
+        // The rarest function is evicted, unless the new one is rarer still.
         let rarest = self.functions.iter_mut().min_by_key(|f| (f.all.total, f.all.own));
         let gone = match rarest {
             Some(rarest) if rarest.all.total < hits.total => std::mem::replace(rarest, new),
@@ -146,7 +146,7 @@ struct Window {
     at: MonoNs,
     backlog: Option<u64>,
     growing: bool,
-    /// The thread whose functions come now.
+    /// Thread of the samples being entered.
     thread: ThreadId,
 }
 
@@ -217,7 +217,7 @@ impl Hot {
         if window.growing {
             role.growing.add(more);
         }
-        // Nothing of the thread ran.
+        // An empty function name means that the thread did not run.
         sample.function.is_empty() || role.enter(sample, window.growing, limit)
     }
 }

@@ -1,7 +1,7 @@
-//! Passages between two hops: a router or a detokenizer receives a chunk on one hop and sends it on over the next.
+//! Processing stages between two hops: a router or detokenizer receives a chunk on one hop and forwards it on the next.
 //!
 //! A chunk is identified by its request and its cumulative token count, which both frames contain. Different threads report receives and
-//! sends, so either may come first, and several of one side before any of the other.
+//! sends, so either may come first, and several of one kind may come before any of the other.
 
 use std::collections::VecDeque;
 
@@ -12,10 +12,10 @@ use super::request::Request;
 use crate::clock::MonoNs;
 use crate::stats::{Distribution, WindowedSum};
 
-/// Roles told apart; ends of further ones are nobody's.
+/// Maximum number of distinct roles; the ends of further ones are left unassigned.
 const ROLES: usize = 1_024;
 
-/// The roles at a hop's ends, as places in the list of passages.
+/// Roles at a hop's ends, as indices into the list of passages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ends {
     pub(crate) from: u16,
@@ -31,22 +31,22 @@ impl Default for Ends {
     }
 }
 
-/// One role, with the time its processes keep a chunk.
+/// Processing stage: one role, with the time that chunks spend inside its processes.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Passage {
-    /// Its word in hop names.
+    /// Role name, as in hop names.
     pub role: String,
-    /// Sent on minus taken, of every chunk whose both times were seen.
+    /// Forwarded minus received, of every chunk with both times observed.
     pub inside: Distribution,
-    /// Sums of these.
+    /// Sums of `inside`.
     pub inside_sum: WindowedSum,
-    /// The same of each request's first chunk.
+    /// Time inside, of each request's first chunk.
     pub first_inside: WindowedSum,
-    /// Sent on minus sent to it, of each request's first chunk: the wait for it included.
+    /// Forwarded minus sent to it, of each request's first chunk; includes the queue wait.
     pub through: Distribution,
-    /// Sums of these.
+    /// Sums of `through`.
     pub through_sum: WindowedSum,
-    /// A hop that leads to it shows its takes.
+    /// Receives are observed on a hop that leads to it.
     pub(crate) shows_takes: bool,
 }
 
@@ -69,19 +69,19 @@ enum Side {
     SentOn,
 }
 
-/// One request at one role: unmatched times of its chunks, all of one side.
+/// One request at one role: unmatched times of its chunks, all of the same side.
 ///
 /// A request's chunks are received and sent on in order, so an entry older than a matched one will never be matched.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Passing {
     role: u16,
     side: Side,
-    /// Tokens so far, and when.
+    /// Cumulative token count and time of each.
     waiting: VecDeque<(u32, MonoNs)>,
 }
 
 impl Passing {
-    /// When the oldest chunk was received that `role` has not sent on yet.
+    /// When the oldest chunk was received that `role` has not forwarded yet.
     pub(crate) fn since(&self, role: u16) -> Option<MonoNs> {
         let oldest = self
             .waiting
@@ -98,13 +98,13 @@ impl Passing {
             }
             let met = self.waiting.pop_front_if(|&mut (tokens, _)| tokens == count);
             if met.is_some() || !self.waiting.is_empty() {
-                // Where only later chunks wait, this one's other time went unseen.
+                // Only later chunks wait, so this one's other time was missed.
                 return met.map(|(_, other)| other);
             }
             self.side = side;
         }
         if self.waiting.back().is_some_and(|&(tokens, _)| tokens > count) {
-            // The count has begun again.
+            // The count has restarted.
             self.waiting.clear();
         }
         self.waiting.push_back((count, at));
@@ -112,16 +112,16 @@ impl Passing {
     }
 }
 
-/// Roles from hop names, each with the time its processes keep a chunk.
+/// All roles in hop names.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Passages {
     pub(crate) all: Vec<Passage>,
-    /// Times in the requests' [`Passing`], all together.
+    /// Number of times in all requests' [`Passing`].
     waiting: usize,
 }
 
 impl Passages {
-    /// The place of a role; one that is met for the first time is added.
+    /// Index of a role, which is added if unknown.
     pub(crate) fn role(&mut self, word: &str) -> u16 {
         let place = self.all.iter().position(|p| p.role == word).or_else(|| {
             (self.all.len() < ROLES).then(|| {
@@ -135,14 +135,14 @@ impl Passages {
         place.map_or(u16::MAX, |place| place as u16)
     }
 
-    /// A hop that leads to this role shows its takes.
+    /// Marks the receives of this role as observed.
     pub(crate) fn takes_are_shown(&mut self, role: u16) {
         if let Some(passage) = self.all.get_mut(usize::from(role)) {
             passage.shows_takes = true;
         }
     }
 
-    /// Records the send of the chunk of `count` tokens on the hop of stream `on`: the time since its receive counts for the sending role.
+    /// Enters the send of the chunk with count `count` on the hop of stream `on`. The time since its receive counts for the sending role.
     pub(crate) fn sent_on(&mut self, request: &mut Request, on: usize, count: u32, at: MonoNs, room: &mut Room<'_>) {
         let stream = &request.streams[on];
         let (by, first) = (stream.ends.from, stream.chunks == 1 && stream.whole());
@@ -166,7 +166,7 @@ impl Passages {
         }
     }
 
-    /// A chunk of `count` tokens so far, the request's `first` or a later one, was taken by role `to`, to be sent on.
+    /// Enters the receive of the chunk with count `count` by role `to`, which forwards it. `first`: it is the request's first chunk.
     pub(crate) fn taken(
         &mut self,
         request: &mut Request,
@@ -187,14 +187,14 @@ impl Passages {
         }
     }
 
-    /// A request's record is closed.
+    /// Removes a closed request's times from the total.
     pub(crate) fn forget(&mut self, request: &Request) {
         let waiting: usize = request.passing.iter().map(|p| p.waiting.len()).sum();
         self.waiting = self.waiting.saturating_sub(waiting);
     }
 }
 
-/// How much may wait, and how often that was not enough.
+/// Limits, and the counters of how often each was reached.
 pub(crate) struct Room<'l> {
     pub(crate) limits: &'l Limits,
     pub(crate) reached: &'l mut ReachedCounts,
@@ -236,7 +236,7 @@ mod tests {
     use crate::ledger::{Ledger, Limits};
     use crate::{MonoNs, ledger::Passage};
 
-    /// A router between two hops, the first of which may show its takes.
+    /// A router between two hops; receives on the first may be observed.
     struct Path(Ledger);
 
     impl Path {
@@ -279,7 +279,7 @@ mod tests {
             }
         }
 
-        /// The token of that number of request `a` is sent on `hop`.
+        /// Sends token `number` of request `a` on `hop`.
         fn send(&mut self, at: u64, hop: u16, number: u32) {
             let chunk = Chunk {
                 rid: "a",

@@ -14,15 +14,15 @@ use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::event::Finish;
 
-/// A request that lives, or waits for its last take or delivery. Its fields are in the order in which they are written here: what
-/// every chunk reads or writes comes first, in four lines of the cache.
+/// A request that is live, or waits for its last receive or delivery. Fields keep the order written here: those that every chunk reads
+/// or writes come first, in four cache lines.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Request {
     pub(crate) rid: Box<str>,
-    /// The rid map leads here; not so once another request has taken the rid over.
+    /// Its rid maps to this record. False once another request has taken over the rid.
     pub(crate) mapped: bool,
-    /// The take of its first chunk was not seen, or not when it was.
+    /// The receive of its first chunk was missed, or its time was.
     pub(crate) first_take_missed: bool,
     /// Its engine has ended.
     pub(crate) outlived: bool,
@@ -30,17 +30,17 @@ pub struct Request {
     pub(crate) final_taken: bool,
     /// In the queue of requests that are over.
     pub(crate) queued: bool,
-    /// A stream of it lists more than its tokens.
+    /// One of its streams lists more ids than new tokens.
     pub(crate) inflated: bool,
-    /// A stream of it does not add up.
+    /// The counts of one of its streams do not add up.
     pub(crate) odd: bool,
-    /// A consumer behind the engine adds its cumulative counts up.
+    /// A consumer adds up its cumulative counts.
     pub(crate) sums_up: bool,
-    /// A frame has said that it is finished.
+    /// A frame with its finish was observed.
     pub(crate) finish_seen: bool,
-    /// Some wakeup took more than one chunk of it.
+    /// Several of its chunks were received in one wakeup.
     pub(crate) burst_seen: bool,
-    /// Its response gives all that there is, whichever chunks its waiter skips: text, or one body at the end.
+    /// Its response loses no tokens when its waiter skips chunks: it carries text, or one body at the end.
     #[serde(default)]
     pub(crate) skips_nothing: bool,
     pub(crate) finish: Option<Finish>,
@@ -53,31 +53,31 @@ pub struct Request {
     pub(crate) chunks_sent: u32,
     pub(crate) tokens_sent: u32,
     pub(crate) tokens_taken: u32,
-    /// The chunk taken last: the count after it, its tokens, and which it is.
+    /// The last received chunk: count after it, its tokens, and its number.
     pub(crate) taken_last: [u32; 3],
-    /// Chunks of it that its waiter finds when it runs.
+    /// Number of its chunks that its waiter finds when it runs.
     pub(crate) burst: u32,
     pub(crate) wire_missing: u32,
     pub(crate) taken_first: Option<MonoNs>,
-    /// The take that called its waiter last.
+    /// Position of the receive that last called its waiter.
     pub(crate) called: Option<Trip>,
     pub(crate) line: Option<Box<Line>>,
-    /// Inter-token latency, where deliveries are seen.
+    /// Inter-token latency, if deliveries are observed.
     pub(crate) pace: Option<Box<Pace>>,
     pub(crate) streams: SmallVec<[Stream; 2]>,
-    /// Its chunks inside processes between two hops.
+    /// Unmatched times of its chunks inside processes between two hops.
     pub(crate) passing: Vec<Passing>,
     pub(crate) first_at: MonoNs,
-    /// First send at the origin, if it was the request's very first chunk.
+    /// First send by the scheduler, if it was the request's first chunk.
     pub(crate) sent_first: Option<MonoNs>,
     pub(crate) gap_ns: Option<u64>,
     pub(crate) tokens_delivered: u32,
-    /// How many live requests have its rid, once it has been shared: 1 when all others have ended.
+    /// Number of live requests with its rid, once it was shared; 1 after the others have ended. 0 if never shared.
     #[serde(default)]
     pub(crate) sharing: u8,
-    /// When its first tokens were accepted for its client, if those were the first.
+    /// When its first tokens were accepted for its client, if that was observed.
     pub(crate) delivered_first: Option<MonoNs>,
-    /// The stages its engine told of.
+    /// Stages in the engine's log.
     pub(crate) marks: Option<Box<Marks>>,
     /// Losses proven by deliveries.
     pub(crate) losses: Option<Box<Losses>>,
@@ -130,13 +130,12 @@ impl Request {
         }
     }
 
-    /// When its oldest chunk was received that the process at the end of this stream's hop has not sent on yet; `None` when there
-    /// is none.
+    /// When the oldest chunk was received that the process at the end of this stream's hop has not forwarded yet; `None` without one.
     pub(crate) fn inside_since(&self, stream: &Stream) -> Option<MonoNs> {
         self.passing.iter().find_map(|passing| passing.since(stream.ends.to))
     }
 
-    /// Something of each line of the cache that every chunk needs.
+    /// Reads a field in each cache line that every chunk needs, to prefetch them.
     pub(crate) fn lines(&self) -> [u64; 4] {
         let stream = self.streams.first();
         [
@@ -162,27 +161,27 @@ impl Request {
         self.last_at
     }
 
-    /// Nanoseconds from its first send by the scheduler to its first take by the tokenizer; `None` while either is unseen.
+    /// Nanoseconds from its first send by the scheduler to its first receive by the tokenizer; `None` unless both are observed.
     pub fn gap_ns(&self) -> Option<u64> {
         self.gap_ns
     }
 
-    /// Whether another live request had its rid at some time: nothing of it is judged.
+    /// Whether another live request had its rid at some time. If so, it is not judged.
     pub fn is_shared(&self) -> bool {
         self.sharing > 0
     }
 
-    /// When its first chunk was sent by the scheduler; `None` when that was not seen.
+    /// When the scheduler sent its first chunk; `None` if not observed.
     pub fn sent_first(&self) -> Option<MonoNs> {
         self.sent_first
     }
 
-    /// When its first chunk was taken by the tokenizer; `None` when that was not seen.
+    /// When the tokenizer received its first chunk; `None` if not observed.
     pub fn taken_first(&self) -> Option<MonoNs> {
         self.taken_first
     }
 
-    /// Since when its first token waits for the tokenizer; `None` when it does not, or that cannot be seen.
+    /// Start of its first token's wait for the tokenizer; `None` if it does not wait, or that is unknown.
     pub fn waiting_since(&self) -> Option<MonoNs> {
         self.sent_first
             .filter(|_| self.taken_first.is_none() && !self.first_take_missed)
@@ -193,12 +192,12 @@ impl Request {
         self.tokens_sent
     }
 
-    /// Tokens taken by the tokenizer; only meaningful where takes are seen.
+    /// Tokens received by the tokenizer; only meaningful if receives are observed.
     pub fn tokens_taken(&self) -> u32 {
         self.tokens_taken
     }
 
-    /// Tokens delivered; only meaningful where deliveries are seen.
+    /// Tokens delivered; only meaningful if deliveries are observed.
     pub fn tokens_delivered(&self) -> u32 {
         self.tokens_delivered
     }
@@ -208,27 +207,27 @@ impl Request {
         self.chunks_sent
     }
 
-    /// Length of its prompt, where a frame said it.
+    /// Number of prompt tokens; `None` if no frame contained it.
     pub fn prompt_tokens(&self) -> Option<u32> {
         self.prompt_tokens
     }
 
-    /// Prompt tokens found in the prefix cache, where a frame said it.
+    /// Prompt tokens found in the prefix cache; `None` if no frame contained it.
     pub fn cached_tokens(&self) -> Option<u32> {
         self.cached_tokens
     }
 
-    /// How often the scheduler has retracted it, as far as frames say.
+    /// How often the scheduler has retracted it, according to its frames.
     pub fn retractions(&self) -> u32 {
         self.retractions
     }
 
-    /// How it ended; `None` while it lives.
+    /// How it ended; `None` while it is live.
     pub fn finish(&self) -> Option<Finish> {
         self.finish
     }
 
-    /// Its part on each hop, in the order the hops were met.
+    /// Its stream on each hop, in the order first observed.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
     }
@@ -243,37 +242,37 @@ impl Request {
         self.seen_line().map(|l| l.fates)
     }
 
-    /// Chunks sent and not yet delivered; `None` where its deliveries are not seen.
+    /// Chunks sent and not yet delivered; `None` if its deliveries are not observed.
     pub fn outstanding(&self) -> Option<u64> {
         self.seen_line().map(Line::outstanding)
     }
 
-    /// Tokens that never crossed the wire, by its streams' own arithmetic.
+    /// Tokens that never crossed the wire, by its streams' counts.
     pub fn wire_missing(&self) -> u32 {
         self.wire_missing
     }
 
-    /// Whether a stream of it lists more tokens than it has.
+    /// Whether one of its streams lists more ids than new tokens.
     pub fn inflated(&self) -> bool {
         self.inflated
     }
 
-    /// Whether some wakeup took more than one chunk of it.
+    /// Whether several of its chunks were received in one wakeup.
     pub fn bursts(&self) -> bool {
         self.burst_seen
     }
 
-    /// Longest time between two of its chunks at the scheduler, in nanoseconds; `None` before the second.
+    /// Longest time between two of its chunks at the scheduler, in nanoseconds; `None` before the second chunk.
     pub fn silence_ns(&self) -> Option<u64> {
         self.silence_ns
     }
 
-    /// When its first tokens were accepted for its client; `None` when that was not seen.
+    /// When its first tokens were accepted for its client; `None` if not observed.
     pub fn delivered_first(&self) -> Option<MonoNs> {
         self.delivered_first
     }
 
-    /// Inter-token latency at both ends; nothing where deliveries are not seen.
+    /// Inter-token latency at both ends; empty if deliveries are not observed.
     pub fn paces(&self) -> Paces {
         self.pace.as_ref().map(|pace| pace.brief()).unwrap_or_default()
     }
@@ -288,7 +287,7 @@ impl Request {
         self.predicted.as_deref()
     }
 
-    /// The chunk taken last is expected to be dropped.
+    /// Predicts a drop of the last received chunk.
     pub(crate) fn foresee_drop(&mut self, shelf: &mut Shelf, limits: &Limits, reached: &mut ReachedCounts) {
         let [end, tokens, nth] = self.taken_last;
         let predicted = self.predicted.get_or_insert_default();
@@ -357,27 +356,27 @@ pub struct Summary {
     pub first_at: MonoNs,
     /// When it was last seen.
     pub last_at: MonoNs,
-    /// When its first chunk was sent by the scheduler; `None` when that was not seen.
+    /// When the scheduler sent its first chunk; `None` if not observed.
     pub sent_first: Option<MonoNs>,
-    /// When its first chunk was taken by the tokenizer; `None` when that was not seen.
+    /// When the tokenizer received its first chunk; `None` if not observed.
     pub taken_first: Option<MonoNs>,
-    /// First take at the tokenizer minus first send by the scheduler, in nanoseconds.
+    /// First receive by the tokenizer minus first send by the scheduler, in nanoseconds.
     pub gap_ns: Option<u64>,
     /// Tokens sent by the scheduler.
     pub tokens_sent: u32,
     /// Chunks sent by the scheduler.
     pub chunks_sent: u32,
-    /// Length of its prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: Option<u32>,
-    /// How it ended; `None` when it was forgotten unfinished.
+    /// How it ended; `None` if it was removed unfinished.
     pub finish: Option<Finish>,
-    /// Tokens taken by the tokenizer; only meaningful where takes are seen.
+    /// Tokens received by the tokenizer; only meaningful if receives are observed.
     pub tokens_taken: u32,
-    /// Tokens delivered; `None` where deliveries are not seen.
+    /// Tokens delivered; `None` if deliveries are not observed.
     pub tokens_delivered: Option<u32>,
-    /// Chunks that left inside another chunk's delivery; `None` where deliveries are not seen.
+    /// Chunks merged into another chunk's delivery; `None` if deliveries are not observed.
     pub coalesced: Option<u32>,
-    /// Chunks proven lost; `None` where deliveries are not seen.
+    /// Chunks proven dropped; `None` if deliveries are not observed.
     pub dropped: Option<u32>,
     /// Tokens in them.
     pub tokens_lost: Option<u32>,
@@ -385,27 +384,27 @@ pub struct Summary {
     pub wire_missing: u32,
     /// How often the scheduler retracted it.
     pub retractions: u32,
-    /// A stream of it listed more tokens than it had.
+    /// One of its streams listed more ids than new tokens.
     pub inflated: bool,
-    /// Some wakeup took more than one chunk of it.
+    /// Several of its chunks were received in one wakeup.
     pub bursts: bool,
     /// Longest time between two of its chunks at the scheduler, in nanoseconds.
     pub silence_ns: Option<u64>,
-    /// When its first tokens were accepted for its client; `None` when that was not seen.
+    /// When its first tokens were accepted for its client; `None` if not observed.
     pub delivered_first: Option<MonoNs>,
-    /// Inter-token latency at both ends; nothing where deliveries are not seen.
+    /// Inter-token latency at both ends; empty if deliveries are not observed.
     pub paces: Paces,
-    /// The tokenizer worker that it went to; `None` where there is only one, or it is not known.
+    /// Its tokenizer worker; `None` if there is only one, or it is unknown.
     pub worker: Option<u16>,
 }
 
 /// Why a record is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
-    /// Ended or overwritten, and its last takes and deliveries came or were waited for.
+    /// Ended or overwritten, and its last receives and deliveries have come or the wait for them is over.
     Over,
     /// Silent for too long.
     Orphaned,
-    /// Made room for others.
+    /// Evicted at a limit.
     Forgotten,
 }

@@ -16,14 +16,14 @@ use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Chunk, Delivery};
 
-/// For so long after its last chunk a delivery may be of the request that had a rid before, in nanoseconds.
+/// How long after the last chunk of a rid's previous request a delivery may still belong to it, in nanoseconds.
 const STRAGGLES_NS: u64 = 5_000_000_000;
 
 /// Previous request with the same rid, not known to have ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Predecessor {
     ticket: Ticket,
-    /// It on the hop where the other one began.
+    /// Its stream on the hop where the next request began.
     stream: Stream,
 }
 
@@ -39,21 +39,21 @@ impl Predecessor {
     }
 }
 
-/// Until when a delivery may be of the request that had the rid before `ticket`; the beginning of time where there was none.
+/// Time until which a delivery may belong to the previous request with the rid of `ticket`; 0 without one.
 pub(super) fn straggling(predecessors: &BTreeMap<Ticket, Predecessor>, ticket: Ticket) -> MonoNs {
     let last = predecessors.get(&ticket).map(|before| before.stream.last_at);
     last.map_or(MonoNs(0), |last| MonoNs(last.0.saturating_add(STRAGGLES_NS)))
 }
 
 impl Ledger {
-    /// Whether a chunk that does not fit its request goes on where the one before it with that rid was.
+    /// Whether a chunk that does not fit its request continues the previous request with that rid.
     pub(super) fn is_predecessors(&self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> bool {
         self.predecessors
             .get(&ticket)
             .is_some_and(|before| before.goes_on(seen, chunk, seen.epoch))
     }
 
-    /// Whether the request whose first chunk this may be has the rid of one that has not ended on another connection of this line.
+    /// Whether this chunk begins a second live request with the rid: the known one is unfinished on another hop of the same name.
     pub(super) fn begins_beside(&self, ticket: Ticket, seen: &Seen) -> bool {
         let Some(request) = self.table.get(ticket) else {
             return false;
@@ -65,7 +65,7 @@ impl Ledger {
         !known && !request.is_shared() && request.retractions == 0 && request.streams.iter().any(beside)
     }
 
-    /// The request and the one before it under its rid live both.
+    /// Marks the request and the previous one with its rid as live at the same time.
     pub(super) fn share(&mut self, ticket: Ticket) {
         let Some(request) = self.table.get_mut(ticket) else {
             return;
@@ -80,7 +80,7 @@ impl Ledger {
         }
     }
 
-    /// Of what becomes of its chunks in flight nothing can be said.
+    /// Makes the request's chunks in flight unjudged.
     fn doubt_waiting(&mut self, ticket: Ticket) {
         let line = self.table.get_mut(ticket).and_then(|request| request.line.as_mut());
         let Some(line) = line else { return };
@@ -90,7 +90,7 @@ impl Ledger {
         self.totals.chunks.fates.unjudged += line.give_up_waiting().0;
     }
 
-    /// Enters a chunk of such a request with the ids it lists and no further conclusions.
+    /// Step for a chunk of a shared rid: counts the ids it lists and draws no conclusions. Other requests keep `step`.
     pub(super) fn unjudged_step(&self, ticket: Ticket, at: usize, chunk: &Chunk<'_>, step: Step) -> Step {
         let request = self.table.get(ticket).filter(|request| request.is_shared());
         let Some(request) = request else { return step };
@@ -106,7 +106,7 @@ impl Ledger {
         }
     }
 
-    /// A delivery under a rid that several requests have, or had a moment ago. Returns whether it is dealt with.
+    /// Enters a delivery for a rid that several requests share or recently shared. Returns `false` if it must be processed as usual.
     pub(super) fn delivered_to_either(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
         let Some(request) = self.table.get_mut(ticket) else {
             return false;
@@ -145,7 +145,7 @@ mod tests {
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Ledger, Limits};
 
-    /// Two schedulers that send to one tokenizer, whose deliveries are seen.
+    /// Two schedulers that send to one tokenizer with observed deliveries.
     struct Engine {
         ledger: Ledger,
         now: u64,
@@ -186,7 +186,7 @@ mod tests {
             self.ledger.apply(&Event { at, what });
         }
 
-        /// A chunk of one token, the `count`th of its request, sent and delivered.
+        /// Sends and delivers a chunk with one token and the cumulative count `count`.
         fn pass(&mut self, hop: u16, count: u32, last: bool) {
             self.send(hop, count, last);
             self.deliver(count, last);
@@ -232,8 +232,8 @@ mod tests {
             assert_eq!(self.ledger.balances(), Ok(()));
         }
 
-        /// Requests seen, finished and shared; tokens sent and delivered; tokens that are said to be lost, on the wire or behind it,
-        /// and requests whose chunks are said to have come out of order or to have moved.
+        /// Requests seen, finished and shared; tokens sent and delivered; tokens reported lost on the wire and by drops, anomalies, and
+        /// requests reported out of order or moved.
         fn counts(&self) -> ([u64; 3], [u64; 2], [u64; 4]) {
             let totals = self.ledger.totals();
             let requests = totals.requests;

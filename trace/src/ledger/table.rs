@@ -13,7 +13,7 @@ use crate::clock::MonoNs;
 /// Number of records prefetched before they are processed. Their cache misses overlap, and that many records fit in the L1 cache.
 pub(super) const AHEAD: usize = 32;
 
-/// A record's place. `age` tells a later tenant of the same slot apart.
+/// Handle of a record. `age` distinguishes successive records in one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Ticket {
     pub(crate) slot: u32,
@@ -21,11 +21,11 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Of no record.
+    /// Handle of no record.
     pub(crate) const NOBODY: Self = Self { slot: u32::MAX, age: 0 };
 }
 
-/// In order and on lines of the cache of its own, so that a chunk touches as few as [`Request`] says; each has seven.
+/// Fixed field order and cache-line alignment, so that a chunk touches only the four lines described at [`Request`]. A slot has seven.
 #[derive(Debug, Serialize, Deserialize)]
 #[repr(C, align(64))]
 struct Slot {
@@ -44,7 +44,7 @@ pub(crate) struct Table {
     #[serde(skip)]
     hasher: DefaultHashBuilder,
     hand: usize,
-    /// Length of all rids.
+    /// Total length of all rids, in bytes.
     #[serde(skip)]
     rid_bytes: usize,
 }
@@ -93,7 +93,7 @@ impl Table {
         self.slots.len() - self.free.len()
     }
 
-    /// Length of all rids, in bytes.
+    /// Total length of all rids, in bytes.
     pub(crate) fn rid_bytes(&self) -> usize {
         self.rid_bytes
     }
@@ -121,7 +121,7 @@ impl Table {
         }
     }
 
-    /// Whether a rid leads to the record still.
+    /// Whether its rid still maps to the record.
     pub(crate) fn is_mapped(&self, ticket: Ticket) -> bool {
         self.get(ticket).is_some_and(|request| request.mapped)
     }
@@ -152,7 +152,7 @@ impl Table {
         });
     }
 
-    /// Takes the rid away from its record, so that another request may have it; the record stays.
+    /// Unmaps the record's rid, so that another request can use it. The record stays.
     pub(crate) fn unmap(&mut self, ticket: Ticket) {
         let Some(request) = self.get_mut(ticket).filter(|r| r.mapped) else {
             return;
@@ -205,7 +205,7 @@ impl Table {
         self.slots.iter_mut().filter_map(|s| s.request.as_mut())
     }
 
-    /// The next occupied slot, going round and round: how ageing and eviction walk the table without scanning it.
+    /// Advances to the next occupied slot, cyclically. Ageing and eviction use it to walk the table without scanning it.
     pub(crate) fn next(&mut self) -> Option<Ticket> {
         for _ in 0..self.slots.len() {
             self.hand = (self.hand + 1) % self.slots.len();
@@ -216,7 +216,7 @@ impl Table {
         None
     }
 
-    /// The slot under the hand after one step; `None` when it is empty.
+    /// Advances by one slot and returns its ticket; `None` if the slot is empty.
     pub(crate) fn step(&mut self) -> Option<Ticket> {
         self.hand = (self.hand + 1) % self.slots.len().max(1);
         self.slots.get(self.hand)?.request.as_ref()?;
@@ -244,13 +244,13 @@ mod tests {
     use super::super::stream::Stream;
     use super::*;
 
-    /// They hold with 64-bit pointers.
+    /// The sizes assume 64-bit pointers.
     #[cfg(target_pointer_width = "64")]
     #[test]
     fn what_every_chunk_touches_is_in_four_lines() {
         let streams = offset_of!(Slot, request) + offset_of!(Request, streams);
         assert!(streams + 16 + offset_of!(Stream, first_at) <= 256);
-        // An odd number of lines, so that records spread over the whole of a cache.
+        // An odd number of lines spreads records over all sets of a cache.
         assert_eq!(size_of::<Slot>(), 7 * 64);
     }
 

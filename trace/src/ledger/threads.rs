@@ -1,4 +1,4 @@
-//! The engine's threads: how each spent the run, and those that take frames second by second.
+//! Threads of the engine: total time use, and a timeline of threads that receive frames.
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,9 @@ use crate::clock::MonoNs;
 use crate::event::{AwayState, CpuSample, PollUse, ThreadPart};
 use crate::id::ThreadId;
 
-/// Samples of threads that take no frames are kept this long: as far back as detectors look.
+/// How long samples of threads that receive no frames are kept: as far back as detectors look.
 const KEPT_NS: u64 = 12_000_000_000;
-/// A thread that was silent this long may make room for another.
+/// A thread without samples for this long may be evicted.
 const SILENT_NS: u64 = 10_000_000_000;
 
 /// A thread of the engine.
@@ -22,11 +22,11 @@ pub struct Thread {
     role: Box<str>,
     name: Box<str>,
     part: Option<ThreadPart>,
-    /// It has taken frames.
+    /// Whether it has received frames.
     takes: bool,
-    /// When it asked for the frame that it has not taken yet.
+    /// When it asked for the next frame; `None` after it receives one.
     asked: Option<MonoNs>,
-    /// The frames it has taken one right after another, over all hops.
+    /// Its current burst of receives, over all hops.
     #[serde(default)]
     pub(crate) burst: Burst,
     last_at: MonoNs,
@@ -55,77 +55,77 @@ impl Thread {
         }
     }
 
-    /// Which.
+    /// Thread id.
     pub fn id(&self) -> ThreadId {
         self.id
     }
 
-    /// Its process's role; empty while no sample has told.
+    /// Role of its process; empty before the first sample.
     pub fn role(&self) -> &str {
         &self.role
     }
 
-    /// Its name, as the kernel keeps it; empty while no sample has told.
+    /// Thread name in the kernel; empty before the first sample.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Part of the thread in its process; `None` before the first sample.
+    /// Function of the thread in its process; `None` before the first sample.
     pub fn part(&self) -> Option<ThreadPart> {
         self.part
     }
 
-    /// Whether it has taken frames from a hop.
+    /// Whether it has received frames from a hop.
     pub fn takes(&self) -> bool {
         self.takes
     }
 
-    /// How it spent the run; `None` while no sample has told.
+    /// Time use over the run; `None` before the first sample.
     pub fn total(&self) -> Option<Spent> {
         self.part.map(|_| self.sums)
     }
 
-    /// Its event loop's poll over the run; `None` where that is not observed.
+    /// Its event loop's polling over the run; `None` if not observed.
     pub fn poll(&self) -> Option<PollUse> {
         self.poll
     }
 
-    /// How it spent the time between, as far as samples are kept and cover it.
+    /// Time use between `from` and `to`, as far as kept samples cover it.
     pub fn between(&self, from: MonoNs, to: MonoNs) -> Option<Spent> {
         self.timeline.between(from, to)
     }
 
-    /// Why it did not run between, where that was looked at: while frames waited for it.
+    /// Time off the CPU between `from` and `to`, by reason. Sampled only while frames wait for the thread.
     pub fn away(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
         self.absences.between(from, to)
     }
 
-    /// The system call that took most of its time in `state` between; empty when unknown.
+    /// System call with most of its time in `state` between `from` and `to`; empty if unknown.
     pub fn away_in(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
         self.absences.place(state, from, to)
     }
 
-    /// The end of its last sample.
+    /// End of its last sample.
     pub(crate) fn sampled_until(&self) -> Option<MonoNs> {
         self.timeline.end()
     }
 
-    /// It asked for a frame.
+    /// Enters a request for a frame.
     pub(crate) fn asks(&mut self, at: MonoNs) {
         self.asked = Some(at);
     }
 
-    /// It took a frame at `at`; how long it had to wait for it since it asked.
+    /// Enters a receive at `at`. Returns the time since the thread asked for the frame.
     pub(crate) fn took(&mut self, at: MonoNs) -> Option<u64> {
         self.asked.take().map(|asked| at.since(asked))
     }
 
-    /// When it asked for the frame that it has not taken yet.
+    /// When it asked for the next frame; `None` after it receives one.
     pub(crate) fn asked(&self) -> Option<MonoNs> {
         self.asked
     }
 
-    /// It was done with a frame after this long.
+    /// Adds the processing time of a frame.
     pub(crate) fn handled(&mut self, ns: u64) {
         self.sums.handling_ns = self.sums.handling_ns.saturating_add(ns);
     }
@@ -162,7 +162,7 @@ impl Thread {
     }
 }
 
-/// All threads that were heard of.
+/// All known threads.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Threads {
     pub(crate) all: Vec<Thread>,
@@ -170,7 +170,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Whether every place is one in the list.
+    /// Whether all indices are valid.
     pub(crate) fn is_sound(&self) -> bool {
         self.by_id.values().all(|&place| place < self.all.len())
     }
@@ -191,7 +191,7 @@ impl Threads {
         self.by_id.get(&id).map(|&place| &mut self.all[place])
     }
 
-    /// Enters a sample, keeping the last `kept` of a thread that takes frames; `false` when there is no room for the thread.
+    /// Enters a sample. Keeps the last `kept` samples of a thread. Returns `false` at the limit of threads.
     pub(crate) fn sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize, limit: usize) -> bool {
         let thread = self.admit(sample.thread, at, limit);
         thread.is_some_and(|thread| {
@@ -200,7 +200,7 @@ impl Threads {
         })
     }
 
-    /// The thread that takes a frame; `None` when there is no room for it.
+    /// Marks a thread as a receiver of frames and returns it; `None` at the limit of threads.
     pub(crate) fn taker(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
         let thread = self.admit(id, at, limit)?;
         thread.takes = true;
@@ -215,7 +215,7 @@ impl Threads {
             self.all.push(Thread::new(id, at));
             self.all.len() - 1
         } else {
-            // A thread that has ended makes room; one that takes frames does not.
+            // A silent thread is evicted, unless it has received frames.
             let place = self
                 .all
                 .iter()

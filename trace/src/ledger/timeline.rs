@@ -6,49 +6,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
 
-/// How a thread spent a stretch of time, in nanoseconds. `None` is "not observable here".
+/// Time use of a thread over an interval, in nanoseconds. `None`: not observable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
-    /// The stretch, as far as samples cover it.
+    /// Length of the interval, as far as samples cover it.
     pub interval_ns: u64,
     /// On a CPU.
     pub on_ns: u64,
-    /// Runnable and without a CPU, time held back by a quota included.
+    /// Runnable without a CPU, with time throttled by a quota.
     pub wait_ns: Option<u64>,
-    /// The quota of its cgroup was used up, summed over CPUs.
+    /// Throttled time of its cgroup, summed over CPUs.
     pub throttled_ns: Option<u64>,
-    /// From taking a frame to asking for the next one.
+    /// From receiving a frame to asking for the next one.
     pub handling_ns: u64,
 }
 
 impl Spent {
-    /// `ns` as a share of the stretch, from 0 to 1; 0 of nothing.
+    /// `ns` as a share of the interval, from 0 to 1.
     pub fn share(&self, ns: u64) -> f64 {
         (ns as f64 / self.interval_ns.max(1) as f64).min(1.0)
     }
 
-    /// Held back by the quota: other CPUs' throttling is in the cgroup's sum, so never more than the thread itself waited.
+    /// Time throttled by the quota. Capped at the thread's own wait, because the cgroup's sum includes other CPUs.
     pub fn held_ns(&self) -> Option<u64> {
         let most = self.wait_ns.unwrap_or(self.interval_ns.saturating_sub(self.on_ns));
         self.throttled_ns.map(|throttled| throttled.min(most))
     }
 
-    /// Runnable, allowed to run, and without a CPU.
+    /// Time runnable without a CPU and not throttled.
     pub fn starved_ns(&self) -> Option<u64> {
         self.wait_ns.map(|wait| wait - self.held_ns().unwrap_or(0))
     }
 
-    /// Asleep: in its poll, on a lock, in I/O.
+    /// Time asleep: in its poll, on a lock, in I/O.
     pub fn blocked_ns(&self) -> Option<u64> {
         self.wait_ns.map(|_| self.interval_ns.saturating_sub(self.wanted_ns()))
     }
 
-    /// On a CPU, or waiting for one where that is known.
+    /// Time on a CPU or, if known, waiting for one.
     pub fn wanted_ns(&self) -> u64 {
         self.on_ns.saturating_add(self.wait_ns.unwrap_or(0))
     }
 
-    /// The sum of both.
+    /// Sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.combine(other, u64::saturating_add)
@@ -82,15 +82,15 @@ impl Spent {
     }
 }
 
-/// Running sums, oldest first; the first mark is the beginning.
+/// Running sums, oldest first. The first mark is the start of the first sample.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Timeline {
     marks: VecDeque<(MonoNs, Spent)>,
 }
 
 impl Timeline {
-    /// Enters the sums at `at`, at the end of a sample that covers all the time since the last one. Marks older than
-    /// `keep_ns` go, and the oldest beyond `most`.
+    /// Enters the sums at the end of a sample, which covers the time since the previous one. Removes marks older than `keep_ns`, and the
+    /// oldest above `most`.
     pub(crate) fn push(&mut self, at: MonoNs, sums: Spent, keep_ns: u64, most: usize) {
         if self.marks.back().is_some_and(|last| last.0 >= at) {
             return;
@@ -105,7 +105,7 @@ impl Timeline {
         self.marks.is_empty()
     }
 
-    /// The end of the last sample.
+    /// End of the last sample.
     pub(crate) fn end(&self) -> Option<MonoNs> {
         self.marks.back().map(|m| m.0)
     }
@@ -155,7 +155,7 @@ mod tests {
         line
     }
 
-    /// A recording may claim any times; their sum ran over.
+    /// A recording may contain any times, so sums must not overflow.
     #[test]
     fn times_that_nobody_can_have_do_not_run_over() {
         let spent = Spent {

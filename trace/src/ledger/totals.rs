@@ -8,14 +8,14 @@ use super::request::Request;
 use crate::clock::MonoNs;
 use crate::event::LostCause;
 
-/// The request that stands for all of a kind, and when the first was seen.
+/// Number of affected requests, with the worst one and the time of the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sightings {
-    /// How many requests.
+    /// Number of requests.
     pub rids: u64,
-    /// When the first was seen.
+    /// Time of the first occurrence.
     pub since: Option<MonoNs>,
-    /// The worst of them.
+    /// Rid of the worst request.
     pub worst: Box<str>,
     /// Severity, in the unit of the counted thing.
     pub amount: u64,
@@ -34,95 +34,95 @@ impl Sightings {
     }
 }
 
-/// Requests by what became of them.
+/// Requests by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestCounts {
-    /// Requests seen, on any hop, health checks apart.
+    /// Requests seen on any hop, without health checks.
     pub seen: u64,
-    /// A finish reason was seen in a frame, aborts included.
+    /// A finish reason was seen in a frame, with aborts.
     pub finished: u64,
-    /// Ended by an abort: by a frame that says so, or by an `AbortReq` alone.
+    /// Aborted, by a finish reason or by an `AbortReq` alone.
     pub aborted: u64,
-    /// Another request took the rid over in flight.
+    /// Another request took over the rid in flight.
     pub overwritten: u64,
-    /// Began while another live one had the rid: neither is judged.
+    /// Began while another live request had the rid, so neither is judged.
     #[serde(default)]
     pub shared: u64,
-    /// Silent too long, and forgotten.
+    /// Removed after a long silence.
     pub orphaned: u64,
-    /// Forgotten to make room.
+    /// Evicted at a limit.
     pub forgotten: u64,
-    /// The first chunk seen was not the first.
+    /// The first observed chunk was not the first chunk.
     pub joined_late: u64,
-    /// Probes of the server's own, not judged.
+    /// Health checks of the server, not judged.
     pub health_checks: u64,
-    /// Of those remembered, how many have finished and wait for their last take or delivery.
+    /// Finished requests that still wait for their last receive or delivery.
     pub settling: u64,
-    /// Closed records, each with a summary: finished and forgotten requests.
+    /// Closed records, each with a summary: finished and removed requests.
     pub closed: u64,
 }
 
-/// Chunks by what became of them.
+/// Chunks by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkCounts {
     /// Sent by the scheduler.
     pub sent: u64,
-    /// Taken by the tokenizer.
+    /// Received by the tokenizer.
     pub taken: u64,
-    /// Sent to the tokenizer where deliveries are seen: each ends as one of the fates or is outstanding.
+    /// Tracked until delivery: each has one of the outcomes in `fates`, is outstanding, or counts as undelivered.
     pub lined_up: u64,
     /// Outcomes of the chunks.
     pub fates: Fates,
-    /// Sent, and their request closed before they were delivered.
+    /// Not delivered before their request was closed.
     pub undelivered: u64,
-    /// Of those delivered, the ones in responses that do not stream.
+    /// Of the delivered ones, those in responses that do not stream.
     #[serde(default)]
     pub unstreamed: u64,
-    /// Repeats of a finish that was already said.
+    /// Repeats of an earlier finish.
     pub repeats: u64,
 }
 
-/// Tokens by how far they came.
+/// Tokens by stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenCounts {
-    /// Sent by the scheduler, by its own count.
+    /// Sent by the scheduler, by its own counts.
     pub sent: u64,
-    /// Taken by the tokenizer.
+    /// Received by the tokenizer.
     pub taken: u64,
     /// Delivered, each counted once.
     pub delivered: u64,
-    /// Sent to the tokenizer for responses with text only: how many of them were delivered is unknown.
+    /// Sent to the tokenizer for text-only responses, where the number of delivered tokens is unknown.
     #[serde(default)]
     pub uncounted: u64,
 }
 
-/// Chunks that share a wakeup with an earlier one of their request, by what the engine is known to do with them.
+/// Chunks that share a wakeup with an earlier one of their request, by the engine's known behaviour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predictions {
-    /// The waiter keeps the last only and hands out new tokens only: they are dropped.
+    /// Dropped: the waiter keeps only the last chunk, with new tokens only.
     pub dropped: u64,
-    /// They are merged into one, or replaced by a later one that says the same.
+    /// Merged into one, or replaced by a later chunk with the same tokens.
     pub coalesced: u64,
-    /// Of those, the ones that a later chunk replaces in cumulative mode: with new tokens only they would be dropped.
+    /// Of those, chunks replaced by a later one in cumulative mode; in incremental mode they would be dropped.
     pub replaced: u64,
-    /// Every chunk is handed out by itself.
+    /// Delivered separately.
     pub passed: u64,
-    /// The engine's behaviour is unknown.
+    /// Unknown behaviour of the engine.
     pub unknown: u64,
-    /// Most chunks of one request in one wakeup.
+    /// Maximum number of chunks of one request in one wakeup.
     pub burst_max: u32,
-    /// Takes told which wakeup they belong to.
+    /// Whether receives include their wakeup.
     pub wakeups_seen: bool,
 }
 
-/// Sums of ids listed against tokens made, where a stream lists more.
+/// Token counts of consumers or streams that exceed the generated tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inflation {
-    /// Tokens a consumer that adds chunks up counts.
+    /// Tokens counted by a consumer that adds up chunks.
     pub counted: u64,
-    /// Tokens there were.
+    /// Tokens generated.
     pub made: u64,
-    /// Which requests.
+    /// Affected requests.
     pub seen: Sightings,
 }
 
@@ -131,15 +131,15 @@ pub struct Inflation {
 pub struct Missed {
     /// Reported by the source: the queue was full.
     pub queue_full: u64,
-    /// The stream could not be framed.
+    /// Frame boundaries could not be found in the stream.
     pub unframed: u64,
     /// Frames larger than the capture limit.
     pub too_large: u64,
     /// Connections that ended inside a frame.
     pub cut_short: u64,
-    /// Frames that a lane's numbering shows to have passed without any report.
+    /// Frames missing from a lane's numbering without a report of their loss.
     pub unannounced: u64,
-    /// When the first was.
+    /// Time of the first.
     pub since: Option<MonoNs>,
 }
 
@@ -166,7 +166,7 @@ impl Missed {
         ]
     }
 
-    /// All that the source reported.
+    /// Missed observations reported by the source, over all causes.
     pub fn reported(&self) -> u64 {
         self.by_cause().iter().map(|cause| cause.1).sum()
     }
@@ -183,7 +183,7 @@ pub struct Totals {
     pub tokens: TokenCounts,
     /// Chunks.
     pub chunks: ChunkCounts,
-    /// Chunks whose request id could not be read.
+    /// Chunks without a readable request id.
     #[serde(default)]
     pub unnamed: u64,
     /// Predictions from wakeups.
@@ -192,45 +192,45 @@ pub struct Totals {
     pub bursts: Sightings,
     /// Requests predicted to lose chunks; the amount is in chunks.
     pub foreseen: Sightings,
-    /// Requests whose wire lost tokens, and how many are missing in all.
+    /// Requests with tokens lost on the wire, and the total number of these tokens.
     pub wire_loss: (Sightings, u64),
-    /// Chunks whose counts do not add up though nothing is missing.
+    /// Requests with inconsistent counts but no missing tokens, and the number of such chunks.
     pub anomalies: (Sightings, u64),
     /// Requests with chunks proven lost; the amount is in tokens.
     pub drops: Sightings,
     /// Requests with merged deliveries; the amount is in chunks.
     pub merges: Sightings,
-    /// Delta streams that list everything.
+    /// Delta streams that list all ids.
     pub wire_inflation: Inflation,
-    /// Consumers that count more than there is.
+    /// Consumers that count more tokens than were generated.
     pub claimed_inflation: Inflation,
     /// Consumers whose count of a request is the sum of all cumulative counts received.
     pub summed: Inflation,
     /// Token ids in deliveries.
     pub delivered_ids: super::IdCounts,
-    /// Chunks that a later one replaced in a cumulative delivery, and whose.
+    /// Chunks replaced by a later one in a cumulative delivery, and their requests.
     pub replaced: (u64, Sightings),
     /// Deliveries in each mode: incremental, cumulative.
-    /// First ones that fit either are in neither.
+    /// First deliveries that fit either mode are not counted.
     pub deliveries: (u64, u64),
-    /// Responses that are over.
+    /// Finished responses.
     pub answers: super::answer::Answers,
-    /// Deliveries for requests that no frame has named.
+    /// Deliveries without a known request.
     pub deliveries_unmatched: u64,
     /// Observations missed by tokengap.
     pub missed: Missed,
-    /// Frames that could not be read.
+    /// Frames that could not be decoded.
     pub undecoded: u64,
-    /// When the first of them was seen.
+    /// Time of the first undecoded frame.
     pub undecoded_since: Option<MonoNs>,
-    /// How often the engine was seen to end.
+    /// Number of observed ends of the engine.
     pub engine_ends: u64,
-    /// When it last did.
+    /// Time of the last one.
     pub engine_ended: Option<MonoNs>,
 }
 
 impl Totals {
-    /// Withdraws the prediction for a request whose response cannot lose a chunk that its waiter skips.
+    /// Withdraws the predicted losses of a request whose response contains the tokens of skipped chunks.
     pub(crate) fn withdraw(&mut self, request: &mut Request, shelf: &mut Shelf) {
         request.skips_nothing = true;
         if let Some(losses) = request.predicted.take() {

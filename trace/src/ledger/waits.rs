@@ -12,14 +12,14 @@ use super::timeline::Spent;
 use crate::clock::MonoNs;
 use crate::id::ThreadId;
 
-/// Two samples.
+/// Shortest wait that is judged: two samples.
 const SHORTEST_NS: u64 = 200_000_000;
-/// Waits that wait for a sample themselves.
+/// Maximum number of waits not yet judged for lack of a sample.
 const PENDING: usize = 16_384;
 /// A sample that has not arrived after this time will not arrive.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// A first token's way from its first send to the tokenizer's take.
+/// Wait of a first token, from its first send to the tokenizer's receive.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Wait {
     pub(crate) rid: Box<str>,
@@ -28,24 +28,24 @@ pub(crate) struct Wait {
     /// Sent on the last hop.
     pub(crate) arrived: MonoNs,
     pub(crate) taken: MonoNs,
-    /// The last hop's line.
+    /// Group of the last hop.
     pub(crate) group: usize,
     /// Receiving thread.
     pub(crate) by: ThreadId,
 }
 
-/// Waits, with the receiving thread's time during them.
+/// Waits, with the receiving thread's time use during them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitBreakdown {
-    /// How many requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Their gaps, summed, in nanoseconds.
+    /// Sum of their gaps, in nanoseconds.
     pub gap_ns: u64,
-    /// Of it, before the first token was sent on the last hop.
+    /// Part before the first token was sent on the last hop.
     pub upstream_ns: u64,
-    /// How the taking thread spent the rest; handling is that of frames before the request's own.
+    /// Time use of the receiving thread in the rest. `handling_ns` is for frames before the request's own.
     pub spent: Spent,
-    /// The most bytes the kernel held of the last hop meanwhile; `None` where that is not observed.
+    /// Maximum bytes in the last hop's kernel queues in that time; `None` if not observed.
     pub kernel_bytes_max: Option<u64>,
 }
 
@@ -53,21 +53,21 @@ pub struct WaitBreakdown {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Waits {
     pending: VecDeque<Wait>,
-    /// All that could be judged.
+    /// Sum of all judged waits.
     pub total: WaitBreakdown,
-    /// The longest of them, with its request.
+    /// Longest judged wait, with its request.
     pub worst: Option<(Box<str>, WaitBreakdown)>,
-    /// Waits for which no samples of the thread came.
+    /// Waits without samples of the thread.
     pub unjudged: u64,
 }
 
 impl Waits {
-    /// Whether every wait is on one of so many groups.
+    /// Whether all group indices are below `groups`.
     pub(crate) fn is_sound(&self, groups: usize) -> bool {
         self.pending.iter().all(|wait| wait.group < groups)
     }
 
-    /// Whether a gap of this length is looked into.
+    /// Whether a gap is long enough to be judged.
     pub(crate) fn resolves(gap_ns: u64) -> bool {
         gap_ns >= SHORTEST_NS
     }
@@ -80,7 +80,7 @@ impl Waits {
         self.pending.push_back(wait);
     }
 
-    /// A sample of a thread that takes frames has come.
+    /// Judges the waits covered by the latest sample of a receiving thread.
     pub(crate) fn sampled(&mut self, by: ThreadId, threads: &Threads, groups: &[Group]) {
         let Some((thread, end)) = threads.get(by).and_then(|t| Some((t, t.sampled_until()?))) else {
             return;
@@ -123,7 +123,7 @@ impl Waits {
         }
     }
 
-    /// Gives up waits whose samples do not come.
+    /// Counts waits whose samples did not come in time as unjudged.
     pub(crate) fn age(&mut self, now: MonoNs) {
         while self
             .pending

@@ -5,23 +5,23 @@ use smallvec::SmallVec;
 
 use crate::clock::MonoNs;
 
-/// Most stages kept of one request.
+/// Maximum number of stages kept per request.
 const MOST: usize = 32;
 /// Two logs of one process agree on a stage's time to the microsecond; two servers differ by more than this, in nanoseconds.
 const SAME_NS: u64 = 1_000_000;
 
-/// One stage.
+/// One logged stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// When, by the engine's own clock.
+    /// Time by the engine's own clock.
     pub at: MonoNs,
     pub(super) name: u8,
     pub(super) by: u8,
-    /// Tokens the request had then.
+    /// Tokens of the request at that time.
     pub tokens: Option<u32>,
     /// Requests or messages queued behind it.
     pub pending: Option<u32>,
-    /// Requests that its teller held state for then, where it says so; of the stages that end a gap only.
+    /// Requests with state in the logging process at that time, if logged. Only for stages that end a gap.
     pub states: Option<u32>,
 }
 
@@ -29,14 +29,14 @@ pub struct Mark {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
     list: SmallVec<[Mark; 6]>,
-    /// Bit of each place whose gap is known.
+    /// Bit mask of the stages whose gap is already computed.
     judged: u32,
 }
 
-/// A first send and its take.
+/// A first send and its receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gap {
-    /// Where the take stands.
+    /// Index of the receive.
     pub(super) place: usize,
     pub(super) begin: Mark,
     pub(super) end: Mark,
@@ -45,16 +45,16 @@ pub(super) struct Gap {
 /// Result of entering a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entered {
-    /// It is the latest: the stage before it, and how long ago that was.
+    /// It is the latest stage.
     Last {
-        /// `None` for the first of all.
+        /// Name of the previous stage and the time since, in nanoseconds; `None` for the first stage.
         after: Option<(u8, u64)>,
     },
     /// A later stage was logged first.
     Earlier,
     /// The stage is a duplicate.
     Repeat,
-    /// There are too many.
+    /// The request has too many stages.
     NoRoom,
 }
 
@@ -84,7 +84,7 @@ impl Marks {
         Entered::Earlier
     }
 
-    /// Takes that have not been judged and whose send is known. A take belongs to the latest send
+    /// New gaps: receives with a known send. A receive belongs to the latest send
     /// before it: a request that went through two servers has two of each.
     pub(super) fn gaps(&mut self, sent: u8, taken: u8) -> SmallVec<[Gap; 1]> {
         let mut gaps = SmallVec::new();
@@ -93,7 +93,7 @@ impl Marks {
             if mark.name == sent {
                 begin = Some(*mark);
             } else if mark.name == taken && self.judged & (1 << place) == 0 {
-                // Clocks of two processes may differ by a little: a take just before its only send is a gap of nothing.
+                // Clocks of two processes may differ slightly: a receive just before its only send is a gap of 0.
                 let begin = begin.or_else(|| self.list.iter().find(|m| m.name == sent).copied());
                 if let Some(begin) = begin {
                     self.judged |= 1 << place;
@@ -108,7 +108,7 @@ impl Marks {
         gaps
     }
 
-    /// The teller of the stage at `place` held state for so many requests then.
+    /// Sets the number of requests with state in the logging process, for the stage at `place`.
     pub(super) fn held(&mut self, place: usize, states: Option<u32>) {
         self.list[place].states = states;
     }

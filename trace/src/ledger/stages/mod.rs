@@ -1,6 +1,6 @@
 //! Data from the engine's own log: stages of requests, state of processes, merged chunks.
 //!
-//! The engine alone vouches for it. A request whose frames were not observed gets its gap from here.
+//! Tokengap cannot verify it. Gaps of requests whose frames were not observed come from here.
 
 mod enter;
 mod marks;
@@ -30,12 +30,12 @@ use crate::stats::Distribution;
 
 /// The scheduler hands a request's first output to its socket.
 pub const FIRST_SENT: &str = "first_output_stream";
-/// The tokenizer handles it.
+/// The tokenizer processes it.
 pub const FIRST_TAKEN: &str = "tokenizer_first_token";
-/// The engine is done with the request.
+/// Stages that end a request.
 const ENDS: [&str; 3] = ["request_finished", "decode_finished", "finish_logged"];
 
-/// Stages in the order in which a request passes them, as far as it is known; others have no place in it.
+/// Known stages, in the order in which a request passes them.
 const ORDER: &[&str] = &[
     "request_received",
     "receive_logged",
@@ -59,16 +59,16 @@ const ORDER: &[&str] = &[
     "finish_logged",
 ];
 
-/// A stage's place in the order that requests pass them; `None` when the stage is not one of those known.
+/// Position of a stage in the order that requests pass them; `None` for unknown stages.
 pub fn place_of(stage: &str) -> Option<usize> {
     ORDER.iter().position(|&known| known == stage)
 }
 
-/// Distinct stage names and tellers; further ones are not entered, and counted.
+/// Maximum number of stage names, and of logging processes. Stages beyond that are only counted.
 const NAMES: usize = 128;
-/// Pairs of stages with a distribution of their own.
+/// Maximum number of stage pairs with a distribution.
 const PAIRS: usize = 256;
-/// First sends remembered of one sender, and requests past their wait.
+/// Maximum number of first sends kept per sender, and of requests whose first receive is logged.
 const AWAITED: usize = 131_072;
 
 /// All data from the engine's log.
@@ -86,22 +86,22 @@ pub struct Stages {
     passed: VecDeque<Ticket>,
     /// Counters.
     pub counts: StageCounts,
-    /// Chunks that the engine says it merged.
+    /// Merged chunks in the engine's log.
     pub merged: MergedCounts,
 }
 
 /// Counters of stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageCounts {
-    /// Stages told, health checks apart.
+    /// Logged stages, without health checks.
     pub told: u64,
-    /// Requests with at least one.
+    /// Requests with at least one logged stage.
     pub requests: u64,
-    /// Told again of the same request, by the same process or of the same millisecond: the first stands.
+    /// Duplicates of a request's stage, from the same process or within a millisecond. The first one counts.
     pub repeats: u64,
-    /// Told after a later one of the same request: in its table, in no distribution between stages.
+    /// Logged after a later stage of the same request; left out of the distributions between stages.
     pub late: u64,
-    /// Not entered: too many stages of one request, or too many names.
+    /// Ignored: too many stages of one request, or too many names.
     pub left_out: u64,
     /// Number of `first_output_stream` lines.
     pub sends: u64,
@@ -112,25 +112,25 @@ pub struct StageCounts {
 /// Merged chunks in the engine's log. It logs only merges of 20 chunks or more, so these are lower bounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MergedCounts {
-    /// How often it said so.
+    /// Number of log lines.
     pub times: u64,
-    /// Queued chunks that became one, summed.
+    /// Total number of merged chunks.
     pub chunks: u64,
-    /// The most at once.
+    /// Maximum number of chunks in one merge.
     pub most: u32,
     /// Request of the largest merge.
     pub most_rid: Box<str>,
-    /// When it first said so.
+    /// Time of the first log line.
     pub since: Option<MonoNs>,
 }
 
 impl Stages {
-    /// The name of a stage.
+    /// Name of the stage.
     pub fn name(&self, mark: &Mark) -> &str {
         self.names.get(mark.name)
     }
 
-    /// Source of the mark; empty when unknown.
+    /// Process that logged the stage; empty if unknown.
     pub fn by(&self, mark: &Mark) -> &str {
         self.by.get(mark.by)
     }
@@ -147,22 +147,22 @@ impl Stages {
             .map(|(&(from, to), d)| (self.names.get(from), self.names.get(to), d))
     }
 
-    /// The request that has been past its wait for longest.
+    /// Removes and returns the request whose first receive was logged first.
     pub(super) fn passed(&mut self) -> Option<Ticket> {
         self.passed.pop_front()
     }
 
-    /// The requests with the worst gaps, worst first.
+    /// Requests with the worst gaps, worst first.
     pub fn slowest(&self) -> &[Slow] {
         self.slowest.list()
     }
 
-    /// Processes that said how they stand.
+    /// Processes that log their state.
     pub fn tellers(&self) -> &[Teller] {
         self.tellers.list()
     }
 
-    /// How gaps go with `states`; `None` below three requests of which both are known.
+    /// Correlation of gaps with `states`; `None` with fewer than three requests where both are known, or without variation.
     pub fn correlation(&self) -> Option<Correlation> {
         self.gaps.correlation()
     }

@@ -1,13 +1,13 @@
-//! Words that come again and again, kept once.
+//! Interned names.
 
 use serde::{Deserialize, Serialize};
 
-/// A list of words, each known by its place.
+/// Names, identified by their index.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Names(Vec<Box<str>>);
 
 impl Names {
-    /// The place of `name`, new words being added while there are fewer than `most` (at most 256).
+    /// Index of `name`, which is added if unknown. `None` at `most` names (at most 256).
     pub(super) fn id(&mut self, name: &str, most: usize) -> Option<u8> {
         if let Some(known) = self.known(name) {
             return Some(known);
@@ -19,7 +19,7 @@ impl Names {
         Some((self.0.len() - 1) as u8)
     }
 
-    /// The place of a word that is known.
+    /// Index of a known name.
     pub(super) fn known(&self, name: &str) -> Option<u8> {
         Some(self.0.iter().position(|n| **n == *name)? as u8)
     }

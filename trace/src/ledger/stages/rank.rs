@@ -1,18 +1,18 @@
-//! Whether long gaps come with many states: Spearman's rank correlation, which asks for no shape and no unit.
+//! Correlation of long gaps with many states: Spearman's rank correlation, which needs no linear relation and no units.
 
 use serde::{Deserialize, Serialize};
 
-/// Pairs kept; of more, a sample in which each has the same chance.
+/// Maximum number of pairs kept; beyond that, a uniform random sample.
 const KEPT: usize = 131_072;
 
-/// How two quantities rise together.
+/// Correlation of two quantities.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Correlation {
-    /// From -1 (one falls as the other rises) over 0 to 1 (they rise together).
+    /// Coefficient from -1 (one falls as the other rises) to 1 (they rise together).
     pub rho: f64,
-    /// Requests of which both are known.
+    /// Number of requests where both are known.
     pub of: u64,
-    /// How many of them it was computed from.
+    /// Number of sampled requests.
     pub sampled: u64,
 }
 
@@ -49,7 +49,7 @@ impl Pairs {
     }
 }
 
-/// The rank of each value; equal values share the mean of theirs.
+/// Rank of each value; equal values share their mean rank.
 fn ranks(values: impl Iterator<Item = u64>) -> Vec<f64> {
     let mut order: Vec<(u64, usize)> = values.enumerate().map(|(place, value)| (value, place)).collect();
     order.sort_unstable();
@@ -65,13 +65,13 @@ fn ranks(values: impl Iterator<Item = u64>) -> Vec<f64> {
     ranks
 }
 
-/// `None` below three pairs, or when one side is all equal: then nothing can rise with anything.
+/// Pearson correlation; `None` with fewer than three pairs, or if all values of one side are equal.
 fn pearson(a: &[f64], b: &[f64]) -> Option<f64> {
     let n = a.len();
     if n < 3 {
         return None;
     }
-    // Ranks are 0 to n - 1, ties share: the mean is known.
+    // Ranks are 0 to n - 1 and ties share their mean, so the overall mean is known.
     let mean = (n - 1) as f64 / 2.0;
     let (mut ab, mut aa, mut bb) = (0.0, 0.0, 0.0);
     for (a, b) in a.iter().zip(b) {

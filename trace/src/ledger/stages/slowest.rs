@@ -1,16 +1,16 @@
-//! The requests with the worst gaps and all their stages: kept apart, so that they outlive their records.
+//! Requests with the worst gaps and all their stages, kept after their records are closed.
 
 use serde::{Deserialize, Serialize};
 
 use super::marks::Marks;
 
-/// How many.
+/// Maximum number of requests kept.
 const KEPT: usize = 16;
 
-/// A request that waited long.
+/// A request with a long gap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slow {
-    /// SGLang's request id, as far as the log gives it.
+    /// SGLang's request id, as logged.
     pub rid: Box<str>,
     /// From its `first_output_stream` to its `tokenizer_first_token`, in nanoseconds.
     pub gap_ns: u64,

@@ -1,4 +1,4 @@
-//! Processes that say how they stand: `states`, how long they waited for a message, whether more were ready, their CPU.
+//! Processes that log their state: `states`, wait for messages, whether more messages were ready, CPU use.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,44 +6,44 @@ use crate::clock::MonoNs;
 use crate::event::Told;
 use crate::stats::Distribution;
 
-/// Tellers kept; further ones are not entered.
+/// Maximum number of processes; further ones are ignored.
 const TELLERS: usize = 64;
-/// A word on `states` older than this says nothing of now, in nanoseconds.
+/// Maximum age of a logged value that is still current, in nanoseconds.
 const FRESH_NS: u64 = 10_000_000_000;
-/// Steps of the timeline; when they are used up, each becomes twice as long.
+/// Maximum number of steps in a timeline. When all are used, neighbours are merged, which doubles their length.
 const STEPS: usize = 240;
 
-/// One process, as it describes itself.
+/// State of one process, from its own log.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Teller {
     /// Source: a role, a process, or the log file.
     pub by: Box<str>,
-    /// Messages it says it has taken.
+    /// Number of messages it logged as received.
     pub messages: u64,
-    /// Of those whose line says whether more were ready: how many, and behind how many there were.
+    /// Number of log lines that show whether more messages were ready, and of those where some were.
     pub more: (u64, u64),
-    /// How long it waited for a message.
+    /// Wait for a message.
     pub recv_wait: Distribution,
-    /// Requests it held state for.
+    /// Requests with state in the process.
     pub states: States,
-    /// The last word on them.
+    /// Last logged value of `states`.
     last_states: Option<(MonoNs, u32)>,
-    /// Words on its CPU.
+    /// Number of log lines with CPU use.
     pub cpu_told: u64,
-    /// The highest share of one core it told of, and when.
+    /// Highest logged share of one core, and its time.
     pub cpu_max: Option<(MonoNs, f64)>,
-    /// The last.
+    /// Last logged share of one core, and its time.
     pub cpu: Option<(MonoNs, f64)>,
 }
 
-/// `states` over time: the most in each step.
+/// Maximum of `states` over time, in steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct States {
-    /// The most of all, and when.
+    /// Overall maximum, and its time.
     pub most: Option<(MonoNs, u32)>,
     /// Length of a step in nanoseconds.
     pub step_ns: u64,
-    /// When the first step begins.
+    /// Start of the first step.
     pub from: MonoNs,
     /// Maximum in each step; `None` without a log line.
     pub steps: Vec<Option<u32>>,
@@ -100,7 +100,7 @@ impl Teller {
         (at.since(told) <= FRESH_NS).then_some(cpu)
     }
 
-    /// The share of the messages it took behind which more were ready.
+    /// Share of received messages after which more were ready.
     pub fn more_share(&self) -> Option<f64> {
         let (told, ready) = self.more;
         (told > 0).then(|| ready as f64 / told as f64)
