@@ -3,47 +3,47 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A recording could not be made.
+/// Errors of writing a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The file is there already.
+    /// The file already exists.
     #[error("{path} exists already; name another file, or give --force to replace it")]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// Something is there that is no plain file and is not to be replaced.
+    /// The path exists and is not a plain file.
     #[error("{path} is not a plain file; name another file")]
     NotAFile {
         /// Path of the existing file.
         path: PathBuf,
     },
-    /// The system refused.
+    /// An I/O error.
     #[error("cannot {what} {path}: {error}")]
     Io {
         /// Failed operation: `create`, `write to`, ...
         what: &'static str,
-        /// On which file.
+        /// Affected file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         error: io::Error,
     },
-    /// The file was unlinked, so nobody can read what is written to it.
+    /// The file was deleted during the recording, so its data is lost.
     #[error("{path} was removed while it was written: nothing of it is left")]
     Removed {
-        /// The file that was.
+        /// Path of the deleted file.
         path: PathBuf,
     },
     /// The ring cannot hold its own header and a block.
     #[error("a ring of {size} bytes is too small; give it at least {least}")]
     TooSmall {
-        /// The size asked for.
+        /// Requested size in bytes.
         size: u64,
-        /// The smallest one that works.
+        /// Minimum size in bytes.
         least: u64,
     },
-    /// The recording had ended before the run did.
+    /// The recording ended before the run did.
     #[error("{0}")]
     Stopped(String),
     /// The disk did not answer in time; the file may lack its end.
@@ -51,10 +51,10 @@ pub enum RecordError {
     Silent {
         /// The file.
         path: PathBuf,
-        /// How long it was waited for.
+        /// Time waited, in seconds.
         seconds: u64,
     },
-    /// There is nothing yet to dump.
+    /// The ring has no data yet.
     #[error("the ring holds nothing yet")]
     Empty,
 }
@@ -69,35 +69,35 @@ impl RecordError {
     }
 }
 
-/// A file cannot be opened as a recording.
+/// Errors of opening a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The system refused.
+    /// An I/O error.
     #[error("cannot read {path}: {error}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         error: io::Error,
     },
-    /// It does not begin as recordings do.
+    /// The file does not start with the magic number of recordings.
     #[error("{path} is no recording of tokengap; give what --record or --hindsight wrote")]
     NotARecording {
         /// The file.
         path: PathBuf,
     },
-    /// It ends before its first block, or its header is damaged.
+    /// The file ends before its first block, or its header is damaged.
     #[error(
         "{path} was cut or damaged in its first {bytes} bytes: nothing in it can be read; if it is a copy, copy it again"
     )]
     NoHeader {
         /// The file.
         path: PathBuf,
-        /// How far the header goes.
+        /// Length of the header, in bytes.
         bytes: u64,
     },
-    /// A later version wrote it.
+    /// A newer version wrote the file.
     #[error(
         "{path} is of format {major}.{minor}; this version reads up to {}.x: use a newer tokengap",
         super::section::MAJOR
@@ -105,39 +105,39 @@ pub enum OpenError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its format.
+        /// Major version of its format.
         major: u16,
-        /// Its format's additions.
+        /// Minor version of its format.
         minor: u16,
     },
 }
 
-/// A part of a recording cannot be read. The reader goes on behind it at the next call.
+/// Errors of reading a part of a recording. The next call of the reader continues after that part.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The system refused.
+    /// An I/O error.
     #[error("cannot read {path} at byte {offset}: {error}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// Offset in the file.
         offset: u64,
-        /// Why not.
+        /// Cause.
         #[source]
         error: io::Error,
     },
-    /// The bytes are not those that were written.
+    /// The block is damaged.
     #[error("{path}: block {block} at byte {offset} is damaged ({why}); {records} records in it are lost")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Which block.
+        /// Index of the block.
         block: usize,
         /// Offset in the file.
         offset: u64,
         /// Evidence of the damage.
         why: String,
-        /// How many records it had.
+        /// Number of its records.
         records: u32,
     },
 }

@@ -1,10 +1,10 @@
-//! Entrances for the fuzzers (`fuzz/`); in no ordinary build.
+//! Entry points for the fuzzers (`fuzz/`); not part of ordinary builds.
 
 use super::codec::Content;
 use super::section::{Section, kind};
 use super::write::Packer;
 
-/// A block around `columns`, which may be any bytes: packed and summed as if they had been written, so that they are read.
+/// Builds a block around arbitrary `columns`, with a valid header and checksum, so that a reader decodes them.
 pub fn block(columns: &[u8], records: u16, chunks: u16) -> Vec<u8> {
     let mut section = Section {
         kind: kind::BLOCK,

@@ -7,17 +7,17 @@ use crate::Config;
 use crate::clock::{MonoNs, wall_ns};
 use crate::report::{ReportInput, SamplingCost};
 
-/// One instant on both clocks: ties a capture to log lines.
+/// One instant on both clocks. Relates a capture to log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
-    /// On the clock of all events.
+    /// Time on the clock of all events.
     pub mono: MonoNs,
     /// Nanoseconds since the Unix epoch.
     pub wall_ns: u64,
 }
 
 impl Anchor {
-    /// Both clocks, now.
+    /// Reads both clocks.
     pub fn now() -> Self {
         Self {
             mono: MonoNs::now(),
@@ -25,7 +25,7 @@ impl Anchor {
         }
     }
 
-    /// The wall clock's time of an instant, in nanoseconds since the Unix epoch, if both clocks ran alike since the anchor.
+    /// Wall-clock time of an instant, in nanoseconds since the Unix epoch. Assumes that both clocks ran alike since the anchor.
     pub fn wall_ns_at(self, mono: MonoNs) -> u64 {
         self.wall_ns.wrapping_add(mono.0.wrapping_sub(self.mono.0))
     }
@@ -35,10 +35,10 @@ impl Anchor {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Payload {
-    /// How many ids, not which.
+    /// Numbers of token ids only.
     #[default]
     Lengths,
-    /// The token ids themselves.
+    /// Token ids.
     Tokens,
 }
 
@@ -47,23 +47,23 @@ pub enum Payload {
 pub struct Header {
     /// Version of tokengap that wrote it.
     pub tokengap: String,
-    /// Where the events came from: `demo`, `tap`, `attach`, `import`.
+    /// Source of the events: `demo`, `tap`, `attach`, `import`.
     pub source: String,
-    /// The limits and thresholds of the analysis beside it: with the same ones its replay comes to the same report.
+    /// Limits and thresholds of the live analysis. A replay with the same ones produces the same report.
     #[serde(default)]
     pub config: Config,
-    /// Both clocks when it began.
+    /// Both clocks at the start.
     pub anchor: Anchor,
-    /// Whether it holds token ids.
+    /// Whether it contains token ids.
     #[serde(default)]
     pub payload: Payload,
-    /// Of a recording in several files, which this is; the first is 0.
+    /// Number of this file in a recording of several files (0-based).
     #[serde(default)]
     pub part: u32,
 }
 
 impl Header {
-    /// Of a recording that begins now, without token ids.
+    /// Header of a recording that starts now, without token ids.
     pub fn of(source: &str, config: Config) -> Self {
         Self {
             tokengap: env!("CARGO_PKG_VERSION").to_owned(),
@@ -76,30 +76,30 @@ impl Header {
     }
 }
 
-/// Data that a report needs besides the events, known at the end of the run. `None` means not observable.
+/// Data known at the end of the run that a report needs in addition to the events. `None`: not observable.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Closing {
     /// Codecs and schemas seen on the wire.
     pub wire: Option<Value>,
-    /// Targets that could not be attached or were given up.
+    /// Targets that could not be attached, or were lost.
     pub degraded: Vec<Value>,
-    /// Both clocks when the report was made.
+    /// Both clocks at the time of the report.
     pub wall: Option<Anchor>,
-    /// Cost of reading stacks.
+    /// Cost of stack sampling.
     pub sampling: Option<SamplingCost>,
-    /// The demo's own truth.
+    /// Ground truth of a demo.
     pub demo: Option<Value>,
-    /// CPU time that observing took, in nanoseconds.
+    /// CPU time used by tokengap, in nanoseconds.
     pub cpu_ns: Option<u64>,
-    /// Memory it held.
+    /// Resident memory of tokengap, in bytes.
     pub rss_bytes: Option<u64>,
-    /// Requests that the run's report listed as the slowest.
+    /// Number of slowest requests listed in the run's report.
     pub slowest: Option<usize>,
 }
 
 impl Closing {
-    /// What `input` says beside its source's kind.
+    /// Closing data from `input`, without its source.
     pub fn of(input: &ReportInput) -> Self {
         Self {
             wire: input.wire.clone(),
@@ -113,7 +113,7 @@ impl Closing {
         }
     }
 
-    /// The input of a report on a recording of `source`.
+    /// Report input for a recording of `source`.
     pub fn input(&self, source: &str) -> ReportInput {
         let of = ReportInput::of(source);
         ReportInput {
@@ -130,7 +130,7 @@ impl Closing {
     }
 }
 
-/// The last section before the index: why the file ends.
+/// Last section before the index: why the file ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct End {
     pub(super) why: Why,
@@ -143,12 +143,12 @@ pub(super) struct End {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Why {
-    /// The run was over.
+    /// The run ended.
     Finished,
-    /// The next file goes on.
+    /// The recording continues in the next file.
     Rotated,
-    /// The file had reached its largest size.
+    /// The file reached its size limit.
     Full,
-    /// It is the copy of a ring.
+    /// The file is a copy of a ring.
     Dumped,
 }

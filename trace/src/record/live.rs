@@ -11,9 +11,9 @@ use super::write::Packer;
 use crate::clock::MonoNs;
 use crate::event::{Event, Lost, LostCause, What};
 
-/// A block is closed when its columns hold this many bytes, however short it is.
+/// Size in bytes at which a block is closed, however little time it covers.
 const BLOCK_BYTES: usize = 1 << 20;
-/// A block of the feed covers a tenth of a second, too little for a higher level to save enough.
+/// Compression level. A feed block covers only 0.1 s, so a higher level saves too little.
 const LEVEL: i32 = 1;
 
 /// Collects records into blocks.
@@ -22,11 +22,11 @@ pub struct BlockWriter {
     encoder: Encoder,
     /// Records in closed blocks.
     records: u64,
-    /// Events that were too large, of which only the loss was written.
+    /// Events that were too large; only their loss was written.
     too_large: u64,
 }
 
-/// A closed block, not packed yet: packing may go on elsewhere.
+/// A closed block, not compressed yet, so that another thread can compress it.
 #[derive(Debug)]
 pub struct OpenBlock {
     columns: Columns<Vec<u8>>,
@@ -36,7 +36,7 @@ pub struct OpenBlock {
 }
 
 impl BlockWriter {
-    /// Of a run from which nothing was written yet.
+    /// Creates a writer at the start of a run.
     pub fn new(payload: Payload) -> Self {
         Self {
             encoder: Encoder::new(payload),
@@ -66,7 +66,7 @@ impl BlockWriter {
         self.encoder.tick(now);
     }
 
-    /// The block is to be closed now.
+    /// Whether the block must be closed now.
     pub fn is_full(&self) -> bool {
         self.encoder.is_full(BLOCK_BYTES)
     }
@@ -76,7 +76,7 @@ impl BlockWriter {
         self.records + u64::from(self.encoder.records())
     }
 
-    /// Ends the block and begins the next; `None` when nothing was written.
+    /// Closes the block and starts the next one; `None` if the block is empty.
     pub fn close(&mut self) -> Option<OpenBlock> {
         if self.encoder.is_empty() {
             return None;
@@ -94,12 +94,12 @@ impl BlockWriter {
 }
 
 impl OpenBlock {
-    /// Records in it.
+    /// Number of records.
     pub fn records(&self) -> u32 {
         self.content.records
     }
 
-    /// Chunks in it.
+    /// Number of chunks.
     pub fn chunks(&self) -> u32 {
         self.content.chunks
     }
@@ -110,16 +110,16 @@ impl OpenBlock {
     }
 }
 
-/// Packs blocks, one after the other with the same room.
+/// Compresses blocks and reuses its buffers.
 pub struct BlockPacker(Packer);
 
 impl BlockPacker {
-    /// Takes the room it needs.
+    /// Allocates the buffers.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Packer::new(LEVEL)?))
     }
 
-    /// The block's bytes.
+    /// Compresses a block and returns its bytes.
     pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
         let mut section = Section {
             kind: kind::BLOCK,
@@ -132,7 +132,7 @@ impl BlockPacker {
     }
 }
 
-/// Bytes that are no block.
+/// Error for bytes that are not a valid block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the block is damaged: {0}")]
 pub struct BadBlock(String);
@@ -143,7 +143,7 @@ pub struct BlockReader {
     zstd: Option<zstd::bulk::Decompressor<'static>>,
     raw: Vec<u8>,
     scratch: Scratch,
-    /// Number of the record that comes next; `None` before the first.
+    /// Number of the next record; `None` before the first.
     expected: Option<u64>,
     lost: u64,
     unknown: u64,
@@ -158,18 +158,18 @@ impl BlockReader {
         missed
     }
 
-    /// Records that did not come.
+    /// Number of missing records.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Records of kinds that this version does not know.
+    /// Number of records of unknown kinds.
     pub fn unknown(&self) -> u64 {
         self.unknown
     }
 
     /// Passes on the records of a block. If records are missing before it, a [`What::Lost`] comes first and the standing data is repeated.
-    /// A block that was already read gives nothing.
+    /// A block that was already read yields nothing.
     pub fn read(&mut self, bytes: &[u8], give: &mut dyn FnMut(Record<'_>)) -> Result<(), BadBlock> {
         let bad = |why: &str| BadBlock(why.to_owned());
         let (head, packed) = bytes

@@ -25,12 +25,12 @@ use crate::event::Event;
 /// One entry of a recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Record<'a> {
-    /// The source said something, and the analysis entered it.
+    /// An event.
     Event(Event<'a>),
-    /// The analysis was ticked.
+    /// A tick of the analysis.
     Tick(MonoNs),
-    /// Both clocks were read.
+    /// A reading of both clocks.
     Anchor(Anchor),
-    /// The run was over; the last record.
+    /// End of the run; the last record.
     Closing(&'a Closing),
 }

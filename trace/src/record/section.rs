@@ -5,26 +5,26 @@ use super::codec::Content;
 use super::header::Anchor;
 use crate::clock::MonoNs;
 
-/// As PNG's: a transfer that changes line ends or cuts bit 7 breaks it.
+/// Magic number. As in PNG, transfers that convert line ends or strip bit 7 corrupt it detectably.
 const MAGIC: [u8; 8] = *b"\x89TGAP\r\n\x1a";
 const SECTION: [u8; 4] = *b"\xf7tgs";
 
-/// Version of the format. A reader refuses a later `MAJOR`. It reads a later `MINOR` and skips what it does not know.
+/// Version of the format. A reader refuses a later `MAJOR`. It reads a later `MINOR` and skips unknown data.
 pub(super) const MAJOR: u16 = 1;
 pub(super) const MINOR: u16 = 2;
 
 pub(super) const PREAMBLE: usize = 16;
 pub(super) const SECTION_HEADER: usize = 88;
 
-/// Longest payload, packed and unpacked. A block closes long before it.
+/// Maximum length of a payload, compressed or not. Blocks are closed long before.
 pub(super) const PAYLOAD: u32 = 64 << 20;
 
-/// The file's first bytes.
+/// First bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Preamble {
     pub(super) major: u16,
     pub(super) minor: u16,
-    /// Blocks go round in a space of fixed size, instead of one after the other.
+    /// The file is a ring of fixed size instead of a sequence of blocks.
     pub(super) ring: bool,
 }
 
@@ -46,7 +46,7 @@ impl Preamble {
         bytes
     }
 
-    /// `None` when the bytes are no preamble.
+    /// Parses a preamble; `None` if the bytes are not one.
     pub(super) fn of(bytes: &[u8; PREAMBLE]) -> Option<Self> {
         let (magic, rest) = bytes.split_first_chunk::<8>()?;
         (*magic == MAGIC).then(|| Self {
@@ -61,11 +61,11 @@ impl Preamble {
 pub(super) mod kind {
     /// [`super::super::Header`] as JSON.
     pub(in crate::record) const HEADER: u8 = 1;
-    /// Records, in columns, packed with zstd.
+    /// Records in columns, compressed with zstd.
     pub(in crate::record) const BLOCK: u8 = 2;
-    /// Why the file ends and what a report needs, as JSON.
+    /// Reason for the file's end and data for a report, as JSON.
     pub(in crate::record) const END: u8 = 3;
-    /// Where all sections are, packed with zstd.
+    /// Offsets of all sections, compressed with zstd.
     pub(in crate::record) const INDEX: u8 = 4;
 }
 
@@ -76,16 +76,16 @@ pub(super) struct Section {
     /// Bytes of the compressed payload.
     pub(super) packed: u32,
     pub(super) raw: u32,
-    /// CRC-32 of the packed payload.
+    /// CRC-32 of the compressed payload.
     pub(super) crc: u32,
     /// Run id, equal in all sections of a file. Distinguishes them from older data in the same place.
     pub(super) run: u64,
-    /// Counts the run's sections as they are written.
+    /// Number of the section within the run, in writing order.
     pub(super) seq: u64,
-    /// Records of the run before this block's, dropped ones included.
+    /// Number of the run's records before this block, with dropped ones.
     pub(super) first_record: u64,
     pub(super) content: Content,
-    /// The last anchor before the block's end.
+    /// Last anchor before the block's end.
     pub(super) anchor: Anchor,
 }
 
@@ -116,7 +116,7 @@ impl Section {
         bytes
     }
 
-    /// `None` when the bytes are no section's header, or a damaged one.
+    /// Parses a section header; `None` if the bytes are not one, or it is damaged.
     pub(super) fn of(bytes: &[u8; SECTION_HEADER]) -> Option<Self> {
         let (magic, rest) = bytes.split_first_chunk::<4>()?;
         let (crc, fields) = rest.split_first_chunk::<4>()?;
@@ -152,12 +152,12 @@ impl Section {
         (section.packed <= PAYLOAD && section.raw <= PAYLOAD).then_some(section)
     }
 
-    /// Bytes of header and payload.
+    /// Length of header and payload, in bytes.
     pub(super) fn length(&self) -> u64 {
         SECTION_HEADER as u64 + u64::from(self.packed)
     }
 
-    /// Where a header may begin in `bytes`.
+    /// Offsets in `bytes` where a header may begin.
     pub(super) fn begins(bytes: &[u8]) -> impl Iterator<Item = usize> {
         bytes
             .windows(SECTION.len())
@@ -169,7 +169,7 @@ impl Section {
 const TRAILER_MAGIC: [u8; 8] = *b"TGAPEND\n";
 pub(super) const TRAILER: usize = 20;
 
-/// The last bytes of a file that was closed: where the index is.
+/// Last bytes of a closed file, with the offset of the index.
 pub(super) fn trailer(index: u64) -> [u8; TRAILER] {
     let mut bytes = [0; TRAILER];
     bytes[..8].copy_from_slice(&index.to_le_bytes());
@@ -179,7 +179,7 @@ pub(super) fn trailer(index: u64) -> [u8; TRAILER] {
     bytes
 }
 
-/// Where the index is, if these are a trailer's bytes.
+/// Offset of the index; `None` if the bytes are not a trailer.
 pub(super) fn index_of(bytes: &[u8; TRAILER]) -> Option<u64> {
     let (index, rest) = bytes.split_first_chunk::<8>()?;
     let whole = rest[..4] == crc32fast::hash(index).to_le_bytes() && rest[4..] == TRAILER_MAGIC;

@@ -1,6 +1,6 @@
 //! Numbers as bytes: LEB128, so small values are short. The reader accepts what the writer produces and refuses the rest.
 
-/// Bytes that no writer of this format makes.
+/// Error for bytes that no writer of this format produces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(in crate::record) struct Malformed(pub(in crate::record) &'static str);
@@ -8,11 +8,11 @@ pub(in crate::record) struct Malformed(pub(in crate::record) &'static str);
 /// Appends numbers to a column.
 pub(super) trait Put {
     fn number(&mut self, value: u64);
-    /// Small distances from 0 in either direction are short.
+    /// Appends a signed number. Values near 0 are short.
     fn signed(&mut self, value: i64);
-    /// A number or nothing.
+    /// Appends an optional number.
     fn maybe(&mut self, value: Option<u64>);
-    /// An optional number, as its distance from `expected`.
+    /// Appends an optional number as its difference from `expected`.
     fn near(&mut self, value: Option<u32>, expected: Option<u32>);
 }
 
@@ -43,10 +43,10 @@ impl Put for Vec<u8> {
     }
 }
 
-/// 2^64, which stands for `Some(u64::MAX)`.
+/// Encoding of 2^64, which represents `Some(u64::MAX)`.
 const LARGEST: [u8; 10] = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02];
 
-/// Takes numbers from a column.
+/// Reads numbers from a column.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::record) struct Cursor<'a> {
     rest: &'a [u8],
@@ -84,7 +84,7 @@ impl<'a> Cursor<'a> {
         u64::try_from(value).map_err(|_| Malformed("a number has more than 64 bits"))
     }
 
-    /// The rest of a number that began with `first`: at most 70 bits.
+    /// Reads the rest of a number that starts with `first`, at most 70 bits.
     fn long(&mut self, first: u8) -> Result<u128, Malformed> {
         let mut value = u128::from(first & 0x7f);
         for shift in (7..70).step_by(7) {
@@ -123,7 +123,7 @@ impl<'a> Cursor<'a> {
         value.map(Some).ok_or(Malformed("a count has more than 32 bits"))
     }
 
-    /// A number that counts or names something in memory.
+    /// Reads a number that must fit 32 bits: a count or an index.
     pub(super) fn small(&mut self) -> Result<u32, Malformed> {
         u32::try_from(self.number()?).map_err(|_| Malformed("a count has more than 32 bits"))
     }

@@ -1,16 +1,16 @@
 //! Prediction of the order of requests. A frame lists its requests mostly in the order of the previous frame, minus finished ones and plus
-//! new ones. So the predicted request is the one that last followed its neighbour, in whatever frame.
+//! new ones. So the predicted request is the one that last followed its neighbour in any frame.
 
 /// No link.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Ended requests that are stepped over before an expectation is given up.
+/// Maximum number of ended requests skipped in a prediction.
 const STEPS: usize = 8;
 
-/// One request in one stream: a lane, or the deliveries.
+/// One request in one stream. A stream is a lane, or all deliveries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link<S> {
-    /// Its rid, by the place among the block's texts.
+    /// Index of its rid among the block's texts.
     pub(super) text: u32,
     next: u32,
     /// It has ended, so it is not expected again.
@@ -18,7 +18,7 @@ pub(super) struct Link<S> {
     pub(super) state: S,
 }
 
-/// Where a stream stands.
+/// Current position of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     last: u32,
@@ -36,13 +36,13 @@ impl Default for Place {
 }
 
 impl Place {
-    /// The request that came last.
+    /// Last request of the stream.
     pub(super) fn last(self) -> u32 {
         self.last
     }
 }
 
-/// All requests of a block, in all streams. Writer and reader keep the same one.
+/// All requests of a block, in all streams. Writer and reader keep identical state.
 #[derive(Debug)]
 pub(super) struct Chain<S> {
     links: Vec<Link<S>>,
@@ -103,7 +103,7 @@ impl<S> Chain<S> {
         at
     }
 
-    /// `came` came where `expected` was.
+    /// Advances the stream to request `came`, where `expected` was predicted.
     pub(super) fn came(&mut self, place: &mut Place, expected: u32, came: u32) {
         if let Some(last) = self.links.get_mut(place.last as usize) {
             last.next = came;

@@ -2,14 +2,14 @@
 
 use crate::event::Chunk;
 
-/// How the number of listed ids goes with the count of tokens.
+/// Relation of the number of listed ids to the token count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listing {
-    /// As many as are new.
+    /// Equal to the number of new tokens.
     New,
-    /// As many as there are in all.
+    /// Equal to the total number of tokens.
     All,
-    /// As many as last time.
+    /// Equal to the previous chunk's number.
     Same,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Said {
     pub(super) prompt: Option<u32>,
     pub(super) cached: Option<u32>,
     pub(super) retractions: Option<u32>,
-    /// The worker, by its place among the block's texts and plus one; 0 is none.
+    /// Index of the worker among the block's texts, plus one; 0 without a worker.
     pub(super) worker: u32,
 }
 
@@ -51,7 +51,7 @@ impl Said {
         self.completion.map(|n| n.wrapping_add(self.step))
     }
 
-    /// How many ids the chunk lists, given its count of tokens.
+    /// Predicted number of listed ids for a token count.
     pub(super) fn listed(&self, completion: Option<u32>) -> Option<u32> {
         match self.listing {
             _ if !self.begun => Some(1),
@@ -63,7 +63,7 @@ impl Said {
         }
     }
 
-    /// Takes over what a chunk has said.
+    /// Updates the state from a chunk.
     #[inline]
     pub(super) fn take(&mut self, chunk: &Chunk<'_>, worker: u32, ids: bool) {
         let (listed, completion) = (chunk.listed, chunk.completion_tokens);
@@ -119,14 +119,14 @@ impl First {
     }
 }
 
-/// Which fields of a chunk are not as expected.
+/// Flags of a chunk's mispredicted fields.
 pub(super) mod odd {
     pub(in crate::record::codec) const COMPLETION: u8 = 1;
     pub(in crate::record::codec) const LISTED: u8 = 1 << 1;
     pub(in crate::record::codec) const PROMPT: u8 = 1 << 2;
     pub(in crate::record::codec) const CACHED: u8 = 1 << 3;
     pub(in crate::record::codec) const RETRACTIONS: u8 = 1 << 4;
-    /// It has a finish; none is expected ever.
+    /// The chunk has a finish, which is never predicted.
     pub(in crate::record::codec) const FINISH: u8 = 1 << 5;
     pub(in crate::record::codec) const WORKER: u8 = 1 << 6;
     pub(in crate::record::codec) const IDS: u8 = 1 << 7;

@@ -1,10 +1,10 @@
-//! Numbers of the format for the words of events. A number never changes its meaning; new words get new numbers.
+//! Numeric codes of event enums. A code never changes its meaning; new variants get new codes.
 
 use super::bytes::Malformed;
 use crate::engine::{Mode, Waiter};
 use crate::event::{AnswerEnd, AwayState, Finish, IdColumn, Kind, LostCause, Response, ThreadPart};
 
-/// A word with a number.
+/// An enum with numeric codes.
 pub(super) trait Code: Sized {
     fn code(self) -> u8;
     fn of(code: u8) -> Result<Self, Malformed>;
@@ -51,7 +51,7 @@ pub(super) mod op {
     pub(in crate::record::codec) const TAKEN: u8 = 3;
     pub(in crate::record::codec) const HANDLED: u8 = 4;
     pub(in crate::record::codec) const DELIVERED: u8 = 5;
-    /// The first of those with a length.
+    /// First kind whose records start with a length.
     pub(in crate::record::codec) const RARE: u8 = 8;
     pub(in crate::record::codec) const ANCHOR: u8 = 8;
     pub(in crate::record::codec) const ENGINE: u8 = 9;
@@ -66,12 +66,12 @@ pub(super) mod op {
     pub(in crate::record::codec) const LOST: u8 = 18;
     pub(in crate::record::codec) const ANSWERED: u8 = 19;
 
-    /// The bits that hold the number.
+    /// Mask of the bits with the kind.
     pub(in crate::record::codec) const NUMBER: u8 = 0x1f;
     /// A received frame with its content, because its send was not observed.
     pub(in crate::record::codec) const SHOWN: u8 = 0x20;
-    /// And names itself otherwise than the take does.
+    /// That frame has another id than the receive.
     pub(in crate::record::codec) const RENAMED: u8 = 0x40;
-    /// All is as expected: the frame's name, or the delivery.
+    /// The frame id, or the whole delivery, is as predicted.
     pub(in crate::record::codec) const EXPECTED: u8 = 0x80;
 }

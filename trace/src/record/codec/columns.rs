@@ -1,11 +1,11 @@
-//! The columns of a block: values of one kind stand beside each other, so that zstd finds what repeats.
+//! Columns of a block: values of one kind are stored together, so that zstd finds repetitions.
 
 use super::bytes::{Cursor, Malformed, Put};
 
 macro_rules! columns {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// One `T` a column: bytes being written, or a cursor over bytes being read. Their order is the format's: new columns
-        /// are added at the end, and a reader takes one it does not know for nothing and one that is not there for empty.
+        /// One `T` per column: bytes to write, or a cursor over bytes to read. The order is part of the format: new columns
+        /// are added at the end. A reader ignores unknown columns and treats missing ones as empty.
         #[derive(Debug, Default)]
         pub(in crate::record) struct Columns<T> {
             $($(#[$doc])* pub(super) $name: T,)*
@@ -24,23 +24,23 @@ macro_rules! columns {
 }
 
 columns! {
-    /// What each record is, with flags.
+    /// Kind of each record, with flags.
     op,
-    /// When, as a distance from the record before.
+    /// Time, as the difference from the previous record.
     time,
-    /// Which lane, where it is not the stage's last; a new one with its hop and number.
+    /// Lane, if it is not the stage's last one. A new lane has its hop and number.
     lane,
-    /// The frame's number, as a distance from the lane's next.
+    /// Frame number, as the difference from the lane's expected next one.
     seq,
-    /// A frame's kind and what its ids are.
+    /// Kind of a frame and the meaning of its ids.
     form,
-    /// A frame's length, as a distance from the lane's last.
+    /// Length of a frame, as the difference from the lane's previous one.
     bytes,
-    /// A frame's number of chunks, likewise.
+    /// Number of chunks of a frame, as the difference from the lane's previous one.
     count,
-    /// Whose chunks: runs of requests that follow each other as they did before, and what breaks them.
+    /// Requests of chunks: lengths of runs in the predicted order, and the exceptions between them.
     whose,
-    /// Chunks as expected: their runs, and for each other one which of its fields are not.
+    /// Lengths of runs of chunks as predicted, and flags of the mispredicted fields between them.
     shape,
     completion,
     listed,
@@ -49,18 +49,18 @@ columns! {
     retractions,
     finish,
     worker,
-    /// How many ids, as a distance from those listed.
+    /// Number of ids, as the difference from those listed.
     id_count,
     ids,
     wakeup,
     by,
-    /// Deliveries that are not as expected.
+    /// Mispredicted fields of deliveries.
     delivery,
-    /// Records of all other kinds, each with its length.
+    /// Records of all other kinds, each after its length.
     rare,
-    /// What the source has said that still stands, for readers who begin here; in the form of `rare`.
+    /// Standing data (engine and hops) for readers that start at this block, in the form of `rare`.
     standing,
-    /// Forms and lengths of texts, in the order of their first use.
+    /// Forms and lengths of texts, in order of first use.
     text,
     /// Texts of hexadecimal digits, as bytes.
     hex,
@@ -73,12 +73,12 @@ impl Columns<Vec<u8>> {
         self.all_mut().into_iter().for_each(Vec::clear);
     }
 
-    /// Bytes in all columns.
+    /// Total length of all columns, in bytes.
     pub(in crate::record) fn len(&self) -> usize {
         self.all().into_iter().map(Vec::len).sum()
     }
 
-    /// Appends all columns: how many, their lengths, their bytes.
+    /// Appends all columns: their number, their lengths, their bytes.
     pub(in crate::record) fn join(&self, out: &mut Vec<u8>) {
         let all = self.all();
         out.number(all.len() as u64);

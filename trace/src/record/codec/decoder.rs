@@ -37,14 +37,14 @@ pub(super) struct Decoder<'s, 'b> {
     pub(super) state: &'s mut State,
     pub(super) columns: Columns<Cursor<'b>>,
     pub(super) texts: Reading<'b>,
-    /// Those not yet given out.
+    /// Token ids not yet assigned to chunks.
     pub(super) ids: &'b [i64],
-    /// Chunks that the block's header has promised and no frame has had.
+    /// Remaining chunks of the number in the block's header.
     pub(super) chunks_left: u32,
 }
 
-/// Reads the block `raw`, whose header promises `content`; with `standing`, what stood at its start comes first, at the time of its
-/// earliest record. Gives back how many records were of kinds that this version does not know.
+/// Reads the block `raw`, which must match `content` from its header. With `standing`, the standing data comes first, at the block's
+/// earliest time. Returns the number of records of unknown kinds.
 pub(in crate::record) fn decode(
     raw: &[u8],
     content: &Content,
@@ -98,7 +98,7 @@ impl<'b> Decoder<'_, 'b> {
         Ok(())
     }
 
-    /// Gives the next record; `false` when it is of a kind, or says a word, that this version does not know.
+    /// Passes on the next record. Returns `false` if its kind, or a code in it, is unknown to this version.
     fn record(
         &mut self,
         code: u8,

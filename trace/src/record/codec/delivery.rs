@@ -1,4 +1,4 @@
-//! Deliveries: one record each, and one byte beside its time when it is as expected.
+//! Deliveries: one record each. A delivery as predicted takes one byte in addition to its time.
 
 use super::bytes::{Malformed, Put};
 use super::chain::{Chain, Link, NONE, Place};
@@ -31,7 +31,7 @@ impl Given {
         self.completion.map(|n| n.wrapping_add(self.step))
     }
 
-    /// Tokens, given the count that the delivery claims.
+    /// Predicted number of tokens for the delivery's count.
     fn tokens(&self, mode: Mode, completion: Option<u32>) -> u32 {
         match (mode, completion, self.completion) {
             (Mode::Cumulative, Some(n), _) => n,
@@ -48,7 +48,7 @@ impl Given {
     }
 }
 
-/// The deliveries of a block. Writer and reader keep the same.
+/// Deliveries of a block. Writer and reader keep identical state.
 #[derive(Debug)]
 pub(super) struct Deliveries {
     chain: Chain<Given>,

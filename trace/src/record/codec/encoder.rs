@@ -1,4 +1,4 @@
-//! Records into the columns of a block. At a steady rate nothing is allocated: tables and columns keep their room.
+//! Encodes records into the columns of a block. In steady state nothing is allocated: tables and columns keep their capacity.
 
 use hashbrown::HashMap;
 
@@ -18,11 +18,11 @@ use crate::event::{Event, Frame, Lost, LostCause, Taken, What};
 use crate::id::FrameId;
 use crate::record::header::{Anchor, Payload};
 
-/// Most bytes that one event may need; one that could need more is not recorded, and said to be lost.
+/// Maximum encoded size of an event. A larger one is not recorded, and its loss is.
 const EVENT_BYTES: usize = 16 << 20;
-/// Bytes of a chunk beside its texts and ids, at most.
+/// Maximum size of a chunk without its texts and ids, in bytes.
 const CHUNK_BYTES: usize = 64;
-// A frame that may be written has no more chunks than a reader takes.
+// A frame that can be written has no more chunks than a reader accepts.
 const _: () = assert!(EVENT_BYTES / CHUNK_BYTES <= CHUNKS);
 /// Number of chunks and ids that fills a block whatever its size, which bounds a reader's memory.
 const BLOCK_CHUNKS: u32 = 4 << 20;
@@ -33,7 +33,7 @@ const BLOCK_IDS: usize = 1 << 20;
 pub(in crate::record) struct Content {
     pub(in crate::record) records: u32,
     pub(in crate::record) chunks: u32,
-    /// The earliest and the latest time in it.
+    /// Earliest and latest time in the block.
     pub(in crate::record) from: MonoNs,
     pub(in crate::record) to: MonoNs,
 }
@@ -58,7 +58,7 @@ pub(in crate::record) struct Encoder {
     to: u64,
 }
 
-/// From stream and rid, by its place among the texts, to the request's link.
+/// Maps a stream and the text index of a rid to the request's link.
 #[derive(Debug, Default)]
 pub(super) struct Links(HashMap<(u32, u32), u32>);
 
@@ -80,12 +80,12 @@ impl Encoder {
         }
     }
 
-    /// Nothing has been written since the block began.
+    /// Whether the block has no records.
     pub(in crate::record) fn is_empty(&self) -> bool {
         self.records == 0
     }
 
-    /// When the block's first record was made.
+    /// Time of the block's first record.
     pub(in crate::record) fn began(&self) -> MonoNs {
         MonoNs(self.from)
     }
@@ -113,7 +113,7 @@ impl Encoder {
         writing.end(false);
     }
 
-    /// Writes an event; `false` when it is too large and only its loss was written.
+    /// Writes an event. Returns `false` if it is too large; then only its loss is written.
     pub(in crate::record) fn event(&mut self, event: &Event<'_>) -> bool {
         self.stand();
         if let Some(lost) = too_large(&event.what, self.tokens) {
@@ -141,7 +141,7 @@ impl Encoder {
         true
     }
 
-    /// Hands the block over in exchange for empty columns and begins the next.
+    /// Returns the block in exchange for empty columns, and starts the next one.
     pub(in crate::record) fn close(&mut self, mut empty: Columns<Vec<u8>>) -> (Columns<Vec<u8>>, Content) {
         empty.clear();
         let full = std::mem::replace(&mut self.columns, empty);
@@ -169,7 +169,7 @@ impl Encoder {
         (self.records, self.chunks, self.ids, self.last) = (0, 0, 0, 0);
     }
 
-    /// Begins a record, and with the first the block.
+    /// Starts a record. The first record starts the block.
     fn begin(&mut self, op: u8, at: u64) {
         if self.records == 0 {
             (self.from, self.to) = (at, at);

@@ -1,4 +1,4 @@
-//! Frames and their chunks. A chunk that is as expected takes part in two run lengths and nothing else.
+//! Frames and their chunks. A chunk as predicted only extends two run lengths.
 
 use super::bytes::{Cursor, Malformed, Put};
 use super::chain::NONE;
@@ -11,7 +11,7 @@ use super::text::Reading;
 use crate::event::{Chunk, Finish, Frame, IdColumn, Kind};
 use crate::id::FrameId;
 
-/// Most chunks of a frame; a frame with more is not recorded.
+/// Maximum number of chunks in a frame; a larger frame is not recorded.
 pub(super) const CHUNKS: usize = 1 << 18;
 
 /// Codes in `whose` after a run: a new request, a request new in this lane, or the distance of a known one.
@@ -87,7 +87,7 @@ impl Encoder {
         self.chunks += count;
     }
 
-    /// Writes whose chunk this is, as it is not the expected request's.
+    /// Writes the request of a chunk that does not belong to the predicted request.
     fn whose(&mut self, lane: u32, rid: &str, last: u32, first: &First) -> u32 {
         let (text, new) = self.texts.place(rid, &mut self.columns);
         let known = if new { None } else { self.links.find(lane, text) };
@@ -147,7 +147,7 @@ fn write(columns: &mut Columns<Vec<u8>>, said: &Said, chunk: &Chunk<'_>, worker:
 }
 
 impl<'b> Decoder<'_, 'b> {
-    /// The next frame, its chunks in `chunks`.
+    /// Reads the next frame, and its chunks into `chunks`.
     pub(super) fn frame(&mut self, lane: u32, id: FrameId, chunks: &mut Vec<Chunk<'b>>) -> Result<Head, Malformed> {
         let form = self.columns.form.byte()?;
         let stream = self.state.lanes.get(lane);
@@ -238,7 +238,7 @@ impl Head {
     }
 }
 
-/// Whether the run goes on; when it does not, something else stands behind it.
+/// Consumes one item of a run. Returns `false` at its end, where an exception follows.
 #[inline]
 fn run(left: &mut Option<u64>, column: &mut Cursor<'_>) -> Result<bool, Malformed> {
     let n = match *left {
@@ -249,7 +249,7 @@ fn run(left: &mut Option<u64>, column: &mut Cursor<'_>) -> Result<bool, Malforme
     Ok(n > 0)
 }
 
-/// The text of a new request, or the place of a known one.
+/// Reads the request after a run: the text index of a new request, or the link of a known one.
 fn whose(column: &mut Cursor<'_>, texts: &mut Reading<'_>, last: u32) -> Result<(u32, Option<u32>), Malformed> {
     match column.number()? {
         NEW => Ok((texts.new_place()?, None)),

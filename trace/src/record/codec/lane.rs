@@ -1,4 +1,4 @@
-//! The lanes of a block: frame ids are written as differences from their prediction.
+//! Lanes of a block: frame ids are written as differences from their prediction.
 
 use hashbrown::HashMap;
 
@@ -8,7 +8,7 @@ use super::chunk::First;
 use super::columns::Columns;
 use crate::id::{FrameId, HopId, ThreadId};
 
-/// Stages of a frame, each in the order of its lane.
+/// Stages of a frame. Each lane passes each stage in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     Sent,
@@ -24,7 +24,7 @@ const STEPS: usize = 4;
 pub(super) struct Lane {
     hop: HopId,
     number: u32,
-    /// The number that each step comes to next.
+    /// Predicted next frame number of each step.
     next: [u64; STEPS],
     pub(super) bytes: u64,
     pub(super) count: u32,
@@ -50,13 +50,13 @@ impl Lane {
     }
 }
 
-/// All lanes of a block. Writer and reader keep the same.
+/// All lanes of a block. Writer and reader keep identical state.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     all: Vec<Lane>,
-    /// The lane that each step was last seen in.
+    /// Last lane of each step.
     last: [u32; STEPS],
-    /// The writer's way to a lane.
+    /// Lane indices, used by the writer only.
     places: HashMap<(u16, u32), u32>,
 }
 
@@ -71,7 +71,7 @@ impl Lanes {
         &mut self.all[at as usize]
     }
 
-    /// Whether this is the frame that the step comes to next, and where its lane is.
+    /// Index of the lane if the frame is the step's predicted next one, otherwise `None`.
     pub(super) fn expected(&mut self, step: Step, id: FrameId) -> Option<u32> {
         let at = self.last[step as usize];
         let lane = self.all.get_mut(at as usize)?;
@@ -83,7 +83,7 @@ impl Lanes {
         Some(at)
     }
 
-    /// Writes the name of a frame that is not the expected one; gives back where its lane is.
+    /// Writes the id of a mispredicted frame. Returns the index of its lane.
     pub(super) fn write(&mut self, step: Step, id: FrameId, columns: &mut Columns<Vec<u8>>) -> u32 {
         let new = self.all.len() as u32;
         let at = *self.places.entry((id.hop.0, id.lane)).or_insert(new);
@@ -102,7 +102,7 @@ impl Lanes {
         at
     }
 
-    /// The name of the frame that the step comes to next.
+    /// Predicted next frame of the step, with the index of its lane.
     pub(super) fn next(&mut self, step: Step) -> Result<(u32, FrameId), Malformed> {
         let at = self.last[step as usize];
         let lane = self.all.get_mut(at as usize);

@@ -12,7 +12,7 @@ use crate::event::{
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
-/// A record on its way into a column.
+/// A record being written.
 pub(super) struct Writing<'a> {
     texts: &'a mut Texts,
     columns: &'a mut Columns<Vec<u8>>,
@@ -31,7 +31,7 @@ impl<'a> Writing<'a> {
         }
     }
 
-    /// Ends the record: into `rare`, or into `standing`.
+    /// Appends the record to `rare`, or to `standing`.
     pub(super) fn end(self, standing: bool) {
         let column = if standing {
             &mut self.columns.standing
@@ -83,7 +83,7 @@ impl<'a> Writing<'a> {
         }
     }
 
-    /// The fields of a record that is not columnar; gives back its number, `None` for one that is.
+    /// Writes the fields of a rare record and returns its kind; `None` for a columnar one.
     pub(super) fn what(&mut self, what: &What<'_>) -> Option<u8> {
         Some(match what {
             What::Engine(engine) => self.engine(engine),
@@ -213,14 +213,14 @@ impl<'a> Writing<'a> {
     }
 }
 
-/// A record on its way out of a column.
+/// A record being read.
 pub(super) struct Taking<'b> {
     fields: Cursor<'b>,
     texts: Reading<'b>,
 }
 
 impl<'b> Taking<'b> {
-    /// The next record of a column; its new texts are passed over in `texts` whatever becomes of it.
+    /// Reads the next record of a column. Always skips its new texts in `texts`.
     pub(super) fn next(column: &mut Cursor<'b>, texts: &mut Reading<'b>) -> Result<Self, Malformed> {
         let length = column.number()?;
         let new = column.small()?;
@@ -291,18 +291,18 @@ impl<'b> Taking<'b> {
         Ok(Some(f64::from_bits(u64::from_le_bytes(bytes))))
     }
 
-    /// When the wall clock said what the anchor says.
+    /// Reads the wall-clock time of an anchor.
     pub(super) fn wall_ns(&mut self) -> Result<u64, Malformed> {
         self.number()
     }
 
-    /// Reads a record of `standing`, which begins with its number.
+    /// Reads a record of `standing`, which starts with its kind.
     pub(super) fn standing(&mut self) -> Result<Option<What<'b>>, Malformed> {
         let number = self.fields.byte()?;
         self.what(number)
     }
 
-    /// Reads the record with that number; `None` if this version does not know the number.
+    /// Reads a record of that kind; `None` if the kind is unknown.
     pub(super) fn what(&mut self, number: u8) -> Result<Option<What<'b>>, Malformed> {
         Ok(Some(match number {
             op::ENGINE => What::Engine(self.engine()?),
@@ -419,7 +419,7 @@ impl<'b> Taking<'b> {
             } else {
                 None
             },
-            // Format 1.2; left out where there is nothing to say.
+            // Since format 1.2; omitted if unknown.
             away: if self.fields.is_empty() {
                 None
             } else {

@@ -4,10 +4,10 @@ use crate::engine::{Mode, Waiter};
 use crate::event::{Engine, Hop, Sees, What};
 use crate::id::HopId;
 
-/// Most hops kept; as many as the ledger follows by default.
+/// Maximum number of hops kept; equal to the ledger's default limit.
 const HOPS: usize = 1_024;
 
-/// The last word on the engine and on each hop.
+/// Last announcement of the engine and of each hop.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
     engine: Option<OwnEngine>,
@@ -64,7 +64,7 @@ impl Standing {
         }
     }
 
-    /// All standing data, the engine first: the meaning of a hop's frames depends on it.
+    /// All standing data. The engine is first, because the meaning of frames depends on it.
     pub(super) fn events(&self) -> impl Iterator<Item = What<'_>> {
         let engine = self.engine.iter().map(|own| {
             What::Engine(Engine {

@@ -1,4 +1,4 @@
-//! The texts of a block: each is written once, at its first use, and named by its place from then on.
+//! Texts of a block: each is written at its first use and referenced by index afterwards.
 
 use std::hash::BuildHasher;
 
@@ -7,16 +7,16 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use super::bytes::{Cursor, Malformed, Put};
 use super::columns::Columns;
 
-/// 32 lower-case hexadecimal digits, as `uuid4().hex` gives a rid.
+/// Form of 32 lower-case hexadecimal digits, as in a rid from `uuid4().hex`.
 const HEX: u64 = 0;
-/// The same in five groups: `str(uuid4())`.
+/// Form of the same in five groups: `str(uuid4())`.
 const GROUPED: u64 = 1;
-/// The first code that is a length, of a text written as it is.
+/// First code of plain texts: the code minus `PLAIN` is the length.
 const PLAIN: u64 = 2;
-/// After which bytes a group ends.
+/// Bytes before which a new group starts.
 const GROUPS: [usize; 4] = [4, 6, 8, 10];
 
-/// Texts, one after the other in one string.
+/// Texts, concatenated in one string.
 #[derive(Debug, Default)]
 struct Arena {
     text: String,
@@ -48,7 +48,7 @@ impl Arena {
     }
 }
 
-/// The writer's side.
+/// Texts of a block being written.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     arena: Arena,
@@ -66,7 +66,7 @@ impl Texts {
         self.arena.get(id).is_some_and(|known| known == text)
     }
 
-    /// The text's place, and whether it is new and has been written.
+    /// Returns the text's index, and whether it is new. A new text is written.
     pub(super) fn place(&mut self, text: &str, columns: &mut Columns<Vec<u8>>) -> (u32, bool) {
         let Self { arena, ids, hasher } = self;
         let hash = hasher.hash_one(text);
@@ -91,7 +91,7 @@ fn write(text: &str, columns: &mut Columns<Vec<u8>>) {
     }
 }
 
-/// The bytes that 32 digits, or 36 characters with the hyphens of a UUID, stand for.
+/// Decodes 32 hex digits, or the 36 characters of a UUID with hyphens.
 fn hex(text: &[u8]) -> Option<[u8; 16]> {
     let grouped = match text.len() {
         32 => false,
@@ -121,7 +121,7 @@ fn digit(c: u8) -> Option<u8> {
     }
 }
 
-/// The reader's side: all texts of a block at once.
+/// All texts of a block being read.
 #[derive(Debug, Default)]
 pub(in crate::record) struct Read {
     arena: Arena,
@@ -161,7 +161,7 @@ impl Read {
     }
 }
 
-/// How far a reader has come in a block's texts: a new one is always the next.
+/// Position of a reader in a block's texts: a new text is always the next one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading<'b> {
     texts: &'b Read,
@@ -177,7 +177,7 @@ impl<'b> Reading<'b> {
         self.texts.get(id)
     }
 
-    /// The next new text's place.
+    /// Index of the next new text.
     pub(super) fn new_place(&mut self) -> Result<u32, Malformed> {
         let id = self.next;
         if id >= self.texts.len() {
@@ -187,13 +187,13 @@ impl<'b> Reading<'b> {
         Ok(id)
     }
 
-    /// A text by its place, which may be that of the next new one.
+    /// Text with that index, which may be the next new one.
     pub(super) fn named(&mut self, id: u32) -> Result<&'b str, Malformed> {
         self.next += u32::from(id == self.next);
         self.get(id)
     }
 
-    /// Passes over new texts of a record that was read by places alone, or not at all.
+    /// Skips the new texts of a record that was read by index or skipped.
     pub(super) fn pass(&mut self, new: u32) {
         self.next = self.next.saturating_add(new);
     }

@@ -1,4 +1,4 @@
-//! A recording's report: the same as that of the live run, from the same events and ticks in the same order.
+//! Report of a recording. It equals the live run's report, because events and ticks are the same and in the same order.
 
 use serde_json::Value;
 

@@ -4,22 +4,22 @@ use std::fmt;
 
 use crate::words;
 
-/// Records that were cut off, damaged, dropped or overwritten.
+/// Missing parts: cut off, damaged, dropped or overwritten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
-    /// Records of the run before the file's first: in an earlier file, or overwritten in the ring.
+    /// Records of the run before the file's first one: in an earlier file, or overwritten in the ring.
     pub records_before: u64,
-    /// Records between its blocks: the disk had not kept up, or their blocks are damaged.
+    /// Records missing between its blocks: the disk was too slow, or their blocks are damaged.
     pub records_between: u64,
-    /// Bytes of a last block that was not written to its end.
+    /// Bytes of an incomplete last block.
     pub cut_bytes: u64,
-    /// Bytes that are no section.
+    /// Bytes that belong to no section.
     pub damaged_bytes: u64,
-    /// It was not closed: the run was killed, or goes on.
+    /// The file was not closed: the run was killed, or is still in progress.
     pub unfinished: bool,
-    /// It goes on in the next file.
+    /// The recording continues in the next file.
     pub continued: bool,
-    /// It had ended before the run: its largest size was reached, or the disk was full.
+    /// The recording ended before the run: it reached its size limit, or the disk was full.
     pub stopped: bool,
 }
 

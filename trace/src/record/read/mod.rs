@@ -1,4 +1,4 @@
-//! Reading recordings and rings, whole, cut or damaged.
+//! Reading of recordings and rings: complete, truncated or damaged.
 
 mod analyse;
 mod missing;

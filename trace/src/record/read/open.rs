@@ -1,4 +1,4 @@
-//! Opening a recording: by its index where it was closed, by scanning where it was not.
+//! Opening of a recording: by its index if it was closed, otherwise by scanning.
 
 use std::fs::File;
 use std::io;
@@ -18,21 +18,21 @@ use crate::clock::MonoNs;
 pub struct BlockInfo {
     /// Offset in the file.
     pub offset: u64,
-    /// Its bytes in the file.
+    /// Length in the file, in bytes.
     pub bytes: u64,
-    /// The earliest time in it.
+    /// Earliest time in the block.
     pub from: MonoNs,
-    /// The latest.
+    /// Latest time in the block.
     pub to: MonoNs,
-    /// Records of the run before it.
+    /// Number of the run's records before it.
     pub first_record: u64,
-    /// Records in it.
+    /// Number of records.
     pub records: u32,
-    /// Chunks in them.
+    /// Number of chunks.
     pub chunks: u32,
 }
 
-/// A recording or a ring, open for reading. Readers of it do not disturb each other.
+/// A recording or a ring, open for reading. Its readers are independent of each other.
 #[derive(Debug)]
 pub struct Recording {
     path: PathBuf,
@@ -125,36 +125,36 @@ impl Recording {
         &self.header
     }
 
-    /// The earliest and the latest time in it; `None` when nothing is.
+    /// Earliest and latest time; `None` without records.
     pub fn span(&self) -> Option<(MonoNs, MonoNs)> {
         let from = self.blocks.iter().map(|b| b.from).min()?;
         let to = self.blocks.iter().map(|b| b.to).max()?;
         Some((from, to))
     }
 
-    /// Records in it.
+    /// Number of records.
     pub fn records(&self) -> u64 {
         self.blocks.iter().map(|b| u64::from(b.records)).sum()
     }
 
-    /// Chunks in it.
+    /// Number of chunks.
     pub fn chunks(&self) -> u64 {
         self.blocks.iter().map(|b| u64::from(b.chunks)).sum()
     }
 
-    /// Both clocks, at its begin and as often as they were read again.
+    /// All readings of both clocks, the first at the start.
     pub fn anchors(&self) -> &[Anchor] {
         &self.anchors
     }
 
-    /// The wall clock's time of an instant, in nanoseconds since the Unix epoch, by the last anchor before it.
+    /// Wall-clock time of an instant, in nanoseconds since the Unix epoch, by the last anchor before it.
     pub fn wall_ns(&self, at: MonoNs) -> u64 {
         let before = self.anchors.partition_point(|anchor| anchor.mono <= at);
         let anchor = self.anchors.get(before.saturating_sub(1));
         anchor.unwrap_or(&self.header.anchor).wall_ns_at(at)
     }
 
-    /// Closing section, which a report needs besides the events; `None` if the end of the run was not recorded.
+    /// Closing data for a report; `None` if the end of the run was not recorded.
     pub fn closing(&self) -> Option<&Closing> {
         self.closing.as_ref()
     }
@@ -169,12 +169,12 @@ impl Recording {
         &self.blocks
     }
 
-    /// Whether the blocks are known from the file's own index, and not by scanning.
+    /// Whether the blocks come from the file's index, not from a scan.
     pub fn is_indexed(&self) -> bool {
         self.indexed
     }
 
-    /// Reads all of it.
+    /// Reader of the whole recording.
     pub fn reader(&self) -> Reader<'_> {
         self.reader_at(0)
     }
@@ -184,7 +184,7 @@ impl Recording {
         Reader::new(self, block)
     }
 
-    /// The block in which an instant is, or the last before it.
+    /// Index of the block that contains an instant, or of the last one before it.
     pub fn block_at(&self, at: MonoNs) -> usize {
         self.blocks.partition_point(|b| b.from <= at).saturating_sub(1)
     }
@@ -210,7 +210,7 @@ fn info(offset: u64, section: &Section) -> BlockInfo {
     }
 }
 
-/// The file's first bytes: its form, its run, where its sections begin, its header.
+/// Reads the start of a file. Returns its preamble, run id, offset of the sections, and header.
 fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, Header), OpenError> {
     let failed = |error| OpenError::Io {
         path: path.to_owned(),
@@ -252,7 +252,7 @@ fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, He
     })
 }
 
-/// Reads and parses a section's payload; `None` if it is damaged or has another content.
+/// Reads and parses a section's payload; `None` if it is damaged or has an unexpected form.
 fn json<T: serde::de::DeserializeOwned>(file: &File, at: u64, section: &Section) -> Option<T> {
     serde_json::from_slice(&payload(file, at, section)?).ok()
 }
@@ -263,7 +263,7 @@ fn payload(file: &File, at: u64, section: &Section) -> Option<Vec<u8>> {
     (crc32fast::hash(&bytes) == section.crc).then_some(bytes)
 }
 
-/// The sections as the file's index lists them; `None` when there is none, or it is not to be trusted.
+/// Sections listed in the file's index; `None` without a valid index.
 fn by_index(file: &File, run: u64, bytes: u64) -> io::Result<Option<Vec<(u64, Section)>>> {
     const ENTRY: usize = 8 + SECTION_HEADER;
     let mut trailer = [0; TRAILER];
@@ -295,7 +295,7 @@ fn by_index(file: &File, run: u64, bytes: u64) -> io::Result<Option<Vec<(u64, Se
         after = offset + head.length();
         sections.push((offset, head));
     }
-    // The end stands between the last block and the index; the first block may be anywhere before it.
+    // The end section is between the last block and the index. The first block may be anywhere before it.
     if sections.is_empty() {
         let first = section(file, run, PREAMBLE as u64, index)?;
         after = PREAMBLE as u64 + first.map_or(0, |s| s.length());
@@ -306,7 +306,7 @@ fn by_index(file: &File, run: u64, bytes: u64) -> io::Result<Option<Vec<(u64, Se
     Ok(Some(sections))
 }
 
-/// Keeps a ring's consecutive blocks up to the newest. Older ones are in places that the ring has skipped.
+/// Keeps a ring's consecutive blocks up to the newest. Older blocks before a gap are leftovers.
 fn newest_lap(found: Scan) -> Vec<(u64, Section)> {
     let mut sections = found.sections;
     sections.sort_by_key(|(_, s)| s.seq);

@@ -1,4 +1,4 @@
-//! Records of a recording, a block at a time.
+//! Reader of a recording's records, one block at a time.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -10,13 +10,13 @@ use super::super::section::{SECTION_HEADER, Section};
 use super::open::Recording;
 use crate::event::{Event, Lost, LostCause, What};
 
-/// Reads a recording from one of its blocks on. Holds one block at a time.
+/// Reads a recording, starting at one of its blocks. Keeps one block in memory.
 pub struct Reader<'r> {
     recording: &'r Recording,
     next: usize,
     /// Expected number of the next block's first record; `None` at the beginning.
     expected: Option<u64>,
-    /// The last block read, whole or not.
+    /// Sequence number of the last block read, even if damaged.
     seq: u64,
     closed: bool,
     unknown: u64,
@@ -42,12 +42,12 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// The block that comes next.
+    /// Index of the next block.
     pub fn position(&self) -> usize {
         self.next
     }
 
-    /// Records passed over so far, since this version does not know their kind.
+    /// Number of records of unknown kinds skipped so far.
     pub fn unknown(&self) -> u64 {
         self.unknown
     }
@@ -91,7 +91,7 @@ impl<'r> Reader<'r> {
             return Err(damaged(error.to_string()));
         }
         if missed > 0 {
-            // Blocks are numbered as they are written: without a hole in their numbers the records never came to the disk.
+            // Blocks are numbered as written. Without a gap in the numbers, the records were never written.
             let cause = if section.seq == self.seq + 1 {
                 LostCause::QueueFull
             } else {
@@ -117,7 +117,7 @@ impl<'r> Reader<'r> {
     }
 }
 
-/// Reads the compressed payload; `false` if header or payload differ from what was written.
+/// Reads the compressed payload. Returns `false` if header or payload is damaged.
 fn load(recording: &Recording, offset: u64, section: &Section, packed: &mut Vec<u8>) -> io::Result<bool> {
     let mut head = [0; SECTION_HEADER];
     recording.file().read_exact_at(&mut head, offset)?;

@@ -6,13 +6,13 @@ use std::os::unix::fs::FileExt;
 
 use super::super::section::{SECTION_HEADER, Section};
 
-/// Bytes looked at in one go for a header after damage.
+/// Bytes per read in the search for a header after damage.
 const WINDOW: usize = 256 << 10;
 
 /// Result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// Every whole section with its place, in the order of the file.
+    /// All complete sections with their offsets, in file order.
     pub(super) sections: Vec<(u64, Section)>,
     pub(super) cut_bytes: u64,
     pub(super) damaged_bytes: u64,
@@ -36,7 +36,7 @@ pub(super) fn scan(file: &File, run: u64, from: u64, to: u64, whole: bool) -> io
             }
             _ => {
                 let Some(found) = next(file, run, at + 1, to, &mut room)? else {
-                    // A header cut short, or anything else that nothing comes after.
+                    // A truncated header, or other data at the end of the file.
                     scan.cut_bytes = to - at;
                     return Ok(scan);
                 };
@@ -48,7 +48,7 @@ pub(super) fn scan(file: &File, run: u64, from: u64, to: u64, whole: bool) -> io
     Ok(scan)
 }
 
-/// The section whose header is at `at`.
+/// Reads the section header at `at`.
 pub(super) fn section(file: &File, run: u64, at: u64, to: u64) -> io::Result<Option<Section>> {
     let mut bytes = [0; SECTION_HEADER];
     if to.saturating_sub(at) < SECTION_HEADER as u64 {
@@ -64,7 +64,7 @@ fn has_payload(file: &File, at: u64, section: &Section, room: &mut Vec<u8>) -> i
     Ok(crc32fast::hash(room) == section.crc)
 }
 
-/// Where the next section begins, from `at` on.
+/// Offset of the next section at or after `at`.
 fn next(file: &File, run: u64, mut at: u64, to: u64, room: &mut Vec<u8>) -> io::Result<Option<u64>> {
     while to.saturating_sub(at) >= SECTION_HEADER as u64 {
         let size = (to - at).min(WINDOW as u64) as usize;
@@ -76,7 +76,7 @@ fn next(file: &File, run: u64, mut at: u64, to: u64, room: &mut Vec<u8>) -> io::
                 return Ok(Some(place));
             }
         }
-        // A header may begin in this window and end in the next.
+        // A header may start in this window and end in the next.
         at += (size - (SECTION_HEADER - 1).min(size - 1)) as u64;
     }
     Ok(None)

@@ -1,4 +1,4 @@
-//! A recording's files: sections appended, an index at the end, the next file when one is full.
+//! Files of a recording: sections, an index at the end, and the next file when one is full.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -15,21 +15,21 @@ use super::super::section::{PREAMBLE, Preamble, SECTION_HEADER, Section, kind, t
 use super::pack::{Packer, seal};
 use super::{RecordOptions, Summary};
 
-/// Blocks of a file that an index can have: three days of them. A longer file has none and is scanned.
+/// Maximum number of blocks in an index: three days. A longer file has no index and is scanned.
 const INDEXED: usize = 1 << 18;
-/// Room kept for the end of a file with a largest size, beside its index.
+/// Space reserved for the end of a file with a size limit, in addition to its index.
 const END_BYTES: u64 = 8 << 10;
 
-/// Why a block was not written.
+/// Reason why a block was not written.
 pub(super) enum Refused {
-    /// The file has its largest size.
+    /// The file reached its size limit.
     Full(u64),
-    /// Somebody has removed it.
+    /// The file was deleted.
     Removed,
     Failed(io::Error),
 }
 
-/// A finished file that is kept.
+/// A finished file.
 #[derive(Debug)]
 struct Kept {
     path: PathBuf,
@@ -38,7 +38,7 @@ struct Kept {
     chunks: u64,
 }
 
-/// The file being written, and those before it.
+/// The current file, and the finished ones.
 pub(super) struct Files {
     base: PathBuf,
     options: RecordOptions,
@@ -86,7 +86,7 @@ impl Files {
         self.seq
     }
 
-    /// Appends a sealed block; gives back by how many bytes the files grew.
+    /// Appends a sealed block. Returns by how many bytes the files grew.
     pub(super) fn block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, Refused> {
         if is_removed(&self.file) {
             return Err(Refused::Removed);
@@ -118,7 +118,7 @@ impl Files {
         Ok(grown + section.length())
     }
 
-    /// Writes all of `bytes`, or leaves the file as it was.
+    /// Writes all of `bytes`, or leaves the file unchanged.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self.file.write_all(bytes) {
             Ok(()) => {
@@ -126,7 +126,7 @@ impl Files {
                 Ok(())
             }
             Err(error) => {
-                // The readers pass over a cut block; without it they need not.
+                // Readers skip a truncated block, but removing it keeps the file clean.
                 self.file.set_len(self.bytes).ok();
                 io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.bytes)).ok();
                 Err(error)
@@ -150,7 +150,7 @@ impl Files {
         written
     }
 
-    /// Ends the current file: why, the index, the way to it; then waits until all is on the disk.
+    /// Ends the current file with its end section, index and trailer, and waits until all is on disk.
     pub(super) fn end(&mut self, why: Why, dropped: u64, closing: Option<&Closing>) -> Result<(), RecordError> {
         if is_removed(&self.file) {
             return Err(RecordError::Removed {
@@ -164,7 +164,7 @@ impl Files {
             closing: closing.cloned(),
         });
         if written.is_err() {
-            // All of the end or nothing: a reader takes the last bytes for its trailer.
+            // Write the whole end or nothing: a reader interprets the last bytes as the trailer.
             self.file.set_len(begun).ok();
             self.bytes = begun;
         }
@@ -196,12 +196,12 @@ impl Files {
         self.append(&trailer(at))
     }
 
-    /// Ends the current file and begins the next; the oldest makes room.
+    /// Ends the current file and starts the next. Deletes the oldest at the limit.
     fn rotate(&mut self) -> Result<u64, RecordError> {
         let before = self.bytes;
         self.header.part += 1;
         let next = part_path(&self.base, self.header.part);
-        // Made before this one is ended as one that goes on: without a next, this is the last.
+        // Created first: this file may only be marked as continued if the next one exists.
         let (file, bytes) = create(&next, self.options.force, &self.header, self.run, false)?;
         if let Err(error) = self.end(Why::Rotated, 0, None) {
             fs::remove_file(&next).ok();
@@ -243,7 +243,7 @@ impl Files {
     }
 }
 
-/// Whether its last name is gone. A file that was moved has one still.
+/// Whether the file was deleted. A moved file still has a name.
 fn is_removed(file: &File) -> bool {
     file.metadata().is_ok_and(|file| file.nlink() == 0)
 }
@@ -259,8 +259,8 @@ fn part_path(base: &Path, part: u32) -> PathBuf {
     base.with_file_name(name)
 }
 
-/// Makes a file that begins as a recording does; gives back its length too. An existing one is replaced only with `force`, and
-/// only when the new one stands beside it with its header written.
+/// Creates a file with preamble and header. Returns it and its length. An existing file is replaced only with `force`, and
+/// only after the new one is written next to it.
 pub(super) fn create(
     path: &Path,
     force: bool,
@@ -319,7 +319,7 @@ fn begin(file: &mut File, header: &Header, run: u64, ring: bool) -> io::Result<u
     Ok(PREAMBLE as u64 + section.length())
 }
 
-/// The folder's entry is on the disk too. Some file systems cannot; then it is as safe as they make it.
+/// Syncs the directory entry to disk. Errors are ignored, because some file systems do not support it.
 pub(super) fn sync_folder(path: &Path) {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
     if let Ok(folder) = File::open(folder.unwrap_or(Path::new("."))) {

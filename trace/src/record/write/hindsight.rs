@@ -1,4 +1,4 @@
-//! The ring that is always on, for what happened before anybody looked.
+//! Hindsight ring: an always-on recording of the recent past.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -14,13 +14,13 @@ use super::{RecordOptions, Status, Summary};
 use crate::clock::MonoNs;
 use crate::event::Event;
 
-/// Keeps the last of a run in a file of fixed size. The file opens as a recording does, also after the process was killed.
+/// Keeps the latest part of a run in a file of fixed size. The file can be opened like a recording, even after a crash.
 #[derive(Debug)]
 pub struct Hindsight {
     stream: Stream,
 }
 
-/// A dump under way.
+/// A dump in progress.
 #[derive(Debug)]
 pub struct Dumping {
     answer: Receiver<Result<Summary, RecordError>>,
@@ -40,7 +40,7 @@ impl Dumping {
         }
     }
 
-    /// Waits for it.
+    /// Waits for the dump.
     pub fn wait(mut self) -> Result<Summary, RecordError> {
         match self
             .answer
@@ -54,8 +54,8 @@ impl Dumping {
 }
 
 impl Hindsight {
-    /// Makes a ring of `size` bytes, all of them reserved, readable by its owner alone. One that is there already may hold the
-    /// last minutes of a run that was killed: it is replaced only with `options.force`.
+    /// Creates a ring of `size` bytes, all reserved, readable by its owner only. An existing one may contain the last
+    /// minutes of a killed run, so it is replaced only with `options.force`.
     pub fn create(path: &Path, size: u64, header: &Header, options: RecordOptions) -> Result<Self, RecordError> {
         let run = run();
         let ring = Ring::create(path, size, header, run, options.force)?;
@@ -68,12 +68,12 @@ impl Hindsight {
         self.stream.path()
     }
 
-    /// As [`super::Recorder::event`].
+    /// Like [`super::Recorder::event`].
     pub fn event(&mut self, event: &Event<'_>) {
         self.stream.event(event);
     }
 
-    /// As [`super::Recorder::tick`].
+    /// Like [`super::Recorder::tick`].
     pub fn tick(&mut self, now: MonoNs) {
         self.stream.tick(now);
     }
@@ -105,12 +105,12 @@ impl Hindsight {
         })
     }
 
-    /// The same, and waits for it.
+    /// Copies the ring to a recording and waits for the result.
     pub fn dump(&mut self, to: &Path, closing: &Closing, force: bool) -> Result<Summary, RecordError> {
         self.start_dump(to, closing, force)?.wait()
     }
 
-    /// Writes the rest and waits until it is on disk. The ring's file is kept.
+    /// Writes the remaining data and waits until it is on disk. The ring's file is kept.
     pub fn finish(mut self) -> Result<Summary, RecordError> {
         self.stream.finish(&Closing::default())
     }

@@ -1,4 +1,4 @@
-//! Writing recordings: encoding happens on the caller's thread, everything that can wait on another.
+//! Writing of recordings: encoding happens on the caller's thread, everything that can block on another.
 
 mod files;
 mod hindsight;
@@ -14,26 +14,26 @@ pub use hindsight::{Dumping, Hindsight};
 pub(super) use pack::Packer;
 pub use recorder::Recorder;
 
-/// How to write. The defaults are for live runs.
+/// Options of a recording. The defaults are for live runs.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordOptions {
-    /// Largest size of a file in bytes; there the recording stops, or goes on in the next file.
+    /// Size limit of a file in bytes. There the recording stops, or continues in the next file.
     pub max_bytes: Option<u64>,
-    /// Go on in a next file (`run.1.tgap` after `run.tgap`) when one is full, and keep this many, the newest.
+    /// Continue in a new file (`run.1.tgap` after `run.tgap`) when one is full, and keep this many of the newest.
     pub rotate: Option<u32>,
-    /// Replace files that exist.
+    /// Replace existing files.
     pub force: bool,
-    /// A block is closed when its columns hold this many bytes,
+    /// Size in bytes at which a block is closed.
     pub block_bytes: usize,
-    /// or when it spans this much time, in nanoseconds. A crash can lose this much.
+    /// Time span at which a block is closed, in nanoseconds. A crash can lose this much.
     pub block_ns: u64,
-    /// Closed blocks that wait for the disk; further ones are dropped and counted,
+    /// Maximum number of closed blocks waiting for the disk. Further ones are dropped and counted, unless `wait` is set.
     pub queue_blocks: usize,
-    /// or, where nothing is held up by it, the caller waits for room.
+    /// The caller waits for space in the queue instead of dropping blocks. Only for sources that may block.
     pub wait: bool,
-    /// zstd's level.
+    /// Compression level of zstd.
     pub level: i32,
-    /// How often both clocks are read again, in nanoseconds; `None` where events do not carry this machine's time.
+    /// Interval between readings of both clocks, in nanoseconds; `None` if event times are not from this machine's clock.
     pub anchor_every_ns: Option<u64>,
     /// How long `finish` waits for the disk, in seconds.
     pub patience_s: u64,
@@ -58,7 +58,7 @@ impl Default for RecordOptions {
 }
 
 impl RecordOptions {
-    /// For events that were made at another time, such as those of imported logs.
+    /// Options for events from another time, such as imported logs.
     pub fn offline() -> Self {
         Self {
             block_ns: u64::MAX,
@@ -69,32 +69,32 @@ impl RecordOptions {
     }
 }
 
-/// How a recording stands.
+/// Status of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Bytes written to files, those of removed ones included.
+    /// Bytes written to files, with deleted ones.
     pub bytes: u64,
-    /// Records made.
+    /// Number of records.
     pub records: u64,
-    /// Records among them that were dropped, since the disk did not keep up or an event was too large.
+    /// Records among them that were dropped because the disk was too slow or an event was too large.
     pub dropped: u64,
-    /// Why it has ended before the run, in words.
+    /// Reason why it ended before the run, as text.
     pub stopped: Option<String>,
 }
 
 /// Summary of a finished recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// The files, the oldest first.
+    /// Files, oldest first.
     pub files: Vec<PathBuf>,
-    /// Bytes in them.
+    /// Total size in bytes.
     pub bytes: u64,
-    /// Records in them.
+    /// Number of records.
     pub records: u64,
-    /// Chunks in them.
+    /// Number of chunks.
     pub chunks: u64,
-    /// Records that were dropped on the way.
+    /// Number of dropped records.
     pub dropped: u64,
-    /// Why it ended before the run, in words.
+    /// Reason why it ended before the run, as text.
     pub stopped: Option<String>,
 }

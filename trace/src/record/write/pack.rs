@@ -1,11 +1,11 @@
-//! A payload packed with zstd, behind its section's header.
+//! Compression of payloads with zstd, preceded by the section header.
 
 use std::io;
 
 use super::super::codec::Columns;
 use super::super::section::{SECTION_HEADER, Section};
 
-/// Packs payloads one after the other, with the same room.
+/// Compresses payloads and reuses its buffers.
 pub(in crate::record) struct Packer {
     zstd: zstd::bulk::Compressor<'static>,
     raw: Vec<u8>,
@@ -23,7 +23,7 @@ impl Packer {
         })
     }
 
-    /// Packs a block's columns, and completes its header; gives back header and payload.
+    /// Compresses a block's columns and completes its header. Returns header and payload.
     pub(in crate::record) fn block(&mut self, columns: &Columns<Vec<u8>>, section: &mut Section) -> io::Result<&[u8]> {
         self.raw.clear();
         columns.join(&mut self.raw);
@@ -34,7 +34,7 @@ impl Packer {
         Ok(seal(section, &self.packed, &mut self.section))
     }
 
-    /// The same for bytes of another kind.
+    /// Like [`Self::block`], for any bytes.
     pub(in crate::record) fn bytes(&mut self, bytes: &[u8], section: &mut Section) -> io::Result<&[u8]> {
         self.packed = self.zstd.compress(bytes)?;
         section.raw = bytes.len() as u32;
@@ -42,7 +42,7 @@ impl Packer {
     }
 }
 
-/// Header and payload, the payload as it is.
+/// Completes the header for an uncompressed or already compressed payload. Returns header and payload.
 pub(super) fn seal<'a>(section: &mut Section, payload: &[u8], out: &'a mut Vec<u8>) -> &'a [u8] {
     section.packed = payload.len() as u32;
     section.crc = crc32fast::hash(payload);

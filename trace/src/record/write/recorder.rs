@@ -11,14 +11,14 @@ use super::{RecordOptions, Status, Summary};
 use crate::clock::{MonoNs, wall_ns};
 use crate::event::Event;
 
-/// Writes a recording. Nothing that happens to the file fails the run: the recording stops, and [`Recorder::status`] says why.
+/// Writes a recording. File errors never stop the run: the recording stops, and [`Recorder::status`] has the reason.
 #[derive(Debug)]
 pub struct Recorder {
     stream: Stream,
 }
 
 impl Recorder {
-    /// Makes the file, readable by its owner alone, and the thread that writes it.
+    /// Creates the file, readable by its owner only, and the thread that writes it.
     pub fn create(path: &Path, header: &Header, options: RecordOptions) -> Result<Self, RecordError> {
         let run = run();
         let header = Header {
@@ -30,34 +30,34 @@ impl Recorder {
         Ok(Self { stream })
     }
 
-    /// The file that was asked for.
+    /// Requested path.
     pub fn path(&self) -> &Path {
         self.stream.path()
     }
 
-    /// Records an event. Never waits; allocates nothing for a chunk of a request that the block knows.
+    /// Records an event. Never waits. Allocates nothing for a chunk of a request already in the block.
     pub fn event(&mut self, event: &Event<'_>) {
         self.stream.event(event);
     }
 
-    /// Records that the analysis was ticked, and once a minute both clocks.
+    /// Records a tick of the analysis and, at intervals, both clocks.
     pub fn tick(&mut self, now: MonoNs) {
         self.stream.tick(now);
     }
 
-    /// How it stands.
+    /// Current status.
     pub fn status(&self) -> Status {
         self.stream.status()
     }
 
-    /// Writes the rest, the closing section and the index, and waits until all of it is on disk. Stopping at the size limit or after an
+    /// Writes the remaining data, the closing section and the index, and waits until they are on disk. A stop at the size limit or after an
     /// earlier error is not an error here: the summary reports it.
     pub fn finish(mut self, closing: &Closing) -> Result<Summary, RecordError> {
         self.stream.finish(closing)
     }
 }
 
-/// Tells the sections of this run from others'.
+/// Run id, which distinguishes the sections of this run from others.
 pub(super) fn run() -> u64 {
     use std::hash::BuildHasher;
     hashbrown::DefaultHashBuilder::default().hash_one((wall_ns(), MonoNs::now(), std::process::id()))

@@ -1,5 +1,5 @@
-//! A file of fixed size in which blocks go round: the oldest make room. Nothing in it says where the newest is; a reader tells by
-//! the blocks' numbers, so that no write but the block's own has to arrive.
+//! Ring file of fixed size: new blocks overwrite the oldest. The file has no pointer to the newest block. A reader finds it by
+//! the blocks' sequence numbers, so a block needs only one write.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use super::super::section::Section;
 use super::files::{Files, Refused, create, sync_folder};
 use super::{RecordOptions, Summary};
 
-/// Smallest ring: room for a block of usual size and the data after it.
+/// Minimum size of a ring: space for a typical block and the data after it.
 pub(super) const LEAST: u64 = 4 << 20;
 
 pub(super) struct Ring {
@@ -24,11 +24,11 @@ pub(super) struct Ring {
     header: Header,
     run: u64,
     seq: u64,
-    /// Where blocks begin, and where the file ends.
+    /// Offset of the first block, and end of the file.
     begin: u64,
     size: u64,
     at: u64,
-    /// The blocks that are whole, the oldest first, and where they are.
+    /// Intact blocks with their offsets, oldest first.
     blocks: VecDeque<(u64, Section)>,
 }
 
@@ -38,7 +38,7 @@ impl Ring {
             return Err(RecordError::TooSmall { size, least: LEAST });
         }
         let (file, begin) = create(path, force, header, run, true)?;
-        // All of it now: a disk that fills up later does not matter any more.
+        // Reserve all space now, so that a full disk cannot stop the ring later.
         let reserved = match fallocate(&file, FallocateFlags::empty(), 0, size) {
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(size),
             other => other.map_err(io::Error::from),
@@ -74,7 +74,7 @@ impl Ring {
             return Err(Refused::Full(self.size));
         }
         if self.at + length > self.size {
-            // Data left behind here is one lap older than the data overwritten next.
+            // Data left here is one lap older than the data overwritten next.
             let at = self.at;
             self.blocks.retain(|&(offset, _)| offset < at);
             self.at = self.begin;

@@ -1,4 +1,4 @@
-//! The caller's side of a recording or a ring: encodes, closes blocks, hands them over. Never waits but at the end.
+//! Caller's side of a recording or a ring: encodes records and hands over closed blocks. Waits only at the end.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::clock::MonoNs;
 use crate::event::Event;
 use crate::fault;
 
-/// Between two tries to hand something over at the end.
+/// Interval between attempts to hand over a job at the end.
 const AGAIN: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Stream {
     options: RecordOptions,
     path: PathBuf,
     anchor: Anchor,
-    /// Records in closed blocks, dropped ones included.
+    /// Number of records in closed blocks, with dropped ones.
     records: u64,
     spare: Option<Columns<Vec<u8>>>,
     jobs: SyncSender<Job>,
@@ -147,7 +147,7 @@ impl Stream {
                 self.shared.dropped.fetch_add(records, Ordering::Relaxed);
                 self.spare = Some(block.columns);
             }
-            // Jobs with an answer are not sent through this function.
+            // Jobs that need a reply use `push` instead.
             Ok(()) | Err(TrySendError::Full(_)) => {}
             Err(TrySendError::Disconnected(_)) => self.shared.stop(format!(
                 "recording stopped: the thread that writes {} has failed (this is a bug)",
@@ -156,7 +156,7 @@ impl Stream {
         }
     }
 
-    /// Closes the current block and asks for something that is answered; both wait for room until `deadline`.
+    /// Closes the current block and sends a job that needs a reply. Waits for space in the queue until `deadline`.
     pub(super) fn ask(
         &mut self,
         deadline: Instant,
@@ -225,7 +225,7 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// A run that ends without `finish` loses nothing that the disk can take in time.
+    /// Hands over the last block if the run ends without `finish`.
     fn drop(&mut self) {
         if !self.encoder.is_empty() && !self.has_stopped() {
             let job = self.close();

@@ -1,4 +1,4 @@
-//! The thread that packs and writes. Whatever the disk does, it happens here.
+//! Thread that compresses and writes. Only this thread waits for the disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,7 +61,7 @@ impl Shared {
     }
 }
 
-/// Where blocks go.
+/// Destination of blocks.
 pub(super) enum Store {
     Files(Files),
     Ring(Ring),
@@ -99,7 +99,7 @@ impl Worker {
                     if !self.shared.has_stopped.load(Ordering::Acquire) {
                         self.block(&block);
                     }
-                    // If the caller is gone, nobody needs the buffer.
+                    // If the caller has ended, the buffer is not needed.
                     self.empties.send(block.columns).ok();
                 }
                 Job::Dump {
@@ -159,7 +159,7 @@ impl Worker {
                     let how = ended.err().map(|error| format!("; {error}")).unwrap_or_default();
                     self.stop(&format!("{path} has reached its largest size of {max} bytes{how}"));
                 }
-                // One block that is larger than the whole ring: the next may fit.
+                // The block is larger than the whole ring; the next one may fit.
                 Store::Ring(_) => {
                     let records = u64::from(block.content.records);
                     self.shared.dropped.fetch_add(records, Ordering::Relaxed);
@@ -172,7 +172,7 @@ impl Worker {
             Err(Refused::Failed(error)) => {
                 let path = self.store.path().display().to_string();
                 if let Store::Files(files) = &mut self.store {
-                    // Cutting the last block off may have made room for an index; without one the file opens too.
+                    // Removing the last block may have freed space for an index. Without one, the file is scanned.
                     files
                         .end(Why::Full, self.shared.dropped.load(Ordering::Relaxed), None)
                         .ok();
