@@ -1,8 +1,8 @@
-//! Times as exports write them: relative to the start of the capture, and by the wall clock.
+//! Times in exports: relative to the start of the capture, and by the wall clock.
 
 use crate::clock::MonoNs;
 
-/// Ties the engine's clock to the capture's start and to wall time.
+/// Converts the engine's clock to time since the capture's start and to wall time.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: MonoNs,
@@ -11,12 +11,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A capture that began at `start`, where `mono` was `wall_ns` since the Unix epoch.
+    /// Clock of a capture that began at `start`. The instant `mono` was `wall_ns` since the Unix epoch.
     pub fn new(start: MonoNs, mono: MonoNs, wall_ns: u64) -> Self {
         Self { start, mono, wall_ns }
     }
 
-    /// A new reading of both clocks: wall time may be stepped while a capture runs.
+    /// Enters a new reading of both clocks: wall time may be adjusted during a capture.
     pub(super) fn anchor(&mut self, mono: MonoNs, wall_ns: u64) {
         (self.mono, self.wall_ns) = (mono, wall_ns);
     }

@@ -1,4 +1,4 @@
-//! One row a request. An empty field is "not observed", never 0; times count from the start of the capture.
+//! CSV with one row per request. An empty field means "not observed", never 0. Times are since the start of the capture.
 
 use std::borrow::Cow;
 use std::io;
@@ -11,12 +11,12 @@ use crate::event::Event;
 use crate::ledger::{Request, Summary};
 use crate::report::{Report, places};
 
-/// The columns, in their order.
+/// Columns, in order.
 #[derive(Default, Serialize)]
 struct Row<'a> {
     /// See [`cell`].
     rid: Cow<'a, str>,
-    /// By the wall clock, RFC 3339 in UTC.
+    /// Wall-clock time, RFC 3339 in UTC.
     first_seen: String,
     first_seen_ns: u64,
     last_seen_ns: u64,
@@ -48,12 +48,12 @@ struct Row<'a> {
     itl_sent_p50_ns: Option<u64>,
     itl_sent_p90_ns: Option<u64>,
     itl_sent_p99_ns: Option<u64>,
-    /// Places of tokens proven lost, `3, 7-9`, counted from 1.
+    /// Positions of tokens proven lost (1-based), as in `3, 7-9`.
     lost_places: String,
     retractions: u32,
     inflated: bool,
     bursts: bool,
-    /// The first chunk's residence on each hop as a JSON object, in nanoseconds.
+    /// Queue wait of the first chunk on each hop, as a JSON object, in nanoseconds.
     first_residence_ns: String,
 }
 
@@ -86,7 +86,7 @@ impl Exporter for Csv<'_> {
 
     fn finish(&mut self, _: &Report, _: &Look<'_>) -> io::Result<()> {
         if !self.any {
-            // The header comes with the first row; a capture without requests has one too.
+            // The header is written with the first row. Without requests, it is written here.
             let mut empty = csv::Writer::from_writer(Vec::new());
             empty.serialize(Row::default()).map_err(plain)?;
             let text = empty.into_inner().map_err(csv::IntoInnerError::into_error)?;
@@ -97,7 +97,7 @@ impl Exporter for Csv<'_> {
     }
 }
 
-/// A writer that fails says so by itself; that it was CSV adds nothing.
+/// Unwraps the I/O error of a failed writer.
 fn plain(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
@@ -150,7 +150,7 @@ fn row<'a>(request: &Closed<'a>, look: &Look<'_>) -> Row<'a> {
     }
 }
 
-/// Text that a spreadsheet would take for a formula, behind an apostrophe, which spreadsheets show as text.
+/// Prefixes text that a spreadsheet would interpret as a formula with an apostrophe.
 fn cell(text: &str) -> Cow<'_, str> {
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         Cow::Owned(format!("'{text}"))
@@ -159,7 +159,7 @@ fn cell(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Empty where nothing is lost; `...` at the end where the ledger holds no more.
+/// Positions of lost tokens; empty without losses. Ends with `...` if the ledger has no more ranges.
 fn lost_places(s: &Summary, look: &Look<'_>) -> String {
     if s.tokens_lost.is_none_or(|n| n == 0) {
         return String::new();

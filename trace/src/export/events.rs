@@ -9,7 +9,7 @@ use crate::event::{Chunk, CpuSample, Delivery, Event, Frame, HotSample, Response
 use crate::id::{FrameId, HopId};
 use crate::report::{FindingLine, Report};
 
-/// The schema's name, in the first line.
+/// Name of the schema, in the first line.
 const SCHEMA: &str = "tokengap.events/1";
 
 pub(super) struct Events<'w> {

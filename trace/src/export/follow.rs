@@ -1,4 +1,4 @@
-//! State common to all formats besides the analysis: live requests, each reported once when complete.
+//! State common to all formats, in addition to the analysis: live requests, each reported once when complete.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::event::{Event, What};
 use crate::ledger::{Request, Summary};
 use crate::report::Report;
 
-/// A follower of an analysis.
+/// Follows an analysis.
 pub(super) struct Follow {
     lives: Lives,
     hops: Hops,
@@ -31,7 +31,7 @@ impl Follow {
         }
     }
 
-    /// An event that `analysis` has entered.
+    /// Enters an event already entered into `analysis`.
     pub(super) fn event(
         &mut self,
         event: &Event<'_>,
@@ -50,18 +50,18 @@ impl Follow {
         self.write_closed(analysis, exporter)
     }
 
-    /// Time that `analysis` has let pass.
+    /// Enters a tick already entered into `analysis`.
     pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
         exporter.tick(now, &self.look(analysis))?;
         self.write_closed(analysis, exporter)
     }
 
-    /// Ties the engine's clock to wall time from here on.
+    /// Sets the relation of the engine's clock to wall time from here on.
     pub(super) fn anchor(&mut self, mono: MonoNs, wall_ns: u64) {
         self.clock.anchor(mono, wall_ns);
     }
 
-    /// Writes open requests and the end.
+    /// Writes the requests in flight and the end of the output.
     pub(super) fn finish(
         &mut self,
         analysis: &Analysis,

@@ -1,4 +1,4 @@
-//! Hops by id, as the events announce them.
+//! Hops by id, from their announcements.
 
 use crate::event::{self, Sees};
 use crate::id::HopId;
@@ -14,7 +14,7 @@ pub(super) struct Hop {
 }
 
 impl Hop {
-    /// The sending role; the whole name when it has no arrow.
+    /// Sending role; the whole name if it has no arrow.
     pub(super) fn from(&self) -> &str {
         self.name.split_once("->").map_or(&self.name, |(from, _)| from)
     }
@@ -25,7 +25,7 @@ impl Hop {
     }
 }
 
-/// All hops; a hop that was not announced is `hop N`, as in the ledger. Bounded by the width of [`HopId`].
+/// All hops. A hop without an announcement is named `hop N`, as in the ledger. Bounded by the width of [`HopId`].
 #[derive(Debug, Default)]
 pub(super) struct Hops {
     list: Vec<Option<Hop>>,
@@ -44,7 +44,7 @@ impl Hops {
         self.any_origin = self.list.iter().flatten().any(|h| h.origin);
     }
 
-    /// Makes sure that the hop has a name.
+    /// Adds the hop with a default name if it is unknown.
     pub(super) fn meet(&mut self, id: HopId) {
         let slot = self.slot(id);
         if slot.is_none() {

@@ -1,20 +1,20 @@
-//! JSON written straight into a buffer: objects in the order their fields are given, text escaped by `serde_json`.
+//! JSON written directly into a buffer. Fields keep their order, and `serde_json` escapes text.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// Appends any value that serde can write.
+/// Appends any serializable value.
 fn push(buf: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     // Writing to a vector cannot fail, and no map with keys other than strings is written here.
     let written = serde_json::to_writer(&mut *buf, value);
     debug_assert!(written.is_ok(), "{written:?}");
 }
 
-/// Appends a text, as it is where nothing in it needs escaping.
+/// Appends a text. Copies it if nothing needs escaping.
 fn push_text(buf: &mut Vec<u8>, text: &str) {
-    // Counted to the end, so that the compiler looks at many bytes at once.
+    // Counts over the whole text instead of stopping early, so that the compiler can vectorise the loop.
     let escaped = |byte: &u8| *byte < b' ' || matches!(byte, b'"' | b'\\');
     if text.bytes().filter(escaped).count() == 0 {
         buf.reserve(text.len() + 2);
@@ -30,7 +30,7 @@ fn push_int(buf: &mut Vec<u8>, n: u64) {
     buf.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
 
-/// An object under construction. Field names are our own and need no escaping.
+/// An object under construction. Field names are constants that need no escaping.
 pub(super) struct Object<'a> {
     buf: &'a mut Vec<u8>,
     empty: bool,
@@ -44,7 +44,7 @@ impl<'a> Object<'a> {
         buf.push(b'}');
     }
 
-    /// The fields of an object, for [`Self::append`].
+    /// Encodes fields of an object for [`Self::append`].
     pub(super) fn fields(fill: impl FnOnce(&mut Object<'_>)) -> Vec<u8> {
         let mut buf = Vec::new();
         fill(&mut Object {
@@ -54,7 +54,7 @@ impl<'a> Object<'a> {
         buf
     }
 
-    /// Adds fields that [`Self::fields`] has written.
+    /// Adds fields encoded by [`Self::fields`].
     pub(super) fn append(&mut self, fields: &[u8]) -> &mut Self {
         if !fields.is_empty() {
             if !std::mem::replace(&mut self.empty, false) {
@@ -67,7 +67,7 @@ impl<'a> Object<'a> {
 
     #[inline]
     fn key(&mut self, name: &str) {
-        // Room for most values as well.
+        // Reserve space for most values as well.
         self.buf.reserve(name.len() + 32);
         if !std::mem::replace(&mut self.empty, false) {
             self.buf.push(b',');
@@ -83,7 +83,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// A constant of tokengap, which needs no escaping.
+    /// Adds a constant string, which needs no escaping.
     pub(super) fn word(&mut self, name: &str, value: &'static str) -> &mut Self {
         self.key(name);
         self.buf.push(b'"');
@@ -98,7 +98,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// An integer as a string, as OTLP/JSON wants 64 bits.
+    /// Adds an integer as a string, as OTLP/JSON requires for 64 bits.
     pub(super) fn int_text(&mut self, name: &str, value: u64) -> &mut Self {
         self.key(name);
         self.buf.push(b'"');
@@ -119,7 +119,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// Nanoseconds as microseconds, to the nanosecond.
+    /// Adds nanoseconds as microseconds with up to three decimals.
     pub(super) fn micros(&mut self, name: &str, ns: u64) -> &mut Self {
         self.key(name);
         push_int(self.buf, ns / 1_000);
@@ -136,7 +136,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// As `"0x1f"`.
+    /// Adds a number as a hex string, as in `"0x1f"`.
     pub(super) fn hex(&mut self, name: &str, value: u64) -> &mut Self {
         self.key(name);
         self.buf.extend_from_slice(b"\"0x");
@@ -176,7 +176,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// A value whose name is not ours.
+    /// Adds a value with a name that may need escaping.
     pub(super) fn named(&mut self, name: &str, value: &Value) -> &mut Self {
         if !std::mem::replace(&mut self.empty, false) {
             self.buf.push(b',');
@@ -221,13 +221,13 @@ impl Array<'_> {
         self
     }
 
-    /// Adds elements to those that [`Self::append`] has written to `buf` before.
+    /// Adds elements to those written to `buf` by earlier calls.
     pub(super) fn append<T>(buf: &mut Vec<u8>, fill: impl FnOnce(&mut Array<'_>) -> T) -> T {
         let empty = buf.is_empty();
         fill(&mut Array { buf, empty })
     }
 
-    /// Elements that [`Self::append`] has written.
+    /// Adds elements encoded by [`Self::append`].
     pub(super) fn encoded(&mut self, elements: &[u8]) {
         if !elements.is_empty() {
             if !std::mem::replace(&mut self.empty, false) {
@@ -238,10 +238,10 @@ impl Array<'_> {
     }
 }
 
-/// Written this often, in bytes.
+/// Buffer size at which data is written out, in bytes.
 const FLUSH: usize = 64 * 1024;
 
-/// Objects, written one after the other: lines, or the elements of one array.
+/// Sequence of objects: JSON Lines, or the elements of one array.
 pub(super) struct Stream<'w> {
     out: Box<dyn Write + 'w>,
     buf: Vec<u8>,
@@ -250,7 +250,7 @@ pub(super) struct Stream<'w> {
 }
 
 impl<'w> Stream<'w> {
-    /// One object a line.
+    /// Writes one object per line.
     pub(super) fn lines(out: Box<dyn Write + 'w>) -> Self {
         Self {
             out,
@@ -260,7 +260,7 @@ impl<'w> Stream<'w> {
         }
     }
 
-    /// One array, an element a line.
+    /// Writes one array with an element per line.
     pub(super) fn array(out: Box<dyn Write + 'w>) -> Self {
         Self {
             array: true,
@@ -285,7 +285,7 @@ impl<'w> Stream<'w> {
         Ok(())
     }
 
-    /// Closes the array and hands everything over.
+    /// Closes the array and writes out all data.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         if self.array {
             self.buf

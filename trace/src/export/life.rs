@@ -1,4 +1,4 @@
-//! Export state of one request besides the ledger's record: when its first and last chunk passed each hop.
+//! Export state of one request, in addition to the ledger's record: times of its first and last chunk on each hop.
 
 use smallvec::SmallVec;
 
@@ -7,7 +7,7 @@ use crate::event::AnswerEnd;
 use crate::id::{FrameId, HopId};
 use crate::ledger::Ticket;
 
-/// A chunk's way over one hop; `None` is "not observed".
+/// Times of a chunk on one hop; `None` means "not observed".
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passage {
     pub(super) frame: FrameId,
@@ -28,7 +28,7 @@ impl Passage {
         }
     }
 
-    /// The first that is known of it.
+    /// Earliest known time.
     pub(super) fn began(&self) -> Option<MonoNs> {
         self.sent.or(self.forwarded).or(self.taken).or(self.handled)
     }
@@ -43,13 +43,13 @@ impl Passage {
 #[repr(C)]
 pub(super) struct OnHop {
     pub(super) hop: HopId,
-    /// Its first chunk that was seen here.
+    /// First chunk observed on the hop.
     pub(super) first: Passage,
     /// Its finishing chunk.
     pub(super) last: Option<Passage>,
 }
 
-/// Something that was said of a request, or happened to it.
+/// A point event of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Note {
     pub(super) at: MonoNs,
@@ -58,16 +58,16 @@ pub(super) struct Note {
 
 #[derive(Clone, Debug)]
 pub(super) enum Said {
-    /// The engine's log or tracing names a stage.
+    /// A stage in the engine's log.
     Stage {
         name: Box<str>,
         by: Box<str>,
         tokens: Option<u32>,
         pending: Option<u32>,
     },
-    /// Adds merged chunks from the engine's log.
+    /// Merged chunks in the engine's log.
     Merged { chunks: u32, by: Box<str> },
-    /// The response to its client is over.
+    /// The response ended.
     Answered {
         end: AnswerEnd,
         tokens: Option<u32>,
@@ -75,29 +75,29 @@ pub(super) enum Said {
     },
     /// The first tokens were accepted for the client: `first_token_received`.
     FirstReceived,
-    /// A delivery proves chunks before it lost.
+    /// A delivery proved earlier chunks lost.
     Dropped { chunks: u64, tokens: u64 },
 }
 
-/// Notes kept of one request; further ones are counted.
+/// Maximum number of notes per request; further ones are only counted.
 const NOTES: usize = 64;
 
-/// One request. In this order, so that what every chunk reads or writes lies side by side.
+/// One request. The field order keeps the fields that every chunk reads or writes together.
 #[derive(Clone, Debug, Default)]
 #[repr(C)]
 pub(super) struct Life {
     pub(super) rid: Box<str>,
-    /// The ledger's record that it belongs to; `None` of a life that was begun at its end.
+    /// Its record in the ledger; `None` if it was created only when the request closed.
     pub(super) ticket: Option<Ticket>,
-    /// Chunks sent by the scheduler, and deliveries, so far.
+    /// Number of chunks sent by the scheduler and of deliveries so far.
     pub(super) points: u32,
     pub(super) cached_tokens: Option<u32>,
     pub(super) hops: SmallVec<[OnHop; 2]>,
-    /// Each life has its own.
+    /// Unique number.
     pub(super) number: u64,
-    /// With the rid this is its name: a rid may come again.
+    /// Time of its first event. Identifies it together with the rid, which may be reused.
     pub(super) first_at: MonoNs,
-    /// Set when the rid was taken over from a request that had not been closed.
+    /// Whether the rid was taken over from a request that was not closed.
     pub(super) again: bool,
     pub(super) first_delivered: Option<MonoNs>,
     pub(super) last_delivered: Option<MonoNs>,
@@ -125,7 +125,7 @@ impl Life {
         }
     }
 
-    /// The latest that is known of it; `seen` is the ledger's word.
+    /// Latest known time of the request; `seen` is the ledger's.
     pub(super) fn ended(&self, seen: MonoNs) -> MonoNs {
         let passages = self
             .hops

@@ -1,4 +1,4 @@
-//! The requests under way, as long as the ledger has them: the same requests, so that exports and report count alike.
+//! Live requests, kept exactly as long as in the ledger, so that exports and report agree.
 
 use hashbrown::HashMap;
 
@@ -10,27 +10,27 @@ use crate::event::{Delivery, Event, Frame, Kind, Taken, What};
 use crate::id::FrameId;
 use crate::ledger::{Ledger, Request, Summary, Ticket};
 
-/// Lives, each at the place of the ledger's record that it belongs to: bounded by the ledger's own limits.
+/// Live requests, indexed by the slot of their record in the ledger. The ledger's limits bound their number.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     held: Vec<Option<Life>>,
-    /// The place of the latest life of a rid.
+    /// Index of the latest request with a rid.
     by_rid: HashMap<Box<str>, usize>,
-    /// Places of lives whose rid another request has taken over.
+    /// Indices of requests whose rid was taken over by another request.
     older: Vec<usize>,
-    /// Lives whose record made room within an event that gave its place away.
+    /// Requests whose record was evicted and its slot reused within the same event.
     aside: Vec<Life>,
     born: u64,
     living: usize,
-    /// The places of the requests that the current event's chunks belong to.
+    /// Indices of the requests of the current event's chunks.
     current: Vec<Option<usize>>,
-    /// Chunks and tokens that the last event proved lost.
+    /// Chunks and tokens proven lost by the last event.
     lost_now: Option<(u64, u64)>,
     pending: Pending,
 }
 
 impl Lives {
-    /// Enters an event that `ledger` has entered already.
+    /// Enters an event already entered into `ledger`.
     pub(super) fn event(&mut self, event: &Event<'_>, ledger: &Ledger, hops: &Hops) {
         let at = event.at;
         self.lost_now = None;
@@ -77,22 +77,22 @@ impl Lives {
         }
     }
 
-    /// The life that the current event's chunk `place`, or its one delivery, belongs to.
+    /// Request of chunk `place` of the current event; index 0 for a delivery.
     pub(super) fn current(&self, place: usize) -> Option<&Life> {
         self.held.get((*self.current.get(place)?)?)?.as_ref()
     }
 
-    /// Chunks and tokens that the last event, a delivery, proved lost.
+    /// Chunks and tokens proven lost by the last event, if it was a delivery.
     pub(super) fn lost_now(&self) -> Option<(u64, u64)> {
         self.lost_now
     }
 
-    /// Requests under way.
+    /// Number of live requests.
     pub(super) fn len(&self) -> usize {
         self.living
     }
 
-    /// Gives up the life of a request that the ledger has closed.
+    /// Removes and returns the state of a request closed by the ledger.
     pub(super) fn close(&mut self, summary: &Summary) -> Life {
         let is_it = |life: &Life| life.rid == summary.rid && life.first_at == summary.first_at;
         let holds = |place: usize| self.held.get(place).and_then(Option::as_ref).is_some_and(is_it);
@@ -112,7 +112,7 @@ impl Lives {
         }
     }
 
-    /// The place of the life of the ledger's record for a rid, begun if need be; `None` for what the ledger does not follow.
+    /// Index of the request for a rid's record in the ledger, created if needed. `None` without a record.
     fn of(&mut self, rid: &str, record: Option<(Ticket, &Request)>) -> Option<usize> {
         let (ticket, request) = record?;
         let place = ticket.slot as usize;
@@ -180,7 +180,7 @@ impl Lives {
         self.pending.taken(taken.id, at, handled);
     }
 
-    /// Enters what a frame says; gives back whose first or finishing chunks it carries.
+    /// Enters the content of a frame. Returns the requests whose first or finishing chunks it carries.
     fn content(&mut self, frame: &Frame<'_>, ledger: &Ledger, origin: bool, stamp: impl Fn(&mut Passage)) -> Vec<Mark> {
         let mut marks = Vec::new();
         for (number, chunk) in frame.chunks.iter().enumerate() {
@@ -222,7 +222,7 @@ impl Lives {
         marks
     }
 
-    /// A frame has come to its next stage: so have the chunks in it that are followed.
+    /// Enters a later stage of a frame for the tracked chunks in it.
     fn reached(&mut self, id: FrameId, stamp: impl Fn(&mut Passage)) {
         for mark in self.pending.marks(id) {
             let life = self.held.get_mut(mark.place as usize).and_then(Option::as_mut);

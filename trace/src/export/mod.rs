@@ -1,6 +1,6 @@
 //! Exports of a run in the formats of other tools: one module per format, all fed with the same events in the same order.
 //!
-//! An [`Export`] keeps its own [`Analysis`] beside the exporter, so requests, losses and findings equal those of the report. Output is
+//! An [`Export`] has its own [`Analysis`], so requests, losses and findings equal those of the report. Output is
 //! streamed, and the analysis's limits bound the memory. docs/reference/exports.md describes the formats.
 
 mod clock;
@@ -37,31 +37,31 @@ use crate::event::Event;
 use crate::ledger::{Ledger, Limits, Summary};
 use crate::report::{Report, ReportInput};
 
-/// Formats.
+/// Export formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Chrome's trace events as a bare JSON array, for Perfetto's UI and trace processor.
     Perfetto,
-    /// OTLP/JSON, one `TracesData` a line: one trace a request.
+    /// OTLP/JSON, one `TracesData` per line and one trace per request.
     Otlp,
     /// Observations as JSON Lines, one flat object per line: docs/reference/events.schema.json.
     Events,
-    /// One row a request.
+    /// CSV, one row per request.
     Csv,
 }
 
 /// Content and limits of an export.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Only these requests; empty is all.
+    /// Export only these requests; empty exports all.
     pub rids: Vec<String>,
-    /// Only requests whose first token waited at least this long between scheduler and tokenizer, in nanoseconds.
+    /// Export only requests whose first token waited at least this long between scheduler and tokenizer, in nanoseconds.
     pub slow_ns: Option<u64>,
-    /// With [`Self::slow_ns`], also those that have lost tokens.
+    /// With [`Self::slow_ns`], also export requests that lost tokens.
     pub losing: bool,
-    /// Chunks and deliveries shown of each request in [`Format::Perfetto`]; the first and the last always are.
+    /// Maximum number of chunks and deliveries per request in [`Format::Perfetto`]; the first and the last are always shown.
     pub chunks: u32,
-    /// Write the listed token ids in [`Format::Events`], where the recording has them.
+    /// Write token ids in [`Format::Events`], if the recording contains them.
     pub tokens: bool,
 }
 
@@ -77,7 +77,7 @@ impl Options {
     }
 }
 
-/// Requests that one frame may close by making room for others: more than any frame holds.
+/// Bound on the number of requests that one frame can evict: more than any frame has chunks.
 const CLOSED_AT_ONCE: usize = 65_536;
 
 /// Input of an exporter.
@@ -90,7 +90,7 @@ struct Look<'a> {
     options: &'a Options,
 }
 
-/// A request that is over, or still under way at the end of the capture.
+/// A closed request, or one in flight at the end of the capture.
 struct Closed<'a> {
     summary: &'a Summary,
     life: &'a Life,
@@ -99,7 +99,7 @@ struct Closed<'a> {
 }
 
 impl Closed<'_> {
-    /// `finished`: an end was seen. `open`: the capture ended first. `forgotten`: given up for silence or a limit of memory.
+    /// `finished`: its end was observed. `open`: the capture ended first. `forgotten`: removed after silence or at a memory limit.
     fn state(&self) -> &'static str {
         match (self.summary.finish, self.open) {
             (Some(_), _) => "finished",
@@ -109,12 +109,12 @@ impl Closed<'_> {
     }
 }
 
-/// A format.
+/// Writer of one format.
 trait Exporter {
-    /// An event that the analysis has entered.
+    /// Writes an event that the analysis has entered.
     fn event(&mut self, event: &Event<'_>, look: &Look<'_>) -> io::Result<()>;
 
-    /// Time has passed.
+    /// Called after each tick of the analysis.
     fn tick(&mut self, _now: MonoNs, _look: &Look<'_>) -> io::Result<()> {
         Ok(())
     }
@@ -124,11 +124,11 @@ trait Exporter {
         Ok(())
     }
 
-    /// The capture is over; `report` is what `tokengap report` says of it.
+    /// Called at the end of the capture; `report` equals that of `tokengap report`.
     fn finish(&mut self, report: &Report, look: &Look<'_>) -> io::Result<()>;
 }
 
-/// An export under way.
+/// An export in progress.
 pub struct Export<'w> {
     analysis: Analysis,
     follow: Follow,
@@ -151,7 +151,7 @@ impl<'w> Export<'w> {
             Format::Events => Box::new(events::Events::new(out, opening, &options)?),
             Format::Csv => Box::new(csv::Csv::new(out)),
         };
-        // However many records one tick or one frame closes, no summary is gone before it is written.
+        // No summary may be evicted before it is written, however many records one tick or frame closes.
         let limits = Limits {
             finished_kept: config
                 .limits
@@ -173,18 +173,18 @@ impl<'w> Export<'w> {
         self.follow.event(event, &self.analysis, &mut *self.exporter)
     }
 
-    /// Lets time pass, as the recorded run did.
+    /// Enters a tick of the recorded run.
     pub fn tick(&mut self, now: MonoNs) -> io::Result<()> {
         self.analysis.tick(now);
         self.follow.tick(now, &self.analysis, &mut *self.exporter)
     }
 
-    /// Ties the engine's clock to wall time from here on.
+    /// Sets the relation of the engine's clock to wall time from here on.
     pub fn anchor(&mut self, mono: MonoNs, wall_ns: u64) {
         self.follow.anchor(mono, wall_ns);
     }
 
-    /// Writes open requests, the findings and the end; returns the report of the run.
+    /// Writes requests in flight, findings and the end of the output. Returns the report of the run.
     pub fn finish(mut self, input: &ReportInput) -> io::Result<Report> {
         let report = self.analysis.report(input);
         self.follow.finish(&self.analysis, &report, &mut *self.exporter)?;

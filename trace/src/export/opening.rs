@@ -10,12 +10,12 @@ use crate::clock::MonoNs;
 use crate::event::{Event, ThreadPart, What};
 use crate::id::ThreadId;
 
-/// How far to look ahead.
+/// Time to read ahead, in nanoseconds.
 const AHEAD_NS: u64 = 3_000_000_000;
 /// Maximum number of distinct processes per role.
 const PROCESSES: usize = 1_024;
 
-/// The beginning of a capture.
+/// Data from the start of a capture.
 #[derive(Clone, Debug)]
 pub struct Opening {
     source: String,
@@ -27,7 +27,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Of a recording of `source` (`demo`, `attach`, ...) by tokengap of the version `tokengap`, where `mono` was `wall_ns` since the
+    /// Opening of a recording of `source` (`demo`, `attach`, ...) by version `tokengap`. The instant `mono` was `wall_ns` since the
     /// Unix epoch.
     pub fn new(source: &str, tokengap: &str, mono: MonoNs, wall_ns: u64) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl Opening {
         }
     }
 
-    /// Looks at an event ahead of time; `false` when enough was seen.
+    /// Reads an event in advance. Returns `false` when enough was read.
     pub fn learn(&mut self, event: &Event<'_>) -> bool {
         let start = *self.start.get_or_insert(event.at);
         if event.at.since(start) > AHEAD_NS {
@@ -57,23 +57,23 @@ impl Opening {
         true
     }
 
-    /// `demo`, `tap`, `attach`, ...
+    /// Source: `demo`, `tap`, `attach`, ...
     pub(super) fn source(&self) -> &str {
         &self.source
     }
 
-    /// The version that recorded it.
+    /// Version of tokengap that recorded it.
     pub(super) fn tokengap(&self) -> &str {
         &self.tokengap
     }
 
-    /// Times count from the earliest event, as the report's do.
+    /// Clock with its origin at the earliest event, as in the report.
     pub(super) fn clock(&self) -> Clock {
         let (mono, wall_ns) = self.anchor;
         Clock::new(self.start.unwrap_or(mono), mono, wall_ns)
     }
 
-    /// The main thread of the one process that plays a role; `None` when there are several, or none was seen.
+    /// Main thread of the only process with a role; `None` if there are several or none.
     pub(super) fn only(&self, role: &str) -> Option<ThreadId> {
         match self.cast.get(role)?.as_slice() {
             [one] => Some(*one),

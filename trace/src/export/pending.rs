@@ -1,4 +1,4 @@
-//! Frames on their way that carry a request's first or finishing chunk, by lane: their later stages are those requests' stages.
+//! Frames in flight with a request's first or finishing chunk, by lane. Their later stages apply to those requests.
 
 use std::collections::VecDeque;
 
@@ -8,16 +8,17 @@ use crate::clock::MonoNs;
 use crate::event::Sees;
 use crate::id::{FrameId, HopId};
 
-/// Frames kept on one lane, and takes kept that came before their sends; of more the oldest are given up, and the stages of their
+/// Maximum number of frames kept per lane. Beyond that the oldest are evicted, and the later stages of their
 /// requests stay unknown.
 const FRAMES: usize = 65_536;
+/// Maximum number of receives kept that came before their sends; the oldest are evicted.
 const EARLY: usize = 4_096;
-/// Frames of a lane that were taken and wait to be handled; a receiver has one in its hands, or a few.
+/// Maximum number of received, unprocessed frames per lane; a receiver processes one or a few at a time.
 const UNHANDLED: usize = 16;
-/// Lanes kept; beyond it those with no frame under way are forgotten.
+/// Maximum number of lanes; beyond that, lanes without frames in flight are evicted.
 const LANES: usize = 16_384;
 
-/// A request whose first or finishing chunk is in a frame: its place and number, and the place of the hop in its life.
+/// A request whose first or finishing chunk is in a frame: its index and number, and the index of the hop within it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) place: u32,
@@ -76,7 +77,7 @@ impl Pending {
         self.early.remove(place)
     }
 
-    /// The requests to which a stage of the frame matters.
+    /// Requests affected by a stage of the frame.
     pub(super) fn marks(&self, id: FrameId) -> &[Mark] {
         self.find(id).map_or(&[], |frame| &frame.marks)
     }

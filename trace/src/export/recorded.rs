@@ -1,4 +1,4 @@
-//! A recording, written in another tool's format.
+//! Export of a recording.
 
 use std::io::{self, Write};
 
@@ -60,7 +60,7 @@ fn enter(export: &mut Export<'_>, record: &Record<'_>) -> io::Result<()> {
     }
 }
 
-/// Processes named in the recording's first seconds.
+/// Reads the recording's first seconds for the names of processes.
 fn look_ahead(recording: &Recording) -> io::Result<Opening> {
     let header = recording.header();
     let anchor = header.anchor;

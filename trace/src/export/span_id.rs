@@ -1,8 +1,8 @@
-//! Trace and span ids: the same capture exported twice has the same ones.
+//! Trace and span ids. Exporting a capture twice gives the same ids.
 //!
-//! SGLang's output frames carry no trace context, so its own trace ids cannot be read off the wire. But a rid that is itself 32 hex
-//! digits (a UUID) can be a trace id, and behind Dynamo 0.8.0 to 1.5.0 with tracing on it *is* the W3C trace id of the request:
-//! such a rid is used as it stands, so that the spans join those of the frontend.
+//! SGLang's output frames contain no trace context, so its own trace ids are not available. But a rid that consists of 32 hex
+//! digits (a UUID) can be a trace id. Behind Dynamo 0.8.0 to 1.5.0 with tracing it *is* the W3C trace id of the request.
+//! Such a rid is used unchanged, so that the spans join those of the frontend.
 
 use std::fmt::Write;
 
@@ -43,7 +43,7 @@ impl TraceId {
     }
 }
 
-/// Span ids of one request: a rid that comes again in a trace has others.
+/// Span ids of one request. A reused rid within a trace gets different ones.
 pub(super) struct SpanIds {
     seed: u64,
     given: u64,
@@ -57,7 +57,7 @@ impl SpanIds {
         }
     }
 
-    /// 16 hex digits, not all zero.
+    /// Next span id: 16 hex digits, not all zero.
     pub(super) fn next(&mut self) -> String {
         self.given += 1;
         let mut id = String::with_capacity(16);
@@ -67,7 +67,7 @@ impl SpanIds {
     }
 }
 
-/// FNV-1a, begun at `seed`: stable between runs and releases, which a keyed hash is not.
+/// FNV-1a hash with a seed. Unlike a keyed hash, it is stable between runs and releases.
 fn fold(bytes: &[u8], seed: u64) -> u64 {
     let begin = 0xcbf2_9ce4_8422_2325 ^ mix(seed);
     bytes.iter().fold(begin, |hash, &b| {

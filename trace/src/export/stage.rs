@@ -1,4 +1,4 @@
-//! A request's way as nested stages, the same for every format that draws spans.
+//! A request's path as nested stages, shared by all formats with spans.
 
 use std::borrow::Cow;
 
@@ -9,39 +9,39 @@ use crate::clock::MonoNs;
 use crate::id::FrameId;
 use crate::ledger::Summary;
 
-/// One stage. A list of them names parents before their children and siblings in the order of time; children lie within their
-/// parents and siblings do not overlap, whatever skew there was between observers.
+/// One stage. Lists have parents before their children, and siblings in time order. Children lie within their
+/// parents and siblings do not overlap, regardless of clock skew between observers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stage<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) from: MonoNs,
     pub(super) to: MonoNs,
-    /// 0 is directly below the request.
+    /// Nesting depth; 0 is directly below the request.
     pub(super) depth: usize,
-    /// The frame it is about, of hops and of what the receiver does with it.
+    /// Frame of the stage, for hops and for processing by the receiver.
     pub(super) frame: Option<FrameId>,
     pub(super) kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// First send by the scheduler to first take by the tokenizer, as the report has it.
+    /// First send by the scheduler to first receive by the tokenizer, as in the report.
     Gap,
-    /// A frame on a hop, from sent to taken.
+    /// A frame on a hop, from send to receive.
     Hop,
-    /// The part of it inside the relay.
+    /// Part of it inside the relay.
     Relay,
-    /// From the take on one hop to the send on the next: a process in between at work.
+    /// From the receive on one hop to the send on the next: time inside an intermediate process.
     Between,
-    /// The tokenizer takes the frame and is done with it.
+    /// Processing of the frame by the tokenizer.
     Handling,
-    /// From there to the first tokens accepted for the client.
+    /// From the end of processing to the first tokens accepted for the client.
     Delivery,
-    /// From there to the last.
+    /// From the first delivery to the last.
     Streaming,
 }
 
-/// From when to when a request is drawn.
+/// Start and end of a request's span.
 pub(super) fn span(request: &Closed<'_>) -> (MonoNs, MonoNs) {
     let first = request.summary.first_at;
     let began = request.life.hops.iter().filter_map(|h| h.first.began()).min();
@@ -49,7 +49,7 @@ pub(super) fn span(request: &Closed<'_>) -> (MonoNs, MonoNs) {
     (from, request.life.ended(request.summary.last_at).max(from))
 }
 
-/// From the send of the finishing chunk by the scheduler to its take by the tokenizer, in nanoseconds.
+/// From the send of the finishing chunk by the scheduler to its receive by the tokenizer, in nanoseconds.
 pub(super) fn last_gap(life: &Life, hops: &Hops) -> Option<u64> {
     let last = |wanted: &dyn Fn(&OnHop) -> bool| life.hops.iter().find(|h| wanted(h))?.last;
     let sent = last(&|h| hops.is_origin(h.hop))?.sent?;
@@ -57,12 +57,12 @@ pub(super) fn last_gap(life: &Life, hops: &Hops) -> Option<u64> {
     Some(taken.since(sent))
 }
 
-/// From the take of the first token by the tokenizer to its delivery to the client, in nanoseconds.
+/// From the receive of the first token by the tokenizer to its delivery to the client, in nanoseconds.
 pub(super) fn first_delivery(summary: &Summary) -> Option<u64> {
     Some(summary.delivered_first?.since(summary.taken_first?))
 }
 
-/// The stages of a request that were observed.
+/// Observed stages of a request.
 pub(super) fn stages<'a>(request: &Closed<'_>, hops: &'a Hops) -> Vec<Stage<'a>> {
     let (begin, end) = span(request);
     let (summary, life) = (request.summary, request.life);
@@ -134,7 +134,7 @@ struct Stages<'a> {
 }
 
 impl<'a> Stages<'a> {
-    /// Adds a stage, held within `bounds`; gives back where it came to lie, `None` when nothing is left of it.
+    /// Adds a stage, clipped to `bounds`. Returns its clipped interval; `None` if nothing is left.
     fn push(
         &mut self,
         name: Cow<'a, str>,

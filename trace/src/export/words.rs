@@ -1,4 +1,4 @@
-//! The words of exports for what events only name by type.
+//! Names of enum variants in exports.
 
 use crate::engine::{Mode, Waiter};
 use crate::event::{AnswerEnd, Finish, Kind, LostCause, ThreadPart};

@@ -1,4 +1,4 @@
-//! Attributes as OTLP/JSON writes them: 64-bit integers are strings.
+//! Attributes in OTLP/JSON, where 64-bit integers are strings.
 
 use crate::export::json::{Array, Object};
 

@@ -3,21 +3,21 @@
 use super::attributes::text;
 use crate::export::json::{Array, Object};
 
-/// The conventions in which the `gen_ai.*` attributes are named so.
+/// Semantic conventions that define the `gen_ai.*` attributes.
 const CONVENTIONS: &str = "https://opentelemetry.io/schemas/1.37.0";
 
-/// The service that is watched.
+/// The observed service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
     /// `service.name`.
     pub service: String,
-    /// `service.version`, where it is known.
+    /// `service.version`, if known.
     pub version: Option<String>,
     /// `tokengap.source`: `demo`, `tap`, `attach`, ...
     pub source: String,
-    /// Further attributes; of two with one name the last counts, and none replaces those above.
+    /// Further attributes. The last of several with one name wins; none overrides the fields above.
     pub more: Vec<(String, String)>,
-    /// The tokengap that tells.
+    /// Version of tokengap.
     pub tokengap: String,
 }
 

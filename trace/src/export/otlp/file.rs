@@ -1,4 +1,4 @@
-//! A recording as lines, one `TracesData` each: a trace a request, and the capture at the end.
+//! Export of a recording as lines of `TracesData`: one trace per request, and the capture at the end.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Spans of a live run as they come to be: requests that are over, findings that begin and end, and the capture at its end.
+//! Spans of a live run: finished requests, starts and ends of findings, and the capture at its end.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::export::json::{Array, Object};
 use crate::export::{Closed, Exporter, Look, Opening, Options};
 use crate::report::Report;
 
-/// Encoded spans, and how many.
+/// Encoded spans, and their number.
 #[derive(Debug, Default)]
 struct Encoded {
     json: Vec<u8>,
@@ -44,21 +44,21 @@ impl Exporter for Encoded {
     }
 }
 
-/// Data of a run, analysed elsewhere, that waits to be pushed.
+/// Spans of a run that wait to be pushed. The caller runs the analysis.
 pub struct LiveSpans {
-    /// `None` when no request is wanted.
+    /// `None` if no requests are exported.
     follow: Option<Follow>,
     opening: Opening,
     resource: Resource,
     encoded: Encoded,
-    /// Findings that are active: when each was first found in its present episode.
+    /// Active findings, with the time that each current episode was detected.
     active: HashMap<(&'static str, String), MonoNs>,
-    /// Episodes told so far: each has its own span ids.
+    /// Number of episode spans so far; each has its own span ids.
     episodes: u64,
 }
 
 impl LiveSpans {
-    /// Nothing seen yet. Requests are followed where `options` say which of them are wanted.
+    /// Starts without data. Requests are exported if `options` is given.
     pub fn new(options: Option<Options>, opening: Opening, resource: Resource) -> Self {
         Self {
             follow: options.map(|options| Follow::new(opening.clock(), options)),
@@ -70,7 +70,7 @@ impl LiveSpans {
         }
     }
 
-    /// An event that `analysis` has entered.
+    /// Enters an event already entered into `analysis`.
     pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         if let Some(follow) = &mut self.follow {
             // Encoding into memory cannot fail.
@@ -78,7 +78,7 @@ impl LiveSpans {
         }
     }
 
-    /// Time that `analysis` has let pass.
+    /// Enters a tick already entered into `analysis`.
     pub fn tick(&mut self, now: MonoNs, analysis: &Analysis) {
         if let Some(follow) = &mut self.follow {
             let _ = follow.tick(now, analysis, &mut self.encoded);
@@ -96,7 +96,7 @@ impl LiveSpans {
             .add(|list| spans::capture(list, source, report, &opening.clock()));
     }
 
-    /// Tells of findings that have begun or ended since the last look.
+    /// Adds spans for findings that started or ended since the last call.
     fn findings(&mut self, now: MonoNs, analysis: &Analysis) {
         let (clock, source) = (self.opening.clock(), &self.resource.source);
         let Some(began) = analysis.ledger().started() else {
@@ -130,7 +130,7 @@ impl LiveSpans {
         }
     }
 
-    /// Bytes that wait to be taken.
+    /// Number of encoded bytes that wait to be taken.
     pub fn waiting(&self) -> usize {
         self.encoded.json.len()
     }
@@ -149,7 +149,7 @@ impl LiveSpans {
         Some((out, spans))
     }
 
-    /// The service as it is known now.
+    /// Updates the service's version from the analysis and returns the service.
     pub fn learn(&mut self, analysis: &Analysis) -> &Resource {
         self.resource.version = analysis.ledger().engine().version.as_deref().map(str::to_owned);
         &self.resource

@@ -1,4 +1,4 @@
-//! Metrics: every family with its points, cumulative since the start of the run.
+//! Metrics: all families with their points, cumulative since the start of the run.
 
 use super::attributes::text;
 use super::envelope::{self, Resource};
@@ -8,7 +8,7 @@ use crate::metrics::{Family, Kind, Point, Value};
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u64 = 2;
 
-/// `MetricsData`, and how many points are in it. `from` and `to` are nanoseconds since the Unix epoch.
+/// Encodes `MetricsData`; also returns the number of points. `from` and `to` are nanoseconds since the Unix epoch.
 pub fn metrics_data(families: &[Family], resource: &Resource, (from, to): (u64, u64)) -> (Vec<u8>, u64) {
     let mut out = Vec::new();
     Object::write(&mut out, |o| {
@@ -59,8 +59,8 @@ fn labels(a: &mut Array<'_>, names: &[&str], point: &Point) {
     }
 }
 
-/// Counts are numbers, not the strings that OTLP/JSON writes: readers have to take both, and collectors built on the Rust schema crate
-/// drop a point in silence whose count is a string (seen with rotel 0.0.1a15).
+/// Counts are numbers, not strings as usual in OTLP/JSON. Readers must accept both, and collectors built on the Rust schema crate
+/// silently drop points whose count is a string (seen with rotel 0.0.1a15).
 fn value(o: &mut Object<'_>, value: &Value) {
     match value {
         Value::Int(n) => {

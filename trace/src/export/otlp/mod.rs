@@ -1,6 +1,6 @@
-//! OTLP/JSON: traces as a file of one `TracesData` a line, and traces and metrics of a live run for a collector.
+//! OTLP/JSON: traces as a file with one `TracesData` per line, and traces and metrics of a live run for a collector.
 //!
-//! As the OTLP/JSON encoding wants it: ids in hex, 64-bit integers as strings, enums as integers.
+//! As the OTLP/JSON encoding requires, ids are hex, 64-bit integers are strings, and enums are integers.
 
 mod attributes;
 mod envelope;

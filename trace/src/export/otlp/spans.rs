@@ -21,7 +21,7 @@ const SERVER: u64 = 2;
 /// `STATUS_CODE_ERROR`.
 const ERROR: u64 = 2;
 
-/// A request and its stages; gives back how many spans that is.
+/// Writes the spans of a request and its stages. Returns their number.
 pub(super) fn request(spans: &mut Array<'_>, request: &Closed<'_>, look: &Look<'_>) -> usize {
     let span = stage::span(request);
     let trace = TraceId::of_request(&request.summary.rid, look.clock.wall(request.summary.first_at));
@@ -58,7 +58,7 @@ pub(super) fn request(spans: &mut Array<'_>, request: &Closed<'_>, look: &Look<'
     1 + stages.len()
 }
 
-/// The capture: its totals, and its findings as events.
+/// Writes the span of the capture, with its totals, and its findings as events.
 pub(super) fn capture(spans: &mut Array<'_>, source: &str, report: &Report, clock: &Clock) -> usize {
     let [from, to] = report.window_mono_ns.map(MonoNs);
     let began = clock.wall(from);
@@ -85,15 +85,15 @@ pub(super) fn capture(spans: &mut Array<'_>, source: &str, report: &Report, cloc
     1
 }
 
-/// A stretch of time for which a finding was active.
+/// Time interval in which a finding was active.
 pub(super) struct Episode {
     pub(super) from: MonoNs,
     pub(super) to: MonoNs,
-    /// It has passed; otherwise it has just begun.
+    /// Whether it has ended; otherwise it has just started.
     pub(super) over: bool,
 }
 
-/// A finding that begins or has passed, below the capture that began at `began`; `place` counts these spans.
+/// Writes a finding that starts or ends, below the capture that started at `began`. `place` is the number of the span.
 pub(super) fn finding(
     spans: &mut Array<'_>,
     finding: &Finding,
@@ -265,7 +265,7 @@ fn note_event(list: &mut Array<'_>, note: &Note, look: &Look<'_>) {
     });
 }
 
-/// An error is what the client feels: an abort, or tokens that never come.
+/// Writes the status. An error is what affects the client: an abort, or lost tokens.
 fn status(o: &mut Object<'_>, request: &Closed<'_>) {
     let lost = request.summary.tokens_lost.unwrap_or(0);
     let message = match request.summary.finish {

@@ -13,10 +13,10 @@ use crate::export::json::{Object, Stream};
 use crate::id::HopId;
 use crate::ledger::Hop;
 
-/// A backlog is drawn this often at most; its peaks always are.
+/// Minimum interval between backlog values, in nanoseconds. Peaks are always drawn.
 const EVERY_NS: u64 = 1_000_000;
 
-/// A value that changes faster than it is drawn.
+/// State of a counter that changes faster than it is drawn.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gauge {
     drawn: Option<(MonoNs, u64)>,
@@ -26,21 +26,21 @@ struct Gauge {
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// The ledger's line of a hop.
+    /// Index of a hop's group in the ledger.
     groups: HashMap<HopId, usize>,
     gauges: Vec<Gauge>,
     requests: Option<(usize, usize)>,
 }
 
 impl Counters {
-    /// Registers a hop, which may have a new name.
+    /// Clears the cached groups, because a hop may have a new name.
     pub(super) fn forget_groups(&mut self) {
         self.groups.clear();
     }
 
-    /// A frame was sent or taken on the hop.
+    /// Updates the backlog after a send or receive on the hop.
     pub(super) fn backlog(&mut self, out: &mut Stream<'_>, at: MonoNs, hop: HopId, look: &Look<'_>) -> io::Result<()> {
-        // Sent minus taken means something only where both are seen.
+        // The backlog is only known if sends and receives are both observed.
         if !look.hops.get(hop).is_some_and(|h| h.sees.sent && h.sees.taken) {
             return Ok(());
         }
@@ -64,7 +64,7 @@ impl Counters {
         Ok(())
     }
 
-    /// Draws what a line has come to, and its peak on the way if that was higher.
+    /// Draws the current backlog of a group, and its peak since the last value if that was higher.
     fn draw(&mut self, out: &mut Stream<'_>, place: usize, look: &Look<'_>) -> io::Result<()> {
         let gauge = &mut self.gauges[place];
         let (last, peak) = (gauge.last, gauge.peak);
@@ -130,7 +130,7 @@ pub(super) fn queue(out: &mut Stream<'_>, at: MonoNs, sample: &QueueSample<'_>, 
     })
 }
 
-/// How a thread spent an interval, in percent of it.
+/// Draws a thread's time use in an interval, in percent.
 pub(super) fn cpu(
     out: &mut Stream<'_>,
     track: Track,

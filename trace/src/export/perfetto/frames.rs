@@ -1,7 +1,7 @@
-//! Frames as slices, joined by flows: sent, in the relay, taken and handled.
+//! Frames as slices joined by flows: send, relay, receive and processing.
 //!
-//! Slices of one thread may not overlap (Perfetto drops them), so one that begins before its thread's last one has ended is begun at
-//! that end: clocks of different observers differ by a little.
+//! Perfetto drops overlapping slices of one thread, and clocks of different observers differ slightly. So a slice that starts before the
+//! end of the thread's last slice starts at that end instead.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,12 +16,12 @@ use crate::export::Look;
 use crate::export::json::Stream;
 use crate::id::{FrameId, HopId};
 
-/// Frames of one connection remembered until they are taken; of more, the oldest are taken without an arrow.
+/// Maximum number of queued frames kept per connection. Beyond that, the oldest lose the arrow to their receive.
 const WAITING: usize = 65_536;
-/// Connections for which that is done.
+/// Maximum number of connections with arrows.
 const CONNECTIONS: usize = 16_384;
 
-/// A frame that was sent and not taken yet.
+/// A frame sent and not yet received.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     seq: u64,
@@ -30,7 +30,7 @@ struct Sent {
     chunks: u32,
 }
 
-/// A frame that its receiver works on.
+/// A frame being processed by its receiver.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     id: FrameId,
@@ -43,9 +43,9 @@ struct Open {
 pub(super) struct Frames {
     waiting: HashMap<(HopId, u32), VecDeque<Sent>>,
     open: HashMap<Track, Open>,
-    /// The thread that took from a hop last.
+    /// Thread of the last receive on each hop.
     taker: HashMap<HopId, Track>,
-    /// The end of a thread's last slice.
+    /// End of each thread's last slice.
     ends: HashMap<Track, MonoNs>,
 }
 
@@ -105,7 +105,7 @@ impl Frames {
             return Ok(());
         };
         let track = tracks.relay(out, id.hop, id.lane, look.hops)?;
-        // An arrow needs an end that is later than its begin.
+        // An arrow must end later than it starts.
         let arrival = MonoNs(sent.at.0.saturating_add(1));
         let (from, to) = self.place(track, arrival, at);
         out.object(|o| {
@@ -211,7 +211,7 @@ impl Frames {
         })
     }
 
-    /// The frame's send; ahead of it in its connection nothing waits any more.
+    /// Finds the frame's send. With `remove`, removes it and all frames ahead of it on its connection.
     fn find(&mut self, id: FrameId, remove: bool) -> Option<Sent> {
         let frames = self.waiting.get_mut(&(id.hop, id.lane))?;
         let place = frames.binary_search_by_key(&id.seq, |f| f.seq).ok()?;
@@ -222,7 +222,7 @@ impl Frames {
         sent
     }
 
-    /// Where a slice can lie on its thread.
+    /// Interval of a slice, adjusted to not overlap the thread's last one.
     fn place(&mut self, track: Track, from: MonoNs, to: MonoNs) -> (MonoNs, MonoNs) {
         let end = self.ends.entry(track).or_default();
         let from = from.max(*end);
@@ -231,7 +231,7 @@ impl Frames {
     }
 }
 
-/// One number a frame: of a hop the low 16 bits of the connection, of a connection the low 32 of the frame.
+/// Flow id of a frame: its hop, the low 16 bits of the lane, and the low 32 bits of the frame number.
 pub(super) fn flow(id: FrameId) -> u64 {
     u64::from(id.hop.0) << 48 | u64::from(id.lane & 0xffff) << 32 | (id.seq & 0xffff_ffff)
 }

@@ -1,7 +1,7 @@
 //! Chrome trace events as a bare JSON array, one event per line. Perfetto's UI, its trace processor and `chrome://tracing` read it, even if
 //! it is truncated.
 //!
-//! Times are microseconds since the start of the capture: as wall-clock time in a double they would lose their nanoseconds.
+//! Times are microseconds since the start of the capture. Wall-clock time in a double would lose its nanoseconds.
 
 mod counters;
 mod frames;
@@ -65,7 +65,7 @@ impl<'w> Perfetto<'w> {
         })
     }
 
-    /// A delivery proved chunks lost.
+    /// Marks chunks proven lost by a delivery.
     fn dropped(&mut self, at: MonoNs, rid: &str, look: &Look<'_>) -> io::Result<()> {
         let Some((chunks, tokens)) = look.lives.lost_now().filter(|_| look.options.wants_rid(rid)) else {
             return Ok(());
@@ -160,7 +160,7 @@ impl Exporter for Perfetto<'_> {
                         .text("by", merged.by);
                 })
             }
-            // Drawn on the request's own row when it is over.
+            // Drawn on the request's own row after it has ended.
             What::Merged(_) | What::Answered(_) => Ok(()),
             What::Lost(lost) => self.lost(at, lost, look),
         }
@@ -201,7 +201,7 @@ impl Exporter for Perfetto<'_> {
     }
 }
 
-/// The fields that every event has.
+/// Writes the fields common to all events.
 fn head(o: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts: u64) {
     o.word("ph", phase).int("pid", track.pid).int("tid", track.tid);
     o.text("name", name).micros("ts", ts);

@@ -1,4 +1,4 @@
-//! Requests as async spans with their stages nested inside, each rid on a row of its own.
+//! Requests as async spans with nested stages, each request on its own row.
 
 use std::io;
 
@@ -12,12 +12,12 @@ use crate::export::life::{Life, Note, Said};
 use crate::export::stage::{self, Kind};
 use crate::export::{Closed, Look, words};
 
-/// Points of requests under way: the chunks of a frame that the scheduler sent.
+/// Draws the chunks of a sent frame as points on the rows of their requests.
 pub(super) fn sent(out: &mut Stream<'_>, at: MonoNs, frame: &Frame<'_>, look: &Look<'_>) -> io::Result<()> {
     if !look.hops.is_origin(frame.id.hop) || frame.kind == Message::Abort {
         return Ok(());
     }
-    // All but their rows and counts is the same for the chunks of a frame.
+    // The chunks of a frame differ only in row and count.
     let same = Object::fields(|o| moment(o, "n", "chunk sent", at, look));
     for (place, chunk) in frame.chunks.iter().enumerate() {
         let Some(life) = shows(place, chunk.finish.is_some(), look) else {
@@ -38,7 +38,7 @@ pub(super) fn sent(out: &mut Stream<'_>, at: MonoNs, frame: &Frame<'_>, look: &L
     Ok(())
 }
 
-/// A point of a request under way: tokens were accepted for its client.
+/// Draws a delivery as a point on the row of its request.
 pub(super) fn delivered(out: &mut Stream<'_>, at: MonoNs, delivery: &Delivery<'_>, look: &Look<'_>) -> io::Result<()> {
     let always = delivery.finished || look.lives.lost_now().is_some();
     let Some(life) = shows(0, always, look) else {
@@ -56,7 +56,7 @@ pub(super) fn delivered(out: &mut Stream<'_>, at: MonoNs, delivery: &Delivery<'_
     })
 }
 
-/// The life to which the current event's chunk `place` belongs, if it is to be drawn; `always` regardless of how many were.
+/// Request of the current event's chunk `place`, if the chunk is to be drawn; `always` ignores the limit of points.
 fn shows<'a>(place: usize, always: bool, look: &Look<'a>) -> Option<&'a Life> {
     let options = look.options;
     let life = look.lives.current(place)?;
@@ -69,7 +69,7 @@ fn shows<'a>(place: usize, always: bool, look: &Look<'a>) -> Option<&'a Life> {
     Some(life)
 }
 
-/// Draws a request that is over; one still open at the end is closed with a mark.
+/// Draws a closed request. One in flight at the end of the capture gets a mark.
 pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, look: &Look<'_>) -> io::Result<()> {
     let (summary, life) = (request.summary, request.life);
     if !look.options.wants(summary) {
@@ -86,7 +86,7 @@ pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, look: &Look<'_>
         }
         begin(out, &stage.name, life, stage.from, look, |o| {
             if let Some(frame) = stage.frame {
-                // The arrow comes from the frame's take.
+                // The arrow starts at the frame's receive.
                 if stage.kind == Kind::Handling {
                     o.hex("bind_id", flow(frame)).flag("flow_in", true);
                 }
@@ -170,24 +170,24 @@ fn close_last(out: &mut Stream<'_>, life: &Life, open: &mut Vec<(String, MonoNs)
     }
 }
 
-/// The fields that put an event on a request's row.
+/// Writes the fields of an event on a request's row.
 fn on_row(o: &mut Object<'_>, phase: &'static str, name: &str, life: &Life, at: MonoNs, look: &Look<'_>) {
     moment(o, phase, name, at, look);
     row(o, life, look);
 }
 
-/// Those of them that say what and when.
+/// Writes the name and time of such an event.
 fn moment(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, look: &Look<'_>) {
     head(o, phase, REQUESTS, name, look.clock.at(at));
     o.word("cat", "request");
 }
 
-/// Those of them that say whose.
+/// Writes the row of such an event.
 fn row(o: &mut Object<'_>, life: &Life, look: &Look<'_>) {
-    // Local to the process: otherwise it is drawn apart from it.
+    // A process-local id; with a global one, Perfetto draws the row outside the process.
     o.object("id2", |id| {
         if life.again {
-            // Two requests of one rid at a time: each needs a row.
+            // Two live requests with one rid need a row each.
             id.text("local", &format!("{} from {}", life.rid, look.clock.at(life.first_at)));
         } else {
             id.text("local", &life.rid);

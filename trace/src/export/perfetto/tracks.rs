@@ -1,4 +1,4 @@
-//! Where in the picture things are drawn: the real processes and threads where they are known, and made-up ones where not.
+//! Tracks: real processes and threads where known, otherwise synthetic ones.
 
 use std::io;
 
@@ -8,14 +8,14 @@ use crate::export::json::Stream;
 use crate::export::{Hops, Opening};
 use crate::id::{HopId, ThreadId};
 
-/// A thread of a process, in the numbers of the trace.
+/// Process and thread id in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Track {
     pub(super) pid: u32,
     pub(super) tid: u32,
 }
 
-/// Made-up numbers begin here; Linux has no pid above 4,194,304.
+/// First synthetic process id; Linux has no pid above 4,194,304.
 const MADE_UP: u32 = 10_000_000;
 
 pub(super) const FINDINGS: Track = made_up(0, 0);
@@ -24,11 +24,11 @@ pub(super) const LOG: Track = made_up(0, 2);
 pub(super) const HOPS: Track = made_up(10, 0);
 pub(super) const REQUESTS: Track = made_up(20, 0);
 
-/// Where rows are put, from the top.
+/// Sort indices of rows, from the top.
 const ROLES_PLACE: u32 = 100;
 const LAST_PLACE: u32 = 10_000;
 
-/// Connections, inboxes and threads drawn apart; further ones share a row of their role.
+/// Maximum number of separate rows for connections, inboxes and threads; further ones share a row per role.
 const APART: usize = 8_192;
 
 const fn made_up(process: u32, thread: u32) -> Track {
@@ -50,7 +50,7 @@ enum Key {
 pub(super) struct Tracks {
     opening: Opening,
     known: HashMap<Key, Track>,
-    /// Processes named, real and made up, with the order they came in.
+    /// Named processes, real and synthetic, with their order of appearance.
     processes: HashMap<u32, u32>,
     roles: HashMap<Box<str>, u32>,
     next: u32,
@@ -74,7 +74,7 @@ impl Tracks {
         Ok(tracks)
     }
 
-    /// Where a connection's sends are drawn: on the main thread of the role's one process, if there is one.
+    /// Track of a connection's sends: the main thread of the role's only process, if there is one.
     pub(super) fn sends(&mut self, out: &mut Stream<'_>, hop: HopId, lane: u32, hops: &Hops) -> io::Result<Track> {
         let key = Key::Sends(hop, lane);
         if let Some(&track) = self.known.get(&key) {
@@ -89,7 +89,7 @@ impl Tracks {
         self.add(out, key, role, || format!("sends on {name}, connection {lane}"))
     }
 
-    /// Where the relay's part of a connection is drawn.
+    /// Track of the relay's part of a connection.
     pub(super) fn relay(&mut self, out: &mut Stream<'_>, hop: HopId, lane: u32, hops: &Hops) -> io::Result<Track> {
         let name = hops.name(hop);
         self.find_or_add(out, Key::Relay(hop, lane), "relay", || {
@@ -97,7 +97,7 @@ impl Tracks {
         })
     }
 
-    /// Where a hop's takes are drawn when it is not known which thread they were on.
+    /// Track of a hop's receives if the receiving thread is unknown.
     pub(super) fn takes(&mut self, out: &mut Stream<'_>, hop: HopId, hops: &Hops) -> io::Result<Track> {
         let key = Key::Takes(hop);
         if let Some(&track) = self.known.get(&key) {
@@ -112,7 +112,7 @@ impl Tracks {
         self.add(out, key, &role, || format!("takes from {}", it.name))
     }
 
-    /// A real thread; `role` names its process, `name` itself.
+    /// Track of a real thread, with the role of its process and its name.
     pub(super) fn thread(
         &mut self,
         out: &mut Stream<'_>,
@@ -149,7 +149,7 @@ impl Tracks {
         }
     }
 
-    /// A made-up thread of a role's made-up process.
+    /// Adds a synthetic thread to a role's synthetic process.
     fn add(&mut self, out: &mut Stream<'_>, key: Key, role: &str, name: impl FnOnce() -> String) -> io::Result<Track> {
         let pid = if let Some(&pid) = self.roles.get(role) {
             pid
