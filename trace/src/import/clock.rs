@@ -7,34 +7,34 @@ use super::number::{digits, exactly, fraction};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// When a line was written, by its own clock.
+/// Timestamp of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// Nanoseconds since the Unix epoch.
     pub(super) wall_ns: u64,
-    /// It is in whole seconds.
+    /// The timestamp has whole seconds only.
     pub(super) coarse: bool,
-    /// It names no zone.
+    /// The timestamp has no time zone.
     pub(super) zone_assumed: bool,
-    /// It names no year.
+    /// The timestamp has no year.
     pub(super) year_assumed: bool,
 }
 
-/// Reads stamps.
+/// Parser of timestamps.
 #[derive(Debug)]
 pub(super) struct Clock {
     zone: TimeZone,
-    /// Year, and the month in which it was current.
+    /// Assumed year, and the month at that time.
     year: (i16, i8),
-    /// The minute that was read last and when it began: lines of one minute follow each other.
+    /// Last parsed minute and its start, since consecutive lines are mostly from the same minute.
     last: Option<(Minute, u64)>,
 }
 
-/// A minute of a calendar, in the zone given or the one assumed.
+/// A calendar minute, with its time zone offset if given.
 type Minute = (u64, u64, u64, u64, u64, Option<i32>);
 
 impl Clock {
-    /// `year` and `month` are those in which a stamp without a year is at the latest.
+    /// `year` and `month`: latest possible date of a timestamp without a year.
     pub(super) fn new(zone: TimeZone, year: i16, month: i8) -> Self {
         Self {
             zone,
@@ -81,7 +81,7 @@ impl Clock {
         let rest = text[3..].strip_prefix(b" ")?;
         let (day, rest) = digits(rest.strip_prefix(b" ").unwrap_or(rest), 2)?;
         let (time, rest) = clock_time(rest.strip_prefix(b" ")?)?;
-        // A month after the current one was last year's.
+        // A month after the current one belongs to the previous year.
         let year = self.year.0 - i16::from(month > self.year.1);
         let minute = (
             u64::try_from(year).ok()?,
@@ -102,7 +102,7 @@ impl Clock {
         Some((stamp, rest))
     }
 
-    /// When the minute began, since the epoch.
+    /// Start of the minute, since the epoch.
     fn begin(&mut self, minute: Minute) -> Option<u64> {
         if let Some((last, begin)) = self.last
             && last == minute
@@ -131,7 +131,7 @@ struct Time {
     coarse: bool,
 }
 
-/// `07:55:00`, `07:55:00.330146`, `07:55:00,330`; a leap second counts as the one before it.
+/// Parses `07:55:00`, `07:55:00.330146`, `07:55:00,330`. A leap second counts as the second before it.
 fn clock_time(text: &[u8]) -> Option<(Time, &[u8])> {
     let (hour, rest) = exactly(text, 2)?;
     let (minute, rest) = exactly(rest.strip_prefix(b":")?, 2)?;
@@ -154,7 +154,7 @@ fn clock_time(text: &[u8]) -> Option<(Time, &[u8])> {
     Some((time, rest))
 }
 
-/// `Z`, ` UTC`, `+01:00`, `+0100`, `-08`: seconds east of Greenwich.
+/// Parses `Z`, ` UTC`, `+01:00`, `+0100`, `-08` to seconds east of UTC.
 fn offset(text: &[u8]) -> (Option<i32>, &[u8]) {
     let spaced = text.strip_prefix(b" ").unwrap_or(text);
     for name in [&b"UTC"[..], b"GMT"] {
@@ -180,13 +180,13 @@ fn signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
     (hours <= 14 && minutes < 60 && !followed).then(|| (sign * (hours * 3_600 + minutes * 60) as i32, rest))
 }
 
-/// Two digits, whatever follows.
+/// Parses two digits, followed by anything.
 fn two(text: &[u8]) -> Option<(u64, &[u8])> {
     let (two, rest) = text.split_at_checked(2)?;
     Some((exactly(two, 2)?.0, rest))
 }
 
-/// `1768722900.330146` and whole milli-, micro- and nanoseconds since the epoch.
+/// Parses `1768722900.330146`, and integer milli-, micro- and nanoseconds since the epoch.
 fn epoch(text: &[u8]) -> Option<(Stamp, &[u8])> {
     let (number, rest) = digits(text, 19)?;
     let unit = match text.len() - rest.len() {

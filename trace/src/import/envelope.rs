@@ -2,14 +2,14 @@
 
 use super::clock::{Clock, Stamp};
 
-/// Seconds that a runtime may take to pass a line on.
+/// Maximum delay of a container runtime in passing on a line, in nanoseconds.
 const PASSED_ON_NS: u64 = 5_000_000_000;
-/// A stamp begins within this many bytes.
+/// A timestamp must start within this many bytes.
 const HEAD: usize = 96;
-/// And after no more words than this.
+/// A timestamp must start after at most this many words.
 const PREFIX_WORDS: usize = 4;
 
-/// A line, taken apart.
+/// Parts of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opened<'l> {
     pub(super) stamp: Option<Stamp>,
@@ -18,7 +18,7 @@ pub(super) struct Opened<'l> {
     pub(super) message: &'l str,
 }
 
-/// Takes the stamps off `line`.
+/// Removes the timestamps from `line`.
 pub(super) fn open<'l>(line: &'l str, clock: &mut Clock) -> Opened<'l> {
     let mut rest = line.trim_start();
     if rest.starts_with("[pod/")
@@ -46,7 +46,7 @@ pub(super) fn open<'l>(line: &'l str, clock: &mut Clock) -> Opened<'l> {
     }
 }
 
-/// The stamp that says more: a line's own, unless it is vague and the one before it is not.
+/// Selects the more precise timestamp: the line's own, unless it is vague and the outer one is not.
 pub(super) fn better(outer: Stamp, own: Stamp) -> Stamp {
     let vague = own.coarse || own.zone_assumed;
     let same_time = outer.wall_ns.saturating_add(1_000_000_000).saturating_sub(own.wall_ns)
@@ -59,7 +59,7 @@ pub(super) fn better(outer: Stamp, own: Stamp) -> Stamp {
     }
 }
 
-/// A stamp near the beginning, with `[`, a level or a key before it.
+/// Finds a timestamp near the beginning, after `[`, a level or a key.
 fn head<'l>(text: &'l str, clock: &mut Clock) -> Option<Opened<'l>> {
     let bytes = text.as_bytes();
     let (mut begins, mut words) = (true, 0);
@@ -85,14 +85,14 @@ fn head<'l>(text: &'l str, clock: &mut Clock) -> Option<Opened<'l>> {
     None
 }
 
-/// `stdout F `, as container runtimes write it.
+/// Removes `stdout F `, which container runtimes write.
 fn runtime(text: &str) -> &str {
     let stream = text.strip_prefix("stdout ").or_else(|| text.strip_prefix("stderr "));
     let tag = stream.and_then(|s| s.strip_prefix("F ").or_else(|| s.strip_prefix("P ")));
     tag.unwrap_or(text)
 }
 
-/// ` DP0 TP0] message`
+/// Splits ` DP0 TP0] message`.
 fn rank(text: &str) -> (&str, &str) {
     const LONGEST: usize = 40;
     match text.split_once(']') {
@@ -158,7 +158,7 @@ mod tests {
                 "",
                 "hello",
             ),
-            // The runtime's stamp is finer and has a zone.
+            // The runtime's timestamp is more precise and has a zone.
             (
                 "2026-01-18T07:55:00.4Z [2026-01-18 07:55:00 TP0] hi",
                 "2026-01-18T07:55:00.4Z",
@@ -171,7 +171,7 @@ mod tests {
                 "",
                 "hi",
             ),
-            // The line's own is finer.
+            // The line's own timestamp is more precise.
             (
                 "2026-01-18T07:55:00.4Z 2026-01-18T07:55:00.3999Z hi",
                 "2026-01-18T07:55:00.3999Z",

@@ -1,16 +1,16 @@
-//! Why an import ends without a result.
+//! Errors of an import.
 
 use std::path::PathBuf;
 
 /// Errors of an import.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// A path leads nowhere, or may not be read.
+    /// A path does not exist or is not readable.
     #[error("cannot read {}: {source}", path.display())]
     Path {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
     /// There is no file to read.
@@ -19,7 +19,7 @@ pub enum ImportError {
         /// Searched paths.
         paths: String,
     },
-    /// More files than are allowed.
+    /// Too many files.
     #[error("more than {limit} files in {paths}; name fewer, or raise --max-files")]
     TooManyFiles {
         /// The limit.
@@ -27,7 +27,7 @@ pub enum ImportError {
         /// Searched paths.
         paths: String,
     },
-    /// Not one line has a known form.
+    /// No line has a known form.
     #[error(
         "{lines} lines in {files} and none of a known form ([TRACE ..] and [TOK ..] lines, SGLang's streaming backlog warnings, \
          request logs, request metrics and time stats){undated}{first}"
@@ -37,9 +37,9 @@ pub enum ImportError {
         lines: u64,
         /// `1 file`, `12 files`.
         files: String,
-        /// `; 12 lines of a known form have no time`, or nothing.
+        /// `; 12 lines of a known form have no time`, or empty.
         undated: String,
-        /// `; the first reads: ..`, with everything that could be a prompt left out, or nothing.
+        /// `; the first reads: ..`, without anything that could be a prompt, or empty.
         first: String,
     },
 }

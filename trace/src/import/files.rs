@@ -1,4 +1,4 @@
-//! Which files to read: those named, and those in folders that were named.
+//! Selection of files: those named, and those in named directories.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use super::stats::Stats;
 const NO_LOGS: [&str; 9] = [
     ".pkl", ".pickle", ".pstats", ".tgap", ".json.gz", ".tar", ".tgz", ".zip", ".npz",
 ];
-/// Folders in folders that are followed.
+/// Maximum depth of nested directories.
 const DEPTH: usize = 32;
 
 /// A file to read.
@@ -21,11 +21,11 @@ pub(super) struct LogFile {
     pub(super) path: PathBuf,
     /// Name to which its lines are attributed; the same for all files of a rotated set.
     pub(super) label: Box<str>,
-    /// Length on disk.
+    /// Size on disk, in bytes.
     pub(super) bytes: u64,
 }
 
-/// All files that `paths` lead to. Links inside folders are not followed.
+/// Finds all files under `paths`. Symbolic links inside directories are not followed.
 pub(super) fn gather(paths: &[PathBuf], options: &Options, stats: &mut Stats) -> Result<Vec<LogFile>, ImportError> {
     let all = || {
         paths
@@ -57,7 +57,7 @@ pub(super) fn gather(paths: &[PathBuf], options: &Options, stats: &mut Stats) ->
         })?;
         for entry in entries.flatten() {
             let path = entry.path();
-            // Of the entry itself, not of what a link points to.
+            // Metadata of the entry itself, not of a link's target.
             let Ok(kind) = entry.metadata() else { continue };
             if kind.is_dir() && depth < DEPTH {
                 folders.push((path, root.clone(), depth + 1));
@@ -96,8 +96,8 @@ fn no_log(path: &Path) -> bool {
     NO_LOGS.iter().any(|end| name.ends_with(end))
 }
 
-/// The name without what compression and rotation put behind it: `decode.log.2.gz`, `decode.log-20260118`,
-/// `decode.log.2026-01-18_07` are all `decode.log`.
+/// Removes suffixes of compression and rotation from a name: `decode.log.2.gz`, `decode.log-20260118`,
+/// `decode.log.2026-01-18_07` all become `decode.log`.
 fn label(name: &str) -> &str {
     let mut name = name;
     loop {

@@ -6,7 +6,7 @@ use super::item::{Rid, Said};
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) at_ns: u64,
-    /// Who, by place.
+    /// Index of the source.
     pub(super) by: u16,
     pub(super) said: Kept,
 }
@@ -15,7 +15,7 @@ pub(super) struct Held {
 pub(super) enum Kept {
     Stage {
         rid: KeptRid,
-        /// The stage, by place.
+        /// Index of the stage name.
         name: u16,
         tokens: Option<u32>,
         pending: Option<u32>,

@@ -3,9 +3,9 @@
 /// One statement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Item<'l> {
-    /// Its own time since the epoch, if the line describes an earlier event.
+    /// Time of the event since the epoch, if the line describes an earlier event.
     pub(super) wall_ns: Option<u64>,
-    /// Role of the writer, guessed from the form of the line, or empty.
+    /// Role of the writer, inferred from the form of the line, or empty.
     pub(super) role: &'l str,
     pub(super) said: Said<'l>,
 }
@@ -31,19 +31,19 @@ pub(super) enum Said<'l> {
     },
 }
 
-/// A request id, and whether the line cut it short.
+/// A request id, and whether the line truncates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rid<'l> {
-    /// The part that is present.
+    /// The present part.
     pub(super) text: &'l str,
     pub(super) cut: bool,
 }
 
-/// Longer ones are none.
+/// Maximum length of a rid; a longer word is not a rid.
 const LONGEST_RID: usize = 256;
 
 impl<'l> Rid<'l> {
-    /// A rid as a line writes it: bare, quoted, cut short with `...`.
+    /// Parses a rid: bare, quoted, or truncated with `...`.
     pub(super) fn read(word: &'l str) -> Option<Self> {
         let word = word.trim_matches(|c| matches!(c, '\'' | '"' | ',' | ';' | ')' | ']' | '['));
         let text = word.trim_end_matches(['.', '…']);

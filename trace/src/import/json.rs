@@ -1,4 +1,4 @@
-//! Lines that are one JSON object: a log collector's around a message, a structured logger's, or SGLang's own records.
+//! Lines that are one JSON object: a log collector's wrapper, a structured logger's line, or SGLang's own records.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,17 +18,17 @@ pub(super) struct Object<'l> {
     pub(super) event: Option<Cow<'l, str>>,
     /// `rid`, or `id` of request metrics.
     pub(super) rid: Option<Cow<'l, str>>,
-    /// It is a record of SGLang's request metrics.
+    /// Whether it is a record of SGLang's request metrics.
     pub(super) metrics: bool,
-    /// The engine's own times, of the record itself or of `out.meta_info`.
+    /// Times by the engine, from the record itself or from `out.meta_info`.
     pub(super) meta: Meta,
 }
 
-/// A number or a text; anything else is [`Scalar::Other`].
+/// A number or a string; anything else is [`Scalar::Other`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Scalar<'l> {
     Number(f64),
-    /// A whole number, which a stamp in nanoseconds needs exactly.
+    /// An integer, since a timestamp in nanoseconds must be exact.
     Whole(u64),
     Text(Cow<'l, str>),
     Other,
@@ -59,7 +59,7 @@ impl<'de: 'l, 'l> Deserialize<'de> for Object<'l> {
     }
 }
 
-/// Fills an object from a map.
+/// Visitor that fills an object from a map.
 struct Fill<'o, 'l>(&'o mut Object<'l>);
 
 impl<'de: 'l, 'l> Visitor<'de> for Fill<'_, 'l> {
@@ -104,7 +104,7 @@ impl<'de: 'l, 'l> Visitor<'de> for Fill<'_, 'l> {
     }
 }
 
-/// An object inside the object, with the same keys; anything else in its place is ignored.
+/// Nested object with the same keys; other values in its place are ignored.
 struct Nested<'o, 'l>(&'o mut Object<'l>);
 
 impl<'de: 'l, 'l> serde::de::DeserializeSeed<'de> for Nested<'_, 'l> {

@@ -1,4 +1,4 @@
-//! Lines of a file, whatever it is compressed with, none longer than a limit.
+//! Lines of a plain or compressed file, truncated at a limit.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memchr::memchr;
 
 const BUFFER: usize = 256 * 1024;
-/// A zstd frame may ask for a window of 2^27 bytes: what `zstd` itself takes without `--long`.
+/// Maximum window of a zstd frame: 2^27 bytes, as `zstd` itself accepts without `--long`.
 const ZSTD_WINDOW_LOG: u32 = 27;
 
 /// One line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line<'b> {
-    /// Without its end.
+    /// Text without the line end.
     pub(super) text: &'b [u8],
-    /// It went on beyond the limit.
+    /// Whether the line was longer than the limit.
     pub(super) cut: bool,
 }
 
@@ -28,11 +28,11 @@ pub(super) struct Lines {
     end: usize,
     over: bool,
     longest: usize,
-    /// Bytes of text handed out so far.
+    /// Bytes of text returned so far.
     pub(super) text_bytes: u64,
 }
 
-/// Counts bytes as they come from the disk.
+/// Counts bytes read from the disk.
 struct Counted {
     file: File,
     read: Arc<AtomicU64>,
@@ -47,7 +47,7 @@ impl Read for Counted {
 }
 
 impl Lines {
-    /// Opens a plain, gzip or zstd file; `read` counts the bytes taken from the disk.
+    /// Opens a plain, gzip or zstd file; `read` counts the bytes read from the disk.
     pub(super) fn open(path: &Path, longest: usize, read: Arc<AtomicU64>) -> io::Result<Self> {
         let file = File::open(path)?;
         let mut magic = [0; 4];
@@ -77,7 +77,7 @@ impl Lines {
         }
     }
 
-    /// The next line; `None` at the end.
+    /// Returns the next line; `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         let mut searched = self.start;
         loop {
@@ -114,7 +114,7 @@ impl Lines {
         }
     }
 
-    /// Keeps the line's head at the buffer's front and reads over the rest.
+    /// Keeps the start of a long line at the front of the buffer and skips the rest.
     fn long(&mut self) -> io::Result<Line<'_>> {
         self.buffer.copy_within(self.start..self.start + self.longest, 0);
         self.text_bytes += (self.end - self.start) as u64;
@@ -159,7 +159,7 @@ fn pull(from: &mut dyn Read, into: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// The first bytes, without moving on.
+/// Reads the first bytes without advancing.
 fn peek(file: &File, into: &mut [u8]) -> io::Result<usize> {
     use std::os::unix::fs::FileExt;
     let mut got = 0;
@@ -168,7 +168,7 @@ fn peek(file: &File, into: &mut [u8]) -> io::Result<usize> {
             Ok(0) => break,
             Ok(n) => got += n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A pipe has no places: it is read as plain text.
+            // A pipe is not seekable (ESPIPE), so it is read as plain text.
             Err(error) if error.raw_os_error() == Some(29) => break,
             Err(error) => return Err(error),
         }
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// Hands out its bytes a few at a time.
+    /// Returns its bytes a few at a time.
     struct Dripping(Vec<u8>, usize, usize);
 
     impl Read for Dripping {

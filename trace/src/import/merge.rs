@@ -1,6 +1,6 @@
 //! Merges several files, each roughly in order, into one stream of events ordered by timestamp.
 //!
-//! Always reads the file that lags behind. Its statements are held back until every file is `window` further, so that a late line is still
+//! Always reads the file that is furthest behind. Its statements are held back until every file is `window` ahead, so that a late line is
 //! sorted in. Files are opened when their first timestamp is near.
 
 use std::path::PathBuf;
@@ -19,14 +19,14 @@ use super::stats::Stats;
 use crate::event::Event;
 use crate::words::plural;
 
-/// Lines read before others get their turn.
+/// Lines read from one file before another gets its turn.
 const TURN: usize = 512;
 
-/// An import under way.
+/// An import in progress.
 pub struct Import {
     options: Options,
     reader: Reader,
-    /// Not opened yet, the earliest last.
+    /// Files not opened yet, the earliest last.
     waiting: Vec<Source>,
     active: Vec<Source>,
     held: Queue,
@@ -36,7 +36,7 @@ pub struct Import {
 }
 
 impl Import {
-    /// Finds the files that `paths` lead to and looks at the beginning of each.
+    /// Finds the files under `paths` and reads the start of each.
     pub fn open(paths: &[PathBuf], options: Options) -> Result<Self, ImportError> {
         let mut stats = Stats::default();
         let files = files::gather(paths, &options, &mut stats)?;
@@ -63,7 +63,7 @@ impl Import {
         })
     }
 
-    /// Reads on a little and hands over the events that are due. `false` once there is nothing more.
+    /// Reads some lines and passes on the events that are due. Returns `false` at the end.
     pub fn next(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         self.open_due();
         let lagging = (0..self.active.len()).min_by_key(|&at| self.active[at].frontier_ns);
@@ -91,14 +91,14 @@ impl Import {
         true
     }
 
-    /// Up to where no earlier line is to be expected.
+    /// Time before which no more lines are expected.
     fn horizon(&self) -> u64 {
         let next = self.waiting.last().map(|s| s.first_ns);
         let lagging = self.active.iter().map(|s| s.frontier_ns).chain(next).min();
         lagging.unwrap_or(u64::MAX).saturating_sub(self.options.window_ns)
     }
 
-    /// Opens the files whose time has come.
+    /// Opens the files whose first timestamp is near.
     fn open_due(&mut self) {
         while let Some(next) = self.waiting.last() {
             let now = self.active.iter().map(|s| s.frontier_ns).min();
@@ -138,12 +138,12 @@ impl Import {
         &self.reader.stats
     }
 
-    /// Bytes read from the disk, of how many.
+    /// Bytes read from the disk, and the total.
     pub fn progress(&self) -> (u64, u64) {
         (self.read.load(Ordering::Relaxed).min(self.bytes), self.bytes)
     }
 
-    /// At the end: an error when nothing was understood.
+    /// Checks the result at the end: an error if no line was recognised.
     pub fn check(&self) -> Result<(), ImportError> {
         let stats = self.stats();
         if stats.events > 0 {

@@ -1,7 +1,7 @@
-//! Engine log files as a source: lines to events, in the order of their stamps (docs/reference/import.md).
+//! Engine log files as a source: converts lines to events, ordered by timestamp (docs/reference/import.md).
 //!
-//! Bounded in all it keeps: lines held back for ordering, rids remembered to complete those that a log cut short, files open
-//! at once. Whatever a bound costs is counted in [`Stats`].
+//! All memory is bounded: lines held back for ordering, rids kept to complete those truncated in a log, and open files.
+//! [`Stats`] counts what is lost at each limit.
 
 mod clock;
 mod envelope;

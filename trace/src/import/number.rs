@@ -1,4 +1,4 @@
-//! Digits.
+//! Parsing of digits.
 
 /// Parses at most `most` leading digits; returns the number and the rest. `None` without a digit or with too many.
 pub(super) fn digits(text: &[u8], most: usize) -> Option<(u64, &[u8])> {
@@ -10,13 +10,13 @@ pub(super) fn digits(text: &[u8], most: usize) -> Option<(u64, &[u8])> {
     Some((digits.iter().fold(0, |n, d| n * 10 + u64::from(d - b'0')), rest))
 }
 
-/// Exactly `count` digits.
+/// Parses exactly `count` digits.
 pub(super) fn exactly(text: &[u8], count: usize) -> Option<(u64, &[u8])> {
     let (number, rest) = digits(text, count)?;
     (text.len() - rest.len() == count).then_some((number, rest))
 }
 
-/// A fraction's digits (those after the point) in nanoseconds; digits beyond the ninth are dropped.
+/// Parses the digits after a decimal point to nanoseconds; digits beyond the ninth are dropped.
 pub(super) fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
     let count = text.iter().take_while(|b| b.is_ascii_digit()).count();
     if count == 0 {
@@ -30,7 +30,7 @@ pub(super) fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
     Some((ns, rest))
 }
 
-/// Seconds since the epoch as `f64`, in nanoseconds; `None` unless they lie between 2001 and 2096: other clocks (uptime) do not.
+/// Converts seconds since the epoch to nanoseconds. `None` outside 2001 to 2096, which excludes other clocks such as uptime.
 pub(super) fn epoch_ns(seconds: f64) -> Option<u64> {
     (1e9..4e9)
         .contains(&seconds)

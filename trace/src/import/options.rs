@@ -2,24 +2,24 @@
 
 use jiff::tz::TimeZone;
 
-/// How log files are read.
+/// Options for reading log files.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The zone of stamps that name none.
+    /// Time zone of timestamps without one.
     pub zone: TimeZone,
     /// Year of timestamps without one; `None` takes it from the file's modification time.
     pub year: Option<i16>,
-    /// Lines are put in order over this much log time, in nanoseconds.
+    /// Log time over which lines are sorted, in nanoseconds.
     pub window_ns: u64,
-    /// Most recognised lines held back for that.
+    /// Maximum number of recognised lines held back for sorting.
     pub held_lines: usize,
-    /// Longer lines are cut here, in bytes.
+    /// Maximum length of a line in bytes; longer lines are truncated.
     pub line_bytes: usize,
-    /// Most files read in all.
+    /// Maximum number of files.
     pub files: usize,
-    /// Most files open at once.
+    /// Maximum number of open files.
     pub open_files: usize,
-    /// Most whole rids remembered, to complete those that the log cut short.
+    /// Maximum number of complete rids kept, to complete those truncated in the log.
     pub rids: usize,
 }
 

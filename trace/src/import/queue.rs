@@ -1,13 +1,13 @@
-//! Statements that wait for their time. Logs are nearly in order: a statement goes to the end of its slot of time, and a slot
-//! is sorted once, when it is due.
+//! Queue of statements by time. Logs are nearly in order, so a statement is appended to its time slot, and a slot
+//! is sorted once when it is due.
 
 use std::collections::BTreeMap;
 
 use super::held::Held;
 
-/// Slots in a window.
+/// Number of slots per window.
 const SLOTS: u64 = 64;
-/// The shortest slot, in nanoseconds.
+/// Minimum length of a slot, in nanoseconds.
 const SHORTEST_NS: u64 = 1_000_000;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Queue {
         self.slots.entry(held.at_ns / self.slot_ns).or_default().push(held);
     }
 
-    /// The earliest slot if it ends by `horizon_ns`, in order; entries of equal time keep their reading order.
+    /// Removes and returns the earliest slot, sorted, if it ends by `horizon_ns`. Entries with equal times keep their reading order.
     pub(super) fn take_before(&mut self, horizon_ns: u64) -> Option<Vec<Held>> {
         let first = self.slots.first_entry()?;
         if (first.key() + 1).saturating_mul(self.slot_ns) > horizon_ns {

@@ -1,4 +1,4 @@
-//! Converts a line to a held statement, and that to an event.
+//! Converts lines to held statements, and those to events.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub(super) struct Reader {
     pub(super) rids: Rids,
     pub(super) names: Vec<Box<str>>,
     pub(super) speakers: Vec<Box<str>>,
-    /// Whether there are several logs, so that sources include the log's name.
+    /// Whether there are several logs. If so, source names include the log's name.
     pub(super) several: bool,
 }
 
@@ -40,7 +40,7 @@ impl Reader {
         }
     }
 
-    /// Reads up to `most` lines. `false` when the file is over.
+    /// Reads up to `most` lines. Returns `false` at the end of the file.
     pub(super) fn turn(&mut self, source: &mut Source, most: usize, queue: &mut Queue) -> bool {
         let Some(mut lines) = source.lines.take() else {
             return false;
@@ -195,7 +195,7 @@ impl Reader {
     }
 }
 
-/// The full rid, or the truncated one with its mark.
+/// Full rid, or the truncated one with its mark.
 fn whole<'r>(rid: &'r KeptRid, rids: &'r mut Rids, stats: &mut Stats) -> Cow<'r, str> {
     if !rid.cut {
         return Cow::Borrowed(&rid.text);
@@ -206,7 +206,7 @@ fn whole<'r>(rid: &'r KeptRid, rids: &'r mut Rids, stats: &mut Stats) -> Cow<'r,
     }
 }
 
-/// `"2026-01-18T07:55:00Z"`, `1768722900.33`, `1768722900330`.
+/// Parses a timestamp such as `"2026-01-18T07:55:00Z"`, `1768722900.33` or `1768722900330`.
 fn scalar_stamp(time: &Scalar<'_>, clock: &mut Clock) -> Option<Stamp> {
     match time {
         Scalar::Text(text) => clock.read(text.as_bytes()).map(|(stamp, _)| stamp),

@@ -1,7 +1,7 @@
-//! Messages of known forms.
+//! Recognition of messages with known forms.
 //!
-//! `[TRACE ..]` and `[TOK ..]` lines are not in any SGLang release: they come from a patch whose lines are public in the report
-//! "Tokenizer Backpressure Bug (Decode TTFT)". All other forms are those of the releases' own code (docs/reference/import.md says which).
+//! `[TRACE ..]` and `[TOK ..]` lines are in no SGLang release. They come from a patch whose output is public in the report
+//! "Tokenizer Backpressure Bug (Decode TTFT)". All other forms come from the releases' own code (see docs/reference/import.md).
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
@@ -38,7 +38,7 @@ enum Mark {
     Json,
 }
 
-/// The times that SGLang's records carry, with the stage each is and who took it. Seconds since the epoch.
+/// Time fields in SGLang's records (seconds since the epoch), with the stage and the process of each.
 const TIMES: [(&str, &str, &str); 9] = [
     ("request_received_ts", "request_received", "tokenizer"),
     ("request_sent_to_scheduler_ts", "request_sent_to_scheduler", "tokenizer"),
@@ -77,7 +77,7 @@ impl Meta {
         }
     }
 
-    /// From the text of a Python dict: the part behind the last `'meta_info': `, which no output can come after.
+    /// Parses the text of a Python dict after the last `'meta_info': `. No output text can follow that.
     fn of_repr(text: &str) -> Self {
         let mut meta = Self::default();
         let Some(at) = text.rfind("'meta_info': {") else {
@@ -126,7 +126,7 @@ impl Meta {
     }
 }
 
-/// A line of a known form that says nothing usable.
+/// A line of a known form without usable content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -142,12 +142,12 @@ impl Recogniser {
         Self(built.expect("a few short constants make an automaton"))
     }
 
-    /// Whether the line may be of a known form. Fast: most lines of a log are not.
+    /// Whether the line may have a known form. Fast, because most lines do not.
     pub(super) fn may_know(&self, line: &[u8]) -> bool {
         self.0.is_match(line)
     }
 
-    /// Hands what the message says to `sink`. `line_ns` is its own stamp. `None` when its form is not known.
+    /// Passes the content of the message to `sink`. `line_ns` is the line's timestamp. `None` if the form is unknown.
     pub(super) fn read<'l>(
         &self,
         message: &'l str,
@@ -164,7 +164,7 @@ impl Recogniser {
             Mark::Receive => request(rest, "receive_logged", sink).map(|_| Form::RequestReceived),
             Mark::Finish => finish(rest, sink),
             Mark::Deleted => deleted(rest, sink),
-            // An object is read where the line begins, not here.
+            // JSON objects are parsed by the caller.
             Mark::Json => return None,
         })
     }
@@ -178,10 +178,10 @@ fn plain<'l>(role: &'l str, said: Said<'l>) -> Item<'l> {
     }
 }
 
-/// `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`
+/// Parses `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`.
 fn trace<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
     let (area, body) = rest.split_once(']').ok_or(Malformed)?;
-    // The names that the report's own lines have; another area speaks for itself.
+    // Names as in the public report. Another area is used as the role.
     let role = match area {
         "disagg" => "scheduler",
         "output" => "tokenizer",
@@ -212,15 +212,15 @@ fn trace<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malf
     Ok(Form::TraceBatch)
 }
 
-/// A stage's name: a bare word of letters, digits and underscores.
+/// Whether the word can be a stage name: letters, digits, `_`, `.` and `-`, with a letter first.
 fn is_name(word: &str) -> bool {
     const LONGEST: usize = 64;
     let letters = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
     word.len() <= LONGEST && word.bytes().all(letters) && word.as_bytes()[0].is_ascii_alphabetic()
 }
 
-/// `recv] type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0 sys=7.1 states=1024`.
-/// What `sys` counts (the process's time in the kernel, or the whole machine) is not said anywhere: it is left out.
+/// Parses `recv] type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0 sys=7.1 states=1024`.
+/// `sys` is ignored, because its meaning (kernel time of the process or of the machine) is undocumented.
 fn tok<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Form {
     let said = Said::Told {
         states: count(rest, "states="),
@@ -241,7 +241,7 @@ fn tok<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Form {
     }
 }
 
-/// `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later)
+/// Parses `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later).
 fn backlog<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
     let (rid, tail) = rest.split_once(", coalescing ").ok_or(Malformed)?;
     let rid = Rid::read(rid).ok_or(Malformed)?;
@@ -252,8 +252,8 @@ fn backlog<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Ma
 
 /// `.., input len=12, output len=30, type=unified): queue_duration=1.00ms, forward_duration=4.50ms, entry_time=1768722900.123`
 ///
-/// Written when the scheduler is done with the request. Later releases give the wall time at which it began to wait; earlier ones
-/// do not, and the line's own stamp is the end that the durations count back from.
+/// Logged when the scheduler has finished the request. Later releases log the wall time at which it started to wait. Earlier ones
+/// do not, so the durations count back from the line's own timestamp.
 fn time_stats<'l>(rest: &'l str, line_ns: Option<u64>, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
     let (head, tail) = rest.split_once("): ").ok_or(Malformed)?;
     let rid = head.split(',').next().and_then(Rid::read).ok_or(Malformed)?;
@@ -288,8 +288,8 @@ fn time_stats<'l>(rest: &'l str, line_ns: Option<u64>, sink: &mut dyn FnMut(Item
     Ok(Form::TimeStats)
 }
 
-/// `GenerateReqInput(received_time=None, rid='4f1c..', text='..` : before the rid stand numbers only, and nothing behind it is
-/// looked at. A text would be in quotes, so the first quote of the line must be the rid's.
+/// Parses `GenerateReqInput(received_time=None, rid='4f1c..', text='..`. Only numbers precede the rid, and nothing after it is
+/// read. A text would be in quotes, so the first quote of the line must be the rid's.
 fn request<'l>(rest: &'l str, name: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Rid<'l>, Malformed> {
     let quote = rest.find(['\'', '"']).filter(|&at| rest[..at].ends_with("rid="));
     let rid = quote.and_then(|at| Rid::read(rest[at + 1..].split(['\'', '"']).next()?));
@@ -304,14 +304,14 @@ fn request<'l>(rest: &'l str, name: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> 
     Ok(rid)
 }
 
-/// The same with `, out={'text': .., 'meta_info': {..}}` behind it.
+/// Like [`request`], followed by `, out={'text': .., 'meta_info': {..}}`.
 fn finish<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
     let rid = request(rest, "finish_logged", sink)?;
     Meta::of_repr(rest).say(rid, sink);
     Ok(Form::RequestFinished)
 }
 
-/// `'4f1c..' but the state was deleted in TokenizerManager.`
+/// Parses `'4f1c..' but the state was deleted in TokenizerManager.`.
 fn deleted<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
     let (rid, _) = rest.split_once(" but the state was deleted").ok_or(Malformed)?;
     let said = Said::Stage {
@@ -324,7 +324,7 @@ fn deleted<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Ma
     Ok(Form::StateDeleted)
 }
 
-/// One of SGLang's own JSON records. `None` when the object is none.
+/// Parses one of SGLang's own JSON records. `None` for other objects.
 pub(super) fn object<'l>(object: &'l Object<'_>, sink: &mut dyn FnMut(Item<'l>)) -> Option<Result<Form, Malformed>> {
     let form = match object.event.as_deref() {
         Some("request.received") => Form::RequestReceived,

@@ -89,7 +89,7 @@ fn the_engines_own_lines() {
             "2904124 scheduler: 4f1c completion Some(30) None",
         ]
     );
-    // Without a wall time in it, the line's own stamp is the end.
+    // Without a wall time, the line's own timestamp is the end.
     let line = "Req Time Stats(rid=4f1c, bootstrap_room=7, input len=12, output len=30, type=decode): \
                 prealloc_queue_duration(5.00ms) = alloc_wait(0.00ms) + bootstrap(5.00ms) + other(0.00ms); \
                 transfer_duration=3.00ms; queue_duration=1000.00ms, forward_duration=2000.00ms, start=77.123";

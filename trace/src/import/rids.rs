@@ -1,4 +1,4 @@
-//! Rids that a log cut short, completed where only one whole rid fits.
+//! Completion of truncated rids, if only one complete rid matches.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -8,12 +8,12 @@ use hashbrown::HashSet;
 
 use super::stats::Stats;
 
-/// Whole rids seen so far.
+/// Complete rids seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Rids {
     known: HashSet<Arc<str>>,
     order: VecDeque<Arc<str>>,
-    /// Made when the first rid has to be completed: most logs cut none short.
+    /// Built when the first rid must be completed, since most logs truncate none.
     sorted: Option<BTreeSet<Arc<str>>>,
     most: usize,
 }
@@ -26,7 +26,7 @@ impl Rids {
         }
     }
 
-    /// A whole rid was read.
+    /// Adds a complete rid.
     pub(super) fn note(&mut self, rid: &str, stats: &mut Stats) {
         if self.most == 0 || self.known.contains(rid) {
             return;
@@ -48,7 +48,7 @@ impl Rids {
         self.order.push_back(rid);
     }
 
-    /// The one whole rid that begins like this; `None`, and counted, when there is none or more than one.
+    /// Returns the only complete rid with this prefix. If there is none or more than one, counts that and returns `None`.
     pub(super) fn complete(&mut self, begin: &str, stats: &mut Stats) -> Option<&str> {
         let from = (Bound::Included(begin), Bound::Unbounded);
         let sorted = self.sorted.get_or_insert_with(|| self.known.iter().cloned().collect());

@@ -1,13 +1,13 @@
 //! Shape of a line, to show an unrecognised line without its prompts and outputs.
 
-/// Words shown.
+/// Maximum number of words shown.
 const WORDS: usize = 12;
-/// Characters shown of one.
+/// Maximum number of characters shown per word.
 const LETTERS: usize = 40;
 
 const LEVELS: [&str; 7] = ["TRACE", "DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"];
 
-/// The line with every word left out that is not plainly technical: stamps, numbers, levels, `[tags]`, keys and rids stay.
+/// Removes all words that are not clearly technical from the line. Timestamps, numbers, levels, `[tags]`, keys and rids remain.
 pub(super) fn shape(line: &str) -> String {
     let mut out: Vec<String> = Vec::new();
     let mut words = line.split_whitespace();
@@ -41,7 +41,7 @@ fn shown(word: &str) -> Option<String> {
     (LEVELS.contains(&bare) || is_number(bare)).then(|| cut(word))
 }
 
-/// Digits, and the separators of timestamps, counts and measures.
+/// Whether the word has only digits and the separators of timestamps, counts and measurements.
 fn is_number(word: &str) -> bool {
     let digits = word.bytes().filter(u8::is_ascii_digit).count();
     let between =

@@ -7,18 +7,18 @@ use super::queue::Queue;
 use super::reader::Reader;
 use super::source::Source;
 
-/// Words kept of each sort; beyond it a word becomes [`OTHER`].
+/// Maximum number of words kept per kind; further ones become [`OTHER`].
 const WORDS: usize = 512;
 const OTHER: &str = "other";
 
-/// Where the statements of one line go.
+/// Destination of the statements of one line.
 pub(super) struct Sink<'s> {
     reader: &'s mut Reader,
     source: &'s mut Source,
     queue: &'s mut Queue,
     stamp: Option<Stamp>,
     rank: &'s str,
-    /// One of them has a time.
+    /// Whether any statement has a time.
     pub(super) dated: bool,
 }
 
@@ -76,7 +76,7 @@ fn speaker(speakers: &mut Vec<Box<str>>, source: &mut Source, role: &str, rank: 
         }
     };
     let place = place(speakers, &who);
-    // A rank is what a log says: it must not make this list long.
+    // A rank comes from the log, so the length of this list must be bounded.
     if source.speakers.len() < WORDS {
         source.speakers.push((role.into(), rank.into(), place));
     }

@@ -1,4 +1,4 @@
-//! One log file: probed for its first stamp, opened when its time comes.
+//! One log file: probed for its first timestamp, and opened when its time comes.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use super::lines::Lines;
 use super::options::Options;
 use super::text::clean;
 
-/// Lines looked at for a first stamp.
+/// Maximum number of lines searched for a first timestamp.
 const PROBED: usize = 200;
 
 pub(super) struct Source {
     pub(super) file: LogFile,
-    /// The first stamp in it; 0 when none was found at once.
+    /// First timestamp; 0 if none was found.
     pub(super) first_ns: u64,
-    /// The latest stamp of a known line so far.
+    /// Latest timestamp of a known line so far.
     pub(super) frontier_ns: u64,
     pub(super) clock: Clock,
     pub(super) lines: Option<Lines>,
-    /// Speakers in it: role, rank, and their place among all.
+    /// Sources in the file: role, rank, and global index.
     pub(super) speakers: Vec<(Box<str>, Box<str>, u16)>,
 }
 
 impl Source {
-    /// Looks at a file's first lines. The reason, when it is no text.
+    /// Reads a file's first lines. Returns the reason if it is not text.
     pub(super) fn probe(file: LogFile, options: &Options) -> Result<Self, String> {
         let mut clock = clock(&file, options);
         let refuse = |why: &str| format!("{}: {why}", file.path.display());
@@ -62,7 +62,7 @@ impl Source {
     }
 }
 
-/// A clock whose year is the one given, or that of the file's last change.
+/// Clock with the given year, or that of the file's last modification.
 fn clock(file: &LogFile, options: &Options) -> Clock {
     let changed = fs::metadata(&file.path).and_then(|m| m.modified()).ok();
     let changed = changed

@@ -30,7 +30,7 @@ pub enum Form {
     StateDeleted,
 }
 
-/// Reasons kept.
+/// Maximum number of reasons kept.
 const REASONS: usize = 8;
 
 /// Counters of an import.
@@ -38,11 +38,11 @@ const REASONS: usize = 8;
 pub struct Stats {
     /// Files read.
     pub files: u64,
-    /// Files passed over, each with the reason; the first few.
+    /// First few skipped files, each with the reason.
     pub skipped: Vec<String>,
-    /// Files passed over in all.
+    /// Number of skipped files.
     pub files_skipped: u64,
-    /// Files that could not be read to their end, each with the reason; the first few.
+    /// First few files that could not be read to their end, each with the reason.
     pub broken: Vec<String>,
     /// Bytes of text, decompressed.
     pub bytes: u64,
@@ -50,37 +50,37 @@ pub struct Stats {
     pub lines: u64,
     /// Lines of each known form.
     pub forms: BTreeMap<Form, u64>,
-    /// Lines of no known form.
+    /// Lines of unknown form.
     pub unknown: u64,
-    /// Lines of a known form that say nothing usable.
+    /// Lines of a known form without usable content.
     pub malformed: u64,
-    /// Lines of a known form without a time that can be read.
+    /// Lines of a known form without a readable time.
     pub undated: u64,
-    /// Lines longer than the limit, cut there.
+    /// Lines truncated at the length limit.
     pub cut: u64,
-    /// Known lines whose stamp names no zone.
+    /// Known lines whose timestamp has no time zone.
     pub zone_assumed: u64,
-    /// Known lines whose stamp names no year.
+    /// Known lines whose timestamp has no year.
     pub year_assumed: u64,
-    /// Known lines whose stamp is in whole seconds.
+    /// Known lines whose timestamp has whole seconds only.
     pub whole_seconds: u64,
-    /// Events made.
+    /// Number of events.
     pub events: u64,
-    /// Events that came after a later one had been passed on.
+    /// Events read after a later one was passed on.
     pub late: u64,
-    /// Events passed on before their time because too many were held.
+    /// Events passed on early because too many were held back.
     pub hurried: u64,
-    /// Files that could not be opened when their time came: too many were open.
+    /// Files opened late because too many were open.
     pub opened_late: u64,
-    /// Lines whose rid is cut short and was completed.
+    /// Lines with a truncated rid that was completed.
     pub rids_completed: u64,
-    /// Lines whose rid is cut short and fits several.
+    /// Lines with a truncated rid that matches several.
     pub rids_ambiguous: u64,
-    /// Lines whose rid is cut short and fits none that is known whole.
+    /// Lines with a truncated rid that matches no known one.
     pub rids_incomplete: u64,
-    /// Whole rids forgotten to make room.
+    /// Complete rids evicted at the limit.
     pub rids_forgotten: u64,
-    /// The first line of no known form, without anything that could be a prompt.
+    /// First line of unknown form, without anything that could be a prompt.
     #[serde(skip)]
     pub first_unknown: Option<String>,
 }

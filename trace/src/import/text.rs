@@ -24,7 +24,7 @@ pub(super) fn clean(line: &[u8]) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&plain).into_owned())
 }
 
-/// The value of `key` (which ends in `=` or `: `) as one word; the key must not be the end of a longer one.
+/// Value of `key` (which ends in `=` or `: `) as one word. The key must not be the end of a longer word.
 pub(super) fn value<'l>(text: &'l str, key: &str) -> Option<&'l str> {
     let mut from = 0;
     loop {
@@ -39,12 +39,12 @@ pub(super) fn value<'l>(text: &'l str, key: &str) -> Option<&'l str> {
     }
 }
 
-/// A count.
+/// Value of `key` as a count.
 pub(super) fn count(text: &str, key: &str) -> Option<u32> {
     value(text, key)?.trim_end_matches(['.', ',']).parse().ok()
 }
 
-/// A finite number, zero or more.
+/// Value of `key` as a finite, non-negative number.
 pub(super) fn number(text: &str, key: &str) -> Option<f64> {
     let value = value(text, key)?;
     let value = value
@@ -54,7 +54,7 @@ pub(super) fn number(text: &str, key: &str) -> Option<f64> {
     value.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0)
 }
 
-/// A duration that the line gives in milliseconds, in nanoseconds.
+/// Value of `key` in milliseconds, converted to nanoseconds.
 pub(super) fn millis(text: &str, key: &str) -> Option<u64> {
     Some((number(text, key)?.min(1e12) * 1e6).round() as u64)
 }
