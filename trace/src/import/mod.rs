@@ -1,7 +1,7 @@
 //! Engine log files as a source: converts lines to events, ordered by timestamp (docs/reference/import.md).
 //!
 //! All memory is bounded: lines held back for ordering, rids kept to complete those truncated in a log, and open files.
-//! [`Stats`] counts what is lost at each limit.
+//! [`Stats`] counts the losses at each limit.
 
 mod clock;
 mod envelope;

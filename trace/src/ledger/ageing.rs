@@ -13,7 +13,7 @@ const ROUND: usize = 16;
 const CANDIDATES: usize = 16;
 
 impl Ledger {
-    /// Lets time pass: ages records out. Called about every 100 ms.
+    /// Advances time and removes old records. Called about every 100 ms.
     pub fn tick(&mut self, now: MonoNs) {
         self.now = self.now.max(now);
         let now = self.now;
@@ -82,7 +82,7 @@ impl Ledger {
         quietest.is_some_and(|ticket| self.give_up(ticket, Closed::Forgotten))
     }
 
-    /// Evicts a record at the limit. Later chunks of its request may create a new record that would take them for the beginning.
+    /// Evicts a record at the limit. A later chunk of its request creates a new record, which could mistake it for the first chunk.
     fn give_up(&mut self, ticket: Ticket, why: Closed) -> bool {
         let closed = self.close(ticket, why);
         if closed {

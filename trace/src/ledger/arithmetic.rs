@@ -38,11 +38,11 @@ pub(crate) struct Said {
 /// Conclusion from a chunk's counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Adds up, or nothing can be concluded.
+    /// The counts add up, or nothing can be concluded.
     Fits,
     /// The first chunk seen was not the stream's first.
     JoinedLate,
-    /// Observation was broken: the stream starts again from here, unjudged.
+    /// Observations were missed: the stream restarts here, and the chunk is not judged.
     Rebased,
     /// A repeated finish (0.4.x with overlap scheduling), without new tokens.
     Repeat,
@@ -52,7 +52,7 @@ pub(crate) enum Verdict {
     Loss { missing: u32 },
     /// Lists more ids than it has new tokens, and no known behaviour explains it.
     Surplus { extra: u32 },
-    /// Lists all ids so far where the release claims new ones only. `confirmed` from the third in a row on.
+    /// Lists all ids so far, though the release claims new ones only. `confirmed`: at least the third such chunk in a row.
     Inflated { listed: u32, new: u32, confirmed: bool },
 }
 
@@ -79,7 +79,7 @@ impl Step {
 /// Type of the ids in a stream, inferred from its counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Evidence {
-    /// No chunk so far tells the two apart.
+    /// No chunk so far distinguishes the two types.
     #[default]
     Undecided,
     /// New ids only.
@@ -97,12 +97,12 @@ enum CatchUp {
     SinceLoss,
 }
 
-/// The count of one stream: one rid on one hop.
+/// Counts of one stream: one rid on one hop.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Count {
     /// Highest `completion_tokens` seen.
     pub(crate) high: u32,
-    /// The last one seen.
+    /// Last `completion_tokens` seen.
     last: u32,
     epoch: u32,
     contradictions: u8,

@@ -58,7 +58,7 @@ pub(crate) struct Entering<'a> {
 /// Outcomes of chunks. Every chunk is counted in exactly one field, or is still in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fates {
-    /// Carried by a delivery: the first of those that share one, and every one in a response that does not stream.
+    /// Carried by a delivery: the first chunk in it, or every chunk in a response that does not stream.
     pub delivered: u64,
     /// Merged into another chunk's delivery.
     pub coalesced: u64,
@@ -130,7 +130,7 @@ pub(crate) struct Line {
     epoch: u32,
     /// Hop of its last chunk.
     by: Option<HopId>,
-    /// The last delivery matched no chunk, so the next one may follow something unobserved.
+    /// The last delivery matched no chunk, so the next one may follow unobserved chunks.
     doubt: bool,
     /// Some of the request's chunks or deliveries may have been missed.
     pub(crate) scarred: bool,
@@ -305,7 +305,7 @@ impl Line {
         self.scarred |= missed;
         // While counts run behind, a delivery may match an entry with the same count whose own delivery was missed.
         let ambiguous = self.scarred && self.behind > 0;
-        // A delivery may contain unobserved tokens before a chunk that it reaches.
+        // A delivery may contain unobserved tokens before one of its chunks.
         let to = delivery.completion_tokens.unwrap_or(0);
         let mut reached = self.outstanding.iter().take_while(|entry| entry.end <= to);
         let unseen = reached.any(|entry| entry.after_unseen);

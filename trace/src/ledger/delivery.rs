@@ -13,7 +13,7 @@ use crate::event::{Delivery, Response};
 /// Number of tokens that a consumer may count in excess without a finding: ids of the prompt's tail, and one id that a release repeats
 /// in an aborted request's last chunk.
 const SLACK: u64 = 8;
-/// Minimum number of deliveries that repeat all tokens so far as new; fewer may be coincidence.
+/// Minimum number of deliveries that list all tokens so far as new. Fewer can be a coincidence.
 const ADDED_UP: u8 = 2;
 
 /// Whether the delivery repeats the `before` tokens that the client has, and adds new ones.

@@ -1,4 +1,4 @@
-//! Frames and their chunks, where their content is first seen.
+//! Entry of frames and their chunks into the ledger.
 
 use super::Ledger;
 use super::arithmetic::{Evidence, Step, Verdict};
@@ -46,7 +46,7 @@ pub(super) struct Seen {
     sent: bool,
 }
 
-/// Totals over the chunks of one frame, entered at its end.
+/// Totals over the chunks of one frame, added after its last chunk.
 #[derive(Default)]
 struct Sums {
     /// New tokens.

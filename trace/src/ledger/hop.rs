@@ -93,7 +93,7 @@ pub(crate) struct Trip {
     pub(crate) frame: u32,
 }
 
-/// Receiver whose wakeups count for a frame.
+/// Receiver of a frame, for counting its wakeups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Taker {
     Thread(ThreadId),
@@ -140,9 +140,9 @@ pub struct Hop {
     pub(crate) by: Option<ThreadId>,
     /// Queue wait (received minus sent) on this hop.
     pub(crate) residence: Buckets,
-    /// The same, counted once for each chunk of the frame.
+    /// Queue wait, counted once for each chunk of the frame.
     pub(crate) chunk_waits: WindowedSum,
-    /// Waits of requests' first chunks.
+    /// Queue waits of requests' first chunks.
     pub(crate) first_waits: WindowedSum,
     /// Time of the receiving thread while frames waited for it.
     pub(crate) while_waiting: Spent,
@@ -196,12 +196,12 @@ impl Hop {
         self.residence.tally()
     }
 
-    /// The same, counted once for each chunk of the frame.
+    /// Queue wait, counted once for each chunk of the frame.
     pub fn chunk_waits(&self) -> &WindowedSum {
         &self.chunk_waits
     }
 
-    /// Waits of requests' first chunks, of those that have been received.
+    /// Queue waits of requests' first chunks that have been received.
     pub fn first_waits(&self) -> &WindowedSum {
         &self.first_waits
     }
@@ -221,7 +221,7 @@ impl Hop {
         self.lanes.iter().map(|(&number, lane)| (number, lane.counts))
     }
 
-    /// Its id.
+    /// Id of the hop.
     pub fn id(&self) -> HopId {
         self.id
     }

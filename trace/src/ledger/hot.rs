@@ -13,10 +13,10 @@ use crate::id::ThreadId;
 
 /// Minimum number of queued frames for a growing backlog; fewer are normal.
 const PILE: u64 = 4;
-/// Maximum number of processes whose backlog is followed; the one silent longest is evicted.
+/// Maximum number of processes with a tracked backlog; the one silent longest is evicted.
 const PROCESSES: usize = 256;
 
-/// Numbers of stack samples, by what the thread was doing.
+/// Numbers of stack samples, by state of the thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HotCounts {
     /// Stacks read.

@@ -84,12 +84,12 @@ fn believable(number: u64) -> u64 {
     number.min(MOST)
 }
 
-/// The worst gap seen.
+/// Worst observed gap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorstGap {
     /// First receive minus first send, in nanoseconds.
     pub ns: u64,
-    /// The request.
+    /// Rid of the request.
     pub rid: Box<str>,
     /// When its first token was received.
     pub at: MonoNs,
@@ -141,7 +141,7 @@ pub struct Ledger {
     predecessors: BTreeMap<Ticket, Predecessor>,
     /// Time of the last eviction of a request at the limit.
     forgot: Option<MonoNs>,
-    /// Grows whenever deliveries may have been missed.
+    /// Incremented whenever deliveries may have been missed.
     delivery_epoch: u32,
     early: EarlyDeliveries,
     #[serde(skip)]
@@ -367,7 +367,7 @@ impl Ledger {
         &self.hops.all
     }
 
-    /// Hops by name.
+    /// Groups of hops with the same name.
     pub fn groups(&self) -> &[Group] {
         &self.hops.groups
     }

@@ -14,7 +14,7 @@ use crate::id::FrameId;
 /// How long a receive waits for its send before the send counts as missed, in nanoseconds.
 const EARLY_NS: u64 = 5_000_000_000;
 
-/// Whether a chunk received at `now` finds the waiter that was called at `called` still not running.
+/// Whether the waiter called at `called` has not run yet when a chunk is received at `now`.
 fn meet(called: Trip, now: Trip, engine: &EngineState) -> bool {
     let apart = now.frame.saturating_sub(called.frame);
     (called.by, called.burst) == (now.by, now.burst) && engine.still_waits(apart)

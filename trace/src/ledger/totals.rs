@@ -17,7 +17,7 @@ pub struct Sightings {
     pub since: Option<MonoNs>,
     /// Rid of the worst request.
     pub worst: Box<str>,
-    /// Severity, in the unit of the counted thing.
+    /// Amount for the worst request, in the unit of the kind.
     pub amount: u64,
 }
 

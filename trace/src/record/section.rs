@@ -1,5 +1,5 @@
 //! Sections of a file. A file is a short preamble followed by sections: a fixed-size header with its own checksum, then the payload. This
-//! module tells intact sections from truncated or damaged ones.
+//! module distinguishes intact sections from truncated or damaged ones.
 
 use super::codec::Content;
 use super::header::Anchor;

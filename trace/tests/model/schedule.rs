@@ -26,7 +26,7 @@ pub(crate) enum Path {
     Workers(u16),
 }
 
-/// Content of the token id column, and what its layout claims about it.
+/// Content of the token id column, and the layout's claim about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Column {
     /// New ids.
@@ -66,7 +66,7 @@ impl Column {
     }
 }
 
-/// A server, and which of its stages are observable.
+/// A server, and its observable stages.
 #[derive(Clone, Copy, Debug)]
 #[expect(
     clippy::struct_excessive_bools,

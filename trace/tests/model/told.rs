@@ -198,7 +198,7 @@ impl Told {
     }
 }
 
-/// Events that keep their order among themselves.
+/// Sequence of events with a guaranteed order.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Line {
     Sends(HopId, u32),

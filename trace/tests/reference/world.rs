@@ -239,7 +239,7 @@ impl World {
             Op::Serve { request } => self.serve(*request),
             Op::Retract { request } => {
                 // At most once per request: a chunk does not show whether counts run behind a second time. In cumulative mode a delivery
-                // covers every lower count, so they cannot be told apart either.
+                // covers every lower count, so it does not show that either.
                 let cumulative = self.policy == Policy::Cumulative;
                 let fit = |r: &&mut Living| !cumulative && !r.retracted && r.sent > 0 && !r.finished;
                 if let Some(r) = self.requests.get_mut(request).filter(fit) {
@@ -273,7 +273,7 @@ impl World {
                     ..Living::default()
                 };
             }
-            // A request that is not behind makes a token in every chunk but, sometimes, the last.
+            // Only the last chunk of a request may be empty, unless its counts run behind.
             let new = if new == 0 && (!finish || living.sent == 0) {
                 1
             } else {

@@ -130,7 +130,7 @@ impl LiveSpans {
         }
     }
 
-    /// Number of encoded bytes that wait to be taken.
+    /// Number of encoded bytes since the last [`Self::take`].
     pub fn waiting(&self) -> usize {
         self.encoded.json.len()
     }

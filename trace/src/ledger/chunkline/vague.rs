@@ -57,7 +57,7 @@ impl Line {
                 lost.push(self.range_of(&entry, before, entry.end));
             }
         }
-        // The match is uncertain: the next delivery may follow something unobserved.
+        // The match is uncertain, so the next delivery may follow unobserved chunks.
         self.doubt = unseen || (self.scarred && fewest < most);
         Outcome {
             fates,

@@ -57,7 +57,7 @@ impl States {
         if self.steps.is_empty() {
             (self.step_ns, self.from) = (1_000_000_000, at);
         }
-        // Earlier values count in the first step, since log lines may step back a little.
+        // Earlier values count in the first step, since timestamps may go back slightly.
         let mut place = at.since(self.from) / self.step_ns;
         while place >= STEPS as u64 {
             let halves = self.steps.chunks(2).map(|two| two.iter().copied().flatten().max());
