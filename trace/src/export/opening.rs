@@ -1,7 +1,7 @@
 //! Data needed before the first event is exported: the time origin, and the role of each process.
 //!
 //! Sources announce processes shortly after the first frames. Reading ahead a few seconds of a recording lets an export put the first
-//! frames on the same tracks as later ones. Without it the export is correct but less tidy.
+//! frames on the same tracks as later ones. Without it, the first frames may be on synthetic tracks.
 
 use std::collections::BTreeMap;
 

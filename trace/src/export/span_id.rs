@@ -6,11 +6,11 @@
 
 use std::fmt::Write;
 
-/// A trace id and where it comes from.
+/// A trace id and its origin.
 pub(super) struct TraceId {
     /// 32 lower-case hex digits, not all zero.
     pub(super) hex: String,
-    /// `rid` or `hash`.
+    /// Origin: `rid` or `hash`.
     pub(super) from: &'static str,
 }
 

@@ -159,7 +159,7 @@ impl<'a> Stages<'a> {
         Some((from, to))
     }
 
-    /// Path of the first chunk, hop by hop, with the times between; returns its end.
+    /// Adds the path of the first chunk, hop by hop, with the times in between. Returns its end.
     fn path(&mut self, path: &[&OnHop], hops: &'a Hops, (low, high): (MonoNs, MonoNs), depth: usize) -> MonoNs {
         let mut cursor = low;
         let mut before: Option<MonoNs> = None;

@@ -52,7 +52,7 @@ impl Clock {
         }
     }
 
-    /// `2026-01-18T07:55:00.330146Z`, `2026-01-18 07:55:00,330`, `2026/01/18 07:55:00 +0100`.
+    /// Parses `2026-01-18T07:55:00.330146Z`, `2026-01-18 07:55:00,330`, `2026/01/18 07:55:00 +0100`.
     fn date_first<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
         let (year, rest) = exactly(text, 4)?;
         let separator = *rest.first().filter(|b| matches!(b, b'-' | b'/'))?;
@@ -73,7 +73,7 @@ impl Clock {
         Some((stamp, rest))
     }
 
-    /// `Jan 18 07:55:00`
+    /// Parses `Jan 18 07:55:00`.
     fn syslog<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
         const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
         let name = text.get(..3)?;

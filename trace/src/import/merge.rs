@@ -133,7 +133,7 @@ impl Import {
         self.reader.stats.events += due.len() as u64;
     }
 
-    /// Counters of lines read and lines not understood.
+    /// Counters of recognised and unrecognised lines.
     pub fn stats(&self) -> &Stats {
         &self.reader.stats
     }

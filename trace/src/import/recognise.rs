@@ -250,7 +250,7 @@ fn backlog<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Ma
     Ok(Form::StreamingBacklog)
 }
 
-/// `.., input len=12, output len=30, type=unified): queue_duration=1.00ms, forward_duration=4.50ms, entry_time=1768722900.123`
+/// Parses `.., input len=12, output len=30, type=unified): queue_duration=1.00ms, forward_duration=4.50ms, entry_time=1768722900.123`.
 ///
 /// Logged when the scheduler has finished the request. Later releases log the wall time at which it started to wait. Earlier ones
 /// do not, so the durations count back from the line's own timestamp.

@@ -1,4 +1,4 @@
-//! Counters of lines read and lines not understood.
+//! Counters of recognised and unrecognised lines.
 
 use std::collections::BTreeMap;
 

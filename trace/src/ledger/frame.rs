@@ -37,7 +37,7 @@ pub(super) struct Seen {
     lines_up: bool,
     /// The outcome of its chunks is not observed: the receiver is not watched yet, or no longer.
     unseen: bool,
-    /// Receives are observed elsewhere, but not those of this hop.
+    /// The hop may lead to the tokenizer and its receives are not observed, though those of other hops are.
     hides_takes: bool,
     pub(super) claim: IdColumn,
     /// Frames of its connection seen in a row before this one.

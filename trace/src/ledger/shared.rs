@@ -1,7 +1,7 @@
 //! Two live requests with the same rid. A chunk or delivery cannot be assigned to one of them, so neither is judged.
 //!
 //! If a rid's count restarts, the rid may only have been reused after its first request ended unobserved. Two signs show that both live: a
-//! chunk that continues the first request, or a first chunk on another connection.
+//! chunk that continues the first request, or a first chunk on another hop of the same name.
 
 use std::collections::BTreeMap;
 

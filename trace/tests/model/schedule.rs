@@ -115,7 +115,7 @@ pub(crate) enum Sight {
     Answers,
 }
 
-/// A step of the schedule. Indices are reduced modulo the number of candidates.
+/// A step of the schedule. Most indices are reduced modulo the number of candidates.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// A scheduler sends a frame: (request, new tokens, whether it finishes) each.
@@ -140,7 +140,7 @@ pub(crate) enum Step {
     Watch { worker: u16, sight: Watched },
     /// The engine restarts and loses all frames and requests.
     Restart,
-    /// Time passes, in milliseconds.
+    /// Time advances, in milliseconds.
     Wait(u32),
     /// The analysis gets a tick.
     Tick,

@@ -1,4 +1,4 @@
-//! A naive engine: it stores every token as a number, knows the truth, and shows the ledger only what a tap would observe.
+//! A naive engine: it tracks every token, knows the ground truth, and gives the ledger only the events that a tap would observe.
 
 use std::collections::{BTreeMap, VecDeque};
 
