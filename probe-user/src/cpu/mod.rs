@@ -20,6 +20,8 @@ pub use cgroup::Throttle;
 
 /// Number of samples between searches for new threads.
 const REFRESH: u32 = 10;
+/// Interval at which the process's cgroup is looked up again, just below that of samples at rest.
+const CGROUP_EVERY_NS: u64 = 900_000_000;
 
 /// Error of sampling a process.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +76,7 @@ pub struct Sampler {
     threads: BTreeMap<u32, Known>,
     passed_over: usize,
     cgroup: Option<Cgroup>,
+    cgroup_found: MonoNs,
     at: MonoNs,
     refresh_in: u32,
 }
@@ -117,6 +120,7 @@ impl Sampler {
             threads: BTreeMap::new(),
             passed_over: 0,
             cgroup: Cgroup::of(pid),
+            cgroup_found: MonoNs::now(),
             at: MonoNs::now(),
             refresh_in: REFRESH,
         };
@@ -130,9 +134,13 @@ impl Sampler {
         if self.refresh_in == 0 {
             self.refresh_in = REFRESH;
             self.find_threads()?;
-            self.find_cgroup();
         }
         let now = MonoNs::now();
+        // By the clock: an idle process is sampled less often, and wait in an unknown cgroup would pass for starvation.
+        if now.since(self.cgroup_found) >= CGROUP_EVERY_NS {
+            self.cgroup_found = now;
+            self.find_cgroup();
+        }
         let (pid, interval_ns) = (self.pid, now.since(std::mem::replace(&mut self.at, now)));
         let mut used = Vec::with_capacity(self.threads.len());
         self.threads.retain(|tid, known| {
