@@ -1,34 +1,34 @@
-//! What became of each chunk of a request. What is lost, proven or predicted, is the ledger's word; deliveries only show which
-//! chunks left in one.
+//! Fate of each chunk of a request. Only the ledger decides which tokens are lost, proven or predicted; deliveries show which chunks left
+//! together.
 
 use trace::engine::Mode;
 use trace::ledger::Losses;
 
 use super::journal::{ChunkSeen, DeliverySeen};
 
-/// What became of a chunk.
+/// Fate of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Sent; nothing further can be seen on its hop.
+    /// Sent on a hop where nothing else is observable.
     Sent,
-    /// Sent, not taken.
+    /// Sent but not received.
     Waiting,
-    /// Taken; what came of it is not seen, or not yet.
+    /// Received; the rest is not observable, or has not happened yet.
     Taken,
-    /// Its tokens left in a delivery, of which it was the first.
+    /// First chunk of the delivery that carried its tokens.
     Delivered,
-    /// Its tokens left inside another chunk's delivery.
+    /// Delivered together with an earlier chunk.
     Coalesced,
-    /// A later delivery came without its tokens: proven.
+    /// Proven lost: a later delivery skipped its tokens.
     Dropped,
-    /// A later one met it before its request's coroutine ran, on a release that keeps only the last: predicted.
+    /// Predicted loss: a later chunk arrived before the request's coroutine ran, on a release that keeps only the last chunk.
     DropPredicted,
-    /// In no delivery, and not proven lost: observations were missed around it.
+    /// Not in any delivery, but not proven lost, because observations around it were missed.
     Unknown,
 }
 
 impl Fate {
-    /// Every fate, in the order of a chunk's way.
+    /// Every fate, in the order of a chunk's path.
     pub(crate) const ALL: [Self; 8] = [
         Self::Sent,
         Self::Waiting,
@@ -40,7 +40,7 @@ impl Fate {
         Self::Unknown,
     ];
 
-    /// The word for it.
+    /// Label on the screen.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Sent => "sent",
@@ -54,7 +54,7 @@ impl Fate {
         }
     }
 
-    /// The sign for it in a row of ticks.
+    /// Symbol in a row of ticks.
     pub(crate) fn sign(self) -> char {
         match self {
             Self::Waiting => '.',
@@ -65,22 +65,22 @@ impl Fate {
         }
     }
 
-    /// Whether its tokens did not arrive by themselves, or may not have.
+    /// Returns whether its tokens were merged or lost, or may have been.
     pub(crate) fn is_harm(self) -> bool {
         !matches!(self, Self::Sent | Self::Waiting | Self::Taken | Self::Delivered)
     }
 }
 
-/// What the ledger says of the request.
+/// Knowledge of the ledger about the request.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) confirmed: Option<&'a Losses>,
     pub(crate) predicted: Option<&'a Losses>,
-    /// The fate of a chunk that is not known to be received.
+    /// Fate of a chunk whose receive was not observed.
     pub(crate) idle: Fate,
 }
 
-/// The fate of each chunk, in the order they were sent.
+/// Returns the fate of each chunk, in the order sent.
 pub(crate) fn fates(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], known: Known<'_>) -> Vec<Fate> {
     let ranges: Vec<(u32, u32)> = ranges(deliveries);
     let mut at = 0;
@@ -108,7 +108,8 @@ pub(crate) fn fates(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], known: Kn
     chunks.iter().map(fate).collect()
 }
 
-/// Whether the losses have the token at this place. Beyond those that are listed, one in no delivery is one of the others.
+/// Returns whether `losses` contains the token at `place`. An undelivered token beyond the listed ranges counts as one of the unlisted
+/// losses.
 fn lists(losses: Option<&Losses>, place: u32) -> bool {
     losses.is_some_and(|losses| {
         let listed = losses.ranges.last().map_or(0, |range| range.tokens[1]);
@@ -117,7 +118,7 @@ fn lists(losses: Option<&Losses>, place: u32) -> bool {
     })
 }
 
-/// The counts each delivery covers, `(from, to]`.
+/// Range of token counts covered by each delivery, `(from, to]`.
 fn ranges(deliveries: &[DeliverySeen]) -> Vec<(u32, u32)> {
     let mut to = 0u32;
     deliveries

@@ -1,4 +1,4 @@
-//! Reads findings into lines: those that still hold first, numbers in words.
+//! Converts findings into lines: active ones first, numbers as text.
 
 use serde_json::Value;
 use trace::detect::Finding;
@@ -7,7 +7,7 @@ use trace::{Analysis, MonoNs};
 use super::model::FindingLine;
 use super::units::{count, duration};
 
-/// What has been found up to this instant, that of all other numbers of a frame; active findings first, worst first.
+/// Findings at the same instant as all other numbers of the frame; active ones first, then by severity.
 pub(crate) fn read(analysis: &Analysis, start: MonoNs) -> Vec<FindingLine> {
     let now = analysis.findings_now();
     let mut lines: Vec<FindingLine> = now.sorted().into_iter().map(|f| line(f, start)).collect();
@@ -34,7 +34,7 @@ fn line(finding: &Finding, start: MonoNs) -> FindingLine {
     }
 }
 
-/// `wait_ns: 1500000000` as `wait: 1.50 s`.
+/// Formats `wait_ns: 1500000000` as `wait: 1.50 s`.
 fn number(name: &str, value: &Value) -> (String, String) {
     let shown = match (name.strip_suffix("_ns"), value) {
         (Some(stem), Value::Number(n)) => return (stem.replace('_', " "), n.as_u64().map_or(n.to_string(), duration)),

@@ -1,23 +1,23 @@
-//! What is wrong with a request, in the words its row carries.
+//! Flags that mark problems of a request in its table row.
 
-/// One flag. The order is the order of the row's flag column: worst first.
+/// A problem of a request, worst first, in the order of the flag column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flag {
     /// Tokens are missing on the wire.
     Loss,
-    /// Chunks proven lost between tokenizer and client.
+    /// Chunks were proven lost between tokenizer and client.
     Dropped,
-    /// Chunks that the release is known to drop shared a wakeup.
+    /// Chunks shared a wakeup on a release that drops all but the last.
     DropPredicted,
-    /// No chunk for long while it lives.
+    /// No chunk arrived for a long time although the request is live.
     Stall,
-    /// Its first token waits, or waited, long.
+    /// The first token waits, or waited, for a long time.
     Gap,
-    /// Its tokens are counted more than once.
+    /// Tokens are counted more than once.
     Inflated,
-    /// It was aborted.
+    /// The request was aborted.
     Aborted,
-    /// The scheduler has retracted it.
+    /// The scheduler retracted the request.
     Retracted,
 }
 
@@ -34,7 +34,7 @@ impl Flag {
         Self::Retracted,
     ];
 
-    /// As the row shows it and `flag:` asks for it.
+    /// Label in the row, and value of `flag:` in a filter.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Loss => "LOSS",
@@ -48,7 +48,7 @@ impl Flag {
         }
     }
 
-    /// What it says, for the help.
+    /// Explanation for the help.
     pub(crate) fn what(self) -> &'static str {
         match self {
             Self::Loss => "its frames list fewer tokens than they count: some never crossed the wire",
@@ -62,7 +62,7 @@ impl Flag {
         }
     }
 
-    /// The flag of that word, in any case.
+    /// Finds the flag with this label, ignoring case.
     pub(crate) fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|f| f.word().eq_ignore_ascii_case(word))
     }
@@ -72,35 +72,32 @@ impl Flag {
     }
 }
 
-/// The flags of one request.
+/// Set of flags of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u8);
 
 impl Flags {
-    /// Sets `flag` when `holds`.
     pub(crate) fn set(&mut self, flag: Flag, holds: bool) {
         if holds {
             self.0 |= flag.bit();
         }
     }
 
-    /// Whether `flag` is set.
     pub(crate) fn has(self, flag: Flag) -> bool {
         self.0 & flag.bit() != 0
     }
 
-    /// Those that are set, worst first.
+    /// Flags that are set, worst first.
     pub(crate) fn iter(self) -> impl Iterator<Item = Flag> {
         Flag::ALL.into_iter().filter(move |&f| self.has(f))
     }
 
-    /// Larger for worse. Only the worst flag counts, and an abort is none: nobody waits for its tokens.
+    /// Severity, larger for worse. Only the worst flag counts. Aborts are ignored, because nobody waits for their tokens.
     pub(crate) fn weight(self) -> u8 {
         let bad = self.0 & !Flag::Aborted.bit();
         Flag::ALL.len() as u8 - bad.trailing_zeros().min(Flag::ALL.len() as u32) as u8
     }
 
-    /// Whether any flag is set.
     pub(crate) fn any(self) -> bool {
         self.0 != 0
     }

@@ -1,4 +1,4 @@
-//! The run second by second, for the lines over time: an hour is kept, older seconds fall off.
+//! Time series of the run with one sample per second, limited to the last hour.
 
 use std::collections::VecDeque;
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 /// Seconds kept. At six numbers a second this is 200 KiB for the run, and 60 KiB for each hop and thread.
 pub(crate) const KEPT: usize = 3_600;
 
-/// What is kept of one second of the run. `None` is "not observable".
+/// One second of the run. `None` means not observable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
     /// Tokens sent by the scheduler per second.
     pub(crate) tokens: f64,
     /// Frames sent by the scheduler per second.
     pub(crate) frames: f64,
-    /// Requests alive.
+    /// Live requests.
     pub(crate) live: f64,
-    /// Frames sent and not taken, over all hops.
+    /// Frames sent but not received, over all hops.
     pub(crate) backlog: Option<f64>,
     /// p99 of the first-token gap over the sliding window, in nanoseconds.
     pub(crate) gap_p99: Option<f64>,
@@ -26,16 +26,16 @@ pub(crate) struct Sample {
     pub(crate) lost: Option<f64>,
 }
 
-/// What is kept of one second of the hops of one name.
+/// One second of all hops with the same name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HopSample {
     pub(crate) frames: f32,
     pub(crate) backlog: Option<f32>,
-    /// p99 over the sliding window, in nanoseconds.
+    /// p99 of the queue wait over the sliding window, in nanoseconds.
     pub(crate) residence_p99: Option<f32>,
 }
 
-/// What is kept of one second of a thread: shares of it from 0 to 1.
+/// One second of a thread, as shares from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ThreadSample {
     pub(crate) running: Option<f32>,
@@ -43,10 +43,10 @@ pub(crate) struct ThreadSample {
     pub(crate) held: Option<f32>,
 }
 
-/// A number of a sample that can be drawn.
+/// Selects a number of a sample for a chart.
 pub(crate) type Metric<T> = fn(&T) -> Option<f64>;
 
-/// The samples, one for each second since the start.
+/// One sample per second, up to [`KEPT`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct History<T> {
     samples: VecDeque<T>,
@@ -64,7 +64,7 @@ impl<T> Default for History<T> {
 }
 
 impl<T: Copy> History<T> {
-    /// Enters the sample for `second`; a second that passed without one repeats it, a second entered before is kept.
+    /// Adds the sample for `second` and fills skipped seconds with copies of it. Ignores a second that already has a sample.
     pub(crate) fn enter(&mut self, second: u64, sample: T) {
         let missing = if self.samples.is_empty() {
             1
@@ -80,34 +80,32 @@ impl<T: Copy> History<T> {
         self.newest = self.newest.max(second);
     }
 
-    /// The same with no more than is kept.
+    /// Drops the oldest samples beyond the limit.
     pub(super) fn bounded(mut self) -> Self {
         let beyond = self.samples.len().saturating_sub(KEPT);
         self.samples.drain(..beyond);
         self
     }
 
-    /// The sample of the newest second, to be raised while that second lasts.
+    /// Sample of the newest second, which is raised until that second ends.
     pub(crate) fn newest_mut(&mut self) -> Option<&mut T> {
         self.samples.back_mut()
     }
 
-    /// Whether nothing was entered yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    /// The newest second.
     pub(crate) fn newest(&self) -> u64 {
         self.newest
     }
 
-    /// How far back from the newest second there are samples.
+    /// Number of seconds with samples before the newest one.
     pub(crate) fn depth(&self) -> u64 {
         self.samples.len().saturating_sub(1) as u64
     }
 
-    /// `columns` values that end at second `end`, each the largest of `step` seconds; `None` where nothing was observed.
+    /// Returns `columns` values ending at second `end`, each the maximum over `step` seconds; `None` where nothing was observed.
     pub(crate) fn series(&self, metric: Metric<T>, end: u64, step: u64, columns: usize) -> Vec<Option<f64>> {
         let step = step.max(1);
         (0..columns as u64)

@@ -1,4 +1,4 @@
-//! Reads hops into lines, in the order of the path.
+//! Converts hops into lines, in the order of the path.
 
 use trace::detect::{Thresholds, attribution};
 use trace::ledger::{Group, Hop, Ledger};
@@ -9,12 +9,12 @@ use super::model::{CLASSES, FindingLine, Health, HopLine, Member};
 use super::refresh::whole;
 use super::request::HopEnds;
 
-/// Reasons for undecoded frames shown per hop.
+/// Maximum number of reasons for undecoded frames shown per hop.
 const REASONS: usize = 4;
-/// Hops shown behind one line.
+/// Maximum number of hops listed under one line.
 const MEMBERS: usize = 64;
 
-/// The hops by name, from the scheduler on.
+/// Hops grouped by name, starting at the scheduler.
 pub(crate) fn read(ledger: &Ledger, thresholds: &Thresholds, findings: &[FindingLine]) -> Vec<HopLine> {
     let found = |name: &str| {
         let here = findings
@@ -32,7 +32,7 @@ pub(crate) fn read(ledger: &Ledger, thresholds: &Thresholds, findings: &[Finding
     lines
 }
 
-/// The ends of every hop, in the order of the path.
+/// Both ends of every hop, in the order of the path.
 pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
     let ends = ledger.hops().iter().map(|hop| {
         let (from, to) = split(&ledger.groups()[hop.group()].name);
@@ -49,7 +49,7 @@ pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
     ends
 }
 
-/// `from->to` into its two ends.
+/// Splits `from->to` into its two ends.
 fn split(name: &str) -> (String, String) {
     let (from, to) = path::ends(name);
     (from.to_owned(), to.to_owned())
@@ -120,13 +120,13 @@ fn member(ledger: &Ledger, hop: &Hop) -> Member {
     }
 }
 
-/// How much of the time since the first event the receivers were busy.
+/// Share of the time since the first event during which the receivers were busy.
 fn busy(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
     let window_ns = ledger.now().since(ledger.started()?);
     attribution::busy(ledger, members.iter().copied(), window_ns)
 }
 
-/// Health by the frame that waits longest, measured by what a first token may wait.
+/// Health by the oldest waiting frame, judged by the first-token thresholds; a large backlog alone is a warning.
 fn health(group: &Group, takes: bool, oldest_ns: Option<u64>, frames: u64, thresholds: &Thresholds) -> Health {
     match oldest_ns {
         Some(wait) if wait >= thresholds.gap_critical_ns => Health::Critical,

@@ -1,36 +1,36 @@
-//! Reads the sampled stacks of the engine's threads into lines: the functions of each role, the hottest first.
+//! Converts sampled stacks of the engine's threads into lines: the functions of each role, hottest first.
 
 use trace::ledger::{HotFunction, HotRole, Ledger};
 
-/// Functions shown of a role.
+/// Maximum number of functions shown per role.
 const SHOWN: usize = 40;
 
 /// The functions of one role.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct HotTable {
     pub(crate) role: String,
-    /// Stacks read, and those of them of a thread that ran.
+    /// Number of stacks sampled, and how many of them were of a running thread.
     pub(crate) taken: u64,
     pub(crate) running: u64,
     pub(crate) functions: Vec<HotLine>,
 }
 
-/// A function, by shares of the stacks of running threads, from 0 to 1. `None` is "not observable here".
+/// One function, as shares (0 to 1) of the stacks of running threads. `None` means not observable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct HotLine {
     pub(crate) function: String,
     pub(crate) file: String,
-    /// As the innermost one.
+    /// Share of stacks with this function innermost.
     pub(crate) own: f64,
-    /// Anywhere.
+    /// Share of stacks that contain this function.
     pub(crate) total: f64,
-    /// As the innermost one while its thread held the GIL, as a share of those that held it.
+    /// Share with this function innermost among stacks whose thread held the GIL.
     pub(crate) gil: Option<f64>,
-    /// As the innermost one while frames piled up in front of its process.
+    /// Share with this function innermost while frames queued up in front of its process.
     pub(crate) growing: Option<f64>,
 }
 
-/// The tables; empty where no stacks are read.
+/// Builds one table per role. Empty if no stacks are sampled.
 pub(crate) fn read(ledger: &Ledger) -> Vec<HotTable> {
     ledger.hot().iter().map(table).collect()
 }

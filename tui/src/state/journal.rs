@@ -1,7 +1,6 @@
-//! The recent past, chunk by chunk: what one request's detail is drawn from. The ledger keeps sums; this keeps moments.
+//! Ring of recent chunk events over all requests, from which the detail of one request is drawn. The ledger keeps only sums.
 //!
-//! A ring of fixed size over all requests. Nothing is looked up while events come in; a request's story is collected
-//! from the ring when it is asked for.
+//! Events are appended without any lookup. The history of a request is collected from the ring on demand.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -10,23 +9,23 @@ use trace::engine::Mode;
 use trace::event::{Chunk, Event, Frame, Response, What};
 use trace::{FrameId, HopId, MonoNs};
 
-/// Moments kept by default: 12 MiB.
+/// Default capacity in moments (12 MiB).
 pub(crate) const DEFAULT_MOMENTS: usize = 262_144;
-/// Stories kept beyond the ring.
+/// Maximum number of stories kept outside the ring.
 const KEPT: usize = 8;
 
-/// Something that happened to a chunk or to the frame it is in. 48 bytes.
+/// An event of a chunk or of its frame (48 bytes).
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     at: MonoNs,
-    /// Of the rid; of no meaning for [`Kind::Taken`].
+    /// Hash of the rid. Unused for [`Kind::Taken`].
     key: u64,
-    /// The frame's place in its lane; for deliveries 0.
+    /// Sequence number of the frame in its lane; 0 for deliveries.
     seq: u64,
     lane: u32,
-    /// Listed or delivered; for takes the frame's place in its wakeup.
+    /// Listed or delivered tokens. For receives: position of the frame in its wakeup.
     tokens: u32,
-    /// The count after it; for takes the wakeup's number, shortened.
+    /// `completion_tokens` after this event. For receives: the wakeup number, truncated to 32 bits.
     end: u32,
     hop: HopId,
     kind: Kind,
@@ -37,21 +36,21 @@ enum Kind {
     Sent,
     /// A chunk in a frame whose send was not observed.
     Carried,
-    /// A frame's take; `true` when its wakeup is known.
+    /// A frame was received; `true` if its wakeup is known.
     Taken(bool),
     Delivered(Mode),
 }
 
-/// The ring.
+/// Fixed-size ring of moments.
 #[derive(Debug)]
 pub(crate) struct Journal {
     moments: VecDeque<Moment>,
     limit: usize,
     forgot: bool,
     keys: RandomState,
-    /// The wakeup each hop is in, and how many frames it has taken.
+    /// Current wakeup of each hop, and the number of frames received in it.
     wakeups: HashMap<HopId, (u64, u32)>,
-    /// Stories of requests that matter, kept while the ring goes on.
+    /// Stories of important requests, kept when the ring overwrites their moments.
     kept: HashMap<String, Story>,
 }
 
@@ -59,14 +58,14 @@ pub(crate) struct Journal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkSeen {
     pub(crate) hop: HopId,
-    /// `None` when its send was not observed.
+    /// `None` if the send was not observed.
     pub(crate) sent: Option<MonoNs>,
     pub(crate) taken: Option<MonoNs>,
-    /// The wakeup that took it, and its frame's place in that.
+    /// Wakeup that received the chunk, and the position of its frame in that wakeup.
     pub(crate) wakeup: Option<(u32, u32)>,
-    /// Tokens it lists.
+    /// Listed tokens.
     pub(crate) tokens: u32,
-    /// `completion_tokens` after it; `None` where the frame says none.
+    /// `completion_tokens` after this chunk; `None` if the frame does not contain it.
     pub(crate) end: Option<u32>,
 }
 
@@ -79,20 +78,20 @@ pub(crate) struct DeliverySeen {
     pub(crate) end: Option<u32>,
 }
 
-/// What the journal remembers of one request, in the order it was observed.
+/// Everything the journal holds about one request, in order of observation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Story {
     pub(crate) chunks: Vec<ChunkSeen>,
     pub(crate) deliveries: Vec<DeliverySeen>,
-    /// Set when its beginning has been forgotten: nothing before it is known here.
+    /// Start of the known part, if earlier moments were overwritten.
     pub(crate) since: Option<MonoNs>,
 }
 
-/// Marks "the frame says none" in `Moment::end`; a count of generated tokens never gets there.
+/// Marks an absent count in `Moment::end`; a count of generated tokens never gets this high.
 const NO_COUNT: u32 = u32::MAX;
 
 impl Journal {
-    /// A ring of `limit` moments.
+    /// Creates a ring of `limit` moments.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             moments: VecDeque::new(),
@@ -104,7 +103,7 @@ impl Journal {
         }
     }
 
-    /// Remembers what the event says.
+    /// Records the event.
     pub(crate) fn observe(&mut self, event: &Event<'_>) {
         let at = event.at;
         match &event.what {
@@ -205,8 +204,8 @@ impl Journal {
         self.moments.push_back(moment);
     }
 
-    /// Keeps the stories of these requests, the first few of them, as long as they are named again. Called every few
-    /// seconds, so that a finding's request can still be looked at when the ring has moved on.
+    /// Keeps the stories of the first few of these requests outside the ring, until they are no longer named. Called every few seconds, so
+    /// that the request of a finding can be inspected after the ring has overwritten it.
     pub(crate) fn keep(&mut self, rids: &[&str]) {
         let rids = &rids[..rids.len().min(KEPT)];
         self.kept.retain(|rid, _| rids.contains(&rid.as_str()));
@@ -216,7 +215,7 @@ impl Journal {
         }
     }
 
-    /// The request's story: as far back as the ring goes, or as it was kept if that tells more.
+    /// Returns the story from the ring, or the kept copy if it has more chunks.
     pub(crate) fn story(&self, rid: &str) -> Story {
         let story = self.read(rid);
         match self.kept.get(rid) {
@@ -225,7 +224,7 @@ impl Journal {
         }
     }
 
-    /// Reads the request's story from the ring, in two walks over it.
+    /// Reads the story from the ring in two passes.
     fn read(&self, rid: &str) -> Story {
         let key = self.keys.hash_one(rid);
         let mut story = Story::default();

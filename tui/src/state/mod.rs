@@ -1,4 +1,4 @@
-//! What the screen shows ([`Model`]) and where the reader is in it ([`ui::Ui`]). Nothing here knows a terminal.
+//! State of the screen: its data ([`Model`]) and the user's position in it ([`ui::Ui`]). Independent of the terminal.
 
 pub(crate) mod fate;
 mod findings;

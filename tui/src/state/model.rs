@@ -1,4 +1,4 @@
-//! What the screen shows, as plain values read from the analysis a few times a second.
+//! Plain values shown on the screen, read from the analysis a few times a second.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,27 +20,27 @@ use super::ui::Sort;
 use crate::replay::Position;
 use crate::sink::Writing;
 
-/// How something is doing. The order is the order of alarm.
+/// Health of a component, in ascending order of severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Health {
-    /// Nothing can be said.
+    /// No statement is possible.
     #[default]
     Unknown,
-    /// Nothing is wrong.
+    /// No problem found.
     Good,
     /// Worth knowing.
     Info,
-    /// Worth a look.
+    /// Worth investigating.
     Warning,
-    /// Users feel it.
+    /// Affects users.
     Critical,
 }
 
 impl Health {
-    /// From the least alarming on.
+    /// Every state, from the least severe on, with `Unknown` last.
     pub(crate) const ALL: [Self; 5] = [Self::Good, Self::Info, Self::Warning, Self::Critical, Self::Unknown];
 
-    /// The word that stands beside the colour.
+    /// Label shown beside the colour.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Unknown => "unseen",
@@ -62,75 +62,75 @@ impl From<Severity> for Health {
     }
 }
 
-/// Everything that is shown. `None` in any part is "not observable with what is attached".
+/// Everything shown on the screen. `None` means not observable with the attached source.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
-    /// The source: `demo`, `tap`.
+    /// Source of the run: `demo`, `tap`.
     pub(crate) source: String,
-    /// How far the run has come: `live`, `ending`, `ended`.
+    /// State of the run: `live`, `ending`, `ended`.
     pub(crate) doing: &'static str,
-    /// What is known of the engine, in words.
+    /// Version and mode of the engine, as text.
     pub(crate) engine: String,
-    /// Since the first event.
+    /// Time since the first event.
     pub(crate) running_ns: u64,
     pub(crate) verdict: Verdict,
     pub(crate) flow: Flow,
     pub(crate) gap: GapLine,
     pub(crate) chunks: ChunkSums,
     pub(crate) itl: Itl,
-    /// Hops of one name as one, in the order of the path.
+    /// Hops grouped by name, in the order of the path.
     pub(crate) hops: Vec<HopLine>,
     pub(crate) ends: Vec<HopEnds>,
-    /// Where the time of first tokens went over the run.
+    /// Breakdown of the time to first token over the run.
     pub(crate) path: Vec<Segment>,
     pub(crate) table: Table,
-    /// Finished requests that the ledger keeps and the table leaves out.
+    /// Finished requests in the ledger that the table omits.
     pub(crate) rows_left_out: u64,
-    /// Finished requests that only the totals know of: no filter finds them.
+    /// Finished requests that are only part of the totals and that no filter finds.
     pub(crate) rows_forgotten: u64,
-    /// Pinned requests that are over, by rid, for when the ledger has forgotten them.
+    /// Summaries of finished pinned requests by rid, kept for when the ledger has evicted them.
     pub(crate) pinned: BTreeMap<String, Summary>,
     pub(crate) detail: Option<Detail>,
     pub(crate) findings: Vec<FindingLine>,
-    /// The engine's threads; `None` where they are not watched.
+    /// Threads of the engine; `None` if threads are not observed.
     pub(crate) threads: Option<Vec<ThreadLine>>,
-    /// The functions they ran in, by role; empty where no stacks are read.
+    /// Functions the threads ran in, by role; empty if no stacks are sampled.
     pub(crate) hot: Vec<HotTable>,
     pub(crate) own: Own,
-    /// Where a recording is played; `None` on live sources.
+    /// Playback position of a recording; `None` for live sources.
     pub(crate) position: Option<Position>,
-    /// What is being written of the run.
+    /// Files being written about the run.
     pub(crate) writing: Writing,
-    /// The runs that are watched from elsewhere, and which of them this is; none on other sources.
+    /// Runs watched on other hosts, and the index of the shown one; empty for other sources.
     pub(crate) pods: Vec<PodLine>,
     pub(crate) pod: usize,
     pub(crate) history: History<Sample>,
-    /// By the hops' name.
+    /// Time series by hop name.
     pub(crate) hop_history: HashMap<String, History<HopSample>>,
     pub(crate) thread_history: HashMap<ThreadId, History<ThreadSample>>,
-    /// Wall clock at the start of the run, in nanoseconds since the epoch; `None` where it is not known.
+    /// Wall clock at the start of the run, in nanoseconds since the epoch; `None` if unknown.
     pub(crate) wall_start_ns: Option<u64>,
-    /// Chunks merged and lost when the newest second of the history began.
+    /// Merged and lost chunks at the start of the newest second of the history.
     pub(super) harm_before: Option<Harm>,
-    /// And when the history was last entered.
+    /// Merged and lost chunks at the last update of the history.
     pub(super) harm: Option<Harm>,
 }
 
-/// The worst there is to say.
+/// The most severe current finding.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Verdict {
     pub(crate) health: Health,
     pub(crate) text: String,
 }
 
-/// Chunks that did not leave by themselves.
+/// Chunks that did not leave on their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Harm {
     pub(crate) merged: u64,
     pub(crate) lost: u64,
 }
 
-/// What passes now, and what has passed.
+/// Current rates and totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Flow {
     pub(crate) tokens_per_s: f64,
@@ -145,7 +145,7 @@ pub(crate) struct Flow {
     pub(crate) tokens_delivered: Option<u64>,
 }
 
-/// A distribution of nanoseconds in brief.
+/// Summary of a distribution, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spread {
     pub(crate) count: u64,
@@ -155,19 +155,19 @@ pub(crate) struct Spread {
     pub(crate) max: u64,
 }
 
-/// The first-token gap: the last ten seconds against the whole run.
+/// First-token gap over the last ten seconds and over the whole run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GapLine {
-    /// Sends and takes are both seen, so that there can be one.
+    /// Set if both sends and receives are observable, which a gap requires.
     pub(crate) seen: bool,
     pub(crate) window: Option<Spread>,
     pub(crate) whole: Option<Spread>,
     pub(crate) worst_rid: String,
-    /// Requests whose first token is waiting now, and the longest wait so far.
+    /// Number of requests waiting for their first token, and the longest such wait.
     pub(crate) open: Option<(u64, u64)>,
 }
 
-/// What became of chunks, over the whole run.
+/// Fate of chunks over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChunkSums {
     pub(crate) sent: u64,
@@ -184,13 +184,13 @@ pub(crate) struct ChunkSums {
 /// Inter-token latency over the whole run: the 50th, 90th and 99th percentile in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Itl {
-    /// As the engine sent.
+    /// At the send of the engine.
     pub(crate) sent: Option<[u64; 3]>,
-    /// As the client was given; `None` where deliveries are not seen.
+    /// At the delivery to the client; `None` if deliveries are not observable.
     pub(crate) client: Option<[u64; 3]>,
 }
 
-/// Hops of one name.
+/// All hops with the same name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct HopLine {
     pub(crate) name: String,
@@ -204,31 +204,31 @@ pub(crate) struct HopLine {
     pub(crate) chunks: u64,
     pub(crate) bytes: u64,
     pub(crate) undecoded: u64,
-    /// Why frames could not be read, and how many.
+    /// Reasons for undecoded frames, with counts.
     pub(crate) reasons: Vec<(String, u64)>,
     pub(crate) backlog: Option<u64>,
     pub(crate) backlog_max: Option<u64>,
-    /// How long the frame at the head of the queue has waited.
+    /// Queue wait so far of the frame at the head of the queue.
     pub(crate) oldest_ns: Option<u64>,
     pub(crate) residence: Option<Spread>,
-    /// Frames by residence over the whole run, in the classes of [`CLASSES`].
+    /// Frames by queue wait over the whole run, in the classes of [`CLASSES`].
     pub(crate) residence_classes: Vec<u64>,
     pub(crate) relay: Option<Spread>,
     pub(crate) handling: Option<Spread>,
-    /// How long the receiving process keeps a chunk before it sends it on; `None` at the end of the path.
+    /// Time from receiving a chunk to sending it on; `None` at the end of the path.
     pub(crate) inside: Option<Spread>,
-    /// Share of the run for which receivers had a frame in hand.
+    /// Share of the run during which receivers were processing a frame.
     pub(crate) busy: Option<f64>,
     pub(crate) wakeup_frames_max: Option<u64>,
-    /// Bytes in the receivers' kernel queues: now, and the most there were.
+    /// Current and maximum number of bytes in the receivers' kernel queues.
     pub(crate) kernel_bytes: Option<(u64, u64)>,
-    /// The most frames in libzmq's own queues, behind the kernel's.
+    /// Maximum number of frames in libzmq's own queues, which follow the kernel's.
     pub(crate) inbox_max: Option<u64>,
-    /// The hops behind the line.
+    /// Individual hops summed in this line.
     pub(crate) members: Vec<Member>,
 }
 
-/// Upper bounds of the classes of a residence histogram, in nanoseconds; the last class has none.
+/// Upper bounds of the queue wait histogram, in nanoseconds; the last class is unbounded.
 pub(crate) const CLASSES: [u64; 7] = [
     100_000,
     1_000_000,
@@ -239,7 +239,7 @@ pub(crate) const CLASSES: [u64; 7] = [
     20_000_000_000,
 ];
 
-/// One of several hops of a name.
+/// One of several hops with the same name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Member {
     pub(crate) worker: Option<u16>,
@@ -247,28 +247,28 @@ pub(crate) struct Member {
     pub(crate) frames: u64,
     pub(crate) chunks: u64,
     pub(crate) backlog: Option<u64>,
-    /// Share of the run for which it had a frame in hand.
+    /// Share of the run during which it was processing a frame.
     pub(crate) busy: Option<f64>,
 }
 
-/// A finding as shown.
+/// A finding as shown on the screen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FindingLine {
     pub(crate) kind: String,
     pub(crate) health: Health,
-    /// The last look still found it.
+    /// Set if the latest detector run reported it again.
     pub(crate) active: bool,
-    /// When it began, from the start of the run.
+    /// Start of the finding, relative to the start of the run.
     pub(crate) at_ns: u64,
     pub(crate) summary: String,
     pub(crate) hop: String,
     pub(crate) rid: String,
-    /// The numbers by name, in words.
+    /// Evidence as pairs of name and formatted value.
     pub(crate) evidence: Vec<(String, String)>,
     pub(crate) advice: Option<String>,
 }
 
-/// What watching costs, and what it missed.
+/// Resource use of tokengap and missed observations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Own {
     /// Share of one core over the last second.
@@ -277,32 +277,30 @@ pub(crate) struct Own {
     pub(crate) events: u64,
     pub(crate) missed: u64,
     pub(crate) undecoded: u64,
-    /// What could not be watched, or was given up, each with the line that fixes it where there is one.
+    /// Observations that are unavailable or were given up, each with the command that fixes it, if any.
     pub(crate) degraded: Vec<String>,
 }
 
 impl Model {
-    /// Puts the table's rows in the order the reader asked for.
+    /// Filters and sorts the table.
     pub(crate) fn arrange(&mut self, filter: &Query, sort: Sort, pins: &BTreeSet<String>) {
         self.table.arrange(filter, sort, pins);
     }
 
-    /// The row shown at `place`.
     pub(crate) fn visible(&self, place: usize) -> Option<&Row> {
         self.table.visible(place)
     }
 
-    /// How many rows are shown.
     pub(crate) fn visible_count(&self) -> usize {
         self.table.visible_count()
     }
 
-    /// Where `rid` is shown.
+    /// Position of `rid` in the table as shown.
     pub(crate) fn place(&self, rid: &str) -> Option<usize> {
         self.table.place(rid)
     }
 
-    /// The worst request shown; `None` when nothing is wrong with any.
+    /// Worst of the shown requests; `None` if all are healthy.
     pub(crate) fn worst(&self) -> Option<&Row> {
         self.table.worst()
     }

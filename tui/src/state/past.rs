@@ -1,4 +1,4 @@
-//! What a screen keeps of the past, on its way to one that comes late.
+//! Time series in the form that is sent to screens that join a run later.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use super::Model;
 use super::history::{History, HopSample, Sample, ThreadSample};
 use super::model::Harm;
 
-/// Hop names and threads whose past is taken over.
+/// Maximum number of hop names and of threads accepted from the sender.
 const MOST: usize = 4_096;
 
-/// The lines over time.
+/// Time series to send.
 #[derive(Debug, Serialize)]
 pub(crate) struct Past<'a> {
     history: &'a History<Sample>,
@@ -21,7 +21,7 @@ pub(crate) struct Past<'a> {
     harm_before: Option<Harm>,
 }
 
-/// The same, received.
+/// Received time series.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct OwnPast {
     history: History<Sample>,
@@ -31,7 +31,7 @@ pub(crate) struct OwnPast {
 }
 
 impl Model {
-    /// The lines over time as they are.
+    /// Current time series.
     pub(crate) fn past(&self) -> Past<'_> {
         Past {
             history: &self.history,
@@ -41,7 +41,7 @@ impl Model {
         }
     }
 
-    /// Goes on from another screen's past.
+    /// Replaces the time series with those of another screen. Ignores input above the limits.
     pub(crate) fn take_over(&mut self, past: OwnPast) {
         let OwnPast {
             history,

@@ -1,8 +1,8 @@
-//! What there is to watch, and which of it the reader has in hand: the start of `tokengap` without arguments.
+//! Sources offered by `tokengap` without arguments, and the current selection.
 
 use crate::action::Action;
 
-/// What an offer is.
+/// Kind of source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Engine,
@@ -12,7 +12,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The head of its group.
+    /// Heading of its group.
     pub(crate) fn head(self) -> &'static str {
         match self {
             Self::Engine => "engines that run here",
@@ -23,37 +23,37 @@ impl Kind {
     }
 }
 
-/// Something to watch.
+/// A source the user can watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) kind: Kind,
     pub(crate) title: String,
     pub(crate) note: String,
-    /// What to type after `tokengap` for the same.
+    /// Equivalent arguments to `tokengap`.
     pub(crate) command: Vec<String>,
 }
 
-/// The offers and the reader's place among them.
+/// Offered sources and the current selection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pick {
     offers: Vec<Offer>,
     at: usize,
-    /// The reader has moved: what is selected stays so while offers come and go.
+    /// Set once the user moves the cursor. From then on the selection survives changes of the list.
     moved: bool,
-    /// Engines have been looked for.
+    /// Set once the search for engines has finished.
     pub(crate) looked: bool,
-    /// What could not be looked at, and what would grant it.
+    /// Places that could not be searched, each with the permission it needs.
     pub(crate) blind: Vec<String>,
-    /// The keys are shown.
+    /// Set while the key help is shown.
     pub(crate) help: bool,
-    /// Rows a page has; the view says it after every draw.
+    /// Number of rows per page, updated by the view after every draw.
     pub(crate) page: usize,
 }
 
-/// How picking ends.
+/// Outcome of the picker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// Run this after `tokengap`.
+    /// Arguments to run `tokengap` with.
     Run(Vec<String>),
     Leave,
 }
@@ -69,31 +69,31 @@ impl Pick {
         self.at = found.unwrap_or(0);
     }
 
-    /// All of them, in the order of their groups.
+    /// All sources, ordered by group.
     pub(crate) fn offers(&self) -> &[Offer] {
         &self.offers
     }
 
-    /// The one in hand.
+    /// Selected source.
     pub(crate) fn selected(&self) -> Option<&Offer> {
         self.offers.get(self.at)
     }
 
-    /// Its place.
+    /// Index of the selected source.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// Does what `action` asks; a choice ends the picking.
+    /// Applies `action`. A returned choice ends the picker.
     pub(crate) fn apply(&mut self, action: Action) -> Option<Choice> {
         let page = self.page.max(2) as isize;
         match action {
             Action::Quit => return Some(Choice::Leave),
             Action::Help => self.help = !self.help,
-            // Whoever presses Esc once too often is still here.
+            // Esc never quits, so that pressing it once too often is harmless.
             Action::Back => self.help = false,
             Action::Open => return self.selected().map(|o| Choice::Run(o.command.clone())),
-            // The second click on the same line opens it.
+            // A second click on the same line opens it.
             Action::Pick(place) if place == self.at && self.moved => return self.apply(Action::Open),
             Action::Pick(place) => self.walk_to(place),
             Action::Move(by) => self.walk_to(self.at.saturating_add_signed(by)),

@@ -1,4 +1,4 @@
-//! The runs that are watched from elsewhere: a line each, and their sum.
+//! Watched runs of other tokengap processes: one line each, and their sum.
 
 use trace::Analysis;
 
@@ -6,24 +6,24 @@ use super::Model;
 use super::model::Verdict;
 use super::refresh::Outside;
 
-/// How the connection to a source stands.
+/// State of the connection to a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// It was not reached yet.
+    /// Not reached yet.
     #[default]
     Away,
-    /// Messages come.
+    /// Connected and receiving messages.
     Live,
-    /// The connection stands and nothing comes.
+    /// Connected, but no messages arrive.
     Silent,
-    /// It was reached, and is not now.
+    /// Was reached before, but is not connected.
     Lost,
-    /// It has ended by itself.
+    /// Ended normally.
     Ended,
 }
 
 impl Link {
-    /// As the screen says it.
+    /// Label on the screen.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Away => "away",
@@ -38,27 +38,27 @@ impl Link {
 /// One run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PodLine {
-    /// What its source calls it, or its address while that is not known.
+    /// Name reported by the source, or its address until the name is known.
     pub(crate) name: String,
     pub(crate) link: Link,
-    /// For how long the connection has been so, in nanoseconds.
+    /// Time in this connection state, in nanoseconds.
     pub(crate) since_ns: u64,
-    /// Why it is away or lost.
+    /// Reason why the source is away or lost.
     pub(crate) why: String,
-    /// Records that did not come.
+    /// Missed records.
     pub(crate) missed: u64,
     pub(crate) brief: Brief,
 }
 
-/// A run in few numbers. `None` is "not observable".
+/// Key figures of a run. `None` means not observable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Brief {
     pub(crate) tokens_per_s: f64,
     pub(crate) live: u64,
     pub(crate) seen: u64,
-    /// Over the last ten seconds.
+    /// First-token gap over the last ten seconds.
     pub(crate) gap_p99: Option<u64>,
-    /// Frames sent and not taken.
+    /// Frames sent but not received.
     pub(crate) backlog: Option<u64>,
     /// Tokens proven lost.
     pub(crate) tokens_lost: Option<u64>,
@@ -66,7 +66,7 @@ pub(crate) struct Brief {
 }
 
 impl Brief {
-    /// Of one run, now.
+    /// Key figures of one run at this moment.
     pub(crate) fn of(analysis: &Analysis) -> Self {
         let mut model = Model::default();
         model.refresh(analysis, &Outside::default());
@@ -81,7 +81,7 @@ impl Brief {
         }
     }
 
-    /// Of all of them: sums, the longest gap and the worst verdict.
+    /// Key figures of all runs: sums, the longest gap and the worst verdict.
     pub(crate) fn all(pods: &[PodLine]) -> Self {
         let briefs = || pods.iter().map(|pod| &pod.brief);
         let worst = pods.iter().max_by_key(|pod| pod.brief.verdict.health);
@@ -100,7 +100,7 @@ impl Brief {
     }
 }
 
-/// The sum of what is known; `None` when nothing is.
+/// Sum of the known values; `None` if none is known.
 fn sum(of: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     of.flatten().reduce(|a, b| a + b)
 }

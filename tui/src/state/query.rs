@@ -1,13 +1,13 @@
-//! The filter of the request table: `gap>1s drop>0 rid:5b92 state:live -flag:abort`. All terms must hold.
+//! Filter of the request table: `gap>1s drop>0 rid:5b92 state:live -flag:abort`. All terms must match.
 //!
-//! A number that is not observable satisfies no comparison, neither `gap>1s` nor `gap<1s`: absence is no evidence.
+//! An unobservable number matches no comparison, neither `gap>1s` nor `gap<1s`.
 
 use std::fmt;
 
 use super::flags::Flag;
 use super::row::{Life, Row};
 
-/// A parsed filter. Empty, it lets every row through.
+/// A parsed filter. The empty filter matches every row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Query(Vec<Term>);
 
@@ -19,14 +19,14 @@ struct Term {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Test {
-    /// The rid contains it, in any case.
+    /// The rid contains this text, ignoring case.
     Rid(String),
     State(Life),
     Flag(Flag),
     Number(Field, Op, u64),
 }
 
-/// A number of a row.
+/// A numeric field of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Age,
@@ -44,7 +44,7 @@ enum Field {
     Worker,
 }
 
-/// Field names, and whether the value is a duration. The first of several names is the one the help shows.
+/// Field names, and whether the value is a duration. The help shows the first name of each field.
 const FIELDS: &[(&str, Field, bool)] = &[
     ("gap", Field::Gap, true),
     ("age", Field::Age, true),
@@ -74,12 +74,12 @@ enum Op {
     More,
 }
 
-/// A mistake in a filter and where it is, as character offsets.
+/// A syntax error in a filter, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mistake {
-    /// The first wrong character, counted from 0.
+    /// First wrong character, counted from 0.
     pub(crate) at: usize,
-    /// What is wrong with it and what would be right.
+    /// Description of the error and of the expected input.
     pub(crate) what: String,
 }
 
@@ -89,7 +89,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// What the help says of the language.
+/// Help text of the filter language.
 pub(crate) const HELP: &[(&str, &str)] = &[
     ("5b92", "the rid contains 5b92 (also rid:5b92)"),
     (
@@ -104,7 +104,6 @@ pub(crate) const HELP: &[(&str, &str)] = &[
 ];
 
 impl Query {
-    /// Reads a filter.
     pub(crate) fn parse(text: &str) -> Result<Self, Mistake> {
         let mut terms = Vec::new();
         let mut at = 0;
@@ -117,12 +116,12 @@ impl Query {
         Ok(Self(terms))
     }
 
-    /// Whether every row passes.
+    /// Returns whether every row matches.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Parts of rids that are asked for.
+    /// Parts of rids that the filter requires.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
         self.0
             .iter()
@@ -133,7 +132,7 @@ impl Query {
             })
     }
 
-    /// Whether the row passes.
+    /// Returns whether the row matches.
     pub(crate) fn matches(&self, row: &Row) -> bool {
         self.0.iter().all(|term| term.test.holds(row) != term.negated)
     }
@@ -280,7 +279,7 @@ impl Test {
     }
 }
 
-/// Whether `text` contains `lower`, which is in lower case; without an allocation for the ASCII rids there are.
+/// Returns whether `text` contains `lower`, which is lower case. ASCII text needs no allocation.
 fn contains(text: &str, lower: &str) -> bool {
     if !text.is_ascii() || !lower.is_ascii() {
         return text.to_lowercase().contains(lower);

@@ -1,4 +1,4 @@
-//! Reads the analysis into the model. Everything is bounded: hops and findings are few, rows are capped, strings are reused.
+//! Updates the model from the analysis. All output is bounded: hops and findings are few, rows are capped, strings are reused.
 
 use std::collections::BTreeSet;
 
@@ -16,23 +16,23 @@ use super::row::{Life, Row};
 use super::threads::Shares;
 use super::{findings, hops, hot, threads};
 
-/// Finished requests shown in the table by default; the report counts all of them.
+/// Default number of finished requests in the table; the report counts all of them.
 pub(crate) const FINISHED_SHOWN: usize = 2_000;
 
-/// What the loop knows and the analysis does not.
+/// Values known to the run loop but not to the analysis.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outside {
     pub(crate) source: String,
     /// `live`, `ending` or `ended`.
     pub(crate) doing: &'static str,
-    /// Share of one core that this process used over the last second.
+    /// Share of one core used by this process over the last second.
     pub(crate) cpu: Option<f64>,
     pub(crate) rss_bytes: Option<u64>,
     pub(crate) degraded: Vec<String>,
 }
 
 impl Model {
-    /// Reads everything but rows and detail.
+    /// Updates everything except rows and detail.
     pub(crate) fn refresh(&mut self, analysis: &Analysis, outside: &Outside) {
         let ledger = analysis.ledger();
         let start = ledger.started().unwrap_or_default();
@@ -57,8 +57,8 @@ impl Model {
         self.own = own(ledger, outside);
     }
 
-    /// Enters this moment into the history, which keeps the largest numbers of each second; done while the view stands still,
-    /// too. Rates and quantiles are of a window, and read once a second.
+    /// Adds the current values to the history, which keeps the maximum of each second. Also runs while the view is frozen. Rates and
+    /// quantiles cover a window and are read once a second.
     pub(crate) fn remember(&mut self, analysis: &Analysis) {
         let ledger = analysis.ledger();
         let second = ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000;
@@ -112,7 +112,7 @@ impl Model {
                 backlog: takes.then_some(group.backlog as f32),
                 residence_p99: recent(&group.residence, ledger.now()).map(|s| s.p99 as f32),
             };
-            // Only a new name is copied.
+            // Copies the name only on first use.
             match self.hop_history.get_mut(&group.name) {
                 Some(history) => history.enter(second, sample),
                 None => self
@@ -125,7 +125,7 @@ impl Model {
         self.remember_threads(ledger, second);
     }
 
-    /// Enters this second of each thread that is shown.
+    /// Adds the current second of each shown thread to its history.
     fn remember_threads(&mut self, ledger: &Ledger, second: u64) {
         const SECOND_NS: u64 = 1_000_000_000;
         let now = ledger.now();
@@ -147,8 +147,8 @@ impl Model {
         }
     }
 
-    /// Reads the rows of the table: every live request and at most `finished_shown` finished ones. Those with lost tokens, slow
-    /// and pinned ones come before the newest of the others.
+    /// Updates the table rows: every live request and up to `finished_shown` finished ones. Slow, pinned and lossy requests take precedence
+    /// over newer ones.
     pub(crate) fn refresh_rows(&mut self, analysis: &Analysis, finished_shown: usize, pins: &BTreeSet<String>) {
         let ledger = analysis.ledger();
         let look = Look::new(analysis);
@@ -170,7 +170,7 @@ impl Model {
         let mut rooms = [finished_shown - notable, notable];
         let mut known = BTreeSet::new();
         for summary in over.rev() {
-            // The newest of a rid that was used again.
+            // Keeps the newest summary if the rid was reused.
             if pins.contains(&*summary.rid) && known.insert(&*summary.rid) {
                 self.pinned.insert(summary.rid.to_string(), summary.clone());
             }
@@ -188,7 +188,7 @@ impl Model {
         }
     }
 
-    /// Reads the story of one request.
+    /// Updates the detail of one request.
     pub(crate) fn refresh_detail(&mut self, analysis: &Analysis, journal: &Journal, rid: &str) {
         let ledger = analysis.ledger();
         let look = Look::new(analysis);
@@ -255,7 +255,7 @@ fn percentiles(of: &Distribution) -> Option<[u64; 3]> {
     Some([of.quantile(0.5)?, of.quantile(0.9)?, of.quantile(0.99)?])
 }
 
-/// What the ledger keeps of a request's losses and pace, alive or over.
+/// Losses and inter-token latency of a request in the ledger, live or finished.
 fn kept(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept {
     if let Some(request) = request {
         return Kept {
@@ -275,7 +275,7 @@ fn kept(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept {
     }
 }
 
-/// Quantiles over the whole run; `None` when nothing was entered.
+/// Quantiles over the whole run; `None` without samples.
 pub(crate) fn whole(of: &Distribution) -> Option<Spread> {
     Some(Spread {
         count: of.count(),
@@ -292,7 +292,7 @@ pub(crate) fn recent(of: &Distribution, now: MonoNs) -> Option<Spread> {
     if window.is_empty() {
         return None;
     }
-    // The window keeps two digits; its upper edges must not pass what the run has really seen.
+    // The window has two-digit precision, so its upper bounds are clamped to the true maximum.
     let most = of.max()?;
     let at = |q| window.value_at_quantile(q).min(most);
     Some(Spread {
@@ -388,7 +388,7 @@ fn chunks(ledger: &Ledger) -> ChunkSums {
     }
 }
 
-/// Chunks merged and lost so far: confirmed where deliveries are seen, else predicted.
+/// Merged and lost chunks so far: confirmed if deliveries are observable, else predicted.
 fn harm(ledger: &Ledger) -> Option<Harm> {
     let sums = chunks(ledger);
     let confirmed = sums.coalesced.zip(sums.dropped);
@@ -417,7 +417,7 @@ fn new_row(write: impl FnOnce(&mut Row)) -> Row {
     row
 }
 
-/// What all rows of one refresh share.
+/// Values shared by all rows of one refresh.
 struct Look {
     now: MonoNs,
     sees_gaps: bool,
@@ -440,10 +440,10 @@ impl Look {
         }
     }
 
-    /// `heard`: nothing of it has escaped us since it was last seen.
+    /// `heard`: no observation of the request was missed since it was last seen.
     fn request(&self, from: &Request, heard: bool, row: &mut Row) {
         let over = from.finish().is_some();
-        // The scheduler may be done with a request whose first token nobody has taken yet: that is the worst wait of all.
+        // The scheduler can finish a request whose first token nobody has received: that wait matters most.
         let waiting_since = from.waiting_since().filter(|_| self.sees_gaps);
         let fates = from.fates();
         row.rid.clear();
@@ -515,7 +515,7 @@ impl Look {
     }
 }
 
-/// Tokens that will never arrive. Missing ones on the wire are known wherever frames are read.
+/// Tokens that will never arrive. Tokens missing on the wire are known wherever frames are decoded.
 fn lost(dropped: Option<u64>, missing: u32) -> Option<u64> {
     match (dropped, missing) {
         (None, 0) => None,
@@ -534,7 +534,7 @@ mod tests {
     use super::*;
     use crate::state::scene::{MS, Scene};
 
-    /// It was once shown as done, and 700 such requests hid the worst backlog there was.
+    /// Otherwise such requests appear as done and hide the backlog.
     #[test]
     fn a_request_that_nobody_has_taken_waits_though_the_scheduler_is_done_with_it() {
         let mut scene = Scene::delivering();
@@ -566,7 +566,7 @@ mod tests {
             for frame in 0..3 {
                 scene.take(at + 3 * MS + frame, n * 3 + frame, n * 3 + frame);
             }
-            // The first request's second token is in no delivery.
+            // No delivery contains the first request's second token.
             let delivered: &[u32] = if n == 0 { &[1, 3] } else { &[1, 2, 3] };
             for &token in delivered {
                 scene.deliver(at + 4 * MS + u64::from(token), &rid, 1, token);
@@ -636,7 +636,7 @@ mod tests {
     }
 
     proptest! {
-        /// Detectors look every half a second and events come at any time: what the screen says twice it says alike.
+        /// Detectors run every half second, but events arrive at any time. Figures shown in two places must still agree.
         #[test]
         fn banner_findings_sums_and_rows_are_of_one_instant(
             requests in prop::collection::vec((1_u32..6, any::<u8>(), 0_u64..700), 1..20),

@@ -1,4 +1,4 @@
-//! One request under the glass: its stages, what became of each of its chunks, and the evidence for its flags.
+//! Detail of one request: stages, the fate of each chunk, and evidence for its flags.
 
 use trace::engine::EngineState;
 use trace::ledger::{Losses, Paces};
@@ -13,10 +13,10 @@ use super::journal::{ChunkSeen, Story};
 use super::row::Row;
 use super::units::{count, duration};
 
-/// Ranges of lost tokens named in the evidence, and ids.
+/// Maximum number of lost token ranges, and of ids, named in the evidence.
 const RANGES: usize = 6;
 
-/// What the ledger keeps of a request's losses and pace.
+/// Losses and inter-token latency of a request in the ledger.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Kept {
     pub(crate) confirmed: Option<Losses>,
@@ -25,43 +25,43 @@ pub(crate) struct Kept {
     pub(crate) delivered_first: Option<MonoNs>,
 }
 
-/// A point on the request's way, with how its name is said in `SGLang`'s logs where it has one.
+/// A point on the request's path, with the name `SGLang`'s logs use for it, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stage {
     pub(crate) what: String,
     pub(crate) at: MonoNs,
 }
 
-/// A chunk of the first hop that was seen, on its way through the hops.
+/// An observed chunk of the first hop, followed through all hops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkLine {
     pub(crate) sent: Option<MonoNs>,
-    /// How long it waited on each hop of [`Detail::path`]; `None` where its receive was not seen.
+    /// Queue wait on each hop of [`Detail::path`]; `None` if the receive was not observed.
     pub(crate) waits: Vec<Option<u64>>,
-    /// The wakeup in which the receiver of the last hop received it.
+    /// Wakeup in which the receiver of the last hop received it.
     pub(crate) wakeup: Option<u32>,
     pub(crate) tokens: u32,
     pub(crate) end: Option<u32>,
     pub(crate) fate: Fate,
-    /// Of one that did not leave by itself: the chunk received right after it in that wakeup, 1-based, and how much later.
+    /// For a merged or lost chunk: the chunk received next in the same wakeup (1-based), and the delay until then.
     pub(crate) followed: Option<(usize, u64)>,
 }
 
-/// A row of ticks on one time axis.
+/// A row of ticks on a shared time axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Track {
     pub(crate) label: String,
     pub(crate) ticks: Vec<(MonoNs, char)>,
 }
 
-/// Everything the detail view shows.
+/// Contents of the detail view.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Detail {
     pub(crate) rid: String,
-    /// `None` when the ledger no longer knows the request.
+    /// `None` if the ledger has evicted the request.
     pub(crate) row: Option<Row>,
     pub(crate) stages: Vec<Stage>,
-    /// Where its first token's time went.
+    /// Breakdown of the time to first token.
     pub(crate) time: Vec<Segment>,
     pub(crate) tracks: Vec<Track>,
     pub(crate) chunks: Vec<ChunkLine>,
@@ -69,13 +69,13 @@ pub(crate) struct Detail {
     pub(crate) path: Vec<String>,
     /// Inter-token latency at both ends.
     pub(crate) paces: Paces,
-    /// One sentence for each flag.
+    /// One sentence per flag.
     pub(crate) evidence: Vec<(Flag, String)>,
-    /// How far back the chunks are known, when not to the beginning.
+    /// Start of the known chunks, if earlier ones were overwritten.
     pub(crate) since: Option<MonoNs>,
 }
 
-/// A hop as the detail needs it: id, and the two ends of its name.
+/// Id of a hop and the two ends of its name.
 #[derive(Clone, Debug)]
 pub(crate) struct HopEnds {
     pub(crate) id: HopId,
@@ -84,19 +84,18 @@ pub(crate) struct HopEnds {
     pub(crate) sees_taken: bool,
 }
 
-/// What [`Detail::build`] reads.
+/// Inputs of [`Detail::build`].
 pub(crate) struct Sources<'a> {
     pub(crate) story: Story,
     pub(crate) row: Option<Row>,
     pub(crate) hops: &'a [HopEnds],
     pub(crate) engine: &'a EngineState,
-    /// First send and first take as the ledger keeps them, longer than the journal.
+    /// First send and first receive from the ledger, which keeps them longer than the journal.
     pub(crate) first: (Option<MonoNs>, Option<MonoNs>),
     pub(crate) kept: Kept,
 }
 
 impl Detail {
-    /// Tells the request's story.
     pub(crate) fn build(rid: &str, from: Sources<'_>) -> Self {
         let Sources {
             story,
@@ -111,7 +110,7 @@ impl Detail {
             let here = story.chunks.iter().filter(|c| Some(c.hop) == hop);
             here.copied().collect()
         };
-        // Behind a detokenizer the deliveries answer to chunks of the last hop; the first hop's have the same counts.
+        // Behind a detokenizer, deliveries correspond to chunks of the last hop. Chunks of the first hop have the same counts.
         let of_origin = of_hop(origin);
         let sees_taken = hops.iter().any(|h| Some(h.id) == origin && h.sees_taken);
         let known = Known {
@@ -140,7 +139,7 @@ impl Detail {
         }
     }
 
-    /// Begin and end of everything that has a time.
+    /// First and last time of all ticks and stages.
     pub(crate) fn span(&self) -> Option<(MonoNs, MonoNs)> {
         let ticks = self.tracks.iter().flat_map(|t| &t.ticks).map(|t| t.0);
         let times = ticks.chain(self.stages.iter().map(|s| s.at));
@@ -151,7 +150,7 @@ impl Detail {
     }
 }
 
-/// The hops that its chunks crossed, in the order of the path.
+/// Hops that the chunks crossed, in the order of the path.
 fn met(story: &Story) -> Vec<HopId> {
     let mut met: Vec<HopId> = Vec::new();
     for chunk in &story.chunks {
@@ -162,8 +161,8 @@ fn met(story: &Story) -> Vec<HopId> {
     met
 }
 
-/// Follows each chunk of the first hop through all of them, by its count: a process between two hops may merge chunks, so that one
-/// leaves in the next whose count is not below its own.
+/// Follows each chunk of the first hop through all hops by token count. A process between two hops may merge chunks, so a chunk continues
+/// in the first one whose count is not below its own.
 fn lines(of_origin: &[ChunkSeen], legs: &[Vec<ChunkSeen>], fates: &[Fate]) -> Vec<ChunkLine> {
     let mut next = vec![0; legs.len()];
     let mut last: Vec<Option<ChunkSeen>> = Vec::new();
@@ -205,14 +204,14 @@ fn lines(of_origin: &[ChunkSeen], legs: &[Vec<ChunkSeen>], fates: &[Fate]) -> Ve
     lines
 }
 
-/// When its first chunk was sent and taken on a hop.
+/// First send and first receive of the request on a hop.
 struct First<'a> {
     ends: &'a HopEnds,
     sent: Option<MonoNs>,
     taken: Option<MonoNs>,
 }
 
-/// On each hop, in the order of the path.
+/// First send and receive on each hop, in the order of the path.
 fn firsts<'a>(story: &Story, hops: &'a [HopEnds], first: (Option<MonoNs>, Option<MonoNs>)) -> Vec<First<'a>> {
     let met = met(story);
     let in_journal = |at: Option<MonoNs>| at.filter(|_| story.since.is_none());
@@ -229,7 +228,7 @@ fn firsts<'a>(story: &Story, hops: &'a [HopEnds], first: (Option<MonoNs>, Option
     met.into_iter().enumerate().filter_map(on).collect()
 }
 
-/// Where the time of its first chunk went between the first and the last moment that is known, in the words of the run's path.
+/// Breakdown of the first chunk's time between the first and last known moments, with the segment names of the run's path.
 fn time(firsts: &[First<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
     let mut legs: Vec<(String, Option<MonoNs>, Option<MonoNs>)> = Vec::new();
     for (place, hop) in firsts.iter().enumerate() {
@@ -341,7 +340,7 @@ fn tracks(story: &Story, hops: &[HopEnds], fates: &[Fate], origin: Option<HopId>
     tracks
 }
 
-/// Which chunks and tokens are lost, where that is kept: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`.
+/// Names the lost chunks and tokens, if known: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`.
 fn named(losses: Option<&Losses>) -> String {
     let Some(losses) = losses.filter(|losses| !losses.ranges.is_empty()) else {
         return String::new();
@@ -429,7 +428,7 @@ mod tests {
         }
     }
 
-    /// The guide's fingerprint behind a detokenizer: each of its receives has a wakeup of its own, the tokenizer's share one.
+    /// Expected pattern behind a detokenizer: each of its receives has its own wakeup, while those of the tokenizer share one.
     #[test]
     fn a_chunk_is_followed_through_every_hop_to_the_wakeup_that_loses_it() {
         let ends = |id, from: &str, to: &str| HopEnds {

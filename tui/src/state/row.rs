@@ -1,23 +1,22 @@
-//! One request as a row: compact, owned, sortable by any column.
+//! One request as a compact, owned row that can be sorted by any column.
 
 use super::flags::Flags;
 
-/// What rows are sorted by: compared from left to right.
+/// Sort key of a row, compared from left to right.
 pub(crate) type Key = (u8, u8, u64, u64);
 
-/// Where a request is in its life.
+/// Life cycle state of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Life {
-    /// The scheduler has sent its first token, the tokenizer has not taken it.
+    /// The scheduler has sent the first token, but the tokenizer has not received it.
     Waiting,
-    /// Tokens flow.
+    /// Tokens are flowing.
     #[default]
     Live,
     /// Finished by the scheduler.
     Done,
-    /// Aborted.
     Aborted,
-    /// Forgotten unfinished: silent too long, or its rid was taken over.
+    /// Evicted unfinished: silent for too long, or its rid was reused.
     Gone,
 }
 
@@ -25,7 +24,7 @@ impl Life {
     /// Every state, for the help and for `state:`.
     pub(crate) const ALL: [Self; 5] = [Self::Waiting, Self::Live, Self::Done, Self::Aborted, Self::Gone];
 
-    /// As the row shows it and `state:` asks for it.
+    /// Label in the row, and value of `state:` in a filter.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -37,16 +36,16 @@ impl Life {
     }
 }
 
-/// What the table shows of one request. `None` is "not observable with what is attached".
+/// Table columns of one request. `None` means not observable with the attached source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Row {
     pub(crate) rid: String,
     pub(crate) life: Life,
-    /// Since it was first seen; to its end when it has one.
+    /// Time since the request was first seen, up to its end if it has ended.
     pub(crate) age_ns: u64,
-    /// First take by the tokenizer minus first send by the scheduler; so far, while `Life::Waiting`.
+    /// First receive by the tokenizer minus first send by the scheduler; the time so far in `Life::Waiting`.
     pub(crate) gap_ns: Option<u64>,
-    /// Longest silence between two chunks of the scheduler.
+    /// Longest time between two chunks of the scheduler.
     pub(crate) silence_ns: Option<u64>,
     pub(crate) sent: u64,
     pub(crate) taken: Option<u64>,
@@ -54,18 +53,18 @@ pub(crate) struct Row {
     pub(crate) chunks: u64,
     pub(crate) coalesced: Option<u64>,
     pub(crate) dropped: Option<u64>,
-    /// Tokens that will never arrive: dropped ones and those missing on the wire.
+    /// Tokens that will never arrive: dropped, or missing on the wire.
     pub(crate) lost: Option<u64>,
-    /// Of those, tokens of dropped chunks.
+    /// Part of `lost`: tokens of dropped chunks.
     pub(crate) dropped_tokens: u64,
     pub(crate) prompt: Option<u64>,
     pub(crate) retractions: u64,
-    /// The tokenizer worker that it goes to; `None` where there is only one, or it is not known.
+    /// Tokenizer worker that receives the request; `None` if there is only one, or it is unknown.
     pub(crate) worker: Option<u64>,
     pub(crate) flags: Flags,
 }
 
-/// A column of the table: what a row can be sorted by.
+/// Column of the table, and a possible sort order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Column {
     Rid,
@@ -85,7 +84,7 @@ pub(crate) enum Column {
 }
 
 impl Column {
-    /// Left to right.
+    /// Every column, from left to right.
     pub(crate) const ALL: [Self; 14] = [
         Self::Rid,
         Self::State,
@@ -103,7 +102,7 @@ impl Column {
         Self::Flags,
     ];
 
-    /// Its head.
+    /// Column heading.
     pub(crate) fn head(self) -> &'static str {
         match self {
             Self::Rid => "rid",
@@ -123,7 +122,7 @@ impl Column {
         }
     }
 
-    /// What it shows, for the help.
+    /// Explanation for the help.
     pub(crate) fn what(self) -> &'static str {
         match self {
             Self::Rid => "the request's id",
@@ -145,14 +144,14 @@ impl Column {
         }
     }
 
-    /// The column `by` places to the right, round the end.
+    /// Column `by` positions to the right, wrapping at the ends.
     pub(crate) fn step(self, by: isize) -> Self {
         let n = Self::ALL.len() as isize;
         let at = Self::ALL.iter().position(|&c| c == self).unwrap_or(0) as isize;
         Self::ALL[(at + by).rem_euclid(n) as usize]
     }
 
-    /// What rows are sorted by in this column, rising; what is not observable comes before 0. [`Self::Rid`] has none.
+    /// Ascending sort key of this column; unobservable values sort below 0. [`Self::Rid`] has none.
     pub(crate) fn key(self, row: &Row) -> Key {
         match self {
             Self::Rid => Key::default(),
@@ -184,8 +183,8 @@ impl Column {
 }
 
 impl Row {
-    /// Larger for worse: by the worst flag; of equals those that can still be helped before those that are over, and
-    /// aborted ones, for which nobody waits, last; then by what was lost, then by the gap.
+    /// Severity of the row, larger for worse. Order: worst flag, unfinished before finished before aborted, lost tokens, gap. Unfinished
+    /// requests can still be helped; nobody waits for an aborted one.
     pub(crate) fn badness(&self) -> Key {
         let standing = match self.life {
             Life::Waiting | Life::Live => 2,
@@ -200,7 +199,7 @@ impl Row {
         )
     }
 
-    /// Whether there is anything to say against it.
+    /// Returns whether the request shows any problem.
     pub(crate) fn is_ill(&self) -> bool {
         self.flags.any() || self.lost.is_some_and(|n| n > 0) || self.gap_ns.is_some_and(|ns| ns > 0)
     }

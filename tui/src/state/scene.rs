@@ -1,4 +1,4 @@
-//! A small run for tests: real events into a real analysis and a journal, in words.
+//! A small run for tests, which feeds events into a real analysis and journal.
 
 use trace::engine::Mode;
 use trace::event::{Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Response, Sees, Taken, What};
@@ -18,7 +18,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A 0.5.9 engine in incremental mode, its scheduler sending straight to the tokenizer; sends, takes and deliveries seen.
+    /// A 0.5.9 engine in incremental mode whose scheduler sends straight to the tokenizer; sends, receives and deliveries are observable.
     pub(crate) fn delivering() -> Self {
         let sees = Sees {
             sent: true,
@@ -29,7 +29,7 @@ impl Scene {
         Self::new(&[("scheduler->tokenizer", sees)])
     }
 
-    /// What a tap alone can see: sends and forwards, by way of a detokenizer.
+    /// Capabilities of a tap: sends and forwards, through a detokenizer.
     pub(crate) fn tapped() -> Self {
         let sees = Sees {
             sent: true,
@@ -39,7 +39,7 @@ impl Scene {
         Self::new(&[("scheduler->detokenizer", sees), ("detokenizer->tokenizer", sees)])
     }
 
-    /// Hops in the order of the path; the first is the origin, the one to the tokenizer the last.
+    /// Creates hops in the order of the path: the first is the origin, the last goes to the tokenizer.
     pub(crate) fn new(hops: &[(&str, Sees)]) -> Self {
         let analysis = Analysis::new(trace::Config::default());
         let journal = Journal::new(DEFAULT_MOMENTS);
@@ -86,12 +86,12 @@ impl Scene {
         }
     }
 
-    /// Sends the next frame on the first hop: (rid, listed, `completion_tokens`) each.
+    /// Sends the next frame on the first hop, with (rid, listed, `completion_tokens`) for each chunk.
     pub(crate) fn send(&mut self, at: u64, chunks: &[(&str, u32, u32)]) {
         self.send_on(0, at, chunks, None);
     }
 
-    /// The last chunks of requests.
+    /// Sends the last chunks of requests.
     pub(crate) fn finish(&mut self, at: u64, chunks: &[(&str, u32, u32)], why: Finish) {
         self.send_on(0, at, chunks, Some(why));
     }
@@ -128,7 +128,7 @@ impl Scene {
         self.say(at, What::Sent(frame));
     }
 
-    /// Takes frame `seq` of the first hop.
+    /// Receives frame `seq` on the first hop.
     pub(crate) fn take(&mut self, at: u64, seq: u64, wakeup: u64) {
         let id = FrameId {
             hop: HopId(0),

@@ -1,4 +1,4 @@
-//! The request table: rows, and which of them are shown in what order.
+//! Request table: all rows, and the shown ones in their order.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -8,32 +8,32 @@ use super::query::Query;
 use super::row::{Column, Key, Row};
 use super::ui::Sort;
 
-/// Rows and their order. Rows are reused from one refresh to the next, so a steady table allocates nothing.
+/// Rows and their order. Rows are reused by the next refresh, so a steady table does not allocate.
 ///
-/// No more is put in order than somebody looks at: of ten thousand requests a screen shows fifty.
+/// Only the visible part is sorted: of ten thousand requests a screen shows fifty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Row>,
     used: usize,
-    /// The rows that are shown: pinned ones first and in order, the others as they came.
+    /// Rows that pass the filter: pinned ones first and sorted, the others unsorted.
     shown: Vec<Entry>,
     pinned: usize,
     sort: Sort,
-    /// What `shown` was made for; `None` when rows have changed since.
+    /// Parameters that `shown` was built with; `None` if rows have changed since.
     made_for: Option<(Query, Sort, BTreeSet<String>)>,
 }
 
-/// What a row is sorted by.
+/// Sort key of a row.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: Key,
-    /// How its rid begins: most ties are over there.
+    /// First bytes of the rid, which decide most ties.
     start: u64,
-    /// Its place in `rows`.
+    /// Index in `rows`.
     row: u32,
 }
 
-/// The first bytes of a rid, in the order of rids.
+/// First bytes of a rid, ordered as rids are.
 fn start(rid: &str) -> u64 {
     let mut start = [0; 8];
     std::iter::zip(&mut start, rid.bytes()).for_each(|(to, from)| *to = from);
@@ -41,13 +41,13 @@ fn start(rid: &str) -> u64 {
 }
 
 impl Table {
-    /// Begins a refresh: all rows are free to be written again.
+    /// Starts a refresh: all rows may be overwritten.
     pub(crate) fn clear(&mut self) {
         self.used = 0;
         self.made_for = None;
     }
 
-    /// The next row to write. It still holds what it held before; the writer sets every field.
+    /// Next row to write. It still holds old values, so the caller must set every field.
     pub(crate) fn next(&mut self) -> &mut Row {
         if self.used == self.rows.len() {
             self.rows.push(Row::default());
@@ -57,8 +57,7 @@ impl Table {
         &mut self.rows[self.used - 1]
     }
 
-    /// Chooses what is shown, and in what order: pinned rows, then those that pass the filter, sorted. Ties go by rid, so that
-    /// nothing jumps.
+    /// Selects and orders the shown rows: pinned rows, then rows that match the filter. The rid breaks ties, so that rows do not jump.
     pub(crate) fn arrange(&mut self, filter: &Query, sort: Sort, pins: &BTreeSet<String>) {
         let made_for = self.made_for.as_ref();
         if made_for.is_some_and(|(q, s, p)| q == filter && *s == sort && p == pins) {
@@ -97,12 +96,12 @@ impl Table {
         }
     }
 
-    /// The row shown at `place`, counted from the top.
+    /// Row at `place` of the shown rows, counted from the top.
     pub(crate) fn visible(&self, place: usize) -> Option<&Row> {
         self.visible_at(place..place + 1).pop()
     }
 
-    /// The rows shown at `places`, counted from the top, as far as there are any.
+    /// Existing rows at `places` of the shown rows, counted from the top.
     pub(crate) fn visible_at(&self, places: Range<usize>) -> Vec<&Row> {
         let (pinned, others) = self.shown.split_at(self.pinned);
         let first = places.start.min(pinned.len())..places.end.min(pinned.len());
@@ -122,22 +121,22 @@ impl Table {
         all.map(|entry| &self.rows[entry.row as usize]).collect()
     }
 
-    /// How many rows are shown.
+    /// Number of shown rows.
     pub(crate) fn visible_count(&self) -> usize {
         self.shown.len()
     }
 
-    /// How many rows there are, shown or not.
+    /// Number of rows, shown or not.
     pub(crate) fn count(&self) -> usize {
         self.used
     }
 
-    /// How many of the shown rows are pinned.
+    /// Number of pinned rows among the shown ones.
     pub(crate) fn pinned(&self) -> usize {
         self.pinned
     }
 
-    /// Where `rid` is shown. A rid that was used twice is found where it stands first.
+    /// Position of `rid` among the shown rows; the first one if a rid was used twice.
     pub(crate) fn place(&self, rid: &str) -> Option<usize> {
         let start = start(rid);
         let is_it = |entry: &&Entry| entry.start == start && self.rows[entry.row as usize].rid == rid;
@@ -150,7 +149,7 @@ impl Table {
         Some(self.pinned + before.count())
     }
 
-    /// The worst of the rows that are shown; `None` when nothing is wrong with any.
+    /// Worst of the shown rows; `None` if all are healthy.
     pub(crate) fn worst(&self) -> Option<&Row> {
         let shown = self.shown.iter().map(|entry| &self.rows[entry.row as usize]);
         let ill = shown.filter(|row| row.is_ill());

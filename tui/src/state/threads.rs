@@ -1,40 +1,39 @@
-//! Reads the engine's threads into lines: those that take frames first, then the busiest.
+//! Converts the engine's threads into lines: threads that receive frames first, then by CPU use.
 
 use trace::event::AwayState;
 use trace::ledger::{Ledger, Spent, Thread};
 use trace::stats::WINDOW_NS;
 use trace::{MonoNs, ThreadId};
 
-/// Threads shown.
+/// Maximum number of threads shown.
 const SHOWN: usize = 128;
 
-/// Share of the time from which on a state is shown.
+/// Minimum share of time for a state to be shown.
 const AWAY: f64 = 0.25;
 
-/// One thread.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ThreadLine {
     pub(crate) role: String,
     pub(crate) name: String,
     pub(crate) id: ThreadId,
-    /// It takes frames from a hop.
+    /// Set if it receives frames from a hop.
     pub(crate) takes: bool,
-    /// The last ten seconds; `None` when it was not sampled then.
+    /// The last ten seconds; `None` if it was not sampled in that time.
     pub(crate) recent: Option<Shares>,
     pub(crate) whole: Shares,
 }
 
-/// How a stretch of time was spent, as shares of it from 0 to 1. `None` is "not observable here".
+/// Breakdown of a time span into shares from 0 to 1. `None` means not observable.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Shares {
     pub(crate) running: f64,
-    /// Runnable, allowed to run, without a CPU.
+    /// Runnable and within its quota, but without a CPU.
     pub(crate) waiting: Option<f64>,
-    /// Held back by its cgroup's quota.
+    /// Throttled by the CPU quota of its cgroup.
     pub(crate) held: Option<f64>,
     /// Asleep.
     pub(crate) blocked: Option<f64>,
-    /// Why it was not allowed to run, or could not, for a quarter of the time while frames waited for it.
+    /// State that kept the thread from running for at least a quarter of the time while frames waited for it.
     pub(crate) away: Option<AwayState>,
 }
 
@@ -51,7 +50,7 @@ impl Shares {
     }
 }
 
-/// The threads; `None` while none has been sampled.
+/// The threads; `None` until one has been sampled.
 pub(crate) fn read(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
     let now = ledger.now();
     let mut lines: Vec<ThreadLine> = ledger.threads().iter().filter_map(|thread| line(thread, now)).collect();
@@ -75,7 +74,7 @@ fn line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
     })
 }
 
-/// A thread asleep in its poll has room, even beside a frame whose receive was missed: that state is left out.
+/// Longest state that kept the thread from running. Sleep in a poll is left out, since such a thread is free even if a receive was missed.
 fn away(thread: &Thread, spent: &Spent, from: MonoNs, now: MonoNs) -> Option<AwayState> {
     let times = thread.away(from, now);
     let states = [

@@ -1,4 +1,4 @@
-//! Where the reader is: tab, selection, filter, order, time. Actions change it; nothing else does.
+//! Position of the user: tab, selection, filter, sort order, time. Changed only by actions.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::action::{Action, Effect};
 use crate::observer::Wish;
 use crate::replay::Play;
 
-/// A tab. Adding one is a line here, a title and a line in `view::draw_tab`.
+/// A tab. To add one, add it here with a title, and draw it in `view::draw_tab`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tab {
     #[default]
@@ -19,14 +19,14 @@ pub(crate) enum Tab {
     Request,
     Hops,
     Findings,
-    /// Only where a source watches threads.
+    /// Exists only if the source observes threads.
     Cpu,
-    /// Only where runs are watched from elsewhere.
+    /// Exists only when watching runs of other tokengap processes.
     Pods,
 }
 
 impl Tab {
-    /// Left to right; the number key is the place.
+    /// Every tab from left to right; the number keys follow this order.
     pub(crate) const ALL: [Self; 7] = [
         Self::Overview,
         Self::Requests,
@@ -37,7 +37,7 @@ impl Tab {
         Self::Pods,
     ];
 
-    /// Whether there is anything to show on it.
+    /// Returns whether the tab has anything to show.
     pub(crate) fn exists(self, model: &Model) -> bool {
         match self {
             Self::Cpu => model.threads.is_some(),
@@ -46,7 +46,7 @@ impl Tab {
         }
     }
 
-    /// As the tab bar names it.
+    /// Label in the tab bar.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Overview => "Overview",
@@ -66,24 +66,24 @@ impl Tab {
     }
 }
 
-/// What lies over the tab and has the keys.
+/// Dialog over the tab that receives the keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialog {
     #[default]
     None,
-    /// The keys, scrolled down by so many lines.
+    /// Key help, with the scroll offset in lines.
     Help(usize),
-    /// A filter being typed, and what is wrong with it so far.
+    /// Filter being typed, and the current syntax error.
     Filter(String, Option<Mistake>),
-    /// A time being typed, and whether it is one so far.
+    /// Time being typed, and whether it is valid so far.
     Time(String, bool),
-    /// Words of an action being typed, and the selected one of those that have them.
+    /// Search text of the command palette, and the index of the selected match.
     Palette(String, usize),
-    /// The formats to export to.
+    /// List of export formats.
     Export,
 }
 
-/// A format that the reader can have what is known written in.
+/// Export format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExportAs {
     Html,
@@ -91,25 +91,25 @@ pub(crate) enum ExportAs {
     Perfetto,
 }
 
-/// A filter with a name.
+/// A named filter.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Saved {
     pub(crate) name: String,
-    /// As it was written.
+    /// Text as typed.
     pub(crate) text: String,
     pub(crate) query: Query,
 }
 
-/// Seconds per column of the lines over time.
+/// Zoom levels of the time series, in seconds per column.
 pub(crate) const ZOOM: [u64; 6] = [1, 2, 5, 10, 30, 60];
-/// Columns a step through time moves.
+/// Columns per scroll step.
 const SCROLL: u64 = 5;
-/// Longest filter, in characters.
+/// Maximum length of a filter, in characters.
 const FILTER_CHARS: usize = 200;
-/// Most pinned rows.
+/// Maximum number of pinned rows.
 const PINS: usize = 16;
 
-/// The reader's place.
+/// State of the user interface.
 #[derive(Clone, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -118,49 +118,48 @@ const PINS: usize = 16;
 pub(crate) struct Ui {
     pub(crate) tab: Tab,
     pub(crate) dialog: Dialog,
-    /// The selected request, by rid, so that it stays selected while the table moves.
+    /// Rid of the selected request. A rid keeps the selection stable while the table changes.
     pub(crate) selected: Option<String>,
-    /// The reader chose it; until then the first row of the table is selected, whichever that is.
+    /// Set once the user selects a request; until then the first row of the table is selected.
     pub(crate) chosen: bool,
-    /// Column and whether the largest comes first.
     pub(crate) sort: Sort,
-    /// The filter in force, and the text it was read from.
+    /// Active filter, with its source text.
     pub(crate) filter: (String, Query),
     pub(crate) pins: BTreeSet<String>,
     pub(crate) follow: bool,
-    /// The second at which the view stands still.
+    /// Second at which the view is frozen.
     pub(crate) paused: Option<u64>,
-    /// A recording is played.
+    /// Set for the playback of a recording.
     pub(crate) replay: bool,
-    /// Runs are watched from elsewhere.
+    /// Set when watching runs of other tokengap processes.
     pub(crate) watches: bool,
-    /// Place in [`ZOOM`].
+    /// Index into [`ZOOM`].
     pub(crate) zoom: usize,
-    /// Seconds the lines over time end before the newest one.
+    /// Seconds between the end of the shown time series and the newest sample.
     pub(crate) back: u64,
-    /// Selected thread, finding and hop, by place.
+    /// Indexes of the selected thread, finding, hop and run.
     pub(crate) thread: usize,
     pub(crate) finding: usize,
     pub(crate) hop: usize,
     pub(crate) pod: usize,
-    /// Chunk lines scrolled past in the request's detail.
+    /// Scroll offset of the chunk list in the request detail.
     pub(crate) chunk: usize,
-    /// A harmed chunk has been sought in it.
+    /// Set once the user has searched the chunk list for a lost or merged chunk.
     pub(crate) sought: bool,
-    /// Rows a page has; the view says it after every draw.
+    /// Number of rows per page, updated by the view after every draw.
     pub(crate) page: usize,
-    /// Finished rows and moments of chunks that are kept at most, to be said where that is reached.
+    /// Limits of finished rows and of journal moments, shown when reached.
     pub(crate) rows: usize,
     pub(crate) journal: usize,
-    /// Filters that have a name.
+    /// Named filters.
     pub(crate) saved: Vec<Saved>,
-    /// Was asked whether to end while a recording is written.
+    /// Set after the first quit key while a recording is being written. The next one quits.
     pub(crate) leaving: bool,
-    /// What was done last, until the next key.
+    /// Message about the last action, shown until the next key.
     pub(crate) message: Option<String>,
 }
 
-/// The order of the request table.
+/// Sort order of the request table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sort {
     pub(crate) column: Column,
@@ -177,7 +176,7 @@ impl Default for Sort {
 }
 
 impl Ui {
-    /// Does what `action` asks, as far as it concerns the reader's place; gives back what the loop has to do.
+    /// Applies `action` to the user interface and returns the remaining work for the run loop.
     pub(crate) fn apply(&mut self, action: Action, model: &Model) -> Option<Effect> {
         self.message = None;
         let asked = std::mem::take(&mut self.leaving);
@@ -200,7 +199,7 @@ impl Ui {
                 _ => "this source watches no threads; attach does",
             }),
             Action::Go(tab) => {
-                // Who goes to the one request means the one under the cursor now, not whichever is worst later.
+                // Keeps the request under the cursor, instead of the one that is worst later.
                 self.chosen |= tab == Tab::Request && self.selected.is_some();
                 self.go(tab);
             }
@@ -297,7 +296,7 @@ impl Ui {
         None
     }
 
-    /// Keeps the selection on a request that exists: the worst when following, else the first where there was none.
+    /// Keeps the selection valid: the worst request when following, else the first row if none was chosen.
     pub(crate) fn settle(&mut self, model: &Model) {
         if self.follow && self.paused.is_none() {
             self.selected = model.worst().map(|row| row.rid.clone());
@@ -312,14 +311,14 @@ impl Ui {
             .min(model.threads.as_ref().map_or(0, |t| t.len().saturating_sub(1)));
     }
 
-    /// Another run is shown: what was chosen of the one before is not in it.
+    /// Resets the selection when another run is shown.
     pub(crate) fn other_run(&mut self) {
         (self.selected, self.chosen, self.paused) = (None, false, None);
         (self.thread, self.finding, self.hop, self.chunk, self.back) = (0, 0, 0, 0, 0);
         self.pins.clear();
     }
 
-    /// The second at which lines over time end.
+    /// Second at which the time series end.
     pub(crate) fn time_end(&self, model: &Model) -> u64 {
         self.paused.unwrap_or(model.history.newest()).saturating_sub(self.back)
     }
@@ -369,7 +368,7 @@ impl Ui {
             .map(|(place, _)| place);
         let from = self.chunk;
         let found = if by > 0 {
-            // Before the first search the first line counts as well.
+            // The first search includes the current line.
             harmed.find(|&place| place > from || (place == from && !self.sought))
         } else {
             harmed.take_while(|&place| place < from).last()
@@ -416,7 +415,7 @@ impl Ui {
         }
     }
 
-    /// To what was found about the hop; where that is nothing, to the requests that waited longest.
+    /// Opens the finding about the hop, or the requests sorted by gap if there is none.
     fn open_hop(&mut self, model: &Model) {
         let Some(hop) = model.hops.get(self.hop) else { return };
         if let Some(place) = model.findings.iter().position(|finding| finding.hop == hop.name) {
@@ -432,7 +431,7 @@ impl Ui {
         }
     }
 
-    /// To the finding's request, or its hop, or its moment where it has neither.
+    /// Opens the finding's request, else its hop, else its time in the overview.
     fn jump(&mut self, model: &Model) {
         let Some(finding) = model.findings.get(self.finding) else {
             return;
@@ -522,7 +521,7 @@ impl Ui {
         }
     }
 
-    /// Puts a filter in force.
+    /// Activates a filter.
     fn filter_by(&mut self, text: String, query: Query) {
         self.filter = (text, query);
         self.choose(None);

@@ -1,4 +1,4 @@
-//! Numbers as a person reads them in a narrow column: durations, counts, rates, bytes. Never wider than seven cells.
+//! Human-readable numbers for narrow columns: durations, counts, rates, bytes. At most seven cells wide.
 
 /// A duration in nanoseconds with three significant digits: `850 ns`, `12.3 us`, `48.8 s`, `2m05s`, `1h02m`.
 pub(crate) fn duration(ns: u64) -> String {
@@ -29,7 +29,7 @@ pub(crate) fn clock(ns: u64) -> String {
     }
 }
 
-/// A moment on that clock as a reader types it, in nanoseconds: `1:23`, `1:02:03`, `83`, `90s`, `2m`.
+/// Parses a time on that clock as typed by a user, into nanoseconds: `1:23`, `1:02:03`, `83`, `90s`, `2m`.
 pub(crate) fn moment(text: &str) -> Option<u64> {
     const LONGEST: u64 = u64::MAX / 1_000_000_000;
     let text = text.trim();
@@ -50,7 +50,7 @@ pub(crate) fn moment(text: &str) -> Option<u64> {
     (seconds <= LONGEST).then(|| seconds * 1_000_000_000)
 }
 
-/// A count: exact to 9,999, then `12.3k`, `4.56M`.
+/// A count: exact up to 9,999, then `12.3k`, `4.56M`.
 pub(crate) fn count(n: u64) -> String {
     match n {
         0..10_000 => trace::words::count(n),
@@ -62,7 +62,7 @@ pub(crate) fn count(n: u64) -> String {
     }
 }
 
-/// A rate per second, without the `/s`: one decimal while it is small.
+/// A rate per second, without the `/s`: one decimal below 100.
 pub(crate) fn rate(per_second: f64) -> String {
     if per_second > 0.0 && per_second < 99.95 {
         format!("{per_second:.1}")
@@ -93,7 +93,7 @@ pub(crate) fn bytes(n: u64) -> String {
     format!("{scaled:.decimals$}{unit}")
 }
 
-/// What may not be observable: `-` says so.
+/// Formats the value, or `-` if it is not observable.
 pub(crate) fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), show)
 }
