@@ -1,5 +1,5 @@
-//! How the watched processes' threads spend their time, as events: those with a part in the path every 100 ms while frames flow, the
-//! others once a second.
+//! CPU time of the engine's threads as events. Threads on the token path are sampled every 100 ms while frames flow, the others once a
+//! second.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use trace::{MonoNs, ThreadId};
 
 use super::lanes::{Lanes, Sink};
 
-/// The main thread, libzmq's own and the next few: these move frames.
+/// Number of threads sampled often: the main thread, libzmq's and the next few, which move frames.
 const THREADS_OF_THE_PATH: usize = 8;
-/// Threads looked at in one process at all.
+/// Maximum number of threads sampled per process.
 const MOST_THREADS: usize = 256;
 const EVERY: Duration = Duration::from_millis(100);
-/// And the other threads and event loops this often; all of them while nothing flows.
+/// Interval for the other threads and event loops, and for all threads while no frames flow.
 const SLOWER: Duration = Duration::from_secs(1);
 
 /// Samplers of all watched processes.
@@ -38,7 +38,7 @@ struct Watched {
 }
 
 impl CpuWatch {
-    /// Begins to watch a process; says why when that is not possible.
+    /// Adds a process, or returns why it cannot be sampled.
     pub(super) fn add(&mut self, process: &Process) -> Result<(), String> {
         let pid = process.id.pid;
         let sampler = |limit| Sampler::new(pid, limit).map_err(|error| error.to_string());
@@ -52,7 +52,7 @@ impl CpuWatch {
         Ok(())
     }
 
-    /// Samples when it is time to.
+    /// Takes a sample if one is due.
     pub(super) fn poll(&mut self, probe: &Probe, lanes: &Lanes, sink: Sink<'_>) {
         let now = Instant::now();
         let due = |last: Option<Instant>, every| last.is_none_or(|last| now.duration_since(last) >= every);
@@ -65,18 +65,18 @@ impl CpuWatch {
             self.sampled_all = Some(now);
         }
         let polls = if slower { self.polls.look(probe) } else { HashMap::new() };
-        // Why a receiver does not run is read only while frames wait for it.
+        // The reason why a receiver is not running is read only while frames wait for it.
         let oldest = lanes.oldest_waiting();
         let late = oldest.is_some_and(|sent| MonoNs::now().since(sent) >= EVERY.as_nanos() as u64);
         let keeps_waiting = |thread| late && lanes.is_receiver(thread);
-        // A process that has ended keeps what was seen of it, and is not looked at again.
+        // An exited process keeps its past samples but is not sampled again.
         self.processes
             .retain_mut(|process| process.sample(slower, &polls, &keeps_waiting, sink));
     }
 }
 
 impl Watched {
-    /// Whether the process still runs.
+    /// Takes a sample. Returns whether the process is still running.
     fn sample(
         &mut self,
         slower: bool,
@@ -141,12 +141,12 @@ impl Watched {
     }
 }
 
-/// Whether a thread spent most of the interval neither on a CPU nor waiting for one.
+/// Returns whether a thread spent most of the interval neither on a CPU nor waiting for one.
 fn rests(thread: &ThreadUse, interval_ns: u64) -> bool {
     thread.on_ns.saturating_add(thread.wait_ns.unwrap_or(0)) < interval_ns / 2
 }
 
-/// What event loops had polled when they were last looked at.
+/// Poll counters of event loops at the previous sample.
 #[derive(Default)]
 struct Polls {
     last: HashMap<ThreadId, Polled>,
@@ -160,7 +160,7 @@ struct Polled {
 }
 
 impl Polls {
-    /// What was added since the last look. Threads that only use `poll`, whose return is not observed, are left out.
+    /// Difference to the previous sample. Leaves out threads that only use `poll`, whose return is not observed.
     fn look(&mut self, probe: &Probe) -> HashMap<ThreadId, PollUse> {
         let at = MonoNs::now();
         let threads = probe.threads().unwrap_or_else(|error| {

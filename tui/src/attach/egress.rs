@@ -1,4 +1,4 @@
-//! From what serving processes wrote to their sockets to deliveries: the kernel's order, read by `zmq_tap::egress`.
+//! Converts socket writes of serving processes into deliveries, in kernel order; parsed by `zmq_tap::egress`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,21 +16,21 @@ use super::lanes::Sink;
 use super::requests::{RequestPlane, Word};
 use super::submitted::Logs;
 
-/// Most connections that are read at once; more are counted in `left_out`.
+/// Maximum number of connections parsed at once; writes on others are counted in `left_out`.
 const MOST_CONNECTIONS: usize = 16_384;
 
-/// All connections to the clients of an engine.
+/// All client connections of an engine.
 pub(super) struct Egress {
     server: Server,
     connections: HashMap<u64, Connection>,
     requests: RequestPlane,
-    /// Some process serves, and its writes are observed.
+    /// Set if writes of at least one serving process are observed.
     serves: bool,
-    /// One of them is a Dynamo worker: what it delivers names no request unless its request plane tells.
+    /// Set if one of them is a Dynamo worker, whose deliveries name no request unless its request plane does.
     dynamo: bool,
-    /// Connections to be told apart from those of use, in the kernel.
+    /// Connections the kernel side should ignore.
     useless: Vec<u64>,
-    /// What the workers' logs tell.
+    /// Logs of the workers.
     logs: Logs,
     left_out: u64,
 }
@@ -54,15 +54,15 @@ impl Egress {
         }
     }
 
-    /// Begins to observe what a process writes, if it is one that answers clients; before its messages are. Returns whether it
-    /// does, or why it cannot.
+    /// Starts observing the writes of a process that answers clients; must run before its messages are observed. Returns whether it does,
+    /// or why it cannot.
     pub(super) fn serve(&mut self, probe: &mut Probe, process: &Process, engine: &Engine) -> Result<bool, String> {
         let pid = process.id.pid;
         if !matches!(process.role, Role::Tokenizer | Role::TokenizerWorker) {
             return Ok(false);
         }
         let ports = listening(pid).map_err(|error| format!("where pid {pid} listens cannot be read: {error}"))?;
-        // A client that has libzmq loaded and no thread of it looks like a peer; its connection is HTTP all the same.
+        // A client process that merely has libzmq loaded, without threads of it, looks like a peer. Its connection is HTTP.
         let speaks_zmq = |pid: u32| {
             engine
                 .process(pid)
@@ -73,7 +73,9 @@ impl Egress {
             let mut hops = engine.hops.iter();
             hops.any(|hop| here(&hop.endpoint) && hop.from.is_some_and(|from| speaks_zmq(from.pid)))
         };
-        // Who listens nowhere has its clients inside: what they get is not written. A Dynamo worker dials its clients.
+        // Without a listening port for clients, they are in-process and nothing is written to a socket. A Dynamo worker connects to its
+        // clients instead.
+        // instead.
         if !process.dynamo && ports.iter().all(of_zmq) {
             return Ok(false);
         }
@@ -91,17 +93,17 @@ impl Egress {
         Ok(observed)
     }
 
-    /// Follows a worker's log as well.
+    /// Also follows the log of a worker.
     pub(super) fn follow(&mut self, log: &Path) -> std::io::Result<()> {
         self.logs.follow(log)
     }
 
-    /// Whether streams are told apart by their tokens, so that those of the frames are needed.
+    /// Returns whether streams are matched by their tokens, which requires the token ids of frames.
     pub(super) fn compares(&self) -> bool {
         self.server.content.compares()
     }
 
-    /// A frame left the scheduler.
+    /// Records a frame sent by the scheduler.
     pub(super) fn sent(&mut self, frame: &Frame<'_>) {
         if frame.kind != FrameKind::TokenIds {
             return;
@@ -113,7 +115,7 @@ impl Egress {
         }
     }
 
-    /// What logs have told since.
+    /// Reads new lines of the logs.
     pub(super) fn read_logs(&mut self) {
         let (server, names) = (&mut self.server, &mut self.requests.names_rids);
         self.logs.poll(|context, rid| {
@@ -122,7 +124,7 @@ impl Egress {
         });
     }
 
-    /// How frontend and SGLang call the same requests, as far as their tokens told.
+    /// Statistics and latest pairs of requests matched between frontend and SGLang by their tokens.
     pub(super) fn pairs(&self) -> Option<Value> {
         let content = &self.server.content;
         (content.joined > 0).then(|| {
@@ -136,13 +138,13 @@ impl Egress {
         })
     }
 
-    /// Whether deliveries can be seen: not so where all that passes is encrypted, or text alone.
+    /// Returns whether deliveries are observable; they are not if all traffic is encrypted or contains only text.
     pub(super) fn sees(&self) -> bool {
         let named = !self.dynamo || self.requests.names_rids;
         self.serves && named && self.server.shows_deliveries()
     }
 
-    /// Something happened to a connection.
+    /// Processes a record of a connection.
     pub(super) fn enter(&mut self, record: &Record<'_>, sink: Sink<'_>) {
         let (at, socket) = (MonoNs(record.head.at_ns), record.head.socket);
         if record.kind == Kind::Read {
@@ -194,7 +196,7 @@ impl Egress {
         }
     }
 
-    /// Tells the kernel which connections are of no use.
+    /// Passes the ignored connections on to the kernel side.
     pub(super) fn ignore(&mut self, probe: &mut Probe) {
         for socket in self.useless.drain(..) {
             if let Err(error) = probe.ignore(socket) {
@@ -203,7 +205,7 @@ impl Egress {
         }
     }
 
-    /// What passed and was not observable.
+    /// Traffic that was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded = self.server.degraded();
         if self.left_out > 0 {

@@ -1,4 +1,4 @@
-//! `tokengap attach --follow` as a source: waits for an engine, watches it to its end, and waits for the next.
+//! Source of `tokengap attach --follow`: waits for an engine, watches it until it exits, and waits for the next one.
 
 use std::time::{Duration, Instant};
 
@@ -12,25 +12,25 @@ use super::hopids::HopIds;
 use super::{Attach, AttachOptions};
 use crate::source::{Flow, Source};
 
-/// How often an engine is looked for.
+/// Interval between searches for an engine.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long an engine whose processes still change or are not connected is waited for: they open their sockets one by one.
+/// Maximum wait for an engine whose processes still change or are not connected; they open their sockets one by one.
 const SETTLING: Duration = Duration::from_secs(20);
-/// How long after an attach that was refused the next is tried.
+/// Delay before retrying after a failed attach.
 const AGAIN: Duration = Duration::from_secs(15);
 
-/// An engine, over its restarts.
+/// An engine, across restarts.
 pub(crate) struct Follow {
     options: AttachOptions,
     state: State,
-    /// Hops of the lives so far.
+    /// Hop ids used so far.
     ids: HopIds,
     keep_ids: bool,
     stopping: bool,
     ended: u64,
-    /// When nobody was watched, in all.
+    /// Total time during which no engine was watched.
     away: Duration,
-    /// Why the last attempt failed, until one succeeds.
+    /// Error of the last attempt, until one succeeds.
     refused: Option<String>,
 }
 
@@ -39,15 +39,15 @@ enum State {
     Watching(Box<Attach>),
 }
 
-/// Looks for an engine.
+/// Search for an engine.
 struct Waiting {
     since: Instant,
-    /// Not before.
+    /// Time of the next search.
     look_at: Instant,
     watcher: Option<Watcher>,
-    /// What was found at the last look, and when it was first seen.
+    /// Processes found by the last search, and when that set was first seen.
     found: Option<(Vec<ProcessId>, Instant)>,
-    /// What stands in the way, told when it changes.
+    /// Obstacle, logged when it changes.
     why: String,
 }
 
@@ -62,7 +62,7 @@ impl Waiting {
         }
     }
 
-    /// An engine that is complete, if there is one now.
+    /// Returns an engine if a complete one is running.
     fn look(&mut self) -> Result<Option<(Watcher, Engine)>, String> {
         let mut watcher = match self.watcher.take() {
             Some(watcher) => watcher,
@@ -105,7 +105,7 @@ impl Follow {
         }
     }
 
-    /// Looks for an engine, now and then.
+    /// Searches for an engine if a search is due.
     fn wait(&mut self) {
         let State::Waiting(waiting) = &mut self.state else {
             return;
@@ -153,7 +153,7 @@ impl Follow {
         }
     }
 
-    /// The engine is gone: what waited on its hops is taken by nobody.
+    /// Handles the exit of the engine: frames queued on its hops were never received.
     fn end(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let State::Watching(attach) = &self.state else { return };
         self.ids = attach.lanes.paths().ids.clone().reborn();

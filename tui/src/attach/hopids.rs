@@ -1,33 +1,33 @@
-//! The numbers of hops, kept over an engine's restarts: a line that comes back under its name is the same line.
+//! Hop ids that persist across engine restarts: a hop that reappears under the same name keeps its id.
 //!
-//! A restart's frames are numbered from the start on lanes of their own: the lane is the number of the engine's life.
+//! After a restart, frame numbers start again on a new lane. The lane number counts the restarts.
 
 use trace::HopId;
 
-/// Most hops that are told apart.
+/// Maximum number of distinct hops.
 const MOST_HOPS: usize = 1024;
 
-/// Numbers given so far.
+/// Hop ids assigned so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HopIds {
     life: u32,
-    /// By number: the name it was first met under, and the life it was last met in.
+    /// By id: the first known name, and the last engine life in which the hop existed.
     met: Vec<(String, u32)>,
 }
 
 impl HopIds {
-    /// How often the engine has ended.
+    /// Number of times the engine has exited.
     pub(super) fn life(&self) -> u32 {
         self.life
     }
 
-    /// The engine has ended; the next one begins.
+    /// Starts the next life of the engine.
     pub(super) fn reborn(mut self) -> Self {
         self.life += 1;
         self
     }
 
-    /// A number for a hop that is first met in this life; `None` beyond the limit.
+    /// Id of a hop that is new in this life; `None` beyond the limit.
     pub(super) fn meet(&mut self, name: &str) -> Option<HopId> {
         let life = self.life;
         let known = self.met.iter().position(|(of, last)| of == name && *last < life);

@@ -1,7 +1,6 @@
-//! From what libzmq was seen to do to events: which hop a socket's messages cross, and what they say.
+//! Converts observed libzmq calls into events: the hop of each socket's messages, and their content.
 //!
-//! A hop here is one sending socket. Its name is known in two steps: the sender's role at its first readable message, the
-//! receiver's from the connections, and for certain at the first one that is seen taken. Sockets that never carry a message of the engine's are left out.
+//! See [`super::paths`] for how hops are identified. Sockets that never carry messages of the engine are left out.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,10 +15,10 @@ use super::paths::Paths;
 use super::roles::{Part, Roles};
 use super::sight::Sight;
 
-/// Where events go.
+/// Receiver of events.
 pub(super) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
 
-/// Messages flow until this long after the last one.
+/// Time after the last message during which messages count as flowing.
 const FLOWS_NS: u64 = 1_000_000_000;
 
 /// All lanes of an attach.
@@ -27,19 +26,19 @@ pub(super) struct Lanes {
     matcher: Matcher,
     decoder: Decoder,
     paths: Paths,
-    /// When the last message was sent.
+    /// Time of the last send.
     sent_at: Option<MonoNs>,
-    /// Threads that were seen to receive.
+    /// Threads observed to receive.
     receivers: HashSet<ThreadId>,
-    /// Hops of sockets whose senders are not watched, by the taking socket.
+    /// Hops of sockets whose senders are not watched, by receiving socket, with the last frame number.
     unseen_senders: HashMap<SocketId, (HopId, u64)>,
-    /// What the messages' layout says of the release, told when discovery found none.
+    /// Release deduced from the message layout, used if discovery found none.
     wire: Option<Release>,
-    /// Messages told as lost by their sockets' numbers, which the kernel side's counter has not told yet.
+    /// Missed messages that gaps in socket numbering have revealed, but that the kernel side's counter does not include yet.
     ahead: u64,
 }
 
-/// A range of releases and what their waiters do.
+/// A range of releases, and the behaviour of their waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Release {
     pub(super) schema: &'static str,
@@ -60,7 +59,6 @@ impl Lanes {
         }
     }
 
-    /// The hops, and who is at their ends.
     pub(super) fn paths(&self) -> &Paths {
         &self.paths
     }
@@ -73,17 +71,17 @@ impl Lanes {
         self.decoder.keep_ids();
     }
 
-    /// The releases whose layout the last frame with chunks had.
+    /// Releases that match the layout of the last frame with chunks.
     pub(super) fn release(&self) -> Option<Release> {
         self.wire
     }
 
-    /// Frames taken that no watched socket was seen to send, and other things that could not be joined.
+    /// Received frames without an observed send, and other failed matches.
     pub(super) fn misses(&self) -> probe_user::matcher::Misses {
         self.matcher.misses()
     }
 
-    /// A message entered a socket.
+    /// Processes a message that entered a socket.
     pub(super) fn sent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
         self.sent_at = Some(message.call.at);
         let before = self.matcher.misses().lost_sent;
@@ -150,26 +148,26 @@ impl Lanes {
         }
     }
 
-    /// Whether messages were sent in the last second, or wait.
+    /// Returns whether messages were sent within the last second or are waiting.
     pub(super) fn flows(&self) -> bool {
         let now = MonoNs::now();
         let recent = self.sent_at.is_some_and(|at| now.since(at) < FLOWS_NS);
         recent || self.oldest_waiting().is_some()
     }
 
-    /// When the oldest frame was sent that waits for a receiver that is watched.
+    /// Send time of the oldest frame that waits for a watched receiver.
     pub(super) fn oldest_waiting(&self) -> Option<MonoNs> {
         let lanes = self.paths.watched_lanes();
         lanes.filter_map(|lane| self.matcher.oldest_waiting(lane)).min()
     }
 
-    /// Whether the thread receives: it was seen to, or it is the main thread of a process where none was seen to.
+    /// Returns whether the thread receives: it was observed to, or it is the main thread of a process where none was.
     pub(super) fn is_receiver(&self, thread: ThreadId) -> bool {
         let known = self.receivers.iter().any(|receiver| receiver.pid == thread.pid);
         self.receivers.contains(&thread) || thread.tid == thread.pid && !known
     }
 
-    /// A message left a socket.
+    /// Processes a message that left a socket.
     pub(super) fn taken(&mut self, message: &Message<'_>, sink: Sink<'_>) {
         let Call {
             at,
@@ -206,8 +204,8 @@ impl Lanes {
         });
     }
 
-    /// Messages of a lane that its numbers show to have escaped us: told before what comes after them, so that nothing is concluded
-    /// from their absence.
+    /// Reports messages of a lane missed according to its numbering. Must precede later messages, so that their absence is not taken for a
+    /// loss.
     fn lost(&mut self, lane: u32, count: u64, at: MonoNs, sink: Sink<'_>) {
         if let Some(known) = self.paths.of_lane(lane as usize).filter(|_| count > 0) {
             self.ahead += count;
@@ -220,14 +218,14 @@ impl Lanes {
         }
     }
 
-    /// The kernel side counts so many more records as lost: how many of them were not told yet.
+    /// Number of newly counted missed records that were not reported yet, given the increase of the kernel side's counter.
     pub(super) fn not_told(&mut self, count: u64) -> u64 {
         let told = count.min(self.ahead);
         self.ahead -= told;
         count - told
     }
 
-    /// The receiver asked for the next message.
+    /// Processes the receiver's call for the next message, which marks the previous one as processed.
     pub(super) fn handled(&mut self, call: &Call, sink: Sink<'_>) {
         let Some(name) = self.matcher.handled(call) else { return };
         if let Some(known) = self.paths.of_lane(name.lane as usize) {
@@ -243,12 +241,12 @@ impl Lanes {
         }
     }
 
-    /// A send was refused; its number will be used again.
+    /// Handles a refused send, whose number is used again.
     pub(super) fn unsent(&mut self, call: &Call) {
         self.matcher.unsent(call);
     }
 
-    /// A frame whose sender is not watched: it can only be read where it was taken.
+    /// Processes a frame from an unwatched sender, which can only be decoded where it is received.
     fn taken_unsent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
         let Call {
             at,
@@ -330,7 +328,7 @@ impl Lanes {
     }
 }
 
-/// The message's bytes, if they were copied whole.
+/// Bytes of the message, if they were copied completely.
 fn whole<'m>(message: &Message<'m>) -> Result<&'m [u8], &'static str> {
     if message.more {
         Err("multipart")

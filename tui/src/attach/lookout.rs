@@ -1,5 +1,5 @@
-//! Discovery beside the reading of the ring, on a thread of its own: a look at a process may wait for that process's own locks, for
-//! seconds on a busy machine, and the ring fills meanwhile.
+//! Discovery on its own thread. Inspecting a process can block on that process's locks for seconds on a busy machine, while the ring buffer
+//! would fill up.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use probe_user::discover::{Change, Topology, Watcher};
 
-/// How often new workers and exits are looked for.
+/// Interval between searches for new workers and exits.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What is known of the processes, and the thread that looks for more. It ends with this value.
+/// Known processes, and the thread that looks for changes. Dropping this value ends the thread.
 pub(super) struct Lookout {
     topology: Topology,
     news: Receiver<(Vec<Change>, Topology)>,
@@ -32,12 +32,12 @@ impl Lookout {
         })
     }
 
-    /// What is there, as of the last news.
+    /// Processes as of the last received change.
     pub(super) fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// What has changed since the last call. Never waits.
+    /// Changes since the last call. Never blocks.
     pub(super) fn news(&mut self) -> Vec<Change> {
         let mut all = Vec::new();
         while let Ok((changes, topology)) = self.news.try_recv() {

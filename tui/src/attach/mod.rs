@@ -1,4 +1,4 @@
-//! `tokengap attach` as a source: discovery says whom to watch, the probe what they do, [`lanes`] what it means.
+//! Source of `tokengap attach`: discovery finds the processes, the probe observes them, [`lanes`] interprets the observations.
 
 mod cpu;
 mod egress;
@@ -44,28 +44,28 @@ use roles::Roles;
 use sight::Sight;
 pub(crate) use trial::{Outcome, State, reason};
 
-/// Copied of a message that is read where it was sent: enough to tell it from others. Frames of two ranks differ by their
-/// rids, which lie behind the names of a dozen columns: all of a small frame, and both ends of a large one.
+/// Bytes copied of a message that is decoded at its sender, enough to identify it. Frames of two ranks differ only in rids, which follow a
+/// dozen column names. Covers a small frame completely, and both ends of a large one.
 const TO_COMPARE: u32 = 4096;
 
-/// What the user may set.
+/// Options set by the user.
 #[derive(Clone, Debug)]
 pub(crate) struct AttachOptions {
-    /// Processes named by the user: watched whatever their connections say.
+    /// Processes named by the user, watched regardless of their connections.
     pub(crate) named: BTreeSet<u32>,
-    /// Most bytes copied of a message.
+    /// Maximum number of bytes copied per message.
     pub(crate) capture: u32,
-    /// Observe what leaves for the clients.
+    /// Observe writes to clients.
     pub(crate) egress: bool,
-    /// Logs of Dynamo workers, besides what they write to files as standard output and error.
+    /// Logs of Dynamo workers, in addition to files that receive their standard output and error.
     pub(crate) logs: Vec<PathBuf>,
-    /// The probe's own limits.
+    /// Limits of the probe.
     pub(crate) probe: Options,
-    /// Reading Python stacks, if asked for.
+    /// Options for sampling Python stacks, if enabled.
     pub(crate) python: Option<PythonOptions>,
 }
 
-/// A probe on an engine that runs.
+/// A probe attached to a running engine.
 pub(crate) struct Attach {
     lookout: Lookout,
     probe: Probe,
@@ -76,22 +76,22 @@ pub(crate) struct Attach {
     python: Option<PythonWatch>,
     options: AttachOptions,
     engine: Engine,
-    /// Processes that the probe is on.
+    /// Processes with probes attached.
     probed: BTreeSet<u32>,
     newcomers: Newcomers,
-    /// From which release on the wire the engine was last described.
+    /// Release from the wire that the last engine event was based on.
     told: Option<Release>,
     engine_told: bool,
-    /// Token ids are to go on to the events.
+    /// Set if events should include token ids.
     ids_asked: bool,
     stopping: bool,
-    /// Observations that the ring had no room for.
+    /// Observations dropped because the ring buffer was full.
     unfit: u64,
     degraded: Vec<String>,
 }
 
 impl Attach {
-    /// Attaches to every process of `engine` that has a part in the token path.
+    /// Attaches to every process of `engine` on the token path.
     pub(crate) fn start(watcher: Watcher, engine: Engine, options: AttachOptions) -> anyhow::Result<Self> {
         let mut roles = Roles::default();
         for process in engine.processes.iter().filter(|p| speaks_zmq(p)) {
@@ -158,12 +158,12 @@ impl Attach {
         Ok(attach)
     }
 
-    /// Goes on with the hops of the engine's earlier lives.
+    /// Continues with the hop ids of earlier engine lives.
     fn succeed(&mut self, ids: HopIds) {
         self.lanes.paths_mut().ids = ids;
     }
 
-    /// Whether none of the processes that were watched is left.
+    /// Returns whether all watched processes have exited.
     fn has_ended(&self) -> bool {
         let there = |p: &Process| {
             let engines = &self.lookout.topology().engines;
@@ -175,7 +175,7 @@ impl Attach {
         !self.engine.processes.iter().filter(watched).any(there)
     }
 
-    /// How many processes the probe is on.
+    /// Number of processes with probes attached.
     pub(crate) fn watched(&self) -> usize {
         self.probed.len()
     }
@@ -189,7 +189,7 @@ impl Attach {
         }
     }
 
-    /// Workers that came, processes that went.
+    /// Processes new workers and exits.
     fn look_around(&mut self) {
         let changes = self.lookout.news();
         for change in &changes {
@@ -204,8 +204,8 @@ impl Attach {
             .serve_again(&mut self.egress, &mut self.probe, &self.engine);
     }
 
-    /// Processes or connections came or went. A process is of this engine when it is connected with one that is, which may be seen
-    /// long after it has started.
+    /// Updates processes and connections. A process joins this engine once it is connected to one of its processes, possibly long after its
+    /// start.
     fn rewire(&mut self) {
         let engines = &self.lookout.topology().engines;
         let ours = |engine: &&Engine| engine.processes.iter().any(|p| self.knows(p));
@@ -218,7 +218,7 @@ impl Attach {
         for process in &new {
             self.engine.processes.retain(|known| known.id.pid != process.id.pid);
             self.engine.processes.push(process.clone());
-            // Its id may have been another one's.
+            // The pid may have been reused.
             self.probed.remove(&process.id.pid);
             self.lanes.paths_mut().roles.learn(process);
         }
@@ -227,7 +227,7 @@ impl Attach {
             .iter()
             .filter_map(|p| target(p, &engine, self.options.capture))
             .collect();
-        // Who had no part in the path before may have one now.
+        // Processes that were not on the path before may be now.
         late.extend(targets(&engine, &self.options));
         for target in late {
             if !self.probed.contains(&target.pid)
@@ -247,7 +247,7 @@ impl Attach {
         self.engine.processes.iter().any(|known| known.id == process.id)
     }
 
-    /// Watches a process that appeared later, or had no part in the path before.
+    /// Attaches to a process that started later, or was not on the path before.
     fn probe_too(&mut self, target: Target, process: &Process) {
         self.probed.insert(target.pid);
         if self.options.egress
@@ -265,7 +265,7 @@ impl Attach {
         }
     }
 
-    /// What discovery read, and from the wire what it could not.
+    /// Reports the engine as found by discovery, completed by what the wire reveals.
     fn tell_engine(&mut self, sink: Sink<'_>) {
         let release = self.lanes.release();
         if std::mem::replace(&mut self.engine_told, true) && self.told == release {
@@ -282,7 +282,7 @@ impl Attach {
     }
 }
 
-/// The kernel's stamps are the machine's clock, ours may not be.
+/// Warns if this time namespace's clock differs from the kernel's, which stamps the observations.
 fn clocks() -> Option<String> {
     let ahead = namespace::clock_offset_ns().filter(|ns| *ns != 0)?;
     Some(format!(
@@ -306,7 +306,7 @@ impl Source for Attach {
         let side = self.engine.disaggregation.as_ref().map(|side| side.value);
         let side = side.map(|side| ("disaggregation", json!({"mode": side.word(), "sends": side.sends()})));
         let pairs = self.egress.pairs().map(|pairs| ("joined_by_content", pairs));
-        // By the kernel side's numbering of each socket's messages, which goes on where a record is lost.
+        // Counted by the kernel side's numbering of messages per socket, which continues across lost records.
         let misses = self.lanes.misses();
         let unseen = (misses.lost_sent > 0 || misses.lost_taken > 0)
             .then(|| ("unseen", json!({"sends": misses.lost_sent, "takes": misses.lost_taken})));
@@ -444,7 +444,7 @@ fn enter(lanes: &mut Lanes, egress: &mut Egress, observation: &Observation<'_>, 
     }
 }
 
-/// The ids were for us alone.
+/// Emits the frame without token ids, which were only needed internally.
 fn without_ids(at: MonoNs, frame: &Frame<'_>, sink: Sink<'_>) {
     let chunks: Vec<Chunk<'_>> = frame.chunks.iter().map(|chunk| Chunk { ids: &[], ..*chunk }).collect();
     let what = What::Sent(Frame {
@@ -454,12 +454,12 @@ fn without_ids(at: MonoNs, frame: &Frame<'_>, sink: Sink<'_>) {
     sink(&Event { at, what });
 }
 
-/// Whether a process has said what it is, or has sockets of libzmq: a client that has libzmq loaded looks like a peer.
+/// Returns whether the process announced its role or has libzmq threads. A client that merely has libzmq loaded looks like a peer.
 fn speaks_zmq(process: &Process) -> bool {
     process.role_source < RoleSource::Sockets || !process.io_threads.is_empty()
 }
 
-/// Processes on the token path and those named; all of the engine where no connection can be seen.
+/// Processes on the token path and named ones; all processes if no connection is visible.
 fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
     let most = options.capture;
     let mut on_path: Vec<&Process> = engine.on_token_path().collect();
@@ -477,8 +477,8 @@ fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
         .collect()
 }
 
-/// What is copied of a process's messages: the output where it is sent, requests not at all, and enough of what is taken
-/// to tell which frame it is; all of it where nobody who sends is watched.
+/// Chooses the bytes copied of a process's messages. Output is copied at its sender, requests not at all. Received messages are copied far
+/// enough to identify the frame, or completely if no sender is watched.
 fn target(process: &Process, engine: &Engine, most: u32) -> Option<Target> {
     process.libzmq.as_ref()?;
     let sends = |role| {

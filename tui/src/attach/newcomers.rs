@@ -1,4 +1,4 @@
-//! Processes that come up while attached.
+//! Processes that start after the attach.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,25 +10,25 @@ use trace::MonoNs;
 use super::egress::Egress;
 use super::lanes::{Lanes, Sink};
 
-/// How long a tokenizer that listens nowhere yet is looked at again: it opens its port when the model has been loaded.
+/// Time during which a tokenizer without a listening port is checked again; it opens the port once the model is loaded.
 const SERVES_WITHIN: Duration = Duration::from_mins(5);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Most pids that are named in a line of `degraded`.
+/// Maximum number of pids named in a line of `degraded`.
 const NAMED: usize = 8;
 
-/// Those that have come, until everything that happened before they were watched has been read.
+/// New processes, until all observations from before they were watched have been read.
 #[derive(Debug)]
 pub(super) struct Newcomers {
-    /// Connections have changed, and the hops do not know yet.
+    /// Connections have changed, and the hops are not updated yet.
     rewired: bool,
-    /// Watched from the end of this poll on.
+    /// Processes watched from the end of this poll on.
     watched: BTreeSet<u32>,
-    /// Their writes to clients are observed from the end of this poll on.
+    /// Processes whose writes to clients are observed from the end of this poll on.
     served: BTreeSet<u32>,
-    /// Tokenizers that answered no clients when they were looked at, and since when they are looked at.
+    /// Tokenizers that served no clients when checked, and when checking started.
     unserved: Vec<(Process, Instant)>,
     looked: Instant,
-    /// All that are watched only since later than the attach.
+    /// All processes watched only since some time after the attach.
     all: BTreeSet<u32>,
 }
 
@@ -44,18 +44,18 @@ impl Newcomers {
         }
     }
 
-    /// The hops are to be looked at anew.
+    /// Requests an update of the hops.
     pub(super) fn rewired(&mut self) {
         self.rewired = true;
     }
 
-    /// The probe is on this process now.
+    /// Marks a process as probed.
     pub(super) fn watched(&mut self, pid: u32) {
         self.watched.insert(pid);
         self.all.insert(pid);
     }
 
-    /// Observes what a process writes to its clients, if it answers any; one that does not yet is looked at again.
+    /// Observes writes to clients if the process serves any. Tokenizers that do not serve yet are checked again later.
     pub(super) fn serve(
         &mut self,
         process: &Process,
@@ -71,12 +71,12 @@ impl Newcomers {
         Ok(())
     }
 
-    /// Those whose writes have been observed from the first message on.
+    /// Takes the processes whose writes are newly observed.
     pub(super) fn take_served(&mut self) -> BTreeSet<u32> {
         std::mem::take(&mut self.served)
     }
 
-    /// Tokenizers that answered nobody may by now.
+    /// Checks tokenizers again that served no clients before.
     pub(super) fn serve_again(&mut self, egress: &mut Egress, probe: &mut Probe, engine: &Engine) {
         if self.looked.elapsed() < LOOK_AGAIN {
             return;
@@ -91,12 +91,12 @@ impl Newcomers {
                     false
                 }
                 Ok(false) => true,
-                // It has ended, or its sockets cannot be read any more.
+                // The process has exited, or its sockets are no longer readable.
                 Err(_) => false,
             });
     }
 
-    /// What happened before they were watched has been read: what they receive and deliver counts from now on.
+    /// Activates new processes once older observations have been read. Their receives and deliveries count from now on.
     pub(super) fn settle(&mut self, lanes: &mut Lanes, sink: Sink<'_>) {
         let changed = std::mem::take(&mut self.rewired) || !self.watched.is_empty() || !self.served.is_empty();
         if !changed {
@@ -112,7 +112,7 @@ impl Newcomers {
         paths.reconsider(now, sink);
     }
 
-    /// That they were not watched from the start.
+    /// Notes that these processes were not watched from the start.
     pub(super) fn degraded(&self) -> Option<String> {
         let pids: Vec<String> = self.all.iter().take(NAMED).map(u32::to_string).collect();
         (!pids.is_empty()).then(|| {

@@ -1,7 +1,7 @@
-//! Which hop a socket's messages cross, and what is told of it.
+//! The hop of each socket's messages, and the hop events.
 //!
-//! A hop here is one sending socket. Its name is known in two steps: the sender's role at its first readable message, the
-//! receiver's from the connections, and for certain at the first one that is seen taken.
+//! A hop here is one sending socket. Its name is found in two steps: the sender's role from the first decoded message, the receiver's from
+//! connections. The first observed receive confirms the receiver.
 
 use probe_user::SocketId;
 use trace::event::{Event, Hop, Kind, Sees, What};
@@ -12,16 +12,16 @@ use super::lanes::Sink;
 use super::roles::{Part, Presumed, Receiver, Roles};
 use super::sight::Sight;
 
-/// The hops of all lanes, and who is at their ends.
+/// Hops of all lanes, and the processes at their ends.
 pub(super) struct Paths {
     pub(super) roles: Roles,
     pub(super) sight: Sight,
-    /// By the matcher's lane number; `None` while nothing readable was sent on it.
+    /// By lane number of the matcher; `None` until a decodable message is sent on the lane.
     hops: Vec<Option<Known>>,
     pub(super) ids: HopIds,
     /// Sockets beyond the limit of hops.
     pub(super) left_out: u64,
-    /// Messages with tokens sent to somebody who was not watched.
+    /// Messages with tokens sent to unwatched receivers.
     pub(super) unwatched: u64,
 }
 
@@ -32,22 +32,22 @@ pub(super) struct Known {
     from: Part,
     sender: SocketId,
     to: Option<Receiver>,
-    /// A take has shown who receives; until then `to` is what the connections say.
+    /// Set once a receive has confirmed the receiver; until then `to` is deduced from connections.
     met: bool,
-    /// Who receives is somebody who is not known yet.
+    /// Set if the receiver must be a process that is not known yet.
     stranger: bool,
-    /// Its socket's messages are on another lane by now.
+    /// Set if messages of its socket use another lane now.
     over: bool,
     kind: Kind,
-    /// When its first message was sent.
+    /// Time of the first send.
     since: MonoNs,
-    /// Where it is, as last seen.
+    /// Last known endpoint.
     endpoint: String,
-    /// What was told of it last.
+    /// State last reported.
     told: Option<Told>,
 }
 
-/// What a hop event says that may change.
+/// Part of a hop event that can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
     from: Part,
@@ -68,12 +68,12 @@ impl Paths {
         }
     }
 
-    /// The hop of a lane on which something readable was sent.
+    /// Hop of a lane; `None` before its first decodable message.
     pub(super) fn of_lane(&self, lane: usize) -> Option<&Known> {
         self.hops.get(lane)?.as_ref()
     }
 
-    /// A message of a kind, with or without tokens, was sent on a lane: its hop. `None` beyond the limit of hops.
+    /// Processes a send on a lane and returns its hop. `None` beyond the limit of hops.
     pub(super) fn sent(
         &mut self,
         lane: usize,
@@ -104,7 +104,7 @@ impl Paths {
     }
 
     fn meet(&mut self, lane: usize, socket: SocketId, kind: Kind, at: MonoNs) -> Option<()> {
-        // Its numbers began again: the lane before does not go on.
+        // Numbering has restarted, so the socket's previous lane has ended.
         for old in self.hops.iter_mut().flatten().filter(|known| known.sender == socket) {
             old.over = true;
         }
@@ -134,17 +134,17 @@ impl Paths {
         Some(())
     }
 
-    /// Lanes whose receives are seen.
+    /// Lanes whose receives are observed.
     pub(super) fn watched_lanes(&self) -> impl Iterator<Item = u32> {
         let seen = |known: &Known| !known.over && known.told.is_some_and(|told| told.sees.taken);
         let lanes = self.hops.iter().zip(0..);
         lanes.filter_map(move |(known, lane)| known.as_ref().is_some_and(seen).then_some(lane))
     }
 
-    /// A message of a lane was received by `pid`: its hop.
+    /// Processes a receive by `pid` and returns the lane's hop.
     pub(super) fn received(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&Known> {
         let known = self.hops.get_mut(lane)?.as_mut()?;
-        // A process that was started anew receives on the line of the one before it.
+        // A restarted process receives on the hop of its predecessor.
         let receiver = known.to.and_then(|to| to.pid);
         let another = receiver != Some(pid) && receiver.is_none_or(|before| !self.sight.is_watched(before));
         if !std::mem::replace(&mut known.met, true) || another {
@@ -158,14 +158,14 @@ impl Paths {
         self.of_lane(lane)
     }
 
-    /// Says whether what is delivered behind the path's last hops can be seen, when that has changed.
+    /// Reports whether deliveries behind the last hops are observable, if that has changed.
     pub(super) fn delivers(&mut self, seen: bool, at: MonoNs, sink: Sink<'_>) {
         if std::mem::replace(&mut self.sight.delivered, seen) != seen {
             self.announce_all(at, sink);
         }
     }
 
-    /// Processes or connections have come: who receives may be known now.
+    /// Updates the receivers after processes or connections have changed.
     pub(super) fn reconsider(&mut self, at: MonoNs, sink: Sink<'_>) {
         for lane in 0..self.hops.len() {
             self.presume(lane);
@@ -173,15 +173,15 @@ impl Paths {
         self.announce_all(at, sink);
     }
 
-    /// The process has ended: what is sent to it from now on nobody who is watched receives.
+    /// Handles the exit of a process. From now on, no watched process receives its messages.
     pub(super) fn exited(&mut self, pid: u32, at: MonoNs, sink: Sink<'_>) {
         self.sight.forget(pid);
         self.roles.forget(pid);
         self.announce_all(at, sink);
     }
 
-    /// Who receives what `socket` sends, as far as connections tell. To whom other sockets of that process lead with tokens is not
-    /// who `lane` leads to: each receiver of tokens has a socket of its own.
+    /// Receiver deduced from connections. Each receiver of tokens has its own socket, so receivers of the sender's other sockets are
+    /// excluded.
     fn presumed(&self, socket: SocketId, kind: Kind, lane: Option<usize>) -> Presumed {
         let control = |kind: Kind| matches!(kind, Kind::Control | Kind::Abort);
         let lanes = self.hops.iter().enumerate();
@@ -193,7 +193,7 @@ impl Paths {
         self.roles.presumed_receiver(socket.pid, kind, &taken)
     }
 
-    /// Presumes anew who receives on a lane, unless a receiver that is there was seen.
+    /// Deduces the receiver of a lane again, unless a watched receiver was confirmed.
     fn presume(&mut self, lane: usize) {
         let Some(known) = &self.hops[lane] else { return };
         let watched = known
@@ -207,7 +207,7 @@ impl Paths {
         if let Some(known) = &mut self.hops[lane] {
             match presumed {
                 Presumed::By(receiver) => (known.to, known.stranger) = (Some(receiver), false),
-                // A receiver that has ended, or whose connection is not seen now, leaves its name.
+                // Keep the name of a receiver that has exited or whose connection is not visible at the moment.
                 Presumed::Unknown => {}
                 Presumed::Another if known.met => {}
                 Presumed::Another => (known.to, known.stranger) = (None, true),
@@ -221,7 +221,7 @@ impl Paths {
         }
     }
 
-    /// Tells of a hop, if it has not been told so.
+    /// Reports a hop if its state has changed.
     fn announce(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
         let Some(known) = &mut self.hops[lane] else { return };
         let receiver = known.to.and_then(|to| to.pid);
@@ -255,7 +255,7 @@ impl Paths {
         if before == Some(told) {
             return;
         }
-        // What was sent before its receiver was watched may have been received and delivered: it is not to be judged.
+        // Frames sent before their receiver was watched may have been received and delivered unobserved, so they must not be judged.
         let since = |stage: Option<MonoNs>| stage.is_some_and(|at| at > known.since);
         let newly = |stage: fn(Sees) -> bool| before.is_none_or(|before| before.to != told.to || !stage(before.sees));
         let hidden = Sees {

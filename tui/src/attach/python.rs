@@ -1,4 +1,4 @@
-//! What the engine's Python runs in, as events: opt-in, on a thread of its own.
+//! Optional Python stack samples of the engine as events, taken on a separate thread.
 
 use std::collections::HashMap;
 
@@ -12,16 +12,16 @@ use trace::report::SamplingCost;
 
 use super::lanes::Sink;
 
-/// What the user may set.
+/// Options set by the user.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PythonOptions {
-    /// Readings a second.
+    /// Samples per second.
     pub(crate) hertz: u32,
-    /// Every process of the engine, not the tokenizers' alone.
+    /// Sample every process of the engine instead of only the tokenizers.
     pub(crate) every_role: bool,
 }
 
-/// The stacks of an engine's processes.
+/// Stack samplers of the engine's processes.
 pub(super) struct PythonWatch {
     options: PythonOptions,
     stacks: PythonStacks,
@@ -37,7 +37,7 @@ impl PythonWatch {
         })
     }
 
-    /// Begins to read a process, if it is among those asked for.
+    /// Starts sampling a process, if its role is selected.
     pub(super) fn add(&mut self, process: &Process) {
         let tokenizes = matches!(
             process.role,
@@ -70,7 +70,7 @@ impl PythonWatch {
         }
     }
 
-    /// Processes that cannot be read.
+    /// Processes that cannot be sampled.
     pub(super) fn refused(&self) -> Vec<Degraded> {
         self.stacks.refused()
     }

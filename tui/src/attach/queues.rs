@@ -1,4 +1,4 @@
-//! What the kernel holds of each hop, as events: the sockets that discovery found, every 100 ms while frames flow.
+//! Kernel queue depths of each hop as events: the sockets found by discovery, every 100 ms while frames flow.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -12,28 +12,28 @@ use trace::event::{Event, QueueSample, What};
 use super::lanes::Sink;
 
 const EVERY: Duration = Duration::from_millis(100);
-/// How often while nothing flows.
+/// Interval while no frames flow.
 const AT_REST: Duration = Duration::from_secs(1);
-/// Most connections looked at; those beyond it are counted in `left_out`.
+/// Maximum number of connections sampled; the others are counted in `left_out`.
 const MOST_CONNECTIONS: usize = 256;
 
-/// Sender and receiver of a connection, as far as they are seen.
+/// Sender and receiver of a connection, if known.
 type Ends = (Option<End>, Option<End>);
 
-/// The sockets of all hops.
+/// Sockets of all hops.
 #[derive(Default)]
 pub(super) struct QueueWatch {
-    /// Both ends of each connection, by the hop's name.
+    /// Both ends of each connection, by hop name.
     hops: BTreeMap<String, Vec<Ends>>,
     processes: HashMap<u32, Queues>,
     sampled: Option<Instant>,
     pub(super) left_out: usize,
-    /// Why sockets cannot be read, the first time that was so.
+    /// First error that prevented reading a socket.
     pub(super) refused: Option<String>,
 }
 
 impl QueueWatch {
-    /// Watches the sockets that carry output in `engine`, and no others.
+    /// Watches only the sockets of `engine` that carry output.
     pub(super) fn rewire(&mut self, engine: &Engine) {
         self.hops.clear();
         self.left_out = 0;
@@ -58,7 +58,7 @@ impl QueueWatch {
         self.processes.retain(|&pid, _| ends(pid));
     }
 
-    /// Samples when it is time to.
+    /// Takes a sample if one is due.
     pub(super) fn poll(&mut self, flows: bool, sink: Sink<'_>) {
         let every = if flows { EVERY } else { AT_REST };
         if self.sampled.is_some_and(|last| last.elapsed() < every) {
@@ -95,7 +95,7 @@ impl QueueWatch {
         match known.and_then(|queues| queues.depth(end.fd as i32)) {
             Ok(depth) => Some(depth),
             Err(error) => {
-                // A socket or process that is gone is no lack of permission.
+                // A closed socket or exited process is not a permission error.
                 if !is_gone(&error) {
                     self.refused.get_or_insert_with(|| error.to_string());
                 }

@@ -1,42 +1,42 @@
-//! What frontends ask of a Dynamo worker: how each request is called whose answer comes on a connection of its own.
+//! Requests from frontends to a Dynamo worker, which name the requests whose responses use separate connections.
 
 use std::collections::HashMap;
 
 use probe_user::egress::Record;
 use zmq_tap::egress::{Requests, Server, Unreadable};
 
-/// Most connections that are read at once; frontends have a few.
+/// Maximum number of connections parsed at once; frontends have a few.
 const MOST_CONNECTIONS: usize = 1024;
 
 /// All connections that a worker reads from.
 #[derive(Default)]
 pub(super) struct RequestPlane {
     connections: HashMap<u64, Inbound>,
-    /// Requests whose id `SGLang` makes of what the frontend sent.
+    /// Set once a request contains the id from which `SGLang` derives its rid.
     pub(super) names_rids: bool,
 }
 
 #[derive(Default)]
 struct Inbound {
-    /// The kernel's count behind the last byte that was observed.
+    /// Expected position of the next byte in the kernel's count.
     next: Option<u32>,
     requests: Requests,
 }
 
-/// A frontend's word to one stream.
+/// Message from a frontend about a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// It wants no more of it.
+    /// Cancels the stream.
     Stop,
-    /// Something else.
+    /// Any other message.
     Other,
 }
 
 impl RequestPlane {
-    /// The worker has read something; what it was where it is no request.
+    /// Processes data read by the worker. Returns what the data means for a response stream.
     pub(super) fn enter(&mut self, record: &Record<'_>, server: &mut Server) -> Word {
         let (head, bytes) = (&record.head, record.payload);
-        // On a response stream only these come back, in a frame each.
+        // On a response stream, frontends send only these, each in its own frame.
         if bytes.ends_with(br#""stop""#) || bytes.ends_with(br#""kill""#) {
             return Word::Stop;
         }
@@ -64,14 +64,14 @@ impl RequestPlane {
         Word::Other
     }
 
-    /// Whether requests come on this connection, or may.
+    /// Returns whether the connection carries requests, or may.
     pub(super) fn is_of_use(&self, socket: u64) -> bool {
         self.connections
             .get(&socket)
             .is_some_and(|inbound| !inbound.requests.is_other())
     }
 
-    /// The connection is over.
+    /// Forgets a closed connection.
     pub(super) fn closed(&mut self, socket: u64) {
         self.connections.remove(&socket);
     }

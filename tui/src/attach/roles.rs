@@ -1,11 +1,11 @@
-//! Who is who: a watched process's part in the token path, as discovery knows it or as its messages tell it.
+//! Roles of watched processes on the token path, from discovery or from their messages.
 
 use std::collections::{BTreeSet, HashMap};
 
 use probe_user::discover::{Engine, Process, Role};
 use trace::event::Kind;
 
-/// A process's part in the path.
+/// Role of a process on the path, and its rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     role: Option<Role>,
@@ -13,7 +13,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Somebody who sends `kind` and is not watched.
+    /// Role of an unwatched process that sends `kind`.
     pub(super) fn unwatched_sender(kind: Kind) -> Self {
         Self {
             role: sender_of(kind),
@@ -21,12 +21,12 @@ impl Part {
         }
     }
 
-    /// The word for it in hop names.
+    /// Word for the role in hop names.
     pub(super) fn word(self) -> &'static str {
         self.role.map_or("?", Role::word)
     }
 
-    /// Its place among workers of its kind.
+    /// Index among workers with the same role.
     pub(super) fn rank(self) -> Option<u16> {
         self.rank
     }
@@ -35,12 +35,12 @@ impl Part {
         self.role == Some(Role::Scheduler)
     }
 
-    /// Its takes are where the path inside the engine ends.
+    /// Returns whether the path inside the engine ends at its receives.
     pub(super) fn is_tokenizer(self) -> bool {
         matches!(self.role, Some(Role::Tokenizer | Role::TokenizerWorker))
     }
 
-    /// What it sends are requests on their way to the scheduler, with prompts in them: not looked into.
+    /// Returns whether it sends requests to the scheduler. They contain prompts and are not decoded.
     pub(super) fn sends_requests(self) -> bool {
         matches!(
             self.role,
@@ -49,52 +49,52 @@ impl Part {
     }
 }
 
-/// Who takes what crosses a hop.
+/// Receiver of a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Receiver {
     pub(super) part: Part,
-    /// `None` while it may be any of several.
+    /// `None` if several processes are possible.
     pub(super) pid: Option<u32>,
 }
 
-/// Who is thought to receive what a socket sends, before that is seen.
+/// Expected receiver of a socket's messages, before a receive is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presumed {
     By(Receiver),
-    /// Connections do not tell.
+    /// Connections do not identify it.
     Unknown,
-    /// Everybody they tell of receives from another socket: somebody who is not known yet.
+    /// All connected processes receive from other sockets, so the receiver is not known yet.
     Another,
 }
 
-/// The parts of all watched processes.
+/// Roles of all watched processes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roles {
     parts: HashMap<u32, Part>,
-    /// Who is connected to whom on the way out, sender first, and where.
+    /// Output connections: sender, receiver, endpoint.
     connected: BTreeSet<(u32, u32, String)>,
 }
 
 impl Roles {
-    /// Notes a process that discovery knows.
+    /// Adds a process found by discovery.
     pub(super) fn learn(&mut self, process: &Process) {
         let role = Some(process.role);
         self.parts.insert(process.id.pid, Part { role, rank: None });
     }
 
-    /// The process has ended: nobody sends to it any more.
+    /// Removes an exited process with its connections.
     pub(super) fn forget(&mut self, pid: u32) {
         self.parts.remove(&pid);
         self.connected.retain(|(from, to, _)| *from != pid && *to != pid);
     }
 
-    /// Processes of a part.
+    /// Processes with this role.
     pub(super) fn with_role(&self, part: Part) -> BTreeSet<u32> {
         let alike = |(pid, other): (&u32, &Part)| (other.role == part.role).then_some(*pid);
         self.parts.iter().filter_map(alike).collect()
     }
 
-    /// Processes that may receive from `from`, as far as their parts tell.
+    /// Processes that may receive from `from`, judging by their roles.
     pub(super) fn may_receive_from(&self, from: Part) -> BTreeSet<u32> {
         let may = |part: &Part| {
             part.role
@@ -104,7 +104,7 @@ impl Roles {
         pids.map(|(pid, _)| *pid).collect()
     }
 
-    /// Notes the connections that discovery sees now, and which of several workers is which.
+    /// Replaces the connections by those currently visible, and assigns worker ranks.
     pub(super) fn connect(&mut self, engine: &Engine) {
         self.connected.clear();
         for route in engine.routes() {
@@ -120,7 +120,7 @@ impl Roles {
         }
     }
 
-    /// Where `from` and `to` are connected; empty where that is in no place, or in several.
+    /// Endpoint that connects `from` to `to`; empty if there is none, or more than one.
     pub(super) fn endpoint(&self, from: u32, to: u32) -> &str {
         let mut places = self
             .of_sender(from)
@@ -134,15 +134,13 @@ impl Roles {
         self.connected.range(first..).take_while(move |place| place.0 == pid)
     }
 
-    /// Who will take what `pid` sends, before the first take shows it: a frame must be known as the tokenizer's when it is
-    /// sent. Of several of one part it is the part alone; `None` where connections leave more than one answer, or none but
-    /// `taken`, to whom other sockets of that sender lead.
+    /// Expected receiver of messages from `pid`, needed because a frame must be attributed to the tokenizer when it is sent. Among several
+    /// candidates with one role, only the role is known. `taken` are receivers of the sender's other sockets, which are excluded.
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, taken: &BTreeSet<u32>) -> Presumed {
         use Role::{Detokenizer, DetokenizerRouter, Tokenizer, TokenizerRouter, TokenizerWorker};
         let pids: BTreeSet<u32> = self.of_sender(pid).map(|place| place.1).collect();
         let reached: Vec<(u32, Role)> = pids.iter().filter_map(|&pid| Some((pid, self.of(pid).role?))).collect();
-        // Tokens go through a detokenizer where there is one, and straight to a worker from there; the rest goes to who
-        // hands it on.
+        // Tokens go through a detokenizer if there is one, else straight to a worker. Other messages go to the process that forwards them.
         let preferred: [&[Role]; 3] = if matches!(kind, Kind::Control | Kind::Abort) {
             [&[Tokenizer, TokenizerRouter], &[TokenizerWorker], &[]]
         } else {
@@ -181,14 +179,14 @@ impl Roles {
         self.parts.get(&pid).copied().unwrap_or(Part { role: None, rank: None })
     }
 
-    /// The part of a process that sends `kind`; the message tells where discovery does not.
+    /// Role of a process that sends `kind`; deduced from the message if discovery does not know it.
     pub(super) fn sender(&mut self, pid: u32, kind: Kind) -> Part {
         let part = self.parts.entry(pid).or_insert(Part { role: None, rank: None });
         part.role = part.role.or(sender_of(kind));
         *part
     }
 
-    /// The part of a process that takes `kind`. Who takes ids and is not known to be anything else is a tokenizer.
+    /// Role of a process that receives `kind`. An unknown receiver of token ids is a tokenizer.
     pub(super) fn receiver(&mut self, pid: u32, kind: Kind) -> Part {
         let part = self.parts.entry(pid).or_insert(Part { role: None, rank: None });
         if kind != Kind::Control {
@@ -197,7 +195,7 @@ impl Roles {
         *part
     }
 
-    /// Whether any process that sends tokens may be among the watched.
+    /// Returns whether any watched process may send tokens.
     pub(super) fn watches_a_sender(&self) -> bool {
         self.parts.values().any(|part| !part.is_tokenizer())
     }
@@ -217,7 +215,7 @@ fn sender_of(kind: Kind) -> Option<Role> {
 
 #[cfg(test)]
 impl Roles {
-    /// Processes with their parts, and who is connected with whom, sender first.
+    /// Builds roles from processes and connections (sender first), for tests.
     pub(super) fn made(parts: &[(u32, Role)], connected: &[(u32, u32)]) -> Self {
         let part = |&(pid, role)| {
             let role = Some(role);

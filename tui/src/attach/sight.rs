@@ -1,19 +1,19 @@
-//! What can be seen of the processes that receive, each from the moment it is watched.
+//! Observability of receiving processes, each from the moment it is watched.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use trace::MonoNs;
 
-/// What can be seen at the receiving ends of hops.
+/// Observable stages at the receiving ends of hops.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sight {
-    /// Processed messages are told.
+    /// Set if processed messages are reported.
     pub(super) handled: bool,
-    /// Responses show what they deliver, of those processes whose writes are observed.
+    /// Set if deliveries are visible in the responses of processes whose writes are observed.
     pub(super) delivered: bool,
-    /// Processes that are watched, and since when; 0 of those that were before the first message.
+    /// Watched processes and the start time; 0 if watched before the first message.
     watched: BTreeMap<u32, MonoNs>,
-    /// Those whose writes to clients are observed, likewise.
+    /// Processes whose writes to clients are observed, with the start time as above.
     served: BTreeMap<u32, MonoNs>,
 }
 
@@ -26,17 +26,17 @@ impl Sight {
         }
     }
 
-    /// What `pid` receives is told since `at`.
+    /// Marks receives of `pid` as observed since `at`.
     pub(super) fn watch(&mut self, pid: u32, at: MonoNs) {
         self.watched.insert(pid, at);
     }
 
-    /// What `pid` writes to clients is told since `at`.
+    /// Marks writes of `pid` to clients as observed since `at`.
     pub(super) fn serve(&mut self, pid: u32, at: MonoNs) {
         self.served.insert(pid, at);
     }
 
-    /// The process has ended.
+    /// Removes an exited process.
     pub(super) fn forget(&mut self, pid: u32) {
         self.watched.remove(&pid);
         self.served.remove(&pid);
@@ -46,12 +46,12 @@ impl Sight {
         self.watched.contains_key(&pid)
     }
 
-    /// Since when all of `pids` are watched; `None` where one is not, or there is none.
+    /// Time since when all of `pids` are watched; `None` if one is not, or `pids` is empty.
     pub(super) fn watches(&self, pids: &BTreeSet<u32>) -> Option<MonoNs> {
         since(&self.watched, pids)
     }
 
-    /// Since when the deliveries of all of `pids` are seen, likewise.
+    /// Time since when the deliveries of all of `pids` are observed; `None` as for [`Self::watches`].
     pub(super) fn serves(&self, pids: &BTreeSet<u32>) -> Option<MonoNs> {
         since(&self.served, pids).filter(|_| self.delivered)
     }

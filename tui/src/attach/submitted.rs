@@ -1,4 +1,4 @@
-//! A Dynamo worker's log as it is written: from 1.6 on it alone says which of SGLang's requests answers which of the frontend's.
+//! Follows the log of a Dynamo worker. From release 1.6 on, only this log maps SGLang's request ids to those of the frontend.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use probe_user::discover::Process;
 
-/// Most bytes read at once, and the longest line.
+/// Maximum number of bytes read at once, and maximum line length.
 const MOST: usize = 1 << 20;
 
-/// Logs that are followed.
+/// Followed logs.
 #[derive(Default)]
 pub(super) struct Logs {
     all: Vec<Log>,
@@ -19,12 +19,12 @@ pub(super) struct Logs {
 struct Log {
     path: PathBuf,
     file: File,
-    /// The line that is being written.
+    /// Unfinished last line.
     line: Vec<u8>,
 }
 
 impl Logs {
-    /// Follows a log from its present end.
+    /// Follows a log from its current end.
     pub(super) fn follow(&mut self, path: &Path) -> std::io::Result<()> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::End(0))?;
@@ -36,7 +36,7 @@ impl Logs {
         Ok(())
     }
 
-    /// Follows what a worker writes as standard output and error where these are files.
+    /// Follows the standard output and error of a worker if they are regular files.
     pub(super) fn follow_output(&mut self, process: &Process) {
         let mut known = Vec::new();
         for stream in [1, 2] {
@@ -55,7 +55,7 @@ impl Logs {
         }
     }
 
-    /// Gives what was told since: the frontend's id, and SGLang's.
+    /// Passes each new pair of ids to `see`: the frontend's and SGLang's.
     pub(super) fn poll(&mut self, mut see: impl FnMut(&str, &str)) {
         for log in &mut self.all {
             if let Err(error) = log.poll(&mut see) {
@@ -87,7 +87,7 @@ impl Log {
         Ok(())
     }
 
-    /// A log that was cut, or moved aside for a new one, is read from the start.
+    /// Reopens a rotated log and rewinds a truncated one.
     fn look_for_another(&mut self) -> std::io::Result<()> {
         let (ours, there) = (self.file.metadata()?, std::fs::metadata(&self.path)?);
         if (ours.dev(), ours.ino()) != (there.dev(), there.ino()) {
@@ -101,7 +101,7 @@ impl Log {
     }
 }
 
-/// `Submitted SGLang Request ID: RID, Context: ID`, whatever stands before it and behind.
+/// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it.
 fn submitted(line: &str) -> Option<(&str, &str)> {
     let (_, said) = line.split_once("Submitted SGLang Request ID: ")?;
     let (rid, rest) = said.split_once(", Context: ")?;

@@ -1,4 +1,4 @@
-//! What an attach came to, feature by feature, before any token has passed: what `tokengap doctor` says is what attach did.
+//! Result of an attach per feature, before any token flows. `tokengap doctor` reports it.
 
 use std::time::{Duration, Instant};
 
@@ -9,29 +9,27 @@ use trace::event::{Event, What};
 use super::Attach;
 use crate::source::Source as _;
 
-/// How much of a feature there is.
+/// Availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// All of it.
     Works,
-    /// For some of the engine's processes.
+    /// Works for some of the engine's processes.
     Degraded,
-    /// None.
     Missing,
 }
 
-/// What became of one feature.
+/// Result for one feature.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) feature: Feature,
     pub(crate) state: State,
-    /// What was done to find out.
+    /// Description of the test.
     pub(crate) tried: String,
-    /// Why it is not there, each with the line that helps, in the words of attach's own `degraded`.
+    /// Reasons for failure, each with its fix, in the wording of attach's `degraded`.
     pub(crate) why: Vec<(String, Option<String>)>,
 }
 
-/// A blind spot as `degraded` has it.
+/// Formats a blind spot as in `degraded`.
 pub(super) fn with_remedy(blind: &Blind) -> String {
     match blind.remedy() {
         Some(remedy) => format!("{blind}; {remedy}"),
@@ -39,13 +37,13 @@ pub(super) fn with_remedy(blind: &Blind) -> String {
     }
 }
 
-/// The reason and the remedy.
+/// Reason and fix.
 pub(crate) fn reason(degraded: &Degraded) -> (String, Option<String>) {
     (degraded.to_string(), Some(degraded.remedy()))
 }
 
 impl Attach {
-    /// Looks, for at most `patience`, at what is attached. Nothing has to pass meanwhile.
+    /// Polls the attach for at most `patience` and reports the result per feature. Needs no traffic.
     pub(crate) fn outcomes(&mut self, patience: Duration) -> Vec<Outcome> {
         let (mut queues, until) = (false, Instant::now() + patience);
         loop {
@@ -113,7 +111,7 @@ impl Attach {
         }
     }
 
-    /// A frame is of use once it is known between whom it passes.
+    /// A frame is useful only if its sender and receiver are known.
     fn frames(&self, why: &mut Vec<(String, Option<String>)>) -> State {
         let refused: Vec<&Degraded> = self.probe.degraded().iter().collect();
         let lost = |pid: &u32| {
@@ -151,7 +149,7 @@ impl Attach {
         }
     }
 
-    /// A delivery is of use once the frames that it came from are known.
+    /// A delivery is useful only if the frames it came from are observed.
     fn deliveries(&self, why: &mut Vec<(String, Option<String>)>) -> State {
         let unserved = self.degraded.iter().filter(|line| line.starts_with("egress: "));
         why.extend(unserved.map(|line| (line.clone(), None)));
@@ -189,7 +187,7 @@ impl Attach {
         State::Missing
     }
 
-    /// What discovery may not see.
+    /// Adds the processes that discovery cannot inspect.
     fn blind(&self, why: &mut Vec<(String, Option<String>)>) {
         let blind = self.lookout.topology().blind.iter();
         why.extend(blind.map(|blind| (blind.to_string(), blind.remedy())));

@@ -92,7 +92,7 @@ impl Args {
     }
 }
 
-/// Gives up what this command does not need.
+/// Restricts the process to the access this command needs.
 pub(crate) fn confine(args: &Args) {
     confinement::apply(&confinement::probes(confinement::live(Work::Probe, &args.live)));
 }
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             side.origin
         );
     }
-    // Whoever reads that it is attached may interrupt it at once, and has a report.
+    // Handle signals before announcing the attach, so that an interrupt right after it still prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
     let attach = Attach::start(watcher, engine, args.options())?;
     errln!("tokengap: attached to {} processes", attach.watched());
@@ -122,11 +122,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     app::conclude(&report, args.live.json, args.live.fail_on)
 }
 
-/// The engine to watch: that of the processes named, or the only one there is, or the one the user picks from a list.
+/// Selects the engine: that of the named processes, the only one running, or the user's choice from a list.
 pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Engine> {
     match topology.pick(named) {
         Ok(engine) => Ok(engine.clone()),
-        // Not connected yet, perhaps: whoever names them knows that they belong together.
+        // The named processes may not be connected yet. The user knows that they belong together.
         Err(PickError::Apart(_)) => Ok(only(topology, named)),
         Err(PickError::Several(_)) if std::io::stdin().is_terminal() => ask(topology),
         Err(error) => {
@@ -141,7 +141,7 @@ pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<
     }
 }
 
-/// The named processes, whichever engines they seem to belong to.
+/// Engine of only the named processes, even if they were assigned to different engines.
 fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
     let is_named = |pid: u32| named.iter().any(|spec| spec.pid == pid);
     let first = topology

@@ -1,4 +1,4 @@
-//! `tokengap demo`: an embedded workload over real ZMQ sockets.
+//! `tokengap demo`: a simulated engine over real ZMQ sockets.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,13 +37,13 @@ pub(crate) struct Args {
     live: LiveArgs,
 }
 
-/// How long a demo without --duration plays when nobody can end it with a key.
+/// Default duration without a terminal, where no key can end the demo.
 const HEADLESS_DURATION: Duration = Duration::from_secs(10);
 
-/// Gives up what this command does not need.
+/// Restricts the process to the access this command needs.
 pub(crate) fn confine(args: &Args) {
     let mut plan = confinement::live(Work::Network, &args.live);
-    // Its sockets are in a folder of its own in one of these.
+    // The demo creates its socket folder in one of these.
     for folder in [std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from(".")] {
         plan = plan.write(folder);
     }

@@ -1,4 +1,4 @@
-//! `tokengap diff`: before and after.
+//! `tokengap diff`: comparison of two runs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -59,10 +59,10 @@ enum Format {
     Markdown,
 }
 
-/// A comparison names no request.
+/// A comparison lists no requests.
 const SLOWEST: usize = 0;
 
-/// Gives up what this command does not need.
+/// Restricts the process to the access this command needs.
 pub(crate) fn confine(args: &Args) {
     confinement::files(&[&args.a, &args.b], &[args.output.as_deref()]);
 }

@@ -1,4 +1,4 @@
-//! `tokengap export`: a recording in the formats of other tools.
+//! `tokengap export`: converts a recording into the formats of other tools.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ enum Format {
     Csv,
 }
 
-/// Gives up what this command does not need.
+/// Restricts the process to the access this command needs.
 pub(crate) fn confine(args: &Args) {
     confinement::files(&[&args.file], &[args.output.as_deref()]);
 }

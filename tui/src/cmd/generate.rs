@@ -1,4 +1,4 @@
-//! `tokengap generate`: man pages and completions, from the same declarations as the help.
+//! `tokengap generate`: man pages and shell completions, generated from the command-line definitions.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `tokengap guard`: what [`crate::guard`] starts. Not for users.
+//! `tokengap guard`: hidden command, started by [`crate::guard`].
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -29,12 +29,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    // What ends tokengap must not end its guard: neither a terminal's signals nor its end.
+    // Survive whatever ends tokengap: detach from the terminal and ignore its signals.
     let _ = rustix::process::setsid();
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, std::sync::Arc::default())?;
     }
-    // Held from now on: `/proc/PID/root` of a target is the same folder whatever becomes of its path.
+    // Open the folders now: `/proc/PID/root` of a target stays valid after its path changes.
     let folders: Vec<Folder> = args
         .folder
         .iter()
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What became of one socket, in words.
+/// Describes the outcome for one socket.
 pub(crate) fn told(restored: &Restored) -> String {
     match restored {
         Restored::Back(path) => format!("{}: the engine's socket is in its place again", path.display()),

@@ -1,4 +1,4 @@
-//! `tokengap import`: engine log files as a source.
+//! `tokengap import`: reads engine log files as a source.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -68,10 +68,10 @@ pub(crate) struct Args {
     slowest: usize,
 }
 
-/// Log time between two looks of the detectors: those that matter to logs judge what lasts.
+/// Log time between detector runs. The detectors that apply to logs judge lasting conditions.
 const TICK_NS: u64 = 5_000_000_000;
 
-/// Gives up what this command does not need.
+/// Restricts the process to the access this command needs.
 pub(crate) fn confine(args: &Args) {
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
     confinement::files(&paths, &[args.record.as_deref(), args.telling.output()]);
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(args.telling.verdict(&report))
 }
 
-/// Reads all of it, into a recording where one is asked for.
+/// Reads all files, and writes a recording if requested.
 fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)> {
     let options = Options {
         zone: args.timezone.clone(),
@@ -121,7 +121,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
     let mut more = true;
     while more && failed.is_none() {
         more = import.next(&mut |event| {
-            // Made at the first event: files that say nothing must not cost an older recording.
+            // Create the file at the first event, so that an empty import does not overwrite an older recording.
             if let Some(path) = args.record.as_ref().filter(|_| recorder.is_none() && failed.is_none()) {
                 match create(path, &config, args.telling.force) {
                     Ok(made) => recorder = Some(made),
@@ -173,7 +173,7 @@ fn tick(analysis: &mut Analysis, recorder: Option<&mut Recorder>, now: MonoNs) {
     }
 }
 
-/// A recording on the log's own clock: its zero is the epoch.
+/// Creates a recording on the log's clock, which starts at the epoch.
 fn create(path: &Path, config: &Config, force: bool) -> Result<Recorder, RecordError> {
     let header = Header {
         anchor: Anchor::default(),
@@ -186,7 +186,7 @@ fn create(path: &Path, config: &Config, force: bool) -> Result<Recorder, RecordE
     Recorder::create(path, &header, options)
 }
 
-/// What was assumed and what was not read, in words.
+/// Describes the assumptions made and the lines not read.
 fn notes(stats: &Stats, args: &Args) -> Vec<String> {
     let mut notes = vec![format!(
         "log: {} in {}, {} of a known form, {} of none",
@@ -303,7 +303,7 @@ mod tests {
         let recording = trace::record::Recording::open(&path).expect("opened");
         let (again, told) = trace::record::analyse(&recording, &mut |_, _| {}).expect("replayed");
         let mut again = again.report(&told);
-        // What the wall clock showed comes from the header's anchor, which is the epoch itself.
+        // Wall-clock times derive from the header's anchor, which is the epoch itself.
         assert_eq!(recording.header().anchor, Anchor::default());
         again.window_wall_ns = report.window_wall_ns;
         assert_eq!(again.to_json(), report.to_json());

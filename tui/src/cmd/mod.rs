@@ -1,4 +1,4 @@
-//! One file a command: its flags and what it does with them.
+//! One file per command, with its flags and their execution.
 
 #[cfg(target_os = "linux")]
 pub(crate) mod attach;

@@ -1,4 +1,4 @@
-//! `tokengap` without arguments, on a terminal: offers the engines that run, the recordings that lie here and the demo.
+//! `tokengap` without arguments on a terminal: offers running engines, local recordings and demos.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Sender};
@@ -13,13 +13,13 @@ use crate::screen::pick::{Found, pick};
 use crate::state::pick::{Choice, Kind, Offer, Pick};
 use crate::state::units::{bytes, duration};
 
-/// How often engines and recordings are looked for.
+/// Interval between searches for engines and recordings.
 const LOOK: Duration = Duration::from_secs(1);
-/// Entries of the folder looked at, and recordings offered, the newest.
+/// Maximum number of folder entries read, and of recordings offered (newest first).
 const ENTRIES: usize = 10_000;
 const RECORDINGS: usize = 100;
 
-/// Lets the reader pick; gives back the arguments to run `tokengap` with, or nothing when there is nothing to run.
+/// Runs the picker. Returns the arguments to run `tokengap` with, or `None` if the user quits.
 pub(crate) fn run() -> anyhow::Result<Option<Vec<String>>> {
     let (tell, found) = mpsc::channel();
     thread::Builder::new()
@@ -36,7 +36,7 @@ pub(crate) fn run() -> anyhow::Result<Option<Vec<String>>> {
     })
 }
 
-/// Tells what there is, again and again, until nobody listens.
+/// Repeatedly sends the sources found, until the receiver is dropped.
 fn look_around(tell: &Sender<Found>) {
     let mut watcher = Watcher::new(discover::Options::default());
     loop {
@@ -79,7 +79,7 @@ fn engine(engine: &Engine) -> Option<Offer> {
     })
 }
 
-/// Runs of this machine whose command line says where they are published.
+/// Local runs whose command line contains the address they are published at.
 fn published() -> Vec<Offer> {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -106,7 +106,7 @@ fn published() -> Vec<Offer> {
     offers
 }
 
-/// What to type after `tokengap` to watch the run that a tokengap with this command line publishes.
+/// Arguments to watch the run published by a tokengap with this command line.
 fn watching(words: &[&str]) -> Option<Vec<String>> {
     if !Path::new(words.first()?).ends_with("tokengap") {
         return None;
@@ -120,7 +120,7 @@ fn watching(words: &[&str]) -> Option<Vec<String>> {
                 rest => rest.strip_prefix('='),
             })
     };
-    // Which port it took for 0 is not on its command line.
+    // For port 0, the command line does not contain the actual port.
     let address = value("--publish").filter(|address| !address.ends_with(":0"))?;
     let mut command = vec!["watch".to_owned(), address.to_owned()];
     if let Some(key) = value("--feed-key") {
@@ -129,7 +129,7 @@ fn watching(words: &[&str]) -> Option<Vec<String>> {
     Some(command)
 }
 
-/// The recordings in the working folder, the newest first.
+/// Recordings in the working folder, newest first.
 fn recordings() -> Vec<Offer> {
     let Ok(folder) = std::fs::read_dir(".") else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! `tokengap replay`: a recording, looked at like a live run.
+//! `tokengap replay`: plays a recording on the live screen, or prints its report.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,9 +52,9 @@ pub(crate) struct Args {
     screen: ScreenArgs,
 }
 
-/// Gives up what this command does not need.
+/// Restricts the process to the access this command needs.
 pub(crate) fn confine(args: &Args) {
-    // The screen writes a report into the working folder when it is asked to.
+    // The screen can export a report into the working folder.
     let here = (!is_headless(args)).then(|| Path::new("report.json"));
     confinement::files(&[&args.file], &[here]);
 }
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     app::conclude(&report, args.json, args.fail_on)
 }
 
-/// The report of all of it.
+/// Prints the report of the whole recording.
 fn print(recording: &Recording, args: &Args) -> anyhow::Result<ExitCode> {
     let (analysis, mut input) = progress::analysed(recording)?;
     input.slowest = args.slowest;

@@ -1,4 +1,4 @@
-//! `tokengap report`: a run that is over, told once more.
+//! `tokengap report`: summarises a finished run.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -62,7 +62,7 @@ enum Format {
     Html,
 }
 
-/// Gives up what this command does not need.
+/// Restricts the process to the access this command needs.
 pub(crate) fn confine(args: &Args) {
     confinement::files(&[&args.file], &[args.telling.output()]);
 }
@@ -73,12 +73,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Telling {
-    /// The file to be made.
+    /// Output file, if any.
     pub(crate) fn output(&self) -> Option<&Path> {
         self.output.as_deref()
     }
 
-    /// Tells `report` as asked for; the exit code is that of `--fail-on`.
+    /// Writes `report` in the requested format and returns the exit code for `--fail-on`.
     pub(crate) fn tell(&self, report: &Report) -> anyhow::Result<ExitCode> {
         let clock = Clock::of(report, self.zone.clone());
         let told = match self.format {
@@ -91,7 +91,7 @@ impl Telling {
         Ok(self.verdict(report))
     }
 
-    /// The exit code that `--fail-on` asks for.
+    /// Exit code for `--fail-on`.
     pub(crate) fn verdict(&self, report: &Report) -> ExitCode {
         let failed = self.fail_on.is_some_and(|least| report.worst() >= Some(least));
         if failed { ExitCode::from(1) } else { ExitCode::SUCCESS }

@@ -1,4 +1,4 @@
-//! `tokengap run`: an engine started with the relay in place from its first frame.
+//! `tokengap run`: starts an engine with the relay in place from its first frame.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     live: LiveArgs,
 }
 
-/// How long a command that was asked to end, and did not while the run wound up, is waited for.
+/// Extra time for the command to exit after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         remove: folder.path(),
     });
     let started = Guard::start(&[folder.path().to_owned()], afterwards).and_then(|guard| {
-        // No other program is started from here on, and nothing was read of the one that was.
+        // No other program starts after this point, and no output of the child has been read yet.
         confine(args, folder.path());
         signals.to(&child).context("cannot pass signals on")?;
         let tap = Tap::waiting(Options::default()).context("the relay did not start")?;
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some((_, path)) = &said {
         errln!("tokengap: what {} says is in {}", child.name(), path.display());
     }
-    // The relay's thread goes before this one, which decodes.
+    // Lower the priority of this thread, which decodes, so that the relay's thread is scheduled first.
     if let Err(error) = step_aside() {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if code == 0 { u8::from(failed) } else { code }))
 }
 
-/// Gives up what is not needed beside a child that runs already.
+/// Restricts the process to the access needed once the child runs.
 fn confine(args: &Args, folder: &Path) {
     let mut plan = confinement::probes(confinement::live(Work::Probe, &args.live)).write(folder);
     if let Some(report) = &args.report {
@@ -118,7 +118,7 @@ fn confine(args: &Args, folder: &Path) {
     confinement::apply(&plan.keep(confinement::MOVING));
 }
 
-/// Where the command's output goes while the screen is up.
+/// Creates the log file for the command's output while the screen is active.
 fn log(args: &Args) -> anyhow::Result<(File, PathBuf)> {
     let by_default = || std::env::temp_dir().join(format!("tokengap-run-{}.log", std::process::id()));
     let path = args.output.clone().unwrap_or_else(by_default);

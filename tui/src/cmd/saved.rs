@@ -1,4 +1,4 @@
-//! What a run has left behind, a recording or a report, by its content and not by its name.
+//! Reads recordings and reports. The format is detected from the content, not the file name.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,11 +10,11 @@ use trace::report::{Report, ReportInput, SCHEMA};
 
 use crate::progress;
 
-/// Larger files are no reports: the largest that can be made has some ten megabytes.
+/// Maximum size of a report file; the largest possible report has about ten megabytes.
 const LARGEST_JSON: u64 = 256 << 20;
 
-/// The report of `file`: read where it is one, made where it is a recording, then with at most `slowest` requests. `-` is a
-/// report on standard input.
+/// Report of `file`: parsed from JSON, or computed from a recording with at most `slowest` requests listed. `-` reads JSON from standard
+/// input.
 pub(crate) fn report(file: &Path, slowest: usize) -> anyhow::Result<Report> {
     let name = file.display();
     if file == Path::new("-") {

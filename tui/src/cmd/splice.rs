@@ -1,4 +1,4 @@
-//! `tokengap splice`: live hops of a running engine behind the relay, and back.
+//! `tokengap splice`: moves live hops of a running engine behind the relay, and back.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("process {pid} belongs to no engine that can be seen; tokengap attach lists them"))?;
     let planned = plan(engine, args.hop.as_deref())?;
     let guard = Guard::start(&folders(&planned), None)?;
-    // No other program is started from here on, and no message was read yet.
+    // No other program starts after this point, and no message has been read yet.
     let needs = confinement::probes(confinement::live(Work::Probe, &args.live));
     confinement::apply(&needs.keep(confinement::MOVING));
     let prepared = Prepared::new(engine, planned)?;
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     app::conclude(&report, args.live.json, args.live.fail_on)
 }
 
-/// The verdict after the move.
+/// Prints the result of the move.
 fn say_how_it_went(splice: &Splice) {
     errln!(
         "tokengap: moved; connections were away for {} ms",

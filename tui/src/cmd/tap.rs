@@ -1,4 +1,4 @@
-//! `tokengap tap`: the explicit transparent relay.
+//! `tokengap tap`: a transparent relay in the connection path.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use crate::cli::LiveArgs;
 use crate::confinement;
 use crate::source::TapSource;
 
-/// Files open for other ends than connections: recordings, libraries, the terminal.
+/// File descriptors for purposes other than connections: recordings, libraries, the terminal.
 const OTHER_FILES: u64 = 64;
 
 /// Relay ZMQ connections, and those of HTTP clients, byte for byte and watch what passes.
@@ -62,7 +62,7 @@ pub(crate) struct Args {
     live: LiveArgs,
 }
 
-/// Gives up what this command does not need.
+/// Restricts the process to the access this command needs.
 pub(crate) fn confine(args: &Args) {
     let plan = confinement::live(Work::Network, &args.live);
     confinement::apply(&confinement::relay(plan, &args.listen, &args.upstream));
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..Options::default()
     };
     let tap = Tap::start(hops, options).context("the tap did not start")?;
-    // The relay's thread goes before this one, which decodes.
+    // Lower the priority of this thread, which decodes, so that the relay's thread is scheduled first.
     if let Err(error) = step_aside() {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }
@@ -104,7 +104,7 @@ fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
         .iter()
         .map(|listen| if listen.speaks_http() { None } else { names.next() })
         .collect();
-    // Pairs of one name are the workers of one line.
+    // Pairs with the same name are workers of one hop.
     let place = |i: usize| {
         let same = (0..listens).filter(|&other| named[other].is_some() && named[other] == named[i]);
         let (count, before) = same.fold((0, 0_u16), |(all, before), other| {
@@ -123,7 +123,7 @@ fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
         .collect())
 }
 
-/// Two files a connection: as many as the system lets this process open without asking.
+/// Raises the soft limit of open files to two per connection, as far as the hard limit allows.
 fn allow_files(connections: usize) {
     let now = getrlimit(Resource::Nofile);
     let wanted = Some(connections as u64 * 2 + OTHER_FILES);

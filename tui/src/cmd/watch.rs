@@ -1,4 +1,4 @@
-//! `tokengap watch`: runs that are observed elsewhere.
+//! `tokengap watch`: shows runs published by other tokengap processes.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -84,7 +84,7 @@ pub(crate) struct Args {
     force: bool,
 }
 
-/// Gives up what this command does not need.
+/// Restricts the process to the access this command needs.
 pub(crate) fn confine(args: &Args) {
     let ports = args
         .endpoints
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     watch::conclude(&watched, args.json, args.fail_on)
 }
 
-/// Reads `tcp://HOST:PORT`.
+/// Parses `tcp://HOST:PORT`.
 fn endpoint(text: &str) -> Result<String, String> {
     let hint = "write it like tcp://127.0.0.1:5600";
     let rest = text.strip_prefix("tcp://").unwrap_or(text);

@@ -1,4 +1,4 @@
-//! Bars over time, a few rows high.
+//! Bar charts over time, a few rows high.
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -17,11 +17,11 @@ use crate::theme::STRONG;
 const BLOCKS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 const ASCII: [&str; 9] = [" ", ".", ".", ":", ":", "i", "i", "|", "|"];
 const SECOND_NS: u64 = 1_000_000_000;
-/// Cells kept for the label and for the scale.
+/// Cells reserved for the label and for the scale.
 const LABEL: u16 = 13;
 const SCALE: u16 = 11;
 
-/// One line over time.
+/// One time series to draw.
 pub(super) struct Line<'a, T> {
     pub(super) label: &'a str,
     pub(super) metric: Metric<T>,
@@ -29,23 +29,23 @@ pub(super) struct Line<'a, T> {
     pub(super) health: Health,
 }
 
-/// Cell in which the columns of time begin.
+/// First cell of the time columns.
 pub(super) const LEFT: u16 = LABEL + 1;
 
-/// The part of time that is shown: it ends at second `end`, a column is `step` seconds.
+/// Shown time span: it ends at second `end`, and each column covers `step` seconds.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     pub(super) end: u64,
     pub(super) step: u64,
 }
 
-/// How many columns of time there are at this width.
+/// Number of time columns at this width.
 pub(super) fn columns(width: u16) -> u16 {
     width.saturating_sub(LABEL + SCALE + 2)
 }
 
 impl Window {
-    /// The reader's part of time.
+    /// Time span selected by the user.
     pub(super) fn of(model: &Model, ui: &Ui) -> Self {
         Self {
             end: ui.time_end(model),
@@ -53,14 +53,14 @@ impl Window {
         }
     }
 
-    /// Slots of it that `columns` show: no more than were recorded.
+    /// Number of slots with recorded data that fit into `columns`.
     fn slots<T: Copy>(self, history: &History<T>, columns: u16) -> u16 {
         let since = history.newest().saturating_sub(history.depth());
         let recorded = (self.end.saturating_sub(since) + 1).div_ceil(self.step.max(1));
         columns.min(recorded.min(u64::from(u16::MAX)) as u16).max(1)
     }
 
-    /// The largest number of each slot, stretched to `columns`.
+    /// Maximum of each slot, stretched to `columns`.
     pub(super) fn values<T: Copy>(self, history: &History<T>, metric: Metric<T>, columns: u16) -> Vec<Option<f64>> {
         let slots = self.slots(history, columns);
         let values = history.series(metric, self.end, self.step, slots.into());
@@ -68,7 +68,7 @@ impl Window {
         (0..columns).map(column).collect()
     }
 
-    /// What `columns` of it are, in words: from when to when, on the run's clock and by the wall clock.
+    /// Describes the span shown in `columns`: start and end on the run's clock and by the wall clock.
     pub(super) fn words(self, columns: u16, model: &Model) -> String {
         let [from, to] = self.ends(columns, model);
         let wall = match model.wall_start_ns {
@@ -84,14 +84,14 @@ impl Window {
         )
     }
 
-    /// Where `columns` of it begin and end, in nanoseconds since the start.
+    /// Start and end of the span shown in `columns`, in nanoseconds since the start of the run.
     fn ends(self, columns: u16, model: &Model) -> [u64; 2] {
         let slots = u64::from(self.slots(&model.history, columns));
         let to = self.end + 1;
         [to.saturating_sub(slots * self.step), to].map(|second| second * SECOND_NS)
     }
 
-    /// A click in one of `columns` from `x` on, `rows` high from `y` on, leads to its second.
+    /// Makes each of `columns` clickable, in the area from `(x, y)` on, `rows` high. A click jumps to the second of the column.
     pub(super) fn hits<T: Copy>(
         self,
         pad: &Pad<'_>,
@@ -114,7 +114,7 @@ impl Window {
         }
     }
 
-    /// A time axis under `columns` from `x` on: both ends, and the middle where there is room.
+    /// Draws a time axis below `columns` from `x` on: both ends, and the middle if there is room.
     pub(super) fn axis(self, pad: &mut Pad<'_>, (x, y): (u16, u16), columns: u16, model: &Model) {
         let style = pad.theme().dim();
         let [from, to] = self.ends(columns, model);
@@ -132,7 +132,7 @@ impl Window {
     }
 }
 
-/// Draws `line` into all rows of the pad. A column that was not observed stays blank, one that is 0 has a dot.
+/// Draws `line` into all rows of the pad. An unobserved column stays blank; a zero is a dot.
 pub(super) fn draw<T: Copy>(pad: &mut Pad<'_>, line: &Line<'_, T>, history: &History<T>, window: Window) {
     let theme = pad.theme();
     let rows = pad.height();
@@ -172,7 +172,7 @@ pub(super) fn draw<T: Copy>(pad: &mut Pad<'_>, line: &Line<'_, T>, history: &His
     }
 }
 
-/// Draws a bar for each value into all rows of the pad, from column `x` on, the largest as high as the pad.
+/// Draws a bar for each value into all rows of the pad, from column `x` on. The largest bar fills the height.
 pub(super) fn bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], style: Style) {
     let theme = pad.theme();
     let rows = pad.height();
@@ -185,7 +185,7 @@ pub(super) fn bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], style: Sty
         let Some(value) = value else { continue };
         let x = x + place as u16;
         let filled = if top > 0.0 {
-            // What is little is still seen apart from nothing.
+            // A small value must look different from zero.
             ((value / top * f64::from(rows) * 8.0).round() as u16).max(u16::from(*value > 0.0))
         } else {
             0

@@ -1,4 +1,4 @@
-//! CPU: how the engine's threads spend their time: running, waiting for a CPU, held back by a quota, asleep.
+//! CPU tab: how the engine's threads spend their time (running, waiting for a CPU, throttled by a quota, asleep).
 
 use ratatui::layout::Rect;
 
@@ -15,14 +15,14 @@ use crate::state::ui::Ui;
 use crate::state::units::{count, known};
 use crate::theme::{PLAIN, STRONG};
 
-/// Cells of a bar of one whole core.
+/// Cells of a bar that stands for one full core.
 const BAR: usize = 40;
-/// Rows of one line over time, at most.
+/// Maximum number of rows of one time series.
 const CHART_ROWS: u16 = 4;
-/// Where the verdict and the bar begin.
+/// First cells of the verdict and of the bar.
 const VERDICT: u16 = 65;
 const BARS: u16 = 82;
-/// Shares from which on a thread is said to be bound by, starved of, or denied a CPU.
+/// Minimum shares for the verdicts: CPU-bound, and starved or throttled.
 const BOUND: f64 = 0.90;
 const STARVED: f64 = 0.10;
 
@@ -60,7 +60,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         y += 1;
     }
     if let Some(thread) = threads.get(ui.thread) {
-        // Where stacks are read, the functions come before the height of the lines.
+        // With stack samples, the function table gets the space of the charts.
         let table = model.hot.iter().find(|t| t.role == thread.role).or(model.hot.first());
         let rows = if table.is_some() { 1 } else { CHART_ROWS };
         y = over_time(pad, y + 1, rows, thread, model, ui);
@@ -70,7 +70,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     }
 }
 
-/// What a role's threads ran in.
+/// Draws the functions in which the threads of a role ran.
 fn functions(pad: &mut Pad<'_>, y: u16, table: &HotTable) {
     let theme = pad.theme();
     let title = format!(
@@ -104,7 +104,7 @@ fn functions(pad: &mut Pad<'_>, y: u16, table: &HotTable) {
     }
 }
 
-/// The selected thread over time, each line at most `most` rows high; gives back the row after it.
+/// Draws time series of the selected thread, each at most `most` rows high. Returns the next free row.
 fn over_time(pad: &mut Pad<'_>, y: u16, most: u16, thread: &ThreadLine, model: &Model, ui: &Ui) -> u16 {
     let window = Window::of(model, ui);
     let when = window.words(chart::columns(pad.width()), model);
@@ -172,7 +172,7 @@ fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     );
 }
 
-/// A thread that is bound by its CPU, one that is starved of it and one that a quota holds back want three different cures.
+/// Tells CPU-bound, starved and throttled threads apart, because each needs a different fix.
 pub(super) fn verdict(shares: &Shares) -> (Health, &'static str) {
     let least = |share: Option<f64>, bound| share.is_some_and(|s| s >= bound);
     if let Some(state) = shares.away {

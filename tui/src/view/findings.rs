@@ -1,4 +1,4 @@
-//! Findings: what was found, since when, whether it lasts, on what evidence, and what to do.
+//! Findings tab: each finding with its start, state, evidence and advice.
 
 use ratatui::layout::Rect;
 

@@ -1,4 +1,4 @@
-//! The help, made from the table of keys and from the language of the filter.
+//! Help dialog, generated from the key table and the filter syntax.
 
 use super::pad::Pad;
 use crate::keys::BINDINGS;
@@ -10,7 +10,7 @@ use crate::state::row::Column;
 use crate::state::ui::{Tab, Ui};
 use crate::theme::PLAIN;
 
-/// Draws over the tab, scrolled by `scrolled` lines; gives back how many lines a page has.
+/// Draws over the tab, scrolled down by `scrolled` lines. Returns the number of lines per page.
 pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) -> usize {
     let theme = pad.theme();
     pad.clear();

@@ -1,4 +1,4 @@
-//! Hops: a line each, and the selected one in detail: residence, wakeups, backlog over time, workers.
+//! Hops tab: one line per hop, and details of the selected one (queue wait, wakeups, backlog over time, workers).
 
 use ratatui::layout::Rect;
 
@@ -13,9 +13,9 @@ use crate::state::ui::Ui;
 use crate::state::units::{bytes, count, duration, known, rate};
 use crate::theme::{PLAIN, STRONG};
 
-/// Cells of the longest bar of the histogram.
+/// Cells of the longest histogram bar.
 const BAR: u16 = 24;
-/// Rows of one line over time, its head included.
+/// Rows of one time series, including its heading.
 const TREND_ROWS: u16 = 9;
 
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
@@ -57,7 +57,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     }
 }
 
-/// A hop's numbers: the head, and how the number is shown.
+/// Heading of a column, and its formatter.
 type Column = (&'static str, fn(&HopLine) -> String);
 
 const COLUMNS: [Column; 7] = [
@@ -69,13 +69,13 @@ const COLUMNS: [Column; 7] = [
     ("p50", |hop| known(hop.residence, |s| duration(s.p50))),
     ("p99", |hop| known(hop.residence, |s| duration(s.p99))),
 ];
-/// Which of them make room for long names, the first first: the detail below has the selected hop's bytes and its backlog's maximum.
+/// Columns hidden to make room for long names, in this order. The detail below still shows them for the selected hop.
 const LEAVE: [usize; 2] = [2, 4];
 const CELL: u16 = 8;
-/// Cells for a name where all are short.
+/// Cells for the name if all names are short.
 const NAME: u16 = 21;
 
-/// How the width is shared between the hops' names and their numbers.
+/// Division of the width between names and numbers.
 struct Columns {
     name: u16,
     shown: Vec<usize>,
@@ -95,7 +95,7 @@ impl Columns {
         }
     }
 
-    /// Where each begins.
+    /// First cell of each shown column, with its index.
     fn places(&self) -> impl Iterator<Item = (u16, usize)> {
         let x = 3 + self.name;
         self.shown
@@ -115,7 +115,7 @@ fn line(pad: &mut Pad<'_>, y: u16, hop: &HopLine, columns: &Columns) {
     }
 }
 
-/// The hop in the worst health; of equal ones that with the oldest waiting frame.
+/// Hop with the worst health; ties go to the one with the oldest waiting frame.
 pub(super) fn worst(model: &Model) -> Option<&HopLine> {
     model
         .hops
@@ -187,7 +187,7 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
     }
 }
 
-/// How long receivers need for a frame, how much of their time that is, and how long a chunk stays with them (median).
+/// Time that receivers need per frame, their busy share, and the median time a chunk stays with them.
 fn handling(hop: &HopLine, spread: &dyn Fn(Option<Spread>) -> String) -> String {
     let busy = hop
         .busy
@@ -198,7 +198,7 @@ fn handling(hop: &HopLine, spread: &dyn Fn(Option<Spread>) -> String) -> String 
     spread(hop.handling) + &busy + &inside
 }
 
-/// The kernel's queue and the inbox behind it: the first is empty while the second holds the backlog.
+/// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
 fn kernel(hop: &HopLine) -> String {
     let inbox = known(hop.inbox_max, |frames| {
         format!(", {} frames in the inbox at most", count(frames))
@@ -227,7 +227,7 @@ fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
     }
 }
 
-/// The hop over time, right of the histogram: its backlog, and where there is room its residence and rate.
+/// Time series of the hop, right of the histogram: backlog, and if there is room queue wait and rate.
 fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &Ui) {
     let theme = pad.theme();
     let Some(history) = model.hop_history.get(&hop.name) else {
@@ -265,7 +265,7 @@ fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &
     }
 }
 
-/// The workers that receive from a hop, a branch each under its line; gives back the row after them.
+/// Draws one branch per receiving worker below the hop. Returns the next free row.
 fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
     let theme = pad.theme();
     let whole = hop.members.iter().map(|m| m.chunks).sum::<u64>().max(1);

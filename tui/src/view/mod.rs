@@ -1,4 +1,4 @@
-//! Drawing. Views read the model and the reader's place and change neither.
+//! Drawing. Views only read the model and the user interface state.
 
 mod chart;
 mod cpu;
@@ -29,20 +29,20 @@ use crate::state::units::{bytes, clock, count, duration, known};
 use crate::theme::{PLAIN, STRONG, Theme};
 use pad::Pad;
 
-/// The smallest screen the views are made for, in columns and rows.
+/// Smallest supported screen, in columns and rows.
 pub(crate) const SMALLEST: (u16, u16) = (80, 24);
 
-/// Where on the screen a click means something, and how many rows a page has.
+/// Clickable areas of the screen, and the page size of the list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hits {
-    /// Areas and what a click in them does.
+    /// Areas, each with the action of a click in it.
     areas: Vec<(Rect, Action)>,
-    /// Rows of the list that is shown.
+    /// Visible rows of the list.
     pub(crate) page: usize,
 }
 
 impl Hits {
-    /// What a click at `(x, y)` does.
+    /// Action of a click at `(x, y)`.
     pub(crate) fn at(&self, x: u16, y: u16) -> Option<Action> {
         self.areas
             .iter()
@@ -55,7 +55,6 @@ impl Hits {
     }
 }
 
-/// Draws the whole screen.
 pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) -> Hits {
     let area = frame.area();
     let mut hits = Hits::default();
@@ -98,7 +97,7 @@ fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     }
 }
 
-/// Tab bar, verdict, the tab, own cost, hints.
+/// Splits the screen into tab bar, verdict, tab, status line and key hints.
 fn rows(area: Rect) -> [Rect; 5] {
     let row = |y, height| Rect {
         y: area.y + y,
@@ -109,7 +108,7 @@ fn rows(area: Rect) -> [Rect; 5] {
     [row(0, 1), row(1, 1), row(2, h - 4), row(h - 2, 1), row(h - 1, 1)]
 }
 
-/// What fits where the tabs do not: the verdict, the worst hop and what is lacking.
+/// Replacement for the tabs on small screens: verdict, worst hop, and the size that is required.
 fn too_small(pad: &mut Pad<'_>, model: &Model) {
     let (area, theme) = (pad.area(), pad.theme());
     verdict_line(pad, model, theme);
@@ -182,7 +181,7 @@ fn verdict_line(pad: &mut Pad<'_>, model: &Model, theme: Theme) {
     pad.text(x + 2, 0, &verdict.text, STRONG);
 }
 
-/// What watching costs and what it missed; never hidden.
+/// Draws tokengap's resource use and missed observations; always visible.
 fn own_line(pad: &mut Pad<'_>, model: &Model) {
     let (theme, own) = (pad.theme(), &model.own);
     let cpu = known(own.cpu, |c| format!("{:.1}%", c * 100.0));
@@ -215,7 +214,7 @@ fn own_line(pad: &mut Pad<'_>, model: &Model) {
     }
 }
 
-/// What is being written, and what of it did not fit.
+/// Draws the outputs being written, with their dropped records.
 fn writing(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
     let theme = pad.theme();
     let mut x = x;
@@ -294,7 +293,7 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
         pad.text(1, 0, message, theme.head());
         return;
     }
-    // Help and the way out are always in sight; the rest gives way to them.
+    // Help and quit stay visible; the other hints are cut first.
     let (ways_out, rest): (Vec<_>, Vec<_>) = hints(ui)
         .into_iter()
         .partition(|(_, hint)| ["help", "quit"].contains(hint));
@@ -317,10 +316,10 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
     }
 }
 
-/// The hints of a tab: keys of one word together.
+/// Key hints of a tab; keys with the same hint are joined.
 fn hints(ui: &Ui) -> Vec<(String, &'static str)> {
     let mut hints: Vec<(String, &'static str)> = Vec::new();
-    // Who plays a recording looks for the keys of that first.
+    // During playback of a recording, its keys come first.
     let (first, rest): (Vec<_>, Vec<_>) = BINDINGS
         .iter()
         .filter(|b| !b.hint.is_empty() && b.holds(ui))

@@ -1,4 +1,4 @@
-//! Overview: is it sick, where, since when.
+//! Overview tab: health of the engine, and the place and time of problems.
 
 use ratatui::layout::Rect;
 
@@ -15,9 +15,9 @@ use crate::state::ui::Ui;
 use crate::state::units::{clock, count, duration, known, rate};
 use crate::theme::{PLAIN, STRONG};
 
-/// Rows of one line over time, at most.
+/// Maximum number of rows of one time series.
 const CHART_ROWS: u16 = 4;
-/// Findings listed under the lines when there is room.
+/// Findings listed below the time series if there is room.
 const FINDINGS: u16 = 8;
 
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
@@ -161,7 +161,7 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     y + 3
 }
 
-/// Inter-token latency as the client saw it, beside what the engine sent; on a small screen only where there is any.
+/// Draws the inter-token latency at the client beside that of the engine. A small screen shows it only if the client's is known.
 fn itl(pad: &mut Pad<'_>, y: u16, model: &Model, roomy: bool) -> u16 {
     let theme = pad.theme();
     if !roomy && model.itl.client.is_none() {
@@ -179,7 +179,7 @@ fn itl(pad: &mut Pad<'_>, y: u16, model: &Model, roomy: bool) -> u16 {
     y + 1
 }
 
-/// How the thread that takes the tokens spends its time, where threads are watched.
+/// Draws how the thread that receives tokens spends its time, if threads are observed.
 fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let theme = pad.theme();
     let mut takers = model
@@ -203,7 +203,7 @@ fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     y + 1
 }
 
-/// Text that alarms when `n` is not 0.
+/// Draws `text`, highlighted as critical if `n` is not 0.
 fn alarm(pad: &mut Pad<'_>, x: u16, y: u16, n: u64, text: &str) -> u16 {
     let theme = pad.theme();
     if n > 0 {

@@ -1,4 +1,4 @@
-//! A piece of the screen to write on: text that is cut at its edge, columns, rules.
+//! Drawing surface for a part of the screen: clipped text, columns, rules.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -6,7 +6,7 @@ use ratatui::style::Style;
 
 use crate::theme::Theme;
 
-/// A rectangle of the buffer with coordinates of its own.
+/// A rectangle of the buffer with its own coordinates.
 pub(crate) struct Pad<'a> {
     buffer: &'a mut Buffer,
     area: Rect,
@@ -19,7 +19,7 @@ impl<'a> Pad<'a> {
         Self { buffer, area, theme }
     }
 
-    /// A part of it, in screen coordinates.
+    /// A part of the pad, given in screen coordinates.
     pub(crate) fn part(&mut self, area: Rect) -> Pad<'_> {
         let area = area.intersection(self.area);
         Pad {
@@ -29,7 +29,7 @@ impl<'a> Pad<'a> {
         }
     }
 
-    /// The rows from `y` on, at most `height` of them, in its own coordinates.
+    /// Rows from `y` on, at most `height`, given in pad coordinates.
     pub(crate) fn below(&mut self, y: u16, height: u16) -> Pad<'_> {
         let y = y.min(self.area.height);
         let height = height.min(self.area.height - y);
@@ -56,12 +56,12 @@ impl<'a> Pad<'a> {
         self.theme
     }
 
-    /// Writes from `x` to the right edge at most; gives back where it ended.
+    /// Writes from `x` to at most the right edge. Returns the next free column.
     pub(crate) fn text(&mut self, x: u16, y: u16, text: &str, style: Style) -> u16 {
         self.fit(x, y, self.area.width.saturating_sub(x), text, style)
     }
 
-    /// Writes into `width` cells from `x`; what is cut ends in a mark that says so.
+    /// Writes into `width` cells from `x`. Clipped text ends in an ellipsis.
     pub(crate) fn fit(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
         if y >= self.area.height || x >= self.area.width {
             return x;
@@ -88,19 +88,19 @@ impl<'a> Pad<'a> {
         end - self.area.x
     }
 
-    /// Writes into `width` cells from `x`, against their right edge.
+    /// Writes right-aligned into `width` cells from `x`.
     pub(crate) fn number(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) {
         let taken = text.chars().count().min(width.into()) as u16;
         self.fit(x + width - taken, y, taken, text, style);
     }
 
-    /// Writes against the right edge of the pad.
+    /// Writes right-aligned at the edge of the pad.
     pub(crate) fn right(&mut self, y: u16, text: &str, style: Style) {
         let taken = (text.chars().count() as u16).min(self.area.width);
         self.text(self.area.width - taken, y, text, style);
     }
 
-    /// Styles a whole row.
+    /// Sets the style of a row.
     pub(crate) fn row_style(&mut self, y: u16, style: Style) {
         if y < self.area.height {
             self.buffer.set_style(
@@ -114,7 +114,7 @@ impl<'a> Pad<'a> {
         }
     }
 
-    /// Blanks it.
+    /// Clears the pad.
     pub(crate) fn clear(&mut self) {
         for y in 0..self.area.height {
             for x in 0..self.area.width {
@@ -125,7 +125,7 @@ impl<'a> Pad<'a> {
         }
     }
 
-    /// A head with a rule to the right edge.
+    /// Draws a heading with a rule to the right edge.
     pub(crate) fn rule(&mut self, y: u16, title: &str) {
         let x = self.text(1, y, title, self.theme.head()) + 1;
         let rest = usize::from(self.area.width.saturating_sub(x + 1));
@@ -133,7 +133,7 @@ impl<'a> Pad<'a> {
         self.text(x, y, &line, self.theme.dim());
     }
 
-    /// Writes text broken at blanks into the rows from `y`, at most `rows` of them; gives back the row after the last.
+    /// Writes word-wrapped text from row `y` on, at most `rows` rows. Returns the row after the last one.
     pub(crate) fn paragraph(&mut self, x: u16, y: u16, rows: u16, text: &str, style: Style) -> u16 {
         let width = usize::from(self.area.width.saturating_sub(x + 1)).max(1);
         let mut line = String::new();
@@ -157,12 +157,12 @@ impl<'a> Pad<'a> {
     }
 }
 
-/// One cell wide, whatever stands beside it: nearly all there is to write.
+/// Printable ASCII: one cell wide in any context, and nearly all text drawn. It takes the fast path.
 fn is_plain(byte: u8) -> bool {
     (b' '..=b'~').contains(&byte)
 }
 
-/// Text from the wire may hold anything; a terminal must see none of its control characters.
+/// Replaces control characters: text from the wire may contain any, and they must not reach the terminal.
 fn clean(text: &str) -> std::borrow::Cow<'_, str> {
     if text.chars().any(char::is_control) {
         text.chars()

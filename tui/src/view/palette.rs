@@ -1,4 +1,4 @@
-//! The list of actions, of those that have the words typed so far.
+//! Command palette: the actions that match the typed words.
 
 use super::pad::Pad;
 use crate::keys;

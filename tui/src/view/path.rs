@@ -1,4 +1,4 @@
-//! The path drawn left to right, each hop with its rate, backlog and residence; as a list where it does not fit.
+//! The path from left to right, each hop with its rate, backlog and queue wait. A list if the screen is too narrow.
 
 use ratatui::layout::Rect;
 
@@ -11,14 +11,14 @@ use crate::state::ui::Tab;
 use crate::state::units::{count, duration, known, rate};
 use crate::theme::{PLAIN, STRONG};
 
-/// Least width of an arrow with its numbers.
+/// Minimum width of an arrow with its numbers.
 const ARROW: u16 = 15;
-/// Rows the drawing takes; the list takes one for each hop and one for the client.
+/// Rows of the drawing. The list needs one per hop and one for the client.
 const ROWS: u16 = 4;
 
-/// One arrow: a hop, or the way to the client.
+/// An arrow: a hop, or the deliveries to the client.
 struct Arrow {
-    /// The hop's; `None` of the way to the client.
+    /// Index of the hop; `None` for the deliveries to the client.
     place: Option<usize>,
     from: String,
     to: String,
@@ -27,13 +27,13 @@ struct Arrow {
 }
 
 impl Arrow {
-    /// What a click on it opens: the hop, or what was found about deliveries.
+    /// Action of a click: opens the hop, or the findings for deliveries.
     fn opens(&self) -> Action {
         self.place.map_or(Action::Go(Tab::Findings), Action::OpenHop)
     }
 }
 
-/// Draws the path from row `y`; gives back the row after it.
+/// Draws the path from row `y` on. Returns the next free row.
 pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) -> u16 {
     let theme = pad.theme();
     let place = |one: &HopLine| model.hops.iter().position(|hop| hop.name == one.name);
@@ -123,7 +123,7 @@ fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], hits: &mut Hits) -> u16 {
     y + arrows.len() as u16
 }
 
-/// The hops that follow each other from the first on. A hop beside them is told on the Hops tab.
+/// Hops that form a chain from the first one on. The Hops tab shows the others too.
 fn in_line(hops: &[HopLine]) -> Vec<&HopLine> {
     let mut left: Vec<&HopLine> = hops.iter().collect();
     let mut line: Vec<&HopLine> = Vec::new();
@@ -151,7 +151,7 @@ fn hop(hop: &HopLine) -> Arrow {
         Some(frames) => format!("backlog {}", count(frames)),
         None => "backlog unseen".into(),
     };
-    // The ill hop says what is wrong with it first.
+    // An unhealthy hop shows its problem first.
     let mut lines = [format!("{} fr/s{workers}", rate(hop.frames_per_s)), backlog, wait];
     if hop.health >= Health::Warning {
         lines.swap(0, 1);

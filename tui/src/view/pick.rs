@@ -1,4 +1,4 @@
-//! The start of `tokengap` without arguments: what there is to watch.
+//! Screen of `tokengap` without arguments: sources to watch.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -11,7 +11,7 @@ use crate::state::pick::{Kind, Offer, Pick};
 use crate::theme::{PLAIN, STRONG, Theme};
 
 const KEYS: &str = "Up Down choose   Enter run   ? help   q quit   (tokengap --help has every command)";
-/// What the help says.
+/// Text of the help.
 const HELP: [(&str, &str); 9] = [
     ("Up Down j k", "choose; PgUp PgDn Home End go further"),
     ("Enter", "run what is chosen; so does a second click on it"),
@@ -37,7 +37,7 @@ enum Line<'a> {
     None(&'static str),
 }
 
-/// Draws it all.
+/// Draws the whole screen.
 pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
     let area = frame.area();
     let mut hits = Hits::default();
@@ -113,7 +113,7 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
     hits
 }
 
-/// Notes stand behind the widest title of their group, or in the middle of the screen.
+/// Width of the widest title in a group, for aligning the notes.
 fn title_width(pick: &Pick, kind: Kind) -> u16 {
     let titles = pick.offers().iter().filter(|o| o.kind == kind);
     titles.map(|o| o.title.chars().count()).max().unwrap_or(0) as u16

@@ -1,4 +1,4 @@
-//! Pods: the runs that are watched, a line each, and all of them in sum.
+//! Pods tab: one line per watched run, and the sum of all.
 
 use ratatui::layout::Rect;
 
@@ -12,7 +12,7 @@ use crate::state::ui::Ui;
 use crate::state::units::{count, duration, known, rate};
 use crate::theme::{PLAIN, STRONG};
 
-/// Columns of the name, and where the numbers begin.
+/// Width of the name, and first cells of the state and number columns.
 const NAME: usize = 24;
 const STATE: u16 = 28;
 const NUMBERS: u16 = 42;
@@ -89,7 +89,7 @@ fn numbers(pad: &mut Pad<'_>, y: u16, brief: &Brief, missed: u64) {
     pad.number(NUMBERS + cells.len() as u16 * WIDE, y, WIDE, &count(missed), style);
 }
 
-/// What is to be said of the selected one.
+/// Draws details of the selected run.
 fn detail(pad: &mut Pad<'_>, y: u16, pod: &PodLine) {
     let theme = pad.theme();
     let verdict = &pod.brief.verdict;

@@ -1,4 +1,4 @@
-//! Where a recording is played: pace, time, a bar with the findings on it, and what the recording itself lacks.
+//! Playback position of a recording: speed, time, a bar with the findings, and gaps of the recording.
 
 use ratatui::layout::Rect;
 
@@ -11,9 +11,9 @@ use crate::state::model::Health;
 use crate::state::units::{clock, count};
 use crate::theme::{PLAIN, STRONG};
 
-/// Cells of the bar on the narrowest screen, and at most.
+/// Minimum and maximum number of cells of the bar.
 const BAR: (u16, u16) = (20, 80);
-/// Cells kept for what stands right of the bar.
+/// Cells reserved right of the bar.
 const RIGHT: u16 = 22;
 
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, position: &Position, hits: &mut Hits) {
@@ -51,7 +51,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, position: &Position, hits: 
     }
 }
 
-/// The bar; a click goes there. Findings known so far stand on it where they began.
+/// Draws the bar, with known findings at their start. A click seeks to that time.
 fn bar(pad: &mut Pad<'_>, x: u16, length: u16, model: &Model, position: &Position, hits: &mut Hits) {
     let theme = pad.theme();
     let whole = u128::from(position.whole_ns.max(1));
@@ -80,7 +80,7 @@ fn bar(pad: &mut Pad<'_>, x: u16, length: u16, model: &Model, position: &Positio
     }
 }
 
-/// The time of day, in UTC.
+/// Time of day, in UTC.
 pub(super) fn wall(ns: u64) -> Option<String> {
     let at = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
     Some(at.strftime("%H:%M:%SZ").to_string())

@@ -1,4 +1,4 @@
-//! One request: stages to scale, every chunk as a tick, the chunks as a list, the evidence for its flags.
+//! Request tab: stages to scale, every chunk as a tick, the list of chunks, and evidence for the flags.
 
 use trace::ledger::TokenPace;
 
@@ -14,9 +14,9 @@ use crate::state::ui::Ui;
 use crate::state::units::{count, duration, known};
 use crate::theme::{PLAIN, STRONG, Theme};
 
-/// Cells kept for the labels of the tracks.
+/// Cells reserved for the labels of the tracks.
 const LABEL: u16 = 19;
-/// Rows kept for the list of chunks, its head included.
+/// Rows reserved for the list of chunks, including its heading.
 const LIST: u16 = 6;
 
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
@@ -53,7 +53,7 @@ fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
     1
 }
 
-/// Its inter-token latency at both ends, where there is any.
+/// Draws the inter-token latency at both ends, if known.
 fn itl(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     let theme = pad.theme();
     let said = |pace: Option<TokenPace>| {
@@ -142,7 +142,7 @@ fn tracks(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     y + 1 + rows
 }
 
-/// Of two ticks in one cell the worse is shown.
+/// Returns the worse of two ticks that share a cell.
 fn louder(a: char, b: char) -> char {
     let rank = |c| ['|', '.', 'o', '?', 'x'].iter().position(|&known| known == c);
     if rank(b) > rank(a) { b } else { a }
@@ -193,7 +193,7 @@ fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) 
     }
 }
 
-/// Where the columns of the list of chunks are: one for the wait on each hop.
+/// Columns of the chunk list: one wait column per hop.
 #[derive(Clone, Copy)]
 struct Layout {
     pitch: u16,
@@ -215,7 +215,7 @@ impl Layout {
     }
 }
 
-/// Head of the column with the waits on the hop into this role.
+/// Heading of the column with the wait on the hop into this role.
 fn short(role: &str) -> &str {
     match role {
         "tokenizer" => "wait tok",

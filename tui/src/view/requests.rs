@@ -1,4 +1,4 @@
-//! The request table. Only the rows on screen are formatted, however many there are.
+//! Requests tab. Only the visible rows are formatted.
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -12,7 +12,7 @@ use crate::state::ui::Ui;
 use crate::state::units::{count, duration, known};
 use crate::theme::{PLAIN, STRONG, Theme};
 
-/// Columns by importance: the first fit on the narrowest screen, the rest come with width. Widths are in cells.
+/// Columns with widths in cells, most important first. Narrow screens show only the first ones.
 const WIDTHS: [(Column, u16); 14] = [
     (Column::Rid, 13),
     (Column::State, 7),
@@ -29,7 +29,7 @@ const WIDTHS: [(Column, u16); 14] = [
     (Column::Chunks, 6),
     (Column::Worker, 7),
 ];
-/// A whole rid of 32 hex digits, where there is room for it.
+/// Width of a complete rid of 32 hex digits, used if there is room.
 const WHOLE_RID: u16 = 32;
 
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
@@ -119,7 +119,7 @@ fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
 }
 
-/// The columns that fit, left to right; the sorted one always does.
+/// Columns that fit, from left to right; always includes the sorted one.
 fn columns(width: u16, sorted: Column) -> Vec<(Column, u16)> {
     let mut left = width.saturating_sub(2);
     let mut fit: Vec<(Column, u16)> = Vec::new();
@@ -151,7 +151,7 @@ fn left_aligned(column: Column) -> bool {
     matches!(column, Column::Rid | Column::State | Column::Flags)
 }
 
-/// The first row to show so that the selected one is in sight, in the middle where that is possible.
+/// First visible row such that the selected one is visible, in the middle if possible.
 fn first_shown(selected: usize, count: usize, rows: usize) -> usize {
     selected.saturating_sub(rows / 2).min(count.saturating_sub(rows))
 }
@@ -181,7 +181,7 @@ fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, pin
     }
 }
 
-/// Marks what the filter was looking for in the row's rid.
+/// Highlights the part of the row's rid that the filter matches.
 fn mark(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, ui: &Ui) {
     let style = Theme::found();
     let mut x = 2;

@@ -1,4 +1,4 @@
-//! Where time goes, in one line: a bar, and its parts, the largest first.
+//! Time breakdown in one line: a bar, and its parts, largest first.
 
 use trace::report::bar::{self, Segment};
 use trace::words::percent;
@@ -9,7 +9,7 @@ use crate::theme::PLAIN;
 /// Cells of the bar.
 const BAR: usize = 20;
 
-/// Draws it, and gives back the next line; nothing where there are no parts.
+/// Draws the breakdown and returns the next free row. Draws nothing without parts.
 pub(super) fn draw(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment]) -> u16 {
     let theme = pad.theme();
     if parts.is_empty() {

@@ -1,4 +1,4 @@
-//! Every view and dialog at 80x24 and 200x50, from real events through a real analysis.
+//! Every view and dialog at 80x24 and 200x50, drawn from a real analysis of synthetic events.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -16,7 +16,7 @@ use crate::theme::Surroundings;
 
 const SIZES: [(u16, u16); 2] = [(80, 24), (200, 50)];
 
-/// A model, a reader and what they are drawn from.
+/// Model and user interface state, with the scene they are drawn from.
 struct Stand {
     scene: Scene,
     model: Model,
@@ -47,7 +47,7 @@ impl Stand {
         self.look();
     }
 
-    /// What the loop does before it draws.
+    /// Updates the selection and the detail as the run loop does before drawing.
     fn look(&mut self) {
         self.model.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
@@ -81,7 +81,7 @@ impl Stand {
     }
 }
 
-/// What a terminal of that size shows.
+/// Text content of a terminal of this size.
 fn on_terminal((width, height): (u16, u16), draw: impl FnOnce(&mut Frame<'_>)) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
     terminal.draw(draw).expect("drawn");
@@ -95,7 +95,7 @@ fn on_terminal((width, height): (u16, u16), draw: impl FnOnce(&mut Frame<'_>)) -
     (0..height).map(|y| line(y).trim_end().to_owned() + "\n").collect()
 }
 
-/// A 0.5.9 engine under load: a tokenizer that falls behind for seconds, takes in bursts, and loses queued chunks.
+/// A 0.5.9 engine under load whose tokenizer falls behind for seconds, receives in bursts, and loses queued chunks.
 fn race() -> Stand {
     let mut stand = Stand::of(Scene::delivering());
     let rids: Vec<String> = (0..24)
@@ -119,7 +119,7 @@ fn race() -> Stand {
             let last: Vec<_> = (0..6).map(|n| (rids[n].as_str(), 1, 202 - n as u32 * 4)).collect();
             stand.scene.finish(at + MS, &last, Finish::Stop);
         }
-        // The tokenizer wakes every fourth frame and takes two: it falls behind.
+        // The tokenizer wakes at every fourth frame and receives two, so it falls behind.
         if frame % 4 == 3 {
             for take in 0..2 {
                 let seq = frame / 4 * 2 + take;
@@ -141,7 +141,7 @@ fn race() -> Stand {
     stand
 }
 
-/// What a tap alone sees.
+/// A run observed by a tap alone.
 fn tapped() -> Stand {
     let mut stand = Stand::of(Scene::tapped());
     for frame in 0..100u64 {
@@ -389,7 +389,7 @@ fn picking() {
     }
 }
 
-/// The race as a recording of a minute, played.
+/// Playback of the race as a recording of one minute.
 fn replay() -> Stand {
     let mut stand = race();
     stand.ui.replay = true;

@@ -1,4 +1,4 @@
-//! What is told when records of messages are lost, and when receivers come and go.
+//! Events for missed message records, and for receivers that come and go.
 
 use probe_user::discover::Role;
 use probe_user::{Call, Message, SocketId};
@@ -13,7 +13,7 @@ use super::Lanes;
 
 const FRAME: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl");
 
-/// The recorded frame with another first rid.
+/// The recorded frame with a different first rid.
 fn frame(seq: u64) -> Vec<u8> {
     let mut bytes = FRAME.to_vec();
     let rid = bytes
@@ -67,7 +67,7 @@ fn a_loss_that_numbers_show_is_told_before_what_follows_it_and_only_once() {
         told[3..].iter().filter(|told| told.0 == "lost").collect::<Vec<_>>(),
         [&("lost", 2)]
     );
-    // Five of seven that the kernel side then counts are known already.
+    // The kernel side counts seven, of which five are reported already.
     assert_eq!((lanes.not_told(3), lanes.not_told(4), lanes.not_told(1)), (0, 2, 1));
     let report = analysis.report(&ReportInput::of("attach"));
     assert_eq!((report.own.events_missed, report.own.frames_unannounced), (5, 0));
@@ -123,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// The recorded frame as one of a request named by `rid`, which it gives its `count`th token.
+    /// The recorded frame for request `rid`, carrying its `count`th token.
     fn frame(rid: u8, count: u64) -> Vec<u8> {
         let mut bytes = frame(count);
         let at = bytes
@@ -160,7 +160,7 @@ impl Engine {
         self.lanes.taken(&of(call, &bytes), &mut |event| analysis.apply(event));
     }
 
-    /// The second tokenizer is found and watched.
+    /// Adds and watches the second tokenizer.
     fn join(&mut self, pid: u32) {
         self.now += 1_000_000;
         let at = MonoNs(self.now);
@@ -189,7 +189,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// What the report warns of.
+    /// Findings above severity info.
     fn accused(&mut self) -> Vec<String> {
         let findings = self.report().findings.into_iter();
         let accused = findings.filter(|finding| finding.severity > Severity::Info);
@@ -249,7 +249,7 @@ fn what_a_receiver_that_ended_left_is_neither_backlog_nor_lost() {
     (3..6).for_each(|seq| engine.send(1, seq));
     engine.now += 10_000_000_000;
     assert_eq!(engine.accused(), [""; 0]);
-    // Another takes its place, and what it is sent counts again.
+    // Another receiver takes over, and frames sent to it count again.
     engine.join(SECOND);
     assert_eq!(
         engine.analysis.ledger().undelivered(),

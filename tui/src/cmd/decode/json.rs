@@ -1,4 +1,4 @@
-//! The JSON form: written straight from the message, fields in the order of the wire.
+//! JSON output: written directly from the message, with fields in wire order.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -10,13 +10,13 @@ use zmq_tap::wire::{Batch, Value};
 
 use super::Room;
 
-/// Values of one finish reason that are shown. Real ones have about five; containers of a hostile one may share their
-/// parts or contain themselves.
+/// Maximum number of values shown of one finish reason. Real ones have about five; in a hostile message, containers can share parts or
+/// contain themselves.
 const SHOWN: u32 = 10_000;
-/// Containers within containers that are shown.
+/// Maximum nesting depth shown.
 const DEPTH: u32 = 16;
 
-/// Bytes of a chunk without tokens, about, and of a token.
+/// Approximate output size of a chunk without tokens, and of a token, in bytes.
 const EMPTY: usize = 160;
 const ID: usize = 6;
 
@@ -53,7 +53,7 @@ impl Serialize for Message<'_> {
         fields.serialize_field("codec", batch.codec().as_str())?;
         fields.serialize_field("schema", batch.schema())?;
         fields.serialize_field("ids", super::text::ids(batch.ids()))?;
-        // An AbortReq names a request and carries nothing of it: a control message like any other.
+        // An AbortReq names a request but has no chunks, like other control messages.
         if batch.kind() == Kind::Abort {
             fields.serialize_field("rid", &batch.abort_rid())?;
         }
@@ -130,7 +130,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// Whether one more value may be shown.
+    /// Returns whether one more value may be shown, and counts it.
     fn next(&self) -> bool {
         let left = self.left.get();
         self.left.set(left.saturating_sub(1));
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use zmq_tap::wire::{Decoder, Limits};
 
-    /// What `decode --json` prints for a recorded message.
+    /// Output of `decode --json` for a recorded message.
     fn decoded(name: &str) -> serde_json::Value {
         decoded_within(name, 1 << 20)
     }

@@ -1,4 +1,4 @@
-//! `tokengap decode`: what captured messages say.
+//! `tokengap decode`: prints the content of captured messages.
 
 mod json;
 mod text;
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     files: Vec<PathBuf>,
 }
 
-/// How much of a message's content may still be shown: a small hostile message may say the same long thing a million times.
+/// Remaining output budget of a message. A small hostile message could otherwise repeat one long value a million times.
 struct Room(Cell<usize>);
 
 impl Room {
@@ -45,7 +45,7 @@ impl Room {
         Self(Cell::new(bytes))
     }
 
-    /// Whether about so many more bytes may be shown.
+    /// Charges about `bytes` to the budget and returns whether any is left.
     fn takes(&self, bytes: usize) -> bool {
         self.0.set(self.0.get().saturating_sub(bytes));
         !self.is_full()
@@ -56,7 +56,7 @@ impl Room {
     }
 }
 
-/// Gives up what this command does not need.
+/// Restricts the process to the access this command needs.
 pub(crate) fn confine(args: &Args) {
     let files: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
     confinement::files(&files, &[]);
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             (Ok(batch), false) => text::batch(&mut out, &name, batch, &room)?,
             (Err(why), true) => json::error(&mut out, &name, why)?,
             (Err(why), false) => {
-                // In the order of the files, also where both streams end in one place.
+                // Flush first, so that both streams keep their order on a terminal.
                 out.flush()?;
                 errln!("{name}: {why}");
             }
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// The whole message, or one byte more than is allowed, for the decoder to say so.
+/// Reads the message, up to one byte beyond the limit so that the decoder reports an oversized one.
 fn read(file: &Path, most: usize) -> anyhow::Result<Vec<u8>> {
     let mut message = Vec::new();
     let most = (most as u64).saturating_add(1);

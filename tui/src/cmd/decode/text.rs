@@ -1,4 +1,4 @@
-//! The form for people: a line a message, a line a request.
+//! Text output: one line per message, one per request.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use zmq_tap::wire::{Batch, Codec, Value};
 
 use super::Room;
 
-/// Ids of a request that are written out.
+/// Maximum number of token ids shown per request.
 const IDS: usize = 12;
 
 pub(super) fn batch(out: &mut impl Write, file: &str, batch: &Batch<'_>, room: &Room) -> io::Result<()> {
@@ -60,7 +60,7 @@ pub(super) fn batch(out: &mut impl Write, file: &str, batch: &Batch<'_>, room: &
     Ok(())
 }
 
-/// What the id column means, in one word.
+/// Label for the meaning of the id column.
 pub(super) fn ids(column: IdColumn) -> &'static str {
     match column {
         IdColumn::Delta => "delta",
@@ -77,7 +77,7 @@ fn first(tokens: impl Iterator<Item = i64>, all: usize) -> String {
     format!("[{}{more}]", shown.join(", "))
 }
 
-/// `finished: stop (matched 128009)`: the type, and what else the reason holds in one level.
+/// Formats the type of the finish reason and its top-level details: `finished: stop (matched 128009)`.
 fn reason(finish: Finish, wire: Option<Value<'_>>) -> String {
     let mut kind = match finish {
         Finish::Length => "length",

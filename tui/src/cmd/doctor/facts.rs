@@ -1,4 +1,4 @@
-//! What the machine and the engine are: read, or tried where that harms nobody.
+//! Facts about the machine and the engine, read or tested without side effects.
 
 use probe_user::btf::Btf;
 use probe_user::cpu::Sampler;
@@ -11,11 +11,11 @@ use probe_user::{Capability, Permissions};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-/// One thing that is so.
+/// A named fact.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Fact {
     pub(super) name: String,
-    /// `null` where it cannot be found out.
+    /// `null` if it cannot be determined.
     pub(super) value: Option<String>,
 }
 
@@ -26,7 +26,7 @@ fn fact(name: impl Into<String>, value: impl Into<Option<String>>) -> Fact {
     }
 }
 
-/// What holds for any engine here.
+/// Facts that are independent of the engine.
 pub(super) fn machine() -> Vec<Fact> {
     let mut facts = vec![
         fact("kernel", setting::read("/proc/sys/kernel/osrelease")),
@@ -58,7 +58,7 @@ pub(super) fn machine() -> Vec<Fact> {
     facts
 }
 
-/// Which version this machine has mounted, or this container is shown: CPU limits are read from it.
+/// Version of the cgroup hierarchy visible here, from which CPU limits are read.
 fn cgroups() -> Option<&'static str> {
     let there = |file: &str| std::path::Path::new("/sys/fs/cgroup").join(file).exists();
     if there("cgroup.controllers") {
@@ -83,7 +83,7 @@ fn uprobes() -> String {
     }
 }
 
-/// Those of use: effective ones, and those that only root would have here.
+/// Relevant capabilities: effective ones, and those available only to root here.
 fn capabilities() -> String {
     let here = Permissions::here();
     let list = |keep: &dyn Fn(Capability) -> bool| {
@@ -134,7 +134,7 @@ fn seccomp() -> Option<String> {
     Some(format!("{mode}: {}", tried.join(", ")))
 }
 
-/// Counts for maps before Linux 5.11.
+/// Limit of locked memory, which BPF maps count against before Linux 5.11.
 fn memory() -> String {
     match getrlimit(Resource::Memlock).current {
         Some(bytes) => format!("{bytes} bytes"),
@@ -142,7 +142,7 @@ fn memory() -> String {
     }
 }
 
-/// What is known of this engine.
+/// Facts about this engine.
 pub(super) fn engine(engine: &Engine) -> Vec<Fact> {
     let mut facts = vec![
         fact("sglang", told(engine.sglang.as_ref(), Clone::clone)),

@@ -1,4 +1,4 @@
-//! `tokengap doctor`: what this machine permits, found out by trying, and the line that grants the rest here.
+//! `tokengap doctor`: tests what this machine permits, and prints the command that grants the rest.
 
 mod facts;
 mod row;
@@ -37,13 +37,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// All that was found out.
+/// Result of all tests.
 #[derive(Debug, Serialize)]
 pub(crate) struct Diagnosis {
     schema: &'static str,
-    /// Where this program runs, which decides what a fix looks like.
+    /// Environment of this process, which determines the form of a fix.
     place: &'static str,
-    /// The engine's processes that it was tried on; `null` without an engine.
+    /// Tested processes of the engine; `null` without an engine.
     pids: Option<Vec<u32>>,
     features: Vec<Row>,
     facts: Vec<Fact>,

@@ -1,4 +1,4 @@
-//! A feature's line, and those that need no probe.
+//! Result row of a feature, and the tests that need no probe.
 
 use std::os::unix::net::UnixListener;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::splice::plan;
 
-/// How much of a feature there is.
+/// Availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum State {
@@ -30,20 +30,19 @@ impl State {
     }
 }
 
-/// Why something is not there, and what helps here.
+/// Reason why a feature is unavailable, with its fix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Reason {
     pub(super) why: String,
-    /// `null` where nothing of ours helps.
+    /// `null` if tokengap knows no fix.
     pub(super) fix: Option<String>,
 }
 
-/// One feature.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) state: State,
-    /// What was done to find out.
+    /// Description of the test.
     pub(super) tried: String,
     pub(super) reasons: Vec<Reason>,
 }
@@ -59,7 +58,7 @@ impl Row {
     }
 }
 
-/// Whether there is an engine to see.
+/// Tests whether an engine is visible.
 pub(super) fn engine(engine: Option<&Engine>, topology: &Topology) -> Row {
     let mut reasons: Vec<Reason> = topology
         .blind
@@ -88,7 +87,7 @@ pub(super) fn engine(engine: Option<&Engine>, topology: &Topology) -> Row {
     }
 }
 
-/// CPU times of threads, from `/proc`.
+/// Tests access to the CPU times of threads in `/proc`.
 pub(super) fn thread_times(engine: &Engine) -> Row {
     const THREADS: usize = 8;
     let refused = engine.processes.iter().find_map(|process| {
@@ -103,8 +102,8 @@ pub(super) fn thread_times(engine: &Engine) -> Row {
     Row::of("thread times", tried, reason)
 }
 
-/// Whether hops could be moved behind the relay: who listens where, and that its folder may be written. A sender's socket is
-/// borrowed for it as for the kernel's queues.
+/// Tests whether hops can be moved behind the relay: the listeners are known and their folders writable. Splicing borrows a sender's
+/// socket, as reading kernel queues does.
 pub(super) fn splice(engine: &Engine, queues: Option<&Row>) -> Row {
     let opened = plan(engine, None).and_then(|planned| {
         planned.iter().try_for_each(|planned| {
@@ -133,7 +132,7 @@ pub(super) fn splice(engine: &Engine, queues: Option<&Row>) -> Row {
     row
 }
 
-/// What `tap` needs, and every port that tokengap itself opens: a socket to listen on.
+/// Tests listening on a socket, which `tap` and all ports opened by tokengap need.
 pub(super) fn tap() -> Row {
     let listened = std::net::TcpListener::bind("127.0.0.1:0").map(drop);
     let listened = listened.and_then(|()| {
@@ -151,7 +150,7 @@ pub(super) fn tap() -> Row {
     )
 }
 
-/// Whether a recording may be written where we stand.
+/// Tests whether a recording can be written to the working folder.
 pub(super) fn recording() -> Row {
     let folder = std::env::current_dir().unwrap_or_default();
     let written = tempfile::tempfile_in(&folder);

@@ -1,4 +1,4 @@
-//! The diagnosis as text.
+//! Text form of the diagnosis.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::row::{Reason, State};
 const NAME: usize = 14;
 const STATE: usize = 9;
 
-/// A table of features, then each reason once with what helps, then the facts.
+/// Table of features, then each reason once with its fix, then the facts.
 pub(super) fn text(diagnosis: &Diagnosis) -> String {
     let mut out = format!("tokengap {} {}", env!("CARGO_PKG_VERSION"), Place::here().words());
     match &diagnosis.pids {

@@ -1,4 +1,4 @@
-//! The features of the probe, by attaching for a moment.
+//! Tests the probe's features by attaching briefly.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use probe_user::{Degraded, Feature, Missing, Options, Permissions, Probe, ProbeE
 use super::row::{Reason, Row, State};
 use crate::attach::{self, Attach, AttachOptions, Outcome, PythonOptions};
 
-/// Reading an interpreter for the first time takes some hundred milliseconds.
+/// Allows for the first stack sample of an interpreter, which takes some hundred milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 const HERTZ: u32 = 50;
-/// Copied of a message while nothing is done with it.
+/// Bytes copied per message; the content is not used.
 const LITTLE: u32 = 64;
 
-/// What `attach` does on this engine.
+/// Attaches to this engine as `attach` does.
 pub(super) fn on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
     let options = AttachOptions {
         named: BTreeSet::new(),
@@ -45,7 +45,7 @@ pub(super) fn on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
     }
 }
 
-/// Without an engine: the global parts, and a uprobe on this program. What is to be read from another process may need more.
+/// Without an engine, tests the global parts and a uprobe on this program. Reading another process may need more privileges.
 pub(super) fn on_ourselves() -> Vec<Row> {
     let mut probe = match Probe::attach(&[], Options::default()) {
         Ok(probe) => probe,
@@ -91,7 +91,7 @@ pub(super) fn on_ourselves() -> Vec<Row> {
             Feature::Queues | Feature::PythonStacks => "capabilities; there is no engine to try it on",
         };
         let lacking = permissions.lacks(feature);
-        // Our own memory is always ours to read: another user's is not.
+        // Reading one's own memory always works; that of another user's process needs capabilities.
         if reasons.is_empty() && !lacking.is_empty() {
             let missing = Missing::Capabilities(lacking);
             reasons.push(reason(&Degraded {
