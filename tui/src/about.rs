@@ -1,4 +1,4 @@
-//! What a report says of a source beside its events.
+//! Information about a source in the report, in addition to its events.
 
 use serde_json::Value;
 use std::path::Path;
@@ -8,35 +8,35 @@ use trace::report::SamplingCost;
 use crate::own;
 use crate::source::Source;
 
-/// A source, as the report knows it.
+/// A source, from the view of the report.
 pub(crate) trait About {
-    /// What the report calls it.
+    /// Name of the source in the report.
     fn kind(&self) -> &str;
 
-    /// What could not be watched, each with what to do about it.
+    /// Missing observations, each with its fix.
     fn degraded(&self) -> Vec<String>;
 
-    /// What is still under way at the end, in words.
+    /// Description of work still in flight at the end.
     fn under_way(&self) -> Option<String>;
 
-    /// The forms in which messages came.
+    /// Message formats that were observed.
     fn wire(&self) -> Option<Value>;
 
-    /// What reading stacks has cost; `None` where none are read.
+    /// Cost of stack sampling; `None` if there was none.
     fn sampling(&self) -> Option<SamplingCost>;
 
-    /// The truth that the demo's own peers kept.
+    /// Ground truth kept by the demo's own peers.
     fn truth(&self) -> Option<Value>;
 
-    /// One instant on both clocks; `None` where the wall clock's is not known.
+    /// One instant on both clocks; `None` if the wall clock is unknown.
     fn wall(&self) -> Option<(MonoNs, u64)>;
 
-    /// The recording that is played, where one is.
+    /// The recording being played, if any.
     fn file(&self) -> Option<&Path> {
         None
     }
 
-    /// CPU time in nanoseconds and resident bytes that watching has cost.
+    /// CPU time in nanoseconds and resident bytes used by tokengap.
     fn cost(&self) -> (Option<u64>, Option<u64>);
 }
 

@@ -1,99 +1,97 @@
-//! What a key or a click means, and what the loop has to do for it.
+//! Meaning of keys and clicks, and the resulting work for the run loop.
 
 use crate::observer::Wish;
 use crate::replay::Play;
 use crate::state::row::Column;
 use crate::state::ui::{ExportAs, Tab};
 
-/// A wish of the reader's. [`crate::state::ui::Ui::apply`] answers it.
+/// A user action. Applied by [`crate::state::ui::Ui::apply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Quit,
-    /// Show a tab.
     Go(Tab),
-    /// The next tab, or the one before.
+    /// Switch to a later (positive) or earlier tab.
     Turn(isize),
-    /// Move the selection, or scroll where there is none.
+    /// Move the selection, or scroll if there is none.
     Move(isize),
     /// Move by a page.
     Page(isize),
     Home,
     End,
-    /// Look closer at what is selected.
+    /// Open details of the selected item.
     Open,
-    /// Close, clear or step back, whichever comes first.
+    /// Close a dialog, clear the filter, or go back; the first that applies.
     Back,
     Help,
-    /// Begin to type a filter.
+    /// Start typing a filter.
     Filter,
-    /// Sort by the column so many places to the right.
+    /// Sort by the column this many places to the right.
     Sort(isize),
-    /// Sort by this column; by it already, the other way round.
+    /// Sort by this column, or reverse the order if it is already sorted by it.
     SortBy(Column),
-    /// Worst first again.
+    /// Restore the default order, worst first.
     SortReset,
     Reverse,
-    /// To the next chunk that was lost, merged or may have been; or to the one before.
+    /// Go to the next (positive) or previous chunk that was or may have been lost or merged.
     Seek(isize),
     /// Keep the worst request selected.
     Follow,
     Pin,
     Pause,
-    /// Wider (positive) or narrower steps of time.
+    /// Zoom out (positive) or in on the time axis.
     Zoom(isize),
-    /// Later (positive) or earlier.
+    /// Scroll to later (positive) or earlier times.
     Scroll(isize),
-    /// Ask in which format to write what is known to a file.
+    /// Open the list of export formats.
     Export,
-    /// Write it.
+    /// Export in this format.
     ExportAs(ExportAs),
     CopyRid,
-    /// Begin a recording of the run, or end it.
+    /// Start or stop a recording of the run.
     Record,
-    /// Write the hindsight ring out.
+    /// Dump the hindsight ring into a recording.
     Dump,
-    /// Play a recording otherwise.
+    /// Control playback of a recording.
     Play(Play),
-    /// Begin to type a time to go to.
+    /// Start typing a time to seek to.
     Time,
-    /// Show the run so many places further in the list of those that are watched.
+    /// Show a later (positive) or earlier run in the list of watched runs.
     NextRun(isize),
-    /// Show the hop with this number.
+    /// Show the hop with this index.
     OpenHop(usize),
-    /// Show the finding with this number.
+    /// Show the finding with this index.
     OpenFinding(usize),
     /// Go to this second of the run.
     At(u64),
-    /// List all actions, to be found by a word.
+    /// Open the command palette.
     Palette,
-    /// Do it on this tab.
+    /// Perform the action on this tab.
     In(Tab, &'static Action),
-    /// Move the selection in that list.
+    /// Move the selection in the palette.
     Choose(isize),
-    /// Put the saved filter with this number in force.
+    /// Activate the saved filter with this index.
     Saved(usize),
-    /// Select the visible row with this number, counted from the top of the table.
+    /// Select the visible row with this index, counted from the top of the table.
     Pick(usize),
-    /// Typing: a character, and the ways to take it back.
+    /// Text input: a character, and the keys to delete or accept it.
     Type(char),
     Erase,
     EraseAll,
     Accept,
 }
 
-/// What an action asks of the loop, because only it can do it.
+/// Work that an action requires from the run loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// End the run.
     Quit,
-    /// Put the text on the clipboard of the reader's terminal.
+    /// Copy the text to the clipboard of the user's terminal.
     Copy(String),
-    /// Write what is known to a file and say its name.
+    /// Export to a file and show its name.
     Export(ExportAs),
-    /// Have the run do it.
+    /// Pass the request to the run.
     Wish(Wish),
-    /// Show another of the runs that are watched: this one,
+    /// Show this one of the watched runs.
     Run(usize),
-    /// or one so many places further.
+    /// Show a later (positive) or earlier one of the watched runs.
     NextRun(isize),
 }

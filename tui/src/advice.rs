@@ -1,8 +1,8 @@
-//! An error in one line, and what to do next about what the system refused: its own words end with the reason.
+//! Formats an error as one line, with advice if the operating system refused something.
 
 use std::io::{Error, ErrorKind};
 
-/// The error and its causes, without those that an earlier one has already told, and what to do where none of them says.
+/// The error and its causes, without repetitions, plus advice unless a cause already contains it.
 pub(crate) fn line(error: &anyhow::Error) -> String {
     let told = error
         .chain()
@@ -13,7 +13,7 @@ pub(crate) fn line(error: &anyhow::Error) -> String {
             _ => format!("{line}: {cause}"),
         });
     let refused = error.chain().filter_map(|cause| cause.downcast_ref::<Error>()).last();
-    // What to do stands behind a semicolon.
+    // In messages, advice follows a semicolon.
     match refused.and_then(advice).filter(|_| !told.contains("; ")) {
         Some(advice) => format!("{told}; {advice}"),
         None => told,

@@ -1,4 +1,4 @@
-//! Drives a source through the analysis to its report: one loop for every source, with a screen or without.
+//! Run loop that feeds any source to the analysis until the report, with or without a screen.
 
 use std::io::{IsTerminal, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,22 +25,22 @@ use crate::sink::{Sink, Tokens};
 use crate::source::{Flow, Source};
 use crate::telemetry::{self, Telemetry};
 
-/// How often time-dependent detectors look.
+/// Interval of ticks for time-dependent detectors.
 const TICK: Duration = Duration::from_millis(100);
-/// How long a source may take to hand over what is under way once it was asked to end.
+/// Time for a source to drain after it was asked to end.
 const DRAIN: Duration = Duration::from_secs(40);
 
-/// Whether a run with these flags has no screen.
+/// Returns whether a run with these flags has no screen.
 pub(crate) fn is_headless(args: &LiveArgs) -> bool {
     args.headless || args.json || !has_terminal()
 }
 
-/// Whether stdout is a terminal that a screen can be drawn on.
+/// Returns whether stdout is a terminal that can show the screen.
 pub(crate) fn has_terminal() -> bool {
     no_terminal().is_none()
 }
 
-/// Why no screen can be drawn; `None` where one can.
+/// Reason why no screen can be drawn; `None` if it can.
 fn no_terminal() -> Option<String> {
     if !std::io::stdout().is_terminal() {
         return Some(String::from("standard output is not a terminal"));
@@ -52,20 +52,20 @@ fn no_terminal() -> Option<String> {
     }
 }
 
-/// Says that there is no screen and why, where none can be drawn.
+/// Prints why the screen is off, if it cannot be drawn.
 pub(crate) fn tell_no_terminal() {
     if let Some(why) = no_terminal() {
         errln!("tokengap: the screen is off: {why}; --headless runs without one");
     }
 }
 
-/// Runs `source` until it ends, `--duration` is over, the reader leaves or a signal comes, then prints the report.
+/// Runs `source` until it ends, `--duration` is over, the user quits or a signal arrives. Then prints the report.
 pub(crate) fn run(source: impl Source, args: &LiveArgs) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for signals")?;
     conclude(&watch(source, args, &signals)?, args.json, args.fail_on)
 }
 
-/// Runs `source` likewise, and gives the report.
+/// Runs `source` as [`run`] does, and returns the report.
 pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals) -> anyhow::Result<Report> {
     let config = Config {
         limits: args.limits(),
@@ -97,19 +97,19 @@ pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals)
     Ok(report)
 }
 
-/// Prints the report; the exit code says whether its findings are too bad.
+/// Prints the report and returns the exit code for `fail_on`.
 pub(crate) fn conclude(report: &Report, json: bool, fail_on: Option<Severity>) -> anyhow::Result<ExitCode> {
     print(report, json)?;
     let failed = fail_on.is_some_and(|least| is_too_bad(report, least));
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// Whether the report has a finding that is at least so severe.
+/// Returns whether the report has a finding of at least this severity.
 pub(crate) fn is_too_bad(report: &Report, least: Severity) -> bool {
     report.worst() >= Some(least)
 }
 
-/// Lets events flow until the run is over.
+/// Polls the source until the run is over.
 fn drive(
     source: &mut impl Source,
     run: &mut Drive,
@@ -178,8 +178,8 @@ fn drive(
     }
 }
 
-/// The analysis has failed: what the engine's messages pass through goes on until somebody asks for the end or `over` comes, and ends in
-/// order. Where nothing passes through us, nothing keeps us.
+/// Continues after a failure of the analysis. A source in the traffic path keeps relaying until it is asked to end or `over` is reached;
+/// any other source stops at once.
 fn go_on_unobserved(source: &mut impl Source, over: Option<Instant>, signals: &Signals, watchdog: &mut Watchdog) {
     let in_the_path = source.is_in_the_path();
     errln!(
@@ -190,7 +190,7 @@ fn go_on_unobserved(source: &mut impl Source, over: Option<Instant>, signals: &S
             "this run ends, which leaves the engine as it was"
         }
     );
-    // It may fail again at every message, and has been said once.
+    // The panic may repeat at every message and has been reported once.
     std::panic::set_hook(Box::new(|_| {}));
     let mut deadline = None;
     loop {
@@ -201,7 +201,7 @@ fn go_on_unobserved(source: &mut impl Source, over: Option<Instant>, signals: &S
             source.stop();
             deadline = Some(now + DRAIN);
         }
-        // What is observed is handed over to nobody: a source in the path has its own work to do there.
+        // Polling keeps the traffic flowing; its observations are discarded.
         match catch_unwind(AssertUnwindSafe(|| source.poll(&mut |_| {}))) {
             Ok(Flow::Ended) => return,
             Ok(Flow::Idle) => thread::sleep(rest::SHORT),
@@ -213,7 +213,7 @@ fn go_on_unobserved(source: &mut impl Source, over: Option<Instant>, signals: &S
     }
 }
 
-/// The configuration anew, as far as it can change under way.
+/// Reads the configuration again and applies the settings that can change during a run.
 fn reload(run: &mut Drive, configured: &mut Configured) {
     match configured.reread() {
         Ok((args, said)) => {
@@ -236,8 +236,8 @@ pub(crate) fn print(report: &Report, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Counts SIGINT, SIGTERM and SIGHUP: the first asks to drain, the second to leave at once. SIGUSR1 asks for a dump. Where there is a
-/// configuration file, SIGHUP asks to read it again instead.
+/// Counts SIGINT, SIGTERM and SIGHUP: the first drains, the second exits at once. SIGUSR1 dumps the hindsight ring. With a configuration
+/// file, SIGHUP reloads it instead.
 pub(crate) struct Signals {
     reloads: Arc<AtomicBool>,
     reload: Arc<AtomicBool>,
@@ -271,7 +271,7 @@ impl Signals {
         })
     }
 
-    /// Hears none: they are somebody else's business.
+    /// Ignores signals, which are handled elsewhere.
     pub(crate) fn none() -> Self {
         Self {
             reloads: Arc::default(),
@@ -281,22 +281,22 @@ impl Signals {
         }
     }
 
-    /// How often the run was asked to end.
+    /// Number of requests to end the run.
     pub(crate) fn seen(&self) -> usize {
         self.ends.load(Ordering::Relaxed)
     }
 
-    /// Whether a dump was asked for since the last call.
+    /// Returns whether a dump was requested since the last call.
     fn take_dump(&self) -> bool {
         self.dump.swap(false, Ordering::Relaxed)
     }
 
-    /// SIGHUP asks to read the configuration again, and not to end.
+    /// Sets whether SIGHUP reloads the configuration instead of ending the run.
     fn reloads(&self, there_is_a_file: bool) {
         self.reloads.store(there_is_a_file, Ordering::Relaxed);
     }
 
-    /// Whether the configuration is to be read again.
+    /// Returns whether a reload was requested since the last call.
     fn take_reload(&self) -> bool {
         self.reload.swap(false, Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! The command line. One source for help, man page and completions: every flag is declared once, here or beside its command.
+//! Command line definitions. Help, man pages and completions are generated from them; every flag is declared once, here or beside its
+//! command.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -197,7 +198,7 @@ pub(crate) struct ScreenArgs {
     pub(crate) filters: Vec<Saved>,
 }
 
-/// Reads `NAME=FILTER`.
+/// Parses `NAME=FILTER`.
 fn saved(text: &str) -> Result<Saved, String> {
     let split = text.split_once('=').filter(|(name, _)| {
         let letters = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -252,11 +253,11 @@ pub(crate) fn severity(text: &str) -> Result<Severity, String> {
     }
 }
 
-/// Changes what the log shows, once there is one.
+/// Changes the log filter once the log is initialised.
 static CHANGE: OnceLock<Box<dyn Fn(tracing_subscriber::EnvFilter) + Send + Sync>> = OnceLock::new();
 
-/// tokengap's own log, on stderr, and held back while a screen is up: warnings always, more with -v; `TOKENGAP_LOG` overrides it.
-/// A second call changes the level.
+/// Initialises tokengap's log on stderr, which is held back while a screen is active. It shows warnings, or more with -v; `TOKENGAP_LOG`
+/// overrides the level. A second call changes the level.
 pub(crate) fn init_log(verbose: u8) {
     use tracing_subscriber::EnvFilter;
     let level = match verbose {
@@ -276,6 +277,6 @@ pub(crate) fn init_log(verbose: u8) {
         .with_filter_reloading();
     let handle = log.reload_handle();
     log.init();
-    // It fails only where the log is gone.
+    // The reload fails only if the log no longer exists.
     drop(CHANGE.set(Box::new(move |filter| drop(handle.reload(filter)))));
 }

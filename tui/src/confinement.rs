@@ -1,4 +1,4 @@
-//! What each command gives up before it reads the first byte that somebody else has written, and what it keeps.
+//! Privileges and access that each command drops before it reads untrusted input, and those it keeps.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +11,13 @@ use zmq_tap::relay::Endpoint;
 #[cfg(target_os = "linux")]
 use crate::{app, cli::LiveArgs};
 
-/// `--no-confine` was given.
+/// Set by `--no-confine`.
 static OFF: AtomicBool = AtomicBool::new(false);
 
-/// Ports below it are for who has `CAP_NET_BIND_SERVICE`.
+/// Ports below require `CAP_NET_BIND_SERVICE`.
 #[cfg(target_os = "linux")]
 const FIRST_FREE_PORT: u16 = 1_024;
-/// Where the way to a receiver may lead, as the push reads them too.
+/// Proxy variables, which the OTLP client also reads.
 #[cfg(target_os = "linux")]
 const PROXIES: [&str; 6] = [
     "ALL_PROXY",
@@ -28,20 +28,20 @@ const PROXIES: [&str; 6] = [
     "http_proxy",
 ];
 
-/// To move other users' sockets and give them back, and to end a child that has become another user.
+/// Capabilities to move other users' sockets and restore them, and to end a child that has changed its user.
 #[cfg(target_os = "linux")]
 pub(crate) const MOVING: Kept = Kept::CHOWN
     .union(Kept::FOWNER)
     .union(Kept::DAC_OVERRIDE)
     .union(Kept::KILL);
 
-/// Leaves everything as it is.
+/// Disables the confinement.
 pub(crate) fn leave_off() {
     OFF.store(true, Ordering::Relaxed);
     errln!("tokengap: --no-confine: what it reads of others could make it do whatever you may do");
 }
 
-/// For a command that makes something of files: it reads `read`, makes `make` and reaches no network and no other process.
+/// Confines a command that only processes files: it reads `read` and creates `make`, without access to the network or other processes.
 #[cfg(target_os = "linux")]
 pub(crate) fn files(read: &[&Path], make: &[Option<&Path>]) {
     let mut plan = Plan::new(Work::Files);
@@ -56,11 +56,11 @@ pub(crate) fn files(read: &[&Path], make: &[Option<&Path>]) {
     apply(&plan);
 }
 
-/// Elsewhere there is nothing to give up.
+/// Confinement is only available on Linux.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn files(_read: &[&Path], _make: &[Option<&Path>]) {}
 
-/// For a watcher of runs at these ports: it makes `make`.
+/// Confines a watcher of runs at these ports, which creates `make`.
 #[cfg(target_os = "linux")]
 pub(crate) fn watching(ports: impl Iterator<Item = u16>, key: Option<&Path>, make: &[Option<&Path>]) {
     let mut plan = ports.fold(Plan::new(Work::Network), |plan, port| plan.port(Reach::Connect(port)));
@@ -73,22 +73,22 @@ pub(crate) fn watching(ports: impl Iterator<Item = u16>, key: Option<&Path>, mak
     apply(&plan);
 }
 
-/// Elsewhere there is nothing to give up.
+/// Confinement is only available on Linux.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn watching(_ports: impl Iterator<Item = u16>, _key: Option<&Path>, _make: &[Option<&Path>]) {}
 
-/// What a live run with `args` needs, whatever its source: its files, its feed, its metrics, the screen's folder.
+/// Access that every live run with `args` needs: its files, its feed, its metrics and the working folder of the screen.
 #[cfg(target_os = "linux")]
 pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
     let mut plan = Plan::new(work);
     for path in args.record.record.iter().chain(&args.record.hindsight_file) {
         plan = plan.make(path);
     }
-    // A ring without a name, and what the screen's keys write, come to be in the working folder.
+    // A ring without a name, and files created from the screen, go to the working folder.
     if !app::is_headless(args) || args.record.hindsight.is_some() {
         plan = plan.write(".");
     }
-    // It may be replaced under way, as Kubernetes does with all of the folder.
+    // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted ones.
     if let Some(folder) = args.config.as_deref().and_then(Path::parent) {
         plan = plan.read(if folder.as_os_str().is_empty() {
             Path::new(".")
@@ -108,14 +108,14 @@ pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
             plan = plan.port(Reach::Connect(port));
         }
     }
-    // A service manager may listen at a name that begins so.
+    // A service manager may listen on an abstract socket, whose name starts with `@`.
     if std::env::var_os("NOTIFY_SOCKET").is_some_and(|name| name.as_encoded_bytes().starts_with(b"@")) {
         plan = plan.abstract_sockets();
     }
     plan
 }
 
-/// `plan` with what a relay needs that listens at `listens` and connects to `upstreams`.
+/// Adds the access for a relay that listens on `listens` and connects to `upstreams`.
 #[cfg(target_os = "linux")]
 pub(crate) fn relay(mut plan: Plan, listens: &[Endpoint], upstreams: &[Endpoint]) -> Plan {
     for listen_at in listens {
@@ -127,7 +127,7 @@ pub(crate) fn relay(mut plan: Plan, listens: &[Endpoint], upstreams: &[Endpoint]
     }
     for upstream in upstreams {
         plan = match upstream {
-            // Another user's engine may make it at any time.
+            // The socket may be created later by an engine of another user.
             Endpoint::Path(_) => plan.keep(Kept::DAC_OVERRIDE),
             Endpoint::Abstract(_) => plan.abstract_sockets(),
             Endpoint::Tcp { port, .. } | Endpoint::Http { port, .. } => plan.port(Reach::Connect(*port)),
@@ -136,16 +136,16 @@ pub(crate) fn relay(mut plan: Plan, listens: &[Endpoint], upstreams: &[Endpoint]
     plan
 }
 
-/// `plan` with what probes on another process need (docs/internals/PROBE.md), where it is there.
+/// Adds the available capabilities that probes on other processes need (docs/internals/PROBE.md).
 #[cfg(target_os = "linux")]
 pub(crate) fn probes(plan: Plan) -> Plan {
     use probe_user::{Capability, Feature, Permissions};
     let kernel = Permissions::here().kernel();
     let needs = Feature::ALL.iter().flat_map(|feature| feature.needs(kernel));
     let mut keep = needs.fold(Kept::empty(), |all, need| all | Kept::from_bits_retain(1 << need.bit()));
-    // A file that was removed while it is mapped is reached through `map_files`.
+    // `map_files` is needed to reach a mapped file that was deleted.
     keep |= Kept::CHECKPOINT_RESTORE;
-    // Targets, those of later too, may have another network namespace; and kernels before 6.6 want it for a uprobe.
+    // Current or later targets may use another network namespace, and kernels before 6.6 require it for uprobes.
     keep |= Kept::from_bits_retain(1 << Capability::SysAdmin.bit());
     plan.keep(keep)
 }
@@ -160,7 +160,6 @@ fn listen(plan: Plan, port: u16) -> Plan {
     }
 }
 
-/// The port of a URL.
 #[cfg(target_os = "linux")]
 fn port(url: &str) -> Option<u16> {
     let url: ureq::http::Uri = url.parse().ok()?;
@@ -171,7 +170,7 @@ fn port(url: &str) -> Option<u16> {
     })
 }
 
-/// Gives up all that `plan` does not keep.
+/// Drops everything that `plan` does not keep.
 #[cfg(target_os = "linux")]
 pub(crate) fn apply(plan: &Plan) {
     if OFF.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! What every event and every tick of a run passes, live or recorded: the analysis, what is written of it, who looks on.
+//! Pipeline of a run, live or recorded: every event and tick goes to the analysis, the outputs and the observer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -14,14 +14,13 @@ use crate::replay::Position;
 use crate::sink::Sink;
 use crate::telemetry::Telemetry;
 
-/// A run.
 pub(crate) struct Drive {
     pub(crate) analysis: Analysis,
     config: Config,
     observer: Box<dyn Observer>,
     sink: Sink,
     telemetry: Telemetry,
-    /// What was given up on the way.
+    /// Features given up during the run.
     degraded: Vec<String>,
     notice: (u64, String),
     slowest: usize,
@@ -41,12 +40,12 @@ impl Drive {
         }
     }
 
-    /// Tells other systems of it, too.
+    /// Adds telemetry to the run.
     pub(crate) fn telling(self, telemetry: Telemetry) -> Self {
         Self { telemetry, ..self }
     }
 
-    /// Enters an event.
+    /// Processes an event.
     pub(crate) fn event(&mut self, event: &Event<'_>) {
         self.analysis.apply(event);
         self.sink.event(event);
@@ -54,7 +53,7 @@ impl Drive {
         self.observer.event(event);
     }
 
-    /// Lets time pass.
+    /// Processes a tick.
     pub(crate) fn tick(&mut self, now: MonoNs, about: &dyn About) {
         self.analysis.tick(now);
         let trouble = self.trouble();
@@ -68,62 +67,62 @@ impl Drive {
         self.observer.tick(&self.analysis);
     }
 
-    /// Begins again: what was entered is forgotten.
+    /// Restarts the run with an empty state.
     pub(crate) fn anew(&mut self) {
         self.analysis = Analysis::new(self.config);
         self.observer.anew();
     }
 
-    /// Goes on from a state that was made elsewhere; `missed` records lie between it and what was entered last.
+    /// Continues from a state received from elsewhere. `missed` records lie between it and the last processed one.
     pub(crate) fn take_over(&mut self, analysis: Analysis, missed: u64) {
         self.analysis = analysis;
         self.sink.go_on(&self.analysis, missed);
     }
 
-    /// What is written of the run.
+    /// Outputs of the run.
     pub(crate) fn sink(&mut self) -> &mut Sink {
         &mut self.sink
     }
 
-    /// What was given up is told anew, as it is now.
+    /// Configuration of the next analysis, used by [`Self::anew`].
     pub(crate) fn set_config(&mut self, config: Config) {
         self.config = config;
     }
 
-    /// Closes what is written of the run; what there is to say of it.
+    /// Closes the outputs of the run and returns messages about them.
     pub(crate) fn close(&mut self, input: &ReportInput) -> Vec<String> {
         self.sink.finish(&self.analysis, input)
     }
 
-    /// Takes what can change under way from new flags.
+    /// Applies the flags that can change during a run.
     pub(crate) fn retune(&mut self, args: &LiveArgs) {
         self.slowest = args.slowest;
         self.sink.retune(&args.record);
     }
 
-    /// Says something to who looks on.
+    /// Shows a message to the observer.
     pub(crate) fn say(&mut self, text: String) {
         self.notice = (self.notice.0 + 1, text);
     }
 
-    /// Notes what was given up; it stands in the report.
+    /// Records in the report that a feature was given up.
     pub(crate) fn give_up(&mut self, what: String) {
         self.degraded.push(what);
     }
 
-    /// Nobody looks on any more: the terminal, if there was one, is itself again.
+    /// Removes the observer, which restores the terminal.
     pub(crate) fn dismiss(&mut self) {
         self.observer = Box::new(Nobody);
     }
 
-    /// Writes the hindsight ring out.
+    /// Dumps the hindsight ring.
     pub(crate) fn dump(&mut self, why: &str, about: &dyn About) {
         let input = self.input(about);
         let said = self.sink.dump(why, &input);
         self.say(said);
     }
 
-    /// Lets the observer look; what it wishes of the writing is done here, the rest is given back.
+    /// Runs the observer. Handles requests about outputs and returns any other request.
     pub(crate) fn turn(&mut self, about: &dyn About, stage: Stage, position: Option<&Position>) -> Wish {
         let Self {
             analysis,
@@ -179,12 +178,12 @@ impl Drive {
         }
     }
 
-    /// Sleeps so long, or until who looks on has something to do.
+    /// Sleeps for `time`, or until the observer needs attention.
     pub(crate) fn rest(&mut self, time: Duration) {
         self.observer.rest(time);
     }
 
-    /// Ends the run: the recording is closed with what the report says.
+    /// Ends the run and closes the recording with the contents of the report.
     pub(crate) fn finish(mut self, about: &dyn About) -> Report {
         self.dismiss();
         let input = self.input(about);
@@ -212,7 +211,7 @@ impl Drive {
         )
     }
 
-    /// What went wrong with writing and telling.
+    /// Problems of outputs and telemetry.
     fn trouble(&self) -> Vec<String> {
         let mut trouble = self.sink.trouble();
         trouble.extend(self.telemetry.trouble());

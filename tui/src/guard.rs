@@ -1,6 +1,6 @@
-//! A process that outlives ours: should we be killed, it puts back what we had moved.
+//! Process that outlives tokengap and restores moved sockets if tokengap is killed.
 //!
-//! It waits for the end of a pipe whose other end only we hold, so that any death of ours, also by SIGKILL, ends it.
+//! It waits on a pipe whose other end only tokengap holds, so any death of tokengap wakes it, including SIGKILL.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -8,27 +8,27 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// What the guard says when it watches.
+/// Message of the guard once it is watching.
 pub(crate) const READY: &[u8] = b"watching\n";
 
-/// The guard. Dropping it lets it go, when everything has been given back.
+/// Handle of the guard. Drop it after everything has been restored.
 #[derive(Debug)]
 pub(crate) struct Guard {
     process: Child,
     pipe: Option<ChildStdin>,
 }
 
-/// What the guard of a run clears away once nobody needs it.
+/// Cleanup by the guard of `tokengap run`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Afterwards<'a> {
-    /// When this process has ended ...
+    /// Process to wait for.
     pub(crate) child: u32,
-    /// ... this folder is removed.
+    /// Folder to remove once `child` has exited.
     pub(crate) remove: &'a Path,
 }
 
 impl Guard {
-    /// Starts a guard of what is moved in `folders`; returns when it watches.
+    /// Starts a guard for sockets moved in `folders`, and returns once it is watching.
     pub(crate) fn start(folders: &[PathBuf], afterwards: Option<Afterwards<'_>>) -> anyhow::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("guard");
@@ -58,7 +58,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // A word first: an end alone means that we were killed.
+        // Without this message, the guard would treat the end of the pipe as a kill.
         if let Some(mut pipe) = self.pipe.take() {
             let _ = pipe.write_all(b"done\n");
         }

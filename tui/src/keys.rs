@@ -1,4 +1,4 @@
-//! The keys: one table that the bindings, the help and the hints at the bottom are all made from.
+//! Key table, from which bindings, help and hints are generated.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -6,32 +6,29 @@ use crate::action::Action;
 use crate::replay::Play;
 use crate::state::ui::{Dialog, ExportAs, Tab, Ui};
 
-/// Where a binding holds.
+/// Context in which a binding applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// On every tab.
     Everywhere,
-    /// On some tabs.
     On(&'static [Tab]),
-    /// While a run is watched.
+    /// During a live run.
     Live,
-    /// While a recording is played.
+    /// During playback of a recording.
     Replay,
-    /// While runs are watched from elsewhere.
+    /// While watching runs of other tokengap processes.
     Watch,
 }
 
-/// A binding.
 #[derive(Debug)]
 pub(crate) struct Binding {
     place: Place,
     keys: &'static [(KeyCode, KeyModifiers)],
-    /// The keys as the help writes them.
+    /// Keys as shown in the help.
     pub(crate) shown: &'static str,
     action: Action,
-    /// What it does, in the help.
+    /// Description in the help.
     pub(crate) what: &'static str,
-    /// The word for it in the hints at the bottom; empty for none.
+    /// Word in the hints at the bottom; empty for none.
     pub(crate) hint: &'static str,
 }
 
@@ -76,7 +73,7 @@ const fn chars<const C: char>() -> [(KeyCode, KeyModifiers); 1] {
 }
 
 /// Every binding, in the order of the help.
-// A table is read by its columns: one binding a line.
+// Keep the columns of the table: one binding per line.
 #[rustfmt::skip]
 pub(crate) const BINDINGS: &[Binding] = &[
     on(Place::Everywhere, &chars::<'1'>(), "1", Action::Go(Tab::Overview), "Overview: is it sick, where, since when", ""),
@@ -131,7 +128,7 @@ pub(crate) const BINDINGS: &[Binding] = &[
 ];
 
 impl Binding {
-    /// Whether it holds where the reader is.
+    /// Returns whether it applies in the current state.
     pub(crate) fn holds(&self, ui: &Ui) -> bool {
         match self.place {
             Place::Everywhere => true,
@@ -142,18 +139,17 @@ impl Binding {
         }
     }
 
-    /// Whether it holds in a replay only.
+    /// Returns whether it applies only during playback.
     pub(crate) fn is_for_replay(&self) -> bool {
         self.place == Place::Replay
     }
 
-    /// Its keys.
     #[cfg(test)]
     pub(crate) fn keys(&self) -> &'static [(KeyCode, KeyModifiers)] {
         self.keys
     }
 
-    /// The tabs it holds on, in words.
+    /// Names the tabs on which it applies.
     pub(crate) fn place(&self) -> &'static str {
         match self.place {
             Place::Everywhere => "everywhere",
@@ -170,17 +166,17 @@ impl Binding {
     }
 }
 
-/// What a key means where the reader is.
+/// Action of a key in the current state.
 pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
     match ui.dialog {
         Dialog::Filter(..) | Dialog::Time(..) => return typing(key),
-        // Keys of the tab below must not act under the help; those that move it and close it do.
+        // Under the help, only keys that scroll or close it are active.
         Dialog::Help(_) => return reading(key),
         Dialog::Palette(ref words, at) => return finding(key, words, at, ui),
         Dialog::Export => return Some(exporting(key)),
         Dialog::None => {}
     }
-    // A terminal reports `?` or `G` with or without SHIFT; the character says it already.
+    // Terminals report `?` or `G` with or without SHIFT; the character already implies it.
     let modifiers = if matches!(key.code, KeyCode::Char(_)) {
         key.modifiers - SHIFT
     } else {
@@ -192,17 +188,17 @@ pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
         .map(|b| b.action)
 }
 
-/// An action as the list of them shows it.
+/// An entry of the command palette.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) shown: &'static str,
     pub(crate) what: String,
-    /// Where its key holds.
+    /// Where the key applies.
     pub(crate) place: &'static str,
     pub(crate) action: Action,
 }
 
-/// The actions that have all of `words`, and the saved filters. One of other tabs leads to the first of these.
+/// Actions and saved filters that match all of `words`. An action of other tabs switches to the first of them.
 pub(crate) fn found(words: &str, ui: &Ui) -> Vec<Entry> {
     let possible = |b: &&Binding| (b.holds(ui) || matches!(b.place, Place::On(_))) && b.action != Action::Palette;
     let actions = BINDINGS.iter().filter(possible).map(|b| Entry {
@@ -262,7 +258,7 @@ fn reading(key: &KeyEvent) -> Option<Action> {
     })
 }
 
-/// What a key means to who picks what to watch.
+/// Action of a key in the picker.
 pub(crate) fn picking(key: &KeyEvent) -> Option<Action> {
     Some(match key.code {
         KeyCode::Char('c') if key.modifiers.contains(CTRL) => Action::Quit,

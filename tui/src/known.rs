@@ -1,9 +1,9 @@
-//! What processes say of an engine whose frames pass a relay: more than the frames do.
+//! Facts about an engine behind a relay that come from its processes instead of its frames.
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{self, Event, What};
 
-/// The engine by its command line, environment and packages.
+/// The engine according to its command line, environment and packages.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Known {
     version: Option<String>,
@@ -13,7 +13,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// The same, with what frames say where this says nothing.
+    /// Completes `self` with the facts from frames.
     pub(crate) fn or<'a>(&'a self, said: event::Engine<'a>) -> event::Engine<'a> {
         event::Engine {
             version: self.version.as_deref().or(said.version),
@@ -23,7 +23,7 @@ impl Known {
         }
     }
 
-    /// Hands an event on; one about the engine says what is known here, too.
+    /// Forwards an event, completing one about the engine.
     pub(crate) fn hand_on(&self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
         match event.what {
             What::Engine(said) => sink(&Event {

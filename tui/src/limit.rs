@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use trace::ledger::{BOUNDS, Bound, Limits};
 
-/// One bound and its value.
+/// A bound with its value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     bound: &'static Bound,
@@ -20,7 +20,7 @@ pub(crate) struct LimitArgs {
 const SHORT: &str = "Another bound of memory than its default; repeatable. --help names them";
 
 impl LimitArgs {
-    /// `limits` with what was given.
+    /// Applies the given bounds to `limits`.
     pub(crate) fn on(&self, mut limits: Limits) -> Limits {
         for limit in &self.limits {
             limit.bound.set(&mut limits, limit.most);
@@ -34,7 +34,7 @@ fn long() -> String {
                     told in the report's `limits` and `self.degraded`. The names and defaults:\n"
         .to_owned();
     for bound in BOUNDS {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(
             text,
             "\n  {}={}  {}",

@@ -1,4 +1,4 @@
-//! Where log lines go: to stderr, or, while a screen is up on the terminal that stderr is, into a short memory.
+//! Destination of log lines: stderr, or a bounded buffer while a screen uses the same terminal.
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
@@ -7,10 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use trace::report::hostile::lines;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines kept while a screen is up; older ones are counted only.
+/// Maximum number of buffered lines; older ones are only counted.
 const KEPT: usize = 500;
 
-/// The memory. Process-wide, because the log is.
+/// Process-wide buffer, because the log is process-wide.
 static HELD: Mutex<Held> = Mutex::new(Held {
     holding: false,
     lines: VecDeque::new(),
@@ -23,20 +23,20 @@ struct Held {
     forgotten: u64,
 }
 
-/// Makes writers for `tracing_subscriber`.
+/// Creates writers for `tracing_subscriber`.
 pub(crate) struct Writer;
 
-/// Holds log lines back until it is dropped; then they are written to stderr.
+/// Holds back log lines; dropping it writes them to stderr.
 pub(crate) struct Hold(());
 
 impl Hold {
-    /// Begins to hold, if stderr is a terminal: a file may be written to all the time.
+    /// Starts holding lines back if stderr is a terminal. A file receives lines immediately.
     pub(crate) fn begin() -> Self {
         held().holding = std::io::stderr().is_terminal();
         Self(())
     }
 
-    /// The newest line held, and how many there were.
+    /// Newest held line, and the total number of held lines.
     pub(crate) fn newest() -> Option<(String, u64)> {
         let held = held();
         let line = held.lines.back()?;
@@ -49,7 +49,7 @@ impl Drop for Hold {
         let mut held = held();
         held.holding = false;
         let mut out = std::io::stderr().lock();
-        // Nobody is left to be told when stderr is gone.
+        // Write errors cannot be reported if stderr is closed.
         if held.forgotten > 0 {
             let _ = writeln!(
                 out,
@@ -76,7 +76,7 @@ impl<'a> MakeWriter<'a> for Writer {
     }
 }
 
-/// Takes one formatted line; `tracing_subscriber` writes each in one call.
+/// Writer of one formatted line; `tracing_subscriber` writes each line in one call.
 pub(crate) struct Line;
 
 impl Write for Line {

@@ -72,7 +72,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<ExitCode> {
-    // A limit on file sizes ends the writing with an error that is told, and not the process: traffic may run through it.
+    // With SIGXFSZ caught, a file size limit causes a write error that is reported. The process survives, since traffic may pass through
+    // it.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot listen for signals")?;
     let Some(cli) = asked()? else {
         return Ok(ExitCode::SUCCESS);
@@ -85,7 +86,7 @@ fn run() -> anyhow::Result<ExitCode> {
     cli.run()
 }
 
-/// The command line; where it is empty, on a terminal, what the reader picks.
+/// Parses the command line. An empty one on a terminal opens the picker.
 fn asked() -> anyhow::Result<Option<cli::Cli>> {
     #[cfg(target_os = "linux")]
     if std::env::args_os().len() == 1 && app::has_terminal() && std::io::stdin().is_terminal() {
@@ -112,7 +113,7 @@ fn asked() -> anyhow::Result<Option<cli::Cli>> {
     ))
 }
 
-/// A reader that closed early (`tokengap ... | head`) has what it wanted.
+/// A closed pipe is no error: the reader (`tokengap ... | head`) has all it wants.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

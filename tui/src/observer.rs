@@ -1,4 +1,4 @@
-//! What looks on while a source is driven.
+//! Interface for observers of a run, such as the screen.
 
 use std::path::Path;
 use std::thread;
@@ -10,79 +10,79 @@ use trace::{Analysis, Event, MonoNs};
 use crate::replay::{Play, Position};
 use crate::sink::Writing;
 
-/// How far a run has come.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Events come.
+    /// The source delivers events.
     Running,
-    /// The source was asked to end and hands over what is under way.
+    /// The source was asked to end and is draining.
     Ending,
-    /// Nothing more will come.
+    /// The source has ended.
     Ended,
 }
 
-/// The run, as an observer may see it.
+/// The run as visible to an observer.
 pub(crate) struct Run<'a> {
     pub(crate) analysis: &'a Analysis,
-    /// What the report calls the source.
+    /// Name of the source in the report.
     pub(crate) source: &'a str,
     pub(crate) stage: Stage,
-    /// Where a recording is played; `None` on live sources.
+    /// Playback position of a recording; `None` for live sources.
     pub(crate) position: Option<&'a Position>,
-    /// The recording that is played.
+    /// The recording being played.
     pub(crate) file: Option<&'a Path>,
-    /// One instant on both clocks of the watched machine; `None` where its wall clock is not known.
+    /// One instant on both clocks of the observed machine; `None` if its wall clock is unknown.
     pub(crate) wall: Option<(MonoNs, u64)>,
-    /// The newest word to the reader, and its number.
+    /// Latest message to the user, and its number.
     pub(crate) notice: (u64, &'a str),
-    /// What is being written of the run.
+    /// Outputs being written.
     pub(crate) writing: &'a dyn Fn() -> Writing,
-    /// What could not be watched, or was given up.
+    /// Missing observations, and features given up.
     pub(crate) degraded: &'a dyn Fn() -> Vec<String>,
-    /// What an ending source still waits for, in words.
+    /// Description of the work that an ending source waits for.
     pub(crate) under_way: &'a dyn Fn() -> Option<String>,
-    /// Makes the report as it would be now.
+    /// Creates the report as of now.
     pub(crate) report: &'a dyn Fn() -> Report,
 }
 
-/// What an observer wants of the run.
+/// Request of an observer to the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// Nothing: the run is over when its source has ended.
+    /// None: the run is over once its source has ended.
     None,
-    /// To go on looking even then.
+    /// Keep the run open after its source has ended.
     Stay,
-    /// To end it; a second time: at once.
+    /// End the run; a second request ends it at once.
     End,
-    /// To begin a recording, or end the one that is written.
+    /// Start or stop a recording.
     Record,
-    /// To have the hindsight ring written out.
+    /// Dump the hindsight ring.
     Dump,
-    /// To have a recording played otherwise.
+    /// Control the playback of a recording.
     Play(Play),
 }
 
-/// Something that looks on.
+/// An observer of a run.
 pub(crate) trait Observer {
-    /// An event that the analysis has entered.
+    /// Called after the analysis has processed an event.
     fn event(&mut self, _: &Event<'_>) {}
 
-    /// Time that the analysis has let pass.
+    /// Called after the analysis has processed a tick.
     fn tick(&mut self, _: &Analysis) {}
 
-    /// The run begins again from its start: what was seen is to come.
+    /// Called when the run restarts from its beginning with an empty state.
     fn anew(&mut self) {}
 
-    /// Between two turns of the loop, every few milliseconds. Must be brief: the source waits meanwhile.
+    /// Called every few milliseconds by the run loop. Must be quick, because the source is not polled meanwhile.
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish>;
 
-    /// The source has nothing: sleeps so long, or until there is something to do in the next turn.
+    /// Called when the source is idle: sleeps for `time`, or until the next turn has something to do.
     fn rest(&mut self, time: Duration) {
         thread::sleep(time);
     }
 }
 
-/// Looks at nothing.
+/// Observer that does nothing.
 pub(crate) struct Nobody;
 
 impl Observer for Nobody {
@@ -91,7 +91,7 @@ impl Observer for Nobody {
     }
 }
 
-/// Says on stderr what a run without a screen still waits for at its end, once a second.
+/// Prints, once a second, what an ending run without a screen still waits for.
 #[derive(Default)]
 pub(crate) struct Progress {
     told: Option<Instant>,

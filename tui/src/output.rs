@@ -1,6 +1,7 @@
-//! Where a command's result goes: standard output, a pipe or a device as it is, or a file that is there whole or not at all, for
-//! its owner only (rids and endpoints are in it) and in the place of another only when that is asked for. Links are not followed:
-//! whoever may write to the folder could have laid one.
+//! Destination of a command's result: standard output, a pipe, a device, or a file.
+//!
+//! Files appear complete or not at all. They are readable by the owner only, because they contain rids and endpoints, and replace existing
+//! files only on request. Symbolic links are not followed, because anyone who can write to the folder could plant one.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -11,17 +12,17 @@ use anyhow::{Context, bail, ensure};
 use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 
-/// For whom a new file is.
+/// Mode of new files.
 const OWNER_ONLY: u32 = 0o600;
-/// What the shell calls its own output.
+/// Names of standard output in a shell.
 const STANDARD: [&str; 2] = ["-", "/dev/stdout"];
 
-/// The file that `path` names; `None` is standard output.
+/// File named by `path`; `None` for standard output.
 pub(crate) fn named(path: Option<&Path>) -> Option<&Path> {
     path.filter(|path| !STANDARD.iter().any(|standard| *path == Path::new(standard)))
 }
 
-/// Writes `text` to `path`, or to standard output without one.
+/// Writes `text` to `path`, or to standard output without a path.
 pub(crate) fn write(path: Option<&Path>, text: &str, force: bool) -> anyhow::Result<()> {
     let Some(path) = named(path) else {
         let mut out = io::stdout().lock();
@@ -35,7 +36,7 @@ pub(crate) fn write(path: Option<&Path>, text: &str, force: bool) -> anyhow::Res
     target.finish()
 }
 
-/// What is being written.
+/// Output being written.
 pub(crate) struct Target<'a> {
     path: &'a Path,
     force: bool,
@@ -44,12 +45,12 @@ pub(crate) struct Target<'a> {
 
 enum Kind {
     Whole(NamedTempFile),
-    /// A pipe or a device is written to as it is.
+    /// A pipe or device, written to directly.
     Through(File),
 }
 
 impl<'a> Target<'a> {
-    /// Looks whether `path` may be written; what is there is replaced with `force` only, and only at the end.
+    /// Checks that `path` can be written. An existing file is replaced only with `force`, and only in `finish`.
     pub(crate) fn open(path: &'a Path, force: bool) -> anyhow::Result<Self> {
         let told = || format!("cannot write {}", path.display());
         let kind = match path.symlink_metadata() {
@@ -75,7 +76,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Puts it into its place.
+    /// Moves the finished file into place.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         let Kind::Whole(file) = self.kind else {
             return Ok(());
@@ -90,7 +91,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// A pipe or a device by a link that nobody else can have laid: `/dev/fd/63`, `/dev/stderr`.
+/// Opens a pipe or device through a link that no other user can have created: `/dev/fd/63`, `/dev/stderr`.
 fn linked(path: &Path) -> anyhow::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/")).metadata()?;
     let own = [0, rustix::process::geteuid().as_raw()].contains(&folder.uid());
@@ -108,11 +109,11 @@ fn through(path: &Path, flags: OFlags) -> io::Result<File> {
         .open(path)
 }
 
-/// A file beside `path`, to take its place once it is whole.
+/// Creates a temporary file beside `path` that replaces it once complete.
 fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
-    // Asked first: what cannot be done is then told without the other file's name.
+    // Check the folder first, so that the error does not name the temporary file.
     folder.metadata()?;
     tempfile::Builder::new()
         .prefix(".tokengap-")

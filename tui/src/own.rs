@@ -1,12 +1,12 @@
-//! What this process itself costs.
+//! Resource use of this process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// CPU time in nanoseconds that the process had used before it became tokengap: `exec` keeps the count, so the compiler
-/// that `cargo run` was would be billed to the run.
+/// CPU time in nanoseconds used before this process became tokengap. `exec` keeps the count, so `cargo run` would otherwise add the
+/// compiler's time.
 static BEFORE: AtomicU64 = AtomicU64::new(0);
 
-/// Starts the count; called first in `main`.
+/// Starts the count; must be called first in `main`.
 pub(crate) fn start() {
     BEFORE.store(process_ns(), Ordering::Relaxed);
 }
@@ -21,7 +21,7 @@ fn process_ns() -> u64 {
     cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64
 }
 
-/// Resident memory from /proc/self/statm; `None` where there is no such file.
+/// Resident memory from /proc/self/statm; `None` if the file does not exist.
 pub(crate) fn rss_bytes() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;

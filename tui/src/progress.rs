@@ -1,4 +1,4 @@
-//! How far long work has come: a bar on stderr, where that is a terminal and the work takes longer than a moment.
+//! Progress bar on stderr for long work, shown only on a terminal.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use trace::Analysis;
 use trace::record::{ReadError, Recording, analyse};
 use trace::report::ReportInput;
 
-/// Work that is done sooner needs no bar.
+/// Delay before the bar is shown.
 const MOMENT: Duration = Duration::from_millis(300);
 
-/// The bar; it is gone when this is dropped.
+/// The bar, removed on drop.
 pub(crate) struct Progress {
     what: &'static str,
     began: Instant,
@@ -19,7 +19,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of `what`, in one word: `exporting`.
+    /// Creates a bar labelled `what`, one word such as `exporting`.
     pub(crate) fn of(what: &'static str) -> Self {
         Self {
             what,
@@ -29,14 +29,14 @@ impl Progress {
         }
     }
 
-    /// No bar: what the work writes goes to the same terminal.
+    /// Creates no bar, for work that writes to the same terminal.
     pub(crate) fn none() -> Self {
         let mut progress = Self::of("");
         progress.quiet = true;
         progress
     }
 
-    /// `done` of `all` bytes are.
+    /// Reports `done` of `all` bytes.
     pub(crate) fn at(&mut self, done: u64, all: u64) {
         if self.quiet || (self.bar.is_none() && self.began.elapsed() < MOMENT) {
             return;
@@ -53,7 +53,7 @@ impl Progress {
     }
 }
 
-/// Replays all of `recording`, with a bar.
+/// Replays `recording` completely, with a bar.
 pub(crate) fn analysed(recording: &Recording) -> Result<(Analysis, ReportInput), ReadError> {
     let mut progress = Progress::of("reading");
     analyse(recording, &mut |done, all| progress.at(done, all))

@@ -1,26 +1,26 @@
-//! How long a run's loop sleeps where there is nothing to do: shortly between messages, longer once none has come for a while.
+//! Sleep time of a run loop without work: short between messages, longer after a quiet period.
 
 use std::time::{Duration, Instant};
 
-/// Short beside the interval of a busy engine's frames, long beside a wake-up.
+/// Shorter than the frame interval of a busy engine, but long compared to a wake-up.
 pub(crate) const SHORT: Duration = Duration::from_millis(4);
-/// What comes is observed whether we sleep or not, and waits: the probe's ring and the relay's queue hold several hundred
-/// milliseconds of a busy engine. A key ends the sleep.
+/// Observations are queued during the sleep: the probe's ring buffer and the relay's queue hold several hundred milliseconds of a busy
+/// engine. A key ends the sleep.
 pub(crate) const LONG: Duration = Duration::from_millis(20);
-/// For so long nothing has come by then.
+/// Idle time after which sleeps become long.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// Since when there is nothing to do.
+/// Start of the current idle period.
 #[derive(Debug, Default)]
 pub(crate) struct Rest(Option<Instant>);
 
 impl Rest {
-    /// There was something.
+    /// Ends the idle period.
     pub(crate) fn end(&mut self) {
         self.0 = None;
     }
 
-    /// There was nothing: how long to sleep before the next look.
+    /// Length of the next sleep while idle.
     pub(crate) fn length(&mut self, now: Instant) -> Duration {
         let since = *self.0.get_or_insert(now);
         if now - since < QUIET { SHORT } else { LONG }

@@ -1,29 +1,29 @@
-//! What a service manager is told (`sd_notify`): nothing where none has started us.
+//! Notifications to a service manager (`sd_notify`); does nothing without one.
 
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 
-/// The run has begun, or goes on after a reload.
+/// Reports that the run has started, or continues after a reload.
 pub(crate) fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// The configuration is being read again.
+/// Reports that the configuration is being reloaded.
 pub(crate) fn reloading() {
-    // systemd takes no reload without the time.
+    // systemd rejects a reload notification without the time.
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
         Err(error) => tracing::warn!("the service manager is not told of the reload: {error}"),
     }
 }
 
-/// The run is over; the report is being made.
+/// Reports that the run is over and the report is being made.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Says that the loop is alive, twice in the time the service manager allows.
+/// Sends keep-alive messages, twice per watchdog interval of the service manager.
 pub(crate) struct Watchdog {
     every: Option<Duration>,
     next: Instant,

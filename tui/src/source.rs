@@ -1,4 +1,4 @@
-//! What the application needs of a source, and the sources that are only wiring.
+//! Interface of sources, and the relay as a source.
 
 use serde_json::Value;
 #[cfg(target_os = "linux")]
@@ -8,57 +8,57 @@ use trace::report::SamplingCost;
 #[cfg(target_os = "linux")]
 use zmq_tap::tap::Tap;
 
-/// What one call of [`Source::poll`] came to.
+/// Result of [`Source::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// There was something; there may be more at once.
+    /// Events were delivered; more may be available.
     Busy,
-    /// Nothing for now.
+    /// Nothing available at the moment.
     Idle,
-    /// Nothing, and nothing will come.
+    /// Nothing available, and nothing will follow.
     Ended,
 }
 
-/// Where events come from. All sources are driven alike, live or recorded.
+/// Source of events, live or recorded.
 pub(crate) trait Source {
-    /// What the report calls it.
+    /// Name of the source in the report.
     fn kind(&self) -> &'static str;
 
-    /// Hands over what has been observed since the last call, a bounded amount at a time. Never waits.
+    /// Delivers a bounded number of new events. Never blocks.
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow;
 
-    /// Asks the source to end. What is under way is still handed over, until [`Flow::Ended`].
+    /// Asks the source to end. Events in flight are still delivered, until [`Flow::Ended`].
     fn stop(&mut self);
 
-    /// Whether the engine's messages pass through this process, which then has to go on whatever becomes of the analysis.
+    /// Returns whether the engine's messages pass through this process, which must then survive a failure of the analysis.
     fn is_in_the_path(&self) -> bool {
         false
     }
 
-    /// Asked before the first event, where token ids may be recorded: events carry them from now on.
+    /// Makes events carry token ids. Called before the first event if ids may be recorded.
     fn keep_ids(&mut self);
 
-    /// What is still under way after [`Source::stop`], in words, where that can take a while.
+    /// Description of work in flight after [`Source::stop`], if draining can take a while.
     fn under_way(&self) -> Option<String> {
         None
     }
 
-    /// What the report shows under `source.wire`: the forms in which messages came.
+    /// Content of `source.wire` in the report: the observed message formats.
     fn wire(&self) -> Option<Value> {
         None
     }
 
-    /// What could not be attached or seen, each with what to do about it.
+    /// Attachments and observations that failed, each with its fix.
     fn degraded(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What reading the engine's Python stacks cost, if it was asked for.
+    /// Cost of sampling the engine's Python stacks, if enabled.
     fn sampling(&self) -> Option<SamplingCost> {
         None
     }
 
-    /// What the report shows under `demo`: the truth that the demo's own peers kept.
+    /// Content of `demo` in the report: the ground truth kept by the demo's own peers.
     fn truth(&self) -> Option<Value> {
         None
     }
@@ -86,7 +86,7 @@ impl TapSource {
     }
 }
 
-/// Frames decoded in one turn: some milliseconds of work, so that ticks and signals are not kept waiting.
+/// Maximum number of frames decoded per poll. Bounds a poll to some milliseconds, so that ticks and signals are not delayed.
 const FRAMES_A_TURN: usize = 256;
 
 #[cfg(target_os = "linux")]
@@ -125,7 +125,7 @@ impl Source for TapSource {
     }
 }
 
-/// The forms in which messages came through `tap`, and the relay's own counters.
+/// Message formats observed by `tap`, and the relay's own counters.
 #[cfg(target_os = "linux")]
 pub(crate) fn wire_forms(tap: &Tap) -> Value {
     let forms = tap

@@ -1,13 +1,13 @@
-//! Lines to standard error. File names, messages and what others sent may stand in them: nothing in them moves a terminal's cursor.
+//! Printing to standard error. File names and received text may be hostile, so terminal control sequences are removed.
 
-/// As [`eprint!`], without control characters and those that turn or hide text.
+/// Like [`eprint!`], without control characters and bidirectional or invisible characters.
 macro_rules! err {
     ($($words:tt)*) => {
         ::std::eprint!("{}", ::trace::report::hostile::lines(&::std::format!($($words)*)))
     };
 }
 
-/// As [`eprintln!`], without control characters and those that turn or hide text.
+/// Like [`eprintln!`], without control characters and bidirectional or invisible characters.
 macro_rules! errln {
     ($($words:tt)*) => {
         ::std::eprintln!("{}", ::trace::report::hostile::lines(&::std::format!($($words)*)))

@@ -1,4 +1,4 @@
-//! Colours and signs. What a colour says, a sign and a word say too: nothing is lost without colour.
+//! Colours and symbols. Every colour is accompanied by a symbol or word, so that nothing is lost without colour.
 
 use std::sync::OnceLock;
 
@@ -7,9 +7,9 @@ use ratatui::style::{Color, Modifier, Style};
 use crate::state::flags::Flag;
 use crate::state::model::Health;
 
-/// Text.
+/// Normal text.
 pub(crate) const PLAIN: Style = Style::new();
-/// What matters.
+/// Important text.
 pub(crate) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 
 /// Colours that the user asks for.
@@ -26,50 +26,49 @@ pub(crate) enum Choice {
     Mono,
 }
 
-/// What `--theme` asked for, once the command line is read.
+/// Value of `--theme`, set after the command line is parsed.
 static CHOSEN: OnceLock<Choice> = OnceLock::new();
 
-/// Keeps to this choice from now on; the first one holds.
+/// Sets the theme; only the first call has an effect.
 pub(crate) fn choose(choice: Choice) {
     CHOSEN.get_or_init(|| choice);
 }
 
-/// Colours for a terminal of this kind.
+/// Colour capabilities and background of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Palette {
-    /// 256 colours on a dark ground.
+    /// 256 colours on a dark background.
     Dark,
-    /// 256 colours on a light ground.
+    /// 256 colours on a light background.
     Light,
-    /// The terminal's own 16 colours; fits any ground.
+    /// The terminal's own 16 colours, which fit any background.
     Sixteen,
-    /// Bold, dim and reverse only.
+    /// Only bold, dim and reverse.
     None,
 }
 
-/// How everything is drawn.
+/// Style settings of all drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Theme {
     palette: Palette,
-    /// Signs of ASCII only.
+    /// Restricts symbols to ASCII.
     pub(crate) ascii: bool,
 }
 
-/// What the terminal says of itself.
+/// Environment that describes the terminal.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Surroundings {
     pub(crate) choice: Choice,
     pub(crate) no_color: bool,
     pub(crate) term: String,
     pub(crate) colorterm: String,
-    /// `COLORFGBG`, as rxvt and others set it: foreground;background.
+    /// `COLORFGBG`, as set by rxvt and others: foreground;background.
     pub(crate) colorfgbg: String,
-    /// The first of `LC_ALL`, `LC_CTYPE` and `LANG` that is set.
+    /// First non-empty value of `LC_ALL`, `LC_CTYPE` and `LANG`.
     pub(crate) locale: String,
 }
 
 impl Surroundings {
-    /// Reads the environment.
     pub(crate) fn read() -> Self {
         let var = |name: &str| std::env::var(name).unwrap_or_default();
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
@@ -88,7 +87,7 @@ impl Surroundings {
 }
 
 impl Theme {
-    /// The theme for these surroundings. Without a word on the ground, the terminal's own 16 colours are the safe ones.
+    /// Selects the theme for this environment. If the background is unknown, uses the terminal's own 16 colours.
     pub(crate) fn of(around: &Surroundings) -> Self {
         let locale = around.locale.to_lowercase();
         let ascii = !(locale.contains("utf-8") || locale.contains("utf8")) || around.term == "linux";
@@ -106,7 +105,7 @@ impl Theme {
         Self { palette, ascii }
     }
 
-    /// Text that may be overlooked.
+    /// Less important text.
     pub(crate) fn dim(self) -> Style {
         match self.palette {
             Palette::Dark => Style::new().fg(Color::Indexed(245)),
@@ -115,7 +114,7 @@ impl Theme {
         }
     }
 
-    /// Heads and labels.
+    /// Headings and labels.
     pub(crate) fn head(self) -> Style {
         let bold = Style::new().add_modifier(Modifier::BOLD);
         match self.palette {
@@ -126,7 +125,6 @@ impl Theme {
         }
     }
 
-    /// The selected line.
     pub(crate) fn selected(self) -> Style {
         match self.palette {
             Palette::Dark => Style::new().bg(Color::Indexed(237)).add_modifier(Modifier::BOLD),
@@ -135,12 +133,12 @@ impl Theme {
         }
     }
 
-    /// What was looked for, where it was found: without colour, so that it shows on the selected line, too.
+    /// Search matches. Uses no colour, so that they are visible on the selected line too.
     pub(crate) fn found() -> Style {
         Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)
     }
 
-    /// A line over time.
+    /// A time series.
     pub(crate) fn line(self) -> Style {
         match self.palette {
             Palette::Dark => Style::new().fg(Color::Indexed(74)),
@@ -150,7 +148,6 @@ impl Theme {
         }
     }
 
-    /// The colour of a health.
     pub(crate) fn health(self, health: Health) -> Style {
         let (dark, light, plain) = match health {
             Health::Unknown => return self.dim(),
@@ -172,7 +169,6 @@ impl Theme {
         }
     }
 
-    /// The colour of a flag.
     pub(crate) fn flag(self, flag: Flag) -> Style {
         self.health(match flag {
             Flag::Loss | Flag::Dropped => Health::Critical,
@@ -181,7 +177,7 @@ impl Theme {
         })
     }
 
-    /// The sign of a health: told apart without colour.
+    /// Symbol of a health state, distinguishable without colour.
     pub(crate) fn sign(self, health: Health) -> &'static str {
         match (health, self.ascii) {
             (Health::Unknown, _) => "?",
@@ -194,7 +190,7 @@ impl Theme {
         }
     }
 
-    /// `ascii` where only that can be shown, else `rich`.
+    /// Returns `ascii` on terminals limited to ASCII, else `rich`.
     pub(crate) fn pick<T>(self, rich: T, ascii: T) -> T {
         if self.ascii { ascii } else { rich }
     }

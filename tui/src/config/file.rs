@@ -1,4 +1,4 @@
-//! What is written in a file, and where.
+//! Parsed configuration file with positions for error messages.
 
 use std::path::Path;
 
@@ -8,21 +8,20 @@ use toml_edit::{Document, Item, Table, TableLike};
 use super::ConfigError;
 use super::flags::{find, nearest, settable};
 
-/// Sections: one for each live source, and one for what they share.
+/// Sections: one for each live source, and a shared one.
 const LIVE: &str = "live";
 pub(super) const SOURCES: [&str; 4] = ["attach", "demo", "tap", "run"];
 
-/// A value, as TOML has it.
+/// A TOML value.
 pub(super) use toml_edit::Value;
 
-/// A parsed file.
 pub(super) struct File {
     path: String,
     text: String,
     document: Document<String>,
 }
 
-/// One key of the sections that count.
+/// A key in one of the relevant sections.
 pub(super) struct Entry {
     pub(super) arg: Arg,
     pub(super) value: Value,
@@ -47,12 +46,12 @@ impl File {
         }
     }
 
-    /// The error that `what` is at this offset.
+    /// Creates the error `what` at this offset.
     pub(super) fn error(&self, at: usize, what: String) -> ConfigError {
         locate(&self.path, &self.text, at, what)
     }
 
-    /// What the file says to `section`: what all live sources share first, its own after, which wins. All sections are checked.
+    /// Entries for `section`: shared ones first, then its own, which take precedence. Checks all sections.
     pub(super) fn entries(&self, command: &Command, section: &str) -> Result<Vec<Entry>, ConfigError> {
         let root: &Table = self.document.as_table();
         for (name, item) in root {
@@ -77,7 +76,7 @@ impl File {
         Ok(entries)
     }
 
-    /// The keys of the section called `name`, as flags of the subcommand `of`.
+    /// Keys of the section `name`, as flags of the subcommand `of`.
     fn section(&self, command: &Command, name: &str, of: &str) -> Result<Vec<Entry>, ConfigError> {
         let Some(table) = self.document.get(name).and_then(Item::as_table_like) else {
             return Ok(Vec::new());

@@ -1,11 +1,11 @@
-//! Flags as clap declares them, and a file's values as words of a command line.
+//! Converts between clap's flags and values of a file.
 
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, Command};
 use toml_edit::Value;
 
-/// The flags that a file can set: all of the subcommand's and the program's, but those about the file itself.
+/// Flags that a file can set: all of the subcommand and the program, except those about the file itself.
 pub(super) fn settable(command: &Command, section: &str) -> Vec<Arg> {
     let of = command.find_subcommand(section);
     let own = of.into_iter().flat_map(Command::get_arguments);
@@ -22,14 +22,14 @@ fn is_settable(arg: &Arg) -> bool {
     arg.get_long().is_some() && does && !about_the_file && !arg.is_hide_set()
 }
 
-/// The flag of a subcommand with that long name.
+/// Finds the flag of a subcommand with this long name.
 pub(super) fn find(command: &Command, section: &str, long: &str) -> Option<Arg> {
     settable(command, section)
         .into_iter()
         .find(|arg| arg.get_long() == Some(long))
 }
 
-/// The words that give the flag the value; none where it is left off.
+/// Command-line words that set the flag to the value; none if it is off.
 pub(super) fn of(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
     let flag = format!("--{}", arg.get_long().unwrap_or_default());
     let wants = |what: &str| format!("{} wants {what}, and this is {}", &flag[2..], a(value));
@@ -76,7 +76,7 @@ fn a(value: &Value) -> &'static str {
     }
 }
 
-/// `; did you mean X?` for the known name that is most like `name`, if one is.
+/// `; did you mean X?` with the most similar of the known names, if any is similar.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let like = known
         .map(|k| (strsim::jaro(name, k), k))

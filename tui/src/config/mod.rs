@@ -1,5 +1,5 @@
-//! The configuration file: flags of the live sources in TOML. A file's values become flags before the command line's own, which
-//! win; what a flag is, and what it takes, only clap knows.
+//! Configuration file with flags of the live sources in TOML. Its values are inserted before the flags of the command line, which take
+//! precedence. Flag definitions exist only in clap.
 
 mod file;
 mod flags;
@@ -18,7 +18,7 @@ use file::File;
 pub(crate) use print::effective;
 pub(crate) use reload::Configured;
 
-/// Flags of a file that cannot be used.
+/// Error in a configuration file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}:{line}:{column}: {what}")]
 pub(crate) struct ConfigError {
@@ -28,8 +28,8 @@ pub(crate) struct ConfigError {
     what: String,
 }
 
-/// The command line with what the file that it names says, if it names one. A command line that is wrong by itself comes back
-/// as it is: clap says what is wrong with it.
+/// Adds the flags of the configuration file, if the command line names one. An invalid command line is returned unchanged, so that clap
+/// reports the error.
 pub(crate) fn resolve(command: &Command, line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     let Some((section, matches, path)) = asked(command, &line) else {
         return Ok(line);
@@ -39,16 +39,16 @@ pub(crate) fn resolve(command: &Command, line: Vec<OsString>) -> anyhow::Result<
     Ok(with_file(command, line, &section, &matches, &path, &text)?)
 }
 
-/// The subcommand, what the line says of it by itself, and the file that it names.
+/// Subcommand, its matches without the file, and the path of the file.
 fn asked(command: &Command, line: &[OsString]) -> Option<(String, ArgMatches, PathBuf)> {
-    // What the file gives may be what the line lacks.
+    // Ignore errors, since the file may provide required flags.
     let matches = command.clone().ignore_errors(true).try_get_matches_from(line).ok()?;
     let (section, matches) = matches.subcommand()?;
     let path = matches.try_get_one::<PathBuf>("config").ok()??.clone();
     Some((section.to_owned(), matches.clone(), path))
 }
 
-/// `line` with the flags of `text` put behind the subcommand's name.
+/// Inserts the flags of `text` after the subcommand's name in `line`.
 fn with_file(
     command: &Command,
     line: Vec<OsString>,
@@ -78,7 +78,7 @@ fn with_file(
     Ok(whole)
 }
 
-/// Whether the flag takes the value, in clap's judgement.
+/// Checks with clap whether the flag accepts the value.
 fn accepts(command: &Command, section: &str, given: &[OsString]) -> Result<(), String> {
     let line = ["tokengap".into(), section.into()]
         .into_iter()

@@ -1,4 +1,4 @@
-//! The configuration in effect, as a file that gives it again.
+//! Prints the effective configuration as a file that reproduces it.
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -6,7 +6,7 @@ use toml_edit::{Array, Value};
 
 use super::flags::settable;
 
-/// What a run with these flags is, as a section of a file: what is set, and as comments what is left at its default.
+/// Section with the flags that are set; defaults appear as comments.
 pub(crate) fn effective(command: &Command, section: &str, matches: &ArgMatches) -> String {
     let lines = settable(command, section)
         .iter()
@@ -42,7 +42,7 @@ fn line(arg: &Arg, matches: &ArgMatches) -> Option<String> {
     Some(format!("{comment}{long} = {value}"))
 }
 
-/// A number as a number.
+/// Returns a number as a number, anything else as a string.
 fn plain(raw: &str) -> Value {
     match raw.parse::<i64>() {
         Ok(n) if n.to_string() == raw => n.into(),

@@ -1,11 +1,12 @@
-//! SIGHUP: the file is read again; what can change under way does, what cannot is named, and a wrong file changes nothing.
+//! SIGHUP: reads the file again and applies the changes that are possible during a run. Other changes are listed, and an invalid file
+//! changes nothing.
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use super::{effective, resolve};
 use crate::cli::{Cli, LiveArgs, init_log};
 
-/// Flags that take effect while a run goes on.
+/// Flags that can change during a run.
 const LIVE: [&str; 5] = [
     "verbose",
     "slowest",
@@ -14,14 +15,14 @@ const LIVE: [&str; 5] = [
     "hindsight-most",
 ];
 
-/// The flags in effect.
+/// Flags in effect.
 pub(crate) struct Configured {
     section: String,
     matches: ArgMatches,
 }
 
 impl Configured {
-    /// As the program was started. `None` without a file.
+    /// Flags at the start of the program; `None` without a file.
     pub(crate) fn at_start(args: &LiveArgs) -> anyhow::Result<Option<Self>> {
         args.config.as_ref().map(|_| Self::read()).transpose()
     }
@@ -37,7 +38,7 @@ impl Configured {
         })
     }
 
-    /// Reads the file again: the flags as they are now, and what there is to say. An error changes nothing.
+    /// Reads the file again. Returns the new flags and a message. An error changes nothing.
     pub(crate) fn reread(&mut self) -> anyhow::Result<(LiveArgs, String)> {
         let new = Self::read()?;
         let args = LiveArgs::from_arg_matches(&new.matches)?;
@@ -52,7 +53,7 @@ impl Configured {
     }
 }
 
-/// Which flags have changed, and which of them wait for the next start.
+/// Lists the changed flags, and those that take effect at the next start.
 fn difference(old: &str, new: &str) -> String {
     let changed = old.lines().zip(new.lines()).filter(|(old, new)| old != new);
     let name = |line: &str| {

@@ -1,4 +1,4 @@
-//! A file and a command line come to the same flags, and what is printed reads back.
+//! A file and a command line result in the same flags, and the printed configuration reads back.
 
 use clap::{ArgAction, CommandFactory};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use super::file::SOURCES;
 use super::*;
 use crate::cli::Cli;
 
-/// The flags that a line and a file come to, or what is wrong with the file.
+/// Flags resulting from a command line and a file, or the error in the file.
 fn read(line: &str, text: &str) -> Result<ArgMatches, String> {
     let command = Cli::command();
     let line: Vec<OsString> = line.split(' ').map(Into::into).collect();
@@ -73,7 +73,7 @@ fn mistakes_are_refused_where_they_stand() {
     assert!(syntax.starts_with("f.toml:2:"), "{syntax}");
 }
 
-/// A flag's name is in clap alone; that each can be set from a file is seen by setting each to what is no value of it.
+/// Flag names exist only in clap. Setting each flag to an invalid value shows that a file can set it.
 #[test]
 fn every_flag_of_every_live_source_is_settable() {
     let command = Cli::command();
@@ -137,7 +137,7 @@ proptest! {
     #[test]
     fn what_is_printed_reads_back((section, text) in files()) {
         let line = format!("tokengap {section} --config f.toml");
-        // What clap would refuse on a command line is refused here.
+        // Files with values that clap rejects are skipped here.
         if let Ok(first) = read(&line, &text) {
             let command = Cli::command();
             let printed = effective(&command, &section, &first);

@@ -1,4 +1,4 @@
-//! docs/messages.md has every line that a report's `degraded` can have, and none that nobody says.
+//! Checks that docs/messages.md covers exactly the lines a report's `degraded` can contain.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use trace::event::LostCause;
 use trace::ledger::{Ledger, Limits};
 use zmq_tap::egress::Unreadable;
 
-/// What begins a line of `degraded` in the sources; its words are the next string.
+/// Calls in the sources that add a line to `degraded`; its text is the next string literal.
 const SAID_BY: [&str; 5] = [
     "degraded.push(",
     ".give_up(",
@@ -20,7 +20,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// What the page has an entry for: the fixed parts of the words in each row's first cell.
+/// Entries of the page: the fixed parts of the text in each row's first cell.
 fn entries() -> Vec<Vec<String>> {
     let page = std::fs::read_to_string(root().join("docs/messages.md")).expect("the page is there");
     let quoted = page
@@ -29,7 +29,7 @@ fn entries() -> Vec<Vec<String>> {
     quoted.map(|(said, _)| fixed(said, '…', '…')).collect()
 }
 
-/// The parts of `said` between what stands for something else.
+/// Parts of `said` outside of placeholders.
 fn fixed(said: &str, opens: char, closes: char) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut inside = false;
@@ -58,7 +58,7 @@ fn answers(entries: &[Vec<String>], said: &str) -> bool {
     })
 }
 
-/// All sources, tests apart, with strings that go on in a next line made whole.
+/// All sources without tests, with continued string literals joined.
 fn sources() -> String {
     fn walk(folder: &Path, all: &mut String) {
         for entry in std::fs::read_dir(folder).expect("sources are there") {
@@ -94,7 +94,7 @@ fn every_line_of_the_sources_has_an_entry() {
     for by in SAID_BY {
         for (at, _) in sources.match_indices(by) {
             let rest = &sources[at + by.len()..];
-            // A value that was made elsewhere has its words there.
+            // Text passed as a variable is found where it is created.
             if let Some((before, string)) = rest.split_once('"')
                 && !before.contains([';', ','])
             {
@@ -171,7 +171,7 @@ fn every_kind_has_an_entry() {
 #[test]
 fn nothing_is_explained_that_nobody_says() {
     let sources = sources();
-    // Causes of loss are written in the words that serde makes of their names.
+    // The names of loss causes come from serde.
     let causes = ["queue_full", "unframed", "too_large", "cut_short", "ended"];
     let orphans: Vec<String> = entries()
         .into_iter()

@@ -1,4 +1,4 @@
-//! What the documents say to type is what the command line takes: every command, every flag.
+//! Checks that every command and flag in the documentation exists.
 
 mod faq;
 
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Command, CommandFactory as _};
 
-/// Flags of other programs that pages speak of by name alone.
+/// Flags of other programs that pages mention by name alone.
 const OTHERS: &[&str] = &[
-    // SGLang's server and its HTTP server's.
+    // SGLang's server and its HTTP server.
     "--detokenizer-worker-num",
     "--disaggregation-mode",
     "--enable-http2",
@@ -22,14 +22,14 @@ const OTHERS: &[&str] = &[
     "--stream-interval",
     "--stream-output",
     "--tokenizer-worker-num",
-    // kubectl's, its plugin's, the kubelet's, container engines'.
+    // kubectl, its plugin, the kubelet, container engines.
     "--cap-add",
     "--custom",
     "--dry-run",
     "--prefix",
     "--seccomp-default",
     "--target",
-    // `cargo xtask`'s.
+    // `cargo xtask`.
     "--check",
 ];
 
@@ -57,7 +57,7 @@ fn pages() -> Vec<(PathBuf, String)> {
     paths.into_iter().filter_map(read).collect()
 }
 
-/// The `tokengap` command lines of a page, each with its line: those in blocks, and those between backquotes.
+/// `tokengap` command lines of a page with their line numbers, from code blocks and inline code.
 fn commands(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut block = None;
@@ -89,7 +89,7 @@ fn flags(of: &Command) -> BTreeSet<String> {
     all
 }
 
-/// The words of a command line up to what follows `--`, a pipe or a redirection, values after `=` cut off.
+/// Words of a command line up to `--`, a pipe or a redirection, without values after `=`.
 fn words(command: &str) -> impl Iterator<Item = &str> {
     command
         .split_whitespace()

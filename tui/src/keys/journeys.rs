@@ -1,4 +1,4 @@
-//! Key by key: what a reader presses, and where it leads.
+//! Key sequences of a user, and their results.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -13,7 +13,7 @@ use crate::state::model::{FindingLine, HopLine};
 use crate::state::row::{Column, Row};
 use crate::state::ui::{Dialog, ExportAs, Saved, Sort, Tab, Ui, ZOOM};
 
-/// A model of three requests and two findings, and a reader in front of it.
+/// A model with three requests and two findings, and its user interface state.
 struct Seat {
     model: Model,
     ui: Ui,

@@ -1,6 +1,6 @@
-//! The loop of a recording: records at their pace, the reader's wishes in between.
+//! Playback loop of a recording, which interleaves records at their original pace with user input.
 //!
-//! It runs inside the reader's callback, so a block is decoded once and nothing is copied, however slowly it is played.
+//! It runs inside the reader's callback, so a block is decoded once and nothing is copied, regardless of the playback speed.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -15,12 +15,12 @@ use crate::drive::Drive;
 use crate::observer::{Stage, Wish};
 use crate::rest;
 
-/// Keys are looked for this often in recorded time, whatever is recorded.
+/// Interval of key reads, in recorded time.
 const STEP_NS: u64 = 50_000_000;
-/// At most so many records are analysed anew to go back; beyond it the playing begins nearer, and says so.
+/// Maximum number of records analysed again to seek backwards. Beyond it, playback starts at a later block and reports that.
 const MOST_ANEW: u64 = 8_000_000;
 
-/// Plays the recording until the reader leaves.
+/// Plays the recording until the user quits.
 pub(crate) fn drive(
     recording: &Recording,
     run: &mut Drive,
@@ -62,7 +62,7 @@ pub(crate) fn drive(
     }
 }
 
-/// The block from which the recording is analysed to get to `to`: the first, where that is not too long.
+/// Block from which to analyse to reach `to`: the first one, unless that takes too long.
 fn start(recording: &Recording, to: MonoNs) -> usize {
     let blocks = recording.blocks();
     let until = blocks.partition_point(|block| block.from <= to);
@@ -74,15 +74,15 @@ fn start(recording: &Recording, to: MonoNs) -> usize {
     near.map_or(0, |block| (block + 1).min(until.saturating_sub(1)))
 }
 
-/// One way through the recording.
+/// One pass through the recording.
 struct Playing<'a> {
     run: &'a mut Drive,
     about: &'a Recorded<'a>,
     player: &'a mut Player,
     signals: &'a Signals,
-    /// When keys are looked for next, in recorded time.
+    /// Time of the next key read, in recorded time.
     next: MonoNs,
-    /// Findings that have begun.
+    /// Findings that have started.
     known: HashSet<(&'static str, String)>,
 }
 
@@ -120,7 +120,7 @@ impl Playing<'_> {
         }
     }
 
-    /// Stops at a finding that has begun since the last look, if one is sought.
+    /// Stops at a finding that has started since the last check, if the user seeks one.
     fn look_for_findings(&mut self) {
         let mut begun = None;
         for finding in self.run.analysis.findings() {

@@ -1,4 +1,4 @@
-//! A recording played like a live run: the same loop, the same screen, and every clock is the recording's.
+//! Playback of a recording like a live run: same loop and screen, with the clocks of the recording.
 
 mod drive;
 mod player;
@@ -8,46 +8,45 @@ pub(crate) use drive::drive;
 pub(crate) use player::{Player, Speed};
 pub(crate) use recorded::Recorded;
 
-/// What the reader wants of the playing.
+/// Playback command of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Play {
-    /// Stand still, or go on.
+    /// Pause or continue.
     Toggle,
-    /// Play so many steps faster or slower.
+    /// Play faster (positive) or slower by this many steps.
     Pace(isize),
-    /// Go so many seconds forward or back.
+    /// Seek forward or back by this many seconds.
     Skip(i64),
-    /// Go to so many nanoseconds from the start.
+    /// Seek to this time in nanoseconds from the start.
     To(u64),
-    /// Go to the end.
+    /// Seek to the end.
     End,
-    /// Go to where the next finding begins, or the one before.
+    /// Seek to the start of the next finding, or of the previous one.
     Finding(bool),
 }
 
-/// Where the playing is, for the screen.
+/// Playback position, for the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// From the start of the recording.
+    /// Time from the start of the recording.
     pub(crate) at_ns: u64,
     /// Length of the recording.
     pub(crate) whole_ns: u64,
-    /// By the wall clock, in nanoseconds since the epoch; `None` where the recording does not say.
+    /// Wall clock in nanoseconds since the epoch; `None` if the recording does not contain it.
     pub(crate) wall_ns: Option<u64>,
     pub(crate) speed: Speed,
     pub(crate) doing: Doing,
-    /// Set where the playing began in the middle: what was before is not known.
+    /// Start of the known part, if playback started in the middle of the recording.
     pub(crate) since_ns: Option<u64>,
 }
 
-/// What the playing does now.
+/// Playback state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Doing {
     #[default]
     Playing,
     Paused,
-    /// On the way to another place, as fast as can be.
+    /// Seeking at maximum speed.
     Seeking,
-    /// At the end.
     Ended,
 }

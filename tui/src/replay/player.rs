@@ -1,4 +1,4 @@
-//! The transport: how far the playing may go now. It knows no recording and no screen.
+//! Playback control: decides how far playback may proceed. Independent of recording and screen.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,12 +11,12 @@ use crate::rest;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// How fast a recording is played: a place in [`Speed::ALL`].
+/// Playback speed, as an index into [`Speed::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Speed(usize);
 
 impl Speed {
-    /// Recorded nanoseconds to one of ours; the last is "as fast as can be".
+    /// Recorded time per real time; the last means maximum speed.
     const ALL: [f64; 10] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, f64::INFINITY];
 
     fn factor(self) -> f64 {
@@ -56,16 +56,16 @@ impl FromStr for Speed {
     }
 }
 
-/// Where the playing is on its way to.
+/// Target of a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Time(MonoNs),
-    /// The beginning of a finding that had not begun by then.
+    /// Start of a finding that had not started when the seek began.
     Finding,
     End,
 }
 
-/// The playing.
+/// Playback state.
 #[derive(Debug)]
 pub(crate) struct Player {
     first: MonoNs,
@@ -75,16 +75,16 @@ pub(crate) struct Player {
     playing: bool,
     ended: bool,
     target: Option<Target>,
-    /// Our time and the recording's when the pace was last set.
+    /// Real time and recorded time at which the current pace was set.
     paced: (Instant, MonoNs),
-    /// To be played anew up to here.
+    /// Set to seek backwards: replay from an earlier block up to this time.
     restart: Option<MonoNs>,
     leaves: bool,
     pub(super) since: Option<MonoNs>,
 }
 
 impl Player {
-    /// At the start of a recording that covers `span`.
+    /// Starts at the beginning of a recording that covers `span`.
     pub(crate) fn new(span: (MonoNs, MonoNs), speed: Speed) -> Self {
         let (first, last) = span;
         Self {
@@ -102,7 +102,7 @@ impl Player {
         }
     }
 
-    /// The recording has been played up to `at`.
+    /// Notes that the recording has been played up to `at`.
     pub(super) fn reached(&mut self, at: MonoNs) {
         self.at = self.at.max(at);
         if let Some(Target::Time(to)) = self.target
@@ -112,7 +112,7 @@ impl Player {
         }
     }
 
-    /// A finding has begun.
+    /// Handles the start of a finding. Returns whether it was sought.
     pub(super) fn found(&mut self) -> bool {
         let sought = self.target == Some(Target::Finding);
         if sought {
@@ -122,19 +122,19 @@ impl Player {
         sought
     }
 
-    /// The recording is at its end.
+    /// Handles the end of the recording.
     pub(super) fn end(&mut self) {
         self.ended = true;
         self.target = None;
         self.at = self.last;
     }
 
-    /// Whether all of it has been played.
+    /// Returns whether the whole recording has been played.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// It is played from the beginning, or from `since`.
+    /// Starts playing from the beginning, or from `since`.
     pub(super) fn begin(&mut self, since: Option<MonoNs>) {
         self.at = since.unwrap_or(self.first);
         self.since = since;
@@ -142,7 +142,7 @@ impl Player {
         self.paced = (Instant::now(), self.at);
     }
 
-    /// How long to wait before going on; `None` when it is time.
+    /// Time to wait before the next record; `None` if it is due.
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         if self.target.is_some() {
             return None;
@@ -157,7 +157,7 @@ impl Player {
             .map(|d| d.min(rest::LONG))
     }
 
-    /// Something else is wanted than what comes next.
+    /// Returns whether the current pass must stop.
     pub(super) fn interrupted(&self) -> bool {
         self.leaves || self.restart.is_some()
     }
@@ -170,21 +170,21 @@ impl Player {
         self.leaves
     }
 
-    /// Where the playing is to begin anew to get to, if it is.
+    /// Takes the target of a pending backward seek.
     pub(super) fn take_restart(&mut self) -> Option<MonoNs> {
         self.restart.take()
     }
 
-    /// Whether the next finding is sought.
+    /// Returns whether the next finding is sought.
     pub(super) fn seeks_finding(&self) -> bool {
         self.target == Some(Target::Finding)
     }
 
-    /// Does as the reader wishes. `began` are the moments at which findings known so far began.
+    /// Executes a command. `began` are the start times of the known findings.
     pub(super) fn obey(&mut self, play: Play, began: &[MonoNs]) {
         self.pace();
         match play {
-            // A key stops a long way.
+            // The key aborts a long seek.
             Play::Toggle if self.target.is_some() => {
                 self.playing = false;
                 self.arrive();
@@ -213,7 +213,7 @@ impl Player {
         }
     }
 
-    /// Where the playing is, for the screen.
+    /// Playback position, for the screen.
     pub(super) fn position(&self, wall_ns: Option<u64>) -> Position {
         Position {
             at_ns: self.at.since(self.first),
@@ -239,7 +239,7 @@ impl Player {
         if to < self.at {
             self.restart = Some(to);
         }
-        // At the end there is nothing ahead to be on the way to.
+        // At the end, there is nothing ahead to seek to.
         let ahead = to < self.at || !self.ended;
         self.target = ahead.then_some(Target::Time(to));
     }
@@ -249,7 +249,7 @@ impl Player {
         self.pace();
     }
 
-    /// From here on the pace counts anew.
+    /// Restarts the pace from the current time.
     fn pace(&mut self) {
         self.paced = (Instant::now(), self.at);
     }

@@ -1,4 +1,4 @@
-//! What a recording says of the run it was made of.
+//! Information in a recording about its run.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use trace::report::SamplingCost;
 
 use crate::about::About;
 
-/// The run that was recorded.
+/// A recorded run.
 pub(crate) struct Recorded<'a> {
     recording: &'a Recording,
     closing: Closing,
@@ -23,7 +23,7 @@ impl<'a> Recorded<'a> {
         }
     }
 
-    /// What the wall clock said at `at`.
+    /// Wall clock at `at`.
     pub(crate) fn wall_ns(&self, at: MonoNs) -> u64 {
         self.recording.wall_ns(at)
     }

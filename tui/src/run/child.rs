@@ -1,4 +1,4 @@
-//! The program that is run: started, sent what signals come, asked for its end.
+//! The child program: start, signal forwarding, and termination.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,14 +17,14 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
 
-/// What is passed on.
+/// Forwarded signals.
 const SIGNALS: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH];
 
-/// Signals caught for a child, from before it is started: none is missed.
+/// Signals caught for a child. Install before starting it, so that no signal is missed.
 pub(crate) struct Forwarding(SignalsInfo<WithOrigin>);
 
 impl Forwarding {
-    /// Catches them. Those that are ignored stay so, for the child as well (`nohup`).
+    /// Catches the signals. Ignored ones remain ignored, also in the child (`nohup`).
     pub(crate) fn install() -> anyhow::Result<Self> {
         let ignored = ignored();
         let wanted = SIGNALS.iter().filter(|&&signal| ignored & (1 << (signal - 1)) == 0);
@@ -32,7 +32,7 @@ impl Forwarding {
         Ok(Self(caught))
     }
 
-    /// Passes them on to `child`. One that a terminal sent has reached it already: it is of our process group.
+    /// Forwards signals to `child`, except those sent by a terminal, which reach the child as a member of the process group.
     pub(crate) fn to(mut self, child: &Arc<Child>) -> io::Result<()> {
         let child = Arc::clone(child);
         thread::Builder::new().name("signals".into()).spawn(move || {
@@ -48,7 +48,7 @@ impl Forwarding {
     }
 }
 
-/// Bit N-1: signal N was ignored when we were started.
+/// Bit N-1 is set if signal N was ignored when tokengap started.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -56,7 +56,7 @@ fn ignored() -> u64 {
         .unwrap_or(0)
 }
 
-/// The program, until its end and after.
+/// The program, during and after its execution.
 pub(crate) struct Child {
     name: String,
     pid: u32,
@@ -64,7 +64,7 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts `command` with `folder` for its temporary files. What it says goes where ours goes, or to `output`.
+    /// Starts `command` with `folder` for its temporary files. Its output goes to `output`, or is inherited.
     pub(crate) fn start(command: &[OsString], folder: &Path, output: Option<File>) -> anyhow::Result<Arc<Self>> {
         let (program, args) = command.split_first().context("no command to run")?;
         let mut process = Command::new(program);
@@ -88,12 +88,12 @@ impl Child {
         self.pid
     }
 
-    /// Its program's name and pid, for messages.
+    /// Name and pid of the program, for messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has exited.
     pub(crate) fn has_ended(&self) -> bool {
         self.status().is_some()
     }
@@ -106,7 +106,7 @@ impl Child {
         process.1
     }
 
-    /// Sends it a signal, unless it has ended: its pid may be another's by then.
+    /// Sends a signal unless the child has exited, because its pid may have been reused.
     fn signal(&self, signal: Signal) {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         if process.1.is_none() {
@@ -114,13 +114,13 @@ impl Child {
         }
     }
 
-    /// Asks it to end.
+    /// Asks it to exit with SIGTERM.
     pub(crate) fn ask_to_end(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Its exit code as a shell tells it, 128 and the signal's number for one that a signal ended. One that does not end
-    /// within `patience` is killed.
+    /// Exit code as reported by a shell: 128 plus the signal number if it was ended by a signal. A child that does not exit within
+    /// `patience` is killed.
     pub(crate) fn exit_code(&self, patience: Duration) -> u8 {
         let until = Instant::now() + patience;
         loop {

@@ -1,4 +1,4 @@
-//! The child's folder for temporary files, where its sockets appear.
+//! Folder for the child's temporary files, in which its sockets appear.
 
 use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -8,17 +8,18 @@ use anyhow::{Context, ensure};
 use tempfile::TempDir;
 use zmq_tap::splice::Folder;
 
-/// A folder that nobody else may enter.
+/// A folder that no other user can enter.
 #[derive(Debug)]
 pub(crate) struct Private {
     path: PathBuf,
     pub(crate) held: Folder,
-    /// Removed with all that is in it when the run is over; `None` for one that the user named.
+    /// Removed with its contents when the run is over; `None` for a folder named by the user.
     own: Option<TempDir>,
 }
 
 impl Private {
-    /// The folder `named`, made if it is not there and kept; without one a new one, removed at the end.
+    /// Opens the folder `named`, creating it if missing, and keeps it at the end. Without a name, creates a folder that is removed at the
+    /// end.
     pub(crate) fn open(named: Option<&Path>) -> anyhow::Result<Self> {
         let (path, own) = if let Some(path) = named {
             let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
@@ -49,7 +50,7 @@ impl Private {
         &self.path
     }
 
-    /// Whether it is to be removed at the end.
+    /// Returns whether it is removed at the end.
     pub(crate) fn is_own(&self) -> bool {
         self.own.is_some()
     }

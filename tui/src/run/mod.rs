@@ -1,4 +1,4 @@
-//! `tokengap run` as a source: an engine is started, and the relay put in the place of each of its sockets as it appears.
+//! Source of `tokengap run`: starts an engine and puts the relay in front of each of its sockets as it appears.
 
 mod child;
 mod folder;
@@ -24,7 +24,7 @@ use crate::known::Known;
 use crate::guard::Guard;
 use crate::source::{Flow, Source, TapSource, wire_forms};
 
-/// How often it is looked whether the child has ended.
+/// Interval of checks whether the child has exited.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A child whose sockets are relayed.
@@ -33,20 +33,20 @@ pub(crate) struct Run {
     child: Arc<Child>,
     mover: Option<Mover>,
     news: Receiver<News>,
-    /// Given back when the relay has ended; before the guard looks for what is left.
+    /// Restored when the relay has ended, before the guard looks for leftovers.
     places: Vec<Place>,
     past: Vec<String>,
     moved: usize,
     looked: Instant,
     engine: Option<Known>,
-    /// The engine is known better than the analysis was told.
+    /// Set if the engine facts have changed since the last engine event.
     engine_is_news: bool,
     ending: bool,
     _guard: Guard,
 }
 
 impl Run {
-    /// Watches `folder`, the temporary folder of `child`; `guard` undoes what is moved should this process be killed.
+    /// Watches `folder`, the temporary folder of `child`. `guard` restores moved sockets if this process is killed.
     pub(crate) fn start(tap: Tap, child: Arc<Child>, folder: &Private, guard: Guard) -> anyhow::Result<Self> {
         let (mover, news) = Mover::start(folder, child.pid())?;
         Ok(Self {
@@ -65,7 +65,7 @@ impl Run {
         })
     }
 
-    /// Takes what the mover has brought.
+    /// Processes news from the mover.
     fn take_news(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for news in self.news.try_iter() {
             match news {
@@ -81,7 +81,7 @@ impl Run {
                     match self.tap.tap_mut().add(hop, listener, Gate::open()) {
                         Ok(()) => {
                             self.moved += 1;
-                            // An engine that listens anew leaves the place that was held before.
+                            // An engine that listens again gives up its previous socket.
                             self.places.retain(Place::is_held);
                             self.places.push(place);
                         }
@@ -103,7 +103,7 @@ impl Run {
         }
     }
 
-    /// The child has gone: no more sockets, and what is under way in the relay is handed over.
+    /// Handles the exit of the child: no more sockets are moved, and the relay drains.
     fn wind_up(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         self.ending = true;
         self.mover = None;
@@ -111,7 +111,7 @@ impl Run {
         self.tap.stop();
     }
 
-    /// What has passed the relay.
+    /// Polls the relay.
     fn passed(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         let flow = self.tap.poll(sink);
         if flow == Flow::Ended {
@@ -159,7 +159,7 @@ impl Source for Run {
         flow
     }
 
-    /// Asks the child to end; the run ends with it.
+    /// Asks the child to exit, which ends the run.
     fn stop(&mut self) {
         self.child.ask_to_end();
     }

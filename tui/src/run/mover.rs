@@ -1,4 +1,4 @@
-//! Watches the child's folder for sockets, takes the place of each at once, and looks for connections that got past.
+//! Watches the child's folder for sockets, replaces each one immediately, and looks for connections that bypass the relay.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -25,30 +25,30 @@ use zmq_tap::splice::{Folder, Place, is_ours};
 use super::folder::Private;
 use crate::known::Known;
 
-/// How often connections past the relay are looked for after a socket was moved, and whether it is time to end.
+/// Interval of checks for bypassing connections after a socket was moved, and of checks for the end.
 const TURN: Duration = Duration::from_millis(100);
-/// Whoever connects after a socket was moved reaches the relay: only peers that had begun before can be past it.
+/// Time after a move until which peers can bypass the relay. Later connections reach the relay; only earlier ones can bypass it.
 const SETTLED: Duration = Duration::from_secs(5);
-/// How often other hops of the engine are looked for: it needs a while to start.
+/// Interval of discovery for other hops of the engine, which takes a while to start.
 const DISCOVER_EVERY: Duration = Duration::from_secs(5);
-/// Looks at who is on both ends of a socket before its hop keeps the name that its messages gave it.
+/// Maximum number of attempts to identify both ends of a socket. Afterwards its hop keeps the name deduced from messages.
 const LOOKS_FOR_NAMES: u32 = 12;
-/// How long a connection that got past is given to pause before it is left.
+/// Maximum wait for a bypassing connection to pause before it is left alone.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// What the mover has to tell.
+/// Message from the mover.
 pub(super) enum News {
-    /// A socket's place was taken.
+    /// A socket was replaced by the relay's.
     Moved(UnixListener, Place),
-    /// Something goes, or went for a while, past the relay.
+    /// Traffic bypasses the relay, or did for a while.
     Past(String),
-    /// What the child's command line, environment and packages say of its engine.
+    /// Facts about the engine from the child's command line, environment and packages.
     Engine(Known),
-    /// Who sends and who receives over a socket of the folder: its path, and the hop's name.
+    /// Path of a socket in the folder, and the name of its hop.
     Hop(PathBuf, String),
 }
 
-/// The thread that watches. Dropping it ends it.
+/// The watching thread. Dropping this value ends it.
 pub(super) struct Mover {
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -100,24 +100,24 @@ struct Watching {
     place: PathBuf,
     child: u32,
     tell: Sender<News>,
-    /// Sockets whose places are taken: names, and the inodes of ours there.
+    /// Replaced sockets: names, and the inodes of the replacements.
     sockets: HashMap<String, u64>,
     peers: Option<Peers>,
-    /// What was told of already.
+    /// Messages already sent.
     told: HashSet<String>,
-    /// Connections whose holder is known: ours, or told of.
+    /// Connections with a known holder: the relay, or one already reported.
     judged: HashSet<Connection>,
-    /// When a socket was moved last.
+    /// Time of the last move.
     moved: Option<Instant>,
-    /// What was told of the engine last.
+    /// Engine facts last sent.
     engine: Option<Known>,
-    /// Relayed sockets of which it was not told yet who sends and who receives: names, where ours were bound, and looks so far.
+    /// Relayed sockets without a known sender and receiver: name, bound path, and number of attempts so far.
     unnamed: Vec<(String, PathBuf, u32)>,
 }
 
 impl Watching {
     fn run(mut self, watch: &OwnedFd, end: &AtomicBool) {
-        // What had appeared before the watch began.
+        // Sockets that appeared before the watch started.
         self.look_at_all();
         let mut watcher: Option<Watcher> = None;
         let mut discovered = Instant::now();
@@ -146,7 +146,7 @@ impl Watching {
         }
     }
 
-    /// Waits one turn at most.
+    /// Waits for at most one turn.
     fn take_what_appears(&mut self, watch: &OwnedFd) -> Result<(), Errno> {
         let turn = Timespec {
             tv_sec: 0,
@@ -162,7 +162,7 @@ impl Watching {
         let mut names = Vec::new();
         loop {
             match reader.next() {
-                // An overflow has no name: then everything is looked at.
+                // An event without a name is a queue overflow, which requires a full scan.
                 Ok(event) => names.push(event.file_name().map(|name| name.to_string_lossy().into_owned())),
                 Err(Errno::WOULDBLOCK) => break,
                 Err(errno) => return Err(errno),
@@ -195,7 +195,7 @@ impl Watching {
         let Some(found) = inode(name).filter(|_| !is_ours(name)) else {
             return;
         };
-        // The exchange of names is told as well: what has appeared is then our own.
+        // Exchanging names also triggers an event, for the replacement itself.
         if self.sockets.get(name) == Some(&found) {
             return;
         }
@@ -211,7 +211,7 @@ impl Watching {
         }
     }
 
-    /// A peer that connected in the moment between a socket's appearance and its move. It is made to connect again.
+    /// Finds peers that connected between a socket's appearance and its move, and makes them reconnect.
     fn look_for_connections_past(&mut self) {
         let Some(peers) = &self.peers else { return };
         let mut open: Vec<(String, Connection)> = Vec::new();
@@ -226,7 +226,7 @@ impl Watching {
             return;
         }
         let inodes: Vec<u64> = open.iter().map(|(_, connection)| connection.connector).collect();
-        // Reads every process's descriptors: only for connections that are new.
+        // Expensive, since it reads every process's descriptors; done only for new connections.
         let holders = holders(&inodes);
         let us = std::process::id();
         for (name, connection) in open {
@@ -254,7 +254,7 @@ impl Watching {
         }
     }
 
-    /// What the child's engine is, who its hops connect, and which of them are no sockets of its folder.
+    /// Updates the engine facts, and reports hops whose sockets are outside the folder.
     fn look_at_engine(&mut self, topology: &Topology) {
         let of_child = |engine: &&Engine| engine.processes.iter().any(|p| descends(p.id.pid, self.child));
         if let Some(known) = topology
@@ -289,7 +289,7 @@ impl Watching {
         }
     }
 
-    /// Which processes are on both ends of the relay, and so what each hop is called.
+    /// Finds the processes at both ends of the relay, which determine the hop names.
     fn look_for_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
         let us = std::process::id();
@@ -335,14 +335,14 @@ impl Watching {
     }
 }
 
-/// Whether `pid` is `ancestor` or was started by it, directly or not.
+/// Returns whether `pid` is `ancestor` or one of its descendants.
 fn descends(mut pid: u32, ancestor: u32) -> bool {
     let parent = |pid: u32| -> io::Result<Option<u32>> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
         Ok(line.and_then(|parent| parent.trim().parse().ok()))
     };
-    // Deeper than any tree of processes.
+    // Deeper than any process tree.
     for _ in 0..1_000 {
         if pid == ancestor {
             return true;

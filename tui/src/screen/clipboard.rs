@@ -1,8 +1,8 @@
-//! Copying through the terminal: OSC 52, which passes over ssh and, where it is allowed, through tmux.
+//! Clipboard access through the terminal with OSC 52, which works over ssh and, if allowed, through tmux.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The sequence that puts `text` on the clipboard of the terminal that reads it.
+/// Escape sequence that copies `text` to the clipboard of the user's terminal.
 pub(super) fn copy(text: &str) -> String {
     format!("\x1b]52;c;{}\x07", base64(text.as_bytes()))
 }

@@ -1,4 +1,4 @@
-//! What is known, written to a new file in the working folder when the reader asks for it.
+//! Exports from the screen into new files in the working folder.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -15,15 +15,15 @@ use trace::report::Clock;
 use crate::observer::Run;
 use crate::state::ui::ExportAs;
 
-/// Chunks and deliveries drawn of each request, as `tokengap export` draws them.
+/// Maximum number of chunks and deliveries drawn per request, as in `tokengap export`.
 const CHUNKS: u32 = 64;
 
-/// A trace that is being written, by a thread of its own.
+/// A trace being written on a separate thread.
 #[derive(Default)]
 pub(super) struct Exports(Option<Receiver<String>>);
 
 impl Exports {
-    /// Writes what is known as far as it is known now; says where to, or why not.
+    /// Exports the current state. Returns a message with the file name or the error.
     pub(super) fn begin(&mut self, format: ExportAs, run: &Run<'_>) -> String {
         let said = match format {
             ExportAs::Html => {
@@ -36,7 +36,7 @@ impl Exports {
         said.unwrap_or_else(|error| format!("! {error:#}"))
     }
 
-    /// What became of the trace.
+    /// Result of the trace, once finished.
     pub(super) fn news(&mut self) -> Option<String> {
         let said = self.0.as_ref()?.try_recv().ok()?;
         self.0 = None;
@@ -87,7 +87,7 @@ fn write(what: &str, kind: &str, text: &str) -> anyhow::Result<String> {
     Ok(format!("the {what} so far is in {name}"))
 }
 
-/// A new file and its name.
+/// Creates a file with a unique name.
 fn new(what: &str, kind: &str) -> anyhow::Result<(String, File)> {
     let second = trace::clock::wall_ns() / 1_000_000_000;
     for copy in 0..100 {

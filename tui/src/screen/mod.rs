@@ -1,7 +1,7 @@
-//! The live screen: an observer that reads keys, refreshes the model and draws.
+//! Live screen: an observer that reads keys, refreshes the model and draws.
 //!
-//! It never holds up the source: keys are looked for every 10 ms, the model is read at most 5 times a second, less often
-//! when that is dear or nothing is new, and bytes go to the terminal on a thread of their own. A terminal that does not keep up misses frames.
+//! It never delays the source. Keys are read every 10 ms. The model is refreshed at most 5 times a second, and less often if that is
+//! expensive or nothing is new. A separate thread writes to the terminal; a slow terminal skips frames.
 
 mod clipboard;
 mod export;
@@ -37,20 +37,19 @@ use export::Exports;
 use news::News;
 use terminal::Terminal;
 
-/// How often keys are looked for.
+/// Interval of key reads.
 const KEYS: Duration = Duration::from_millis(10);
-/// How often the model is read and drawn when no key is pressed.
+/// Refresh interval without key presses.
 const REFRESH: Duration = Duration::from_millis(200);
-/// The share of time that reading rows may take: one part in this many.
+/// Refreshing rows may take at most one part in this many of the time.
 const ROWS_SHARE: u32 = 20;
-/// How often the stories of requests that matter are kept.
+/// Interval at which stories of important requests are kept.
 const KEEP: Duration = Duration::from_secs(2);
-/// Keys handled in one turn; a held key must not keep the source waiting.
+/// Maximum number of inputs per turn, so that a held key does not delay the source.
 const INPUTS_A_TURN: usize = 16;
 
-/// The screen.
 pub(crate) struct Screen {
-    // Dropped in this order: the terminal is itself again before held log lines are written to it.
+    // Drop order matters: the terminal must be restored before held log lines are written to it.
     terminal: Terminal,
     _hold: Hold,
     theme: Theme,
@@ -64,29 +63,29 @@ pub(crate) struct Screen {
     next_rows: Instant,
     next_keep: Instant,
     news: News,
-    /// Something changed since the last draw.
+    /// Set if something changed since the last draw.
     stale: bool,
-    /// What the reader wishes of the run, oldest first.
+    /// Pending requests to the run, oldest first.
     wishes: VecDeque<Wish>,
-    /// The number of the last word that was shown.
+    /// Number of the last message shown.
     notice: u64,
     exports: Exports,
-    /// How long it took to bring a frame up to date and draw it.
+    /// Time to refresh and draw a frame.
     draws: Distribution,
-    /// Where several runs are watched: what is kept of each. The place of the one that is shown is empty.
+    /// State of each watched run that is not shown. The slot of the shown one is `None`.
     aside: Vec<Option<Face>>,
     shown: usize,
-    /// The runs as the list of them shows them.
+    /// Lines of the run list.
     pods: Vec<PodLine>,
 }
 
-/// What a screen keeps of one run.
+/// Screen state of one run.
 struct Face {
     model: Model,
     journal: Journal,
 }
 
-/// This process's CPU over the last second.
+/// CPU use of this process over the last second.
 struct Cost {
     since: Instant,
     cpu_ns: u64,
@@ -94,7 +93,7 @@ struct Cost {
 }
 
 impl Screen {
-    /// Takes the terminal over.
+    /// Takes over the terminal.
     pub(crate) fn open(keep: &ScreenArgs) -> anyhow::Result<Self> {
         let now = Instant::now();
         let hold = Hold::begin();
@@ -133,7 +132,7 @@ impl Screen {
         })
     }
 
-    /// Makes room for so many runs; the first is shown.
+    /// Prepares for `runs` watched runs and shows the first.
     pub(crate) fn watch(&mut self, runs: usize) {
         let face = |place| {
             (place > 0).then(|| Face {
@@ -144,17 +143,17 @@ impl Screen {
         self.aside = (0..runs).map(face).collect();
     }
 
-    /// The run that is shown.
+    /// Index of the shown run.
     pub(crate) fn shown(&self) -> usize {
         self.shown
     }
 
-    /// What is shown of all runs, beside the one.
+    /// Sets the lines of the run list.
     pub(crate) fn set_pods(&mut self, pods: Vec<PodLine>) {
         self.pods = pods;
     }
 
-    /// What is kept of a run.
+    /// Model of a run.
     pub(crate) fn model(&mut self, run: usize) -> &mut Model {
         match self.aside.get_mut(run) {
             Some(Some(face)) => &mut face.model,
@@ -162,7 +161,7 @@ impl Screen {
         }
     }
 
-    /// An event of a run, whether it is shown or not.
+    /// Processes an event of a run, whether it is shown or not.
     pub(crate) fn observe(&mut self, run: usize, event: &Event<'_>) {
         self.news.note(event);
         match self.aside.get_mut(run) {
@@ -171,7 +170,7 @@ impl Screen {
         }
     }
 
-    /// A run begins anew.
+    /// Clears the state of a run that restarts.
     pub(crate) fn forget(&mut self, run: usize) {
         match self.aside.get_mut(run) {
             Some(Some(face)) => {
@@ -182,7 +181,7 @@ impl Screen {
         }
     }
 
-    /// Shows another run.
+    /// Switches to another run.
     fn turn_to(&mut self, run: usize) {
         let Some(Face { model, journal }) = self.aside.get_mut(run).and_then(Option::take) else {
             return;
@@ -198,7 +197,7 @@ impl Screen {
         self.stale = true;
     }
 
-    /// The run is to be read at once, whether it has news or not.
+    /// Forces a refresh in the next turn.
     fn hurry(&mut self) {
         (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
         self.news.forget();
@@ -242,7 +241,7 @@ impl Screen {
         let before = (self.ui.tab, self.ui.paused.is_some());
         let effect = self.ui.apply(action, &self.model);
         match (before.1, self.ui.paused.is_some()) {
-            // View and table pause at the same instant.
+            // Pausing freezes view and table at the same instant.
             (false, true) => self.read(run, true),
             (_, false) if before.0 != self.ui.tab || before.1 => self.hurry(),
             _ => {}
@@ -267,7 +266,7 @@ impl Screen {
         }
     }
 
-    /// Reads the analysis as far as it is due and wanted.
+    /// Refreshes the model as far as due and needed.
     fn refresh(&mut self, run: &Run<'_>, now: Instant) {
         self.cost.update(now);
         self.stale = true;
@@ -286,7 +285,7 @@ impl Screen {
             return;
         }
         let wanted = matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.model.table.count() == 0;
-        // Banner and rows are of one instant: while a large table is not due, neither is the rest of its frame.
+        // The whole frame must show one instant: if a large table is not due, neither is the rest.
         if wanted && now < self.next_rows {
             return;
         }
@@ -296,7 +295,7 @@ impl Screen {
         }
     }
 
-    /// Reads the analysis as of now.
+    /// Refreshes the model to the current state.
     fn read(&mut self, run: &Run<'_>, rows: bool) {
         let outside = Outside {
             source: run.source.to_owned(),
@@ -315,7 +314,7 @@ impl Screen {
         self.model.wall_start_ns = started
             .map(|((mono, wall), start)| wall.saturating_add(start.since(mono)).saturating_sub(mono.since(start)));
         if rows {
-            // A filter reaches all that the ledger keeps.
+            // A filter searches all requests that the ledger holds.
             let most = if self.ui.filter.1.is_empty() {
                 self.ui.rows
             } else {
@@ -325,7 +324,7 @@ impl Screen {
         }
     }
 
-    /// Brings order and detail up to what the reader chose, then draws, unless the terminal still has the last frame to show.
+    /// Applies filter, sort order and selection, then draws. Skipped while the terminal still writes the last frame.
     fn show(&mut self, run: &Run<'_>, refreshed: bool) -> anyhow::Result<()> {
         if !self.terminal.is_ready() {
             return Ok(());
@@ -400,7 +399,7 @@ impl Observer for Screen {
             self.stale = true;
         }
         self.read_keys(run)?;
-        // A key may have asked for a refresh.
+        // A key may have requested a refresh.
         let now = Instant::now();
         let due = now >= self.next_refresh;
         if due {
@@ -417,7 +416,7 @@ impl Observer for Screen {
     }
 
     fn rest(&mut self, time: Duration) {
-        // A frame that the terminal was not ready for is drawn soon.
+        // A frame skipped because the terminal was busy is drawn soon.
         let time = if self.stale { time.min(rest::SHORT) } else { time };
         if self.wishes.is_empty() && terminal::wait(time) {
             self.next_keys = Instant::now();
@@ -448,7 +447,7 @@ impl Cost {
     }
 }
 
-/// What the run says is degraded, and the newest warning of our own log, which the screen hides.
+/// Degradations of the run, and the newest line of tokengap's log, which the screen hides.
 fn degraded(run: &Run<'_>) -> Vec<String> {
     let mut all = (run.degraded)();
     all.extend(Hold::newest().map(|(line, lines)| format!("log ({lines} lines, shown at the end): {line}")));

@@ -1,4 +1,4 @@
-//! Whether a run has anything new to show. Where nothing passes it is read once a second, for its clock.
+//! Detects whether a run has anything new to show. Without traffic it is refreshed once a second, to update the clock.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,15 @@ use trace::event::What;
 use crate::observer::{Run, Stage};
 use crate::replay::Position;
 
-/// It is read so often even where its clock stands still: what watching costs is shown, too.
+/// Maximum time without a refresh, even if the clock stands, to update tokengap's own resource use.
 const ANYWAY: Duration = Duration::from_millis(1_500);
 
-/// What has come, and what of it was shown.
+/// State at the last refresh.
 #[derive(Default)]
 pub(super) struct News {
-    /// Events of all runs but samples: these come ten times a second, whether anything happens or not.
+    /// Number of events of all runs, without samples, which arrive ten times a second regardless of traffic.
     told: u64,
-    /// When something new was last found; `None` where the next look has to find something.
+    /// State and time of the last refresh; `None` forces one.
     shown: Option<(Shown, Instant)>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct News {
 struct Shown {
     told: u64,
     second: u64,
-    /// Findings that hold: time alone may bring and end one.
+    /// Active findings, which can start and end by time alone.
     active: usize,
     stage: Stage,
     position: Option<Position>,
@@ -36,12 +36,12 @@ impl News {
         self.told += u64::from(!sample);
     }
 
-    /// The next look finds something new.
+    /// Forces the next check to succeed.
     pub(super) fn forget(&mut self) {
         self.shown = None;
     }
 
-    /// Whether there is something new since it last said so.
+    /// Returns whether anything is new since the last time it returned true.
     pub(super) fn come(&mut self, run: &Run<'_>, now: Instant) -> bool {
         let ledger = run.analysis.ledger();
         let shown = Shown {

@@ -1,4 +1,4 @@
-//! Bytes to the terminal on a thread of their own: a terminal that stands still holds up nothing but its own picture.
+//! Writes to the terminal on a separate thread, so that a blocked terminal delays only its own output.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the last frame may take to reach the terminal at the end.
+/// Maximum time to write the last frame at exit.
 const LAST: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The near end: collects one frame and hands it over when it is flushed.
+/// Collects one frame and passes it to the thread on flush.
 pub(super) struct Outlet {
     frame: Vec<u8>,
     frames: SyncSender<Vec<u8>>,
     busy: Busy,
 }
 
-/// Whether a frame is on its way.
+/// Set while a frame is being written.
 #[derive(Clone, Default)]
 pub(super) struct Busy(Arc<AtomicBool>);
 
@@ -27,7 +27,7 @@ impl Busy {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Waits until the frame has arrived, but not for ever; whether it has.
+    /// Waits a limited time until the frame is written. Returns whether it was.
     pub(super) fn wait(&self) -> bool {
         let end = Instant::now() + LAST;
         while self.is_set() {
@@ -64,7 +64,7 @@ impl Outlet {
 fn carry(inbox: &Receiver<Vec<u8>>, mut terminal: impl Write, busy: &Busy) {
     for frame in inbox {
         if terminal.write_all(&frame).and_then(|()| terminal.flush()).is_err() {
-            // The terminal is gone. The receiver is dropped, so that the next frame is an error on the near end.
+            // Dropping the receiver makes the next flush fail, which reports the closed terminal.
             return;
         }
         busy.0.store(false, Ordering::Release);
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// A terminal that takes its first frame only when it is let.
+    /// A terminal that accepts its first frame only when allowed to.
     struct Slow(Receiver<()>, Arc<Mutex<Vec<u8>>>);
 
     impl Write for Slow {

@@ -1,4 +1,4 @@
-//! The picker on a terminal: keys and clicks until something is chosen.
+//! The picker on a terminal: handles keys and clicks until the user chooses.
 
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::state::pick::{Choice, Kind, Offer, Pick};
 use crate::theme::{Surroundings, Theme};
 use crate::view;
 
-/// How long a look for keys may last before offers are looked at again.
+/// Maximum wait for a key before the sources are updated.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// What a look around has found.
+/// Result of a search.
 pub(crate) struct Found {
     pub(crate) engines: Vec<Offer>,
     pub(crate) published: Vec<Offer>,
@@ -25,7 +25,7 @@ pub(crate) struct Found {
     pub(crate) blind: Vec<String>,
 }
 
-/// Shows `pick`, with what comes from `found`, until the reader chooses or leaves. The terminal is itself again afterwards.
+/// Shows `pick`, updated from `found`, until the user chooses or quits. Restores the terminal afterwards.
 pub(crate) fn pick(mut pick: Pick, found: &Receiver<Found>) -> anyhow::Result<Choice> {
     let _hold = Hold::begin();
     let mut terminal =

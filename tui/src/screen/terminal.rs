@@ -1,4 +1,4 @@
-//! The terminal taken over, and given back on every way out: end, error, panic, signal.
+//! Takes over the terminal and restores it on every exit: end, error, panic, signal.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Once;
@@ -17,20 +17,20 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::outlet::{Busy, Outlet};
 
-/// The terminal is ours.
+/// Set while the terminal is taken over.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 static HOOK: Once = Once::new();
 
-/// A terminal in raw mode with a screen of its own; itself again when dropped.
+/// A terminal in raw mode on the alternate screen, restored on drop.
 pub(super) struct Terminal {
     inner: ratatui::Terminal<CrosstermBackend<Outlet>>,
     busy: Busy,
-    /// The thread that carries frames has given up, or never will deliver.
+    /// Set once drawing has failed, so that the last frame is not waited for.
     broken: bool,
 }
 
 impl Terminal {
-    /// Takes it over.
+    /// Takes over the terminal.
     pub(super) fn open() -> io::Result<Self> {
         let outlet = Outlet::start(io::stdout())?;
         let busy = outlet.busy();
@@ -53,21 +53,21 @@ impl Terminal {
         }
     }
 
-    /// Whether the last frame has reached the terminal.
+    /// Returns whether the last frame has been written.
     pub(super) fn is_ready(&self) -> bool {
         !self.busy.is_set()
     }
 
-    /// Draws a frame. To be called when the terminal is ready.
+    /// Draws a frame. Call it only when the terminal is ready.
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         let drawn = self.inner.draw(draw).map(|_| ());
         self.broken |= drawn.is_err();
         drawn
     }
 
-    /// Sends a sequence of its own with the next frame.
+    /// Sends an escape sequence with the next frame.
     pub(super) fn say(&mut self, sequence: &str) {
-        // Collected, not written: an error shows at the next frame.
+        // Only buffers; an error appears at the next frame.
         let _ = self.inner.backend_mut().write_all(sequence.as_bytes());
     }
 }
@@ -81,10 +81,10 @@ impl Drop for Terminal {
     }
 }
 
-/// Waits for input, so long at most; whether there is some, or an end to it.
+/// Waits at most `time` for input or its end, and returns whether there is any.
 pub(super) fn wait(time: Duration) -> bool {
     let stdin = io::stdin();
-    // Keys come from elsewhere where it is a file, which has always something to read.
+    // If stdin is a file, which is always readable, keys come from elsewhere.
     let most = Timespec::try_from(time).ok().filter(|_| stdin.is_terminal());
     let Some(most) = most else {
         thread::sleep(time);
@@ -93,8 +93,8 @@ pub(super) fn wait(time: Duration) -> bool {
     poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&most)).is_ok_and(|ready| ready > 0)
 }
 
-/// Whether whoever held the terminal has closed it. Asked before every look for input: crossterm would read the end of it
-/// again and again and never come back.
+/// Returns whether the terminal has been closed. Must be checked before every read, because crossterm would loop forever at the end of
+/// input.
 pub(super) fn is_gone() -> bool {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
@@ -105,19 +105,19 @@ pub(super) fn is_gone() -> bool {
             .intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
 }
 
-/// Makes the terminal what it was; once, however often it is called.
+/// Restores the terminal. Further calls do nothing.
 fn give_back() {
     if !TAKEN.swap(false, Ordering::AcqRel) {
         return;
     }
-    // Nobody is left to be told when the terminal is gone.
+    // Errors cannot be reported if the terminal is closed.
     let mut out = io::stdout().lock();
     let _ = queue!(out, DisableMouseCapture, LeaveAlternateScreen, Show);
     let _ = out.flush();
     let _ = disable_raw_mode();
 }
 
-/// A panic's message belongs on a terminal that shows it.
+/// Restores the terminal before a panic message is printed.
 fn give_back_on_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

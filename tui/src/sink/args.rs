@@ -1,4 +1,4 @@
-//! The flags of recording, the same on every live source.
+//! Recording flags, shared by all live sources.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,7 +75,7 @@ impl From<Tokens> for Payload {
     }
 }
 
-/// Reads a size in bytes; units are binary with or without the `i`.
+/// Parses a size in bytes; units are binary with or without the `i`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     const HINT: &str = "write it like 64MiB, 500M or 2GiB";
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! `--publish`: the run for whoever watches it from elsewhere.
+//! `--publish`: the feed for `tokengap watch`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -44,20 +44,20 @@ pub(crate) struct FeedArgs {
     pub(crate) feed_queue: u64,
 }
 
-/// How long a watcher may take to say what it wants.
+/// Maximum time for a watcher to send its subscription.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a watcher may stand still, under a debugger for example. It comes back by itself.
+/// Maximum time a watcher may stall, for example under a debugger. It reconnects by itself.
 const STALL: Duration = Duration::from_mins(1);
 
-/// A run being published.
+/// A published run.
 pub(super) struct Feed {
     publisher: Publisher,
-    /// Keeps the past that a screen shows, for those who come late.
+    /// Time series for watchers that join late.
     past: Model,
 }
 
-/// What the screen says of a feed.
+/// State of the feed on the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Publishing {
     pub(crate) address: String,
@@ -67,7 +67,7 @@ pub(crate) struct Publishing {
 }
 
 impl Feed {
-    /// Listens, as far as that is allowed.
+    /// Starts to listen, if the address and key are permitted.
     pub(super) fn open(args: &FeedArgs, address: SocketAddr, header: &Header) -> anyhow::Result<Self> {
         if !address.ip().is_loopback() {
             if !args.allow_remote {
@@ -136,7 +136,7 @@ impl Feed {
         }
     }
 
-    /// Who was refused, for the report.
+    /// Number of refused connections, for the report.
     pub(super) fn refused(&self) -> Option<String> {
         let refused = self.publisher.status().refused;
         (refused > 0).then(|| {
@@ -160,12 +160,12 @@ impl Feed {
     }
 }
 
-/// The machine's name.
+/// Host name of the machine.
 fn machine() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Reads `tcp://ADDRESS:PORT` as ZMQ writes it; `*` is every address.
+/// Parses `tcp://ADDRESS:PORT` in ZMQ notation; `*` is every address.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let hint = "write it like tcp://127.0.0.1:5600";
     let rest = text.strip_prefix("tcp://").unwrap_or(text);

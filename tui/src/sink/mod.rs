@@ -1,5 +1,4 @@
-//! What is written of a run while it goes on: a recording, the hindsight ring, and the feed. Never the run's concern: trouble here
-//! is said, and the run goes on.
+//! Outputs of a live run: recording, hindsight ring and feed. A failure here is reported but does not affect the run.
 
 mod args;
 mod feed;
@@ -22,48 +21,48 @@ use ring::Ring;
 
 use crate::state::units::{bytes, count};
 
-/// What is being written, for the screen.
+/// Outputs being written, for the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Writing {
     pub(crate) recording: Option<Written>,
-    /// The hindsight ring is kept.
+    /// The hindsight ring, if kept.
     pub(crate) ring: Option<Written>,
-    /// The run is published.
+    /// The feed, if published.
     pub(crate) feed: Option<Publishing>,
 }
 
-/// One file being written.
+/// A file being written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    /// Records that did not fit the queue to the disk.
+    /// Records dropped because the disk queue was full.
     pub(crate) dropped: u64,
 }
 
-/// All that is written of one run.
+/// All outputs of a run.
 pub(crate) struct Sink {
     header: Header,
-    /// The run is observed on another machine.
+    /// Set if the run is observed on another machine.
     elsewhere: bool,
     options: RecordOptions,
     recording: Option<Recording>,
     ring: Option<Ring>,
     feed: Option<Feed>,
     trouble: Vec<String>,
-    /// What there is to say of the writing.
+    /// Message for the user.
     news: Option<String>,
 }
 
-/// A recording under way.
+/// A recording in progress.
 struct Recording {
     recorder: Recorder,
-    /// It has been said that it ended by itself.
+    /// Set once its unexpected end has been reported.
     told: bool,
 }
 
 impl Sink {
-    /// Opens what `args` ask for, before the run, so that a mistake is told at once.
+    /// Opens the outputs that `args` request. Called before the run, so that errors appear at once.
     pub(crate) fn open(args: &RecordArgs, source: &str, config: &Config) -> anyhow::Result<Self> {
         let mut sink = Self::none(source, config);
         sink.header.payload = args.payload.into();
@@ -82,7 +81,7 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Nothing is written.
+    /// Creates a sink without outputs.
     pub(crate) fn none(source: &str, config: &Config) -> Self {
         Self {
             header: Header::of(source, *config),
@@ -96,14 +95,14 @@ impl Sink {
         }
     }
 
-    /// Takes new limits for writing the ring out.
+    /// Updates the limits for dumping the ring.
     pub(crate) fn retune(&mut self, args: &RecordArgs) {
         if let Some(ring) = &mut self.ring {
             ring.retune(args);
         }
     }
 
-    /// Publishes the run, if that is asked for.
+    /// Publishes the run, if requested.
     pub(crate) fn publish(&mut self, args: &FeedArgs) -> anyhow::Result<()> {
         if let Some(address) = args.publish {
             let feed = Feed::open(args, address, &self.header)?;
@@ -113,7 +112,7 @@ impl Sink {
         Ok(())
     }
 
-    /// The run goes on from a state that was made elsewhere, `missed` records behind what was written last.
+    /// Continues the recording from a state received from elsewhere, `missed` records after the last written one.
     pub(crate) fn go_on(&mut self, analysis: &Analysis, missed: u64) {
         self.guarded(|sink| {
             let Some(recording) = &mut sink.recording else {
@@ -134,7 +133,7 @@ impl Sink {
         });
     }
 
-    /// Says what the run is, where it is observed elsewhere: its clocks are not ours.
+    /// Sets the header for a run observed elsewhere, whose clocks differ from ours.
     pub(crate) fn describe(&mut self, header: Header, options: RecordOptions) {
         (self.header, self.options, self.elsewhere) = (header, options, true);
     }
@@ -143,14 +142,13 @@ impl Sink {
         self.recording.is_none() && self.ring.is_none() && self.feed.is_none()
     }
 
-    /// Begins a recording.
+    /// Starts a recording.
     pub(crate) fn record(&mut self, path: &Path) -> Result<(), RecordError> {
         let recorder = Recorder::create(path, &self.header, self.options)?;
         self.recording = Some(Recording { recorder, told: false });
         Ok(())
     }
 
-    /// Writes an event.
     pub(crate) fn event(&mut self, event: &Event<'_>) {
         if self.is_idle() {
             return;
@@ -168,7 +166,7 @@ impl Sink {
         });
     }
 
-    /// Writes a tick that the analysis has made. `input` is what a report would say now.
+    /// Writes a tick that the analysis has processed. `input` returns the current input of a report.
     pub(crate) fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
         if self.is_idle() {
             return;
@@ -193,12 +191,12 @@ impl Sink {
         self.watch();
     }
 
-    /// What there is to say since the last call.
+    /// Takes the message for the user, if any.
     pub(crate) fn news(&mut self) -> Option<String> {
         self.news.take()
     }
 
-    /// Begins a recording in the working folder, or ends the one that is written; says so in words.
+    /// Starts a recording in the working folder, or ends the current one. Returns a message.
     pub(crate) fn toggle(&mut self, analysis: &Analysis, input: &ReportInput) -> String {
         if self.recording.is_some() {
             return self.close(input).unwrap_or_default();
@@ -220,7 +218,7 @@ impl Sink {
         }
     }
 
-    /// Writes the ring out; says where to.
+    /// Dumps the ring and returns a message with the file name.
     pub(crate) fn dump(&mut self, why: &str, input: &ReportInput) -> String {
         let closing = Closing::of(input);
         let Some(ring) = &mut self.ring else {
@@ -232,7 +230,7 @@ impl Sink {
         }
     }
 
-    /// What is being written now.
+    /// Outputs being written now.
     pub(crate) fn writing(&self) -> Writing {
         let recording = self.recording.as_ref().map(|r| &r.recorder);
         Writing {
@@ -242,13 +240,13 @@ impl Sink {
         }
     }
 
-    /// What went wrong with the writing, for the report.
+    /// Problems with the outputs, for the report.
     pub(crate) fn trouble(&self) -> Vec<String> {
         let refused = self.feed.as_ref().and_then(Feed::refused);
         self.trouble.iter().cloned().chain(refused).collect()
     }
 
-    /// Closes everything; what there is to say of it.
+    /// Closes all outputs and returns messages about them.
     pub(crate) fn finish(&mut self, analysis: &Analysis, input: &ReportInput) -> Vec<String> {
         let mut said: Vec<String> = self.close(input).into_iter().collect();
         if let Some(ring) = self.ring.take() {
@@ -265,7 +263,7 @@ impl Sink {
         said
     }
 
-    /// Ends the recording.
+    /// Closes the recording.
     fn close(&mut self, input: &ReportInput) -> Option<String> {
         let Recording { recorder, told } = self.recording.take()?;
         let path = recorder.path().to_owned();
@@ -285,7 +283,7 @@ impl Sink {
         })
     }
 
-    /// Notices a recording that has ended by itself: its largest size, a full disk, a vanished mount.
+    /// Detects a recording that stopped by itself: size limit, full disk, vanished mount.
     fn watch(&mut self) {
         let Some(recording) = self.recording.as_mut().filter(|r| !r.told) else {
             return;
@@ -297,7 +295,7 @@ impl Sink {
         }
     }
 
-    /// Does `write`; a panic in it costs the writing, not the run.
+    /// Runs `write`. A panic ends the outputs, but not the run.
     fn guarded(&mut self, write: impl FnOnce(&mut Self)) {
         if catch_unwind(AssertUnwindSafe(|| write(self))).is_err() {
             let said = self.failed();

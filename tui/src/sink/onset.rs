@@ -1,4 +1,4 @@
-//! When the ring is to be written out by itself: some seconds after a finding has begun, so that its onset is inside.
+//! Decides when to dump the ring automatically: some seconds after a finding starts, so that its onset is included.
 
 use std::collections::HashSet;
 
@@ -7,16 +7,16 @@ use trace::detect::{Finding, Severity};
 
 use super::RecordArgs;
 
-/// How long after the first look that found it.
+/// Delay after the detector run that first reported the finding.
 const AFTER_NS: u64 = 5_000_000_000;
 
-/// When, and how often.
+/// Conditions and limits of automatic dumps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) least: Severity,
-    /// Nothing between two.
+    /// Minimum time between two dumps.
     pub(super) every_ns: Option<u64>,
-    /// No more while there are as many.
+    /// Maximum number of dumps kept.
     pub(super) most: Option<u32>,
 }
 
@@ -31,12 +31,12 @@ impl Rules {
     }
 }
 
-/// Watches for findings that begin.
+/// Detects findings that start.
 #[derive(Debug)]
 pub(super) struct Onset {
     rules: Rules,
     last: Option<MonoNs>,
-    /// Kind and hop of those that have begun; each is written out once.
+    /// Kind and hop of findings already seen; each is dumped once.
     known: HashSet<(&'static str, String)>,
     due: Option<(MonoNs, String)>,
 }
@@ -55,8 +55,7 @@ impl Onset {
         self.rules = rules;
     }
 
-    /// Looks at what has been found; why the ring is to be written out now, if it is. `copies` counts what was written out and
-    /// is still there.
+    /// Checks the findings and returns the reason for a dump that is due now. `copies` counts the existing dumps.
     pub(super) fn look<'a>(
         &mut self,
         now: MonoNs,
@@ -67,7 +66,7 @@ impl Onset {
             let severe = finding.active && finding.verdict.severity >= self.rules.least;
             let name = (finding.kind, finding.verdict.hop.clone());
             let due = severe && !self.is_too_soon(now) && !self.known.contains(&name);
-            // Where there are enough, or it comes too soon, it has its turn while it is active.
+            // A finding skipped because of a limit is checked again while it is active.
             if due && !self.has_enough(copies) {
                 self.known.insert(name);
                 let when = MonoNs(now.0.saturating_add(AFTER_NS));
@@ -76,7 +75,7 @@ impl Onset {
         }
         let (_, why) = self.due.take_if(|(due, _)| *due <= now)?;
         self.last = Some(now);
-        // Where there is a pace, what begins again later is written out again.
+        // With a minimum interval, findings that start again later are dumped again.
         if self.rules.every_ns.is_some() {
             self.known.clear();
         }
@@ -92,7 +91,7 @@ impl Onset {
         since.is_some_and(|since| self.rules.every_ns.is_some_and(|every| since < every))
     }
 
-    /// What still was to be written out when the run ended.
+    /// Reason of a dump that is not due yet when the run ends.
     pub(super) fn pending(&self) -> Option<&str> {
         self.due.as_ref().map(|(_, why)| why.as_str())
     }

@@ -1,10 +1,10 @@
-//! What a recording that begins in the middle of a run has to know first: the engine and its hops.
+//! Initial events of a recording that starts during a run: the engine and its hops.
 
 use trace::Event;
 use trace::event::{self, What};
 use trace::ledger::Ledger;
 
-/// Says what the ledger knows of the engine and of every hop, as of now.
+/// Emits the ledger's current state of the engine and of every hop.
 pub(super) fn write(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
     let at = ledger.now();
     let engine = ledger.engine();

@@ -1,4 +1,4 @@
-//! The hindsight ring: the newest past on disk, written out as a recording when something has happened.
+//! Hindsight ring: the recent past on disk, dumped into a recording when something happens.
 
 use std::path::PathBuf;
 
@@ -9,16 +9,16 @@ use super::onset::{Onset, Rules};
 use super::{RecordArgs, Written, written};
 use crate::state::units::bytes;
 
-/// How names of what is written out begin.
+/// Name prefix of dumps.
 const COPY: &str = "tokengap-hindsight-";
 
-/// A ring, and when it is written out.
+/// A ring, and the conditions for dumping it.
 pub(super) struct Ring {
     hindsight: Hindsight,
-    /// The file was named by the user: it stays after a clean end.
+    /// Set if the user named the file, which then remains after a clean end.
     named: bool,
     onset: Onset,
-    /// What is being written out, where to and why.
+    /// Dumps in progress, with their path and reason.
     dumps: Vec<(Dumping, PathBuf, String)>,
 }
 
@@ -52,7 +52,7 @@ impl Ring {
         self.hindsight.tick(now);
     }
 
-    /// Begins to write the ring out if a finding has begun some seconds ago; says so.
+    /// Starts a dump if one is due, and returns a message.
     pub(super) fn onset(&mut self, now: MonoNs, analysis: &Analysis, closing: &dyn Fn() -> Closing) -> Option<String> {
         let (path, dumps) = (self.hindsight.path(), &self.dumps);
         let copies = || copies(path) + dumps.iter().filter(|(_, to, _)| !to.exists()).count();
@@ -60,7 +60,7 @@ impl Ring {
         Some(self.dump(&why, &closing()))
     }
 
-    /// Begins to write the ring out into a new file beside it; says where.
+    /// Starts a dump into a new file beside the ring, and returns a message with its name.
     pub(super) fn dump(&mut self, why: &str, closing: &Closing) -> String {
         let second = trace::clock::wall_ns() / 1_000_000_000;
         let to = self.hindsight.path().with_file_name(format!("{COPY}{second}.tgap"));
@@ -74,7 +74,7 @@ impl Ring {
         }
     }
 
-    /// What has been written out since the last call.
+    /// Message about dumps finished since the last call.
     pub(super) fn news(&mut self) -> Option<String> {
         let mut said = None;
         self.dumps.retain_mut(|(dumping, to, why)| match dumping.poll() {
@@ -91,7 +91,7 @@ impl Ring {
         written(self.hindsight.path(), &self.hindsight.status())
     }
 
-    /// Ends it: what waited to be written out is, and a ring that nobody named is removed.
+    /// Runs the pending dump and closes the ring. A ring without a user-given name is removed.
     pub(super) fn finish(mut self, closing: &Closing) -> Vec<String> {
         if let Some(why) = self.onset.pending().map(str::to_owned) {
             self.dump(&why, closing);
@@ -104,14 +104,14 @@ impl Ring {
         match self.hindsight.finish() {
             Err(error) => said.push(format!("! hindsight: {error}")),
             Ok(_) if self.named => said.push(format!("the hindsight ring is in {}", path.display())),
-            // It has been written out, or nothing happened.
+            // The content was dumped, or nothing happened.
             Ok(_) => drop(std::fs::remove_file(&path)),
         }
         said
     }
 }
 
-/// What was written out of this ring or an earlier run's and still lies beside it.
+/// Number of dumps beside the ring, including those of earlier runs.
 fn copies(ring: &std::path::Path) -> usize {
     let folder = ring.parent().filter(|folder| !folder.as_os_str().is_empty());
     let Ok(entries) = std::fs::read_dir(folder.unwrap_or_else(|| std::path::Path::new("."))) else {

@@ -1,4 +1,4 @@
-//! `tokengap splice` as a source: live hops are moved behind the relay, watched there, and moved back.
+//! Source of `tokengap splice`: moves live hops behind the relay, observes them there, and moves them back.
 
 mod plan;
 mod rate;
@@ -27,25 +27,25 @@ pub(crate) use plan::{Planned, plan};
 pub(crate) use rate::{Rate, measure};
 pub(crate) use witness::{Seen, Witness};
 
-/// How long a sender is given to pause, and a parted one to close.
+/// Maximum wait for a sender to pause, and for a cut connection to close.
 const PAUSE: Duration = Duration::from_secs(2);
-/// How long receivers are given to take what reached them by the old connection, before the new one is led on.
+/// Maximum wait for receivers to process messages of the old connection before the new one is opened.
 const CATCH_UP: Duration = Duration::from_secs(10);
-/// A receiver that is seen asleep so often in a row, a millisecond apart, has an empty inbox.
+/// Consecutive checks, a millisecond apart, that find a receiver asleep before its inbox counts as empty.
 const ASLEEP: u32 = 5;
-/// How long senders are given to connect anew.
+/// Maximum wait for senders to reconnect.
 const RECONNECT: Duration = Duration::from_secs(5);
-/// How long the witness goes on after the move.
+/// Time the witness continues after the move.
 pub(crate) const SETTLE: Duration = Duration::from_secs(1);
 
-/// One connection that is to be led through the relay.
+/// A connection to be moved behind the relay.
 #[derive(Clone, Copy, Debug)]
 struct Live {
     connection: Connection,
     holder: Holder,
 }
 
-/// What is to be moved, found and measured; nothing is touched yet.
+/// Planned move with its connections and measurements. Nothing has been changed yet.
 pub(crate) struct Prepared {
     planned: Vec<Planned>,
     live: Vec<Live>,
@@ -54,14 +54,14 @@ pub(crate) struct Prepared {
     engine: Known,
 }
 
-/// Folders in which something will be moved.
+/// Folders in which sockets will be moved.
 pub(crate) fn folders(planned: &[Planned]) -> Vec<PathBuf> {
     let folders: BTreeSet<PathBuf> = planned.iter().map(|one| one.folder.clone()).collect();
     folders.into_iter().collect()
 }
 
 impl Prepared {
-    /// Finds every connection of the planned listeners and counts what is sent.
+    /// Finds every connection of the planned listeners and measures the message rate.
     pub(crate) fn new(engine: &Engine, planned: Vec<Planned>) -> anyhow::Result<Self> {
         let mut live = Vec::new();
         for one in &planned {
@@ -71,7 +71,7 @@ impl Prepared {
             let inodes: Vec<u64> = found.iter().flat_map(|c| [c.connector, c.acceptor]).collect();
             let holders = holders(&inodes);
             let held_by = |inode: u64, pid: u32| holders.get(&inode).is_some_and(|h| h.iter().any(|h| h.pid == pid));
-            // Another engine's socket may have the same name in another container.
+            // A socket of another engine may have the same name in another container.
             for connection in found.into_iter().filter(|c| held_by(c.acceptor, one.receiver)) {
                 let holder = holders.get(&connection.connector).and_then(|holders| holders.first());
                 let holder = *holder.with_context(|| {
@@ -100,7 +100,7 @@ impl Prepared {
         })
     }
 
-    /// What would be done, in words.
+    /// Describes the planned move.
     pub(crate) fn told(&self) -> String {
         let receivers = self.planned.iter().map(|one| {
             format!(
@@ -124,7 +124,7 @@ impl Prepared {
         )
     }
 
-    /// Moves everything, or puts all of it back and says why.
+    /// Moves everything, or restores everything and returns the reason.
     pub(crate) fn go(self, options: &Options, guard: Guard) -> anyhow::Result<Splice> {
         let mut tap = Tap::waiting(Options {
             ask_to_leave: true,
@@ -154,7 +154,7 @@ impl Prepared {
             match part(live.holder, live.connection.connector, PAUSE) {
                 Ok(at) => parted = at,
                 Err(error) => {
-                    // Those that were parted already wait at the gate; they find the engine's own socket again.
+                    // Senders that were already disconnected wait at the gate, and will find the engine's own socket again.
                     drop(places);
                     return Err(error).context("a connection was not moved, and everything is as it was");
                 }
@@ -192,7 +192,7 @@ impl Prepared {
         })
     }
 
-    /// Whether none of the old connections is there any more: then all they carried is in their receivers' inboxes.
+    /// Returns whether all old connections are closed. Then everything they carried is in the receivers' inboxes.
     fn are_closed(&self) -> bool {
         self.planned.iter().all(|one| {
             let found = Peers::of(one.receiver).and_then(|peers| peers.connected_to(&one.bound));
@@ -201,7 +201,7 @@ impl Prepared {
     }
 }
 
-/// Whether `holds` comes true within `patience`.
+/// Waits at most `patience` for `holds`, and returns whether it became true.
 fn wait(patience: Duration, holds: impl Fn() -> bool) -> bool {
     let until = Instant::now() + patience;
     while !holds() {
@@ -213,7 +213,7 @@ fn wait(patience: Duration, holds: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Waits until every receiver sleeps in its poll: it has taken all there was.
+/// Waits until every receiver sleeps in its poll, which means that it has received all messages.
 fn caught_up(planned: &[Planned]) -> bool {
     let until = Instant::now() + CATCH_UP;
     planned.iter().all(|one| {
@@ -235,16 +235,16 @@ fn caught_up(planned: &[Planned]) -> bool {
 
 enum State {
     Running,
-    /// The relay lets its connections go; nobody can connect.
+    /// The relay closes its connections; nobody can connect.
     Closing,
-    /// Receivers take what is left, then the sockets are put back.
+    /// Receivers drain, then the sockets are restored.
     Returning(JoinHandle<Vec<String>>),
-    /// The witness sees the first frames of the direct connections.
+    /// The witness observes the first frames of the direct connections.
     Settling(Instant),
     Over,
 }
 
-/// Hops behind the relay.
+/// Hops moved behind the relay.
 pub(crate) struct Splice {
     tap: TapSource,
     places: Vec<Place>,
@@ -254,7 +254,7 @@ pub(crate) struct Splice {
     connections: usize,
     rate: Option<Rate>,
     witness: Result<Witness, String>,
-    /// From the last connection's parting until all had connected anew.
+    /// Time from cutting the last connection until all had reconnected.
     pub(crate) outage: Duration,
     pub(crate) doubts: Vec<String>,
     state: State,
@@ -262,12 +262,12 @@ pub(crate) struct Splice {
 }
 
 impl Splice {
-    /// What the witness saw; the error says why there is none.
+    /// Results of the witness, or the reason why there are none.
     pub(crate) fn seen(&self) -> Result<Seen, &str> {
         self.witness.as_ref().map(Witness::seen).map_err(String::as_str)
     }
 
-    /// Receivers rest, sockets go back: on a thread, since it takes a while.
+    /// Waits for receivers and restores the sockets, on a thread because it takes a while.
     fn give_back(&mut self) -> State {
         let (places, planned) = (std::mem::take(&mut self.places), self.planned.clone());
         let all = move || {
@@ -285,7 +285,7 @@ impl Splice {
         };
         match thread::Builder::new().name("way-back".into()).spawn(all) {
             Ok(thread) => State::Returning(thread),
-            // What was moved into the thread went back as it was dropped.
+            // The closure was dropped, which restored the sockets.
             Err(_) => State::Over,
         }
     }
@@ -347,7 +347,7 @@ impl Source for Splice {
 
     fn stop(&mut self) {
         if matches!(self.state, State::Running) {
-            // From here on who connects finds nobody, and tries again until the engine's own socket is back.
+            // From here on, connecting fails; senders retry until the engine's own socket is back.
             self.places.iter().for_each(Place::close);
             self.tap.stop();
             self.state = State::Closing;

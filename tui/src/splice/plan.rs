@@ -1,4 +1,4 @@
-//! What of an engine is to be moved: the listeners of its token path, and where their files are.
+//! Selects the listeners of an engine's token path to move, and locates their socket files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,20 @@ use zmq_tap::splice::Folder;
 /// A listener to be moved.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
-    /// Names of the hops that end in it.
+    /// Names of the hops that end at it.
     names: Vec<String>,
-    /// As the engine bound it.
+    /// Path that the engine bound.
     pub(crate) bound: PathBuf,
-    /// Who listens.
+    /// Pid of the listening process.
     pub(crate) receiver: u32,
-    /// Where its folder can be reached from here, the target's mount namespace included.
+    /// Path of its folder from here, across mount namespaces.
     pub(crate) folder: PathBuf,
-    /// The socket's name in it.
+    /// File name of the socket in the folder.
     pub(crate) file: String,
 }
 
 impl Planned {
-    /// The hop's name; `None` where several hops end in one listener.
+    /// Name of the hop; `None` if several hops end at this listener.
     pub(crate) fn name(&self) -> Option<&str> {
         match self.names.as_slice() {
             [name] => Some(name),
@@ -31,7 +31,7 @@ impl Planned {
         }
     }
 
-    /// The names of all of its hops, as a person reads them.
+    /// Names of all its hops, for display.
     pub(crate) fn title(&self) -> String {
         self.names.join(", ")
     }
@@ -46,7 +46,7 @@ impl Planned {
     }
 }
 
-/// The token path's listeners of `engine`, or those of hops called `wanted`.
+/// Listeners of `engine`'s token path, or only those of hops named `wanted`.
 pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<Planned>> {
     let mut listeners: BTreeMap<(u32, &str), Vec<String>> = BTreeMap::new();
     let mut left = Vec::new();
@@ -89,7 +89,7 @@ pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<
     Ok(planned)
 }
 
-/// Where the file of a socket that process `pid` has bound as `path` is.
+/// Locates the socket file that process `pid` bound as `path`.
 fn reach(names: Vec<String>, path: &Path, pid: u32) -> anyhow::Result<Planned> {
     let parts = path.parent().zip(path.file_name().and_then(|name| name.to_str()));
     let (parent, file) = parts.with_context(|| format!("{} is no name of a socket file", path.display()))?;

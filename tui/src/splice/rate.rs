@@ -1,4 +1,4 @@
-//! How many messages a second the senders send, before anything is touched.
+//! Message rate of the senders, measured before anything is changed.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,18 +7,18 @@ use probe_user::discover::Engine;
 
 use super::witness::Witness;
 
-/// How long is counted.
+/// Measuring time.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// A rate, and how it is known.
+/// A rate, and how it was measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) per_second: u64,
     pub(crate) by: &'static str,
 }
 
-/// Counted by the probe; without one estimated from how often the senders' I/O threads woke: about once a message while
-/// they keep up.
+/// Rate counted by the probe. Without a probe, estimated from wake-ups of the senders' I/O threads: about one per message while they keep
+/// up.
 pub(crate) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<Rate> {
     let count = || match witness {
         Some(witness) => Some(witness.seen().sent),
@@ -36,7 +36,7 @@ pub(crate) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32
     })
 }
 
-/// `None` where no I/O thread is known.
+/// Total wake-ups; `None` if no I/O thread is known.
 fn wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
     let processes = engine.processes.iter().filter(|p| senders.contains(&p.id.pid));
     let threads = processes.flat_map(|p| p.io_threads.iter().map(|tid| (p.id.pid, *tid)));

@@ -1,5 +1,5 @@
-//! Who watches both ends of the hops while they are moved: the probe, on a thread of its own. It says how many messages are
-//! sent, and whether what is taken adds up for every request, before the move and after it.
+//! Probe on both ends of the hops during a move, on its own thread. It counts sent messages, and checks for every request that the received
+//! token counts add up before and after the move.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,30 +14,30 @@ use trace::event::{Event, Frame, Hop, Lost, LostCause, Sees, What};
 use trace::{Config, FrameId, HopId};
 use zmq_tap::wire::{Decoder, Limits};
 
-/// Most bytes copied of a message that is taken.
+/// Maximum number of bytes copied of a received message.
 const CAPTURE: u32 = 1 << 20;
 const PATIENCE: Duration = Duration::from_millis(4);
-/// How often it is seen whether everything adds up.
+/// Interval of the checks.
 const SUM_EVERY: Duration = Duration::from_millis(100);
-/// Requests followed over the move.
+/// Maximum number of requests followed across the move.
 const MOST_RIDS: usize = 262_144;
 
-/// What the witness has seen so far.
+/// Results so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Messages that the senders gave to libzmq.
+    /// Messages passed to libzmq by the senders.
     pub(crate) sent: u64,
-    /// Messages that the receivers took.
+    /// Messages received by the receivers.
     pub(crate) taken: u64,
-    /// Requests that had begun before the last mark and went on after it.
+    /// Requests that started before the last mark and continued after it.
     pub(crate) crossed: u64,
-    /// Messages that could not be read, or were not observed: nothing is concluded of them.
+    /// Messages that could not be decoded or were missed. They lead to no conclusion.
     pub(crate) unread: u64,
-    /// What did not add up, in words.
+    /// Descriptions of counts that do not add up.
     pub(crate) broken: Vec<String>,
 }
 
-/// A watch on the processes at both ends. Dropping it ends it.
+/// The watching thread. Dropping this value ends it.
 pub(crate) struct Witness {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -51,7 +51,7 @@ struct Shared {
 }
 
 impl Witness {
-    /// Watches; the error says why that is not possible here.
+    /// Starts watching, or returns why that is not possible.
     pub(crate) fn start(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Result<Self, String> {
         let all: BTreeSet<u32> = senders | receivers;
         let targets: Vec<Target> = all
@@ -88,12 +88,12 @@ impl Witness {
         })
     }
 
-    /// What it has seen by now.
+    /// Results so far.
     pub(crate) fn seen(&self) -> Seen {
         self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Requests that live now are those that go over the move.
+    /// Marks the requests that are live now as those that cross the move.
     pub(crate) fn mark(&self) {
         self.shared.mark.store(true, Ordering::Relaxed);
     }
@@ -115,12 +115,12 @@ fn watch(
     receivers: &BTreeSet<u32>,
     say: &Sender<Result<(), String>>,
 ) {
-    // The sends are counted from the attach on: whoever measures a rate waits for it.
+    // Sends are counted from the attach on, so the rate measurement waits for it.
     let _ = say.send(Ok(()));
     let mut book = Book::new();
     let mut summed = Instant::now();
     loop {
-        // Read before the last look, so that what was seen by then is in the book.
+        // Read before the last poll, so that its observations are included.
         let ending = shared.end.load(Ordering::Relaxed);
         if shared.mark.swap(false, Ordering::Relaxed) {
             book.marked.clone_from(&book.live);
@@ -146,7 +146,7 @@ fn watch(
     }
 }
 
-/// The arithmetic of what is taken: an analysis whose every hop is one receiver's inbox.
+/// Checks the token counts of received messages with an analysis in which every receiver's inbox is a hop.
 struct Book {
     analysis: Analysis,
     decoder: Decoder,
@@ -231,7 +231,7 @@ impl Book {
         self.analysis.apply(&unknown(count));
     }
 
-    /// What the detectors of the wire's arithmetic say.
+    /// Collects findings of the detectors that check wire arithmetic.
     fn sum_up(&mut self) {
         self.analysis.tick(trace::MonoNs::now());
         let says = |finding: &&&trace::detect::Finding| matches!(finding.kind, "wire-loss" | "wire-arithmetic");
@@ -243,7 +243,7 @@ impl Book {
     }
 }
 
-/// So many messages of which nothing is known.
+/// Event for `count` messages whose content is unknown.
 fn unknown(count: u64) -> Event<'static> {
     Event {
         at: trace::MonoNs::now(),

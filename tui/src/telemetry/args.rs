@@ -1,4 +1,4 @@
-//! The flags of what is told to other systems, the same on every live source.
+//! Telemetry flags, shared by all live sources.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The metrics endpoint: HTTP/1.1 on a thread of its own. Connections, the size of requests and the time each may take are bounded;
-//! a question costs the run some hundred microseconds at most four times a second, however often it is asked.
+//! Metrics endpoint: HTTP/1.1 on its own thread, with limits on connections, request size and time. The run collects metrics at most four
+//! times a second, at some hundred microseconds each, regardless of the number of requests.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,16 +23,16 @@ use tokio::time::{sleep, timeout};
 use super::exposition::encode;
 use super::scrapes::Questions;
 
-/// What whoever reaches the endpoint may take of it.
+/// Limits of the endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Connections at a time. A further one takes the place of the oldest that has not asked yet, or else of the oldest.
+    /// Concurrent connections. A new one displaces the oldest that has not sent a request, else the oldest.
     connections: usize,
-    /// Largest request head, in bytes.
+    /// Maximum size of a request head, in bytes.
     request_bytes: usize,
-    /// How long a request's head may take.
+    /// Maximum time to receive a request head.
     head: Duration,
-    /// How long a connection may last, answer included.
+    /// Maximum lifetime of a connection, including the response.
     whole: Duration,
 }
 
@@ -43,17 +43,17 @@ pub(super) const BOUNDS: Bounds = Bounds {
     whole: Duration::from_secs(30),
 };
 
-/// Connections that were ended before they had their answer.
+/// Connections closed before they received a response.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
-    /// For newer ones.
+    /// Displaced by newer connections.
     displaced: AtomicU64,
-    /// For a bound of size or time, or for not being HTTP.
+    /// Over a size or time limit, or not HTTP.
     failed: AtomicU64,
 }
 
 impl Refused {
-    /// What there is to say of them, for the report.
+    /// Summary for the report.
     pub(super) fn trouble(&self) -> Option<String> {
         let displaced = self.displaced.load(Ordering::Relaxed);
         let failed = self.failed.load(Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Refused {
     }
 }
 
-/// Begins to serve at `address`; gives back where that is (a port of 0 is one that was free).
+/// Starts to serve at `address` and returns the bound address (port 0 selects a free one).
 pub(super) fn serve(
     address: SocketAddr,
     questions: Questions,
@@ -95,7 +95,7 @@ pub(super) fn serve(
     Ok((bound, counted))
 }
 
-/// A connection under way.
+/// A connection in progress.
 struct Served {
     asked: Arc<AtomicBool>,
     task: AbortHandle,
@@ -112,7 +112,7 @@ async fn accept(
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
-            // No descriptors left, for now.
+            // Out of file descriptors, for now.
             Err(error) => {
                 tracing::info!("metrics: cannot accept a connection: {error}");
                 sleep(Duration::from_millis(100)).await;
@@ -121,7 +121,7 @@ async fn accept(
         };
         served.retain(|one| !one.task.is_finished());
         if served.len() >= bounds.connections {
-            // Whoever says nothing must not keep out who asks.
+            // An idle client must not block one that sends a request.
             let silent = served.iter().position(|one| !one.asked.load(Ordering::Relaxed));
             if let Some(oldest) = served.remove(silent.unwrap_or(0)) {
                 oldest.task.abort();
@@ -132,7 +132,7 @@ async fn accept(
         let (questions, refused, asks) = (questions.clone(), Arc::clone(refused), Arc::clone(&asked));
         let task = tokio::spawn(async move {
             let ended = timeout(bounds.whole, converse(stream, questions, bounds, &asks)).await;
-            // Who breaks off by itself wants no answer.
+            // A client that disconnects by itself is not counted.
             if ended.is_err() || ended.is_ok_and(|ended| ended.is_err_and(|e| e.is_timeout() || e.is_parse())) {
                 refused.failed.fetch_add(1, Ordering::Relaxed);
             }

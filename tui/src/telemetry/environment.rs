@@ -1,25 +1,25 @@
-//! OpenTelemetry's own environment variables, as its specification names them.
+//! OpenTelemetry's standard environment variables.
 
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use percent_encoding::percent_decode_str;
 
-/// What the environment says of where and how to push.
+/// Push settings from the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Environment {
     /// `OTEL_EXPORTER_OTLP_HEADERS`.
     pub(super) headers: Vec<(String, String)>,
     /// `OTEL_RESOURCE_ATTRIBUTES`.
     pub(super) attributes: Vec<(String, String)>,
-    /// `OTEL_SERVICE_NAME`; it goes before a `service.name` among the attributes.
+    /// `OTEL_SERVICE_NAME`; overrides a `service.name` among the attributes.
     pub(super) service: Option<String>,
-    /// `OTEL_EXPORTER_OTLP_TIMEOUT`: how long one request may take.
+    /// `OTEL_EXPORTER_OTLP_TIMEOUT`: maximum time per request.
     pub(super) timeout: Option<Duration>,
 }
 
 impl Environment {
-    /// Reads it; `get` gives the value of a variable.
+    /// Reads the settings; `get` returns the value of a variable.
     pub(super) fn read(get: impl Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
         let get = |name: &str| get(name).filter(|value| !value.trim().is_empty());
         let list = |name: &str| -> anyhow::Result<Vec<(String, String)>> {
@@ -46,7 +46,7 @@ impl Environment {
     }
 }
 
-/// `name=value,name=value`, percent-encoded.
+/// Parses `name=value,name=value`, percent-encoded.
 fn pairs(text: &str) -> anyhow::Result<Vec<(String, String)>> {
     let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
     entries

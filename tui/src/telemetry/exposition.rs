@@ -1,4 +1,4 @@
-//! Metrics as text: `OpenMetrics` 1.0, and the older text format of Prometheus for those who do not ask for it.
+//! Metrics as text: `OpenMetrics` 1.0, or the older Prometheus text format if the client does not accept it.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit as Base};
 use trace::metrics::{Family, Kind, Point, Unit, Value};
 
-/// What an answer is made of.
+/// Response to a scrape.
 pub(super) struct Exposition {
     pub(super) content_type: &'static str,
     pub(super) body: String,
 }
 
-/// Encodes `families`, as `OpenMetrics` where the reader's `accept` names it.
+/// Encodes `families`, as `OpenMetrics` if `accept` contains it.
 pub(super) fn encode(families: Vec<Family>, accept: &str) -> Result<Exposition, fmt::Error> {
     let counters: Vec<String> = families
         .iter()
@@ -38,7 +38,7 @@ pub(super) fn encode(families: Vec<Family>, accept: &str) -> Result<Exposition, 
     })
 }
 
-/// The same in the older format: there a counter's comments carry its full name, and units and the end are not marked.
+/// Converts to the older format, in which comments of counters use the full name, and units and the end are not marked.
 fn older(body: &str, counters: &[String]) -> String {
     let mut out = String::with_capacity(body.len());
     for line in body.lines() {
@@ -57,7 +57,7 @@ fn older(body: &str, counters: &[String]) -> String {
     out
 }
 
-/// Values that were collected, as the encoder wants them.
+/// Collected values, in the form the encoder requires.
 #[derive(Debug)]
 struct Families(Vec<Family>);
 
@@ -70,7 +70,7 @@ impl Collector for Families {
                 Kind::Gauge => MetricType::Gauge,
                 Kind::Histogram => MetricType::Histogram,
             };
-            // The encoder knows the two units that its format does, and ends the name in them.
+            // The encoder appends the two units it knows to the name.
             let (name, unit) = match of.unit {
                 Unit::Seconds => (of.stem(), Some(Base::Seconds)),
                 Unit::Bytes => (of.stem(), Some(Base::Bytes)),

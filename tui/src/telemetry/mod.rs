@@ -1,5 +1,5 @@
-//! What is told to other systems while a run goes on: metrics to who asks, spans and metrics to a receiver. Never the run's
-//! concern: trouble here, a panic included, is said, and the run goes on.
+//! Export of metrics and spans during a run: metrics on scrape, spans and metrics by push. A failure here, even a panic, is reported but
+//! does not affect the run.
 
 mod args;
 mod endpoint;
@@ -25,10 +25,10 @@ use endpoint::Refused;
 use push::Push;
 use scrapes::Answers;
 
-/// The version that metrics and spans tell.
+/// Version in metrics and spans.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// All that one run tells.
+/// All telemetry of a run.
 #[derive(Default)]
 pub(crate) struct Telemetry {
     answers: Option<Answers>,
@@ -38,7 +38,7 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    /// Opens what `args` ask for, before the run, so that a mistake is told at once. `source` is what the report calls it.
+    /// Opens what `args` request. Called before the run, so that errors appear at once. `source` is the name in the report.
     pub(crate) fn open(args: &TelemetryArgs, source: &str) -> anyhow::Result<Self> {
         let mut telemetry = Self {
             push: Push::open(args, source)?,
@@ -60,7 +60,7 @@ impl Telemetry {
         Ok(telemetry)
     }
 
-    /// An event that `analysis` has entered.
+    /// Processes an event after `analysis`.
     pub(crate) fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         if self.push.is_some() {
             self.guarded(|telemetry| {
@@ -71,7 +71,7 @@ impl Telemetry {
         }
     }
 
-    /// Time that `analysis` has let pass.
+    /// Processes a tick after `analysis`.
     pub(crate) fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
         if self.push.is_some() {
             self.guarded(|telemetry| {
@@ -82,14 +82,14 @@ impl Telemetry {
         }
     }
 
-    /// Between two turns of the run's loop: answers who asks.
+    /// Answers pending scrapes. Called between two turns of the run loop.
     pub(crate) fn turn(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
         if self.answers.as_ref().is_some_and(Answers::wanted) {
             self.guarded(|telemetry| telemetry.answer(analysis, &input(), false));
         }
     }
 
-    /// The run has come to `report`: pushes what is left.
+    /// Pushes the rest at the end of a run with `report`.
     pub(crate) fn conclude(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
         self.guarded(|telemetry| {
             if let Some(push) = &mut telemetry.push {
@@ -98,24 +98,24 @@ impl Telemetry {
         });
     }
 
-    /// Nothing more will come: `input` is what the report was told.
+    /// Publishes the final metrics. `input` is that of the report.
     pub(crate) fn finish(&mut self, analysis: &Analysis, input: &ReportInput) {
         self.guarded(|telemetry| telemetry.answer(analysis, input, true));
     }
 
-    /// Whether something is pushed, so that the end has to wait for it.
+    /// Returns whether anything is pushed, in which case the end must wait for it.
     pub(crate) fn pushes(&self) -> bool {
         self.push.is_some()
     }
 
-    /// What went wrong, for the report.
+    /// Problems, for the report.
     pub(crate) fn trouble(&self) -> Vec<String> {
         let push = self.push.as_ref().and_then(Push::trouble);
         let refused = self.refused.as_ref().and_then(|refused| refused.trouble());
         push.into_iter().chain(refused).chain(self.failed.clone()).collect()
     }
 
-    /// What there is to say since the last call.
+    /// Message for the user since the last call.
     pub(crate) fn news(&self) -> Option<String> {
         self.push.as_ref().and_then(Push::news)
     }
@@ -127,7 +127,7 @@ impl Telemetry {
         }
     }
 
-    /// Does `tell`; a panic in it costs the telling, not the run.
+    /// Runs `tell`. A panic ends the telemetry, but not the run.
     fn guarded(&mut self, tell: impl FnOnce(&mut Self)) {
         if catch_unwind(AssertUnwindSafe(|| tell(self))).is_err() {
             *self = Self {
@@ -146,7 +146,7 @@ fn metrics(analysis: &Analysis, report: &ReportInput, pushed: Option<Pushed>) ->
     })
 }
 
-/// Goes on serving the last metrics for as long as `args` ask, unless `asked_to_end`.
+/// Keeps serving the final metrics for the time in `args`, unless `asked_to_end`.
 pub(crate) fn linger(args: &TelemetryArgs, asked_to_end: impl Fn() -> bool) {
     let began = Instant::now();
     while args.metrics_linger.is_some_and(|most| began.elapsed() < most) && !asked_to_end() {

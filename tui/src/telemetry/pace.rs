@@ -1,10 +1,10 @@
-//! How much may be sent in a minute.
+//! Limits the bytes sent per minute.
 
 use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// Bytes by the minute.
+/// Byte budget per minute.
 #[derive(Debug)]
 pub(super) struct Pace {
     most: u64,
@@ -21,7 +21,7 @@ impl Pace {
         }
     }
 
-    /// Whether a body of so many bytes may go; one that begins within the minute's bytes goes whole.
+    /// Returns whether a body of `bytes` may be sent. A body that starts within the budget is sent completely.
     pub(super) fn admits(&mut self, bytes: usize, now: Instant) -> bool {
         if now.duration_since(self.since) >= MINUTE {
             (self.since, self.sent) = (now, 0);

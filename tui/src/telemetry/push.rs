@@ -1,4 +1,4 @@
-//! What is pushed to an OTLP receiver, and when: spans when they have come to be, metrics from time to time.
+//! Push to an OTLP receiver: spans when they are complete, metrics at an interval.
 
 use std::sync::Arc;
 use std::thread;
@@ -17,14 +17,14 @@ use super::pace::Pace;
 use super::queue::{Body, Queue, Signal};
 use super::sender::Sender;
 
-/// Spans wait for others this long, unless there are many.
+/// Maximum time that spans are gathered for one request.
 const GATHER: Duration = Duration::from_secs(1);
-/// Bytes of spans that are sent together.
+/// Maximum bytes of spans per request.
 const TOGETHER: usize = 256 * 1024;
-/// How long the end of a run waits for what is on its way.
+/// Maximum wait for outstanding requests at the end of a run.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// A push under way.
+/// State of the push.
 pub(super) struct Push {
     spans: LiveSpans,
     queue: Arc<Queue>,
@@ -36,7 +36,7 @@ pub(super) struct Push {
 }
 
 impl Push {
-    /// Begins; `None` when nothing is to be pushed.
+    /// Starts the sender; `None` if nothing is to be pushed.
     pub(super) fn open(args: &TelemetryArgs, source: &str) -> anyhow::Result<Option<Self>> {
         let Some(url) = &args.otlp else { return Ok(None) };
         let environment = Environment::read(|name| std::env::var(name).ok())?;
@@ -81,7 +81,7 @@ impl Push {
         }
     }
 
-    /// Lets time pass; `metrics` collects them.
+    /// Processes a tick; `metrics` collects the metrics.
     pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
         self.spans.tick(now, analysis);
         if self.gathered.elapsed() >= GATHER {
@@ -92,7 +92,7 @@ impl Push {
         }
     }
 
-    /// The run is over: sends the rest, and waits for it, but not long.
+    /// Sends the rest at the end of the run and waits a limited time for it.
     pub(super) fn finish(&mut self, analysis: &Analysis, report: &Report, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
         self.spans.finish(analysis, report);
         self.send_spans(analysis);

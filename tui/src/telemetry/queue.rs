@@ -1,4 +1,4 @@
-//! What waits to be pushed, between the run, which never waits, and the sender's thread.
+//! Push queue between the run, which never blocks, and the sender's thread.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use trace::metrics::Pushed;
 
-/// What a body tells of.
+/// Content of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     Traces,
     Metrics,
 }
 
-/// One request's body.
+/// Body of a request.
 #[derive(Debug)]
 pub(super) struct Body {
     pub(super) signal: Signal,
     pub(super) json: Vec<u8>,
-    /// Spans or points in it.
+    /// Number of spans or points in it.
     pub(super) items: u64,
     pub(super) since: Instant,
 }
@@ -27,18 +27,18 @@ pub(super) struct Body {
 struct State {
     waiting: VecDeque<Body>,
     bytes: usize,
-    /// Something is on its way.
+    /// Set while a body is being sent.
     sending: bool,
     closed: bool,
     pushed: Pushed,
-    /// The last thing that went wrong, and how often something did.
+    /// Last failure.
     trouble: Option<String>,
-    /// News that nobody has been told.
+    /// Message not yet shown to the user.
     news: Option<String>,
     failing: bool,
 }
 
-/// A queue of bounded size.
+/// A queue limited in bytes.
 #[derive(Debug)]
 pub(super) struct Queue {
     most: usize,
@@ -59,7 +59,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a body. Metrics are sums, so newer ones replace those that wait; what does not fit is given up and counted.
+    /// Adds a body. Metrics are cumulative, so newer ones replace queued ones. A body that does not fit is dropped and counted.
     pub(super) fn push(&self, body: Body) {
         let mut state = self.state();
         if body.signal == Signal::Metrics
@@ -77,7 +77,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The next body; `None` when the queue is closed and empty.
+    /// Next body, waiting for one if necessary; `None` once the queue is closed and empty.
     pub(super) fn next(&self) -> Option<Body> {
         let mut state = self.state();
         loop {
@@ -93,7 +93,7 @@ impl Queue {
         }
     }
 
-    /// Waits between two tries, and no longer once the run is over.
+    /// Waits between two attempts, but ends early when the queue is closed.
     pub(super) fn pause(&self, most: Duration) {
         let state = self.state();
         let running = |state: &mut State| !state.closed;
@@ -104,7 +104,7 @@ impl Queue {
         self.state().closed
     }
 
-    /// A body was accepted, but for `rejected` of its items.
+    /// Records that a body was accepted, except `rejected` of its items.
     pub(super) fn accepted(&self, body: &Body, rejected: u64, why: &str) {
         let mut state = self.state();
         let rejected = rejected.min(body.items);
@@ -116,7 +116,7 @@ impl Queue {
         self.sent(state);
     }
 
-    /// A body was given up.
+    /// Records that a body was given up.
     pub(super) fn given_up(&self, body: &Body, why: &str) {
         let mut state = self.state();
         state.give_up(body.signal, body.items, why);
@@ -128,7 +128,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// A try has failed and will be repeated.
+    /// Records a failed attempt that will be repeated.
     pub(super) fn failed(&self, why: &str) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.failing, true) {
@@ -136,7 +136,7 @@ impl Queue {
         }
     }
 
-    /// The run is over: what is left has until `deadline`, the rest is given up.
+    /// Closes the queue: waits until `deadline` for the rest to be sent, then drops it.
     pub(super) fn close(&self, deadline: Instant) {
         let mut state = self.state();
         state.closed = true;
@@ -151,7 +151,7 @@ impl Queue {
         state.bytes = 0;
     }
 
-    /// Spans that are not to be sent at all.
+    /// Counts spans that are dropped without being queued.
     pub(super) fn leave_out(&self, signal: Signal, items: u64, why: &str) {
         self.state().give_up(signal, items, why);
     }
@@ -160,7 +160,7 @@ impl Queue {
         self.state().pushed
     }
 
-    /// What went wrong, for the report.
+    /// Problems, for the report.
     pub(super) fn trouble(&self) -> Option<String> {
         let state = self.state();
         let (spans, points) = (state.pushed.spans.1, state.pushed.points.1);

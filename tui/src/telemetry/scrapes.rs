@@ -1,5 +1,5 @@
-//! The metrics' way from the run, which has the numbers, to the endpoint's thread, which is asked for them: they are collected
-//! when somebody asks, at most four times a second, between two turns of the run's loop.
+//! Passes metrics from the run to the endpoint's thread. They are collected on request, at most four times a second, between two turns of
+//! the run loop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,34 +8,34 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use trace::metrics::Family;
 
-/// Numbers that are younger than this answer the next question too.
+/// Maximum age of metrics that are served again.
 const FRESH: Duration = Duration::from_millis(250);
-/// How long the run may take to answer: it is between two turns every few milliseconds.
+/// Maximum wait for the run, which normally answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What was collected last.
+/// Metrics collected last.
 #[derive(Clone, Debug, Default)]
 struct Latest {
     at: Option<Instant>,
     families: Arc<Vec<Family>>,
-    /// The run is over: nothing newer will come.
+    /// Set after the end of the run: no newer metrics will follow.
     last: bool,
 }
 
-/// The run's end.
+/// The run's side.
 pub(super) struct Answers {
     wanted: Arc<AtomicBool>,
     latest: watch::Sender<Latest>,
 }
 
-/// The endpoint's end.
+/// The endpoint's side.
 #[derive(Clone)]
 pub(super) struct Questions {
     wanted: Arc<AtomicBool>,
     latest: watch::Receiver<Latest>,
 }
 
-/// Both ends.
+/// Creates both sides.
 pub(super) fn pair() -> (Answers, Questions) {
     let (sender, latest) = watch::channel(Latest::default());
     let wanted = Arc::<AtomicBool>::default();
@@ -47,12 +47,12 @@ pub(super) fn pair() -> (Answers, Questions) {
 }
 
 impl Answers {
-    /// Whether somebody waits for numbers.
+    /// Returns whether a request is pending.
     pub(super) fn wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::Relaxed)
     }
 
-    /// Hands numbers over; after the `last` ones nobody needs to ask.
+    /// Publishes metrics; `last` marks the final ones.
     pub(super) fn give(&self, families: Vec<Family>, last: bool) {
         self.latest.send_replace(Latest {
             at: Some(Instant::now()),
@@ -63,7 +63,7 @@ impl Answers {
 }
 
 impl Questions {
-    /// The numbers as they are now; `None` when the run does not answer.
+    /// Current metrics; `None` if the run does not answer.
     pub(super) async fn ask(&mut self) -> Option<Arc<Vec<Family>>> {
         let fresh = |latest: &Latest| latest.last || latest.at.is_some_and(|at| at.elapsed() < FRESH);
         let known = self.latest.borrow_and_update().clone();

@@ -1,4 +1,4 @@
-//! The sender's thread: one body after the other to an OTLP/HTTP receiver, with patience that grows, and ends.
+//! Sender thread: sends one body after another to an OTLP/HTTP receiver, with exponential backoff up to a time limit.
 
 use std::time::Duration;
 
@@ -10,34 +10,34 @@ use ureq::http::header::RETRY_AFTER;
 use super::environment::Environment;
 use super::queue::{Body, Queue, Signal};
 
-/// How long one request may take, unless the environment says otherwise.
+/// Default timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The first pause after a failure; each further one is twice as long, up to [`LONGEST`].
+/// First pause after a failure, doubled after each further one up to [`LONGEST`].
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(30);
-/// A body that was not accepted within this time is given up.
+/// Age at which an unaccepted body is given up.
 const PATIENCE: Duration = Duration::from_mins(5);
-/// Read of an answer, in bytes.
+/// Maximum number of bytes read of a response.
 const ANSWER: u64 = 64 * 1024;
 
-/// Where bodies go.
+/// Receiver of the bodies.
 pub(super) struct Sender {
     agent: ureq::Agent,
     url: String,
     headers: Vec<(String, String)>,
 }
 
-/// What became of a try.
+/// Result of an attempt.
 enum Outcome {
-    /// Accepted, but for so many items.
+    /// Accepted, except for this many items.
     Accepted(u64, String),
-    /// To be tried again, after a pause that the receiver may have named.
+    /// To be repeated after a pause, which the receiver may specify.
     Again(Option<Duration>, String),
     Refused(String),
 }
 
 impl Sender {
-    /// To the receiver at `url`, without its `/v1/traces`.
+    /// Creates a sender to the receiver at `url`, given without `/v1/traces`.
     pub(super) fn new(url: &str, environment: &Environment) -> anyhow::Result<Self> {
         let uri: ureq::http::Uri = url.parse().with_context(|| format!("--otlp {url}: no URL; {HINT}"))?;
         if uri.scheme_str() == Some("https") {
@@ -61,7 +61,7 @@ impl Sender {
         })
     }
 
-    /// Sends what comes, until the queue is closed and empty.
+    /// Sends bodies until the queue is closed and empty.
     pub(super) fn run(&self, queue: &Queue) {
         while let Some(body) = queue.next() {
             self.deliver(&body, queue);
@@ -119,7 +119,7 @@ impl Sender {
         }
         let said: String = answer.lines().next().unwrap_or_default().chars().take(200).collect();
         let why = format!("{to}: {status} {said}").trim_end().to_owned();
-        // These four may be tried again, says the OTLP specification.
+        // The OTLP specification lists these four as retryable.
         let again = [
             StatusCode::TOO_MANY_REQUESTS,
             StatusCode::BAD_GATEWAY,
@@ -136,7 +136,7 @@ impl Sender {
 
 const HINT: &str = "write it like http://localhost:4318";
 
-/// Seconds, or a date.
+/// Parses seconds or a date.
 fn retry_after(text: &str, now: jiff::Timestamp) -> Option<Duration> {
     if let Ok(seconds) = text.trim().parse() {
         return Some(Duration::from_secs(seconds));
@@ -145,7 +145,7 @@ fn retry_after(text: &str, now: jiff::Timestamp) -> Option<Duration> {
     Some(Duration::try_from(date.timestamp().duration_since(now)).unwrap_or_default())
 }
 
-/// Items that a receiver did not take though it answered well, and its reason.
+/// Number of items the receiver rejected in a successful response, and the reason.
 fn partial_success(answer: &str) -> (u64, String) {
     let Ok(answer) = serde_json::from_str::<Value>(answer) else {
         return (0, String::new());

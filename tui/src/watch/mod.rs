@@ -1,4 +1,4 @@
-//! Runs that are observed elsewhere: one screen, or one report, for all of them.
+//! Watching runs of other tokengap processes, with one screen or one report for all of them.
 
 mod pod;
 mod report;
@@ -22,14 +22,14 @@ use crate::observer::{Observer, Progress, Stage, Wish};
 use crate::rest::Rest;
 use crate::screen::Screen;
 
-/// How often connections are judged and the list of runs is made.
+/// Interval of connection checks and updates of the run list.
 const LOOK: Duration = Duration::from_millis(500);
-/// Messages of one source in one turn, so that the others and the keys have theirs.
+/// Maximum number of messages per source and turn, so that other sources and keys get their turn.
 const MESSAGES_A_TURN: usize = 8;
 
-/// What the command was asked for.
+/// Options of the command.
 pub(crate) struct Options {
-    /// Whom to watch.
+    /// Sources to watch.
     pub(crate) sources: Vec<feed::WatchOptions>,
     pub(crate) limits: trace::ledger::Limits,
     pub(crate) slowest: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     pub(crate) force: bool,
 }
 
-/// One run, at the end.
+/// Result of one run.
 pub(crate) struct Watched {
     pub(crate) name: String,
     pub(crate) address: String,
@@ -49,7 +49,7 @@ pub(crate) struct Watched {
     pub(crate) report: Report,
 }
 
-/// Watches until the reader leaves, `--duration` is over, a signal comes or, without a screen, every source has ended.
+/// Watches until the user quits, `--duration` is over, a signal arrives or, without a screen, every source has ended.
 pub(crate) fn run(options: &Options, screen: Option<Screen>) -> anyhow::Result<Vec<Watched>> {
     let signals = Signals::install()?;
     let watchers = feed::Watcher::start(options.sources.clone())?;
@@ -67,7 +67,7 @@ pub(crate) fn run(options: &Options, screen: Option<Screen>) -> anyhow::Result<V
         pods.push(Pod::new(watcher, observer, options, several));
     }
     drive(&mut pods, screen.as_ref(), options.duration, &signals);
-    // The terminal is itself again before anything is printed.
+    // Restore the terminal before printing anything.
     pods.iter_mut().for_each(Pod::dismiss);
     drop(screen);
     Ok(pods.into_iter().map(Pod::finish).collect())

@@ -1,4 +1,4 @@
-//! One run that is observed elsewhere: its connection, its analysis, and what of it did not come.
+//! One watched run: its connection, its analysis, and its missed records.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use crate::state::past::OwnPast;
 use crate::state::pods::{Brief, Link, PodLine};
 use crate::state::units::{count, duration};
 
-/// A source sends ten messages a second: after this long without one it is said to be silent.
+/// Time without a message until a source counts as silent. Sources send ten messages a second.
 const SILENT: Duration = Duration::from_secs(3);
 
 pub(super) struct Pod {
@@ -32,9 +32,9 @@ pub(super) struct Pod {
     link: Link,
     since: Instant,
     heard: Instant,
-    /// Why the connection is not there.
+    /// Reason for a missing connection.
     why: String,
-    /// Why the past was not taken over, or the run cannot be followed any more.
+    /// Reason why earlier state was not loaded, or why the run cannot be followed any further.
     beyond: Option<String>,
     broken: bool,
     gaps: u64,
@@ -75,7 +75,7 @@ impl Pod {
             options: RecordOptions {
                 max_bytes: options.record_max_size,
                 force: options.force,
-                // Its clocks are not ours.
+                // The source's clocks differ from ours.
                 anchor_every_ns: None,
                 ..RecordOptions::default()
             },
@@ -83,7 +83,7 @@ impl Pod {
         }
     }
 
-    /// Takes one message; `false` when there is none.
+    /// Processes one message; `false` if there is none.
     pub(super) fn turn(&mut self) -> bool {
         match self.watcher.poll() {
             None => return false,
@@ -94,7 +94,7 @@ impl Pod {
         true
     }
 
-    /// What the source's screen knows of the past, once.
+    /// Takes the time series received from the source.
     pub(super) fn take_past(&mut self) -> Option<OwnPast> {
         self.past.take()
     }
@@ -123,7 +123,7 @@ impl Pod {
         self.about.anchor = Some(head.anchor());
         match body {
             Body::Start(start, analysis) => self.begin(&head, *start, analysis),
-            // What comes of a run without its start cannot be placed.
+            // Records of a run with an unknown start cannot be interpreted.
             _ if head.instance != self.instance => return,
             Body::Block(block) => self.block(&block),
             Body::About(closing) => self.about.closing = *closing,
@@ -138,7 +138,7 @@ impl Pod {
         self.set(Link::Live);
     }
 
-    /// Goes on from the state of the source: at the first contact, after a gap, and when the source was started anew.
+    /// Loads the state of the source: on first contact, after a gap, and after a restart of the source.
     fn begin(&mut self, head: &Head, start: Start, analysis: Result<Box<Analysis>, ImageError>) {
         let known = head.instance == self.instance;
         if !known {
@@ -165,7 +165,7 @@ impl Pod {
                 let past = start.history.filter(|_| !known);
                 self.past = past.and_then(|past| Image::unpack(&past).ok());
             }
-            // The next block says what stands, and how many records are missing.
+            // The next block contains the current position, which gives the number of missing records.
             Err(why) => {
                 self.beyond = Some(format!("nothing of it before this moment is known here: {why}"));
             }
@@ -240,7 +240,7 @@ impl Pod {
         }
     }
 
-    /// Judges the connection.
+    /// Updates the state of the connection.
     pub(super) fn look(&mut self, now: Instant) {
         if self.link == Link::Live && now - self.heard >= SILENT {
             self.set(Link::Silent);
@@ -269,12 +269,12 @@ impl Pod {
         self.about.own = own;
     }
 
-    /// Lets the observer look.
+    /// Runs the observer.
     pub(super) fn show(&mut self, stage: Stage) -> Wish {
         self.run.turn(&self.about, stage, None)
     }
 
-    /// The run in one line.
+    /// Summary line of the run.
     pub(super) fn line(&self, now: Instant) -> PodLine {
         PodLine {
             name: self.name.clone(),
@@ -307,7 +307,7 @@ impl Pod {
     }
 }
 
-/// `run.tgap` of one of several sources: `run-ADDRESS.tgap`.
+/// Derives a file name per source from `run.tgap`: `run-ADDRESS.tgap`.
 fn beside(path: &Path, address: &str) -> PathBuf {
     let plain: String = address
         .chars()

@@ -1,4 +1,4 @@
-//! What is printed at the end: the report of the one run, or of each.
+//! Final output: the report of one run, or of several.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use trace::report::Report;
 use super::Watched;
 use crate::app;
 
-/// The schema's name of several reports in one.
+/// Schema name of several reports in one document.
 const SCHEMA: &str = "tokengap.watch/1";
 
 #[derive(Serialize)]
@@ -23,15 +23,15 @@ struct All<'a> {
 struct One<'a> {
     pod: &'a str,
     endpoint: &'a str,
-    /// How the connection stood at the end.
+    /// State of the connection at the end.
     state: String,
-    /// Records that did not come here, and in how many gaps.
+    /// Missed records, and the number of gaps they form.
     records_missed: u64,
     gaps: u64,
     report: &'a Report,
 }
 
-/// Prints the reports; the exit code says whether findings of any are too bad.
+/// Prints the reports and returns the exit code for `fail_on` over all of them.
 pub(crate) fn conclude(watched: &[Watched], json: bool, fail_on: Option<Severity>) -> anyhow::Result<ExitCode> {
     if let [one] = watched {
         return app::conclude(&one.report, json, fail_on);

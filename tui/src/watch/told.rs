@@ -1,4 +1,4 @@
-//! What a source tells of itself beside its events.
+//! Information that a source sends about itself, in addition to its events.
 
 use serde_json::Value;
 use trace::MonoNs;
@@ -7,14 +7,14 @@ use trace::report::SamplingCost;
 
 use crate::about::About;
 
-/// A run observed elsewhere.
+/// A run observed by another process.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) kind: String,
     pub(super) closing: Closing,
-    /// Both clocks of the source, as of its last message.
+    /// Both clocks of the source at its last message.
     pub(super) anchor: Option<Anchor>,
-    /// What is wrong with the connection, and what did not come through it.
+    /// Problems of the connection, and missed records.
     pub(super) own: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! One run's part of the screen that all runs share.
+//! Observer of one run that forwards to the screen shared by all runs.
 
 use std::cell::RefCell;
 use std::rc::Rc;

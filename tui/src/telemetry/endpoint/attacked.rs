@@ -1,4 +1,4 @@
-//! Who reads, and who does not read, ask or end as they should: the next one is answered, and what was refused is counted.
+//! Slow, silent and malformed clients: other clients are still answered, and refused connections are counted.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream as Client};
@@ -9,13 +9,13 @@ use trace::metrics::{Family, Point, Value};
 use super::super::scrapes::{Answers, pair};
 use super::*;
 
-/// As they are, with less time.
+/// The default limits, with shorter times.
 const QUICK: Bounds = Bounds {
     head: Duration::from_millis(400),
     whole: Duration::from_millis(1_200),
     ..BOUNDS
 };
-/// Longer than any of the times above, and much shorter than all of them one after the other.
+/// Longer than any of the times above, but much shorter than the sum over all clients.
 const SOON: Duration = Duration::from_secs(10);
 
 struct Endpoint {
@@ -46,7 +46,7 @@ impl Endpoint {
         answer
     }
 
-    /// A scrape, in less than `head`: nobody else was waited for.
+    /// Scrapes and checks that the response arrives within `head`, so that no other client delays it.
     fn answers_at_once(&self, bounds: Bounds) {
         let began = Instant::now();
         let answer = self.ask(SCRAPE);
@@ -70,7 +70,7 @@ impl Endpoint {
 
 const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
 
-/// Until the other side has closed: nothing more can be read.
+/// Returns whether the other side has closed, so that nothing more can be read.
 fn is_closed(client: &mut Client) -> bool {
     let mut rest = Vec::new();
     let ended = client.read_to_end(&mut rest);
@@ -112,7 +112,7 @@ fn a_head_that_is_too_long_or_no_http_is_refused_and_counted() {
     ];
     for head in &heads {
         let mut client = here.connect();
-        // It may hang up before it has read all of it.
+        // The server may hang up before reading everything.
         client.write_all(head.as_bytes()).ok();
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).ok();
@@ -148,7 +148,7 @@ fn who_sends_a_byte_now_and_then_is_given_up_in_time() {
     assert!(is_closed(&mut client));
     here.until("given up", |counted| counted == (0, 1));
     assert!(began.elapsed() < QUICK.whole + SOON, "{:?}", began.elapsed());
-    // A body that does not end is not waited for.
+    // The server does not wait for an endless body.
     let posted = here.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000000\r\n\r\nabc");
     assert!(posted.starts_with("HTTP/1.1 405 "), "{posted}");
     let asked = here.ask("GET /metrics HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffffffff\r\nabc");
@@ -174,7 +174,7 @@ fn who_says_nothing_keeps_nobody_out() {
 #[test]
 fn who_never_reads_its_answer_is_given_up_in_time() {
     let here = endpoint(QUICK);
-    // More than the kernel takes for who does not read.
+    // Exceeds the kernel's buffers for a client that does not read.
     let label = "x".repeat(1_000);
     let family = || Family {
         definition: trace::metrics::ALL
@@ -213,7 +213,7 @@ fn who_has_said_all_it_will_say_is_answered() {
     let mut answer = String::new();
     client.read_to_string(&mut answer).expect("answered");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    // And who leaves in the middle is no trouble.
+    // A client that disconnects early causes no report.
     for part in [0, 5, SCRAPE.len()] {
         let mut client = here.connect();
         client.write_all(&SCRAPE.as_bytes()[..part]).expect("begun");
