@@ -84,7 +84,7 @@ impl Drive {
         &mut self.sink
     }
 
-    /// Configuration of the next analysis, used by [`Self::anew`].
+    /// Sets the configuration to use after the next restart of the analysis.
     pub(crate) fn set_config(&mut self, config: Config) {
         self.config = config;
     }

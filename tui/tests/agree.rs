@@ -1,4 +1,4 @@
-//! Every recorded pickle that is accepted is well formed for CPython, which reads the same requests out of it.
+//! Every accepted recorded pickle is well formed for CPython, which reads the same requests from it.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Nothing is read before everything is given up: a command that waits for the first byte of its file has nothing left to lose.
+//! Commands must be confined before they read: one that waits for the first byte of its file has already dropped all privileges.
 
 #![cfg(target_os = "linux")]
 
@@ -16,7 +16,7 @@ fn everything_is_given_up_before_the_first_byte_is_read() {
             .stdout(Stdio::null())
             .spawn()
             .expect("started");
-        // It stands in `open` until somebody writes.
+        // It blocks in `open` until somebody writes.
         let confined = (0..200).any(|_| {
             std::thread::sleep(Duration::from_millis(20));
             let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();

@@ -1,14 +1,14 @@
-//! Before and after, end to end: the demo's runs, their reports as files, and the comparison as its user gets it.
+//! End-to-end comparison of two runs: demos, their reports as files, and the output of `tokengap diff`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-/// Seconds that give ten slots, of which the first and the last are left off.
+/// Duration in seconds that gives ten slots, of which the first and the last are omitted.
 const DURATION: &str = "10s";
 
-/// Plays a demo into `file`.
+/// Runs a demo with its report in `file`.
 fn play(file: &Path, args: &[&str]) -> Child {
     let out = std::fs::File::create(file).expect("a file");
     Command::new(env!("CARGO_BIN_EXE_tokengap"))
@@ -61,7 +61,7 @@ fn the_regression_comes_out_by_itself_and_the_same_twice_does_not() {
     ] {
         assert_eq!(verdict_of(&change, measure), "worse", "{measure} of {change:#}");
     }
-    // How sure it is of the throughput depends on what else the machine does in these ten seconds.
+    // The significance of the throughput change depends on the load of the machine during these ten seconds.
     let delivered = change["measures"]
         .as_array()
         .into_iter()

@@ -1,4 +1,4 @@
-//! What a user may get wrong about files, places and processes: each answer says what was tried, on what, and what to do next.
+//! User errors with files, addresses and processes: each message names the operation, the object and the next step.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,10 +9,10 @@ const RECORDING: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../trace/fixtures/recordings/1.0-demo-race.tgap"
 );
-/// Behind a name that leads nowhere.
+/// Advice for a name that does not exist.
 const GONE: &str = "check the name";
 
-/// Puts what is to be misused into `folder`.
+/// Creates unusable files in `folder`.
 fn prepare(folder: &Path) {
     let recording = fs::read(RECORDING).expect("a recording");
     let write = |name: &str, bytes: &[u8]| fs::write(folder.join(name), bytes).expect("written");
@@ -48,7 +48,7 @@ fn every_mistake_is_told_with_what_to_do_next() {
             vec!["cut.tgap was cut or damaged", "copy it again"],
         ));
     }
-    // Whoever is root may read what is closed.
+    // Root can read the file regardless of its permissions.
     if fs::read(folder.path().join("closed.tgap")).is_err() {
         for command in ["replay --headless", "report", "export --format csv", "import"] {
             cases.push((

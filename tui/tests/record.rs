@@ -1,4 +1,4 @@
-//! The real binary records a run; what it says of the recording is what it said of the run.
+//! The real binary records a run, and the recording gives the same report as the run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -14,7 +14,7 @@ fn tokengap(folder: &Path, args: &[&str]) -> Output {
     run.expect("tokengap runs")
 }
 
-/// The report, without what is of the process that made it.
+/// The report, without the resource use of the process.
 fn report(output: &Output) -> Value {
     assert!(output.status.success(), "{}", said(output));
     let mut report: Value = serde_json::from_slice(&output.stdout).expect("a report");
@@ -100,7 +100,7 @@ fn what_is_no_recording_is_refused_in_words() {
     }
 }
 
-/// A demo with a ring, ended with this value.
+/// A demo with a hindsight ring, killed on drop.
 struct Ringed {
     demo: Child,
     folder: tempfile::TempDir,
@@ -125,7 +125,7 @@ impl Ringed {
         assert!(kill.expect("kill runs").success());
     }
 
-    /// Waits for a dump that is whole.
+    /// Waits for a complete dump.
     fn dump(&self) -> PathBuf {
         let end = Instant::now() + Duration::from_mins(1);
         loop {
@@ -149,7 +149,7 @@ impl Ringed {
 
 impl Drop for Ringed {
     fn drop(&mut self) {
-        // It may have been ended already.
+        // It may have exited already.
         let _ = self.demo.kill();
         let _ = self.demo.wait();
     }

@@ -1,19 +1,19 @@
-//! The real binary on a real terminal: tmux holds it, keys are pressed, the pane is read.
+//! The real binary on a real terminal: tests press keys in tmux and read the pane.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a busy machine.
+/// Timeout of any step, generous enough for a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A tmux server of this test alone, ended with it.
+/// A tmux server for one test, stopped on drop.
 struct Tmux {
     folder: tempfile::TempDir,
 }
 
 impl Tmux {
-    /// Runs `tokengap` with `args` in an 80x24 pane; `None`, loudly, where there is no tmux.
+    /// Runs `tokengap` with `args` in an 80x24 pane. Returns `None`, with a message, if tmux is not installed.
     fn run(args: &str) -> Option<Self> {
         if Command::new("tmux").arg("-V").output().is_err() {
             eprintln!("SKIPPED: tmux is not installed, so the screen was not tried on a terminal");
@@ -54,7 +54,7 @@ impl Tmux {
         self.ask(&["capture-pane", "-p"])
     }
 
-    /// Everything the pane has shown, as far as tmux keeps it.
+    /// Content of the pane including tmux's scrollback.
     fn whole_pane(&self) -> String {
         self.ask(&["capture-pane", "-p", "-S", "-"])
     }
@@ -86,7 +86,7 @@ impl Tmux {
         }
     }
 
-    /// Waits for the end and checks that the terminal is what it was.
+    /// Waits for the exit and checks that the terminal is restored.
     fn wait_for_end(&self) {
         self.wait("the end", || self.value("pane_dead") == "1");
         for (mode, name) in [
@@ -101,7 +101,7 @@ impl Tmux {
 impl Drop for Tmux {
     fn drop(&mut self) {
         let socket = self.folder.path().join("tmux");
-        // The server may have ended with its pane.
+        // The server may have exited with its pane.
         let _ = Command::new("tmux").arg("-S").arg(socket).arg("kill-server").output();
     }
 }
@@ -146,7 +146,7 @@ fn a_reader_finds_the_loss_and_its_request_in_the_race_demo() {
     tmux.press(&["?"]);
     tmux.wait_for("help: lines");
     tmux.press(&["Escape"]);
-    // Sent together, Escape and a letter would be Alt and the letter.
+    // Sent together, Escape and a letter would be read as Alt and the letter.
     tmux.wait_for("worst rid");
     tmux.press(&["e"]);
     tmux.wait_for("j JSON report");
@@ -164,7 +164,7 @@ fn a_reader_finds_the_loss_and_its_request_in_the_race_demo() {
     );
 }
 
-/// What a run recorded from its screen shows again: the same loss, found by a key.
+/// A recording made from the screen shows the same loss, found with a key.
 #[test]
 fn a_run_recorded_from_its_screen_is_played_again() {
     let Some(tmux) = Tmux::run("demo --scenario race") else {
@@ -230,7 +230,7 @@ fn a_signal_gives_the_terminal_back() {
     tmux.wait_for_end();
 }
 
-/// A terminal that was closed reads as its end again and again: the program once went on for ever, deaf to signals.
+/// Reading a closed terminal returns end of input forever, which must not keep the run in a loop that ignores signals.
 #[test]
 fn a_terminal_that_goes_away_ends_the_run() {
     let Some(tmux) = Tmux::run("demo --scenario healthy") else {

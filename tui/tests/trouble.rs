@@ -1,4 +1,4 @@
-//! Trouble with the disk, and with the process: the run goes on, what was written is readable, and both say what is missing.
+//! Disk and process failures: the run continues, written data remains readable, and reports state what is missing.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const TOKENGAP: &str = env!("CARGO_BIN_EXE_tokengap");
 
-/// Runs a line of shell in `folder`; `$T` is tokengap.
+/// Runs a shell command in `folder`; `$T` is tokengap.
 fn shell(folder: &Path, line: &str) -> Output {
     let output = Command::new("sh")
         .current_dir(folder)
@@ -18,14 +18,14 @@ fn shell(folder: &Path, line: &str) -> Output {
     output.expect("sh runs")
 }
 
-/// The report of a run that went well.
+/// Report of a successful run.
 fn report(output: &Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {said}", output.status);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
 
-/// What the report says was not as it should be.
+/// Degradations in the report.
 fn degraded(report: &Value) -> Vec<&str> {
     let degraded = report["self"]["degraded"].as_array().expect("a list");
     degraded.iter().filter_map(Value::as_str).collect()
@@ -53,7 +53,8 @@ fn chunks(report: &Value) -> u64 {
     report["chunks"]["sent"].as_u64().expect("chunks")
 }
 
-/// The live run saw all of it and says why its recording ended; the recording holds the beginning and says that it lacks the end.
+/// Checks that the live run observed everything and reports why its recording ended, and that the recording contains the beginning and
+/// reports the missing end.
 fn ended_early(folder: &Path, live: &Output, why: &str) {
     let live = report(live);
     let truth = live["demo"]["truth"]["chunks"].as_u64();
@@ -87,7 +88,7 @@ fn a_limit_on_file_sizes_ends_the_recording_and_not_the_run() {
 #[test]
 fn a_disk_that_is_full_ends_the_recording_and_not_the_run() {
     let folder = tempfile::tempdir().expect("a folder");
-    // A small disk that is gone with the shell. Where nobody may mount one, the limit above stands for it.
+    // A small disk, unmounted when the shell exits. If mounting is not permitted, the test of the size limit covers the case.
     let small = "mkdir disk && mount -t tmpfs -o size=32k none disk";
     let unshare = |line: &str| {
         let mut command = Command::new("unshare");
@@ -105,7 +106,7 @@ fn a_disk_that_is_full_ends_the_recording_and_not_the_run() {
     ended_early(folder.path(), &live, "No space left on device");
 }
 
-/// A process that is killed with this value.
+/// A process that is killed on drop.
 struct Running(Child);
 
 impl Running {
@@ -120,7 +121,7 @@ impl Running {
         )
     }
 
-    /// Ends it as nothing else does, when `file` has grown to `bytes`.
+    /// Kills it with SIGKILL once `file` has grown to `bytes`.
     fn kill_when(&mut self, file: &Path, bytes: u64) {
         let end = Instant::now() + Duration::from_mins(1);
         while !file.metadata().is_ok_and(|there| there.len() >= bytes) {
@@ -134,7 +135,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have been ended already.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -148,7 +149,7 @@ fn after_a_kill_the_recording_and_the_ring_tell_what_they_hold() {
     let mut run = Running::demo(folder.path(), &args.split(' ').collect::<Vec<_>>());
     run.kill_when(&file, 30_000);
     assert_eq!(ring.metadata().expect("the ring").len(), 8 << 20);
-    // As if the kill had hit it in the middle of its last write.
+    // Simulates a kill in the middle of the last write.
     let cut = folder.path().join("cut.tgap");
     let bytes = std::fs::read(&file).expect("the recording");
     std::fs::write(&cut, &bytes[..bytes.len() - 7]).expect("written");

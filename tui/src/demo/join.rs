@@ -1,7 +1,7 @@
-//! Joins what the peers report with the frames that the tap saw, and keeps both in the order of time.
+//! Joins the reports of the peers with the frames observed by the tap, in order of time.
 //!
-//! A peer knows a frame by its bytes, the ledger by its lane and number. The tap tells of a frame once its last byte has
-//! been written, when the receiver may have taken it already: a report waits until its frame is known.
+//! A peer identifies a frame by its bytes, the ledger by lane and number. The tap reports a frame after its last byte is written, when the
+//! receiver may already have received it. A report therefore waits until its frame is known.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -12,19 +12,19 @@ use trace::{FrameId, HopId, MonoNs};
 
 use super::peers::{Did, Fingerprint, PeerEvent};
 
-/// How long a report waits for the tap to tell of what was earlier.
+/// Time a report waits for earlier observations of the tap.
 const HOLD: Duration = Duration::from_millis(20);
-/// How long a report waits for its frame. Beyond it the tap has lost the observation, and says so itself.
+/// Maximum time a report waits for its frame. After that the tap has missed the frame, and reports that itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The reports that wait for their turn, and the engine they are about.
+/// Pending reports, and the engine they are about.
 pub(super) struct Join {
     version: &'static str,
     waiter: Waiter,
     turnaround: u8,
-    /// In the order of time: the peers share a thread.
+    /// In order of time, because the peers share a thread.
     reports: VecDeque<PeerEvent>,
-    /// Frames that were sent and not handled. Bounded by what the clients have open.
+    /// Frames sent but not processed. Bounded by the requests that clients have open.
     frames: HashMap<(HopId, Fingerprint), FrameId>,
 }
 
@@ -39,7 +39,7 @@ impl Join {
         }
     }
 
-    /// What the engine is while it serves in `mode`; the wire alone could not tell.
+    /// Engine event while it serves in `mode`, which the wire does not reveal.
     pub(super) fn engine(&self, mode: Mode) -> What<'static> {
         What::Engine(Engine {
             version: Some(self.version),
@@ -49,12 +49,12 @@ impl Join {
         })
     }
 
-    /// A peer reports.
+    /// Adds a report of a peer.
     pub(super) fn told(&mut self, report: PeerEvent) {
         self.reports.push_back(report);
     }
 
-    /// The tap tells: first come the reports of what was earlier, then this.
+    /// Passes on an event of the tap, after all earlier reports.
     pub(super) fn seen(&mut self, event: &Event<'_>, message: &[u8], sink: &mut dyn FnMut(&Event<'_>)) {
         match &event.what {
             What::Engine(_) => return,
@@ -69,7 +69,7 @@ impl Join {
         sink(event);
     }
 
-    /// Passes on the reports that have waited long enough, or all of them; whether there were any.
+    /// Passes on the reports that have waited long enough, or all of them. Returns whether there were any.
     pub(super) fn settle(&mut self, now: MonoNs, all: bool, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         let mut any = false;
         loop {
@@ -86,7 +86,7 @@ impl Join {
         }
     }
 
-    /// The oldest report's time satisfies `due`, and the frame that it speaks of is known.
+    /// Returns whether the oldest report's time satisfies `due` and its frame is known.
     fn next_is_due(&self, due: impl Fn(MonoNs) -> bool) -> bool {
         self.reports.front().is_some_and(|report| {
             due(report.at)
@@ -97,7 +97,7 @@ impl Join {
         })
     }
 
-    /// Passes on the oldest report, unless its frame was never seen.
+    /// Passes on the oldest report, unless its frame was never observed.
     fn pass_on(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let Some(PeerEvent { at, did }) = self.reports.pop_front() else {
             return;
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// `+seq` for a sent frame, `-seq` for a taken one, with the millisecond.
+    /// Formats a sent frame as `+seq`, a received one as `-seq`, with the time in milliseconds.
     fn note(event: &Event<'_>) -> String {
         match &event.what {
             What::Sent(frame) => format!("+{} {}", frame.id.seq, event.at.0 / MS),

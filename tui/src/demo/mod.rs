@@ -1,8 +1,8 @@
-//! `tokengap demo`: an engine played in this process, over real ZMQ sockets and through the real relay.
+//! `tokengap demo`: an engine simulated in this process, over real ZMQ sockets and through the real relay.
 //!
-//! The peers write the frames of real releases byte for byte ([`encode`]), pass them on as the real processes do
-//! ([`peers`]) and keep their own account of what was lost ([`truth`]). In place of a probe they report what they take,
-//! handle and deliver; [`join`] brings that together with what the tap saw. The ledger gets nothing else.
+//! The peers write the frames of real releases byte for byte ([`encode`]), forward them as the real processes do ([`peers`]), and keep the
+//! ground truth of lost tokens ([`truth`]). In place of a probe, they report what they receive, process and deliver; [`join`] merges these
+//! reports with the observations of the tap. The ledger gets no other input.
 
 mod encode;
 mod join;
@@ -41,25 +41,23 @@ use truth::{Account, DemoTruth};
 
 use crate::source::{Flow, Source, wire_forms};
 
-/// What to play.
+/// Options of a demo.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DemoOptions {
-    /// Which scenario.
     pub(crate) scenario: Scenario,
-    /// The same seed plays the same requests.
+    /// Seed of the requests; the same seed gives the same requests.
     pub(crate) seed: u64,
-    /// How many of the workers that the scenario is about; its own number without it.
+    /// Number of the workers that the scenario is about; its default without a value.
     pub(crate) workers: Option<u8>,
-    /// Only this phase of a scenario that has several, counted from 1; all by turns without it.
+    /// The only phase to run, counted from 1. Without it, the phases of a scenario alternate.
     pub(crate) phase: Option<usize>,
 }
 
-/// Observations and reports taken over in one turn: some milliseconds of work, so that ticks and signals are not kept
-/// waiting.
+/// Maximum number of observations and reports per poll. Bounds a poll to some milliseconds, so that ticks and signals are not delayed.
 const FRAMES_A_TURN: usize = 256;
 const REPORTS_A_TURN: usize = 8192;
 
-/// A socket's address has 108 bytes; our own part of the path needs some 30.
+/// A socket address is limited to 108 bytes, of which the demo's part of the path needs about 30.
 const LONGEST_PARENT: usize = 70;
 
 /// A running demo.
@@ -71,14 +69,14 @@ pub(crate) struct Demo {
     join: Join,
     announced: bool,
     stopping: bool,
-    // Dropped in this order: the peers, the tap that they talk through, the folder with its sockets.
+    // Drop order matters: first the peers, then the tap they communicate through, then the folder with its sockets.
     play: Play,
     tap: Tap,
     _folder: TempDir,
 }
 
 impl Demo {
-    /// Makes a private folder for the sockets, starts the relay in it and the peers around the relay.
+    /// Creates a private folder for the sockets, starts the relay in it, and starts the peers.
     pub(crate) fn start(options: &DemoOptions) -> anyhow::Result<Self> {
         let mut script = match options.workers {
             None => options.scenario.script(),
@@ -123,7 +121,7 @@ impl Demo {
         })
     }
 
-    /// The peers' own account so far; final once [`Source::poll`] has said [`Flow::Ended`].
+    /// Ground truth so far; final once [`Source::poll`] has returned [`Flow::Ended`].
     pub(crate) fn account(&self) -> DemoTruth {
         DemoTruth {
             scenario: self.script.name,
@@ -132,7 +130,7 @@ impl Demo {
         }
     }
 
-    /// Takes over what the peers report; whether there was anything.
+    /// Collects reports of the peers. Returns whether there were any.
     fn collect(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         let mut any = false;
         for report in std::iter::from_fn(|| self.reports.next()).take(REPORTS_A_TURN) {
@@ -154,7 +152,7 @@ impl Demo {
         any
     }
 
-    /// When every client has its last tokens, the tap can go too.
+    /// Stops the tap once every client has received its last tokens.
     fn stop_tap_after_play(&mut self) {
         if !self.stopping && self.play.is_over() {
             if let Err(error) = self.play.join() {
@@ -183,7 +181,7 @@ impl Source for Demo {
             });
         }
         self.stop_tap_after_play();
-        // Asked before anything is taken over: what comes after the end was there before it.
+        // Checked before collecting, so that nothing that arrives before the end is missed.
         let ended = self.stopping && self.tap.has_ended();
         let told = self.collect(sink);
         let join = &mut self.join;
@@ -218,7 +216,7 @@ impl Source for Demo {
     }
 }
 
-/// A folder that no other user's process can reach into.
+/// Creates a folder that no other user's process can access.
 fn private_folder() -> anyhow::Result<TempDir> {
     let parent = std::env::temp_dir();
     let parent = if parent.as_os_str().len() > LONGEST_PARENT {
@@ -232,7 +230,7 @@ fn private_folder() -> anyhow::Result<TempDir> {
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(parent)
     };
-    // A container's root may have no folder for such things; where it was started may do.
+    // A container's root may have no temporary folder; the working folder may be usable.
     let folder = within(parent).or_else(|error| within(Path::new(".")).map_err(|_| error));
     folder.with_context(|| {
         let parent = parent.display();
@@ -246,7 +244,7 @@ fn start_tap(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Tap> {
     Tap::start(taps, Options::default()).context("cannot start the demo's relay")
 }
 
-/// The hop as the tap is to tell of it: the peers see what the relay cannot.
+/// Hop for the tap to announce, with the additional capabilities of the peers.
 fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
     let last = hop.to == Receiver::Tokenizer;
     Ok(TapHop {

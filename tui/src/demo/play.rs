@@ -1,4 +1,4 @@
-//! The thread that the peers play on.
+//! Thread of the peers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -10,16 +10,16 @@ use tokio::sync::oneshot;
 use super::peers::Stage;
 use super::random::Random;
 
-/// A running play.
+/// A simulation in progress.
 pub(super) struct Play {
     ending: Arc<AtomicBool>,
-    /// Dropped to end the play without waiting for what is under way.
+    /// Dropped to end the simulation without waiting for work in flight.
     curtain: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
 impl Play {
-    /// Starts the peers; returns when all their sockets are bound and connected.
+    /// Starts the peers and returns once all their sockets are bound and connected.
     pub(super) fn start(stage: Stage, random: Random) -> anyhow::Result<Self> {
         let ending = Arc::clone(&stage.ending);
         let (curtain, fallen) = oneshot::channel();
@@ -53,17 +53,17 @@ impl Play {
         }
     }
 
-    /// Asks the peers to end: no request is begun any more, what runs is finished and delivered.
+    /// Asks the peers to end: no new requests start, running ones are finished and delivered.
     pub(super) fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
     }
 
-    /// Every client has its last tokens, or a peer has failed.
+    /// Returns whether every client has received its last tokens, or a peer has failed.
     pub(super) fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// How it went, once; waits for the thread.
+    /// Waits for the thread and returns its result, once.
     pub(super) fn join(&mut self) -> anyhow::Result<()> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(played)) => played,

@@ -1,8 +1,8 @@
-//! Seeded randomness: the same seed plays the same requests on every machine and release of tokengap.
+//! Seeded random numbers: the same seed gives the same requests on every machine and release of tokengap.
 
 use std::f64::consts::TAU;
 
-/// `SplitMix64` (Steele, Lea and Flood, 2014): small, fast and good enough to draw lengths and ids from.
+/// `SplitMix64` (Steele, Lea and Flood, 2014): small, fast, and good enough for drawing lengths and ids.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
@@ -11,7 +11,7 @@ impl Random {
         Self(seed)
     }
 
-    /// An independent stream, so that one peer's draws do not depend on how often another one drew.
+    /// Creates an independent stream, so that a peer's draws do not depend on those of other peers.
     pub(super) fn fork(&mut self) -> Self {
         Self(self.next())
     }
@@ -39,12 +39,12 @@ impl Random {
         self.unit() < share
     }
 
-    /// Waiting time to the next of events that come on average every `mean` (a Poisson stream).
+    /// Waiting time to the next event of a Poisson process with mean interval `mean`.
     pub(super) fn wait(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// Log-normal around `median`, as lengths of prompts and answers are.
+    /// Log-normal distribution around `median`, as for lengths of prompts and answers.
     pub(super) fn log_normal(&mut self, median: f64, sigma: f64) -> f64 {
         let normal = (-2.0 * (1.0 - self.unit()).ln()).sqrt() * (TAU * self.unit()).cos();
         median * (sigma * normal).exp()

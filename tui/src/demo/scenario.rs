@@ -1,4 +1,4 @@
-//! The scenarios: each is one description of an engine and its load, nothing more.
+//! The scenarios. Each one only describes an engine and its load.
 
 use std::time::Duration;
 
@@ -40,81 +40,81 @@ pub(crate) enum Scenario {
     Sampling,
 }
 
-/// A scenario as data.
+/// Definition of a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     pub(super) name: &'static str,
-    /// Whose frames the peers write.
+    /// Release whose frames the peers write.
     pub(super) release: Release,
     pub(super) route: Route,
     pub(super) load: Load,
-    /// What a router and a detokenizer need for their work.
+    /// Costs of a router and of a detokenizer.
     pub(super) router: Cost,
     pub(super) detokenizer: Cost,
-    /// Every so many requests one changes its detokenizer half-way: a router that was restarted with another number of them.
+    /// One in this many requests changes its detokenizer midway, as after restarting a router with a different number of them.
     pub(super) strays: Option<u32>,
-    /// What a waiter does with several queued chunks.
+    /// Behaviour of a waiter with several queued chunks.
     pub(super) waiter: Waiter,
-    /// Loop turns from a waiter's wake-up call to its run: 3 inside `asyncio.wait_for` up to CPython 3.11, 1 from 3.12,
-    /// more where another thread stands between. The loop takes a message every 2 turns.
+    /// Event loop turns between waking a waiter and its execution: 3 inside `asyncio.wait_for` up to CPython 3.11, 1 from 3.12, more with
+    /// another thread in between. The loop receives a message every 2 turns.
     pub(super) waiter_turns: u8,
-    /// Played in turn, for [`Self::phase`] each.
+    /// Phases that alternate, each for [`Self::phase`].
     pub(super) phases: &'static [Phase],
     pub(super) phase: Duration,
-    /// The tokenizer's pauses: garbage collection, a long prompt being tokenized on the event loop.
+    /// Pauses of the tokenizer, as caused by garbage collection or by tokenizing a long prompt on the event loop.
     pub(super) pauses: Option<Pauses>,
 }
 
-/// How many there are of each process.
+/// Number of processes per role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route {
-    /// Data-parallel schedulers.
+    /// Number of data-parallel schedulers.
     pub(super) schedulers: usize,
-    /// 0: `--skip-tokenizer-init`. Several stand behind a router.
+    /// Number of detokenizers. 0 means `--skip-tokenizer-init`; several have a router in front.
     pub(super) detokenizers: usize,
-    /// Tokenizer workers; of several each has its own inbox.
+    /// Number of tokenizer workers. Each of several has its own inbox.
     pub(super) workers: usize,
 }
 
-/// What a process spends on a frame and on each chunk in it.
+/// Cost of a frame, and of each chunk in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     pub(super) per_frame: Duration,
     pub(super) per_chunk: Duration,
 }
 
-/// What requests come as.
+/// Form of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Requests {
-    /// One by one.
+    /// Single requests.
     Single,
-    /// Batches of four prompts, and four samples of one prompt, by turns.
+    /// Alternately batches of four prompts, and four samples of one prompt.
     Groups,
-    /// One by one, each ending after its prefill (`FINISH_LENGTH(length=0)`).
+    /// Single requests that end after prefill (`FINISH_LENGTH(length=0)`).
     Prefill,
 }
 
-/// Requests and how the scheduler serves them.
+/// Requests, and how the scheduler serves them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// From frame to frame.
+    /// Time between frames.
     pub(super) step: Duration,
-    /// Requests that run at once.
+    /// Maximum number of running requests.
     pub(super) running: usize,
-    /// Requests that clients have open at once; beyond it they wait with the next one.
+    /// Maximum number of open requests; clients delay further ones.
     pub(super) open: usize,
-    /// New requests a second.
+    /// New requests per second.
     pub(super) arrivals: f64,
     pub(super) prompt: Lengths,
     pub(super) answer: Lengths,
-    /// Most tokens a request gets in one step (speculative decoding above 1).
+    /// Maximum number of tokens per request and step (above 1 for speculative decoding).
     pub(super) burst: u32,
-    /// Share of requests whose client goes away half-way.
+    /// Share of requests whose client disconnects midway.
     pub(super) aborts: f64,
     pub(super) come: Requests,
 }
 
-/// Log-normal lengths in tokens, cut off at both ends.
+/// Log-normal lengths in tokens, clamped at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths {
     pub(super) least: u32,
@@ -123,21 +123,21 @@ pub(super) struct Lengths {
     pub(super) most: u32,
 }
 
-/// How the tokenizer hands tokens out for a while, and what it costs.
+/// Delivery mode of the tokenizer for a while, and its cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Phase {
-    /// What requests that begin in it are given.
+    /// Mode for requests that start in this phase.
     pub(super) mode: Mode,
-    /// Their clients take everything for new tokens.
+    /// Set if their clients treat all received tokens as new.
     pub(super) clients_add_up: bool,
     pub(super) per_frame: Duration,
     pub(super) per_chunk: Duration,
 }
 
-/// When the tokenizer's event loop stands still.
+/// Pauses of the tokenizer's event loop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pauses {
-    /// Mean time between them.
+    /// Mean time between pauses.
     pub(super) every: Duration,
     pub(super) least: Duration,
     pub(super) most: Duration,
@@ -160,7 +160,7 @@ const DETOKENIZER: Route = Route {
     detokenizers: 1,
     ..DIRECT
 };
-/// Nothing that anybody has to wait for.
+/// Cost that causes no waits.
 const LIGHT: Cost = Cost {
     per_frame: us(40),
     per_chunk: us(8),
@@ -179,37 +179,37 @@ const ANSWER: Lengths = Lengths {
     most: 600,
 };
 
-/// Keeps up easily, and gives all tokens so far.
+/// Easily keeps up, and delivers all tokens so far.
 const QUICK: Phase = Phase {
     mode: Mode::Cumulative,
     clients_add_up: false,
     per_frame: us(300),
     per_chunk: us(15),
 };
-/// Needs 23 ms for a frame of 128 requests.
+/// Needs 23 ms per frame of 128 requests.
 const SLOW: Phase = Phase {
     per_frame: us(1000),
     per_chunk: us(170),
     ..QUICK
 };
-/// New tokens only.
+/// Delivers only new tokens.
 const DELTAS: Phase = Phase {
     mode: Mode::Incremental,
     per_chunk: us(30),
     ..QUICK
 };
-/// All tokens so far, to clients that take them for new ones.
+/// Delivers all tokens so far, to clients that treat them as new.
 const ADDED_UP: Phase = Phase {
     clients_add_up: true,
     per_chunk: us(50),
     ..QUICK
 };
-/// New tokens only, at a cost that a frame every 10 ms does not leave time for.
+/// Delivers only new tokens, at a cost too high for a frame every 10 ms.
 const COSTLY_DELTAS: Phase = Phase {
     per_chunk: us(250),
     ..DELTAS
 };
-/// One request a frame.
+/// One request per frame.
 const SMALL_FRAMES: Phase = Phase {
     per_frame: us(60),
     per_chunk: us(20),
@@ -250,7 +250,7 @@ impl Scenario {
                 phases: &[DELTAS],
                 ..Self::Healthy.script()
             },
-            // As in the report: a token every 13 ms, up to 850 requests open.
+            // As in the original report: a token every 13 ms, and up to 850 open requests.
             Self::Backlog => Script {
                 name: "backlog",
                 route: DIRECT,
@@ -334,7 +334,7 @@ impl Scenario {
                 },
                 ..Self::Router.script()
             },
-            // Chunks a second: 2,000 asked for, 200 by a detokenizer, 1,100 by the router.
+            // Chunks per second: the load is 2,000, a detokenizer can process 200, the router 1,100.
             Self::Detokenizers => Script {
                 name: "detokenizers",
                 route: Route {
@@ -419,7 +419,7 @@ impl Scenario {
         }
     }
 
-    /// The scenario with another number of the workers that it is about; `None` where it is about none.
+    /// The scenario with a different number of the workers it is about; `None` if it is not about workers.
     pub(super) fn with_workers(self, workers: usize) -> Option<Script> {
         let script = self.script();
         let route = match self {

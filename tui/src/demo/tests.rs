@@ -1,4 +1,4 @@
-//! Every scenario, played for a moment: what tokengap finds must be what the peers know.
+//! Runs every scenario briefly and compares the findings with the ground truth.
 
 mod matrix;
 mod topologies;
@@ -16,20 +16,20 @@ use super::truth::DemoTruth;
 use super::{Demo, Scenario, private_folder};
 use crate::source::{Flow, Source};
 
-/// Ends a demo that does not end: far more than any of these needs, on a machine that does other things as well.
+/// Timeout for a demo that does not end; generous enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 fn json(report: &Report) -> Value {
     serde_json::to_value(report).expect("a report is JSON")
 }
 
-/// Plays `script` on a virtual clock for `time` and whatever it then takes until everything is delivered.
+/// Runs `script` on a virtual clock for `time`, then until everything is delivered.
 fn play(script: Script, time: Duration) -> (Value, DemoTruth) {
     let (report, account) = virtual_run::play(script, time);
     (json(&report), account)
 }
 
-/// The same on the machine's clock, through sockets and the relay.
+/// Runs `script` on the real clock, through sockets and the relay.
 fn play_through_sockets(script: Script, time: Duration) -> (Value, DemoTruth) {
     let folder = private_folder().expect("a folder");
     let mut demo = Demo::play(script, 1, folder).expect("a demo needs nothing but a folder");
@@ -58,7 +58,7 @@ fn play_through_sockets(script: Script, time: Duration) -> (Value, DemoTruth) {
     (json(&analysis.report(&input)), demo.account())
 }
 
-/// Plays a scenario on a virtual clock and holds the report to the truth.
+/// Runs a scenario on a virtual clock and checks the report against the ground truth.
 fn agree(script: Script, time: Duration) -> (Value, DemoTruth) {
     hold_to_truth(play(script, time))
 }
@@ -124,7 +124,7 @@ fn healthy_agrees_and_shows_no_loss() {
 #[test]
 fn backlog_agrees_and_shows_first_tokens_that_wait_for_seconds() {
     let script = Scenario::Backlog.script();
-    // Twice as slow, so that a moment suffices.
+    // Twice as slow, so that a short run suffices.
     let slow = Phase {
         per_chunk: script.phases[0].per_chunk * 2,
         ..script.phases[0]
@@ -185,7 +185,7 @@ fn router_agrees_over_three_hops() {
             "detokenizer->worker"
         ]
     );
-    // The router and the detokenizers send one message a request.
+    // The router and the detokenizers send one message per request.
     for hop in &hops[1..] {
         assert_eq!(hop["frames_sent"].as_u64(), Some(account.truth.chunks), "{hop:#}");
     }

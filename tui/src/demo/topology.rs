@@ -1,4 +1,4 @@
-//! The hops of a scenario: who sends to whom, and through which sockets.
+//! Hops of a scenario: senders, receivers and sockets.
 
 use std::path::Path;
 
@@ -6,23 +6,23 @@ use trace::HopId;
 
 use super::scenario::Route;
 
-/// Who receives on a hop.
+/// Receiver of a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receiver {
-    /// Spreads requests over several detokenizers.
+    /// Distributes requests over several detokenizers.
     Router,
-    /// Makes text of ids.
+    /// Converts token ids to text.
     Detokenizer,
-    /// Hands tokens to clients.
+    /// Delivers tokens to clients.
     Tokenizer,
 }
 
-/// One hop: the sender connects to `listen`, where the relay waits; the receiver has bound `upstream`.
+/// A hop. The sender connects to `listen`, where the relay listens; the receiver binds `upstream`.
 #[derive(Clone, Debug)]
 pub(super) struct HopPlan {
     pub(super) id: HopId,
     pub(super) name: String,
-    /// Which of the receiving workers.
+    /// Index of the receiving worker.
     pub(super) worker: Option<u16>,
     pub(super) to: Receiver,
     pub(super) listen: String,
@@ -30,13 +30,13 @@ pub(super) struct HopPlan {
 }
 
 impl HopPlan {
-    /// The scheduler sends on it.
+    /// Returns whether the scheduler sends on it.
     pub(super) fn is_origin(&self) -> bool {
         self.id == HopId(0)
     }
 }
 
-/// The hops of `route`, in the order of the tokens, with their sockets in `folder`.
+/// Hops of `route`, in the order of the path, with their sockets in `folder`.
 pub(super) fn hops(route: Route, folder: &Path) -> Vec<HopPlan> {
     let mut plans: Vec<HopPlan> = Vec::new();
     let mut add = |name: &str, to: Receiver, count: usize| {
@@ -64,8 +64,7 @@ pub(super) fn hops(route: Route, folder: &Path) -> Vec<HopPlan> {
 
 fn plan(folder: &Path, id: usize, name: String, to: Receiver, worker: Option<usize>, detokenizers: usize) -> HopPlan {
     let endpoint = |suffix: &str| format!("ipc://{}/{id}{suffix}", folder.display());
-    // The detokenizer of a tokenizer worker is chosen by its endpoint's checksum: names are tried until the workers are
-    // spread over the detokenizers as evenly as they can be.
+    // The checksum of its endpoint determines the detokenizer of a tokenizer worker. Try names until the workers are distributed evenly.
     let mut listen = endpoint("-0");
     if let (Receiver::Tokenizer, Some(worker), 2..) = (to, worker, detokenizers) {
         for i in 1_u32.. {
@@ -76,7 +75,7 @@ fn plan(folder: &Path, id: usize, name: String, to: Receiver, worker: Option<usi
         }
     }
     HopPlan {
-        // The tap numbers two hops a pair, the forward one first.
+        // The tap assigns two ids per pair, the forward hop first.
         id: HopId(2 * id as u16),
         name,
         to,
@@ -86,7 +85,7 @@ fn plan(folder: &Path, id: usize, name: String, to: Receiver, worker: Option<usi
     }
 }
 
-/// `crc32(http_worker_ipc) mod N`, as the router of 0.5.12 and later spreads requests over its detokenizers.
+/// `crc32(http_worker_ipc) mod N`, as the router of 0.5.12 and later distributes requests over its detokenizers.
 pub(super) fn detokenizer_of(http_worker_ipc: &str, detokenizers: usize) -> usize {
     crc32fast::hash(http_worker_ipc.as_bytes()) as usize % detokenizers
 }

@@ -1,43 +1,41 @@
-//! What truly happened, counted by the peers as they do it. The ledger never sees this.
+//! Ground truth, counted by the peers. The ledger never sees it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// What the report shows under `demo`.
+/// Content of `demo` in the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DemoTruth {
-    /// Name of the scenario played.
     pub(crate) scenario: &'static str,
-    /// Its seed.
+    /// Seed of the requests.
     pub(crate) seed: u64,
-    /// The peers' own account.
+    /// Counts of the peers.
     pub(crate) truth: Truth,
 }
 
-/// The peers' own account. Chunks are what the scheduler sent; dropped and coalesced ones are disjoint.
+/// Counts of the peers. Chunks are those sent by the scheduler; dropped and merged ones are disjoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Truth {
-    /// Requests of which the scheduler sent at least one chunk.
+    /// Requests with at least one chunk sent by the scheduler.
     pub(crate) requests: u64,
-    /// Chunks that the scheduler sent.
+    /// Chunks sent by the scheduler.
     pub(crate) chunks: u64,
-    /// Tokens in them.
+    /// Tokens in these chunks.
     pub(crate) tokens: u64,
-    /// Chunks that a waiter threw away although nothing else carries their tokens.
+    /// Chunks that a waiter discarded and whose tokens no other chunk contains.
     pub(crate) chunks_dropped: u64,
-    /// Tokens in those.
+    /// Tokens in the dropped chunks.
     pub(crate) tokens_lost: u64,
-    /// Chunks whose tokens left inside another chunk's delivery.
+    /// Chunks delivered together with another chunk.
     pub(crate) chunks_coalesced: u64,
-    /// Requests with a dropped or coalesced chunk.
+    /// Requests with a dropped or merged chunk.
     pub(crate) rids_affected: u64,
-    /// What a client has counted that adds up everything it is given: more than `tokens` where it is given all tokens so
-    /// far each time.
+    /// Count of a client that adds up everything it receives. Exceeds `tokens` if each delivery contains all tokens so far.
     pub(crate) tokens_claimed: u64,
 }
 
-/// The account that the peers write to.
+/// Shared counts that the peers update.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account(Arc<Mutex<Inner>>);
 
@@ -48,7 +46,7 @@ struct Inner {
 }
 
 impl Account {
-    /// The scheduler sent its first chunk of a request.
+    /// Counts a request at its first chunk sent by the scheduler.
     pub(super) fn request(&self) {
         self.with(|a| {
             a.truth.requests += 1;
@@ -56,7 +54,7 @@ impl Account {
         });
     }
 
-    /// The scheduler sent a frame of that many chunks and tokens.
+    /// Counts a frame sent by the scheduler.
     pub(super) fn sent(&self, chunks: u64, tokens: u64) {
         self.with(|a| {
             a.truth.chunks += chunks;
@@ -64,7 +62,7 @@ impl Account {
         });
     }
 
-    /// A waiter threw chunks away.
+    /// Counts chunks discarded by a waiter.
     pub(super) fn dropped(&self, chunks: u64, tokens: u64) {
         self.with(|a| {
             a.truth.chunks_dropped += chunks;
@@ -72,32 +70,32 @@ impl Account {
         });
     }
 
-    /// A waiter let chunks leave inside another one's delivery.
+    /// Counts chunks that a waiter delivered together with another one.
     pub(super) fn coalesced(&self, chunks: u64) {
         self.with(|a| a.truth.chunks_coalesced += chunks);
     }
 
-    /// A request had its first dropped or coalesced chunk.
+    /// Counts a request at its first dropped or merged chunk.
     pub(super) fn affected(&self) {
         self.with(|a| a.truth.rids_affected += 1);
     }
 
-    /// A client added what it was given to its count.
+    /// Counts tokens that a client added to its total.
     pub(super) fn claimed(&self, tokens: u64) {
         self.with(|a| a.truth.tokens_claimed += tokens);
     }
 
-    /// A client was told that its request is finished.
+    /// Counts a request whose client has received the finish.
     pub(super) fn closed(&self) {
         self.with(|a| a.open -= 1);
     }
 
-    /// Requests that were begun and whose clients still wait.
+    /// Number of started requests whose clients are still waiting.
     pub(super) fn open(&self) -> usize {
         self.with(|a| a.open)
     }
 
-    /// The account as it stands.
+    /// Current counts.
     pub(super) fn truth(&self) -> Truth {
         self.with(|a| a.truth.clone())
     }

@@ -1,6 +1,7 @@
-//! Words that must not get out are put into everything that is read, messages whole and broken, clients' requests and answers and
-//! the environment, and every output is searched for them: log at its most talkative, report, recording, exports, metrics, what is
-//! pushed and published, the screen. Request ids are shown by design.
+//! Searches every output for confidential words.
+//!
+//! The words are put into all input: complete and broken messages, client requests and responses, and the environment. Searched are the log
+//! at its highest level, report, recording, exports, metrics, pushed and published data, and the screen. Request ids may appear by design.
 
 #![cfg(target_os = "linux")]
 
@@ -13,15 +14,15 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-/// As long as a text of the recorded message, which it replaces.
+/// Replaces a text of the recorded message of the same length.
 const TEXT: &[u8; 14] = b" CanaryText007";
 const RECORDED_TEXT: &[u8; 14] = b" t65535 t65536";
 const BROKEN: &str = "CanaryBroken";
 const SECRET: &str = "CanarySecret";
 const WORD: &str = "Canary";
-/// Token ids of the recorded message.
+/// Token ids in the recorded message.
 const IDS: [&str; 2] = ["151643", "199999"];
-/// A request of the recorded message.
+/// Request id in the recorded message.
 const RID: &str = "da7231f9ebd455a494d508416fc22d7a";
 
 fn tokengap() -> Command {
@@ -34,7 +35,7 @@ fn tokengap() -> Command {
     command
 }
 
-/// The recorded message with text that is not to get out.
+/// The recorded message with a confidential text.
 fn message() -> Vec<u8> {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -47,7 +48,7 @@ fn message() -> Vec<u8> {
     message
 }
 
-/// What a peer of ZMTP 3.1 says first: the greeting, with NULL for its mechanism, and READY.
+/// Start of a ZMTP 3.1 connection: the greeting with mechanism NULL, and READY.
 fn hello(kind: &str) -> Vec<u8> {
     let mut said = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
     said.extend_from_slice(b"NULL");
@@ -67,8 +68,7 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A port that is free now, each time another one. It is none of those that the kernel gives to whoever connects or asks for any, as all
-/// do that run beside this.
+/// A free port, different on each call. It lies outside the kernel's ephemeral range, which concurrent tests use.
 fn port() -> u16 {
     const FIRST: u16 = 20_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -88,7 +88,7 @@ fn connect(port: u16) -> TcpStream {
     panic!("nobody listens at {port}");
 }
 
-/// `output` holds no word that must not get out.
+/// Checks that `output` contains no confidential word.
 fn search_words(what: &str, output: &[u8]) {
     let text = String::from_utf8_lossy(output);
     let found = text.find(WORD).map(|at| {
@@ -98,33 +98,33 @@ fn search_words(what: &str, output: &[u8]) {
     assert_eq!(found, None, "{what} holds a canary");
 }
 
-/// Ids count where they are whole numbers.
+/// Returns whether a token id appears as a whole number.
 fn holds_an_id(text: &str) -> bool {
     let mut numbers = text.split(|c: char| !c.is_ascii_digit());
     numbers.any(|number| IDS.contains(&number))
 }
 
-/// `output` holds no canary at all.
+/// Checks that `output` contains neither a confidential word nor a token id.
 fn search(what: &str, output: &[u8]) {
     search_words(what, output);
     let text = String::from_utf8_lossy(output);
     assert!(!holds_an_id(&text), "{what} holds a token id:\n{text}");
 }
 
-/// What is told of a run, by where.
+/// Outputs of a run, by destination.
 struct Told {
     /// Report and log.
     said: Vec<u8>,
     metrics: Vec<u8>,
-    /// The bodies of what was pushed.
+    /// Bodies of pushed requests.
     pushed: Vec<u8>,
-    /// All topics of the feed, as any subscriber reads them.
+    /// All topics of the feed, as received by a subscriber.
     published: Vec<u8>,
-    /// Report and log of one who watches.
+    /// Report and log of a watcher.
     watcher: Vec<u8>,
 }
 
-/// Lets a tap in `folder` see the messages, and a client's request and answer; `more` flags are given to it.
+/// Runs a tap with the flags `more` in `folder`, and sends it the messages and a client's request and response.
 fn tap(folder: &Path, more: &[&str]) -> Told {
     let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
     let (listen, metrics, publish, clients) = (port(), port(), port(), port());
@@ -182,7 +182,7 @@ fn tap(folder: &Path, more: &[&str]) -> Told {
     let (mut receiver, _) = upstream.accept().expect("the relay connects");
     sender.write_all(&hello("PUSH")).expect("said");
     receiver.write_all(&hello("PULL")).expect("said");
-    // The watchers have come.
+    // Time for the watchers to connect.
     std::thread::sleep(Duration::from_secs(1));
     let whole = message();
     let cut = [&whole[..whole.len() / 2], BROKEN.as_bytes()].concat();
@@ -235,7 +235,7 @@ impl Told {
     }
 }
 
-/// Searches what every command makes of the recordings.
+/// Searches the output of every command that reads the recordings.
 fn search_what_is_made(folder: &Path) {
     for file in ["run.tgap", "watched.tgap"] {
         search(file, &std::fs::read(folder.join(file)).expect("recorded"));
@@ -272,7 +272,7 @@ fn no_text_no_token_id_and_no_secret_gets_out() {
     }
 }
 
-/// Ids are recorded then, and told to who asks for them once more; texts and secrets are nowhere.
+/// Token ids are then recorded, and exported only on a second request; texts and secrets appear nowhere.
 #[test]
 fn with_payload_tokens_ids_are_there_for_who_asks_again_and_nothing_else_is() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -301,7 +301,7 @@ fn with_payload_tokens_ids_are_there_for_who_asks_again_and_nothing_else_is() {
 fn errors_name_no_content() {
     let folder = tempfile::tempdir().expect("a folder");
     let whole = message();
-    // Behind the class's name: an unknown class is told by it.
+    // The cuts lie behind the class name, which errors about unknown classes contain.
     for cut in [40, 80, 120, 200, whole.len() - 1] {
         let broken = [&whole[..cut], BROKEN.as_bytes(), &whole[cut..]].concat();
         std::fs::write(folder.path().join("broken"), broken).expect("written");

@@ -1,4 +1,4 @@
-//! Those at the other end: a collector, a subscriber, a client with its server, a terminal.
+//! Counterparts of tokengap: a collector, a subscriber, a client with its server, and a terminal.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::{SECRET, connect, hello};
 
-/// Takes whatever is posted to it.
+/// Accepts any POST request.
 pub(crate) struct Collector {
     pub(crate) port: u16,
     bodies: Arc<Mutex<Vec<u8>>>,
@@ -37,7 +37,7 @@ impl Collector {
     }
 }
 
-/// Lets `talk` have each connection to a port that is given back. The threads end with the test.
+/// Passes each connection to `talk` and returns the port. The threads end with the test.
 fn serve(talk: impl Fn(TcpStream) + Clone + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -50,7 +50,7 @@ fn serve(talk: impl Fn(TcpStream) + Clone + Send + 'static) -> u16 {
     port
 }
 
-/// The next request's head and body.
+/// Reads the head and body of the next request.
 fn request(from: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -72,7 +72,7 @@ const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconn
 const EVENT: &str = "data: {\"text\":\"CanaryAnswer\",\"output_ids\":[151643],\"meta_info\":{\"id\":\"5b92c0ffee\",\
                      \"completion_tokens\":COUNT,\"finish_reason\":null}}\n\n";
 
-/// An engine's HTTP side: it streams an answer.
+/// HTTP server of an engine, which streams a response.
 pub(crate) fn server() -> u16 {
     serve(|mut stream| {
         let Some((head, _)) = request(&mut BufReader::new(&stream)) else {
@@ -87,7 +87,7 @@ pub(crate) fn server() -> u16 {
     })
 }
 
-/// A client that has a key and a prompt.
+/// A client with a key and a prompt.
 pub(crate) fn chat(port: u16) {
     let mut stream = connect(port);
     let body = "{\"text\":\"CanaryPrompt\",\"stream\":true}";
@@ -110,13 +110,13 @@ pub(crate) fn subscribe(port: u16) -> JoinHandle<Vec<u8>> {
     stream.write_all(b"\0\x01\x01").expect("subscribed");
     thread::spawn(move || {
         let mut all = Vec::new();
-        // A connection that is cut has ended, too.
+        // A connection that is cut has ended as well.
         stream.read_to_end(&mut all).ok();
         all
     })
 }
 
-/// What a terminal is given while every page of the recording is looked at; `None`, loudly, where none can be had.
+/// Output to a terminal while every page of the recording is shown. Returns `None`, with a message, if `script` is not installed.
 pub(crate) fn screen(folder: &Path, tokengap: &Command) -> Option<Vec<u8>> {
     let line = format!(
         "stty cols 200 rows 50; exec {} replay run.tgap",
@@ -136,7 +136,7 @@ pub(crate) fn screen(folder: &Path, tokengap: &Command) -> Option<Vec<u8>> {
         return None;
     };
     let mut keys = child.stdin.take().expect("piped");
-    // The first answers the question where the cursor is, which is asked of every terminal.
+    // The first input answers the cursor position query sent to every terminal.
     for key in ["\x1b[1;1R", "1", "2", "\r", "3", "4", "5", "?", "?", "2", "q"] {
         thread::sleep(Duration::from_millis(500));
         keys.write_all(key.as_bytes()).ok();

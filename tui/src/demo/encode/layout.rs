@@ -1,19 +1,19 @@
-//! Which fields a batch has in the releases that the demo plays, in definition order, which is the pickle's order.
+//! Fields of a batch in the simulated releases, in definition order, which is the order of the pickle.
 
-/// A release whose output the demo can write. Their frames differ: the second has no timing columns, the third packs
-/// token ids into `array('q')`.
+/// A release whose output the demo can write. The frames differ: the second release has no timing columns, the third packs token ids into
+/// `array('q')`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::demo) enum Release {
-    /// The last whose waiters keep one chunk only.
+    /// Last release whose waiters keep only one chunk.
     V0_5_9,
-    /// The first whose waiters merge what is queued.
+    /// First release whose waiters merge queued chunks.
     V0_5_10,
     /// Has several detokenizers behind a router.
     V0_5_13,
 }
 
 impl Release {
-    /// As `sglang.__version__` has it.
+    /// Value of `sglang.__version__`.
     pub(in crate::demo) fn version(self) -> &'static str {
         match self {
             Self::V0_5_9 => "0.5.9",
@@ -22,17 +22,17 @@ impl Release {
         }
     }
 
-    /// Token ids are `array('q')`, not lists.
+    /// Returns whether token ids are `array('q')` instead of lists.
     pub(super) fn packs_ids(self) -> bool {
         self == Self::V0_5_13
     }
 
-    /// The detokenizer copies the scheduler's load into its own batches.
+    /// Returns whether the detokenizer copies the scheduler's load into its own batches.
     pub(super) fn text_carries_load(self) -> bool {
         self != Self::V0_5_13
     }
 
-    /// The parts of a batch's field list, in order. `own` are the fields that only one of the two classes has.
+    /// Parts of a batch's field list, in order. `own` contains the fields that only one of the two classes has.
     pub(super) fn fields(self, own: &'static Own) -> [&'static [&'static str]; 5] {
         match self {
             Self::V0_5_9 => [&SPEC_0_5_9, own.head, own.tail_0_5_9, &LOGPROBS, &REST_0_5_9],
@@ -41,7 +41,7 @@ impl Release {
         }
     }
 
-    /// Fields of `GetLoadsReqOutput` up to its first that is `None` on a server without metrics.
+    /// Fields of `GetLoadsReqOutput` up to the first that is `None` on a server without metrics.
     pub(super) fn load_fields(self) -> &'static [&'static str] {
         match self {
             Self::V0_5_9 | Self::V0_5_10 => &LOAD,
@@ -50,7 +50,7 @@ impl Release {
     }
 }
 
-/// The fields of one batch class that the other lacks or orders differently.
+/// Fields of a batch class that the other class lacks or orders differently.
 pub(super) struct Own {
     pub(super) class: &'static str,
     head: &'static [&'static str],

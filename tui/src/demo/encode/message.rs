@@ -1,51 +1,51 @@
-//! One scheduler step as one message: `BatchTokenIDOutput` from the scheduler, `BatchStrOutput` from the detokenizer.
+//! A scheduler step as a message: `BatchTokenIDOutput` from the scheduler, `BatchStrOutput` from the detokenizer.
 
 use super::layout::{Own, Release, TEXT, TOKEN_IDS};
 use super::pickle::Pickler;
 
 const IO_STRUCT: &str = "sglang.srt.managers.io_struct";
 const TIME_STATS: (&str, &str) = ("sglang.srt.observability.req_time_stats", "SchedulerReqTimeStats");
-/// Where the detokenizer begins to read: the prompt's tail that a first chunk carries for it.
+/// Read offset of the detokenizer, which is the length of the prompt tail in a first chunk.
 pub(in crate::demo) const READ_OFFSET: usize = 5;
 
-/// One request's part of a batch.
+/// Entry of one request in a batch.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::demo) struct Row<'a> {
     /// Request id, 32 hex digits.
     pub(in crate::demo) rid: &'a str,
-    /// `http_worker_ipc`: which tokenizer worker waits for it; `None` with a single one.
+    /// `http_worker_ipc` of the tokenizer worker that waits for the request; `None` with a single worker.
     pub(in crate::demo) worker: Option<&'a str>,
     /// Set on the last chunk.
     pub(in crate::demo) finish: Option<Finish>,
-    /// The last ids of the prompt; only a first chunk has them, before its own in `decode_ids`.
+    /// Last ids of the prompt, which precede the new ids in `decode_ids`. Empty except in a first chunk.
     pub(in crate::demo) prompt_tail: &'a [u32],
     /// New token ids.
     pub(in crate::demo) ids: &'a [u32],
-    /// What the detokenizer made of them; unused in the scheduler's batches.
+    /// Text of the ids; unused in the scheduler's batches.
     pub(in crate::demo) text: &'a str,
     /// Length of the prompt.
     pub(in crate::demo) prompt_tokens: u32,
-    /// Tokens generated so far, these included.
+    /// Tokens generated so far, including these.
     pub(in crate::demo) completion_tokens: u32,
 }
 
-/// Why a request ended, as `finished_reasons` spells it.
+/// Reason why a request ended, in the form of `finished_reasons`.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::demo) enum Finish {
     /// `{"type": "length", "length": N}`
     Length(u32),
     /// `{"type": "stop", "matched": id}`
     Stop(u32),
-    /// `{"type": "abort", ..}`: the client went away.
+    /// `{"type": "abort", ..}`: the client disconnected.
     Abort,
 }
 
-/// A `BatchTokenIDOutput`. `split`: one request cut out of a batch by the router, which leaves empty columns out.
+/// Encodes a `BatchTokenIDOutput`. `split` marks a request extracted from a batch by the router, which omits empty columns.
 pub(in crate::demo) fn token_batch(release: Release, rows: &[Row<'_>], split: bool) -> Vec<u8> {
     batch(release, &TOKEN_IDS, rows, split)
 }
 
-/// A `BatchStrOutput`; `split` as in [`token_batch`].
+/// Encodes a `BatchStrOutput`; `split` as in [`token_batch`].
 pub(in crate::demo) fn text_batch(release: Release, rows: &[Row<'_>], split: bool) -> Vec<u8> {
     batch(release, &TEXT, rows, split)
 }
@@ -69,7 +69,7 @@ fn batch(release: Release, class: &'static Own, rows: &[Row<'_>], split: bool) -
     pickler.finish()
 }
 
-/// Everything that decides what a column holds.
+/// Parameters that determine the content of columns.
 struct Columns<'a> {
     release: Release,
     rows: &'a [Row<'a>],
@@ -78,7 +78,7 @@ struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    /// The column of that name. Those that this server leaves unset (logprobs, hidden states ..) are `None` as a whole.
+    /// Writes the named column. Columns this server leaves unset (logprobs, hidden states etc.) are `None` as a whole.
     fn write(&self, p: &mut Pickler, field: &str) {
         match field {
             "rids" => self.each(p, |p, row| p.text(row.rid)),
@@ -128,7 +128,7 @@ impl Columns<'_> {
         }
     }
 
-    /// `GetLoadsReqOutput`, the scheduler's load report, which a server without metrics leaves at its zeros.
+    /// Writes `GetLoadsReqOutput`, the scheduler's load report, which contains zeros on a server without metrics.
     fn load(&self, p: &mut Pickler) {
         p.instance((IO_STRUCT, "GetLoadsReqOutput"), |p| {
             p.dict(|p| {

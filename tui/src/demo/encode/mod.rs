@@ -1,4 +1,4 @@
-//! What the demo's engine writes to its sockets: batches in the byte shape of named SGLang releases.
+//! Messages of the simulated engine: batches in the exact encoding of specific SGLang releases.
 
 mod layout;
 mod message;

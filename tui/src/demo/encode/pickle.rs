@@ -1,21 +1,21 @@
-//! Writes pickles of protocol 4 as CPython's own pickler does: same opcodes, same memo, same batching of lists.
+//! Writes pickles of protocol 4 exactly as CPython does: same opcodes, memo and list batching.
 
-/// Where a `FRAME`'s length goes once it is known: after `PROTO 4` and the opcode.
+/// Offset of the length of a `FRAME`, after `PROTO 4` and the opcode.
 const FRAME_LENGTH_AT: usize = 3;
-/// CPython appends to a list a thousand items at a time.
+/// CPython appends to lists in batches of a thousand items.
 const BATCH: usize = 1000;
 
-/// One pickle being written.
+/// A pickle being written.
 pub(in crate::demo) struct Pickler {
     out: Vec<u8>,
-    /// Entries in the memo so far: each object that could be met again takes one.
+    /// Number of memo entries so far; each object that could be referenced again gets one.
     memo: u32,
-    /// Strings and globals that Python holds once, so that they are written once and then fetched from the memo.
+    /// Strings and globals that exist once in Python. They are written once, then referenced through the memo.
     shared: Vec<(&'static str, u32)>,
     array: Option<ArrayMemo>,
 }
 
-/// Memo entries of what every `array('q')` after the first refers to.
+/// Memo entries referenced by every `array('q')` after the first.
 #[derive(Clone, Copy)]
 struct ArrayMemo {
     reconstructor: u32,
@@ -36,7 +36,7 @@ impl Pickler {
         }
     }
 
-    /// The finished pickle.
+    /// Completes the pickle.
     pub(in crate::demo) fn finish(mut self) -> Vec<u8> {
         self.out.push(b'.');
         let body = FRAME_LENGTH_AT + 8;
@@ -58,7 +58,7 @@ impl Pickler {
         self.out.extend_from_slice(&value.to_be_bytes());
     }
 
-    /// An int in the shortest of the forms that token ids and counts take.
+    /// Writes an int in the shortest encoding of those needed for token ids and counts.
     pub(in crate::demo) fn int(&mut self, value: u32) {
         if let Ok(byte) = u8::try_from(value) {
             self.out.extend_from_slice(&[b'K', byte]);
@@ -71,14 +71,14 @@ impl Pickler {
         }
     }
 
-    /// A string that is an object of its own.
+    /// Writes a string that is a separate object.
     pub(in crate::demo) fn text(&mut self, text: &str) {
         self.sized(0x8c, b'X', text.len() as u32);
         self.out.extend_from_slice(text.as_bytes());
         self.memoize();
     }
 
-    /// A string that Python interns: constants of the source, and the empty string.
+    /// Writes a string that Python interns: source constants, and the empty string.
     pub(in crate::demo) fn interned(&mut self, text: &'static str) {
         if let Some(&(_, entry)) = self.shared.iter().find(|(known, _)| *known == text) {
             return self.get(entry);
@@ -87,7 +87,7 @@ impl Pickler {
         self.text(text);
     }
 
-    /// A list; `item` writes each element.
+    /// Writes a list; `item` writes each element.
     pub(in crate::demo) fn list<T>(&mut self, items: &[T], mut item: impl FnMut(&mut Self, &T)) {
         self.out.push(b']');
         self.memoize();
@@ -105,7 +105,7 @@ impl Pickler {
         }
     }
 
-    /// A dict; `fill` writes keys and values in turn.
+    /// Writes a dict; `fill` writes keys and values alternately.
     pub(in crate::demo) fn dict(&mut self, fill: impl FnOnce(&mut Self)) {
         self.empty_dict();
         self.out.push(b'(');
@@ -118,7 +118,7 @@ impl Pickler {
         self.memoize();
     }
 
-    /// An instance of a plain class (a dataclass without slots), with `state` writing its `__dict__`.
+    /// Writes an instance of a plain class (a dataclass without slots); `state` writes its `__dict__`.
     pub(in crate::demo) fn instance(&mut self, class: (&'static str, &'static str), state: impl FnOnce(&mut Self)) {
         self.global(class);
         self.out.extend_from_slice(&[b')', 0x81]);
@@ -127,7 +127,7 @@ impl Pickler {
         self.out.push(b'b');
     }
 
-    /// `array('q', ids)`, as `array.__reduce_ex__` gives it: machine format 12 is signed 64-bit little endian.
+    /// Writes `array('q', ids)` as `array.__reduce_ex__` does: machine format 12 is signed 64-bit little endian.
     pub(in crate::demo) fn array(&mut self, ids: &[u32]) {
         let known = self.array;
         let memo = match known {
@@ -172,7 +172,7 @@ impl Pickler {
     }
 
     fn global(&mut self, (module, name): (&'static str, &'static str)) {
-        // The class object is known by its name here: no two classes of ours share one.
+        // The name identifies the class, because no two classes used here share one.
         let key = name;
         if let Some(&(_, entry)) = self.shared.iter().find(|(known, _)| *known == key) {
             return self.get(entry);
@@ -184,7 +184,7 @@ impl Pickler {
         self.memoize();
     }
 
-    /// A global whose name strings Python makes anew each time (built-in modules); its memo entry.
+    /// Writes a global whose name strings Python creates again each time (built-in modules). Returns its memo entry.
     fn global_afresh(&mut self, module: &str, name: &str) -> u32 {
         self.text(module);
         self.text(name);
@@ -203,7 +203,7 @@ impl Pickler {
         self.sized(b'h', b'j', entry);
     }
 
-    /// An opcode and its number: one byte where that suffices, else the long form with four.
+    /// Writes an opcode with a number: one byte if that suffices, else the long form with four.
     fn sized(&mut self, short: u8, long: u8, number: u32) {
         if let Ok(byte) = u8::try_from(number) {
             self.out.extend_from_slice(&[short, byte]);

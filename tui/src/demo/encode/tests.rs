@@ -1,4 +1,4 @@
-//! Recorded frames of the real releases, written again from what they say: every byte must come out the same.
+//! Recorded frames of real releases are decoded and encoded again; every byte must match.
 
 use zmq_tap::wire::{Decoder, Limits};
 
@@ -15,7 +15,7 @@ macro_rules! recorded {
     ($case:literal) => { recorded!($case of V0_5_9 "0.5.9", V0_5_10 "0.5.10", V0_5_13 "0.5.13") };
 }
 
-/// Reads `message`, lets `change` add what chunks do not say, and writes it again.
+/// Decodes `message`, lets `change` add what chunks do not contain, and encodes it again.
 fn again(message: &[u8], change: impl Fn(usize, &mut Row<'_>), write: impl Fn(&[Row<'_>]) -> Vec<u8>) -> Vec<u8> {
     let mut decoder = Decoder::new(Limits::default());
     let batch = decoder.decode(message).expect("a recorded frame");
@@ -40,7 +40,7 @@ fn again(message: &[u8], change: impl Fn(usize, &mut Row<'_>), write: impl Fn(&[
     write(&(0..batch.len()).map(row).collect::<Vec<_>>())
 }
 
-/// The test prompt's tail, which a first chunk carries in `decode_ids`.
+/// Tail of the test prompt, which a first chunk contains in `decode_ids`.
 const PROMPT_TAIL: [u32; 5] = [102, 103, 104, 105, 106];
 
 #[test]
@@ -87,7 +87,7 @@ fn text_is_written_as_the_releases_write_it() {
     }
 }
 
-/// CPython begins a second pickle frame beyond this; our pickler knows only one.
+/// Size at which CPython starts a second pickle frame; this pickler supports only one.
 const FRAME_TARGET: usize = 64 << 10;
 
 #[test]

@@ -1,5 +1,5 @@
-//! The peers between scheduler and tokenizer: the detokenizer, and the router in front of several. Both are plain
-//! synchronous loops: take, work, send.
+//! Peers between scheduler and tokenizer: the detokenizer, and the router in front of several. Both are synchronous loops: receive,
+//! process, send.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::demo::encode::{Finish, Release, Row, text_batch, token_batch};
 use crate::demo::scenario::Cost;
 use crate::demo::topology::detokenizer_of;
 
-/// A message with the number of the outlet it leaves through.
+/// Index of the outlet, and the message to send.
 type Outgoing = (usize, Vec<u8>);
 
-/// A peer that passes on what it takes.
+/// A peer that forwards messages.
 pub(super) struct Between {
     pub(super) hop: HopId,
     pub(super) inbox: Inbox,
@@ -31,20 +31,20 @@ pub(super) struct Between {
     pub(super) role: Role,
 }
 
-/// Connections, by the endpoint they lead to.
+/// Connections with their endpoints.
 type Outlets = Vec<(Arc<str>, Outlet)>;
 
-/// Which of the two.
+/// Role of the peer.
 pub(super) enum Role {
-    /// Splits each batch into one message a request, each for the detokenizer that its worker's checksum names, but for those
-    /// that go astray half-way.
+    /// Splits each batch into one message per request. The checksum of the request's worker selects the detokenizer, except for requests
+    /// that stray midway.
     Router { outlets: Outlets, strays: Option<u32> },
-    /// Turns ids into text. With several workers, one message a request, each to the worker that waits for it.
+    /// Converts ids to text. With several workers, sends one message per request to the worker waiting for it.
     Detokenizer(Outlets),
 }
 
 impl Between {
-    /// Passes on messages for as long as they come.
+    /// Forwards messages as long as they arrive.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         let (mut decoder, mut busy, mut wakeup) = (Decoder::new(Limits::default()), Busy::new(), 0);
         loop {
@@ -64,7 +64,7 @@ impl Between {
         }
     }
 
-    /// How many chunks `message` has, and what becomes of it.
+    /// Returns the number of chunks in `message`, and the messages to send.
     fn transform(&self, decoder: &mut Decoder, message: &Bytes) -> anyhow::Result<(u32, Vec<Outgoing>)> {
         let batch = decoder.decode(message).context("a demo peer cannot read a frame")?;
         anyhow::ensure!(
@@ -107,12 +107,12 @@ impl Role {
     }
 }
 
-/// One request in so `every` many goes astray, from its tenth token on.
+/// Returns whether the request strays: one in `every` does, from its tenth token on.
 fn is_astray(row: &Row<'_>, every: u32) -> bool {
     row.completion_tokens >= 10 && crc32fast::hash(row.rid.as_bytes()).is_multiple_of(every)
 }
 
-/// The ids and texts of a batch, which its rows borrow.
+/// Ids and texts of a batch, borrowed by its rows.
 struct Content {
     ids: Vec<Vec<u32>>,
     texts: Vec<String>,

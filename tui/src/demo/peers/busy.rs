@@ -1,16 +1,16 @@
-//! Time that a peer spends on its work. It sleeps instead of computing, so that the demo leaves the machine to the rest.
+//! Processing time of a peer. It sleeps instead of computing, to leave the CPU to others.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// A thread that can do one thing at a time.
+/// A thread that does one thing at a time.
 #[derive(Debug)]
 pub(super) struct Busy {
     until: Instant,
 }
 
-/// What the timer can do: shorter work is saved up until it amounts to this, and a sleep that came out longer is made up.
+/// Timer resolution. Shorter work accumulates until it reaches this; an overlong sleep is compensated.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
 impl Busy {
@@ -18,7 +18,7 @@ impl Busy {
         Self { until: Instant::now() }
     }
 
-    /// Works for that long.
+    /// Is busy for `time`.
     pub(super) async fn spend(&mut self, time: Duration) {
         let now = Instant::now();
         self.until = self.until.max(now.checked_sub(RESOLUTION).unwrap_or(now)) + time;

@@ -1,4 +1,4 @@
-//! What time it is in the scenario: which phase is played, and when the tokenizer's loop stands still.
+//! Clock of the scenario: the current phase, and the pauses of the tokenizer's loop.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::report::{Did, Reports};
 use crate::demo::random::Random;
 use crate::demo::scenario::{Pauses, Phase, Script};
 
-/// The scenario's clock as one tokenizer reads it.
+/// Clock of the scenario for one tokenizer.
 pub(super) struct Clock {
     phases: &'static [Phase],
     phase: Duration,
@@ -35,7 +35,7 @@ impl Clock {
         clock
     }
 
-    /// The phase that is on; a change of mode is reported.
+    /// Current phase; reports a change of mode.
     pub(super) fn phase(&mut self, reports: &Reports) -> Phase {
         let count = (self.start.elapsed().as_nanos() / self.phase.as_nanos().max(1)) as usize;
         let current = count % self.phases.len();
@@ -46,7 +46,7 @@ impl Clock {
         self.phases[current]
     }
 
-    /// How long the loop stands still now.
+    /// Length of a pause due now; zero if none is.
     pub(super) fn pause(&mut self) -> Duration {
         match self.pauses {
             Some(pauses) if Instant::now() >= self.next_pause => {

@@ -1,5 +1,5 @@
-//! A PULL socket as libzmq with `RCVHWM=0` has it: what arrives is at once taken into memory without a limit, however
-//! long the application leaves it there. So the kernel's queue is empty while hundreds of requests wait.
+//! A PULL socket like libzmq's with `RCVHWM=0`: arriving messages are read into memory at once, without limit. The kernel's queue is
+//! therefore empty while hundreds of requests wait.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,8 +9,8 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use zeromq::{PullSocket, Socket, SocketRecv, ZmqError};
 
-/// Messages that have arrived and that the application has not taken. The load bounds it: clients have only so many
-/// requests open.
+/// Messages that have arrived but that the application has not received. The load bounds it, since clients have a limited number of open
+/// requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inbox(Arc<Shared>);
 
@@ -21,7 +21,7 @@ struct Shared {
 }
 
 impl Inbox {
-    /// Binds `endpoint` and fills the inbox from it for as long as the runtime lives.
+    /// Binds `endpoint` and fills the inbox from it as long as the runtime lives.
     pub(super) async fn bind(endpoint: &str) -> anyhow::Result<Self> {
         let mut socket = PullSocket::new();
         socket
@@ -35,7 +35,7 @@ impl Inbox {
                 match socket.recv().await {
                     Ok(message) => message.into_vec().into_iter().for_each(|part| filled.put(part)),
                     Err(ZmqError::NoMessage) => break,
-                    // The connection is gone; the sender makes another one.
+                    // The connection is closed; the sender will reconnect.
                     Err(error) => tracing::debug!(%error, "a demo connection ended"),
                 }
             }
@@ -43,7 +43,7 @@ impl Inbox {
         Ok(inbox)
     }
 
-    /// A message has arrived.
+    /// Adds an arrived message.
     pub(super) fn put(&self, message: Bytes) {
         self.0
             .messages
@@ -53,7 +53,7 @@ impl Inbox {
         self.0.arrived.notify_one();
     }
 
-    /// `zmq_msg_recv`: the oldest message.
+    /// Removes the oldest message, like `zmq_msg_recv`.
     pub(super) fn take(&self) -> Option<Bytes> {
         self.0
             .messages
@@ -70,7 +70,7 @@ impl Inbox {
             .is_empty()
     }
 
-    /// The poll: returns when there is a message.
+    /// Waits until there is a message, like a poll.
     pub(super) async fn wait(&self) {
         while self.is_empty() {
             self.0.arrived.notified().await;

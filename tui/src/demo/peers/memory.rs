@@ -1,4 +1,4 @@
-//! The network of a run on a virtual clock: a message is in its inbox as soon as it is sent.
+//! Network for runs on a virtual clock: a message reaches its inbox as soon as it is sent.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use trace::{FrameId, HopId, MonoNs};
 use super::inbox::Inbox;
 use super::report::Reports;
 
-/// The inboxes, and what was sent to them.
+/// Inboxes, and the messages sent to them.
 #[derive(Clone)]
 pub(in crate::demo) struct Memory {
     reports: Reports,
@@ -19,19 +19,18 @@ pub(in crate::demo) struct Memory {
 
 #[derive(Default)]
 struct State {
-    /// With the number of connections to each.
+    /// Inboxes, with the number of connections to each.
     inboxes: HashMap<HopId, (Inbox, u32)>,
     sent: VecDeque<Sent>,
 }
 
-/// A message, as the relay would have observed it.
+/// A message as the relay would observe it.
 pub(in crate::demo) struct Sent {
     pub(in crate::demo) at: MonoNs,
     pub(in crate::demo) id: FrameId,
     pub(in crate::demo) message: Bytes,
 }
 
-/// A connection.
 pub(super) struct Lane {
     memory: Memory,
     inbox: Inbox,
@@ -39,7 +38,7 @@ pub(super) struct Lane {
 }
 
 impl Memory {
-    /// No inboxes yet; messages have the times of `reports`.
+    /// Creates a network without inboxes, whose messages get times from `reports`.
     pub(in crate::demo) fn new(reports: Reports) -> Self {
         Self {
             reports,
@@ -47,7 +46,7 @@ impl Memory {
         }
     }
 
-    /// The oldest message that was not asked for yet.
+    /// Takes the oldest message not taken yet.
     pub(in crate::demo) fn next(&self) -> Option<Sent> {
         self.state().sent.pop_front()
     }

@@ -1,4 +1,4 @@
-//! The engine that the demo plays: its processes as tasks, its sockets as real ZMQ sockets.
+//! The simulated engine: its processes are tasks, its sockets are real ZMQ sockets.
 
 mod between;
 mod busy;
@@ -35,10 +35,10 @@ use requests::Clients;
 use scheduler::Scheduler;
 use tokenizer::Tokenizer;
 
-/// How often it is looked whether all clients have their last tokens.
+/// Interval of checks whether all clients have received their last tokens.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What all peers share.
+/// State shared by all peers.
 #[derive(Clone)]
 pub(super) struct Stage {
     pub(super) script: Script,
@@ -46,18 +46,18 @@ pub(super) struct Stage {
     pub(super) account: Account,
     pub(super) reports: Reports,
     pub(super) network: Network,
-    /// Set when the play is to end.
+    /// Set to end the simulation.
     pub(super) ending: Arc<AtomicBool>,
 }
 
 impl Stage {
-    /// Binds every inbox, tells `ready`, connects and plays until every client has its last tokens.
+    /// Binds every inbox and connects, calls `ready`, and runs until every client has received its last tokens.
     pub(super) async fn play(self, mut random: Random, ready: impl FnOnce()) -> anyhow::Result<()> {
         let mut inboxes = Vec::with_capacity(self.hops.len());
         for hop in &self.hops {
             inboxes.push(self.network.bind(hop).await?);
         }
-        // Connected in the order of the path, in which reports then list the hops.
+        // Connect in the order of the path, because reports list hops in this order.
         let mut outlets = Vec::with_capacity(self.script.route.schedulers);
         for _ in 0..self.script.route.schedulers {
             outlets.push(self.network.connect(&self.hops[0]).await?);
@@ -122,7 +122,7 @@ impl Stage {
             }
             Ok(())
         };
-        // The peers serve for as long as there are messages: one that returns has failed.
+        // Peers run as long as messages arrive; one that returns has failed.
         tokio::select! {
             served = all_served => served,
             failed = peers.join_next() => failed.context("the demo has no peers")?.context("a demo peer ended early")?,
@@ -133,7 +133,7 @@ impl Stage {
         self.hops.iter().filter(move |hop| hop.to == receiver)
     }
 
-    /// A connection to each such receiver.
+    /// Connects to every receiver with this role.
     async fn outlets(&self, receiver: Receiver) -> anyhow::Result<Vec<(Arc<str>, Outlet)>> {
         let mut outlets = Vec::new();
         for hop in self.hops_to(receiver) {

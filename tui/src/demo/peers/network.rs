@@ -1,4 +1,4 @@
-//! Connections between the peers: ZMQ sockets, or memory in tests that run on a virtual clock.
+//! Connections between the peers: ZMQ sockets, or memory in tests on a virtual clock.
 
 use anyhow::Context;
 use zeromq::{PushSocket, Socket, SocketSend};
@@ -8,17 +8,17 @@ use super::inbox::Inbox;
 use super::memory::{Lane, Memory};
 use crate::demo::topology::HopPlan;
 
-/// How peers reach each other.
+/// Transport between peers.
 #[derive(Clone)]
 pub(in crate::demo) enum Network {
-    /// Through the relay.
+    /// ZMQ sockets through the relay.
     Sockets,
     #[cfg(test)]
     Memory(Memory),
 }
 
 impl Network {
-    /// The inbox of the hop's receiver.
+    /// Inbox of the hop's receiver.
     pub(super) async fn bind(&self, hop: &HopPlan) -> anyhow::Result<Inbox> {
         match self {
             Self::Sockets => Inbox::bind(&hop.upstream).await,
@@ -27,7 +27,7 @@ impl Network {
         }
     }
 
-    /// A sender's new connection over the hop.
+    /// Opens a connection for a sender of the hop.
     pub(super) async fn connect(&self, hop: &HopPlan) -> anyhow::Result<Outlet> {
         match self {
             Self::Sockets => Outlet::connect(&hop.listen).await,
@@ -37,7 +37,7 @@ impl Network {
     }
 }
 
-/// A PUSH socket, connected.
+/// A connected PUSH socket.
 pub(super) enum Outlet {
     Socket(PushSocket),
     #[cfg(test)]

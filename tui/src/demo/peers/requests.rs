@@ -1,4 +1,4 @@
-//! The clients' side of the load: which requests come, how long they are and how they end.
+//! Client side of the load: the requests, their lengths and their ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use crate::demo::encode::{Finish, READ_OFFSET};
 use crate::demo::random::Random;
 use crate::demo::scenario::{Lengths, Load, Requests};
 
-/// Token ids below this occur (the size of a common vocabulary).
+/// Upper bound of token ids (size of a common vocabulary).
 const VOCABULARY: u32 = 151_643;
 
-/// One request in the scheduler's running batch.
+/// A request in the scheduler's running batch.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) rid: Arc<str>,
-    /// `http_worker_ipc`, where there are several tokenizer workers.
+    /// `http_worker_ipc`, if there are several tokenizer workers.
     pub(super) worker: Option<Arc<str>>,
     pub(super) prompt_tokens: u32,
     pub(super) prompt_tail: [u32; READ_OFFSET],
     /// Tokens generated so far.
     pub(super) generated: u32,
-    /// Where it ends.
+    /// Number of tokens at which it ends.
     target: u32,
     ending: Ending,
     random: Random,
@@ -31,12 +31,12 @@ enum Ending {
     Length,
     Stop,
     Abort,
-    /// By a limit of no tokens: prefill alone was wanted.
+    /// Ends by a limit of zero tokens, because only prefill is requested.
     Prefill,
 }
 
 impl Request {
-    /// The tokens of the next step, at most `burst`, appended to `ids`; the finish reason with the last of them.
+    /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason with the last one.
     pub(super) fn step(&mut self, burst: u32, last_step: bool, ids: &mut Vec<u32>) -> Option<Finish> {
         let count = self.random.between(1, burst).min(self.target - self.generated);
         ids.extend((0..count).map(|_| self.random.between(0, VOCABULARY - 1)));
@@ -52,27 +52,26 @@ impl Request {
         })
     }
 
-    /// It has not had a token yet.
+    /// Returns whether it has no token yet.
     pub(super) fn is_new(&self) -> bool {
         self.generated == 0
     }
 }
 
-/// Draws requests. Each has its own stream of randomness: what it says does not depend on the machine's timing.
+/// Generates requests. Each has its own random stream, so its content does not depend on timing.
 #[derive(Debug)]
 pub(super) struct Clients {
     load: Load,
     workers: Vec<Arc<str>>,
     random: Random,
-    /// Rids of a group that came together, and where each ends that is not to run: before its first token, to warm up the
-    /// prefix cache.
+    /// Remaining rids of a group of requests. The number is the end of a request that only warms up the prefix cache.
     together: VecDeque<(String, Option<u32>)>,
     groups: u32,
-    /// Requests so far.
+    /// Number of requests so far.
     turn: usize,
 }
 
-/// Prompts of a batch, and samples of a prompt.
+/// Number of prompts in a batch, and of samples of a prompt.
 const GROUP: usize = 4;
 
 impl Clients {
@@ -87,7 +86,7 @@ impl Clients {
         }
     }
 
-    /// A request's rid, and after how many tokens it ends if prefill alone is wanted of it.
+    /// Rid of the next request, and the number of tokens at which it ends if only prefill is requested.
     fn name(&mut self, random: &mut Random) -> (String, Option<u32>) {
         let mut fresh = || format!("{:016x}{:016x}", random.next(), random.next());
         match self.load.come {
@@ -97,10 +96,10 @@ impl Clients {
                 self.groups += 1;
                 let own = fresh();
                 if self.groups % 2 == 1 {
-                    // A batch whose client gave it one rid: its prompts are numbered.
+                    // In a batch with one rid from the client, the prompts are numbered.
                     self.together.extend((0..GROUP).map(|n| (format!("{own}_{n}"), None)));
                 } else {
-                    // n samples of one prompt: a request for the prefix alone, then one for each, of names of their own.
+                    // For n samples of a prompt: one request for the prefix alone, then one per sample, each with its own rid.
                     self.together.push_back((own, Some(0)));
                     self.together.extend((0..GROUP).map(|_| (fresh(), None)));
                 }
@@ -109,7 +108,7 @@ impl Clients {
         }
     }
 
-    /// Seconds until the next request comes.
+    /// Seconds until the next request.
     pub(super) fn wait(&mut self) -> f64 {
         self.random.wait(1.0 / self.load.arrivals)
     }
@@ -117,7 +116,7 @@ impl Clients {
     pub(super) fn next(&mut self) -> Request {
         let mut random = self.random.fork();
         let (rid, prefill) = self.name(&mut random);
-        // HTTP workers take connections by turns.
+        // HTTP workers accept connections in turn.
         self.turn += 1;
         let worker = self.turn.checked_rem(self.workers.len());
         let answer = length(self.load.answer, &mut random);

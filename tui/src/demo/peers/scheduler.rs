@@ -1,4 +1,4 @@
-//! The scheduler: continuous batching, one frame a step, every running request in it.
+//! The scheduler: continuous batching, with one frame per step that contains every running request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use crate::demo::encode::{Release, Row, token_batch};
 use crate::demo::scenario::Load;
 use crate::demo::truth::Account;
 
-/// What the scheduler plays and where it sends.
+/// State of the scheduler.
 pub(super) struct Scheduler {
     pub(super) release: Release,
     pub(super) load: Load,
     pub(super) clients: Clients,
     pub(super) outlet: Outlet,
     pub(super) account: Account,
-    /// Set when the play is to end: no request is begun any more and all that run get their last chunk.
+    /// Set to end the simulation: no new requests start, and all running ones get their last chunk.
     pub(super) ending: Arc<AtomicBool>,
 }
 
 impl Scheduler {
-    /// Serves requests until the play is to end.
+    /// Serves requests until the simulation ends.
     pub(super) async fn run(&mut self) -> anyhow::Result<()> {
         let mut waiting: VecDeque<Request> = (0..self.load.running / 2).map(|_| self.clients.next()).collect();
         let mut running: Vec<Request> = Vec::with_capacity(self.load.running);
@@ -55,7 +55,7 @@ impl Scheduler {
         }
     }
 
-    /// One forward pass: a chunk for each running request. Those that end leave the batch.
+    /// Forward pass: a chunk for each running request. Requests that end leave the batch.
     fn step(&self, running: &mut Vec<Request>, last: bool) -> Vec<u8> {
         let mut ids = Vec::with_capacity(running.len() * self.load.burst as usize);
         let steps: Vec<_> = running

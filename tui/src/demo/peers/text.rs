@@ -1,4 +1,4 @@
-//! Text for token ids: words, so that messages have the size of real ones.
+//! Text for token ids: words, so that messages have realistic sizes.
 
 const WORDS: [&str; 24] = [
     " the",
@@ -27,7 +27,7 @@ const WORDS: [&str; 24] = [
     " throughput",
 ];
 
-/// A word for each id.
+/// Concatenates a word for each id.
 pub(super) fn of(ids: &[u32]) -> String {
     ids.iter().map(|id| WORDS[*id as usize % WORDS.len()]).collect()
 }

@@ -1,9 +1,9 @@
-//! The `TokenizerManager`: an event loop that takes frames, puts each chunk into its request's `out_list` and wakes the
-//! request's waiter, which runs some turns later.
+//! The `TokenizerManager`: an event loop that receives frames, appends each chunk to the `out_list` of its request, and wakes the request's
+//! waiter, which runs some turns later.
 //!
-//! The loop takes a message every two turns and a waiter needs `waiter_turns` from its wake-up call to its run (both
-//! measured on the real one, docs/internals/WIRE.md). So chunks meet in an `out_list` only while messages are queued, and how many
-//! do follows from those two numbers.
+//! The loop receives a message every two turns, and a waiter runs `waiter_turns` after it is woken. Both numbers are measured on the real
+//! process (docs/internals/WIRE.md). Chunks therefore meet in an `out_list` only while messages are queued, and the two numbers determine
+//! how many do.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::demo::random::Random;
 use crate::demo::scenario::{Phase, Script};
 use crate::demo::truth::Account;
 
-/// Turns from one `await recv_pyobj()` to the next while messages are queued.
+/// Turns between two calls of `await recv_pyobj()` while messages are queued.
 const TURNS_A_MESSAGE: u64 = 2;
 
-/// One tokenizer worker.
+/// A tokenizer worker.
 pub(super) struct Tokenizer {
     hop: HopId,
     inbox: Inbox,
@@ -36,7 +36,7 @@ pub(super) struct Tokenizer {
     busy: Busy,
     clock: Clock,
     states: HashMap<Arc<str>, State>,
-    /// Waiters that were woken, with the turn in which they run.
+    /// Woken waiters, with the turn in which they run.
     due: VecDeque<(u64, Arc<str>)>,
     turn: u64,
     wakeup: u64,
@@ -68,7 +68,7 @@ impl Tokenizer {
         }
     }
 
-    /// The event loop.
+    /// Runs the event loop.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         let mut next_take = 0;
         loop {
@@ -89,7 +89,7 @@ impl Tokenizer {
         }
     }
 
-    /// `handle_loop`: one message, from its take to the request for the next one.
+    /// `handle_loop`: processes one message, up to the call for the next one.
     async fn handle(&mut self, message: &Bytes) -> anyhow::Result<()> {
         let (hop, print) = (self.hop, Fingerprint::of(message));
         self.reports.tell(Did::Taken {
@@ -107,7 +107,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// `_handle_batch_output`: each chunk into its request's `out_list`; how many there were.
+    /// `_handle_batch_output`: appends each chunk to the `out_list` of its request. Returns the number of chunks.
     fn enter(&mut self, message: &[u8], phase: Phase) -> anyhow::Result<u32> {
         let batch = self
             .decoder
@@ -161,7 +161,7 @@ mod tests {
     const REQUESTS: u64 = 64;
     const STEPS: u32 = 200;
 
-    /// Frames for 64 requests of 200 tokens, all queued before the tokenizer begins.
+    /// Frames for 64 requests of 200 tokens, all queued before the tokenizer starts.
     fn queued(account: &Account) -> Inbox {
         let inbox = Inbox::default();
         let rids: Vec<_> = (0..REQUESTS).map(|i| format!("{i:032x}")).collect();
@@ -213,8 +213,8 @@ mod tests {
         }
     }
 
-    /// What the real `TokenizerManager` of 0.5.6 and 0.5.9 did with the same queue: 6,400 of 12,800 chunks lost with
-    /// CPython 3.11 (3 turns), none with 3.12 (1 turn).
+    /// The real `TokenizerManager` of 0.5.6 and 0.5.9, given the same queue, lost 6,400 of 12,800 chunks with CPython 3.11 (3 turns), and
+    /// none with 3.12 (1 turn).
     #[tokio::test]
     async fn a_queued_backlog_loses_what_the_real_one_loses() {
         let python_3_11 = play(Waiter::KeepsLast, 3).await;

@@ -1,4 +1,4 @@
-//! What `_wait_one_response` does with the chunks that are queued for its request when it runs.
+//! Behaviour of `_wait_one_response` when it finds queued chunks for its request.
 
 use std::sync::Arc;
 
@@ -7,27 +7,27 @@ use trace::engine::{Mode, Waiter};
 use super::report::Given;
 use crate::demo::truth::Account;
 
-/// One queued chunk, as the tokenizer put it into `out_list`.
+/// A queued chunk in `out_list`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
-    /// New tokens in it.
+    /// Number of new tokens.
     pub(super) tokens: u32,
-    /// Tokens so far.
+    /// Number of tokens so far.
     pub(super) completion_tokens: u32,
     pub(super) finished: bool,
 }
 
-/// One request in `rid_to_state`.
+/// State of a request in `rid_to_state`.
 #[derive(Debug)]
 pub(super) struct State {
     rid: Arc<str>,
     mode: Mode,
     clients_add_up: bool,
     out_list: Vec<Queued>,
-    /// The event is set: the waiter's run is due.
+    /// Set while the event is set and the waiter is due to run.
     pub(super) woken: bool,
     given: u32,
-    /// A chunk of it was dropped or coalesced.
+    /// Set once one of its chunks was dropped or merged.
     affected: bool,
 }
 
@@ -52,7 +52,7 @@ impl State {
         self.out_list.push(chunk);
     }
 
-    /// The waiter runs: hands `give` what its client gets and enters in the account what its client does not.
+    /// Runs the waiter: passes deliveries to `give` and counts dropped and merged chunks in `account`.
     pub(super) fn wake(&mut self, waiter: Waiter, account: &Account, mut give: impl FnMut(Given)) {
         self.woken = false;
         let queued = std::mem::take(&mut self.out_list);
@@ -85,14 +85,14 @@ impl State {
         }
     }
 
-    /// Counts the request once. That is known here and nowhere else, so that nothing is kept of requests that are over.
+    /// Counts the request once. Kept here, so that nothing needs to be stored for finished requests.
     fn affect(&mut self, account: &Account) {
         if !std::mem::replace(&mut self.affected, true) {
             account.affected();
         }
     }
 
-    /// The client gets `tokens` and counts them: as new ones, or as all so far, from which it takes what it has.
+    /// Delivers `tokens` to the client, which counts them as new, or as all so far minus those it has.
     fn hand_out(&mut self, tokens: u32, chunk: Queued, account: &Account) -> Given {
         let mode = if self.clients_add_up {
             Mode::Incremental
@@ -122,7 +122,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Three chunks of 1, 2 and 4 tokens, the last one finished, met by one wake-up; the deliveries' tokens.
+    /// Wakes a waiter once for three chunks of 1, 2 and 4 tokens, the last one finished. Returns the tokens of the deliveries.
     fn wake(mode: Mode, waiter: Waiter, clients_add_up: bool) -> (Vec<u32>, Account) {
         let account = Account::default();
         account.request();

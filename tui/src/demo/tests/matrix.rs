@@ -1,4 +1,4 @@
-//! Every scenario on every arrangement of processes: the headline's hop and cause, its severity, and no other warning.
+//! Every scenario on every topology: hop, cause and severity of the headline, and no other warning.
 
 use std::time::Duration;
 
@@ -6,21 +6,22 @@ use super::super::Scenario;
 use super::super::scenario::{Phase, Route, Script};
 use super::agree;
 
-/// Long enough for every threshold: a backlog has to grow for three seconds. One frame a request costs much more to play.
+/// Long enough for every threshold, since a backlog has to grow for three seconds. One frame per request is much more expensive to
+/// simulate.
 fn duration(route: Route) -> Duration {
     Duration::from_millis(if route.workers == 1 { 6000 } else { 4200 })
 }
 
-/// The processes of a row.
+/// Topology of a test case.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// The scenario's own.
+    /// Topology of the scenario.
     Own,
-    /// The same, so many of those that it is about.
+    /// Topology of the scenario with this number of workers.
     Number(usize),
     /// Scheduler to tokenizer.
     Direct,
-    /// With a detokenizer between.
+    /// With a detokenizer in between.
     Detokenizer,
     /// With a detokenizer and four tokenizer workers.
     Workers,
@@ -50,8 +51,8 @@ fn script(scenario: Scenario, at: At) -> Script {
     }
 }
 
-/// Plays it; the report has exactly these warnings, the headline first: severity, kind, hop, and of a first token's wait the state
-/// of the thread that it waits for. Without any, `--fail-on warning` exits 0.
+/// Runs the scenario and checks that its report has exactly these warnings, headline first. Each contains severity, kind and hop, and for
+/// the wait of a first token the state of the bottleneck thread. Without warnings, `--fail-on warning` exits 0.
 fn judge(script: Script, at: At, expected: &[&str]) {
     let (name, duration) = (script.name, duration(script.route));
     let (report, _) = agree(script, duration);
@@ -114,7 +115,7 @@ fn a_slow_tokenizer_is_named() {
         let backlog = format!("warning backlog-growing {hop}");
         judge(script(Scenario::Backlog, at), at, &[&gap, &backlog]);
     }
-    // One message a request: each costs what a frame does.
+    // With one message per request, each message costs as much as a frame.
     let expected = [
         "critical first-token-gap detokenizer->worker busy",
         "critical backlog-growing detokenizer->worker",
@@ -126,7 +127,7 @@ fn a_slow_tokenizer_is_named() {
 fn lost_tokens_are_the_headline() {
     let expected = ["critical dropped-chunks"];
     all(Scenario::Race, &[At::Direct, At::Detokenizer], &expected);
-    // A worker receives a request's chunks too far from each other to lose one.
+    // A worker receives a request's chunks too far apart to lose one.
     all(Scenario::Race, &[At::Workers, At::Router], &[]);
 }
 
@@ -146,7 +147,7 @@ fn clients_that_add_up_cumulative_output_come_before_waits() {
         (At::Direct, "scheduler->tokenizer"),
         (At::Detokenizer, "detokenizer->tokenizer"),
     ] {
-        // It is slow in one of its two phases.
+        // It is slow in only one of its two phases.
         let gap = format!("warning first-token-gap {hop} unknown");
         let backlog = format!("warning backlog-growing {hop}");
         let expected = ["critical inflation", &gap, &backlog, "warning coalescing"];

@@ -1,4 +1,4 @@
-//! Every arrangement of processes: its hops, the load of its workers, and where its chunks wait.
+//! Every topology: its hops, the load of its workers, and where its chunks wait.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn hop<'r>(report: &'r Value, name: &str) -> &'r Value {
     hops.find(|hop| hop["name"] == name).expect("the hop")
 }
 
-/// Plays a scenario in which every request keeps its worker, and nothing is found about workers.
+/// Runs a scenario in which every request keeps its worker, and checks that no finding is about workers.
 fn keeps_order(scenario: Scenario) -> (Value, DemoTruth) {
     let (report, account) = agree(scenario.script(), A_MOMENT);
     for hop in report["hops"].as_array().expect("hops") {
@@ -37,7 +37,7 @@ fn keeps_order(scenario: Scenario) -> (Value, DemoTruth) {
     (report, account)
 }
 
-/// The parts of all members of a line, which make up the whole.
+/// Shares of all members of a hop, which add up to 1.
 fn shares(members: &Value) -> Vec<f64> {
     let members = members.as_array().expect("members");
     let shares: Vec<f64> = members.iter().filter_map(|m| m["share"].as_f64()).collect();
@@ -146,7 +146,7 @@ fn idle_workers_and_requests_that_change_theirs_are_found() {
     assert_eq!(of_hop("rid-changed-worker"), [Some("detokenizer-router->detokenizer")]);
 }
 
-/// The demo was built so: one detokenizer does 200 chunks a second, four 800, eight 1,600, their router 1,100.
+/// By construction, one detokenizer processes 200 chunks per second, four 800, eight 1,600, and their router 1,100.
 #[test]
 fn more_detokenizers_move_the_wait_to_the_next_bottleneck() {
     let run = |workers: usize| -> Report {

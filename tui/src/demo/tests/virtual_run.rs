@@ -1,4 +1,4 @@
-//! A play on a virtual clock: minutes of the demo in a moment, and the same events for the same seed on every machine.
+//! Runs a demo on a virtual clock: fast, and with the same events for the same seed on every machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use super::super::topology::{self, HopPlan, Receiver};
 use super::super::truth::{Account, DemoTruth};
 
 const SEED: u64 = 1;
-/// How often the source is polled.
+/// Poll interval of the source.
 const TURN: Duration = Duration::from_millis(10);
 
-/// Plays `script` for `time` and whatever it then takes until everything is delivered.
+/// Runs `script` for `time`, then until everything is delivered.
 pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -71,7 +71,7 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
     })
 }
 
-/// The runtime's clock; each reading of it takes a microsecond, so that no two events have one time.
+/// Clock of the runtime. Each reading advances it by a microsecond, so that no two events have the same time.
 fn clock() -> impl Fn() -> MonoNs + Send + Sync {
     let (start, last) = (Instant::now(), AtomicU64::new(0));
     move || {
@@ -143,7 +143,7 @@ impl Watch {
     }
 }
 
-/// The hop as the demo's tap announces it.
+/// Announcement of the hop by the demo's tap.
 fn announcement(hop: &HopPlan, at: MonoNs) -> Event<'_> {
     let last = hop.to == Receiver::Tokenizer;
     let sees = Sees {
