@@ -8,7 +8,7 @@ use trace::report::SamplingCost;
 use crate::own;
 use crate::source::Source;
 
-/// A source, from the view of the report.
+/// Information about a source that a report needs.
 pub(crate) trait About {
     /// Name of the source in the report.
     fn kind(&self) -> &str;

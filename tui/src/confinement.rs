@@ -60,7 +60,7 @@ pub(crate) fn files(read: &[&Path], make: &[Option<&Path>]) {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn files(_read: &[&Path], _make: &[Option<&Path>]) {}
 
-/// Confines a watcher of runs at these ports, which creates `make`.
+/// Confines `tokengap watch`: it connects to `ports`, reads `key` and creates `make`.
 #[cfg(target_os = "linux")]
 pub(crate) fn watching(ports: impl Iterator<Item = u16>, key: Option<&Path>, make: &[Option<&Path>]) {
     let mut plan = ports.fold(Plan::new(Work::Network), |plan, port| plan.port(Reach::Connect(port)));
@@ -145,7 +145,7 @@ pub(crate) fn probes(plan: Plan) -> Plan {
     let mut keep = needs.fold(Kept::empty(), |all, need| all | Kept::from_bits_retain(1 << need.bit()));
     // `map_files` is needed to reach a mapped file that was deleted.
     keep |= Kept::CHECKPOINT_RESTORE;
-    // Current or later targets may use another network namespace, and kernels before 6.6 require it for uprobes.
+    // `CAP_SYS_ADMIN` is needed for targets in other network namespaces, even those that start later, and for uprobes before Linux 6.6.
     keep |= Kept::from_bits_retain(1 << Capability::SysAdmin.bit());
     plan.keep(keep)
 }

@@ -1,4 +1,4 @@
-//! Disk and process failures: the run continues, written data remains readable, and reports state what is missing.
+//! Disk and process failures: the run continues, written data remains readable, and reports name the missing part.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};

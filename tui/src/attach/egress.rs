@@ -73,9 +73,8 @@ impl Egress {
             let mut hops = engine.hops.iter();
             hops.any(|hop| here(&hop.endpoint) && hop.from.is_some_and(|from| speaks_zmq(from.pid)))
         };
-        // Without a listening port for clients, they are in-process and nothing is written to a socket. A Dynamo worker connects to its
+        // If it has no listening port for clients, they are in-process and nothing is written to a socket. A Dynamo worker connects to its
         // clients instead.
-        // instead.
         if !process.dynamo && ports.iter().all(of_zmq) {
             return Ok(false);
         }

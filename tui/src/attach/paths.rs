@@ -25,7 +25,7 @@ pub(super) struct Paths {
     pub(super) unwatched: u64,
 }
 
-/// A lane that is a hop.
+/// A lane with a known hop.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) id: HopId,

@@ -1,4 +1,4 @@
-//! Requests from frontends to a Dynamo worker, which name the requests whose responses use separate connections.
+//! Requests that a Dynamo worker reads from frontends. They supply the ids for responses, which use separate connections.
 
 use std::collections::HashMap;
 

@@ -39,7 +39,7 @@ impl Join {
         }
     }
 
-    /// Engine event while it serves in `mode`, which the wire does not reveal.
+    /// Engine event for an engine in `mode`, which the wire does not reveal.
     pub(super) fn engine(&self, mode: Mode) -> What<'static> {
         What::Engine(Engine {
             version: Some(self.version),

@@ -85,7 +85,7 @@ impl Account {
         self.with(|a| a.truth.tokens_claimed += tokens);
     }
 
-    /// Counts a request whose client has received the finish.
+    /// Counts a request whose client has received the last chunk.
     pub(super) fn closed(&self) {
         self.with(|a| a.open -= 1);
     }

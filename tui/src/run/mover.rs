@@ -27,7 +27,8 @@ use crate::known::Known;
 
 /// Interval of checks for bypassing connections after a socket was moved, and of checks for the end.
 const TURN: Duration = Duration::from_millis(100);
-/// Time after a move until which peers can bypass the relay. Later connections reach the relay; only earlier ones can bypass it.
+/// Time after a move during which a peer may still bypass the relay. New connections reach the relay; only those made before the move
+/// bypass it.
 const SETTLED: Duration = Duration::from_secs(5);
 /// Interval of discovery for other hops of the engine, which takes a while to start.
 const DISCOVER_EVERY: Duration = Duration::from_secs(5);
@@ -195,7 +196,7 @@ impl Watching {
         let Some(found) = inode(name).filter(|_| !is_ours(name)) else {
             return;
         };
-        // Exchanging names also triggers an event, for the replacement itself.
+        // The move itself triggers an event for the relay's own socket, which is ignored.
         if self.sockets.get(name) == Some(&found) {
             return;
         }

@@ -8,7 +8,7 @@ use trace::event::What;
 use crate::observer::{Run, Stage};
 use crate::replay::Position;
 
-/// Maximum time without a refresh, even if the clock stands, to update tokengap's own resource use.
+/// Maximum time without a refresh. Applies even if the run's clock does not advance, because tokengap's resource use is shown too.
 const ANYWAY: Duration = Duration::from_millis(1_500);
 
 /// State at the last refresh.

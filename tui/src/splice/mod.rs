@@ -29,7 +29,7 @@ pub(crate) use witness::{Seen, Witness};
 
 /// Maximum wait for a sender to pause, and for a cut connection to close.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Maximum wait for receivers to process messages of the old connection before the new one is opened.
+/// Maximum wait for receivers to process messages of the old connection before the gate to the new one opens.
 const CATCH_UP: Duration = Duration::from_secs(10);
 /// Consecutive checks, a millisecond apart, that find a receiver asleep before its inbox counts as empty.
 const ASLEEP: u32 = 5;

@@ -101,7 +101,7 @@ pub(crate) struct Model {
     pub(crate) position: Option<Position>,
     /// Files being written about the run.
     pub(crate) writing: Writing,
-    /// Runs watched on other hosts, and the index of the shown one; empty for other sources.
+    /// Runs published by other tokengap processes, and the index of the shown one; empty for other sources.
     pub(crate) pods: Vec<PodLine>,
     pub(crate) pod: usize,
     pub(crate) history: History<Sample>,

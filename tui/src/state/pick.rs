@@ -40,7 +40,7 @@ pub(crate) struct Pick {
     at: usize,
     /// Set once the user moves the cursor. From then on the selection survives changes of the list.
     moved: bool,
-    /// Set once the search for engines has finished.
+    /// Set once the first search for engines has finished.
     pub(crate) looked: bool,
     /// Places that could not be searched, each with the permission it needs.
     pub(crate) blind: Vec<String>,

@@ -534,7 +534,7 @@ mod tests {
     use super::*;
     use crate::state::scene::{MS, Scene};
 
-    /// Otherwise such requests appear as done and hide the backlog.
+    /// If such requests appeared as done, they would hide the backlog.
     #[test]
     fn a_request_that_nobody_has_taken_waits_though_the_scheduler_is_done_with_it() {
         let mut scene = Scene::delivering();

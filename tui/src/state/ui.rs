@@ -199,7 +199,7 @@ impl Ui {
                 _ => "this source watches no threads; attach does",
             }),
             Action::Go(tab) => {
-                // Keeps the request under the cursor, instead of the one that is worst later.
+                // Keeps the request under the cursor even if another one becomes the first row.
                 self.chosen |= tab == Tab::Request && self.selected.is_some();
                 self.go(tab);
             }

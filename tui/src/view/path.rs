@@ -123,7 +123,7 @@ fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], hits: &mut Hits) -> u16 {
     y + arrows.len() as u16
 }
 
-/// Hops that form a chain from the first one on. The Hops tab shows the others too.
+/// Hops that form a chain from the first one on. The Hops tab shows all hops.
 fn in_line(hops: &[HopLine]) -> Vec<&HopLine> {
     let mut left: Vec<&HopLine> = hops.iter().collect();
     let mut line: Vec<&HopLine> = Vec::new();

@@ -71,7 +71,7 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
     })
 }
 
-/// Clock of the runtime. Each reading advances it by a microsecond, so that no two events have the same time.
+/// Clock of the runtime. Readings are at least a microsecond apart, so that no two events have the same time.
 fn clock() -> impl Fn() -> MonoNs + Send + Sync {
     let (start, last) = (Instant::now(), AtomicU64::new(0));
     move || {
