@@ -36,7 +36,7 @@ impl Rules {
 pub(super) struct Onset {
     rules: Rules,
     last: Option<MonoNs>,
-    /// Kind and hop of findings for which a dump was scheduled; each causes one dump.
+    /// Kind and hop of findings that have already triggered a dump.
     known: HashSet<(&'static str, String)>,
     due: Option<(MonoNs, String)>,
 }
