@@ -7,7 +7,7 @@
 //! 3. Capabilities: all that are not kept leave the bounding set, the ambient and inheritable ones, the effective and permitted.
 //! 4. `no_new_privs`: no program that is started could gain any back.
 //! 5. Landlock (Linux 5.13): files, TCP ports and abstract sockets. It cannot go with reading `/proc/PID` of another process,
-//!    which it treats as tracing it, so sources that watch processes have none ([`Work::Probe`]).
+//!    which it treats as tracing it, so sources that watch processes have none ([`Work::Probe`], [`Work::Move`]).
 //! 6. seccomp: system calls. A call that this work never makes fails with `EPERM`, or ends the process where no traffic runs
 //!    through it ([`Work::Files`]); one that nobody has thought of fails with `ENOSYS`, so that a libc takes its older way.
 //!

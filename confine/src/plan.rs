@@ -16,8 +16,17 @@ pub enum Work {
     Files,
     /// The network, too: sockets, no other processes.
     Network,
-    /// Watches other processes: BPF, perf events, `/proc`, their memory, signals to those it has started.
+    /// Watches other processes: BPF, perf events, `/proc`, their memory. Signals none of them.
     Probe,
+    /// As `Probe`, beside a program that it has started or sockets that it moves: signals processes and changes owners of files.
+    Move,
+}
+
+impl Work {
+    /// Whether it reads other processes.
+    pub(crate) const fn watches(self) -> bool {
+        matches!(self, Self::Probe | Self::Move)
+    }
 }
 
 /// Where a TCP port is on the way.
@@ -163,7 +172,7 @@ impl Plan {
             outcome.missing.push(Missing::NewPrivileges(error));
             return outcome;
         }
-        if self.work != Work::Probe {
+        if !self.work.watches() {
             match rules.restrict() {
                 Ok(()) => outcome.landlock = true,
                 Err(why) => outcome.missing.push(Missing::Landlock(why)),

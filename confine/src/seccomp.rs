@@ -12,7 +12,10 @@ use seccompiler::{
 };
 
 use crate::plan::Work;
-use crate::syscalls::{ALWAYS, NEVER, NEVER_OLDER, NEVER_WITH_FILES, NEVER_WITHOUT_PROBE, OPTIONS, PROCESSES, SOCKETS};
+use crate::syscalls::{
+    ALWAYS, MOVES, NEVER, NEVER_OLDER, NEVER_WITH_FILES, NEVER_WITHOUT_MOVES, NEVER_WITHOUT_PROBE, OPTIONS, PROCESSES,
+    SOCKETS,
+};
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type Built<T> = Result<T, seccompiler::BackendError>;
@@ -26,6 +29,11 @@ const OF_ITSELF: [i32; 4] = [
 ];
 /// Typing for somebody else at a terminal: `TIOCSTI` and `TIOCLINUX`, whose types differ between C libraries.
 const TYPING: [u64; 2] = [0x5412, 0x541c];
+/// Choosing who is signalled when a descriptor becomes ready: `fcntl` with `F_SETOWN`, `F_SETSIG` and `F_SETOWN_EX`. The kernel sends
+/// that signal itself, so the rules for `kill` do not see it.
+const OWNERS: [u64; 3] = [8, 10, 15];
+/// The same by `ioctl`: `FIOSETOWN` and `SIOCSPGRP`.
+const OWNERS_BY_IOCTL: [u64; 2] = [0x8901, 0x8902];
 
 /// The kind of namespace that `setns` may enter.
 const NETWORK: u64 = libc::CLONE_NEWNET as u64;
@@ -36,7 +44,7 @@ pub(crate) fn install(work: Work) -> Result<(), String> {
     let refused = match work {
         Work::Files => SeccompAction::KillProcess,
         // Traffic runs through, or a target is probed: what was refused is told by whoever asked, and the rest goes on.
-        Work::Network | Work::Probe => SeccompAction::Errno(libc::EPERM as u32),
+        Work::Network | Work::Probe | Work::Move => SeccompAction::Errno(libc::EPERM as u32),
     };
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     let build = |rules: Built<Rules>, otherwise, matched| -> Built<BpfProgram> {
@@ -56,15 +64,18 @@ fn never(work: Work) -> Built<Rules> {
     if work == Work::Files {
         all.push(NEVER_WITH_FILES);
     }
-    if work != Work::Probe {
+    if !work.watches() {
         all.push(NEVER_WITHOUT_PROBE);
+    }
+    if work != Work::Move {
+        all.push(NEVER_WITHOUT_MOVES);
     }
     for call in all.concat() {
         rules.insert(call, Vec::new());
     }
     // Who is connected to whom is asked in the network namespace of a target, and no other kind is entered.
     let elsewhere = match work {
-        Work::Probe => vec![SeccompRule::new(vec![SeccompCondition::new(1, Dword, Ne, NETWORK)?])?],
+        Work::Probe | Work::Move => vec![SeccompRule::new(vec![SeccompCondition::new(1, Dword, Ne, NETWORK)?])?],
         Work::Files | Work::Network => Vec::new(),
     };
     rules.insert(libc::SYS_setns, elsewhere);
@@ -73,8 +84,10 @@ fn never(work: Work) -> Built<Rules> {
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
         rules.insert(call, vec![flag(2, libc::PROT_EXEC as u64, true)?]);
     }
-    let typing = TYPING.iter().map(|&request| only(1, request));
-    rules.insert(libc::SYS_ioctl, typing.collect::<Built<_>>()?);
+    let requests = TYPING.iter().chain(&OWNERS_BY_IOCTL).map(|&request| only(1, request));
+    rules.insert(libc::SYS_ioctl, requests.collect::<Built<_>>()?);
+    let owners = OWNERS.iter().map(|&command| only(1, command));
+    rules.insert(libc::SYS_fcntl, owners.collect::<Built<_>>()?);
     Ok(rules)
 }
 
@@ -86,7 +99,10 @@ fn done(work: Work) -> Built<Rules> {
     if work != Work::Files {
         all.push(SOCKETS);
     }
-    if work == Work::Probe {
+    if work == Work::Move {
+        all.push(MOVES);
+    }
+    if work.watches() {
         all.push(PROCESSES);
         rules.insert(libc::SYS_setns, vec![only(1, NETWORK)?]);
     }
@@ -103,7 +119,7 @@ fn done(work: Work) -> Built<Rules> {
     // Limits and signals: its own. `clone3` hides its flags behind a pointer, so it does not exist: a libc takes `clone` then.
     rules.insert(libc::SYS_prlimit64, vec![only(0, 0)?, only(0, own)?]);
     rules.insert(libc::SYS_tgkill, vec![only(0, own)?]);
-    if work != Work::Probe {
+    if work != Work::Move {
         rules.insert(libc::SYS_kill, vec![only(0, own)?]);
     }
     if work != Work::Files {

@@ -201,20 +201,24 @@ pub(crate) const SOCKETS: &[c_long] = &[
 /// Options of sockets: also asked of a descriptor that is none.
 pub(crate) const OPTIONS: &[c_long] = &[libc::SYS_getsockopt, libc::SYS_setsockopt];
 
-/// Other processes: watched, waited for, signalled.
+/// Other processes: watched.
 pub(crate) const PROCESSES: &[c_long] = &[
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_getfd,
-    libc::SYS_pidfd_send_signal,
     libc::SYS_process_vm_readv,
-    libc::SYS_wait4,
-    libc::SYS_waitid,
-    libc::SYS_kill,
     libc::SYS_inotify_init1,
     libc::SYS_inotify_add_watch,
     libc::SYS_inotify_rm_watch,
+];
+
+/// Other processes: waited for, signalled; and their files given back.
+pub(crate) const MOVES: &[c_long] = &[
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_kill,
     libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_setsid,
@@ -306,14 +310,14 @@ pub(crate) const NEVER_WITH_FILES: &[c_long] = &[
     libc::SYS_accept4,
 ];
 
-/// What only [`crate::Work::Probe`] does.
+/// What only [`crate::Work::Probe`] and [`crate::Work::Move`] do.
 pub(crate) const NEVER_WITHOUT_PROBE: &[c_long] = &[
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_getfd,
-    libc::SYS_pidfd_send_signal,
     libc::SYS_process_vm_readv,
-    libc::SYS_fchown,
-    libc::SYS_fchownat,
 ];
+
+/// What only [`crate::Work::Move`] does.
+pub(crate) const NEVER_WITHOUT_MOVES: &[c_long] = &[libc::SYS_pidfd_send_signal, libc::SYS_fchown, libc::SYS_fchownat];

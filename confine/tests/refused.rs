@@ -22,47 +22,64 @@ enum End {
     Killed,
 }
 
-const WORKS: [(&str, Work); 3] = [
+/// Chooses who is signalled when a descriptor becomes ready.
+const FIOSETOWN: libc::c_long = 0x8901;
+
+const WORKS: [(&str, Work); 4] = [
     ("files", Work::Files),
     ("network", Work::Network),
     ("probe", Work::Probe),
+    ("move", Work::Move),
 ];
 
-/// What is tried, and how it ends with files, with the network, with probes.
-const ATTEMPTS: &[(&str, [End; 3])] = {
+/// What is tried, and how it ends with files, with the network, with probes, with moves.
+const ATTEMPTS: &[(&str, [End; 4])] = {
     use End::{Done, Killed, Refused};
     &[
         // What every work needs.
-        ("status", [Done, Done, Done]),
-        ("read the input", [Done, Done, Done]),
-        ("write the output", [Done, Done, Done]),
-        ("replace the output", [Done, Done, Done]),
-        ("start a thread", [Done, Done, Done]),
-        ("panic and go on", [Done, Done, Done]),
-        ("read what is missing", [Done, Done, Done]),
+        ("status", [Done, Done, Done, Done]),
+        ("read the input", [Done, Done, Done, Done]),
+        ("write the output", [Done, Done, Done, Done]),
+        ("replace the output", [Done, Done, Done, Done]),
+        ("start a thread", [Done, Done, Done, Done]),
+        ("panic and go on", [Done, Done, Done, Done]),
+        ("read what is missing", [Done, Done, Done, Done]),
         // What depends on the work.
-        ("listen at its port", [Killed, Done, Done]),
-        ("connect to its port", [Killed, Done, Done]),
-        ("listen at its socket", [Killed, Done, Done]),
-        ("listen where a killed process did", [Killed, Done, Done]),
-        ("open a pidfd", [Killed, Refused, Done]),
-        ("signal another", [Refused, Refused, Done]),
-        ("enter a network namespace", [Killed, Refused, Done]),
-        ("have its own open files", [Done, Done, Done]),
+        ("listen at its port", [Killed, Done, Done, Done]),
+        ("connect to its port", [Killed, Done, Done, Done]),
+        ("listen at its socket", [Killed, Done, Done, Done]),
+        ("listen where a killed process did", [Killed, Done, Done, Done]),
+        ("open a pidfd", [Killed, Refused, Done, Done]),
+        ("take a descriptor of another", [Killed, Refused, Done, Done]),
+        ("signal itself", [Done, Done, Done, Done]),
+        ("signal another", [Refused, Refused, Refused, Done]),
+        ("signal another by its pidfd", [Killed, Refused, Refused, Done]),
+        ("give a file away", [Killed, Refused, Refused, Done]),
+        ("enter a network namespace", [Killed, Refused, Done, Done]),
+        ("have its own open files", [Done, Done, Done, Done]),
         // Files beside those named: a process that watches others has no Landlock.
-        ("read a secret", [Refused, Refused, Done]),
-        ("write beside", [Refused, Refused, Done]),
-        ("remove beside", [Refused, Refused, Done]),
-        ("connect elsewhere", [Killed, Refused, Done]),
-        ("listen elsewhere", [Killed, Refused, Done]),
+        ("read a secret", [Refused, Refused, Done, Done]),
+        ("write beside", [Refused, Refused, Done, Done]),
+        ("remove beside", [Refused, Refused, Done, Done]),
+        ("connect elsewhere", [Killed, Refused, Done, Done]),
+        ("listen elsewhere", [Killed, Refused, Done, Done]),
         // Never.
-        ("run a program", [Killed, Refused, Refused]),
-        ("become another user", [Killed, Refused, Refused]),
-        ("change the root", [Killed, Refused, Refused]),
-        ("make memory executable", [Killed, Refused, Refused]),
-        ("leave its namespace", [Killed, Refused, Refused]),
-        ("enter a namespace of mounts", [Killed, Refused, Refused]),
-        ("be traced", [Killed, Refused, Refused]),
+        ("run a program", [Killed, Refused, Refused, Refused]),
+        ("become another user", [Killed, Refused, Refused, Refused]),
+        ("change the root", [Killed, Refused, Refused, Refused]),
+        ("make memory executable", [Killed, Refused, Refused, Refused]),
+        ("leave its namespace", [Killed, Refused, Refused, Refused]),
+        ("enter a namespace of mounts", [Killed, Refused, Refused, Refused]),
+        ("be traced", [Killed, Refused, Refused, Refused]),
+        ("write the memory of another", [Killed, Refused, Refused, Refused]),
+        (
+            "have another signalled by a descriptor",
+            [Killed, Refused, Refused, Refused],
+        ),
+        (
+            "have another signalled by an ioctl",
+            [Killed, Refused, Refused, Refused],
+        ),
     ]
 };
 
@@ -133,7 +150,11 @@ fn confined(work: Work, attempt: &str, folder: &Path, port: u16) -> ExitCode {
         .port(Reach::Connect(port))
         .apply();
     assert!(outcome.seccomp, "{outcome:?}");
-    assert_eq!(outcome.landlock, work != Work::Probe, "{outcome:?}");
+    assert_eq!(
+        outcome.landlock,
+        !matches!(work, Work::Probe | Work::Move),
+        "{outcome:?}"
+    );
     assert!(outcome.missing.is_empty(), "{outcome:?}");
     let place = Place { folder, port, own_port };
     match place.attempt(attempt) {
@@ -207,6 +228,16 @@ impl Place<'_> {
                 rustix::process::PidfdFlags::empty(),
             )
             .map(drop)?),
+            "signal itself" => Ok(rustix::process::test_kill_process(rustix::process::getpid())?),
+            "take a descriptor of another" => through_none(libc::SYS_pidfd_getfd, [0; 5]),
+            "signal another by its pidfd" => through_none(libc::SYS_pidfd_send_signal, [0; 5]),
+            "give a file away" => through_none(libc::SYS_fchown, [0; 5]),
+            "have another signalled by a descriptor" => {
+                through_none(libc::SYS_fcntl, [libc::F_SETOWN.into(), 1, 0, 0, 0])
+            }
+            "have another signalled by an ioctl" => through_none(libc::SYS_ioctl, [FIOSETOWN, 0, 0, 0, 0]),
+            // No bytes at all: the kernel answers that none were written.
+            "write the memory of another" => call(libc::SYS_process_vm_writev, [1, 0, 0, 0, 0, 0]),
             // No signal at all: whether it might be sent one.
             "signal another" => Ok(rustix::process::test_kill_process(Pid::INIT)?),
             "read a secret" => fs::read(self.at("beside/secret")).map(drop),
@@ -249,9 +280,13 @@ fn listen_at(path: &Path) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-/// Through no descriptor at all: whether the kernel came as far as to look at it.
 fn enter(kind: i32) -> io::Result<()> {
-    match call(libc::SYS_setns, [-1, kind.into(), 0, 0, 0, 0]) {
+    through_none(libc::SYS_setns, [kind.into(), 0, 0, 0, 0])
+}
+
+/// Through no descriptor at all: whether the kernel came as far as to look at it.
+fn through_none(number: libc::c_long, with: [libc::c_long; 5]) -> io::Result<()> {
+    match call(number, [-1, with[0], with[1], with[2], with[3], with[4]]) {
         Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
         other => other,
     }

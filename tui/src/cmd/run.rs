@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Restricts the process to the access needed once the child runs.
 fn confine(args: &Args, folder: &Path) {
-    let mut plan = confinement::probes(confinement::live(Work::Probe, &args.live)).write(folder);
+    let mut plan = confinement::probes(confinement::live(Work::Move, &args.live)).write(folder);
     if let Some(report) = &args.report {
         plan = plan.make(report);
     }

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let planned = plan(engine, args.hop.as_deref())?;
     let guard = Guard::start(&folders(&planned), None)?;
     // No other program starts after this point, and no message has been read yet.
-    let needs = confinement::probes(confinement::live(Work::Probe, &args.live));
+    let needs = confinement::probes(confinement::live(Work::Move, &args.live));
     confinement::apply(&needs.keep(confinement::MOVING));
     let prepared = Prepared::new(engine, planned)?;
     err!("tokengap: to be moved behind the relay:\n{}", prepared.told());
