@@ -51,7 +51,15 @@ impl Ledger {
         let most = self.limits.rid_bytes / 2;
         while self.table.rid_bytes() + rid.len() > most && self.make_room(|reached| &mut reached.rid_bytes) {}
         self.totals.requests.seen += 1;
-        self.table.insert(rid, at)
+        let ticket = self.table.insert(rid, at);
+        if !self.shared_rids.is_empty()
+            && self.shared_rids.contains(rid)
+            && let Some(request) = self.table.get_mut(ticket)
+        {
+            request.sharing = 1;
+            self.totals.requests.shared += 1;
+        }
+        ticket
     }
 
     /// Evicts one record. `count` selects the counter of the limit reached.
@@ -162,6 +170,9 @@ impl Ledger {
         }
         self.hops.passages.forget(&request);
         self.predecessors.remove(&ticket);
+        if request.streams.iter().any(|stream| stream.count.listed_all()) {
+            self.remember_shared(request.rid.clone());
+        }
         if let Some(line) = &request.line {
             self.totals.chunks.undelivered += line.outstanding();
             self.outstanding -= line.entries();
@@ -288,6 +299,11 @@ mod tests {
         assert_eq!(crowd.ledger.remembered(), 1, "of 5,000 bytes");
         assert_eq!((crowd.ledger.finished_count(), crowd.ledger.reached.rid_bytes), (1, 99));
         assert_eq!(crowd.ledger.reached.live_rids, 0);
+        let degraded: Vec<String> = crowd.ledger.degraded().collect();
+        assert_eq!(
+            degraded,
+            ["limit rid_bytes = 10000 was reached 99 times: older knowledge was given up for newer"]
+        );
     }
 
     #[test]

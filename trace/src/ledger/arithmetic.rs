@@ -52,6 +52,8 @@ pub(crate) enum Verdict {
     Loss { missing: u32 },
     /// Lists more ids than it has new tokens, and no known behaviour explains it.
     Surplus { extra: u32 },
+    /// Lists fewer ids than its count, after a chunk that listed all ids so far: the two belong to different requests with the same rid.
+    Overlap,
     /// Lists all ids so far, though the release claims new ones only. `confirmed`: at least the third such chunk in a row.
     Inflated { listed: u32, new: u32, confirmed: bool },
 }
@@ -104,7 +106,8 @@ pub(crate) struct Count {
     pub(crate) high: u32,
     /// Last `completion_tokens` seen.
     last: u32,
-    epoch: u32,
+    /// The hop's epoch when the stream began or was rebased.
+    pub(crate) epoch: u32,
     contradictions: u8,
     pub(crate) evidence: Evidence,
     catch_up: CatchUp,
@@ -147,6 +150,16 @@ impl Count {
             self.finished |= said.finish.is_some();
         }
         step
+    }
+
+    /// Whether its last chunk listed all ids so far although its column has new ids only. It may then mix two requests.
+    pub(crate) fn listed_all(&self) -> bool {
+        self.contradictions > 0 && self.evidence != Evidence::Cumulative
+    }
+
+    /// Whether a chunk after the first listed all ids so far although the release sends new ids only. It may have begun another request.
+    pub(crate) fn may_mix(&self) -> bool {
+        self.contradictions > 0
     }
 
     /// Meaning of the listed ids: by the stream's own evidence, otherwise by the release's claim.
@@ -291,13 +304,18 @@ impl Count {
         if self.catch_up != CatchUp::No {
             return self.catching_up(listed, completion, new);
         }
+        let behind = completion < self.high;
         self.high = self.high.max(completion);
         if listed == new {
-            self.contradictions = 0;
-            if new > 0 && listed != completion {
-                self.evidence = Evidence::Delta;
+            let overlaps = self.listed_all() && (new > 0 || behind);
+            if new > 0 {
+                self.contradictions = 0;
+                if listed != completion {
+                    self.evidence = Evidence::Delta;
+                }
             }
-            return Step::fits(new);
+            let verdict = if overlaps { Verdict::Overlap } else { Verdict::Fits };
+            return Step::of(new, new, verdict);
         }
         // An abort's ids may be trimmed to what the client asked for.
         if said.finish == Some(Finish::Abort) {
@@ -307,10 +325,10 @@ impl Count {
             let carried = listed;
             // Text frames of 0.5.1 to 0.5.4.post2 start a new window after a retraction.
             let explained = tail && said.retracted;
-            let verdict = if explained {
-                Verdict::Rebased
-            } else {
-                Verdict::Loss { missing: new - listed }
+            let verdict = match () {
+                () if explained => Verdict::Rebased,
+                () if self.listed_all() => Verdict::Overlap,
+                () => Verdict::Loss { missing: new - listed },
             };
             return Step::of(new, carried, verdict);
         }
@@ -322,10 +340,10 @@ impl Count {
             }
             return Step::of(new, new, Verdict::Inflated { listed, new, confirmed });
         }
-        let verdict = if tail {
-            Verdict::Fits
-        } else {
-            Verdict::Surplus { extra: listed - new }
+        let verdict = match () {
+            () if tail => Verdict::Fits,
+            () if self.listed_all() => Verdict::Overlap,
+            () => Verdict::Surplus { extra: listed - new },
         };
         Step::of(new, new, verdict)
     }

@@ -215,13 +215,14 @@ impl Ledger {
                 ticket = self.restart(ticket, 0, seen, chunk.rid);
             } else if self.begins_beside(ticket, seen) {
                 ticket = self.restart(ticket, 0, seen, chunk.rid);
-                self.share(ticket);
+                self.both_live(ticket);
             }
         }
         let (mut at, mut step) = self.step(ticket, seen, chunk);
-        if step.verdict != Verdict::Fits {
-            if self.is_predecessors(ticket, seen, chunk) {
-                self.share(ticket);
+        let exact = step.verdict == Verdict::Fits && chunk.listed.is_none_or(|listed| listed == step.new);
+        if !exact || !self.predecessors.is_empty() {
+            if step.verdict == Verdict::Overlap || self.is_predecessors(ticket, at, seen, chunk, step) {
+                self.both_live(ticket);
             }
             step = self.unjudged_step(ticket, at, chunk, step);
         }
@@ -275,7 +276,9 @@ impl Ledger {
             .position(|s| s.hop == seen.hop)
             .unwrap_or_else(|| {
                 let same_line = |s: &Stream| s.on_line(seen.group) && !s.finished() && self.hops.heard_all_since(s);
-                if !request.is_shared() && request.streams.iter().any(same_line) {
+                // One whose tokens all begin here is another request with the rid.
+                let moved = !lists_all_it_counts(chunk) && !self.predecessors.contains_key(&ticket);
+                if moved && !request.is_shared() && request.streams.iter().any(same_line) {
                     self.hops.groups[seen.group].moved.enter(seen.at, chunk.rid, 1, true);
                 }
                 let stream = Stream::new(seen.hop, seen.group, seen.ends, seen.at);
@@ -287,8 +290,9 @@ impl Ledger {
         let followed = request.streams[at].whole() || seen.epoch == 0;
         let known = |s: &Stream| self.hops.heard_all_since(s) && (!s.finished() || (s.whole() && followed));
         let comparable = |s: &Stream| s.hop == seen.hop || known(s);
-        let mut high = 0;
+        let (mut high, mut missing) = (0, 0);
         for stream in request.streams.iter().filter(|s| s.on_line(seen.group)) {
+            missing += stream.missing;
             if comparable(stream) {
                 high = high.max(stream.completion_tokens());
             }
@@ -298,7 +302,10 @@ impl Ledger {
             .completion_tokens
             .filter(|&n| at > 0 && !seen.origin && n > request.streams[0].count.high);
         let uncounted;
-        let summed = beyond.is_some_and(|n| self.totals.summed_up(seen.at, &self.hops, request, n, at));
+        let alone = request.sharing == 0 && !self.predecessors.contains_key(&ticket);
+        let summed = beyond
+            .filter(|_| alone)
+            .is_some_and(|n| self.totals.summed_up(seen.at, &self.hops, request, n, at));
         let chunk = if summed {
             uncounted = Chunk {
                 completion_tokens: None,
@@ -310,24 +317,38 @@ impl Ledger {
         };
         let stream = &mut request.streams[at];
         let before = stream.evidence();
-        let step = stream.step(chunk, seen.claim, seen.epoch, watched);
+        let mut step = stream.step(chunk, seen.claim, seen.epoch, watched);
         // Empty chunks of a retracted request count up again to its former count, so they are not out of order.
         let behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
         let evidence = stream.evidence();
+        let shows = stream.shows_tokens(seen.claim);
         let judged = !matches!(step.verdict, Verdict::Restart | Verdict::Rebased);
         if behind > 0 && chunk.listed.is_some_and(|n| n > 0) && judged {
             // Counts of a retracted request may restart lower (`input_embeds` from 0.5.10 on, retried prefills).
             let retracted = request.retractions > 0 || chunk.retractions.is_some_and(|n| n > 0);
             // A connection keeps its order, so a lower count on it belongs to another request with the same rid.
+            let stream = &request.streams[at];
             let in_order = stream.lane == seen.lane && stream.count.high == high;
-            if !retracted && !in_order && request.sharing == 0 {
+            // A late chunk fills a hole, if chunks show holes; otherwise it lists all tokens so far. Any other chunk belongs to another
+            // request with the same rid.
+            let claims_new = matches!(seen.claim, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
+            let late = if lists_all_it_counts(chunk) {
+                !claims_new
+            } else {
+                let began_late = |s: &Stream| s.on_line(seen.group) && !s.whole();
+                shows && (missing > 0 || request.streams.iter().any(began_late))
+            };
+            if !retracted && !in_order && alone && late {
+                if step.verdict == Verdict::Overlap {
+                    step.verdict = Verdict::Fits;
+                }
                 self.hops.groups[seen.group]
                     .out_of_order
                     .enter(seen.at, chunk.rid, behind.into(), true);
             }
         }
-        stream.lane = seen.lane;
-        if evidence != before {
+        request.streams[at].lane = seen.lane;
+        if evidence != before && request.sharing == 0 {
             let (delta, cumulative) = &mut self.hops.groups[seen.group].streams;
             *(if evidence == Evidence::Delta { delta } else { cumulative }) += 1;
         }
@@ -340,15 +361,27 @@ impl Ledger {
         let Some(request) = self.table.get_mut(ticket) else {
             return ticket;
         };
-        if stream > 0 && !seen.origin && !request.streams[stream].whole() {
+        let whole = request.streams.get(stream).is_some_and(Stream::whole);
+        let stragglers = !whole || self.predecessors.contains_key(&ticket);
+        if stream > 0 && !seen.origin && stragglers {
             request.streams[stream] = Stream::new(seen.hop, seen.group, seen.ends, seen.at);
             return ticket;
         }
         let in_flight = request.finish.is_none();
+        // Its final chunk has not reached the tokenizer. Once it has, the rid is free to be reused, as far as observations show.
+        let sent = request.streams.first().map_or(0, |s| s.count.high);
+        let come = |s: &Stream| {
+            (s.finished() || in_flight && s.count.high >= sent) && self.hops.of(s).is_some_and(|hop| hop.last)
+        };
+        let undelivered = request.line.as_ref().is_some_and(|line| line.entries() > 0);
+        let on_the_way =
+            !request.final_taken && (undelivered || self.hops.any_last && !request.streams.iter().any(come));
+        // After its engine ended, only a record that the next engine's chunks have continued can still be live.
+        let continued = |s: &Stream| !request.outlived || s.count.epoch == seen.epoch;
         let before = request
             .streams
             .get(stream)
-            .filter(|_| in_flight && !request.outlived)
+            .filter(|s| (in_flight || on_the_way || s.count.may_mix()) && continued(s))
             .cloned();
         self.table.unmap(ticket);
         if in_flight {
@@ -356,8 +389,15 @@ impl Ledger {
             self.linger(ticket, seen.at);
         }
         let new = self.admit(rid, seen.at);
-        if let Some(stream) = before {
-            self.predecessors.insert(new, Predecessor::new(ticket, stream));
+        let before = match before {
+            Some(stream) => Some(Predecessor::new(ticket, stream)),
+            None => self.predecessors.get(&ticket).cloned(),
+        };
+        if let Some(before) = before {
+            self.predecessors.insert(new, before);
+        }
+        if on_the_way && self.predecessors.contains_key(&new) || self.begins_amid(new, seen.at) {
+            self.share(new);
         }
         new
     }
@@ -416,6 +456,8 @@ impl Ledger {
         request.prompt_tokens = chunk.prompt_tokens.or(request.prompt_tokens);
         request.cached_tokens = chunk.cached_tokens.or(request.cached_tokens);
         request.retractions = request.retractions.max(chunk.retractions.unwrap_or(0));
+        // Behind the first hop it may be a straggler of the request that had the rid before.
+        let ambiguous = !origin && (request.is_shared() || self.predecessors.contains_key(&ticket));
         let stream = &mut request.streams[at];
         let first = stream.chunks == 0;
         if origin && step.verdict != Verdict::Repeat {
@@ -439,7 +481,7 @@ impl Ledger {
                 request.silence_ns = request.silence_ns.max(Some(silence));
             }
         }
-        request.first_take_missed |= first && seen.hides_takes;
+        request.first_take_missed |= first && (seen.hides_takes || ambiguous);
         stream.chunks += 1;
         let said = chunk.completion_tokens.unwrap_or(0);
         if step.verdict != Verdict::Repeat {
@@ -459,7 +501,7 @@ impl Ledger {
                 tokens,
                 end,
                 nth,
-                first: first && whole,
+                first: first && whole && !ambiguous,
                 last: chunk.finish.is_some(),
             });
         }
@@ -524,7 +566,11 @@ impl Ledger {
                 self.totals.chunks.fates.add(fates);
             }
         }
-        if chunk.finish.is_some() && request.sharing > 1 {
+        let stragglers_end = ambiguous && request.streams.first().is_some_and(|first| !first.finished());
+        let ended_at_origin = request.is_shared() && !origin;
+        if chunk.finish.is_some() && (stragglers_end || ended_at_origin) {
+            // The previous request with this rid ends, or the origin's hop has counted this end.
+        } else if chunk.finish.is_some() && request.sharing > 1 {
             request.sharing -= 1;
             self.totals.requests.finished += 1;
         } else if let Some(finish) = chunk.finish.filter(|_| !request.finish_seen) {

@@ -413,9 +413,14 @@ impl Hops {
             && self.all.iter().all(|hop| hop.group < self.groups.len())
     }
 
+    /// The hop of a stream.
+    pub(crate) fn of(&self, stream: &Stream) -> Option<&Hop> {
+        self.by_id.get(&stream.hop).and_then(|&place| self.all.get(place))
+    }
+
     /// Whether no observation of the hop was missed since the stream's last chunk.
     pub(crate) fn heard_all_since(&self, stream: &Stream) -> bool {
-        let hop = self.by_id.get(&stream.hop).and_then(|&place| self.all.get(place));
+        let hop = self.of(stream);
         hop.is_some_and(|hop| hop.epoch == stream.epoch)
     }
 

@@ -36,7 +36,7 @@ mod timeline;
 mod totals;
 mod waits;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
 pub use answer::Answers;
@@ -139,6 +139,9 @@ pub struct Ledger {
     /// Previous requests with a reused rid that had not ended, by the request that has the rid now.
     #[serde(default)]
     predecessors: BTreeMap<Ticket, Predecessor>,
+    /// Rids that several live requests had. Later requests with one of them are not judged.
+    #[serde(default)]
+    shared_rids: BTreeSet<Box<str>>,
     /// Time of the last eviction of a request at the limit.
     forgot: Option<MonoNs>,
     /// Incremented whenever deliveries may have been missed.
@@ -186,6 +189,7 @@ impl Ledger {
             shelf: Shelf::default(),
             checked: true,
             predecessors: BTreeMap::new(),
+            shared_rids: BTreeSet::new(),
             forgot: None,
             delivery_epoch: 0,
             early: EarlyDeliveries::default(),

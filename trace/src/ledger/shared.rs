@@ -19,6 +19,9 @@ use crate::event::{Chunk, Delivery};
 /// How long after the last chunk of a rid's previous request a delivery may still belong to it, in nanoseconds.
 const STRAGGLES_NS: u64 = 5_000_000_000;
 
+/// Limit on the rids remembered as shared.
+const SHARED_RIDS: usize = 1024;
+
 /// Previous request with the same rid, not known to have ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Predecessor {
@@ -34,8 +37,12 @@ impl Predecessor {
 
     fn goes_on(&self, seen: &Seen, chunk: &Chunk<'_>, epoch: u32) -> bool {
         let mut stream = self.stream.clone();
+        let mixed = stream.count.may_mix();
         let step = stream.step(chunk, seen.claim, epoch, None);
-        stream.hop == seen.hop && step.verdict == Verdict::Fits && step.new > 0
+        // Tokens of its own may be missing before the chunk.
+        let fits = matches!(step.verdict, Verdict::Fits | Verdict::Overlap | Verdict::Loss { .. });
+        let at_its_end = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.high);
+        stream.hop == seen.hop && (mixed || fits && (step.new > 0 || at_its_end))
     }
 }
 
@@ -46,11 +53,41 @@ pub(super) fn straggling(predecessors: &BTreeMap<Ticket, Predecessor>, ticket: T
 }
 
 impl Ledger {
-    /// Whether a chunk that does not fit its request continues the previous request with that rid.
-    pub(super) fn is_predecessors(&self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> bool {
-        self.predecessors
-            .get(&ticket)
-            .is_some_and(|before| before.goes_on(seen, chunk, seen.epoch))
+    /// Previous requests with the rid of `ticket` that are not known to have ended, latest first.
+    fn predecessors_of(&self, ticket: Ticket) -> impl Iterator<Item = &Predecessor> {
+        std::iter::successors(self.predecessors.get(&ticket), |before| {
+            self.predecessors.get(&before.ticket)
+        })
+    }
+
+    /// Whether a chunk continues a previous request with the same rid. If its column does not show which tokens are new, a chunk that
+    /// fits both requests may belong to either. So may one that does not add up on a later hop, which chunks of the previous
+    /// request reach late.
+    pub(super) fn is_predecessors(
+        &self,
+        ticket: Ticket,
+        at: usize,
+        seen: &Seen,
+        chunk: &Chunk<'_>,
+        step: Step,
+    ) -> bool {
+        let fits = step.verdict == Verdict::Fits && chunk.listed.is_none_or(|listed| listed == step.new);
+        let odd = matches!(step.verdict, Verdict::Loss { .. } | Verdict::Overlap);
+        if odd && at > 0 && self.predecessors.contains_key(&ticket) {
+            return true;
+        }
+        let recent = |before: &&Predecessor| {
+            !fits || !before.stream.shows_tokens(seen.claim) && seen.at.since(before.stream.last_at) < STRAGGLES_NS
+        };
+        self.predecessors_of(ticket)
+            .filter(recent)
+            .any(|before| before.goes_on(seen, chunk, seen.epoch))
+    }
+
+    /// Whether a previous request with the rid of `ticket` sent a chunk within the last seconds, so that both may live.
+    pub(super) fn begins_amid(&self, ticket: Ticket, at: MonoNs) -> bool {
+        self.predecessors_of(ticket)
+            .any(|before| at.since(before.stream.last_at) < STRAGGLES_NS)
     }
 
     /// Whether this chunk begins a second live request with the rid: the known one is unfinished on another hop of the same name.
@@ -65,19 +102,38 @@ impl Ledger {
         !known && !request.is_shared() && request.retractions == 0 && request.streams.iter().any(beside)
     }
 
-    /// Marks the request and the previous one with its rid as live at the same time.
+    /// Marks the request and the previous ones with its rid as live at the same time, which the last chunk shows.
+    pub(super) fn both_live(&mut self, ticket: Ticket) {
+        let before = self.predecessors_of(ticket).count() as u64;
+        let overwritten = &mut self.totals.requests.overwritten;
+        *overwritten = overwritten.saturating_sub(before);
+        self.share(ticket);
+    }
+
+    /// Judges nothing of the request and the previous ones with its rid: they may be live at the same time.
     pub(super) fn share(&mut self, ticket: Ticket) {
+        let before: Vec<Ticket> = self.predecessors_of(ticket).map(|before| before.ticket).collect();
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
-        request.sharing = 2;
-        let before = self.predecessors.remove(&ticket).map(|before| before.ticket);
-        self.totals.requests.shared += 1;
-        let overwritten = &mut self.totals.requests.overwritten;
-        *overwritten = overwritten.saturating_sub(before.is_some().into());
+        if !request.is_shared() {
+            request.sharing = u8::try_from(before.len() + 1).unwrap_or(u8::MAX).max(2);
+            self.totals.requests.shared += 1;
+            let rid = request.rid.clone();
+            self.remember_shared(rid);
+        }
         for ticket in before.into_iter().chain([ticket]) {
+            self.predecessors.remove(&ticket);
             self.doubt_waiting(ticket);
         }
+    }
+
+    /// Remembers a rid whose later requests cannot be judged.
+    pub(super) fn remember_shared(&mut self, rid: Box<str>) {
+        if self.shared_rids.len() >= SHARED_RIDS {
+            self.shared_rids.pop_first();
+        }
+        self.shared_rids.insert(rid);
     }
 
     /// Makes the request's chunks in flight unjudged.

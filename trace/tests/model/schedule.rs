@@ -89,6 +89,8 @@ pub(crate) struct Shape {
     pub(crate) attached_after: usize,
     /// Clients reuse a rid after its request is over.
     pub(crate) rids_again: bool,
+    /// All requests have one of two rids, whether or not another one with it is live.
+    pub(crate) rids_shared: bool,
 }
 
 /// Observation of a receiving process.
@@ -190,6 +192,7 @@ pub(crate) fn watched() -> impl Strategy<Value = Shape> {
         attached_after: 0,
         // Counts alone do not show that another request has the rid.
         rids_again: flags.1 && column.shows_tokens(),
+        rids_shared: false,
     })
 }
 
@@ -202,6 +205,15 @@ pub(crate) fn glimpsed() -> impl Strategy<Value = Shape> {
         deliveries_seen: seen.1,
         rids_again: seen.2,
         attached_after,
+        ..shape
+    })
+}
+
+/// Any server whose clients give live requests the same rid.
+pub(crate) fn shared() -> impl Strategy<Value = Shape> {
+    watched().prop_map(|shape| Shape {
+        column: Column::New,
+        rids_shared: true,
         ..shape
     })
 }
@@ -288,6 +300,11 @@ fn trouble() -> BoxedStrategy<Step> {
         1 => Just(Step::Restart),
     ]
     .boxed()
+}
+
+/// Schedules with server faults, observed completely.
+pub(crate) fn faulty() -> impl Strategy<Value = Vec<Step>> {
+    vec(prop_oneof![24 => ordinary(), 1 => unusual(), 1 => trouble()], 1..250)
 }
 
 /// Schedules with server faults and missed observations.

@@ -59,7 +59,9 @@ impl World {
         if parts.is_empty() {
             return;
         }
-        if self.cut.remove(&rank) {
+        // Without its first chunk, the second live request of a rid looks like a continuation of the first.
+        let begins = parts.iter().any(|part| self.lives[part.life].first_sent.is_none());
+        if !(self.shape.rids_shared && begins) && self.cut.remove(&rank) {
             self.vanish(&parts);
             return;
         }
@@ -93,8 +95,13 @@ impl World {
     pub(super) fn begin(&mut self, request: usize) {
         let born = self.born.entry(request).or_default();
         let times = if self.shape.rids_again { 2 } else { 1 };
-        let rid: Rc<str> = format!("r{request}-{}", *born / times).into();
+        let rid: Rc<str> = if self.shape.rids_shared {
+            format!("s{}", request % 2).into()
+        } else {
+            format!("r{request}-{}", *born / times).into()
+        };
         *born += 1;
+        self.serve_finished(&rid);
         self.lives.push(Life { rid, ..Life::default() });
         let running = Running {
             life: self.lives.len() - 1,
@@ -110,6 +117,26 @@ impl World {
             claimed: None,
         };
         self.requests.insert(request, running);
+    }
+
+    /// Serves the requests with this rid whose final chunk the tokenizer has. They are no longer live.
+    fn serve_finished(&mut self, rid: &str) {
+        let over = |r: &Running| {
+            r.out
+                .back()
+                .is_some_and(|part| &*part.rid == rid && part.finish.is_some())
+        };
+        let over: Vec<usize> = self
+            .requests
+            .iter()
+            .filter(|(_, r)| over(r))
+            .map(|(&at, _)| at)
+            .collect();
+        for request in over {
+            while self.requests.get(&request).is_some_and(|r| !r.out.is_empty()) {
+                self.serve(request);
+            }
+        }
     }
 
     pub(super) fn abort_queued(&mut self, rank: u32) {
