@@ -84,6 +84,10 @@ pub(super) struct Table {
     passed: u32,
     skipped: u32,
     comparisons: u32,
+    /// Rows whose first attempt failed, while they may be repeated.
+    repeated: Vec<String>,
+    /// Whether a row that fails now has failed for good.
+    last_attempt: bool,
     /// Prediction scores, one line per run.
     scores: Vec<String>,
     /// Groups with their total time; new rows belong to the last one.
@@ -100,6 +104,8 @@ impl Table {
             passed: 0,
             skipped: 0,
             comparisons: 0,
+            repeated: Vec::new(),
+            last_attempt: false,
             scores: Vec::new(),
             groups: Vec::new(),
         }
@@ -183,9 +189,20 @@ impl Table {
         row.wrong().for_each(|line| println!("    {line}"));
     }
 
-    /// Prints a finished row, followed by its mismatches.
+    /// Starts the second attempt of rows that failed, if any did.
+    pub(super) fn repeat(&mut self) -> bool {
+        self.last_attempt = true;
+        if !self.repeated.is_empty() {
+            println!("\nSecond attempt at what failed:");
+        }
+        !self.repeated.is_empty()
+    }
+
+    /// Prints a finished row, followed by its mismatches. A row that fails for the first time runs again after all others: their
+    /// processes may take the CPU that its times depend on. The second result counts, and the summary names the row.
     fn ran(&mut self, row: Row) {
         let good = row.is_good();
+        let repeat = !good && !self.last_attempt;
         let verdict = format!("{}{}", row.made, if good { " ok" } else { " FAIL" });
         let told = row.told.as_ref().map_or("did not run to its end", String::as_str);
         let Place { group, engine, name } = &row.place;
@@ -195,6 +212,9 @@ impl Table {
         );
         row.wrong().for_each(|line| println!("    {line}"));
         *self.sum(group) += row.took;
+        if repeat {
+            return self.repeated.push(row.place.full());
+        }
         self.comparisons += row.made;
         self.scores.extend(row.scores);
         *(if good { &mut self.passed } else { &mut self.failed }) += 1;
@@ -225,9 +245,13 @@ impl Table {
 
     /// Prints that a scenario cannot run here.
     pub(super) fn skip(&mut self, options: &Options, engine: &Engine, name: &str, why: &str) {
-        if matches!(self.pass, Pass::Rest(_)) && self.wants(options, engine, name) {
+        let wanted = self.wants(options, engine, name);
+        if let Pass::Rest(done) = &mut self.pass
+            && wanted
+        {
             println!("{:<16} {name:<25} SKIPPED: {why}", engine.name());
             self.skipped += 1;
+            done.insert(format!("{} {name}", engine.name()));
         }
     }
 
@@ -267,6 +291,9 @@ impl Table {
             "{} scenarios passed, {} failed, {} SKIPPED; {} comparisons",
             self.passed, self.failed, self.skipped, self.comparisons
         );
+        if !self.repeated.is_empty() {
+            println!("failed at the first attempt: {}", self.repeated.join("; "));
+        }
         ensure!(
             self.passed + self.failed + self.skipped > 0,
             "no scenario has that name"
