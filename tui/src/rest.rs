@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 pub(crate) const SHORT: Duration = Duration::from_millis(4);
 /// Observations are queued during the sleep: the probe's ring buffer and the relay's queue hold several hundred milliseconds of a busy
 /// engine. A key ends the sleep.
-pub(crate) const LONG: Duration = Duration::from_millis(20);
+pub(crate) const LONG: Duration = Duration::from_millis(50);
 /// Idle time after which sleeps become long.
 const QUIET: Duration = Duration::from_millis(500);
 

@@ -9,6 +9,7 @@ mod thread;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 
 use trace::MonoNs;
 
@@ -46,13 +47,6 @@ pub struct ThreadUse {
     pub wait_ns: Option<u64>,
 }
 
-impl ThreadUse {
-    /// Nanoseconds asleep in an interval of `interval_ns`; `None` when the wait is unknown.
-    pub fn blocked_ns(&self, interval_ns: u64) -> Option<u64> {
-        Some(interval_ns.saturating_sub(self.on_ns + self.wait_ns?))
-    }
-}
-
 /// Times of a process over one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
@@ -64,7 +58,7 @@ pub struct Sample {
     pub threads: Vec<ThreadUse>,
     /// Throttling by the cgroup's CPU limit; `None` without a limit or if the cgroup cannot be read.
     pub throttle: Option<Throttle>,
-    /// Number of threads beyond the sampler's limit, which were not sampled.
+    /// Number of threads beyond the end of the sampler's range, which were not sampled.
     pub passed_over: usize,
 }
 
@@ -72,7 +66,7 @@ pub struct Sample {
 #[derive(Debug)]
 pub struct Sampler {
     pid: u32,
-    limit: usize,
+    places: Range<usize>,
     threads: BTreeMap<u32, Known>,
     passed_over: usize,
     cgroup: Option<Cgroup>,
@@ -112,11 +106,11 @@ impl Known {
 }
 
 impl Sampler {
-    /// Samples at most `limit` threads: the main thread, libzmq's own threads, then others by id.
-    pub fn new(pid: u32, limit: usize) -> Result<Self, CpuError> {
+    /// Samples the threads at `places` in this order: the main thread and libzmq's own threads, then others, each by id.
+    pub fn new(pid: u32, places: Range<usize>) -> Result<Self, CpuError> {
         let mut sampler = Self {
             pid,
-            limit,
+            places,
             threads: BTreeMap::new(),
             passed_over: 0,
             cgroup: Cgroup::of(pid),
@@ -188,8 +182,8 @@ impl Sampler {
             })
             .collect();
         found.sort_unstable();
-        self.passed_over = found.len().saturating_sub(self.limit);
-        for (_, tid, name) in found.into_iter().take(self.limit) {
+        self.passed_over = found.len().saturating_sub(self.places.end);
+        for (_, tid, name) in found.into_iter().take(self.places.end).skip(self.places.start) {
             if let Some(known) = self.threads.get_mut(&tid) {
                 known.name = name;
             } else if let Some(source) = Source::of(pid, tid)
@@ -215,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_busy_thread_and_a_sleeping_one() {
-        let mut sampler = Sampler::new(std::process::id(), 64).unwrap();
+        let mut sampler = Sampler::new(std::process::id(), 0..64).unwrap();
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
         let spend = |busy: bool| {
             let begun = Instant::now();
@@ -274,7 +268,7 @@ mod tests {
         let waiting: Vec<_> = (0..3)
             .map(|_| std::thread::spawn(|| std::thread::park_timeout(Duration::from_secs(1))))
             .collect();
-        let mut sampler = Sampler::new(std::process::id(), 1).unwrap();
+        let mut sampler = Sampler::new(std::process::id(), 0..1).unwrap();
         let sample = sampler.sample().unwrap();
         assert_eq!(
             sample.threads.iter().map(|t| t.tid).collect::<Vec<_>>(),
@@ -290,7 +284,7 @@ mod tests {
     #[test]
     fn a_process_that_is_not_there() {
         assert!(
-            Sampler::new(u32::MAX, 1)
+            Sampler::new(u32::MAX, 0..1)
                 .unwrap_err()
                 .to_string()
                 .contains("/proc/4294967295/task")

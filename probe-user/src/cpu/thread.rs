@@ -1,6 +1,7 @@
 //! Times of one thread, from a file that is kept open.
 
-use std::fs::{self, File};
+use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 
 /// Nanoseconds since the thread started.
@@ -45,8 +46,11 @@ impl Source {
     /// Whether the thread is running or runnable. The kernel adds the wait to a thread's times only when it gets a CPU, so a long wait is
     /// invisible until then.
     pub(super) fn wants_cpu(pid: u32, tid: u32) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
+        // The state follows a name of at most 64 bytes.
+        let mut text = [0; 128];
+        let read = File::open(format!("/proc/{pid}/task/{tid}/stat")).and_then(|mut file| file.read(&mut text));
+        let text = String::from_utf8_lossy(&text[..read.unwrap_or(0)]);
+        text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
     }
 
     /// Current times; `None` when the thread has exited.

@@ -15,8 +15,9 @@ use super::topology::ProcessId;
 const EXAMINE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(5));
 /// Interval for checking that a pid still has the same start time and name. Processes of an engine are always checked.
 const SAME: Duration = Duration::from_secs(30);
-/// Interval for examining the parent of an engine's process until it is recognised as part of the engine itself.
-const PARENT: Duration = Duration::from_secs(1);
+/// Minimum and maximum interval for examining the parent of an engine's process until it is recognised as part of the engine itself;
+/// within them, a quarter of the time that it has been one.
+const PARENT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// All examined processes.
 #[derive(Debug, Default)]
@@ -31,6 +32,8 @@ struct Looked {
     comm: String,
     seen: Instant,
     examined: Instant,
+    /// Since when it has been known as the parent of an engine's process.
+    parent_since: Option<Instant>,
     /// `None`: no further examination is necessary.
     examine_after: Option<Duration>,
     what: What,
@@ -62,7 +65,7 @@ impl Known {
             }
         }
         for pid in self.parents() {
-            if self.processes.get(&pid).is_some_and(Looked::is_due_as_parent) {
+            if self.processes.get_mut(&pid).is_some_and(Looked::is_due_as_parent) {
                 self.look(root, pid, by_hand, true);
             }
         }
@@ -74,7 +77,9 @@ impl Known {
         let earlier = self.processes.remove(&pid);
         let spec = by_hand.iter().find(|spec| spec.pid == pid);
         if let Some(mut looked) = look(root, pid, spec, is_parent, &mut self.libraries) {
-            looked.what.remember(earlier);
+            if let Some(earlier) = earlier {
+                looked.remember(earlier);
+            }
             self.processes.insert(pid, looked);
         }
     }
@@ -171,32 +176,31 @@ impl Looked {
         stat.is_some_and(|stat| stat.start_time == self.start_time && stat.comm == self.comm)
     }
 
+    /// Keeps results of an earlier examination of the same process.
+    fn remember(&mut self, earlier: Self) {
+        if self.start_time != earlier.start_time {
+            return;
+        }
+        self.parent_since = earlier.parent_since;
+        if let (What::Candidate(now, _), What::Candidate(then, _)) = (&mut self.what, earlier.what) {
+            now.last_role = then.last_role;
+        }
+    }
+
     /// Whether this parent of an engine's process is due for an examination.
-    fn is_due_as_parent(&self) -> bool {
+    fn is_due_as_parent(&mut self) -> bool {
+        let since = *self.parent_since.get_or_insert_with(Instant::now);
         match self.what {
             What::Candidate(..) => false,
             What::Refused => true,
-            What::Other | What::TooLarge => self.examined.elapsed() >= PARENT,
+            What::Other | What::TooLarge => {
+                let due = (since.elapsed() / 4).clamp(PARENT.0, PARENT.1);
+                self.examined.elapsed() >= due
+            }
         }
     }
 }
 
-impl What {
-    /// Keeps results of an earlier examination of the same process.
-    fn remember(&mut self, earlier: Option<Looked>) {
-        if let (
-            Self::Candidate(now, _),
-            Some(Looked {
-                what: Self::Candidate(then, _),
-                ..
-            }),
-        ) = (self, earlier)
-            && now.id == then.id
-        {
-            now.last_role = then.last_role;
-        }
-    }
-}
 
 /// Examines a process; `None` when it has exited.
 fn look(
@@ -231,6 +235,7 @@ fn look(
         comm: stat.comm,
         seen: now,
         examined: now,
+        parent_since: None,
         examine_after,
         what,
     })

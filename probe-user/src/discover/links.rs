@@ -52,10 +52,14 @@ struct Network<'a> {
 /// Netlink sockets by network namespace, kept so that each namespace is entered only once.
 pub(crate) type Diags = HashMap<u64, Diag>;
 
-/// Finds all connections between candidates. `processes` is parallel to `candidates`.
+/// Sockets of one process as descriptor and inode, and whether it has more than the limit.
+pub(crate) type Sockets = Result<(Vec<(u32, u64)>, bool), ReadError>;
+
+/// Finds all connections between candidates. `processes` and `sockets` are parallel to `candidates`.
 pub(crate) fn find(
     candidates: &[&Candidate],
     processes: &[&ProcDir],
+    sockets: &[Sockets],
     own_net: Option<u64>,
     diags: &mut Diags,
     limits: Limits,
@@ -67,13 +71,13 @@ pub(crate) fn find(
     } = Found::default();
     let mut holders: HashMap<u64, Held> = HashMap::new();
     let mut networks: BTreeMap<u64, Network<'_>> = BTreeMap::new();
-    for (candidate, (about, process)) in candidates.iter().zip(processes).enumerate() {
-        match process.sockets(limits.descriptors) {
+    for (candidate, ((about, process), sockets)) in candidates.iter().zip(processes).zip(sockets).enumerate() {
+        match sockets {
             Ok((sockets, more)) => {
-                if more {
+                if *more {
                     limit(&mut blind, "descriptors in one process", limits.descriptors);
                 }
-                for (fd, inode) in sockets {
+                for &(fd, inode) in sockets {
                     let held = Held { candidate, fd, inode };
                     // A socket inherited over a fork has two holders; the older process created it.
                     let older = |h: &Held| (candidates[h.candidate].id.start_time, h.fd);

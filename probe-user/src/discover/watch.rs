@@ -10,10 +10,14 @@ use super::change::{Change, Departed};
 use super::degraded::{Blind, Part};
 use super::error::DiscoverError;
 use super::known::Known;
-use super::links::{self, Diags, Limits};
+use super::links::{self, Diags, Limits, Sockets};
 use super::own::Own;
 use super::proc::{ProcDir, ProcRoot, stat};
 use super::topology::Topology;
+
+/// How many times [`Options::rewire`] passes between scans of the kernel's tables while no candidate opens or closes a socket.
+/// Only a connection that was being established at the last scan can then be new.
+const UNCHANGED: u32 = 6;
 
 /// Keeps a [`Topology`] up to date.
 #[derive(Debug)]
@@ -25,6 +29,10 @@ pub struct Watcher {
     diags: Diags,
     topology: Topology,
     departed: Departed,
+    /// Sockets of the candidates at the last listing, and its time.
+    sockets: Vec<Sockets>,
+    listed_at: Option<Instant>,
+    /// Time of the last scan of the kernel's tables.
     wired_at: Option<Instant>,
 }
 
@@ -41,6 +49,8 @@ impl Watcher {
             diags: Diags::new(),
             topology: Topology::default(),
             departed: Departed::default(),
+            sockets: Vec::new(),
+            listed_at: None,
             wired_at: None,
         };
         watcher.poll()?;
@@ -58,12 +68,22 @@ impl Watcher {
         &self.topology
     }
 
-    /// Scans again. Costs a directory listing and a short read per engine process. Examines new processes, and lists sockets when the
-    /// processes have changed or [`Options::rewire`] has passed.
+    /// Scans again. Costs a directory listing and a short read per engine process. Examines new processes, and lists the processes'
+    /// sockets when the processes have changed or [`Options::rewire`] has passed. Scans the kernel's tables when the sockets differ.
     pub fn poll(&mut self) -> Result<Vec<Change>, DiscoverError> {
         let (pids, more) = self.pids()?;
         let news = self.known.update(&self.root, &pids, &self.options.named);
-        if !news && self.wired_at.is_some_and(|at| at.elapsed() < self.options.rewire) {
+        let within = |at: Option<Instant>, time| at.is_some_and(|at| at.elapsed() < time);
+        if !news && within(self.listed_at, self.options.rewire) {
+            return Ok(Vec::new());
+        }
+        self.listed_at = Some(Instant::now());
+        let sockets = self.known.candidates().into_iter();
+        let sockets: Vec<Sockets> = sockets
+            .map(|(_, process)| process.sockets(self.options.max_descriptors))
+            .collect();
+        let same = std::mem::replace(&mut self.sockets, sockets) == self.sockets;
+        if !news && same && within(self.wired_at, self.options.rewire * UNCHANGED) {
             return Ok(Vec::new());
         }
         self.wired_at = Some(Instant::now());
@@ -94,7 +114,14 @@ impl Watcher {
             sockets: self.options.max_sockets,
         };
         let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.known.candidates().into_iter().unzip();
-        let mut found = links::find(&candidates, &processes, self.own.net_ns, &mut self.diags, limits);
+        let mut found = links::find(
+            &candidates,
+            &processes,
+            &self.sockets,
+            self.own.net_ns,
+            &mut self.diags,
+            limits,
+        );
         // After the socket scan, so that every connected process has its I/O threads as well.
         self.known.find_io_threads();
         let candidates: Vec<&Candidate> = self.known.candidates().into_iter().map(|(about, _)| about).collect();

@@ -34,20 +34,20 @@ struct Watched {
     pid: u32,
     io_threads: Vec<u32>,
     path: Sampler,
-    all: Sampler,
+    others: Sampler,
 }
 
 impl CpuWatch {
     /// Adds a process, or returns why it cannot be sampled.
     pub(super) fn add(&mut self, process: &Process) -> Result<(), String> {
         let pid = process.id.pid;
-        let sampler = |limit| Sampler::new(pid, limit).map_err(|error| error.to_string());
+        let sampler = |places| Sampler::new(pid, places).map_err(|error| error.to_string());
         self.processes.push(Watched {
             role: process.role.word(),
             pid,
             io_threads: process.io_threads.clone(),
-            path: sampler(THREADS_OF_THE_PATH)?,
-            all: sampler(MOST_THREADS)?,
+            path: sampler(0..THREADS_OF_THE_PATH)?,
+            others: sampler(THREADS_OF_THE_PATH..MOST_THREADS)?,
         });
         Ok(())
     }
@@ -89,9 +89,10 @@ impl Watched {
         if !slower {
             return true;
         }
-        let Ok(all) = self.all.sample() else { return false };
+        let Ok(others) = self.others.sample() else { return false };
+        // A thread that libzmq's new threads have moved down the order is sampled in both.
         let told = path.threads.iter().map(|thread| thread.tid).collect();
-        self.tell(&all, &told, polls, &|_| false, sink);
+        self.tell(&others, &told, polls, &|_| false, sink);
         true
     }
 

@@ -203,7 +203,7 @@ fn inside(process: &Process) -> Option<String> {
 }
 
 fn limit(process: &Process) -> Option<String> {
-    let sample = Sampler::new(process.id.pid, 1)
+    let sample = Sampler::new(process.id.pid, 0..1)
         .and_then(|mut sampler| sampler.sample())
         .ok()?;
     sample.throttle.map(|_| "its cgroup's cpu.stat is read".to_owned())

@@ -91,7 +91,7 @@ pub(super) fn engine(engine: Option<&Engine>, topology: &Topology) -> Row {
 pub(super) fn thread_times(engine: &Engine) -> Row {
     const THREADS: usize = 8;
     let refused = engine.processes.iter().find_map(|process| {
-        let sampled = Sampler::new(process.id.pid, THREADS).and_then(|mut sampler| sampler.sample());
+        let sampled = Sampler::new(process.id.pid, 0..THREADS).and_then(|mut sampler| sampler.sample());
         sampled.err()
     });
     let tried = format!("/proc/PID/task of {} processes read", engine.processes.len());
