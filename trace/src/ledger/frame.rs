@@ -219,12 +219,8 @@ impl Ledger {
             }
         }
         let (mut at, mut step) = self.step(ticket, seen, chunk);
-        let exact = step.verdict == Verdict::Fits && chunk.listed.is_none_or(|listed| listed == step.new);
-        if !exact || !self.predecessors.is_empty() {
-            if step.verdict == Verdict::Overlap || self.is_predecessors(ticket, at, seen, chunk, step) {
-                self.both_live(ticket);
-            }
-            step = self.unjudged_step(ticket, at, chunk, step);
+        if step.verdict != Verdict::Fits || self.knows_shared() {
+            step = self.step_of_either(ticket, at, seen, chunk, step);
         }
         if step.verdict == Verdict::Restart {
             ticket = self.restart(ticket, at, seen, chunk.rid);
@@ -290,9 +286,8 @@ impl Ledger {
         let followed = request.streams[at].whole() || seen.epoch == 0;
         let known = |s: &Stream| self.hops.heard_all_since(s) && (!s.finished() || (s.whole() && followed));
         let comparable = |s: &Stream| s.hop == seen.hop || known(s);
-        let (mut high, mut missing) = (0, 0);
+        let mut high = 0;
         for stream in request.streams.iter().filter(|s| s.on_line(seen.group)) {
-            missing += stream.missing;
             if comparable(stream) {
                 high = high.max(stream.completion_tokens());
             }
@@ -302,9 +297,9 @@ impl Ledger {
             .completion_tokens
             .filter(|&n| at > 0 && !seen.origin && n > request.streams[0].count.high);
         let uncounted;
-        let alone = request.sharing == 0 && !self.predecessors.contains_key(&ticket);
+        let alone = |request: &Request| !request.is_shared() && !self.predecessors.contains_key(&ticket);
         let summed = beyond
-            .filter(|_| alone)
+            .filter(|_| alone(request))
             .is_some_and(|n| self.totals.summed_up(seen.at, &self.hops, request, n, at));
         let chunk = if summed {
             uncounted = Chunk {
@@ -321,24 +316,14 @@ impl Ledger {
         // Empty chunks of a retracted request count up again to its former count, so they are not out of order.
         let behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
         let evidence = stream.evidence();
-        let shows = stream.shows_tokens(seen.claim);
+        let lane = std::mem::replace(&mut stream.lane, seen.lane);
         let judged = !matches!(step.verdict, Verdict::Restart | Verdict::Rebased);
         if behind > 0 && chunk.listed.is_some_and(|n| n > 0) && judged {
             // Counts of a retracted request may restart lower (`input_embeds` from 0.5.10 on, retried prefills).
             let retracted = request.retractions > 0 || chunk.retractions.is_some_and(|n| n > 0);
             // A connection keeps its order, so a lower count on it belongs to another request with the same rid.
-            let stream = &request.streams[at];
-            let in_order = stream.lane == seen.lane && stream.count.high == high;
-            // A late chunk fills a hole, if chunks show holes; otherwise it lists all tokens so far. Any other chunk belongs to another
-            // request with the same rid.
-            let claims_new = matches!(seen.claim, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
-            let late = if lists_all_it_counts(chunk) {
-                !claims_new
-            } else {
-                let began_late = |s: &Stream| s.on_line(seen.group) && !s.whole();
-                shows && (missing > 0 || request.streams.iter().any(began_late))
-            };
-            if !retracted && !in_order && alone && late {
+            let in_order = lane == seen.lane && stream.count.high == high;
+            if !retracted && !in_order && alone(request) && is_late(request, at, seen, chunk) {
                 if step.verdict == Verdict::Overlap {
                     step.verdict = Verdict::Fits;
                 }
@@ -347,12 +332,20 @@ impl Ledger {
                     .enter(seen.at, chunk.rid, behind.into(), true);
             }
         }
-        request.streams[at].lane = seen.lane;
-        if evidence != before && request.sharing == 0 {
+        if evidence != before && !request.is_shared() {
             let (delta, cumulative) = &mut self.hops.groups[seen.group].streams;
             *(if evidence == Evidence::Delta { delta } else { cumulative }) += 1;
         }
         (at, step)
+    }
+
+    /// Step of a chunk that does not add up, or whose rid a previous request may still use.
+    #[cold]
+    fn step_of_either(&mut self, ticket: Ticket, at: usize, seen: &Seen, chunk: &Chunk<'_>, step: Step) -> Step {
+        if step.verdict == Verdict::Overlap || self.is_predecessors(ticket, at, seen, chunk, step) {
+            self.both_live(ticket);
+        }
+        self.unjudged_step(ticket, at, chunk, step)
     }
 
     /// Restarts a stream whose count begins again. Behind the scheduler, a stream not seen from its start began with late chunks of an
@@ -457,7 +450,8 @@ impl Ledger {
         request.cached_tokens = chunk.cached_tokens.or(request.cached_tokens);
         request.retractions = request.retractions.max(chunk.retractions.unwrap_or(0));
         // Behind the first hop it may be a straggler of the request that had the rid before.
-        let ambiguous = !origin && (request.is_shared() || self.predecessors.contains_key(&ticket));
+        let shared = request.is_shared();
+        let ambiguous = || !origin && (shared || self.predecessors.contains_key(&ticket));
         let stream = &mut request.streams[at];
         let first = stream.chunks == 0;
         if origin && step.verdict != Verdict::Repeat {
@@ -481,7 +475,7 @@ impl Ledger {
                 request.silence_ns = request.silence_ns.max(Some(silence));
             }
         }
-        request.first_take_missed |= first && (seen.hides_takes || ambiguous);
+        request.first_take_missed |= first && (seen.hides_takes || ambiguous());
         stream.chunks += 1;
         let said = chunk.completion_tokens.unwrap_or(0);
         if step.verdict != Verdict::Repeat {
@@ -501,7 +495,7 @@ impl Ledger {
                 tokens,
                 end,
                 nth,
-                first: first && whole && !ambiguous,
+                first: first && whole && !ambiguous(),
                 last: chunk.finish.is_some(),
             });
         }
@@ -566,18 +560,32 @@ impl Ledger {
                 self.totals.chunks.fates.add(fates);
             }
         }
-        let stragglers_end = ambiguous && request.streams.first().is_some_and(|first| !first.finished());
-        let ended_at_origin = request.is_shared() && !origin;
-        if chunk.finish.is_some() && (stragglers_end || ended_at_origin) {
-            // The previous request with this rid ends, or the origin's hop has counted this end.
-        } else if chunk.finish.is_some() && request.sharing > 1 {
+        if let Some(finish) = chunk.finish {
+            self.enter_end(ticket, seen.at, finish, origin);
+        }
+    }
+
+    /// Enters the end of a request, which one of its chunks states.
+    fn enter_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish, origin: bool) {
+        let Some(request) = self.table.get_mut(ticket) else {
+            return;
+        };
+        // The origin's hop has counted this end, or the previous request with this rid ends.
+        let counted = request.is_shared();
+        let previous = || {
+            self.predecessors.contains_key(&ticket) && request.streams.first().is_some_and(|first| !first.finished())
+        };
+        if !origin && (counted || previous()) {
+            return;
+        }
+        if request.sharing > 1 {
             request.sharing -= 1;
             self.totals.requests.finished += 1;
-        } else if let Some(finish) = chunk.finish.filter(|_| !request.finish_seen) {
+        } else if !request.finish_seen {
             request.finish_seen = true;
             self.totals.requests.finished += 1;
             self.totals.requests.aborted += u64::from(finish == Finish::Abort && request.finish.is_none());
-            self.finish(ticket, seen.at, finish);
+            self.finish(ticket, at, finish);
         }
     }
 
@@ -605,6 +613,18 @@ fn lists_all_it_counts(chunk: &Chunk<'_>) -> bool {
     chunk
         .listed
         .is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed))
+}
+
+/// Whether a chunk behind its request's count can be a late one. A late chunk fills a hole, if chunks show holes; otherwise it lists all
+/// tokens so far. Any other chunk belongs to another request with the same rid.
+#[cold]
+fn is_late(request: &Request, at: usize, seen: &Seen, chunk: &Chunk<'_>) -> bool {
+    if lists_all_it_counts(chunk) {
+        return !matches!(seen.claim, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
+    }
+    let shows_holes = request.streams.get(at).is_some_and(|s| s.shows_tokens(seen.claim));
+    let hole = |s: &Stream| s.on_line(seen.group) && (s.missing > 0 || !s.whole());
+    shows_holes && request.streams.iter().any(hole)
 }
 
 /// Ids of the tokens that a chunk carries: the last `carried` of those listed, or none if they exceed `room`.

@@ -60,6 +60,11 @@ impl Ledger {
         })
     }
 
+    /// Whether several requests have, or may have, had one rid.
+    pub(super) fn knows_shared(&self) -> bool {
+        !self.predecessors.is_empty() || !self.shared_rids.is_empty()
+    }
+
     /// Whether a chunk continues a previous request with the same rid. If its column does not show which tokens are new, a chunk that
     /// fits both requests may belong to either. So may one that does not add up on a later hop, which chunks of the previous
     /// request reach late.
