@@ -201,7 +201,6 @@ impl Looked {
     }
 }
 
-
 /// Examines a process; `None` when it has exited.
 fn look(
     root: &ProcRoot,
