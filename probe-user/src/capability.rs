@@ -71,7 +71,7 @@ pub enum Feature {
     Scheduler,
     /// Wakeups and time outside of polls: uprobes on libc.
     Polls,
-    /// Bytes in the sockets' kernel queues: `pidfd_getfd`.
+    /// Bytes in the sockets' kernel queues: netlink `sock_diag`.
     Queues,
     /// Responses to clients: raw tracepoints of system calls and of TCP.
     Egress,
@@ -109,7 +109,7 @@ impl Feature {
     pub const fn calls(self) -> &'static [Call] {
         match self {
             Self::Messages | Self::Handled | Self::Polls | Self::Scheduler | Self::Egress => &[Call::Bpf],
-            Self::Queues => &[Call::PidfdGetfd],
+            Self::Queues => &[],
             Self::PythonStacks => &[Call::ProcessVmReadv],
         }
     }

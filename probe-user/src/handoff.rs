@@ -4,12 +4,14 @@
 //! connection between two writes, and reconnects. The other end still reads everything that was written. Shutting down writing too makes a
 //! write in progress fail, which loses the data that libzmq has dequeued for it.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::Shutdown;
+use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags};
 
 use crate::peers::Holder;
-use crate::queue::{QueueError, Queues};
 
 /// Time that a sender's socket must be empty before the sender is disconnected.
 const QUIET: Duration = Duration::from_micros(150);
@@ -17,9 +19,22 @@ const QUIET: Duration = Duration::from_micros(150);
 /// Error of disconnecting a sender.
 #[derive(Debug, thiserror::Error)]
 pub enum PartError {
+    /// The process cannot be opened.
+    #[error("open process {}: {errno}; it may have ended", .holder.pid)]
+    Open {
+        /// The sender's socket.
+        holder: Holder,
+        /// Error from the kernel.
+        errno: Errno,
+    },
     /// The socket cannot be borrowed.
-    #[error(transparent)]
-    Borrow(#[from] QueueError),
+    #[error("borrow descriptor {} of process {}: {errno}; run with CAP_SYS_PTRACE", .holder.fd, .holder.pid)]
+    Borrow {
+        /// The sender's socket.
+        holder: Holder,
+        /// Error from the kernel.
+        errno: Errno,
+    },
     /// The descriptor now refers to another socket.
     #[error("descriptor {} of process {} is another socket by now: look again", .0.fd, .0.pid)]
     Changed(Holder),
@@ -41,14 +56,28 @@ pub enum PartError {
         /// The sender's socket.
         holder: Holder,
         /// Error from the kernel.
-        errno: rustix::io::Errno,
+        errno: Errno,
     },
+}
+
+/// Duplicates the socket into this process. The connection stays open until both are closed.
+fn borrow(holder: Holder) -> Result<OwnedFd, PartError> {
+    let id = Pid::from_raw(holder.pid as i32).ok_or(Errno::SRCH);
+    let process = id.and_then(|id| rustix::process::pidfd_open(id, PidfdFlags::empty()));
+    let process = process.map_err(|errno| PartError::Open { holder, errno })?;
+    let borrowed = rustix::process::pidfd_getfd(&process, holder.fd as ForeignRawFd, PidfdGetfdFlags::empty());
+    borrowed.map_err(|errno| PartError::Borrow { holder, errno })
+}
+
+/// Tests whether `holder`'s socket can be borrowed. Changes nothing.
+pub fn try_borrow(holder: Holder) -> Result<(), PartError> {
+    borrow(holder).map(drop)
 }
 
 /// Waits until `holder`'s socket is empty, at most for `patience`, and makes the process close the connection. `inode` must be the socket's
 /// inode. Returns the time of the shutdown.
 pub fn part(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, PartError> {
-    let socket = Queues::of(holder.pid)?.borrow(holder.fd as i32)?;
+    let socket = borrow(holder)?;
     let is_meant = rustix::fs::fstat(&socket).is_ok_and(|found| found.st_ino == inode);
     if !is_meant {
         return Err(PartError::Changed(holder));
@@ -57,7 +86,7 @@ pub fn part(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, P
     let mut quiet_since = began;
     loop {
         let now = Instant::now();
-        if crate::queue::outq(&socket) != Some(0) {
+        if outq(&socket) != Some(0) {
             quiet_since = now;
         } else if now - quiet_since >= QUIET {
             break;
@@ -71,6 +100,15 @@ pub fn part(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, P
     let shut = rustix::net::shutdown(&socket, Shutdown::Read);
     shut.map_err(|errno| PartError::Refused { holder, errno })?;
     Ok(Instant::now())
+}
+
+/// Reads `SIOCOUTQ`, for which rustix has no function.
+#[expect(unsafe_code, reason = "an ioctl by number")]
+fn outq(socket: impl AsFd) -> Option<u64> {
+    const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
+    // SAFETY: SIOCOUTQ writes one int; see sock_ioctl in include/uapi/asm-generic/sockios.h and linux/sockios.h.
+    let bytes = unsafe { rustix::ioctl::ioctl(socket, rustix::ioctl::Getter::<SIOCOUTQ, i32>::new()) };
+    bytes.ok().and_then(|bytes| u64::try_from(bytes).ok())
 }
 
 #[cfg(test)]
@@ -115,6 +153,14 @@ mod tests {
             std::io::ErrorKind::WouldBlock,
             "it reads no end"
         );
+    }
+
+    #[test]
+    fn a_missing_descriptor_or_process_is_named() {
+        let error = |pid, fd| try_borrow(Holder { pid, fd }).unwrap_err().to_string();
+        assert!(error(0, 0).starts_with("open process 0"));
+        let message = error(std::process::id(), 1_000_000);
+        assert!(message.starts_with("borrow descriptor 1000000"), "{message}");
     }
 
     #[test]

@@ -1,49 +1,74 @@
-//! Bytes in the kernel queues of a process's sockets, without eBPF.
+//! Bytes in the kernel queues of a process's sockets, without eBPF and without the process's descriptors.
 //!
-//! `pidfd_getfd` borrows the socket for two `ioctl`s (0.5 us in total), which return exact byte counts in any network namespace. It needs
-//! `SYS_PTRACE` and Linux 5.6. These queues are only a part of a hop's queue, since libzmq drains them into its own.
+//! The kernel's socket diagnostics (`sock_diag`) return exact byte counts: a Unix socket is named by its inode, a TCP socket by its addresses.
+//! A query needs no privilege in the current network namespace; opening another namespace needs `SYS_ADMIN`. These queues are only a
+//! part of a hop's queue, since libzmq drains them into its own.
 
-use std::fs;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::SocketAddr;
 
-use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags};
+use crate::discover::proc::net::{self, TcpState};
+use crate::discover::proc::{ProcDir, ProcRoot};
+use crate::discover::sock::netlink::Diag;
+use crate::discover::{DiagError, ReadError};
 
-/// Error of reading socket queues.
-#[derive(Debug, thiserror::Error)]
+/// Maximum number of TCP sockets of a network namespace that are searched.
+const TCP_SOCKETS: usize = 262_144;
+
+/// Error of reading a socket's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// The process cannot be opened.
-    #[error("open process {pid}: {source}; it may have ended")]
-    Open {
+    /// The process's network namespace cannot be identified.
+    #[error("network namespace of process {pid}: {error}; run as its owner or with CAP_SYS_PTRACE")]
+    Namespace {
         /// Process id.
         pid: u32,
-        /// Error from the operating system.
-        source: std::io::Error,
+        /// Reason.
+        error: ReadError,
     },
-    /// The process's descriptors cannot be listed.
-    #[error("list /proc/{pid}/fd: {source}; run as its owner or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH")]
+    /// The namespace's TCP sockets cannot be listed.
+    #[error("list the TCP sockets of process {pid}: {error}")]
     List {
         /// Process id.
         pid: u32,
-        /// Error from the operating system.
-        source: std::io::Error,
+        /// Reason.
+        error: ReadError,
     },
-    /// A socket cannot be borrowed.
-    #[error("borrow descriptor {fd} of process {pid}: {source}; run with CAP_SYS_PTRACE")]
-    Borrow {
+    /// The kernel cannot be asked about the sockets of the process.
+    #[error("sockets of process {pid}: {error}{}", remedy(*.error))]
+    Diag {
         /// Process id.
         pid: u32,
-        /// Number of the descriptor.
-        fd: RawFd,
-        /// Error from the operating system.
-        source: std::io::Error,
+        /// Reason.
+        error: DiagError,
+    },
+    /// The process holds a socket that the kernel does not report in its network namespace.
+    #[error(
+        "socket {inode} of process {pid} was not found in the process's network namespace: created in another, or disconnected"
+    )]
+    Elsewhere {
+        /// Process id.
+        pid: u32,
+        /// Inode of the socket.
+        inode: u64,
     },
 }
 
+fn remedy(error: DiagError) -> &'static str {
+    match error {
+        DiagError::Enter(ReadError::Denied) => "; run with CAP_SYS_ADMIN",
+        _ => "",
+    }
+}
+
 /// A socket of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Socket {
+    /// Process id.
+    pub pid: u32,
     /// Its descriptor in the process.
-    pub fd: RawFd,
+    pub fd: u32,
     /// Inode, which identifies the socket in `/proc/net` and `sock_diag`.
     pub inode: u64,
 }
@@ -53,115 +78,242 @@ pub struct Socket {
 pub struct Depth {
     /// Bytes received and not read yet (`SIOCINQ`); `None` on a listening socket.
     pub receive_bytes: Option<u64>,
-    /// Bytes sent and not yet read or acknowledged (`SIOCOUTQ`). On a Unix socket this includes the kernel's overhead.
+    /// Bytes sent and not yet read or acknowledged (`SIOCOUTQ`); `None` on a listening socket. On a Unix socket this includes the
+    /// kernel's overhead.
     pub send_bytes: Option<u64>,
 }
 
-/// Reader of the socket queues of one process.
-#[derive(Debug)]
+/// How to query a socket.
+#[derive(Clone, Copy, Debug)]
+enum Query {
+    /// In the network namespace with this inode.
+    Unix(u64, u32),
+    /// The socket's local and remote addresses.
+    Tcp(u64, (SocketAddr, SocketAddr)),
+    /// Closed.
+    Gone,
+}
+
+/// Reader of the queues of sockets in any number of processes.
+#[derive(Debug, Default)]
 pub struct Queues {
-    pid: u32,
-    process: OwnedFd,
+    /// Netlink sockets by network namespace, each with whether the kernel reports TCP sockets; or why there is none.
+    networks: HashMap<u64, Result<Network, DiagError>>,
+    /// Result of finding each socket.
+    sockets: HashMap<Socket, Result<Query, QueueError>>,
+}
+
+#[derive(Debug)]
+struct Network {
+    diag: Diag,
+    tcp: Result<(), DiagError>,
+}
+
+impl Network {
+    fn open(process: &ProcDir, is_own: bool) -> Result<Self, DiagError> {
+        let diag = if is_own { Diag::here() } else { Diag::inside(process) }?;
+        diag.has_unix()?;
+        let tcp = diag.has_tcp();
+        Ok(Self { diag, tcp })
+    }
 }
 
 impl Queues {
-    /// Opens process `pid`.
-    pub fn of(pid: u32) -> Result<Self, QueueError> {
-        let id = Pid::from_raw(pid as i32).ok_or(rustix::io::Errno::SRCH);
-        let opened = id.and_then(|id| rustix::process::pidfd_open(id, PidfdFlags::empty()));
-        opened
-            .map(|process| Self { pid, process })
-            .map_err(|e| QueueError::Open { pid, source: e.into() })
+    /// Forgets all sockets except these, and gives those that could not be read another try.
+    pub fn retain(&mut self, is_used: impl Fn(&Socket) -> bool) {
+        self.sockets.retain(|socket, found| found.is_ok() && is_used(socket));
+        let sockets = &self.sockets;
+        self.networks.retain(|&network, opened| {
+            let is_used = |query: &Query| matches!(query, Query::Unix(net, _) | Query::Tcp(net, _) if *net == network);
+            opened.is_ok() && sockets.values().flatten().any(is_used)
+        });
     }
 
-    /// Lists the process's current sockets, sorted by descriptor. Takes about 16 us for a few dozen files, so call it only when hops
-    /// change.
-    pub fn sockets(&self) -> Result<Vec<Socket>, QueueError> {
-        let listed = fs::read_dir(format!("/proc/{}/fd", self.pid));
-        let listed = listed.map_err(|source| QueueError::List { pid: self.pid, source })?;
-        let mut sockets: Vec<Socket> = listed
-            .flatten()
-            .filter_map(|entry| {
-                let link = fs::read_link(entry.path()).ok()?;
-                let inode = link
-                    .to_str()?
-                    .strip_prefix("socket:[")?
-                    .strip_suffix(']')?
-                    .parse()
-                    .ok()?;
-                Some(Socket {
-                    fd: entry.file_name().to_str()?.parse().ok()?,
-                    inode,
-                })
-            })
-            .collect();
-        sockets.sort_unstable();
-        Ok(sockets)
+    /// Queued bytes at `socket`; `None` if it is closed. The first call for a socket finds it, which takes longer for TCP.
+    pub fn depth(&mut self, socket: Socket) -> Result<Option<Depth>, QueueError> {
+        let found = if let Some(found) = self.sockets.get(&socket) {
+            *found
+        } else {
+            let found = self.find(socket);
+            self.sockets.insert(socket, found);
+            found
+        };
+        let queried = match found? {
+            Query::Gone => return Ok(None),
+            Query::Unix(net, inode) => (
+                net,
+                self.network(net).and_then(|network| network.diag.unix_depth(inode)),
+            ),
+            Query::Tcp(net, ends) => {
+                let depth = |network: &Network| network.diag.tcp_depth(socket.inode, ends);
+                (net, self.network(net).and_then(depth))
+            }
+        };
+        let ended = match queried {
+            (_, Ok(Some(depth))) => return Ok(Some(depth)),
+            (_, Ok(None)) => Ok(Query::Gone),
+            (net, Err(error)) => {
+                // A late reply must not be read as the next one.
+                self.networks.remove(&net);
+                Err(QueueError::Diag { pid: socket.pid, error })
+            }
+        };
+        self.sockets.insert(socket, ended);
+        ended.map(|_| None)
     }
 
-    /// Queued bytes at descriptor `fd`. The borrowed socket is closed before this returns.
-    pub fn depth(&self, fd: RawFd) -> Result<Depth, QueueError> {
-        let socket = self.borrow(fd)?;
-        Ok(Depth {
-            receive_bytes: rustix::io::ioctl_fionread(&socket).ok(),
-            send_bytes: outq(&socket),
-        })
+    fn network(&self, net: u64) -> Result<&Network, DiagError> {
+        let gone = DiagError::Enter(ReadError::Gone);
+        self.networks
+            .get(&net)
+            .map_or(Err(gone), |opened| opened.as_ref().map_err(|&error| error))
     }
 
-    /// Duplicates the process's descriptor `fd` into this process. The connection stays open until both are closed.
-    pub(crate) fn borrow(&self, fd: RawFd) -> Result<OwnedFd, QueueError> {
-        let borrowed = rustix::process::pidfd_getfd(&self.process, fd as ForeignRawFd, PidfdGetfdFlags::empty());
-        borrowed.map_err(|source| QueueError::Borrow {
-            pid: self.pid,
-            fd,
-            source: source.into(),
-        })
+    /// Determines how to query `socket`.
+    fn find(&mut self, socket: Socket) -> Result<Query, QueueError> {
+        let Socket { pid, inode, .. } = socket;
+        let root = ProcRoot::new("/proc");
+        let namespace = |pid| {
+            let process = root.process(pid)?;
+            let net = process.namespace("net")?;
+            Ok((process, net))
+        };
+        let (process, net) = match namespace(pid) {
+            Ok(found) => found,
+            Err(ReadError::Gone) => return Ok(Query::Gone),
+            Err(error) => return Err(QueueError::Namespace { pid, error }),
+        };
+        let refused = |error| QueueError::Diag { pid, error };
+        if let Entry::Vacant(new) = self.networks.entry(net) {
+            let is_own = namespace(std::process::id()).is_ok_and(|(_, own)| own == net);
+            new.insert(Network::open(&process, is_own));
+        }
+        let network = self.network(net).map_err(refused)?;
+        // Inodes of sockets have 32 bits.
+        if let Ok(inode) = u32::try_from(inode)
+            && network.diag.unix_depth(inode).map_err(refused)?.is_some()
+        {
+            return Ok(Query::Unix(net, inode));
+        }
+        for table in ["net/tcp", "net/tcp6"] {
+            let text = match process.read(table, TCP_SOCKETS * 256) {
+                Ok(text) => text,
+                // Without IPv6 there is no such table.
+                Err(ReadError::Gone) => continue,
+                Err(error) => return Err(QueueError::List { pid, error }),
+            };
+            let (sockets, _) = net::tcp(&text, TCP_SOCKETS);
+            let open = |found: &&net::TcpSocket| found.inode == inode && found.state != TcpState::Listening;
+            if let Some(found) = sockets.iter().find(open) {
+                network.tcp.map_err(refused)?;
+                let ends = (found.local, found.remote);
+                if network.diag.tcp_depth(inode, ends).map_err(refused)?.is_some() {
+                    return Ok(Query::Tcp(net, ends));
+                }
+            }
+        }
+        if holds(socket) {
+            return Err(QueueError::Elsewhere { pid, inode });
+        }
+        Ok(Query::Gone)
     }
 }
 
-/// Reads `SIOCOUTQ`, for which rustix has no function.
-#[expect(unsafe_code, reason = "an ioctl by number")]
-pub(crate) fn outq(socket: impl AsFd) -> Option<u64> {
-    const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
-    // SAFETY: SIOCOUTQ writes one int; see sock_ioctl in include/uapi/asm-generic/sockios.h and linux/sockios.h.
-    let bytes = unsafe { rustix::ioctl::ioctl(socket, rustix::ioctl::Getter::<SIOCOUTQ, i32>::new()) };
-    bytes.ok().and_then(|bytes| u64::try_from(bytes).ok())
+/// Whether the process still holds the socket. False if that cannot be read.
+fn holds(socket: Socket) -> bool {
+    let link = std::fs::read_link(format!("/proc/{}/fd/{}", socket.pid, socket.fd));
+    link.is_ok_and(|link| link.as_os_str() == format!("socket:[{}]", socket.inode).as_str())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
-    use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsRawFd as _;
+    use std::io::{Read as _, Write as _};
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+    use std::os::fd::{AsFd, AsRawFd as _};
     use std::os::unix::net::UnixStream;
+
+    fn of(socket: impl AsFd) -> Socket {
+        Socket {
+            pid: std::process::id(),
+            fd: socket.as_fd().as_raw_fd() as u32,
+            inode: rustix::fs::fstat(&socket).unwrap().st_ino,
+        }
+    }
+
+    fn received(queues: &mut Queues, socket: impl AsFd) -> Option<u64> {
+        queues.depth(of(socket)).unwrap().unwrap().receive_bytes
+    }
 
     #[test]
     fn what_was_written_and_not_read() {
-        let queues = Queues::of(std::process::id()).unwrap();
-        let (mut from, to) = UnixStream::pair().unwrap();
+        let mut queues = Queues::default();
+        let (mut from, mut to) = UnixStream::pair().unwrap();
+        assert_eq!(received(&mut queues, &to), Some(0));
         from.write_all(&[7; 6000]).unwrap();
-        assert_eq!(queues.depth(to.as_raw_fd()).unwrap().receive_bytes, Some(6000));
-        assert!(queues.depth(from.as_raw_fd()).unwrap().send_bytes >= Some(6000));
+        assert_eq!(received(&mut queues, &to), Some(6000));
+        assert!(queues.depth(of(&from)).unwrap().unwrap().send_bytes >= Some(6000));
+        to.read_exact(&mut [0; 1000]).unwrap();
+        assert_eq!(received(&mut queues, &to), Some(5000));
+    }
 
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut from = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (to, _) = listener.accept().unwrap();
-        from.write_all(&[7; 5000]).unwrap();
-        // Loopback delivers the data and the acknowledgement within the call.
-        assert_eq!(queues.depth(to.as_raw_fd()).unwrap().receive_bytes, Some(5000));
-        assert_eq!(queues.depth(listener.as_raw_fd()).unwrap().receive_bytes, None);
-        let fds: Vec<RawFd> = queues.sockets().unwrap().iter().map(|socket| socket.fd).collect();
-        for socket in [from.as_raw_fd(), to.as_raw_fd(), listener.as_raw_fd()] {
-            assert!(fds.contains(&socket), "{socket} in {fds:?}");
+    #[test]
+    fn tcp_of_both_families_until_it_is_closed() {
+        let mut queues = Queues::default();
+        for (bound, connected) in [
+            (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv4Addr::LOCALHOST)),
+            (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()),
+            // Accepted by an IPv6 socket with mapped addresses.
+            (Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into()),
+        ] {
+            let Ok(listener) = TcpListener::bind((bound, 0)) else {
+                eprintln!("SKIPPED: no address {bound}");
+                continue;
+            };
+            let port = listener.local_addr().unwrap().port();
+            let mut from = TcpStream::connect((connected, port)).unwrap();
+            let (to, _) = listener.accept().unwrap();
+            from.write_all(&[7; 5000]).unwrap();
+            // Loopback delivers the data and the acknowledgement within the call.
+            assert_eq!(received(&mut queues, &to), Some(5000), "{bound}");
+            assert_eq!(queues.depth(of(&from)).unwrap().unwrap().send_bytes, Some(0));
+            from.shutdown(std::net::Shutdown::Write).unwrap();
+            assert_eq!(received(&mut queues, &to), Some(5000), "the end is no byte");
+            let closed = of(&to);
+            drop((from, to));
+            assert_eq!(queues.depth(closed), Ok(None), "its listener is another socket");
         }
     }
 
     #[test]
-    fn says_what_is_missing() {
-        assert!(Queues::of(0).unwrap_err().to_string().starts_with("open process 0"));
-        let queues = Queues::of(std::process::id()).unwrap();
-        let error = queues.depth(1_000_000).unwrap_err().to_string();
-        assert!(error.starts_with("borrow descriptor 1000000"), "{error}");
+    fn a_closed_socket_and_a_process_that_ended() {
+        let mut queues = Queues::default();
+        let (from, _to) = UnixStream::pair().unwrap();
+        let socket = of(&from);
+        assert!(queues.depth(socket).unwrap().is_some());
+        drop(from);
+        assert_eq!(queues.depth(socket), Ok(None));
+        let ended = Socket {
+            pid: u32::MAX,
+            ..socket
+        };
+        assert_eq!(queues.depth(ended), Ok(None));
+    }
+
+    #[test]
+    fn a_socket_of_another_network_namespace() {
+        let mut queues = Queues::default();
+        // A thread that enters a new namespace: its sockets belong there, while the process stays in the old one.
+        let inside = std::thread::spawn(|| {
+            #[expect(unsafe_code, reason = "a namespace of this thread alone, which ends at once")]
+            // SAFETY: only the network namespace of this thread changes.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.ok()?;
+            UnixStream::pair().ok()
+        });
+        let Some((from, _to)) = inside.join().unwrap() else {
+            return eprintln!("SKIPPED: a network namespace needs root");
+        };
+        let error = queues.depth(of(&from)).unwrap_err();
+        assert!(matches!(error, QueueError::Elsewhere { .. }), "{error}");
     }
 }

@@ -14,7 +14,7 @@ pub enum Call {
     Bpf,
     /// Attaching uprobes before Linux 6.6.
     PerfEventOpen,
-    /// Reading socket queues.
+    /// Borrowing a sender's socket (`splice`).
     PidfdGetfd,
     /// Reading Python stacks.
     ProcessVmReadv,

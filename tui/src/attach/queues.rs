@@ -1,11 +1,10 @@
 //! Kernel queue depths of each hop as events: the sockets found by discovery, every 100 ms while frames flow.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use probe_user::discover::{End, Engine};
-use probe_user::queue::{QueueError, Queues};
-use rustix::io::Errno;
+use probe_user::queue::{Depth, Queues, Socket};
 use trace::MonoNs;
 use trace::event::{Event, QueueSample, What};
 
@@ -25,7 +24,7 @@ type Ends = (Option<End>, Option<End>);
 pub(super) struct QueueWatch {
     /// Both ends of each connection, by hop name.
     hops: BTreeMap<String, Vec<Ends>>,
-    processes: HashMap<u32, Queues>,
+    sockets: Queues,
     sampled: Option<Instant>,
     pub(super) left_out: usize,
     /// First error that prevented reading a socket.
@@ -49,13 +48,9 @@ impl QueueWatch {
                 ends.push((lane.from, lane.to));
             }
         }
-        let ends = |pid: u32| {
-            self.hops
-                .values()
-                .flatten()
-                .any(|(from, to)| [from, to].into_iter().flatten().any(|e| e.pid == pid))
-        };
-        self.processes.retain(|&pid, _| ends(pid));
+        let ends = self.hops.values().flatten();
+        let used: HashSet<Socket> = ends.flat_map(|&(from, to)| [from, to]).flatten().map(socket).collect();
+        self.sockets.retain(|socket| used.contains(socket));
     }
 
     /// Takes a sample if one is due.
@@ -87,22 +82,17 @@ impl QueueWatch {
         self.hops = hops;
     }
 
-    fn depth(&mut self, end: End) -> Option<probe_user::queue::Depth> {
-        let known = match self.processes.entry(end.pid) {
-            std::collections::hash_map::Entry::Occupied(known) => Ok(known.into_mut()),
-            std::collections::hash_map::Entry::Vacant(new) => Queues::of(end.pid).map(|queues| new.insert(queues)),
-        };
-        match known.and_then(|queues| queues.depth(end.fd as i32)) {
-            Ok(depth) => Some(depth),
-            Err(error) => {
-                // A closed socket or exited process is not a permission error.
-                if !is_gone(&error) {
-                    self.refused.get_or_insert_with(|| error.to_string());
-                }
-                None
-            }
-        }
+    fn depth(&mut self, end: End) -> Option<Depth> {
+        self.sockets.depth(socket(end)).unwrap_or_else(|error| {
+            self.refused.get_or_insert_with(|| error.to_string());
+            None
+        })
     }
+}
+
+fn socket(end: End) -> Socket {
+    let End { pid, fd, inode, .. } = end;
+    Socket { pid, fd, inode }
 }
 
 fn add(sum: &mut Option<u64>, one: Option<u64>) {
@@ -111,16 +101,11 @@ fn add(sum: &mut Option<u64>, one: Option<u64>) {
     }
 }
 
-fn is_gone(error: &QueueError) -> bool {
-    let (QueueError::Open { source, .. } | QueueError::List { source, .. } | QueueError::Borrow { source, .. }) = error;
-    let gone = [Errno::SRCH, Errno::BADF, Errno::NOENT];
-    Errno::from_io_error(source).is_some_and(|errno| gone.contains(&errno))
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
     use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::net::UnixStream;
 
     use probe_user::discover::{Carries, Confidence, HopSeen, Role};
@@ -131,7 +116,7 @@ mod tests {
         End {
             pid: std::process::id(),
             fd: fd as u32,
-            inode: 0,
+            inode: std::fs::metadata(format!("/proc/self/fd/{fd}")).map_or(1, |found| found.ino()),
             role,
         }
     }

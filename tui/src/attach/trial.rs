@@ -91,7 +91,7 @@ impl Attach {
                 if !queues && why.is_empty() {
                     self.blind(&mut why);
                 }
-                let tried = "descriptors borrowed from the engine".to_owned();
+                let tried = "the kernel asked about the engine's sockets".to_owned();
                 (if queues { State::Works } else { State::Missing }, tried)
             }
             Feature::Egress => (self.deliveries(&mut why), "raw tracepoints of writes".to_owned()),

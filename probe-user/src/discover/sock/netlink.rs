@@ -1,16 +1,19 @@
 //! Netlink socket for `sock_diag` in the current network namespace or in that of a process.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::exact::{self, Reply};
 use super::unix_diag::{self, Answer, UnixSocket};
 use crate::discover::proc::{ProcDir, ReadError};
+use crate::queue::Depth;
 
 /// Maximum wait for the kernel's reply.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -29,6 +32,9 @@ pub enum DiagError {
     /// The kernel refused the request.
     #[error("the kernel has no unix_diag ({0})")]
     Refused(Errno),
+    /// The kernel refused the request for TCP sockets.
+    #[error("the kernel has no tcp_diag ({0})")]
+    NoTcp(Errno),
 }
 
 /// A netlink socket. It belongs to the network namespace that it was created in.
@@ -80,6 +86,59 @@ impl Diag {
                 sockets.truncate(limit);
             }
         }
+    }
+
+    /// Tests whether the kernel reports Unix sockets, since it answers a query for one socket with `ENOENT` in both cases.
+    pub(crate) fn has_unix(&self) -> Result<(), DiagError> {
+        match self.ask(&exact::no_unix())? {
+            Reply::Refused(errno) => Err(DiagError::Refused(Errno::from_raw_os_error(errno))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tests whether the kernel reports TCP sockets.
+    pub(crate) fn has_tcp(&self) -> Result<(), DiagError> {
+        match self.ask(&exact::no_tcp())? {
+            Reply::Refused(errno) => Err(DiagError::NoTcp(Errno::from_raw_os_error(errno))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Queues of one Unix socket; `None` if this namespace has no such socket.
+    pub(crate) fn unix_depth(&self, inode: u32) -> Result<Option<Depth>, DiagError> {
+        let request = exact::unix(inode);
+        self.depth(&request, inode.into(), DiagError::Refused)
+    }
+
+    /// Queues of the TCP socket `inode`; `None` if it no longer has these addresses.
+    pub(crate) fn tcp_depth(
+        &self,
+        inode: u64,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) -> Result<Option<Depth>, DiagError> {
+        self.depth(&exact::tcp(local, remote), inode, DiagError::NoTcp)
+    }
+
+    fn depth(&self, request: &[u8], inode: u64, refused: fn(Errno) -> DiagError) -> Result<Option<Depth>, DiagError> {
+        match self.ask(request)? {
+            // Without the connection, the kernel returns the listener of its port.
+            Reply::Found(found, depth) => Ok((found == inode).then_some(depth)),
+            Reply::Refused(errno) => match Errno::from_raw_os_error(errno) {
+                Errno::NOENT => Ok(None),
+                errno => Err(refused(errno)),
+            },
+            Reply::Empty | Reply::Malformed => Err(DiagError::Socket(Errno::BADMSG)),
+        }
+    }
+
+    /// Sends a request with a reply of one datagram.
+    fn ask(&self, request: &[u8]) -> Result<Reply, DiagError> {
+        let kernel = SocketAddrNetlink::new(0, 0);
+        sendto(&self.0, request, SendFlags::empty(), &kernel).map_err(DiagError::Socket)?;
+        let mut buffer = [0; 1024];
+        let received = retry_on_intr(|| recv(&self.0, buffer.as_mut_slice(), RecvFlags::empty()));
+        let (length, _) = received.map_err(DiagError::Socket)?;
+        Ok(exact::parse(&buffer[..length]))
     }
 }
 

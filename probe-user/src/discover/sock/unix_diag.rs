@@ -1,12 +1,12 @@
 //! `unix_diag`, the only interface that shows the other end of a Unix connection (`linux/unix_diag.h`, Linux 3.3).
 
 /// `NETLINK_SOCK_DIAG` message type for requests and sockets.
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const AF_UNIX: u8 = 1;
+pub(super) const SOCK_DIAG_BY_FAMILY: u16 = 20;
+pub(super) const AF_UNIX: u8 = 1;
 const SOCK_STREAM: u8 = 1;
 
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
+pub(super) const NLMSG_ERROR: u16 = 2;
+pub(super) const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST_DUMP: u16 = 0x0001 | 0x0300;
 
 const UDIAG_SHOW_NAME: u32 = 0x01;
@@ -15,9 +15,9 @@ const ATTR_NAME: u16 = 0;
 const ATTR_PEER: u16 = 2;
 
 const TCP_ESTABLISHED: u8 = 1;
-const TCP_LISTEN: u8 = 10;
+pub(super) const TCP_LISTEN: u8 = 10;
 
-const HEADER: usize = 16;
+pub(super) const HEADER: usize = 16;
 
 /// A Unix stream socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,15 +106,15 @@ fn name(sun_path: &[u8]) -> Vec<u8> {
     }
 }
 
-fn aligned(length: usize) -> usize {
+pub(super) fn aligned(length: usize) -> usize {
     length.next_multiple_of(4)
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 

@@ -8,8 +8,8 @@ mod tried;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use probe_user::Place;
 use probe_user::discover::{self, Engine, PickError, RoleSpec, Watcher};
-use probe_user::{Feature, Place};
 use serde::Serialize;
 
 use crate::cmd::attach::choose;
@@ -83,9 +83,7 @@ fn diagnose(watcher: Watcher, engine: Option<Engine>) -> Diagnosis {
             features.push(row::thread_times(&engine));
             let seen = engine.clone();
             features.extend(tried::on_engine(watcher, engine));
-            let queues = features.iter().find(|row| row.name == Feature::Queues.name());
-            let splice = row::splice(&seen, queues);
-            features.push(splice);
+            features.push(row::splice(&seen));
         }
         None => features.extend(tried::on_ourselves()),
     }

@@ -5,7 +5,9 @@ use std::os::unix::net::UnixListener;
 use anyhow::Context as _;
 use probe_user::Place;
 use probe_user::cpu::Sampler;
-use probe_user::discover::{Engine, Topology};
+use probe_user::discover::{End, Engine, Topology};
+use probe_user::handoff;
+use probe_user::peers::Holder;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use serde::Serialize;
 
@@ -102,9 +104,9 @@ pub(super) fn thread_times(engine: &Engine) -> Row {
     Row::of("thread times", tried, reason)
 }
 
-/// Tests whether hops can be moved behind the relay: the listeners are known and their folders writable. Splicing borrows a sender's
-/// socket, as reading kernel queues does.
-pub(super) fn splice(engine: &Engine, queues: Option<&Row>) -> Row {
+/// Tests whether hops can be moved behind the relay: the listeners are known, their folders writable, and a sender's socket can be
+/// borrowed.
+pub(super) fn splice(engine: &Engine) -> Row {
     let opened = plan(engine, None).and_then(|planned| {
         planned.iter().try_for_each(|planned| {
             let folder = planned.folder.display();
@@ -125,9 +127,16 @@ pub(super) fn splice(engine: &Engine, queues: Option<&Row>) -> Row {
             fix: None,
         }),
     );
-    if let Some(queues) = queues.filter(|row| row.state != State::Works) {
+    let lanes = engine.routes().into_iter().flat_map(|route| route.lanes);
+    let mut senders = lanes
+        .filter_map(|lane| lane.from)
+        .map(|End { pid, fd, .. }| Holder { pid, fd });
+    if let Some(Err(error)) = senders.next().map(handoff::try_borrow) {
         row.state = State::Missing;
-        row.reasons.extend(queues.reasons.iter().cloned());
+        row.reasons.push(Reason {
+            why: error.to_string(),
+            fix: None,
+        });
     }
     row
 }
