@@ -18,7 +18,8 @@ pub enum Work {
     Network,
     /// Watches other processes: BPF, perf events, `/proc`, their memory. Signals none of them.
     Probe,
-    /// As `Probe`, beside a program that it has started or sockets that it moves: signals processes and changes owners of files.
+    /// As `Probe`, beside a program that it has started or sockets that it moves: also duplicates descriptors of processes, signals
+    /// processes and changes owners of files.
     Move,
 }
 

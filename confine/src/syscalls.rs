@@ -206,15 +206,15 @@ pub(crate) const PROCESSES: &[c_long] = &[
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_pidfd_open,
-    libc::SYS_pidfd_getfd,
     libc::SYS_process_vm_readv,
     libc::SYS_inotify_init1,
     libc::SYS_inotify_add_watch,
     libc::SYS_inotify_rm_watch,
 ];
 
-/// Other processes: waited for, signalled; and their files given back.
+/// Other processes: waiting for them, signals to them, their descriptors, and owners of files.
 pub(crate) const MOVES: &[c_long] = &[
+    libc::SYS_pidfd_getfd,
     libc::SYS_pidfd_send_signal,
     libc::SYS_wait4,
     libc::SYS_waitid,
@@ -315,9 +315,13 @@ pub(crate) const NEVER_WITHOUT_PROBE: &[c_long] = &[
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_pidfd_open,
-    libc::SYS_pidfd_getfd,
     libc::SYS_process_vm_readv,
 ];
 
 /// What only [`crate::Work::Move`] does.
-pub(crate) const NEVER_WITHOUT_MOVES: &[c_long] = &[libc::SYS_pidfd_send_signal, libc::SYS_fchown, libc::SYS_fchownat];
+pub(crate) const NEVER_WITHOUT_MOVES: &[c_long] = &[
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+];

@@ -50,7 +50,7 @@ const ATTEMPTS: &[(&str, [End; 4])] = {
         ("listen at its socket", [Killed, Done, Done, Done]),
         ("listen where a killed process did", [Killed, Done, Done, Done]),
         ("open a pidfd", [Killed, Refused, Done, Done]),
-        ("take a descriptor of another", [Killed, Refused, Done, Done]),
+        ("take a descriptor of another", [Killed, Refused, Refused, Done]),
         ("signal itself", [Done, Done, Done, Done]),
         ("signal another", [Refused, Refused, Refused, Done]),
         ("signal another by its pidfd", [Killed, Refused, Refused, Done]),
