@@ -302,18 +302,28 @@ mod tests {
 
     #[test]
     fn a_socket_of_another_network_namespace() {
-        let mut queues = Queues::default();
-        // A thread that enters a new namespace: its sockets belong there, while the process stays in the old one.
-        let inside = std::thread::spawn(|| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        // A thread in a namespace of its own, where its sockets belong. The process stays in the old one; `/proc/TID` shows the new one.
+        let thread = std::thread::spawn(move || {
             #[expect(unsafe_code, reason = "a namespace of this thread alone, which ends at once")]
             // SAFETY: only the network namespace of this thread changes.
-            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.ok()?;
-            UnixStream::pair().ok()
+            let entered = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
+            let tid = rustix::thread::gettid().as_raw_pid() as u32;
+            tell.send(entered.map(|()| (tid, UnixStream::pair().unwrap()))).unwrap();
+            let _ = ended.recv();
         });
-        let Some((from, _to)) = inside.join().unwrap() else {
-            return eprintln!("SKIPPED: a network namespace needs root");
-        };
-        let error = queues.depth(of(&from)).unwrap_err();
-        assert!(matches!(error, QueueError::Elsewhere { .. }), "{error}");
+        if let Ok((tid, (mut from, to))) = told.recv().unwrap() {
+            let mut queues = Queues::default();
+            from.write_all(&[7; 6000]).unwrap();
+            let inside = Socket { pid: tid, ..of(&to) };
+            assert_eq!(queues.depth(inside).unwrap().unwrap().receive_bytes, Some(6000));
+            let error = queues.depth(of(&to)).unwrap_err();
+            assert!(matches!(error, QueueError::Elsewhere { .. }), "{error}");
+        } else {
+            eprintln!("SKIPPED: a network namespace needs root");
+        }
+        drop(end);
+        thread.join().unwrap();
     }
 }
