@@ -137,7 +137,7 @@ impl Feature {
         match self {
             Self::Messages | Self::Handled | Self::Polls => (5, 15),
             Self::Scheduler | Self::Egress => (5, 8),
-            Self::Queues => (5, 6),
+            Self::Queues => (3, 3),
             Self::PythonStacks => (3, 2),
         }
     }

@@ -13,6 +13,8 @@ use crate::discover::proc::{ProcDir, ProcRoot};
 use crate::discover::sock::netlink::Diag;
 use crate::discover::{DiagError, ReadError};
 
+pub use crate::discover::sock::exact::Depth;
+
 /// Maximum number of TCP sockets of a network namespace that are searched.
 const TCP_SOCKETS: usize = 262_144;
 
@@ -71,16 +73,6 @@ pub struct Socket {
     pub fd: u32,
     /// Inode, which identifies the socket in `/proc/net` and `sock_diag`.
     pub inode: u64,
-}
-
-/// Amount of data queued at one socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depth {
-    /// Bytes received and not read yet (`SIOCINQ`); `None` on a listening socket.
-    pub receive_bytes: Option<u64>,
-    /// Bytes sent and not yet read or acknowledged (`SIOCOUTQ`); `None` on a listening socket. On a Unix socket this includes the
-    /// kernel's overhead.
-    pub send_bytes: Option<u64>,
 }
 
 /// How to query a socket.

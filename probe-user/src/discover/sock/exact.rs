@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::unix_diag::{AF_UNIX, HEADER, NLMSG_DONE, NLMSG_ERROR, SOCK_DIAG_BY_FAMILY, TCP_LISTEN};
 use super::unix_diag::{aligned, u16_at, u32_at};
-use crate::queue::Depth;
 
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
@@ -20,6 +19,16 @@ const NO_COOKIE: [u8; 8] = [0xff; 8];
 
 /// States after the peer's FIN, which takes a sequence number but is no byte to read: `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
 const PEER_CLOSED: [u8; 3] = [8, 9, 11];
+
+/// Amount of data queued at one socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth {
+    /// Bytes received and not read yet (`SIOCINQ`); `None` on a listening socket.
+    pub receive_bytes: Option<u64>,
+    /// Bytes sent and not yet read or acknowledged (`SIOCOUTQ`); `None` on a listening socket. On a Unix socket this includes the
+    /// kernel's overhead.
+    pub send_bytes: Option<u64>,
+}
 
 const UNIX_REQUEST: usize = HEADER + 24;
 const TCP_REQUEST: usize = HEADER + 56;

@@ -10,10 +10,9 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::exact::{self, Reply};
+use super::exact::{self, Depth, Reply};
 use super::unix_diag::{self, Answer, UnixSocket};
 use crate::discover::proc::{ProcDir, ReadError};
-use crate::queue::Depth;
 
 /// Maximum wait for the kernel's reply.
 const PATIENCE: Duration = Duration::from_secs(2);
