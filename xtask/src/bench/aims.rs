@@ -19,7 +19,7 @@ enum Bound {
 
 use Bound::{AtLeast, AtMost};
 
-/// (key, what is measured, bound, unit), in the order of the table.
+/// (key, measured quantity, bound, unit), in the order of the table.
 type Aim = (&'static str, &'static str, Bound, &'static str);
 
 const AIMS: [Aim; 44] = [

@@ -22,7 +22,7 @@ const LONG_BYTES: u64 = 107_000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Write down what is counted instead of comparing
+    /// Write the counts to the baseline instead of comparing them
     #[arg(long)]
     bless: bool,
     /// Count these paths only

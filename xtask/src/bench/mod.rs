@@ -43,7 +43,7 @@ enum One {
     Count(count::Args),
     /// Decoding a frame: ours, CPython's pickle, msgspec
     Decode(decode::Args),
-    /// What observing egress costs a writer, and processes that have nothing to do with it
+    /// Cost of observing responses, for the process that writes them and for unrelated processes
     Egress(egress::Args),
     /// Exports: a million chunks in each format, beside Python's `json.dump` of the same trace
     Export(export::Args),
@@ -51,7 +51,7 @@ enum One {
     Grow(grow::Args),
     /// The ledger at 132,000 chunks a second, beside a hash map of counters
     Ledger(ledger::Args),
-    /// What the probe costs its target: traps alone, lengths, payloads, bpftrace
+    /// Cost of the probe for its target: traps alone, lengths, payloads, bpftrace
     Probe(probe::Args),
     /// Recording: bytes a chunk and chunks a second, beside zstd of the raw frames; an hour's file
     Record(record::Args),
@@ -59,9 +59,9 @@ enum One {
     Relay(relay::Args),
     /// The screen over 10,000 requests: drawing, answering a key, its cost at rest and under load
     Screen(screen::Args),
-    /// What attach costs the real `TokenizerManager`, and itself
+    /// Cost of attach for the real `TokenizerManager`, and its own CPU time
     Target(target::Args),
-    /// What one pod sends and writes: a scrape, OTLP, the feed, a recording
+    /// Bytes that one pod sends and writes: a scrape, OTLP, the feed, a recording
     Volume(volume::Args),
 }
 

@@ -17,7 +17,7 @@ use crate::e2e::setup::Home;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Turns each way takes; the median of the differences is told
+    /// Turns per variant; the result is the median of the differences
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Pairs of send and receive in a turn

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// How long each demo plays.
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u32,
-    /// What it plays, one after the other.
+    /// Workloads, run one after the other.
     #[arg(long, value_name = "NAME", default_values_t = ["prefill".to_owned(), "healthy".to_owned(), "race".to_owned()])]
     scenario: Vec<String>,
 }

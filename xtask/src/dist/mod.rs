@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// come with their own program and with documents that this machine's program writes.
     #[arg(long = "target", value_name = "TRIPLE")]
     targets: Vec<String>,
-    /// Compile for this target, and neither link nor pack it: what is not Linux has the commands that read what is recorded.
+    /// Compile for this target without linking or packing: targets other than Linux have the commands that read recordings.
     #[arg(long, value_name = "TRIPLE", conflicts_with = "targets")]
     check: Option<String>,
     /// Put everything here.

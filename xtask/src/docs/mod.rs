@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// Only this page.
     #[arg(long, value_name = "FILE")]
     only: Option<PathBuf>,
-    /// In a PID namespace of our own already.
+    /// The command already runs in its own PID namespace.
     #[arg(long, hide = true)]
     inside: bool,
 }

@@ -60,7 +60,7 @@ pub(crate) struct Options {
     /// A real server with its model on the CPU, in place of the harness with stubs: installs 9 GB.
     #[arg(long, conflicts_with_all = ["plain", "quick", "readers", "releases"])]
     real: bool,
-    /// Let the tools that traces are for read what is exported of the engine's recordings: `cargo xtask validate`.
+    /// Check the exports of the engine's recordings with the tools that read such traces: `cargo xtask validate`.
     #[arg(long)]
     readers: bool,
     /// Keep the engine's recordings in this folder.

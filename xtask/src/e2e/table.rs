@@ -86,7 +86,7 @@ pub(super) struct Table {
     comparisons: u32,
     /// Rows whose first attempt failed, while they may be repeated.
     repeated: Vec<String>,
-    /// Whether a row that fails now has failed for good.
+    /// Whether this is the second attempt.
     last_attempt: bool,
     /// Prediction scores, one line per run.
     scores: Vec<String>,

@@ -73,7 +73,7 @@ fn spec(level: &Level, root: &Path, args: &[&str]) -> Result<Value> {
     }
     let bound =
         |from: &str, options: &[&str]| json!({"destination": from, "type": "bind", "source": from, "options": options});
-    // A user namespace of another PID namespace may mount neither anew.
+    // In a user namespace with another PID namespace, neither can be mounted again.
     let system = if level.place == Place::Mapped {
         [bound("/proc", &["rbind"]), bound("/sys", &["rbind", "ro"])]
     } else {

@@ -18,7 +18,7 @@ pub(crate) fn works(diagnosis: &Value) -> String {
         .collect()
 }
 
-/// Every reason that has a remedy is told by attach in the same words.
+/// Attach reports every reason that has a remedy in the same words.
 pub(crate) fn same_words(diagnosis: &Value, attach: &str) -> Result<()> {
     for row in list(&diagnosis["features"]) {
         if !Feature::ALL.iter().any(|feature| row["name"] == feature.name()) {

@@ -28,7 +28,7 @@ use crate::toolchain::{output, succeed};
 
 /// SGLang release of the engine to attach to.
 const RELEASE: &str = "0.5.23";
-/// What every level is asked for.
+/// Arguments of attach at every level.
 const ATTACH: &[&str] = &[
     "attach",
     "--headless",
@@ -40,7 +40,7 @@ const ATTACH: &[&str] = &[
     "--python-stacks",
     "50",
 ];
-/// What a container engine grants the engine's own container when nothing is asked for.
+/// Default capabilities of the engine's own container.
 const USUAL: &str = "-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,+setuid,+setfcap,+setpcap,\
                      +net_bind_service,+sys_chroot,+kill,+audit_write";
 
@@ -50,7 +50,7 @@ pub(crate) struct Options {
     /// The static program; what `cargo xtask dist` made when not given.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// In a PID namespace of our own already.
+    /// The command already runs in its own PID namespace.
     #[arg(long, hide = true)]
     inside: bool,
 }
@@ -221,7 +221,7 @@ impl Table {
         Ok(())
     }
 
-    /// A container that does not see the engine's processes is told so, and what shows them to it.
+    /// In a container that does not see the engine's processes, attach says so and names the remedy.
     fn apart(&self) -> Result<()> {
         const SEES_ITSELF: &str = "only the processes of this container are visible";
         let (well, _, words) = container::run(&APART, &self.image, &self.dir, "apart", ATTACH)?;

@@ -94,9 +94,9 @@ const SCENES: [Scene; 4] = [
 const SIZE: (u16, u16) = (100, 30);
 const WARM: Duration = Duration::from_secs(15);
 const SETTLE: Duration = Duration::from_millis(1_500);
-/// What the picture shows.
+/// Arguments of the run in the picture.
 const PICTURED: &str = "demo --scenario race --theme dark";
-/// What the replay plays.
+/// Arguments of the run that is recorded for the replay.
 const RECORD: &str = "demo --scenario race --headless --duration 20s --record race.tgap";
 
 #[derive(clap::Args)]

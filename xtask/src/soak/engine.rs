@@ -16,7 +16,7 @@ use crate::e2e::truth::{ClientTotals, ReceiverTotals, SenderTotals};
 pub(super) const RELEASE: &str = "0.5.23";
 
 const STARTUP: Duration = Duration::from_mins(1);
-/// What a process may run beyond the soak before it ends by itself.
+/// Time that a process may run beyond the soak before it ends by itself.
 const LATER_S: u64 = 600;
 
 /// Its processes.
@@ -26,7 +26,7 @@ pub(super) struct Running {
     clients: Option<Process>,
 }
 
-/// What they say in the end.
+/// Final counts of the processes.
 #[derive(Debug)]
 pub(super) struct Totals {
     pub(super) sender: SenderTotals,

@@ -60,7 +60,7 @@ pub(super) fn start(home: &Home, program: &Path, time: Duration, dir: &Path) -> 
     Ok(loads)
 }
 
-/// A live source that records, with tables that are soon full: what grows from then on is a leak.
+/// A live source that records, with tables that soon fill up: growth after that is a leak.
 fn live(program: &Path, source: &str, dir: &Path) -> (Command, PathBuf) {
     let recording = dir.join("run.tgap");
     let mut command = Command::new(program);

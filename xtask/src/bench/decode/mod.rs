@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Turns each peer takes; the medians are compared
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Messages a turn of ours; every peer takes an eighth
+    /// Messages per turn of tokengap's decoder; each peer decodes an eighth of them
     #[arg(long, default_value_t = 800, value_parser = clap::value_parser!(u32).range(1..))]
     messages: u32,
     /// Python with msgspec installed; by default a virtual environment under target/ is made

@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Only ways whose name contains one of these; a direct connection is always there
     #[arg(long, value_delimiter = ',')]
     ways: Vec<String>,
-    /// Be what stands between in one turn: LISTEN UPSTREAM decode|count|crate|least MESSAGE
+    /// Run as the relay of one turn: LISTEN UPSTREAM decode|count|crate|least MESSAGE
     #[arg(long, hide = true, num_args = 4)]
     serve: Vec<String>,
 }

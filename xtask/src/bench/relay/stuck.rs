@@ -11,7 +11,7 @@ use super::process::Process;
 use super::way::Way;
 
 const CONNECTIONS: u32 = 100;
-/// Message limit: enough to detect a queue, and within the machine's memory, since a proxy keeps what it buffers.
+/// Message limit: enough to detect a queue, and within the machine's memory, since a proxy does not free its buffers.
 const MOST: u32 = 20_000;
 
 pub(super) fn run(ways: &[(Way, &str)], peer: &Path, message: &Path) -> Result<()> {
