@@ -1,4 +1,4 @@
-//! Capabilities: what is kept, and giving up the rest.
+//! Dropping of capabilities.
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::{Errno, Result};
@@ -9,15 +9,15 @@ use rustix::thread::{
 
 use crate::plan::Plan;
 
-/// Capabilities that outlive the confinement, by their kernel's names.
+/// Capabilities that the process keeps, with the kernel's names.
 pub type Kept = CapabilitySet;
 
-/// To go past what files' owners have set: kept where a file that was named needs it.
+/// Bypasses file permissions. Kept if a named file needs it.
 const PAST_OWNERS: Kept = CapabilitySet::DAC_OVERRIDE;
-/// More than the kernel has (Linux 6.x: 41); asking for one that it does not know fails.
+/// Number of bits tried, more than the kernel has (Linux 6.x: 41). Unknown ones return an error.
 const MOST: u32 = 64;
 
-/// Gives up all but what `plan` keeps, and what its files need; says what is left.
+/// Drops all capabilities except those that `plan` keeps or its files need. Returns the remaining ones.
 pub(crate) fn give_up(plan: &Plan) -> Result<Kept> {
     let had = capabilities(None)?.permitted;
     if had.is_empty() {
@@ -27,8 +27,8 @@ pub(crate) fn give_up(plan: &Plan) -> Result<Kept> {
     if had.contains(PAST_OWNERS) && !reaches_without(plan)? {
         keep |= PAST_OWNERS;
     }
-    // From the bounding set first: it takes CAP_SETPCAP. Who lacks that has no program that could gain anything, once
-    // `no_new_privs` is set.
+    // The bounding set comes first, since changing it needs CAP_SETPCAP. Without that capability `no_new_privs` still prevents any
+    // program from gaining capabilities.
     for bit in 0..MOST {
         let one = CapabilitySet::from_bits_retain(1 << bit);
         if !keep.contains(one) && capability_is_in_bounding_set(one).unwrap_or(false) {
@@ -54,7 +54,7 @@ pub(crate) fn give_up(plan: &Plan) -> Result<Kept> {
     Ok(keep)
 }
 
-/// Whether every file named can be reached with no capability: tried with none in effect.
+/// Whether all named files can be accessed without capabilities, tested with none in effect.
 fn reaches_without(plan: &Plan) -> Result<bool> {
     let all = capabilities(None)?;
     set_capabilities(

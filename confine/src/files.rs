@@ -7,14 +7,14 @@ use landlock::{
 
 use crate::plan::{Plan, Reach, Work};
 
-/// The newest interface of which all is used: 6 has scopes. Older kernels do what they can.
+/// Newest interface version that is used; 6 added scopes. Older kernels enforce the part they know.
 const NEWEST: ABI = ABI::V6;
 
-/// What any program reads of its surroundings: itself, the zone of times of day.
+/// Files that any program reads: its own `/proc`, the time zone, cgroups.
 const SURROUNDINGS: [&str; 4] = ["/proc/self", "/etc/localtime", "/usr/share/zoneinfo", "/sys/fs/cgroup"];
-/// A terminal, and nothing.
+/// The terminal and the null device.
 const TERMINAL: [&str; 2] = ["/dev/tty", "/dev/null"];
-/// What a C library reads to find a machine's address.
+/// Files that a C library reads to resolve host names.
 const NAMES: [&str; 9] = [
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -26,10 +26,10 @@ const NAMES: [&str; 9] = [
     "/run/systemd/resolve",
     "/run/resolvconf",
 ];
-/// DNS, where an answer does not fit a datagram.
+/// DNS over TCP, for replies that do not fit a datagram.
 const DOMAIN: u16 = 53;
 
-/// What stays allowed, looked up while everything was.
+/// The permitted access, looked up before any restriction.
 pub(crate) struct Rules {
     paths: Vec<(PathFd, BitFlags<AccessFs>)>,
     ports: Vec<Reach>,
@@ -40,7 +40,7 @@ impl Rules {
     pub(crate) fn of(plan: &Plan) -> Self {
         let mut paths = Vec::new();
         let mut allow = |path: &std::path::Path, access| {
-            // What is not there needs no rule: a name that comes to be later is a folder's affair.
+            // A missing file needs no rule: the rule of its folder permits creating it.
             if let Ok(found) = PathFd::new(path) {
                 paths.push((found, access));
             }
@@ -73,7 +73,7 @@ impl Rules {
         Self { paths, ports, scopes }
     }
 
-    /// Nothing else from now on.
+    /// Refuses all other access from now on.
     pub(crate) fn restrict(self) -> Result<(), String> {
         let told = |error: &dyn std::error::Error| {
             let mut all = error.to_string();
@@ -92,7 +92,7 @@ impl Rules {
             .and_then(Ruleset::create);
         let mut ruleset = ruleset.map_err(|error| told(&error))?;
         for (path, access) in self.paths {
-            // A pipe or a socket by its descriptor's name has no place in the tree, and is not confined either.
+            // A pipe or socket named by its descriptor is in no file system tree, and Landlock does not restrict it.
             let _ = (&mut ruleset).add_rule(PathBeneath::new(path, access));
         }
         for reach in self.ports {
@@ -110,7 +110,7 @@ impl Rules {
     }
 }
 
-/// Making, filling, replacing and removing files and sockets, folders of one's own included.
+/// Creating, writing, replacing and removing files, sockets and folders.
 fn write() -> BitFlags<AccessFs> {
     AccessFs::WriteFile
         | AccessFs::Truncate

@@ -1,18 +1,18 @@
-//! tokengap gives up what it does not need, before it reads the first byte that somebody else has written.
+//! Drops the rights that a command does not need, before it reads the first byte of untrusted data.
 //!
-//! [`Plan::apply`] does it in this order, each step for good and inherited by every thread that is started later:
+//! [`Plan::apply`] takes these steps. None can be undone, and all later threads inherit them:
 //!
-//! 1. What may be read, written and reached is looked up while everything is still allowed.
-//! 2. Core dumps: what was read of others stays in memory, and goes with the process.
-//! 3. Capabilities: all that are not kept leave the bounding set, the ambient and inheritable ones, the effective and permitted.
-//! 4. `no_new_privs`: no program that is started could gain any back.
-//! 5. Landlock (Linux 5.13): files, TCP ports and abstract sockets. It cannot go with reading `/proc/PID` of another process,
-//!    which it treats as tracing it, so sources that watch processes have none ([`Work::Probe`], [`Work::Move`]).
-//! 6. seccomp: system calls. A call that this work never makes fails with `EPERM`, or ends the process where no traffic runs
-//!    through it ([`Work::Files`]); one that nobody has thought of fails with `ENOSYS`, so that a libc takes its older way.
+//! 1. Look up the files and ports that the command needs.
+//! 2. Disable core dumps, so that data of other processes stays in memory.
+//! 3. Remove all capabilities that are not kept from the bounding, ambient, inheritable, effective and permitted sets.
+//! 4. Set `no_new_privs`, so that no program started later regains them.
+//! 5. Landlock (Linux 5.13): files, TCP ports and abstract sockets. Landlock treats reading `/proc/PID` of another process as tracing it
+//!    and refuses that, so commands that watch processes do not use it ([`Work::Probe`], [`Work::Move`]).
+//! 6. seccomp: system calls. A call that this work never makes fails with `EPERM`, or ends the process if no traffic passes through it
+//!    ([`Work::Files`]). An unlisted call fails with `ENOSYS`, so that a libc falls back to an older one.
 //!
-//! It is for a process of one thread: capabilities and Landlock belong to threads. What could not be done is told
-//! ([`Outcome::missing`]) and is no error: a tool that is asked for on an old kernel has to work there.
+//! The process must have one thread, since capabilities and Landlock belong to threads. Steps that failed are listed in
+//! [`Outcome::missing`] and are no errors: the commands must work on old kernels too.
 
 mod caps;
 mod files;

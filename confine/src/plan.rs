@@ -1,4 +1,4 @@
-//! What one command needs, and giving up the rest.
+//! The rights that a command needs, and dropping all others.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -9,37 +9,37 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use crate::caps::{self, Kept};
 use crate::{files, seccomp};
 
-/// What kind of work is to be done; it decides which system calls are left.
+/// Kind of work, which determines the permitted system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Files in, files or a terminal out. A call for the network or for another process ends the process.
+    /// Reads files, and writes files or to a terminal. A call for the network or another process ends the process.
     Files,
-    /// The network, too: sockets, no other processes.
+    /// As `Files`, with sockets. No other processes.
     Network,
-    /// Watches other processes: BPF, perf events, `/proc`, their memory. Signals none of them.
+    /// Observes other processes with BPF, perf events, `/proc` and reads of their memory. Signals none of them.
     Probe,
-    /// As `Probe`, beside a program that it has started or sockets that it moves: also duplicates descriptors of processes, signals
-    /// processes and changes owners of files.
+    /// As `Probe`, for a command that starts a program or moves sockets: also duplicates descriptors of processes, signals processes and
+    /// changes owners of files.
     Move,
 }
 
 impl Work {
-    /// Whether it reads other processes.
+    /// Whether it observes other processes.
     pub(crate) const fn watches(self) -> bool {
         matches!(self, Self::Probe | Self::Move)
     }
 }
 
-/// Where a TCP port is on the way.
+/// Use of a TCP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Listened on; 0 is any that is free.
+    /// Listens on it; 0 stands for any free port.
     Listen(u16),
-    /// Connected to, on whichever machine.
+    /// Connects to it, on any machine.
     Connect(u16),
 }
 
-/// What a command needs. What is not named is given up.
+/// The rights that a command needs. All others are dropped.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) work: Work,
@@ -50,12 +50,12 @@ pub struct Plan {
     pub(crate) abstract_sockets: bool,
 }
 
-/// What is in force now.
+/// Result of [`Plan::apply`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What this machine could not do.
+    /// Steps that failed.
     pub missing: Vec<Missing>,
-    /// Capabilities that are left.
+    /// Remaining capabilities.
     pub kept: Kept,
     /// Whether files are confined.
     pub landlock: bool,
@@ -63,31 +63,31 @@ pub struct Outcome {
     pub seccomp: bool,
 }
 
-/// A step that was left out, and what that leaves open.
+/// A step that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
-    /// Threads were running already.
+    /// Other threads were already running, which keep their capabilities and files.
     #[error("confinement: {0} threads run already: theirs are the capabilities and files they had")]
     Threads(usize),
-    /// Capabilities are there still.
+    /// The capabilities could not be removed.
     #[error("confinement: capabilities could not be given up: {0}")]
     Capabilities(Errno),
-    /// A crash could leave what is in memory on a disk.
+    /// Core dumps could not be disabled, so a crash may write memory to a disk.
     #[error("confinement: core dumps could not be switched off: {0}")]
     Cores(Errno),
-    /// The flag could not be set, so neither Landlock nor seccomp could be.
+    /// `no_new_privs` could not be set, which Landlock and seccomp require.
     #[error("confinement: no_new_privs could not be set: {0}")]
     NewPrivileges(Errno),
-    /// No Landlock in this kernel, or it is off, or a container's filter refuses it.
+    /// The kernel has no Landlock, it is disabled, or a container's filter refuses it.
     #[error("confinement: files are not confined: {0}; Linux 5.13 with landlock among lsm= can")]
     Landlock(String),
-    /// No seccomp, or it was refused.
+    /// The kernel has no seccomp, or refused the filter.
     #[error("confinement: system calls are not filtered: {0}")]
     Seccomp(String),
 }
 
 impl Plan {
-    /// For `work`, with nothing to read, write or reach yet.
+    /// A plan for `work`, without files, ports or capabilities.
     pub fn new(work: Work) -> Self {
         Self {
             work,
@@ -99,53 +99,53 @@ impl Plan {
         }
     }
 
-    /// Keeps these capabilities, where they are there.
+    /// Keeps these capabilities, if present.
     #[must_use]
     pub fn keep(mut self, kept: Kept) -> Self {
         self.keep |= kept;
         self
     }
 
-    /// Reads this file, or everything in this folder.
+    /// Permits reading this file, or all files in this folder.
     #[must_use]
     pub fn read(mut self, path: impl Into<PathBuf>) -> Self {
         self.read.push(path.into());
         self
     }
 
-    /// Makes, replaces and removes files and sockets in this folder; or writes to this file, if it is one.
+    /// Permits creating, replacing and removing files and sockets in this folder, or writing to this file.
     #[must_use]
     pub fn write(mut self, path: impl Into<PathBuf>) -> Self {
         self.write.push(path.into());
         self
     }
 
-    /// Makes `path`, which may be there: all of its folder may be written to.
+    /// Permits creating or replacing `path`, by permitting writes in its folder.
     #[must_use]
     pub fn make(self, path: &Path) -> Self {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_owned();
-        // A device, a pipe, a terminal: written to as it is. A socket that a killed process left is made anew.
+        // A device, pipe or terminal is written to directly. A socket left by a killed process is replaced.
         let made = |kind: std::fs::FileType| kind.is_file() || kind.is_socket();
         let itself = path.metadata().is_ok_and(|found| !made(found.file_type()));
         if itself { self.write(path) } else { self.write(folder) }
     }
 
-    /// Uses this TCP port.
+    /// Permits the use of a TCP port.
     #[must_use]
     pub fn port(mut self, reach: Reach) -> Self {
         self.ports.push(reach);
         self
     }
 
-    /// Connects to sockets in the abstract namespace that others have made.
+    /// Permits connecting to abstract sockets of other processes.
     #[must_use]
     pub fn abstract_sockets(mut self) -> Self {
         self.abstract_sockets = true;
         self
     }
 
-    /// Gives up everything else, for good.
+    /// Drops all other rights. This cannot be undone.
     pub fn apply(&self) -> Outcome {
         let mut outcome = Outcome {
             missing: Vec::new(),

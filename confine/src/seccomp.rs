@@ -1,5 +1,5 @@
-//! seccomp: two filters, of which the stricter answer counts. One names what must not be done; the other what is done, and
-//! everything else is a call that does not exist.
+//! seccomp: two filters, of which the stricter result counts. One lists forbidden calls. The other lists permitted calls, and all others
+//! fail as if they did not exist.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -20,30 +20,30 @@ use crate::syscalls::{
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type Built<T> = Result<T, seccompiler::BackendError>;
 
-/// What is asked of `prctl`: threads' names, and the name that a C library gives its heap.
+/// Permitted options of `prctl`: thread names, and the name that a C library gives its heap.
 const OF_ITSELF: [i32; 4] = [
     libc::PR_SET_NAME,
     libc::PR_GET_NAME,
     libc::PR_SET_VMA,
     libc::PR_GET_DUMPABLE,
 ];
-/// Typing for somebody else at a terminal: `TIOCSTI` and `TIOCLINUX`, whose types differ between C libraries.
+/// Requests that insert input into a terminal: `TIOCSTI` and `TIOCLINUX`. Their types differ between C libraries.
 const TYPING: [u64; 2] = [0x5412, 0x541c];
-/// Choosing who is signalled when a descriptor becomes ready: `fcntl` with `F_SETOWN`, `F_SETSIG` and `F_SETOWN_EX`. The kernel sends
+/// Commands that choose the process signalled when a descriptor becomes ready: `fcntl` with `F_SETOWN`, `F_SETSIG` and `F_SETOWN_EX`. The kernel sends
 /// that signal itself, so the rules for `kill` do not see it.
 const OWNERS: [u64; 3] = [8, 10, 15];
 /// The same by `ioctl`: `FIOSETOWN` and `SIOCSPGRP`.
 const OWNERS_BY_IOCTL: [u64; 2] = [0x8901, 0x8902];
 
-/// The kind of namespace that `setns` may enter.
+/// Kind of namespace that `setns` may enter.
 const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 
-/// Installs both, on every thread.
+/// Installs both filters on all threads.
 pub(crate) fn install(work: Work) -> Result<(), String> {
     let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
     let refused = match work {
         Work::Files => SeccompAction::KillProcess,
-        // Traffic runs through, or a target is probed: what was refused is told by whoever asked, and the rest goes on.
+        // Traffic passes through the process, or it observes a target: the caller reports the refused call, and the run continues.
         Work::Network | Work::Probe | Work::Move => SeccompAction::Errno(libc::EPERM as u32),
     };
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
@@ -52,12 +52,12 @@ pub(crate) fn install(work: Work) -> Result<(), String> {
     };
     let never = build(never(work), SeccompAction::Allow, refused).map_err(|error| error.to_string())?;
     let done = build(done(work), unknown, SeccompAction::Allow).map_err(|error| error.to_string())?;
-    // The second one has no call that installs filters, so it is the last.
+    // The second filter forbids installing filters, so it comes last.
     apply_filter_all_threads(&never).map_err(|error| error.to_string())?;
     apply_filter_all_threads(&done).map_err(|error| error.to_string())
 }
 
-/// What must not be done.
+/// Rules of the forbidden calls.
 fn never(work: Work) -> Built<Rules> {
     let mut rules = Rules::new();
     let mut all: Vec<&[c_long]> = vec![NEVER, NEVER_OLDER];
@@ -73,13 +73,13 @@ fn never(work: Work) -> Built<Rules> {
     for call in all.concat() {
         rules.insert(call, Vec::new());
     }
-    // Who is connected to whom is asked in the network namespace of a target, and no other kind is entered.
+    // Connections are queried in the network namespace of a target. No other kind of namespace is entered.
     let elsewhere = match work {
         Work::Probe | Work::Move => vec![SeccompRule::new(vec![SeccompCondition::new(1, Dword, Ne, NETWORK)?])?],
         Work::Files | Work::Network => Vec::new(),
     };
     rules.insert(libc::SYS_setns, elsewhere);
-    // A process of its own, and memory that can be run.
+    // New processes, and executable memory.
     rules.insert(libc::SYS_clone, vec![flag(0, libc::CLONE_THREAD as u64, false)?]);
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
         rules.insert(call, vec![flag(2, libc::PROT_EXEC as u64, true)?]);
@@ -91,7 +91,7 @@ fn never(work: Work) -> Built<Rules> {
     Ok(rules)
 }
 
-/// What is done.
+/// Rules of the permitted calls.
 fn done(work: Work) -> Built<Rules> {
     let mut rules = Rules::new();
     let mut all: Vec<&[c_long]> = ALWAYS.to_vec();
@@ -109,14 +109,15 @@ fn done(work: Work) -> Built<Rules> {
     for call in all.concat() {
         rules.insert(call, Vec::new());
     }
-    // Judged by their arguments in the other filter.
+    // The other filter checks their arguments.
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_ioctl, libc::SYS_clone] {
         rules.insert(call, Vec::new());
     }
     let own = u64::from(std::process::id());
     let of_itself = OF_ITSELF.iter().map(|&option| only(0, option as u64));
     rules.insert(libc::SYS_prctl, of_itself.collect::<Built<_>>()?);
-    // Limits and signals: its own. `clone3` hides its flags behind a pointer, so it does not exist: a libc takes `clone` then.
+    // Only its own limits and signals to itself. `clone3` passes its flags by pointer, where a filter cannot read them, so it fails and
+    // a libc uses `clone`.
     rules.insert(libc::SYS_prlimit64, vec![only(0, 0)?, only(0, own)?]);
     rules.insert(libc::SYS_tgkill, vec![only(0, own)?]);
     if work != Work::Move {
@@ -124,7 +125,7 @@ fn done(work: Work) -> Built<Rules> {
     }
     if work != Work::Files {
         let mut families = vec![libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
-        // getaddrinfo asks the kernel which addresses there are; probes ask it which sockets.
+        // getaddrinfo queries the machine's addresses, and probes query sockets.
         families.push(libc::AF_NETLINK);
         let families = families.into_iter().map(|family| only(0, family as u64));
         rules.insert(libc::SYS_socket, families.collect::<Built<_>>()?);
@@ -132,12 +133,12 @@ fn done(work: Work) -> Built<Rules> {
     Ok(rules)
 }
 
-/// Argument `index` is `value`.
+/// Rule that argument `index` equals `value`.
 fn only(index: u8, value: u64) -> Built<SeccompRule> {
     SeccompRule::new(vec![SeccompCondition::new(index, Dword, Eq, value)?])
 }
 
-/// Argument `index` has `flag`, or has it not.
+/// Rule that argument `index` has `flag` set or unset.
 fn flag(index: u8, flag: u64, set: bool) -> Built<SeccompRule> {
     let value = if set { flag } else { 0 };
     SeccompRule::new(vec![SeccompCondition::new(index, Dword, MaskedEq(flag), value)?])

@@ -1,9 +1,9 @@
-//! System calls by what they are for. Lists are of calls and not of C functions: two C libraries reach the same by different
-//! ones (glibc polls with `poll`, musl with `ppoll`), so each family is whole.
+//! System calls by purpose. Each list has all calls of a family, since C libraries implement the same function with different calls
+//! (glibc polls with `poll`, musl with `ppoll`).
 
 use libc::c_long;
 
-/// Memory. What makes it executable is judged by its arguments.
+/// Memory. Their arguments are checked for executable memory.
 const MEMORY: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_munmap,
@@ -16,7 +16,7 @@ const MEMORY: &[c_long] = &[
     libc::SYS_munlock,
 ];
 
-/// Threads, and their end. How a new one is made is judged by its arguments.
+/// Threads and their end. The arguments of `clone` are checked.
 const THREADS: &[c_long] = &[
     libc::SYS_futex,
     libc::SYS_futex_waitv,
@@ -64,7 +64,7 @@ const TIME: &[c_long] = &[
     libc::SYS_times,
 ];
 
-/// Files. Which ones is Landlock's affair.
+/// Files. Landlock checks which ones.
 const FILES: &[c_long] = &[
     libc::SYS_openat,
     libc::SYS_openat2,
@@ -115,8 +115,8 @@ const FILES: &[c_long] = &[
     libc::SYS_utimensat,
 ];
 
-/// Waiting for descriptors, and pipes between threads. The pair of sockets is what signals arrive through; without `socket`
-/// there is no other one.
+/// Waiting for descriptors, and pipes between threads. The signal handler writes to a socket pair; it is the only kind of socket
+/// without `socket`.
 const WAITING: &[c_long] = &[
     libc::SYS_ppoll,
     libc::SYS_pselect6,
@@ -134,7 +134,7 @@ const WAITING: &[c_long] = &[
     libc::SYS_shutdown,
 ];
 
-/// What a process asks about itself and its machine.
+/// Queries of a process about itself and its machine.
 const ITSELF: &[c_long] = &[
     libc::SYS_getuid,
     libc::SYS_geteuid,
@@ -152,7 +152,7 @@ const ITSELF: &[c_long] = &[
     libc::SYS_capget,
 ];
 
-/// Older calls that machines of this kind still have.
+/// Older calls that exist on this architecture.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[c_long] = &[
     libc::SYS_open,
@@ -182,10 +182,10 @@ const OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
-/// Every work makes these.
+/// Calls that all kinds of work need.
 pub(crate) const ALWAYS: &[&[c_long]] = &[MEMORY, THREADS, SIGNALS, TIME, FILES, WAITING, ITSELF, OLDER];
 
-/// Sockets; of which family is judged by the arguments of `socket`.
+/// Sockets. The arguments of `socket` are checked for the address family.
 pub(crate) const SOCKETS: &[c_long] = &[
     libc::SYS_connect,
     libc::SYS_bind,
@@ -198,10 +198,10 @@ pub(crate) const SOCKETS: &[c_long] = &[
     libc::SYS_recvmmsg,
 ];
 
-/// Options of sockets: also asked of a descriptor that is none.
+/// Options of sockets. A library may also query them for other descriptors.
 pub(crate) const OPTIONS: &[c_long] = &[libc::SYS_getsockopt, libc::SYS_setsockopt];
 
-/// Other processes: watched.
+/// Observation of other processes.
 pub(crate) const PROCESSES: &[c_long] = &[
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
@@ -212,7 +212,7 @@ pub(crate) const PROCESSES: &[c_long] = &[
     libc::SYS_inotify_rm_watch,
 ];
 
-/// Other processes: waiting for them, signals to them, their descriptors, and owners of files.
+/// Waiting for other processes, signals to them, their descriptors, and owners of files.
 pub(crate) const MOVES: &[c_long] = &[
     libc::SYS_pidfd_getfd,
     libc::SYS_pidfd_send_signal,
@@ -224,8 +224,8 @@ pub(crate) const MOVES: &[c_long] = &[
     libc::SYS_setsid,
 ];
 
-/// What nothing here ever does, and what somebody who has got hold of the process would: other programs, other processes'
-/// memory, the kernel's own settings.
+/// Calls that tokengap never makes and an attacker in the process would: other programs, memory of other processes, settings of the
+/// kernel.
 pub(crate) const NEVER: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -285,7 +285,7 @@ pub(crate) const NEVER: &[c_long] = &[
     libc::SYS_vhangup,
 ];
 
-/// As [`NEVER`], on machines that still have them.
+/// As [`NEVER`], for older calls that exist on this architecture.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const NEVER_OLDER: &[c_long] = &[
     libc::SYS_fork,
@@ -300,7 +300,7 @@ pub(crate) const NEVER_OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const NEVER_OLDER: &[c_long] = &[];
 
-/// What only other works do.
+/// Calls that only other kinds of work make.
 pub(crate) const NEVER_WITH_FILES: &[c_long] = &[
     libc::SYS_socket,
     libc::SYS_connect,
@@ -310,7 +310,7 @@ pub(crate) const NEVER_WITH_FILES: &[c_long] = &[
     libc::SYS_accept4,
 ];
 
-/// What only [`crate::Work::Probe`] and [`crate::Work::Move`] do.
+/// Calls that only [`crate::Work::Probe`] and [`crate::Work::Move`] make.
 pub(crate) const NEVER_WITHOUT_PROBE: &[c_long] = &[
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
@@ -318,7 +318,7 @@ pub(crate) const NEVER_WITHOUT_PROBE: &[c_long] = &[
     libc::SYS_process_vm_readv,
 ];
 
-/// What only [`crate::Work::Move`] does.
+/// Calls that only [`crate::Work::Move`] makes.
 pub(crate) const NEVER_WITHOUT_MOVES: &[c_long] = &[
     libc::SYS_pidfd_getfd,
     libc::SYS_pidfd_send_signal,

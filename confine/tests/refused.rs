@@ -1,5 +1,5 @@
-//! What is forbidden is tried, each by a confined process of its own, and must be refused; what the work needs must go on.
-//! Without arguments this is the test, with two it is the process: the work's name and the attempt's.
+//! A confined process tries each forbidden call, which must be refused, and each needed one, which must succeed. Without arguments this
+//! program is the test; with the names of a kind of work and an attempt it is that process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, Output};
 use confine::{Plan, Reach, Work};
 use rustix::process::{Pid, Signal};
 
-/// How an attempt has to come out.
+/// Expected end of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Done,
@@ -32,11 +32,11 @@ const WORKS: [(&str, Work); 4] = [
     ("move", Work::Move),
 ];
 
-/// What is tried, and how it ends with files, with the network, with probes, with moves.
+/// Attempts, each with its end under `Files`, `Network`, `Probe` and `Move`.
 const ATTEMPTS: &[(&str, [End; 4])] = {
     use End::{Done, Killed, Refused};
     &[
-        // What every work needs.
+        // Needed by all kinds of work.
         ("status", [Done, Done, Done, Done]),
         ("read the input", [Done, Done, Done, Done]),
         ("write the output", [Done, Done, Done, Done]),
@@ -44,7 +44,7 @@ const ATTEMPTS: &[(&str, [End; 4])] = {
         ("start a thread", [Done, Done, Done, Done]),
         ("panic and go on", [Done, Done, Done, Done]),
         ("read what is missing", [Done, Done, Done, Done]),
-        // What depends on the work.
+        // Depends on the kind of work.
         ("listen at its port", [Killed, Done, Done, Done]),
         ("connect to its port", [Killed, Done, Done, Done]),
         ("listen at its socket", [Killed, Done, Done, Done]),
@@ -125,7 +125,7 @@ fn in_a_process(work: &str, attempt: &str) -> Output {
     for name in ["given/input", "out/old", "beside/secret"] {
         fs::write(folder.path().join(name), "precious").expect("written");
     }
-    // Nobody removes it.
+    // Leave the socket file in place.
     drop(UnixListener::bind(folder.path().join("left/socket")).expect("a socket"));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -137,7 +137,7 @@ fn in_a_process(work: &str, attempt: &str) -> Output {
         .expect("started")
 }
 
-/// The process: 0 where it could, 1 where it was refused.
+/// Runs the attempt in this process. Exit code 0: it succeeded; 1: it was refused.
 fn confined(work: Work, attempt: &str, folder: &Path, port: u16) -> ExitCode {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port");
     let own_port = free.local_addr().expect("bound").port();
@@ -168,9 +168,9 @@ fn confined(work: Work, attempt: &str, folder: &Path, port: u16) -> ExitCode {
 
 struct Place<'a> {
     folder: &'a Path,
-    /// Somebody listens there.
+    /// A port with a listener.
     port: u16,
-    /// Nobody does, and we may.
+    /// A free port that the plan permits.
     own_port: u16,
 }
 
@@ -236,9 +236,9 @@ impl Place<'_> {
                 through_none(libc::SYS_fcntl, [libc::F_SETOWN.into(), 1, 0, 0, 0])
             }
             "have another signalled by an ioctl" => through_none(libc::SYS_ioctl, [FIOSETOWN, 0, 0, 0, 0]),
-            // No bytes at all: the kernel answers that none were written.
+            // Write 0 bytes, which the kernel confirms if the call is permitted.
             "write the memory of another" => call(libc::SYS_process_vm_writev, [1, 0, 0, 0, 0, 0]),
-            // No signal at all: whether it might be sent one.
+            // Signal 0 only tests whether a signal may be sent.
             "signal another" => Ok(rustix::process::test_kill_process(Pid::INIT)?),
             "read a secret" => fs::read(self.at("beside/secret")).map(drop),
             "write beside" => OpenOptions::new().write(true).open(self.at("beside/secret")).map(drop),
@@ -284,7 +284,7 @@ fn enter(kind: i32) -> io::Result<()> {
     through_none(libc::SYS_setns, [kind.into(), 0, 0, 0, 0])
 }
 
-/// Through no descriptor at all: whether the kernel came as far as to look at it.
+/// Calls with an invalid descriptor: shows whether the call reached the kernel's check of it.
 fn through_none(number: libc::c_long, with: [libc::c_long; 5]) -> io::Result<()> {
     match call(number, [-1, with[0], with[1], with[2], with[3], with[4]]) {
         Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
@@ -292,7 +292,7 @@ fn through_none(number: libc::c_long, with: [libc::c_long; 5]) -> io::Result<()>
     }
 }
 
-/// A system call as it is.
+/// Makes a raw system call.
 #[expect(unsafe_code, reason = "calls that no safe function makes are what is tried")]
 fn call(number: libc::c_long, with: [libc::c_long; 6]) -> io::Result<()> {
     // SAFETY: none of the calls above writes through an argument, and each that succeeds would change only this process, which
@@ -303,7 +303,7 @@ fn call(number: libc::c_long, with: [libc::c_long; 6]) -> io::Result<()> {
     }
 }
 
-/// What the kernel says of this process, and of a thread that was started later.
+/// Status lines of this process and of a thread started later, as the kernel reports them.
 fn status() -> io::Result<()> {
     let limits = fs::read_to_string("/proc/self/limits")?;
     let cores = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
