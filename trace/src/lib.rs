@@ -19,6 +19,7 @@ pub mod path;
 pub mod record;
 pub mod report;
 pub mod stats;
+pub mod storage;
 pub mod words;
 
 pub use analysis::{Analysis, Config};

@@ -17,7 +17,7 @@ pub use error::{OpenError, ReadError, RecordError};
 pub use header::{Anchor, Closing, Header, Payload};
 pub use live::{BadBlock, BlockPacker, BlockReader, BlockWriter, OpenBlock};
 pub use read::{BlockInfo, Missing, Reader, Recording, analyse};
-pub use write::{Dumping, Hindsight, RecordOptions, Recorder, Status, Summary};
+pub use write::{Dumping, Hindsight, RecordOptions, Recorder, Status, Summary, is_part_of};
 
 use crate::clock::MonoNs;
 use crate::event::Event;

@@ -1,8 +1,7 @@
 //! Exports from the screen into new files in the working folder.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -11,6 +10,7 @@ use anyhow::Context;
 use trace::export::{self, Format, Options};
 use trace::record::Recording;
 use trace::report::Clock;
+use trace::storage;
 
 use crate::observer::Run;
 use crate::state::ui::ExportAs;
@@ -58,7 +58,7 @@ impl Exports {
             let said = match perfetto(&recording, &file) {
                 Ok(()) => format!("{name} is written: open it at ui.perfetto.dev"),
                 Err(error) => {
-                    let _ = std::fs::remove_file(&name);
+                    let _ = storage::remove(Path::new(&name));
                     format!("! {name}: {error:#}")
                 }
             };
@@ -93,7 +93,7 @@ fn new(what: &str, kind: &str) -> anyhow::Result<(String, File)> {
     for copy in 0..100 {
         let suffix = if copy == 0 { String::new() } else { format!("-{copy}") };
         let name = format!("tokengap-{what}-{second}{suffix}.{kind}");
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name) {
+        match storage::create(Path::new(&name)) {
             Ok(file) => return Ok((name, file)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => {

@@ -105,7 +105,7 @@ impl Ring {
             Err(error) => said.push(format!("! hindsight: {error}")),
             Ok(_) if self.named => said.push(format!("the hindsight ring is in {}", path.display())),
             // The content was dumped, or nothing happened.
-            Ok(_) => drop(std::fs::remove_file(&path)),
+            Ok(_) => drop(trace::storage::remove(&path)),
         }
         said
     }

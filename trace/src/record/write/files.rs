@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -14,6 +14,7 @@ use super::super::header::{Closing, End, Header, Why};
 use super::super::section::{PREAMBLE, Preamble, SECTION_HEADER, Section, kind, trailer};
 use super::pack::{Packer, seal};
 use super::{RecordOptions, Summary};
+use crate::storage;
 
 /// Maximum number of blocks in an index: three days. A longer file has no index and is scanned.
 const INDEXED: usize = 1 << 18;
@@ -204,7 +205,7 @@ impl Files {
         // Created first: this file may only be marked as continued if the next one exists.
         let (file, bytes) = create(&next, self.options.force, &self.header, self.run, false)?;
         if let Err(error) = self.end(Why::Rotated, 0, None) {
-            fs::remove_file(&next).ok();
+            storage::remove(&next).ok();
             return Err(error);
         }
         let grown = self.bytes - before;
@@ -219,7 +220,7 @@ impl Files {
         self.blocks = 0;
         while self.before.len() as u64 >= u64::from(self.options.rotate.unwrap_or(u32::MAX).max(1)) {
             if let Some(oldest) = self.before.pop_front() {
-                fs::remove_file(&oldest.path).ok();
+                storage::remove(&oldest.path).ok();
             }
         }
         Ok(grown + bytes)
@@ -259,6 +260,12 @@ fn part_path(base: &Path, part: u32) -> PathBuf {
     base.with_file_name(name)
 }
 
+/// Whether `path` is a further file of the recording `base`.
+pub fn is_part_of(path: &Path, base: &Path) -> bool {
+    let stem = |path: &Path| Path::new(path.file_stem()?).extension()?.to_str()?.parse().ok();
+    stem(path).is_some_and(|part: u32| part_path(base, part) == path)
+}
+
 /// Creates a file with preamble and header. Returns it and its length. An existing file is replaced only with `force`, and
 /// only after the new one is written next to it.
 pub(super) fn create(
@@ -281,24 +288,17 @@ pub(super) fn create(
     } else {
         path.to_owned()
     };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-        .open(&made)
-        .map_err(|error| RecordError::io("create", path, error))?;
+    let mut file = storage::create(&made).map_err(|error| RecordError::io("create", path, error))?;
     let written = begin(&mut file, header, run, ring).and_then(|bytes| {
         if replaced {
-            fs::rename(&made, path)?;
+            storage::rename(&made, path)?;
         }
         Ok(bytes)
     });
     match written {
         Ok(bytes) => Ok((file, bytes)),
         Err(error) => {
-            fs::remove_file(&made).ok();
+            storage::remove(&made).ok();
             Err(RecordError::io("write to", path, error))
         }
     }

@@ -10,6 +10,7 @@ mod worker;
 
 use std::path::PathBuf;
 
+pub use files::is_part_of;
 pub use hindsight::{Dumping, Hindsight};
 pub(super) use pack::Packer;
 pub use recorder::Recorder;

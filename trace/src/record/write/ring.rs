@@ -2,7 +2,7 @@
 //! the blocks' sequence numbers, so a block needs only one write.
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use super::super::header::{Closing, Header, Why};
 use super::super::section::Section;
 use super::files::{Files, Refused, create, sync_folder};
 use super::{RecordOptions, Summary};
+use crate::storage;
 
 /// Minimum size of a ring: space for a typical block and the data after it.
 pub(super) const LEAST: u64 = 4 << 20;
@@ -44,7 +45,7 @@ impl Ring {
             other => other.map_err(io::Error::from),
         };
         if let Err(error) = reserved {
-            fs::remove_file(path).ok();
+            storage::remove(path).ok();
             return Err(RecordError::io("reserve room for", path, error));
         }
         Ok(Self {
@@ -113,7 +114,7 @@ impl Ring {
                 ..files.summary()
             }),
             Err(error) => {
-                fs::remove_file(to).ok();
+                storage::remove(to).ok();
                 Err(error)
             }
         }

@@ -1,0 +1,87 @@
+//! Creating, renaming and removing files of results: recordings, rings, exports.
+//!
+//! A process that gave up the right to write them delegates these operations to another process with [`delegate`]; writes to an open file
+//! need no delegate.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// Mode of new files: they contain request ids and endpoints.
+const OWNER_ONLY: u32 = 0o600;
+
+/// Another process that creates, renames and removes files.
+pub trait Delegate: Send + Sync {
+    /// As [`create`].
+    fn create(&self, path: &Path) -> io::Result<File>;
+    /// As [`rename`].
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// As [`remove`].
+    fn remove(&self, path: &Path) -> io::Result<()>;
+}
+
+static DELEGATE: OnceLock<Box<dyn Delegate>> = OnceLock::new();
+
+/// Delegates all operations from now on. Only the first call has an effect.
+pub fn delegate(to: Box<dyn Delegate>) {
+    let _ = DELEGATE.set(to);
+}
+
+/// Creates a file for reading and writing that only its owner may open. Fails if `path` exists, also as a symbolic link.
+pub fn create(path: &Path) -> io::Result<File> {
+    match DELEGATE.get() {
+        Some(other) => other.create(path),
+        None => create_here(path),
+    }
+}
+
+/// Renames `from`, created by [`create`], to `to`, and replaces `to` if it exists.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    match DELEGATE.get() {
+        Some(other) => other.rename(from, to),
+        None => fs::rename(from, to),
+    }
+}
+
+/// Removes a file created by [`create`].
+pub fn remove(path: &Path) -> io::Result<()> {
+    match DELEGATE.get() {
+        Some(other) => other.remove(path),
+        None => fs::remove_file(path),
+    }
+}
+
+/// As [`create`], in this process: for a [`Delegate`].
+pub fn create_here(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(OWNER_ONLY)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+        .open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_new_file_is_its_owners_and_replaces_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, link) = (folder.path().join("run.tgap"), folder.path().join("link"));
+        let file = create(&path).expect("created");
+        assert_eq!(file.metadata().expect("open").permissions().mode() & 0o777, 0o600);
+        std::os::unix::fs::symlink("elsewhere", &link).expect("linked");
+        for there in [&path, &link] {
+            let error = create(there).expect_err("it exists");
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        }
+        remove(&path).expect("removed");
+        assert!(!path.exists());
+    }
+}
