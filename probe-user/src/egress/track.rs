@@ -5,6 +5,8 @@ use probe_ebpf::egress::{CLOSE, CLOSE_WAIT, ESTABLISHED, Kind, Record};
 /// Meaning of a record for its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
+    /// A new connection has the kernel address of an earlier one, whose last write was reported after its end.
+    Opened,
     /// The next bytes that the kernel accepted.
     Bytes {
         /// The bytes.
@@ -44,6 +46,10 @@ impl Track {
     /// Processes the next record of the connection.
     pub fn enter<'a>(&mut self, record: &Record<'a>, mut see: impl FnMut(Step<'a>)) {
         let head = &record.head;
+        if record.kind == Kind::State && head.state == ESTABLISHED {
+            *self = Self::default();
+            return see(Step::Opened);
+        }
         if record.kind == Kind::State {
             let first = match (head.before, head.state) {
                 (ESTABLISHED, CLOSE_WAIT | CLOSE) => First::Client,
@@ -130,6 +136,21 @@ mod tests {
             steps(&mut track, &write(9, 1, 0, b"x")),
             [Step::Missed, bytes(b"x", true)]
         );
+    }
+
+    #[test]
+    fn a_new_connection_at_the_address_of_an_earlier_one_lacks_nothing() {
+        let mut track = Track::default();
+        assert_eq!(steps(&mut track, &state(1, 7)).len(), 1);
+        // The write returned after the reset of its connection. SYN_RECV to ESTABLISHED is the next one.
+        assert_eq!(steps(&mut track, &write(900, 3, 0, b"abc")), [bytes(b"abc", true)]);
+        assert_eq!(steps(&mut track, &state(3, 1)), [Step::Opened]);
+        assert_eq!(steps(&mut track, &write(2, 2, 0, b"de")), [bytes(b"de", true)]);
+        let closed = Step::Closed {
+            by_client: true,
+            unacknowledged: 7,
+        };
+        assert_eq!(steps(&mut track, &state(1, 7)), [closed]);
     }
 
     #[test]

@@ -167,6 +167,7 @@ impl Egress {
         let Connection { track, reader } = connection;
         let (server, mut closed) = (&mut self.server, false);
         track.enter(record, |step| match step {
+            Step::Opened => *reader = Reader::new(Limits::default()),
             Step::Bytes { bytes, begins } => reader.feed(at, bytes, begins, server, sink),
             Step::Missed => reader.missed(at, sink),
             Step::HeldUp => reader.held_up(),
