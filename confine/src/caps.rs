@@ -7,7 +7,8 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-use crate::plan::Plan;
+use crate::plan::{Missing, Plan};
+use crate::user;
 
 /// Capabilities that the process keeps, with the kernel's names.
 pub type Kept = CapabilitySet;
@@ -17,14 +18,18 @@ const PAST_OWNERS: Kept = CapabilitySet::DAC_OVERRIDE;
 /// Number of bits tried, more than the kernel has (Linux 6.x: 41). Unknown ones return an error.
 const MOST: u32 = 64;
 
-/// Drops all capabilities except those that `plan` keeps or its files need. Returns the remaining ones.
-pub(crate) fn give_up(plan: &Plan) -> Result<Kept> {
+/// Drops all capabilities except those that `plan` keeps or its files need, and changes the user if planned. Returns the remaining
+/// capabilities and whether the user changed.
+pub(crate) fn give_up(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(Kept, bool)> {
     let had = capabilities(None)?.permitted;
     if had.is_empty() {
-        return Ok(had);
+        return Ok((had, false));
     }
     let mut keep = plan.keep & had;
-    if had.contains(PAST_OWNERS) && !reaches_without(plan)? {
+    if plan.unprivileged {
+        // Another process writes its files, see `Plan::unprivileged`.
+        keep |= user::READ_ALL & had;
+    } else if had.contains(PAST_OWNERS) && !reaches_without(plan)? {
         keep |= PAST_OWNERS;
     }
     // The bounding set comes first, since changing it needs CAP_SETPCAP. Without that capability `no_new_privs` still prevents any
@@ -43,6 +48,10 @@ pub(crate) fn give_up(plan: &Plan) -> Result<Kept> {
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error),
     }
+    let left = plan.unprivileged.then(user::leave_root);
+    if let Some(Err(error)) = left {
+        missing.push(Missing::User(error));
+    }
     set_capabilities(
         None,
         CapabilitySets {
@@ -51,7 +60,7 @@ pub(crate) fn give_up(plan: &Plan) -> Result<Kept> {
             inheritable: Kept::empty(),
         },
     )?;
-    Ok(keep)
+    Ok((keep, left == Some(Ok(()))))
 }
 
 /// Whether all named files can be accessed without capabilities, tested with none in effect.

@@ -5,10 +5,11 @@
 //! 1. Look up the files and ports that the command needs.
 //! 2. Disable core dumps, so that data of other processes stays in memory.
 //! 3. Remove all capabilities that are not kept from the bounding, ambient, inheritable, effective and permitted sets.
-//! 4. Set `no_new_privs`, so that no program started later regains them.
-//! 5. Landlock (Linux 5.13): files, TCP ports and abstract sockets. Landlock treats reading `/proc/PID` of another process as tracing it
+//! 4. Change root's user id to one without files or processes, for a plan with [`Plan::unprivileged`].
+//! 5. Set `no_new_privs`, so that no program started later regains them.
+//! 6. Landlock (Linux 5.13): files, TCP ports and abstract sockets. Landlock treats reading `/proc/PID` of another process as tracing it
 //!    and refuses that, so commands that watch processes do not use it ([`Work::Probe`], [`Work::Move`]).
-//! 6. seccomp: system calls. A call that this work never makes fails with `EPERM`, or ends the process if no traffic passes through it
+//! 7. seccomp: system calls. A call that this work never makes fails with `EPERM`, or ends the process if no traffic passes through it
 //!    ([`Work::Files`]). An unlisted call fails with `ENOSYS`, so that a libc falls back to an older one.
 //!
 //! The process must have one thread, since capabilities and Landlock belong to threads. Steps that failed are listed in
@@ -19,6 +20,8 @@ mod files;
 mod plan;
 mod seccomp;
 mod syscalls;
+mod user;
 
 pub use caps::Kept;
-pub use plan::{Missing, Outcome, Plan, Reach, Work};
+pub use plan::{Missing, Outcome, Plan, Reach, Work, refuse_programs};
+pub use user::{UNPRIVILEGED, can_leave_root};

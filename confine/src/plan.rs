@@ -48,6 +48,7 @@ pub struct Plan {
     pub(crate) write: Vec<PathBuf>,
     pub(crate) ports: Vec<Reach>,
     pub(crate) abstract_sockets: bool,
+    pub(crate) unprivileged: bool,
 }
 
 /// Result of [`Plan::apply`].
@@ -57,6 +58,8 @@ pub struct Outcome {
     pub missing: Vec<Missing>,
     /// Remaining capabilities.
     pub kept: Kept,
+    /// Whether root's user id was changed to [`UNPRIVILEGED`](crate::UNPRIVILEGED).
+    pub unprivileged: bool,
     /// Whether files are confined.
     pub landlock: bool,
     /// Whether system calls are filtered.
@@ -72,6 +75,9 @@ pub enum Missing {
     /// The capabilities could not be removed.
     #[error("confinement: capabilities could not be given up: {0}")]
     Capabilities(Errno),
+    /// Root's user id could not be changed.
+    #[error("confinement: still runs as root, whose files it could change: {0}")]
+    User(Errno),
     /// Core dumps could not be disabled, so a crash may write memory to a disk.
     #[error("confinement: core dumps could not be switched off: {0}")]
     Cores(Errno),
@@ -81,9 +87,18 @@ pub enum Missing {
     /// The kernel has no Landlock, it is disabled, or a container's filter refuses it.
     #[error("confinement: files are not confined: {0}; Linux 5.13 with landlock among lsm= can")]
     Landlock(String),
+    /// Loading of eBPF programs could not be refused.
+    #[error("confinement: eBPF programs can still be loaded: {0}")]
+    Programs(String),
     /// The kernel has no seccomp, or refused the filter.
     #[error("confinement: system calls are not filtered: {0}")]
     Seccomp(String),
+}
+
+/// Refuses to load eBPF programs from now on, for all threads of a process with [`Work::Probe`]. The programs that it has loaded can still be
+/// attached.
+pub fn refuse_programs() -> Result<(), Missing> {
+    seccomp::install_final().map_err(Missing::Programs)
 }
 
 impl Plan {
@@ -96,6 +111,7 @@ impl Plan {
             write: Vec::new(),
             ports: Vec::new(),
             abstract_sockets: false,
+            unprivileged: false,
         }
     }
 
@@ -145,11 +161,21 @@ impl Plan {
         self
     }
 
+    /// Changes root's user id to [`UNPRIVILEGED`](crate::UNPRIVILEGED), which may write no file of root or of the observed processes, nor
+    /// their memory; reading stays permitted. Check [`can_leave_root`](crate::can_leave_root) first. Files of the plan that are to be
+    /// written must be opened by another process.
+    #[must_use]
+    pub fn unprivileged(mut self) -> Self {
+        self.unprivileged = true;
+        self
+    }
+
     /// Drops all other rights. This cannot be undone.
     pub fn apply(&self) -> Outcome {
         let mut outcome = Outcome {
             missing: Vec::new(),
             kept: Kept::empty(),
+            unprivileged: false,
             landlock: false,
             seccomp: false,
         };
@@ -165,8 +191,8 @@ impl Plan {
         if let Err(error) = setrlimit(Resource::Core, none) {
             outcome.missing.push(Missing::Cores(error));
         }
-        match caps::give_up(self) {
-            Ok(kept) => outcome.kept = kept,
+        match caps::give_up(self, &mut outcome.missing) {
+            Ok((kept, unprivileged)) => (outcome.kept, outcome.unprivileged) = (kept, unprivileged),
             Err(error) => outcome.missing.push(Missing::Capabilities(error)),
         }
         if let Err(error) = rustix::thread::set_no_new_privs(true) {

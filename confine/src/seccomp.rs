@@ -57,6 +57,34 @@ pub(crate) fn install(work: Work) -> Result<(), String> {
     apply_filter_all_threads(&done).map_err(|error| error.to_string())
 }
 
+/// Commands of `bpf` that use programs and maps of this process. All others are refused by [`install_final`]: loading programs, which could
+/// write to the memory of other processes, and opening programs and maps of others.
+const OWN_BPF: [u64; 7] = [
+    1,  // BPF_MAP_LOOKUP_ELEM
+    2,  // BPF_MAP_UPDATE_ELEM
+    3,  // BPF_MAP_DELETE_ELEM
+    4,  // BPF_MAP_GET_NEXT_KEY
+    15, // BPF_OBJ_GET_INFO_BY_FD
+    17, // BPF_RAW_TRACEPOINT_OPEN
+    28, // BPF_LINK_CREATE
+];
+
+/// Installs a further filter on all threads, which refuses `bpf` other than [`OWN_BPF`], and further filters.
+pub(crate) fn install_final() -> Result<(), String> {
+    let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
+    let build = || -> Built<BpfProgram> {
+        let others = OWN_BPF
+            .iter()
+            .map(|&command| SeccompCondition::new(0, Dword, Ne, command));
+        let others = SeccompRule::new(others.collect::<Built<_>>()?)?;
+        let rules = Rules::from([(libc::SYS_bpf, vec![others]), (libc::SYS_seccomp, Vec::new())]);
+        let refused = SeccompAction::Errno(libc::EPERM as u32);
+        SeccompFilter::new(rules, SeccompAction::Allow, refused, arch)?.try_into()
+    };
+    let program = build().map_err(|error| error.to_string())?;
+    apply_filter_all_threads(&program).map_err(|error| error.to_string())
+}
+
 /// Rules of the forbidden calls.
 fn never(work: Work) -> Built<Rules> {
     let mut rules = Rules::new();
@@ -113,8 +141,16 @@ fn done(work: Work) -> Built<Rules> {
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_ioctl, libc::SYS_clone] {
         rules.insert(call, Vec::new());
     }
+    if work == Work::Probe {
+        // For `install_final`. Filters can only remove rights.
+        rules.insert(
+            libc::SYS_seccomp,
+            vec![only(0, u64::from(libc::SECCOMP_SET_MODE_FILTER))?],
+        );
+    }
     let own = u64::from(std::process::id());
-    let of_itself = OF_ITSELF.iter().map(|&option| only(0, option as u64));
+    let also = (work == Work::Probe).then_some(libc::PR_SET_NO_NEW_PRIVS);
+    let of_itself = OF_ITSELF.iter().chain(&also).map(|&option| only(0, option as u64));
     rules.insert(libc::SYS_prctl, of_itself.collect::<Built<_>>()?);
     // Only its own limits and signals to itself. `clone3` passes its flags by pointer, where a filter cannot read them, so it fails and
     // a libc uses `clone`.

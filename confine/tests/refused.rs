@@ -1,5 +1,5 @@
 //! A confined process tries each forbidden call, which must be refused, and each needed one, which must succeed. Without arguments this
-//! program is the test; with the names of a kind of work and an attempt it is that process.
+//! program is the test; with the names of a kind of process and an attempt it is that process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
-use confine::{Plan, Reach, Work};
+use confine::{Kept, Plan, Reach, UNPRIVILEGED, Work};
 use rustix::process::{Pid, Signal};
 
 /// Expected end of an attempt.
@@ -25,60 +25,93 @@ enum End {
 /// Chooses who is signalled when a descriptor becomes ready.
 const FIOSETOWN: libc::c_long = 0x8901;
 
-const WORKS: [(&str, Work); 4] = [
-    ("files", Work::Files),
-    ("network", Work::Network),
-    ("probe", Work::Probe),
-    ("move", Work::Move),
+/// Kinds of process: their work, and whether they leave root.
+const KINDS: [(&str, Work, bool); 5] = [
+    ("files", Work::Files, false),
+    ("network", Work::Network, false),
+    ("probe", Work::Probe, false),
+    ("probe as another user", Work::Probe, true),
+    ("move", Work::Move, false),
 ];
 
-/// Attempts, each with its end under `Files`, `Network`, `Probe` and `Move`.
-const ATTEMPTS: &[(&str, [End; 4])] = {
+/// Capabilities that `attach` keeps.
+const KEPT: Kept = Kept::SYS_PTRACE
+    .union(Kept::DAC_READ_SEARCH)
+    .union(Kept::SYS_ADMIN)
+    .union(Kept::BPF)
+    .union(Kept::PERFMON);
+
+const READS_MEMORY: &str = "open the memory of another for reading";
+const WRITES_MEMORY: &str = "open the memory of another for writing";
+const USES_MAP: &str = "use an eBPF map";
+const LOADS_PROGRAM: &str = "load an eBPF program";
+const OPENS_MAP: &str = "open an eBPF map of another";
+/// Whether these are permitted to a user other than root is a setting of the machine.
+const ROOTS: [&str; 5] = [READS_MEMORY, WRITES_MEMORY, USES_MAP, LOADS_PROGRAM, OPENS_MAP];
+
+/// Attempts, each with its end under `Files`, `Network`, `Probe`, `Probe` as another user, and `Move`.
+const ATTEMPTS: &[(&str, [End; 5])] = {
     use End::{Done, Killed, Refused};
     &[
         // Needed by all kinds of work.
-        ("status", [Done, Done, Done, Done]),
-        ("read the input", [Done, Done, Done, Done]),
-        ("write the output", [Done, Done, Done, Done]),
-        ("replace the output", [Done, Done, Done, Done]),
-        ("start a thread", [Done, Done, Done, Done]),
-        ("panic and go on", [Done, Done, Done, Done]),
-        ("read what is missing", [Done, Done, Done, Done]),
+        ("status", [Done, Done, Done, Done, Done]),
+        ("read the input", [Done, Done, Done, Done, Done]),
+        ("write the output", [Done, Done, Done, Refused, Done]),
+        ("replace the output", [Done, Done, Done, Refused, Done]),
+        ("start a thread", [Done, Done, Done, Done, Done]),
+        ("panic and go on", [Done, Done, Done, Done, Done]),
+        ("read what is missing", [Done, Done, Done, Done, Done]),
         // Depends on the kind of work.
-        ("listen at its port", [Killed, Done, Done, Done]),
-        ("connect to its port", [Killed, Done, Done, Done]),
-        ("listen at its socket", [Killed, Done, Done, Done]),
-        ("listen where a killed process did", [Killed, Done, Done, Done]),
-        ("open a pidfd", [Killed, Refused, Done, Done]),
-        ("take a descriptor of another", [Killed, Refused, Refused, Done]),
-        ("signal itself", [Done, Done, Done, Done]),
-        ("signal another", [Refused, Refused, Refused, Done]),
-        ("signal another by its pidfd", [Killed, Refused, Refused, Done]),
-        ("give a file away", [Killed, Refused, Refused, Done]),
-        ("enter a network namespace", [Killed, Refused, Done, Done]),
-        ("have its own open files", [Done, Done, Done, Done]),
+        ("listen at its port", [Killed, Done, Done, Done, Done]),
+        ("connect to its port", [Killed, Done, Done, Done, Done]),
+        ("listen at its socket", [Killed, Done, Done, Refused, Done]),
+        ("listen where a killed process did", [Killed, Done, Done, Refused, Done]),
+        ("open a pidfd", [Killed, Refused, Done, Done, Done]),
+        (
+            "take a descriptor of another",
+            [Killed, Refused, Refused, Refused, Done],
+        ),
+        ("signal itself", [Done, Done, Done, Done, Done]),
+        ("signal another", [Refused, Refused, Refused, Refused, Done]),
+        ("signal another by its pidfd", [Killed, Refused, Refused, Refused, Done]),
+        ("give a file away", [Killed, Refused, Refused, Refused, Done]),
+        ("enter a network namespace", [Killed, Refused, Done, Done, Done]),
+        ("have its own open files", [Done, Done, Done, Done, Done]),
         // Files beside those named: a process that watches others has no Landlock.
-        ("read a secret", [Refused, Refused, Done, Done]),
-        ("write beside", [Refused, Refused, Done, Done]),
-        ("remove beside", [Refused, Refused, Done, Done]),
-        ("connect elsewhere", [Killed, Refused, Done, Done]),
-        ("listen elsewhere", [Killed, Refused, Done, Done]),
+        ("read a secret", [Refused, Refused, Done, Done, Done]),
+        ("write beside", [Refused, Refused, Done, Refused, Done]),
+        ("remove beside", [Refused, Refused, Done, Refused, Done]),
+        ("connect elsewhere", [Killed, Refused, Done, Done, Done]),
+        ("listen elsewhere", [Killed, Refused, Done, Done, Done]),
+        // A file that only root may write: the memory of a process of root's.
+        (READS_MEMORY, [Refused, Refused, Done, Done, Done]),
+        (WRITES_MEMORY, [Refused, Refused, Done, Refused, Done]),
+        // `attach` loads its programs first, and then refuses to.
+        (USES_MAP, [Killed, Refused, Done, Done, Done]),
+        (LOADS_PROGRAM, [Killed, Refused, Done, Refused, Done]),
+        (OPENS_MAP, [Killed, Refused, Done, Refused, Done]),
         // Never.
-        ("run a program", [Killed, Refused, Refused, Refused]),
-        ("become another user", [Killed, Refused, Refused, Refused]),
-        ("change the root", [Killed, Refused, Refused, Refused]),
-        ("make memory executable", [Killed, Refused, Refused, Refused]),
-        ("leave its namespace", [Killed, Refused, Refused, Refused]),
-        ("enter a namespace of mounts", [Killed, Refused, Refused, Refused]),
-        ("be traced", [Killed, Refused, Refused, Refused]),
-        ("write the memory of another", [Killed, Refused, Refused, Refused]),
+        ("run a program", [Killed, Refused, Refused, Refused, Refused]),
+        ("become another user", [Killed, Refused, Refused, Refused, Refused]),
+        ("change the root", [Killed, Refused, Refused, Refused, Refused]),
+        ("make memory executable", [Killed, Refused, Refused, Refused, Refused]),
+        ("leave its namespace", [Killed, Refused, Refused, Refused, Refused]),
+        (
+            "enter a namespace of mounts",
+            [Killed, Refused, Refused, Refused, Refused],
+        ),
+        ("be traced", [Killed, Refused, Refused, Refused, Refused]),
+        (
+            "write the memory of another",
+            [Killed, Refused, Refused, Refused, Refused],
+        ),
         (
             "have another signalled by a descriptor",
-            [Killed, Refused, Refused, Refused],
+            [Killed, Refused, Refused, Refused, Refused],
         ),
         (
             "have another signalled by an ioctl",
-            [Killed, Refused, Refused, Refused],
+            [Killed, Refused, Refused, Refused, Refused],
         ),
     ]
 };
@@ -88,12 +121,26 @@ fn main() -> ExitCode {
     if let [marker, work, attempt, folder, port] = line.as_slice()
         && marker == "--attempt"
     {
-        let work = WORKS.iter().find(|named| named.0 == work).expect("a work").1;
-        return confined(work, attempt, Path::new(folder), port.parse().expect("a port"));
+        let &(_, work, leaves_root) = KINDS.iter().find(|named| named.0 == work).expect("a kind");
+        return confined(
+            work,
+            leaves_root,
+            attempt,
+            Path::new(folder),
+            port.parse().expect("a port"),
+        );
     }
-    let mut failed = 0;
+    let (mut failed, mut tried) = (0, 0);
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("SKIPPED: processes that leave root, and the memory of others: only root can");
+    }
     for &(attempt, ends) in ATTEMPTS {
-        for ((name, _), expected) in WORKS.iter().zip(ends) {
+        for ((name, _, leaves_root), expected) in KINDS.iter().zip(ends) {
+            if (*leaves_root || ROOTS.contains(&attempt)) && !is_root {
+                continue;
+            }
+            tried += 1;
             let out = in_a_process(name, attempt);
             let end = match (out.status.code(), out.status.signal()) {
                 (Some(0), _) => Some(End::Done),
@@ -110,10 +157,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    println!(
-        "\n{} attempts, {failed} came out otherwise",
-        ATTEMPTS.len() * WORKS.len()
-    );
+    println!("\n{tried} attempts, {failed} came out otherwise");
     ExitCode::from(u8::from(failed > 0))
 }
 
@@ -138,25 +182,43 @@ fn in_a_process(work: &str, attempt: &str) -> Output {
 }
 
 /// Runs the attempt in this process. Exit code 0: it succeeded; 1: it was refused.
-fn confined(work: Work, attempt: &str, folder: &Path, port: u16) -> ExitCode {
+fn confined(work: Work, leaves_root: bool, attempt: &str, folder: &Path, port: u16) -> ExitCode {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port");
     let own_port = free.local_addr().expect("bound").port();
     drop(free);
-    let outcome = Plan::new(work)
+    let mut plan = Plan::new(work)
         .read(folder.join("given/input"))
         .make(&folder.join("out/new"))
         .make(&folder.join("left/socket"))
         .port(Reach::Listen(own_port))
-        .port(Reach::Connect(port))
-        .apply();
+        .port(Reach::Connect(port));
+    let is_root = rustix::process::geteuid().is_root();
+    let watches = matches!(work, Work::Probe | Work::Move);
+    let kept = if watches && is_root { KEPT } else { Kept::empty() };
+    plan = plan.keep(kept);
+    if leaves_root {
+        plan = plan.unprivileged();
+    }
+    let outcome = plan.apply();
+    assert_eq!(outcome.unprivileged, leaves_root, "{outcome:?}");
     assert!(outcome.seccomp, "{outcome:?}");
-    assert_eq!(
-        outcome.landlock,
-        !matches!(work, Work::Probe | Work::Move),
-        "{outcome:?}"
-    );
+    assert_eq!(outcome.landlock, !watches, "{outcome:?}");
     assert!(outcome.missing.is_empty(), "{outcome:?}");
-    let place = Place { folder, port, own_port };
+    if leaves_root {
+        confine::refuse_programs().expect("a further filter");
+        confine::refuse_programs().expect_err("none after the last");
+    }
+    let place = Place {
+        folder,
+        port,
+        own_port,
+        user: if leaves_root {
+            UNPRIVILEGED
+        } else {
+            rustix::process::getuid().as_raw()
+        },
+        kept,
+    };
     match place.attempt(attempt) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -172,6 +234,10 @@ struct Place<'a> {
     port: u16,
     /// A free port that the plan permits.
     own_port: u16,
+    /// Expected user id.
+    user: u32,
+    /// Expected capabilities.
+    kept: Kept,
 }
 
 impl Place<'_> {
@@ -181,7 +247,7 @@ impl Place<'_> {
 
     fn attempt(&self, name: &str) -> io::Result<()> {
         match name {
-            "status" => status(),
+            "status" => self.status(),
             "read the input" => fs::read(self.at("given/input")).map(drop),
             "write the output" => {
                 let mut file = File::create(self.at("out/new"))?;
@@ -240,6 +306,11 @@ impl Place<'_> {
             "write the memory of another" => call(libc::SYS_process_vm_writev, [1, 0, 0, 0, 0, 0]),
             // Signal 0 only tests whether a signal may be sent.
             "signal another" => Ok(rustix::process::test_kill_process(Pid::INIT)?),
+            USES_MAP => bpf(1),
+            LOADS_PROGRAM => bpf(5),
+            OPENS_MAP => bpf(14),
+            READS_MEMORY => File::open(memory_of_another()).map(drop),
+            WRITES_MEMORY => OpenOptions::new().write(true).open(memory_of_another()).map(drop),
             "read a secret" => fs::read(self.at("beside/secret")).map(drop),
             "write beside" => OpenOptions::new().write(true).open(self.at("beside/secret")).map(drop),
             "remove beside" => fs::remove_file(self.at("beside/secret")),
@@ -280,8 +351,21 @@ fn listen_at(path: &Path) -> io::Result<()> {
     fs::remove_file(path)
 }
 
+/// Memory of the program that started this one.
+fn memory_of_another() -> PathBuf {
+    PathBuf::from(format!("/proc/{}/mem", std::os::unix::process::parent_id()))
+}
+
 fn enter(kind: i32) -> io::Result<()> {
     through_none(libc::SYS_setns, [kind.into(), 0, 0, 0, 0])
+}
+
+/// Makes an invalid request with this command: shows whether the call reached the kernel's check of it.
+fn bpf(command: libc::c_long) -> io::Result<()> {
+    match call(libc::SYS_bpf, [command, 0, 0, 0, 0, 0]) {
+        Err(error) if !matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => Ok(()),
+        other => other,
+    }
 }
 
 /// Calls with an invalid descriptor: shows whether the call reached the kernel's check of it.
@@ -303,29 +387,45 @@ fn call(number: libc::c_long, with: [libc::c_long; 6]) -> io::Result<()> {
     }
 }
 
-/// Status lines of this process and of a thread started later, as the kernel reports them.
-fn status() -> io::Result<()> {
-    let limits = fs::read_to_string("/proc/self/limits")?;
-    let cores = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
-    let cores: Vec<&str> = cores.expect("a line").split_whitespace().take(2).collect();
-    assert_eq!(
-        cores,
-        ["0", "0"],
-        "nothing may be left of what is in memory, nor asked for again"
-    );
-    let inside = std::thread::spawn(|| fs::read_to_string("/proc/thread-self/status"));
-    for status in [
-        fs::read_to_string("/proc/self/status")?,
-        inside.join().expect("it ends")?,
-    ] {
-        let of = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.unwrap_or_default().trim_start_matches(':').trim().to_owned()
-        };
-        assert_eq!((of("NoNewPrivs").as_str(), of("Seccomp").as_str()), ("1", "2"));
-        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-            assert_eq!(u64::from_str_radix(&of(set), 16).ok(), Some(0), "{set}");
+impl Place<'_> {
+    /// Status lines of this process and of a thread started later, as the kernel reports them.
+    fn status(&self) -> io::Result<()> {
+        let limits = fs::read_to_string("/proc/self/limits")?;
+        let cores = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
+        let cores: Vec<&str> = cores.expect("a line").split_whitespace().take(2).collect();
+        assert_eq!(
+            cores,
+            ["0", "0"],
+            "nothing may be left of what is in memory, nor asked for again"
+        );
+        let inside = std::thread::spawn(|| fs::read_to_string("/proc/thread-self/status"));
+        for status in [
+            fs::read_to_string("/proc/self/status")?,
+            inside.join().expect("it ends")?,
+        ] {
+            let of = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name));
+                line.unwrap_or_default().trim_start_matches(':').trim().to_owned()
+            };
+            assert_eq!((of("NoNewPrivs").as_str(), of("Seccomp").as_str()), ("1", "2"));
+            let (none, kept) = (0, self.kept.bits());
+            for (set, expected) in [
+                ("CapInh", none),
+                ("CapPrm", kept),
+                ("CapEff", kept),
+                ("CapBnd", kept),
+                ("CapAmb", none),
+            ] {
+                assert_eq!(u64::from_str_radix(&of(set), 16).ok(), Some(expected), "{set}");
+            }
+            for ids in ["Uid", "Gid"] {
+                let ids = of(ids);
+                assert!(ids.split_whitespace().all(|id| id.parse() == Ok(self.user)), "{ids}");
+            }
+            if self.user == UNPRIVILEGED {
+                assert_eq!(of("Groups"), "");
+            }
         }
+        Ok(())
     }
-    Ok(())
 }

@@ -197,6 +197,20 @@ pub(crate) enum Way {
 }
 
 impl Way {
+    /// Loads all programs, so that none has to be loaded at an attach.
+    pub(crate) fn load_all(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
+        match self {
+            Self::Multi(multi) => Ok(multi.load_all()?),
+            Self::Perf => {
+                for name in UPROBES {
+                    let program: &mut UProbe = program(ebpf, name)?;
+                    loaded(program.load())?;
+                }
+                Ok(())
+            }
+        }
+    }
+
     /// Attaches a batch to process `pid`, which has the library at `path` mapped.
     pub(crate) fn attach(
         &mut self,
@@ -256,6 +270,12 @@ pub(crate) fn egress(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, Pro
 /// Attaches the program that observes reads from clients (Linux 6.5 and later).
 pub(crate) fn egress_reads(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
     tracepoints(ebpf, &[EGRESS_READS])
+}
+
+/// Loads the program that observes reads from clients, without attaching it.
+pub(crate) fn load_egress_reads(ebpf: &mut Ebpf) -> Result<(), ProgramError> {
+    let program: &mut RawTracePoint = program(ebpf, EGRESS_READS.0)?;
+    loaded(program.load())
 }
 
 fn tracepoints(ebpf: &mut Ebpf, points: &[Tracepoint]) -> Result<Vec<Link>, ProgramError> {

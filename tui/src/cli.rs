@@ -64,6 +64,8 @@ enum Command {
     Splice(cmd::splice::Args),
     #[cfg(target_os = "linux")]
     Guard(cmd::guard::Args),
+    #[cfg(target_os = "linux")]
+    Broker(cmd::broker::Args),
     Generate(cmd::generate::Args),
 }
 
@@ -121,6 +123,11 @@ impl Cli {
             Command::Splice(args) => cmd::splice::run(&args),
             #[cfg(target_os = "linux")]
             Command::Guard(args) => cmd::guard::run(&args),
+            #[cfg(target_os = "linux")]
+            Command::Broker(args) => {
+                cmd::broker::confine(&args);
+                cmd::broker::run(&args)
+            }
             Command::Generate(args) => cmd::generate::run(&args, Self::command()),
         }
     }

@@ -1,6 +1,8 @@
 //! Privileges and access that each command drops before it reads untrusted input, and those it keeps.
 
 use std::path::Path;
+#[cfg(target_os = "linux")]
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(target_os = "linux")]
@@ -9,7 +11,11 @@ use confine::{Kept, Plan, Reach, Work};
 use zmq_tap::relay::Endpoint;
 
 #[cfg(target_os = "linux")]
-use crate::{app, cli::LiveArgs};
+use crate::{
+    app,
+    broker::{self, Results},
+    cli::LiveArgs,
+};
 
 /// Set by `--no-confine`.
 static OFF: AtomicBool = AtomicBool::new(false);
@@ -136,6 +142,66 @@ pub(crate) fn relay(mut plan: Plan, listens: &[Endpoint], upstreams: &[Endpoint]
     plan
 }
 
+/// Files that a live run with `args` may write.
+#[cfg(target_os = "linux")]
+pub(crate) fn results(args: &LiveArgs) -> Results {
+    let given = args.record.record.iter().chain(&args.record.hindsight_file);
+    let beside = args
+        .record
+        .hindsight_file
+        .iter()
+        .filter_map(|ring| ring.parent().map(Path::to_owned));
+    let mut results = Results {
+        file: given.cloned().collect(),
+        // Dumps of a ring are written beside it.
+        folder: beside.collect(),
+        force: args.record.force,
+    };
+    // A ring without a name, and files created from the screen, are written to the working folder.
+    if !app::is_headless(args) || args.record.hindsight.is_some() {
+        results.folder.push(PathBuf::new());
+    }
+    results
+}
+
+/// Confines `attach`: as root it changes to a user without files, and another process creates the files of its results.
+#[cfg(target_os = "linux")]
+pub(crate) fn attach(args: &LiveArgs) {
+    let mut plan = probes(live(Work::Probe, args));
+    let why = match confine::can_leave_root() {
+        _ if OFF.load(Ordering::Relaxed) => None,
+        Ok(false) => None,
+        Err(lacking) => Some(format!("it lacks CAP_{lacking}")),
+        Ok(true) => {
+            let results = results(args);
+            let started = if results.is_empty() {
+                Ok(())
+            } else {
+                broker::start(&results)
+            };
+            if started.is_ok() {
+                plan = plan.unprivileged();
+            }
+            started.err().map(|error| format!("{error:#}"))
+        }
+    };
+    if let Some(why) = why {
+        tracing::info!("confinement: still runs as root: {why}");
+    }
+    apply(&plan);
+}
+
+/// Refuses to load further eBPF programs, once those of the probe are loaded.
+#[cfg(target_os = "linux")]
+pub(crate) fn refuse_programs() {
+    if OFF.load(Ordering::Relaxed) {
+        return;
+    }
+    if let Err(missing) = confine::refuse_programs() {
+        tracing::warn!("{missing}");
+    }
+}
+
 /// Adds the available capabilities that probes on other processes need (docs/internals/PROBE.md).
 #[cfg(target_os = "linux")]
 pub(crate) fn probes(plan: Plan) -> Plan {
@@ -192,7 +258,8 @@ pub(crate) fn apply(plan: &Plan) {
     };
     let word = |on| if on { "on" } else { "off" };
     tracing::info!(
-        "confined: Landlock {}, seccomp {}, capabilities kept: {kept}",
+        "confined: user {}, Landlock {}, seccomp {}, capabilities kept: {kept}",
+        rustix::process::geteuid().as_raw(),
         word(outcome.landlock),
         word(outcome.seccomp)
     );

@@ -14,6 +14,8 @@ mod advice;
 mod app;
 #[cfg(target_os = "linux")]
 mod attach;
+#[cfg(target_os = "linux")]
+mod broker;
 mod cli;
 mod cmd;
 mod config;

@@ -151,6 +151,15 @@ impl Probe {
         Ok(())
     }
 
+    /// Loads the programs that further targets may need, so that this process can then give up the right to load programs. Programs
+    /// that cannot be loaded are reported when a target needs them.
+    pub fn load_programs(&mut self) {
+        if let Err(error) = self.way.load_all(&mut self.ebpf) {
+            tracing::debug!("a uprobe program cannot be loaded ahead: {error}");
+        }
+        self.load_serving();
+    }
+
     /// Unavailable features, with remedies.
     pub fn degraded(&self) -> &[Degraded] {
         &self.degraded

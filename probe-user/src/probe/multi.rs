@@ -108,6 +108,13 @@ impl Multi {
         Ok(Self { programs })
     }
 
+    /// Loads the programs that are not loaded yet.
+    pub(crate) fn load_all(&mut self) -> Result<(), MultiError> {
+        self.programs
+            .values_mut()
+            .try_for_each(|program| program.load().map(drop))
+    }
+
     /// Attaches `name` to process `pid` at `points` (offsets in the file at `path`), or at the returns of the functions that begin there.
     pub(crate) fn attach(
         &mut self,

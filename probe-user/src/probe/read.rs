@@ -70,23 +70,43 @@ impl Probe {
             if ended {
                 // Report the remaining records of the process before its exit, and none after it.
                 seen += self.drain(see);
-                let slot = &mut self.targets[index];
-                slot.alive = None;
-                slot.free = true;
-                let links = std::mem::take(&mut slot.links);
+                let links = std::mem::take(&mut self.targets[index].links);
                 // Detach on another thread, because the ring fills in the meantime. If no thread can be started, the links are dropped
                 // here.
                 let _ = std::thread::Builder::new().spawn(move || attach::detach(links));
-                let pid = slot.pid;
-                // The id may be reused by another process. An error means that it is already gone from the map.
-                let _ = self.tell_programs(pid, None);
-                self.serving.forget(pid);
-                self.forget_threads(index as u32);
+                let pid = self.release(index);
                 see(Observation::Exited { pid });
                 seen += 1;
             }
         }
         seen
+    }
+
+    /// Ends the observation of all targets, and drops records that were not read. The probe can then be used for other targets.
+    pub fn reset(&mut self) {
+        let slots = self.targets.iter_mut();
+        let links = slots.flat_map(|slot| std::mem::take(&mut slot.links)).collect();
+        attach::detach(links);
+        for index in 0..self.targets.len() {
+            if !self.targets[index].free {
+                self.release(index);
+            }
+        }
+        self.drain(&mut |_| {});
+        self.degraded.retain(|degraded| degraded.pid.is_none());
+    }
+
+    /// Frees the entry of a target whose links are detached. Returns its process id.
+    fn release(&mut self, index: usize) -> u32 {
+        let slot = &mut self.targets[index];
+        slot.alive = None;
+        slot.free = true;
+        let pid = slot.pid;
+        // The id may be reused by another process. An error means that it is already gone from the map.
+        let _ = self.tell_programs(pid, None);
+        self.serving.forget(pid);
+        self.forget_threads(index as u32);
+        pid
     }
 
     /// Removes an exited process's threads from the accounting, since another process may reuse its entry.

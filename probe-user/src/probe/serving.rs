@@ -78,6 +78,22 @@ impl Probe {
         Ok(true)
     }
 
+    /// Loads the programs for further serving processes. Those for writes are attached, since only that shows which ones the kernel supports.
+    pub(super) fn load_serving(&mut self) {
+        if self.serving.unplaced.is_some() {
+            return;
+        }
+        if self.serving.links.is_empty() {
+            match attach::egress(&mut self.ebpf, self.options.every_call) {
+                Ok(links) => self.serving.links = links,
+                Err(error) => tracing::debug!("what is written to clients cannot be observed: {error}"),
+            }
+        }
+        if let Err(error) = attach::load_egress_reads(&mut self.ebpf) {
+            tracing::debug!("what is read of clients cannot be observed: {error}");
+        }
+    }
+
     /// Whether reads are observed, if any process requested it.
     pub fn sees_reads(&self) -> bool {
         !self.serving.reads.is_empty()

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use probe_user::Probe;
 use probe_user::discover::{self, Engine, ProcessId, Watcher};
 use serde_json::Value;
 use trace::MonoNs;
@@ -10,6 +11,7 @@ use trace::report::SamplingCost;
 
 use super::hopids::HopIds;
 use super::{Attach, AttachOptions};
+use crate::confinement;
 use crate::source::{Flow, Source};
 
 /// Interval between searches for an engine.
@@ -23,6 +25,8 @@ const AGAIN: Duration = Duration::from_secs(15);
 pub(crate) struct Follow {
     options: AttachOptions,
     state: State,
+    /// Without an engine: the probe, whose programs can be loaded only once.
+    probe: Option<Probe>,
     /// Hop ids used so far.
     ids: HopIds,
     keep_ids: bool,
@@ -93,8 +97,15 @@ impl Waiting {
 
 impl Follow {
     pub(crate) fn new(options: AttachOptions) -> Self {
+        // An error is reported when an engine is there.
+        let probe = Probe::attach(&[], options.probe).ok().map(|mut probe| {
+            probe.load_programs();
+            confinement::refuse_programs();
+            probe
+        });
         Self {
             options,
+            probe,
             state: State::Waiting(Box::new(Waiting::begin(Instant::now()))),
             ids: HopIds::default(),
             keep_ids: false,
@@ -129,7 +140,7 @@ impl Follow {
     fn attach(&mut self, watcher: Watcher, engine: Engine) {
         let State::Waiting(waiting) = &self.state else { return };
         let since = waiting.since;
-        match Attach::start(watcher, engine, self.options.clone()) {
+        match Attach::with(&mut self.probe, watcher, engine, self.options.clone()) {
             Ok(mut attach) => {
                 attach.succeed(self.ids.clone());
                 if self.keep_ids {
@@ -146,6 +157,9 @@ impl Follow {
                     tracing::warn!("{why}; trying again every {} s", AGAIN.as_secs());
                 }
                 self.refused = Some(why);
+                if let Some(probe) = &mut self.probe {
+                    probe.reset();
+                }
                 let mut waiting = Waiting::begin(Instant::now() + AGAIN);
                 waiting.since = since;
                 self.state = State::Waiting(Box::new(waiting));
@@ -155,11 +169,14 @@ impl Follow {
 
     /// Handles the exit of the engine: frames queued on its hops were never received.
     fn end(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
-        let State::Watching(attach) = &self.state else { return };
+        let next = State::Waiting(Box::new(Waiting::begin(Instant::now())));
+        let State::Watching(attach) = std::mem::replace(&mut self.state, next) else {
+            return;
+        };
         self.ids = attach.lanes.paths().ids.clone().reborn();
+        self.probe = Some(attach.into_probe());
         self.ended += 1;
         tracing::warn!("the engine has ended (time {}); waiting for the next one", self.ended);
-        self.state = State::Waiting(Box::new(Waiting::begin(Instant::now())));
         let lost = Lost {
             hop: None,
             count: 0,

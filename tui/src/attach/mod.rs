@@ -29,6 +29,7 @@ use trace::MonoNs;
 use trace::event::{Chunk, Event, Frame, Lost, LostCause, What};
 use trace::report::SamplingCost;
 
+use crate::confinement;
 use crate::source::{Flow, Source};
 use cpu::CpuWatch;
 use egress::Egress;
@@ -93,6 +94,16 @@ pub(crate) struct Attach {
 impl Attach {
     /// Attaches to every process of `engine` on the token path.
     pub(crate) fn start(watcher: Watcher, engine: Engine, options: AttachOptions) -> anyhow::Result<Self> {
+        Self::with(&mut None, watcher, engine, options)
+    }
+
+    /// As `start`, with a probe that has no targets, if there is one. It is taken only if nothing fails.
+    fn with(
+        loaded: &mut Option<Probe>,
+        watcher: Watcher,
+        engine: Engine,
+        options: AttachOptions,
+    ) -> anyhow::Result<Self> {
         let mut roles = Roles::default();
         for process in engine.processes.iter().filter(|p| speaks_zmq(p)) {
             roles.learn(process);
@@ -101,11 +112,14 @@ impl Attach {
         let targets = targets(&engine, &options);
         let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
         let refused = "the probe cannot be attached; without it, `tokengap tap` watches a hop with no privilege at all";
-        let mut probe = Probe::attach(&[], options.probe).context(refused)?;
+        let probe = match loaded {
+            Some(probe) => probe,
+            None => loaded.insert(Probe::attach(&[], options.probe).context(refused)?),
+        };
         let mut egress = Egress::new(engine.mode.as_ref().map(|mode| mode.value));
         let mut newcomers = Newcomers::new();
         let serving = engine.processes.iter().filter(|_| options.egress);
-        let served = serving.map(|process| newcomers.serve(process, &mut egress, &mut probe, &engine));
+        let served = serving.map(|process| newcomers.serve(process, &mut egress, probe, &engine));
         let refusals = served.filter_map(|served| Some(format!("egress: {}", served.err()?)));
         let refusals: Vec<String> = refusals.collect();
         for log in &options.logs {
@@ -131,14 +145,16 @@ impl Attach {
         }
         degraded.extend(watcher.topology().blind.iter().map(trial::with_remedy));
         degraded.extend(clocks());
+        let lookout = Lookout::start(watcher).context("cannot start a thread that looks for new workers")?;
+        let python = options.python.map(PythonWatch::start).transpose()?;
         let mut attach = Self {
-            lookout: Lookout::start(watcher).context("cannot start a thread that looks for new workers")?,
-            probe,
+            lookout,
+            probe: loaded.take().context(refused)?,
             lanes: Lanes::new(roles, sight),
             egress,
             cpu: CpuWatch::default(),
             queues: QueueWatch::default(),
-            python: options.python.map(PythonWatch::start).transpose()?,
+            python,
             options,
             engine,
             probed,
@@ -156,6 +172,19 @@ impl Attach {
         }
         attach.queues.rewire(&attach.engine);
         Ok(attach)
+    }
+
+    /// Refuses to load further eBPF programs, once those that new workers may need are loaded.
+    pub(crate) fn refuse_programs(&mut self) {
+        self.probe.load_programs();
+        confinement::refuse_programs();
+    }
+
+    /// The probe without targets, for the next engine.
+    fn into_probe(self) -> Probe {
+        let mut probe = self.probe;
+        probe.reset();
+        probe
     }
 
     /// Continues with the hop ids of earlier engine lives.

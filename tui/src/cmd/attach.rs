@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use confine::Work;
-use probe_user::Options;
 use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher};
+use probe_user::{Feature, Options, Permissions};
 
 use crate::app::{self, Signals};
 use crate::attach::{Attach, AttachOptions, Follow, PythonOptions};
@@ -94,7 +93,7 @@ impl Args {
 
 /// Restricts the process to the access this command needs.
 pub(crate) fn confine(args: &Args) {
-    confinement::apply(&confinement::probes(confinement::live(Work::Probe, &args.live)));
+    confinement::attach(&args.live);
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -116,7 +115,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     // Handle signals before announcing the attach, so that an interrupt right after it still prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
-    let attach = Attach::start(watcher, engine, args.options())?;
+    let mut attach = Attach::start(watcher, engine, args.options())?;
+    attach.refuse_programs();
     errln!("tokengap: attached to {} processes", attach.watched());
     let report = app::watch(attach, &args.live, &signals)?;
     app::conclude(&report, args.live.json, args.live.fail_on)
@@ -133,7 +133,7 @@ pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<
             if !topology.engines.is_empty() || !topology.blind.is_empty() {
                 err!("{topology}");
             }
-            if error == PickError::None && !rustix::process::geteuid().is_root() {
+            if error == PickError::None && !Permissions::here().lacks(Feature::Queues).is_empty() {
                 bail!("{error}; or run this as root: other users' processes are not seen whole");
             }
             bail!(error)

@@ -2,6 +2,8 @@
 
 #[cfg(target_os = "linux")]
 pub(crate) mod attach;
+#[cfg(target_os = "linux")]
+pub(crate) mod broker;
 pub(crate) mod decode;
 #[cfg(target_os = "linux")]
 pub(crate) mod demo;

@@ -1,0 +1,42 @@
+//! `tokengap broker`: hidden command, started by [`crate::broker`].
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use rustix::stdio::stdin;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use crate::broker::{self, Results};
+use crate::confinement;
+
+/// Creates files of results for the process at the other end of its standard input.
+#[derive(clap::Args)]
+#[command(hide = true)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    results: Results,
+}
+
+/// Restricts the process to the folders of the results.
+pub(crate) fn confine(args: &Args) {
+    let inside = |folder: &Path| folder.join("any");
+    let in_folders: Vec<_> = args.results.folder.iter().map(|folder| inside(folder)).collect();
+    let paths: Vec<Option<&Path>> = args
+        .results
+        .file
+        .iter()
+        .chain(&in_folders)
+        .map(|path| Some(path.as_path()))
+        .collect();
+    confinement::files(&[], &paths);
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // It ends when tokengap does, which also receives these signals and then completes its files.
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        signal_hook::flag::register(signal, std::sync::Arc::default())?;
+    }
+    broker::serve(stdin(), &args.results).context("cannot serve requests for files")?;
+    Ok(ExitCode::SUCCESS)
+}
